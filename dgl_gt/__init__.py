@@ -1,0 +1,35 @@
+"""Graph transformer attention for DGL graphs, on one device or on many.
+
+Importing the package loads neither torch nor DGL: every public name below is resolved at its first use (PEP 562).
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+_ATTRIBUTES = {
+    "sparse_attention": "dgl_gt.ops.attention",
+    "csc": "dgl_gt.ops.csc",
+    "CSC": "dgl_gt.ops.csc",
+    "merge": "dgl_gt.ops.merge",
+    "load": "dgl_gt.exchange.sharded_graph",
+    "ShardedGraph": "dgl_gt.exchange.sharded_graph",
+}
+_SUBMODULES = ("nn", "partition")
+
+__all__ = [*_ATTRIBUTES, *_SUBMODULES, "__version__"]
+
+
+def __getattr__(name):
+    if name in _ATTRIBUTES:
+        value = getattr(importlib.import_module(_ATTRIBUTES[name]), name)
+    elif name in _SUBMODULES:
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

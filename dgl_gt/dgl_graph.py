@@ -1,0 +1,66 @@
+"""DGL graphs and blocks -> CSC. The one module of this package that imports DGL."""
+
+import torch
+
+from dgl_gt.ops.csc import CSC
+
+try:
+    import dgl
+except Exception as error:  # a DGL built for another torch dies with OSError, RuntimeError and others, not ImportError
+    raise ImportError(
+        f"DGL cannot be imported ({type(error).__name__}: {error}). DGL's wheels on the package index go up to "
+        "Python 3.11 (dgl 1.1.3); for newer Pythons, and for GPUs, DGL publishes its own builds: see "
+        "https://www.dgl.ai/pages/start.html. Code that holds the structure already needs no DGL: pass "
+        "dgl_gt.CSC.build(indptr, indices, num_src)."
+    ) from error
+
+_CACHE = "_dgl_gt_csc"
+
+
+def to_csc(graph, device=None):
+    """Return the CSC of a DGL graph or block, made once and kept on the graph object.
+
+    Parameters
+    ----------
+    graph : dgl.DGLGraph
+        A graph or block with one edge type; homogeneous, or from one node type to another.
+    device : torch.device, optional
+        Where the result lies; the graph's own device by default. A copy is kept for each device asked for.
+
+    Returns
+    -------
+    CSC
+        ``edge_ids`` are the graph's edge ids, and also the key of dropout.
+
+    Raises
+    ------
+    ValueError
+        `graph` is not a DGL graph or has more or fewer than one edge type.
+    """
+    if not isinstance(graph, dgl.DGLGraph):
+        raise ValueError(f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, or a dgl_gt.CSC")
+    if len(graph.canonical_etypes) != 1:
+        raise ValueError(
+            f"graph has {len(graph.canonical_etypes)} edge types {graph.canonical_etypes}; allowed: exactly one. "
+            "Pass one relation, graph[etype], or a homogeneous form, dgl.to_homogeneous(graph)"
+        )
+    # DGL puts a new index object in place at every change of structure, in place or not, and copies this attribute
+    # along with all others when it copies a graph. So the entry holds its index and counts for that one alone.
+    index, by_device = getattr(graph, _CACHE, (None, None))
+    if index is not graph._graph:
+        by_device = {}
+        setattr(graph, _CACHE, (graph._graph, by_device))
+    home = torch.device(graph.device)
+    if home not in by_device:
+        by_device[home] = _build(graph)
+    device = home if device is None else torch.device(device)
+    if device not in by_device:
+        by_device[device] = by_device[home].to(device)
+    return by_device[device]
+
+
+def _build(graph):
+    indptr, indices, edge_ids = graph.adj_tensors("csc")
+    num_src = graph.num_src_nodes(graph.canonical_etypes[0][0])
+    in_order = len(edge_ids) == 0 or torch.equal(edge_ids.long(), torch.arange(len(edge_ids), device=edge_ids.device))
+    return CSC.build(indptr.long(), indices, num_src, edge_ids=None if in_order else edge_ids.long())

@@ -1,0 +1,10 @@
+"""Attention over the edges of a graph: the operation, the structure it reads, and the merge of partial results.
+
+``csc`` and ``merge`` are both modules here and functions inside them; only the modules go by these names in this
+package, and the functions are ``dgl_gt.csc`` and ``dgl_gt.merge``.
+"""
+
+from dgl_gt.ops.attention import sparse_attention
+from dgl_gt.ops.csc import CSC
+
+__all__ = ["CSC", "sparse_attention"]

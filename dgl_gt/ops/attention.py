@@ -1,0 +1,242 @@
+"""Sparse attention: the public function, which checks and dispatches, and its torch operators."""
+
+import functools
+import math
+import warnings
+
+import torch
+
+from dgl_gt.ops import cpu
+from dgl_gt.ops.csc import CSC, csc
+from dgl_gt.ops.reference import MAX_HEADS, accumulation_dtype, reference_attention
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def sparse_attention(graph, q, k, v, *, bias=None, scale=None, dropout_p=0.0, seed=None, return_lse=False):
+    """Softmax attention of every destination node over its in-edges.
+
+    For each destination i and head, over the in-edges e = (j, i):
+    ``s_e = scale * q_i . k_j + bias_e``, ``out_i = sum_e drop(softmax(s)_e) v_j`` and ``lse_i = log sum_e exp(s_e)``.
+    On the CPU one pass with an online softmax [1]_, and a backward pass that computes the weights again from
+    ``lse`` [2]_: nothing of size E x H x D is stored, and nothing of size E x H unless `bias` needs a gradient or has
+    to be cast. The result is the same, bit for bit, at every run.
+
+    Parameters
+    ----------
+    graph : dgl.DGLGraph or CSC
+        A DGL graph or block with one edge type, or ``dgl_gt.csc(graph)``. Inside ``torch.compile`` pass the CSC.
+    q : torch.Tensor, (N_dst, H, D)
+        Queries, one row for each destination node. float32, float64, bfloat16 or float16; sums are held in float32
+        (float64 for float64). Any strides of rows and heads: views of one packed projection are not copied.
+    k, v : torch.Tensor, (N_src, H, D)
+        Keys and values, one row for each source node; dtype and device of `q`.
+    bias : torch.Tensor, (E, H), optional
+        Added to the scores, in order of edge id; dtype of `q` or of the sums. ``-inf`` takes the edge out.
+    scale : float, optional
+        ``1 / sqrt(D)`` by default.
+    dropout_p : float, default 0.0
+        Probability in [0, 1) of dropping a normalised weight; those kept are multiplied by ``1 / (1 - dropout_p)``.
+    seed : int, optional
+        Key of the dropout mask, 0 to 2**63 - 1; required with dropout. The mask is a function of (seed, global edge
+        id, global head) alone, by SplitMix64 [3]_. Give each layer and step its own seed.
+    return_lse : bool, default False
+        Whether to return ``lse`` too; it can be differentiated, and ``dgl_gt.merge`` takes it.
+
+    Returns
+    -------
+    out : torch.Tensor, (N_dst, H, D)
+        Zeros for a row without edges.
+    lse : torch.Tensor, (N_dst, H)
+        Only with `return_lse`; float32, or float64 for float64. ``-inf`` for a row without edges.
+
+    Raises
+    ------
+    ValueError
+        A shape, dtype, device or value does not fit.
+    NotImplementedError
+        The gradient of a gradient is asked of the CPU kernel.
+
+    References
+    ----------
+    .. [1] M. Milakov, N. Gimelshein, Online normalizer calculation for softmax, 2018, arXiv 1805.02867.
+    .. [2] T. Dao et al., FlashAttention, NeurIPS 2022, arXiv 2205.14135.
+    .. [3] G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom number generators, OOPSLA 2014.
+    """
+    if not isinstance(graph, CSC):
+        graph = csc(graph, q.device)
+    _check_tensors(graph, q, k, v, bias)
+    _check_dropout(graph, q.shape[1], dropout_p, seed)
+    scale = 1 / math.sqrt(q.shape[2]) if scale is None else float(scale)
+    if dropout_p == 0:
+        seed = 0  # so that no compiled graph depends on a seed that is not read
+    if _kernel_at_hand(q.device.type):
+        fields = (graph.indptr, graph.indices, graph.edge_ids, graph.global_edge_ids, graph.rev_indptr)
+        out, lse = _attention(
+            q, k, v, bias, *fields, graph.rev_dst, graph.rev_position, graph.head_offset, scale, float(dropout_p), seed
+        )
+    else:
+        out, lse = reference_attention(graph, q, k, v, bias, scale, float(dropout_p), seed)
+    return (out, lse) if return_lse else out
+
+
+def _check_tensors(graph, q, k, v, bias):
+    if q.dim() != 3 or q.shape[0] != graph.num_dst or q.shape[1] == 0 or q.shape[2] == 0:
+        raise ValueError(
+            f"q has shape {tuple(q.shape)}; allowed: (N_dst, H, D) with N_dst = {graph.num_dst} as in the graph, and H "
+            "and D at least 1"
+        )
+    if q.dtype not in _DTYPES:
+        raise ValueError(f"q has dtype {q.dtype}; allowed: {', '.join(map(str, _DTYPES))}")
+    rows_shape = (graph.num_src, q.shape[1], q.shape[2])
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.shape != rows_shape:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}; allowed: (N_src, H, D) = {rows_shape}, with N_src as in the "
+                "graph, and H and D as in q"
+            )
+        if tensor.dtype != q.dtype:
+            raise ValueError(f"{name} has dtype {tensor.dtype}; allowed: that of q, {q.dtype}")
+    if bias is not None:
+        if bias.shape != (graph.num_edges, q.shape[1]):
+            raise ValueError(
+                f"bias has shape {tuple(bias.shape)}; allowed: (E, H) = {(graph.num_edges, q.shape[1])}, in order of "
+                "edge id"
+            )
+        if bias.dtype not in (q.dtype, accumulation_dtype(q.dtype)):
+            raise ValueError(f"bias has dtype {bias.dtype}; allowed: {q.dtype} or {accumulation_dtype(q.dtype)}")
+    for name, value in (("k", k), ("v", v), ("bias", bias), ("the graph", graph)):
+        if value is not None and value.device != q.device:
+            raise ValueError(f"{name} is on {value.device}, q on {q.device}; move it with .to({str(q.device)!r})")
+
+
+def _check_dropout(graph, num_heads, dropout_p, seed):
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"dropout_p is {dropout_p}; allowed: 0 <= dropout_p < 1")
+    if dropout_p == 0:
+        return
+    if seed is None:
+        raise ValueError("seed is None, but dropout_p is not 0; pass an int, another for each layer and step")
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed is {seed!r}; allowed: an int from 0 to 2**63 - 1")
+    if graph.head_offset + num_heads > MAX_HEADS:
+        raise ValueError(
+            f"heads {graph.head_offset} to {graph.head_offset + num_heads - 1} with dropout; allowed: below {MAX_HEADS}"
+        )
+
+
+@torch.compiler.assume_constant_result
+def _kernel_at_hand(device_type):
+    if device_type == "cpu" and cpu.library() is not None:
+        return True
+    _warn_slow(device_type)
+    return False
+
+
+@functools.cache
+def _warn_slow(device_type):
+    if device_type == "cpu":
+        reason = (
+            "dgl_gt was installed without its compiled CPU kernel. For the fast path install a C++ compiler (on Debian "
+            "or Ubuntu: apt install g++) and then dgl_gt again: pip install --force-reinstall --no-deps dgl_gt"
+        )
+    else:
+        reason = f"this version of dgl_gt has no kernel for {device_type} tensors. The fast path is on the CPU"
+    message = f"sparse_attention runs its slower path, which stores E x H x D elements: {reason}."
+    warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+
+@torch.library.custom_op("dgl_gt::sparse_attention", mutates_args=())
+def _attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    edge_ids: torch.Tensor | None,
+    global_edge_ids: torch.Tensor | None,
+    rev_indptr: torch.Tensor,
+    rev_dst: torch.Tensor,
+    rev_position: torch.Tensor,
+    head_offset: int,
+    scale: float,
+    dropout_p: float,
+    seed: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    structure = CSC(
+        indptr, indices, edge_ids, global_edge_ids, k.shape[0], head_offset, rev_indptr, rev_dst, rev_position
+    )
+    return cpu.forward(structure, q, k, v, bias, scale, dropout_p, seed)
+
+
+@_attention.register_fake
+def _attention_fake(q, *_):
+    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=accumulation_dtype(q.dtype))
+
+
+# An operator cannot return None, so a gradient that is not wanted is an empty tensor.
+@torch.library.custom_op("dgl_gt::sparse_attention_backward", mutates_args=())
+def _attention_backward(
+    grad_out: torch.Tensor,
+    grad_lse: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    edge_ids: torch.Tensor | None,
+    global_edge_ids: torch.Tensor | None,
+    rev_indptr: torch.Tensor,
+    rev_dst: torch.Tensor,
+    rev_position: torch.Tensor,
+    head_offset: int,
+    scale: float,
+    dropout_p: float,
+    seed: int,
+    needs_q: bool,
+    needs_kv: bool,
+    needs_bias: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    structure = CSC(
+        indptr, indices, edge_ids, global_edge_ids, k.shape[0], head_offset, rev_indptr, rev_dst, rev_position
+    )
+    needs = (needs_q, needs_kv, needs_bias)
+    wanted = cpu.backward(structure, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, needs)
+    return tuple(q.new_empty(0) if grad is None else grad for grad in (wanted.q, wanted.k, wanted.v, wanted.bias))
+
+
+@_attention_backward.register_fake
+def _attention_backward_fake(grad_out, grad_lse, out, lse, q, k, v, bias, *rest):
+    needs_q, needs_kv, needs_bias = rest[-3:]
+    pairs = ((q, needs_q), (k, needs_kv), (v, needs_kv), (bias, needs_bias))
+    return tuple(tensor.new_empty(tensor.shape) if needed else q.new_empty(0) for tensor, needed in pairs)
+
+
+def _save(ctx, inputs, output):
+    *tensors, head_offset, scale, dropout_p, seed = inputs
+    ctx.save_for_backward(*output, *tensors)
+    ctx.numbers = (head_offset, scale, dropout_p, seed)
+
+
+def _differentiate(ctx, grad_out, grad_lse):
+    needs_q, needs_k, needs_v, needs_bias = ctx.needs_input_grad[:4]
+    needs_kv = needs_k or needs_v
+    grads = _attention_backward(grad_out, grad_lse, *ctx.saved_tensors, *ctx.numbers, needs_q, needs_kv, needs_bias)
+    needs = (needs_q, needs_k, needs_v, needs_bias)
+    others = (None,) * 11
+    return *(grad if needed else None for grad, needed in zip(grads, needs)), *others
+
+
+def _refuse_second_derivative(ctx, *_):
+    raise NotImplementedError(
+        "sparse_attention has no second derivative on the CPU kernel; call backward or autograd.grad without "
+        "create_graph=True"
+    )
+
+
+_attention.register_autograd(_differentiate, setup_context=_save)
+_attention_backward.register_autograd(_refuse_second_derivative)

@@ -1,0 +1,62 @@
+"""Exact merge of attention results over disjoint sets of edges."""
+
+import torch
+
+
+def merge(partials):
+    """Join the results of attention over disjoint edge sets into the result over their union.
+
+    With ``m = max_p lse_p`` and ``w_p = exp(lse_p - m)``: ``lse = m + log(sum_p w_p)`` and
+    ``out = sum_p w_p out_p / sum_p w_p``, the associative step of the online softmax (Milakov and Gimelshein 2018,
+    arXiv 1805.02867). Differentiable in every `out` and `lse`. A row that no partial has an edge for gives zeros and
+    ``-inf``, and no NaN in either direction.
+
+    Parameters
+    ----------
+    partials : sequence of (out, lse)
+        ``out (N, H, D)``, all of one dtype, and ``lse (N, H)`` float32 or float64, as
+        ``sparse_attention(..., return_lse=True)`` gives them; ``lse`` is ``-inf`` where a partial has no edge.
+
+    Returns
+    -------
+    out : torch.Tensor, (N, H, D)
+    lse : torch.Tensor, (N, H)
+
+    Raises
+    ------
+    ValueError
+        `partials` is empty, or shapes or dtypes differ.
+    """
+    partials = list(partials)
+    _check(partials)
+    if len(partials) == 1:
+        return partials[0]
+    lses = torch.stack([lse for _, lse in partials])
+    # The result does not depend on the reference point, so no gradient flows through it.
+    top = lses.detach().amax(0)
+    top = torch.where(top == -torch.inf, 0.0, top)
+    weights = torch.exp(lses - top)
+    total = weights.sum(0)
+    has_edges = total > 0
+    total = torch.where(has_edges, total, 1.0)
+    lse = torch.where(has_edges, top + torch.log(total), -torch.inf)
+    weights = weights / total
+    out = sum(weight.unsqueeze(-1) * out for weight, (out, _) in zip(weights, partials))
+    return out.to(partials[0][0].dtype), lse
+
+
+def _check(partials):
+    if not partials:
+        raise ValueError("partials is empty; pass at least one pair (out, lse)")
+    first_out, first_lse = partials[0]
+    for number, (out, lse) in enumerate(partials):
+        if out.dim() != 3 or out.shape != first_out.shape or out.dtype != first_out.dtype:
+            raise ValueError(
+                f"out of partial {number} has shape {tuple(out.shape)} and dtype {out.dtype}; allowed: (N, H, D), and "
+                f"as the first, {tuple(first_out.shape)} and {first_out.dtype}"
+            )
+        if lse.shape != out.shape[:2] or lse.dtype != first_lse.dtype:
+            raise ValueError(
+                f"lse of partial {number} has shape {tuple(lse.shape)} and dtype {lse.dtype}; allowed: "
+                f"{tuple(out.shape[:2])}, and as the first, {first_lse.dtype}"
+            )

@@ -1,0 +1,98 @@
+"""The eager reference: plain torch operations that define the answer of sparse attention.
+
+It stores arrays of E x H x D elements, so it serves tests, and machines where no kernel is there.
+"""
+
+import torch
+
+# SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014), as two's complement.
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
+_MIX_2 = 0x94D049BB133111EB - 2**64
+MAX_HEADS = 2**16
+
+
+def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed):
+    """Attend with gather and scatter; gradients by autograd, through both results.
+
+    Parameters
+    ----------
+    csc : CSC
+    q : torch.Tensor, (N_dst, H, D)
+    k, v : torch.Tensor, (N_src, H, D)
+    bias : torch.Tensor, (E, H), or None
+    scale, dropout_p : float
+    seed : int
+        Unused where `dropout_p` is 0.
+
+    Returns
+    -------
+    out : torch.Tensor, (N_dst, H, D) as `q`
+        Sum over in-edges of dropped, normalised weights times values; zeros for a row without edges.
+    lse : torch.Tensor, (N_dst, H), float32, or float64 for float64
+        Log-sum-exp of the scores before dropout; ``-inf`` for a row without edges.
+    """
+    dtype = accumulation_dtype(q.dtype)
+    num_dst, num_heads, _ = q.shape
+    src = csc.indices.long()
+    dst = torch.repeat_interleave(
+        torch.arange(num_dst, device=q.device), csc.indptr.diff(), output_size=csc.num_edges
+    )
+    scores = (q.to(dtype)[dst] * k.to(dtype)[src]).sum(-1) * scale
+    if bias is not None:
+        scores = scores + (bias if csc.edge_ids is None else bias[csc.edge_ids]).to(dtype)
+
+    # The result does not depend on the reference point, so no gradient flows through it.
+    top = scores.new_full((num_dst, num_heads), -torch.inf)
+    top = top.scatter_reduce(0, dst.unsqueeze(-1).expand_as(scores), scores.detach(), "amax")
+    top = torch.where(top == -torch.inf, 0.0, top)
+    weights = torch.exp(scores - top[dst])
+    total = weights.new_zeros(num_dst, num_heads).index_add(0, dst, weights)
+    has_edges = total > 0
+    total = torch.where(has_edges, total, 1.0)
+    lse = torch.where(has_edges, top + torch.log(total), -torch.inf)
+
+    weights = weights / total[dst]
+    if dropout_p > 0:
+        weights = weights * dropout_keep(csc, num_heads, dropout_p, seed).to(dtype) / (1 - dropout_p)
+    out = torch.zeros(q.shape, dtype=dtype, device=q.device)
+    out = out.index_add(0, dst, weights.unsqueeze(-1) * v.to(dtype)[src])
+    return out.to(q.dtype), lse
+
+
+def dropout_keep(csc, num_heads, dropout_p, seed):
+    """Return which (edge, head) weights dropout keeps, a bool tensor (E, H) in order of position.
+
+    ``bits = mix64(mix64(seed) + golden * (id * 65536 + head + 1))`` with SplitMix64's finaliser and constants, global
+    edge id and global head; kept where ``bits >> 40`` is at least ``round(p * 2**24)``.
+    """
+    device = csc.indices.device
+    ids = csc.edge_ids if csc.global_edge_ids is None else csc.global_edge_ids
+    if ids is None:
+        ids = torch.arange(csc.num_edges, device=device)
+    heads = torch.arange(num_heads, device=device) + csc.head_offset
+    counter = ids.unsqueeze(-1) * MAX_HEADS + heads + 1
+    key = _mix64(torch.full((), seed, dtype=torch.int64, device=device))
+    bits = _mix64(key + counter * _GOLDEN)
+    return _shift_right(bits, 40) >= dropout_threshold(dropout_p)
+
+
+def dropout_threshold(dropout_p):
+    """Return the 24-bit number that random bits must reach for a weight to be kept."""
+    return round(dropout_p * 2**24)
+
+
+def accumulation_dtype(dtype):
+    """Return the dtype in which sums and ``lse`` are held: float64 for float64, float32 for all others."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _mix64(bits):
+    bits = (bits ^ _shift_right(bits, 30)) * _MIX_1
+    bits = (bits ^ _shift_right(bits, 27)) * _MIX_2
+    return bits ^ _shift_right(bits, 31)
+
+
+def _shift_right(bits, count):
+    # torch has no unsigned shift: shift with the sign, then mask the copies of the sign away.
+    return (bits >> count) & (2 ** (64 - count) - 1)
