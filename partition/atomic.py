@@ -1,0 +1,83 @@
+"""A directory that appears when it is complete, never before."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import InputError
+
+
+@contextmanager
+def new_directory(out, *, marker: str, force: bool = False):
+    """Give a temporary sibling of ``out`` to fill; it takes ``out``'s place at the end, or is removed on any error.
+
+    Parameters
+    ----------
+    out : path
+    marker : str
+        The file that shows that an existing directory is one of ours, hence one that ``force`` may replace.
+    force : bool
+        Replace ``out`` where it exists.
+
+    Raises
+    ------
+    InputError
+        ``out`` exists, or cannot be written to.
+    """
+    out = check_target(out, marker=marker, force=force)
+    temporary = out.parent / f".{out.name}.partial-{os.getpid()}"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(out)
+        temporary.mkdir()
+    except OSError as error:
+        raise InputError(f"cannot write to {out.parent}: {error.strerror or error}; choose a writable directory") from error
+    try:
+        yield temporary
+        if out.exists():
+            replaced = out.parent / f".{out.name}.replaced-{os.getpid()}"
+            out.rename(replaced)
+            temporary.rename(out)
+            shutil.rmtree(replaced)
+        else:
+            temporary.rename(out)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise InputError(f"cannot write {out}: {error.strerror or error}; free space or choose another directory") from error
+        raise
+
+
+def check_target(out, *, marker: str, force: bool) -> Path:
+    """The absolute path of ``out``, if :func:`new_directory` may make or replace it; else :class:`InputError`."""
+    out = Path(out).absolute()
+    if out.exists() and not force:
+        raise InputError(f"{out} exists; choose another directory or pass --force to replace it")
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; choose a directory")
+    if force and out.is_dir() and any(out.iterdir()) and not (out / marker).is_file():
+        raise InputError(f"{out} has no {marker}, so --force will not replace it; choose another directory")
+    return out
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Remove what killed runs left beside ``out``; a run that is still alive keeps its directory."""
+    for old in out.parent.iterdir():
+        if not old.name.startswith((f".{out.name}.partial-", f".{out.name}.replaced-")):
+            continue
+        pid = old.name.rpartition("-")[2]
+        if pid.isdigit() and (int(pid) == os.getpid() or not _alive(int(pid))):
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

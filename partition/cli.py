@@ -1,0 +1,110 @@
+"""``dgl-gt partition`` and ``dgl-gt inspect``; also ``python -m partition``."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from . import console
+from .manifest import read_manifest, verify
+from .pipeline import partition
+
+
+def main(argv=None) -> int:
+    """Run ``python -m partition``."""
+    parser = argparse.ArgumentParser(prog="python -m partition", description="Partition graphs into shards and inspect them.")
+    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    return console.run(parser, argv)
+
+
+def add_commands(commands) -> None:
+    """Add this package's commands to an argparse subparsers object."""
+    make = commands.add_parser(
+        "partition",
+        help="partition a graph into shards",
+        description="Partition a graph by METIS edge cut, one shard a part.",
+        epilog="SOURCE is a .npz, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz] or METIS .graph file, "
+        "dgl:NAME, ogb:NAME or sample:communities?nodes=20000&seed=0",
+    )
+    make.add_argument("source", metavar="SOURCE")
+    make.add_argument("--parts", type=int, required=True, metavar="K", help="number of parts, one a rank")
+    make.add_argument("--out", required=True, metavar="DIR", help="shard directory to make")
+    make.add_argument("--seed", type=int, default=0, help="same seed, same shards (default: 0)")
+    make.add_argument("--force", action="store_true", help="replace DIR where it holds shards")
+    make.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
+    make.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
+    make.add_argument("--random-features", type=int, metavar="WIDTH", help="normal features for a graph that has none")
+    make.add_argument("--num-nodes", type=int, metavar="N", help="edge lists: number of nodes (default: largest id + 1)")
+    make.add_argument("--node-data", metavar="FILE", help="edge lists: .npz or .csv with feat, label and masks")
+    make.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    make.set_defaults(command=_partition)
+
+    inspect = commands.add_parser("inspect", help="print a shard directory's figures and verify its checksums")
+    inspect.add_argument("directory", metavar="DIR")
+    inspect.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    inspect.set_defaults(command=_inspect)
+
+
+def _partition(args) -> tuple[dict, str]:
+    started, progress = time.monotonic(), console.Progress()
+    try:
+        manifest = partition(
+            args.source,
+            args.parts,
+            args.out,
+            seed=args.seed,
+            force=args.force,
+            progress=progress,
+            self_loops=args.self_loops,
+            undirected=args.undirected,
+            random_features=args.random_features,
+            num_nodes=args.num_nodes,
+            node_data=args.node_data,
+        )
+    finally:
+        progress.close()
+    result = _figures(manifest, started)
+    text = f"{_quality_table(manifest)}\n\nwrote {args.out} in {result['seconds']:.1f} s, peak memory {_peak(result)}"
+    return result, text
+
+
+def _inspect(args) -> tuple[dict, str]:
+    started = time.monotonic()
+    manifest = read_manifest(args.directory)
+    verify(args.directory, manifest)
+    return _figures(manifest, started), f"{_quality_table(manifest)}\n\nall checksums match"
+
+
+def _peak(result: dict) -> str:
+    return console.size(result["peak_memory_bytes"])
+
+
+def _figures(manifest: dict, started: float) -> dict:
+    """The documented JSON keys."""
+    return {
+        **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "quality")},
+        "peak_memory_bytes": console.peak_memory_bytes(),
+        "seconds": time.monotonic() - started,
+    }
+
+
+def _quality_table(manifest: dict) -> str:
+    quality = manifest["quality"]
+    parts = console.table(
+        ["part", "owned nodes", "halo nodes", "edges", "rows sent", "size"],
+        [
+            [i, *(f"{part[key]:,}" for key in ("owned", "halo", "edges", "sent")), console.size(part["bytes"])]
+            for i, part in enumerate(manifest["per_part"])
+        ],
+    )
+    lines = [
+        ("cut ratio", f"{quality['cut_ratio']:.2%}", "edges whose source another part owns"),
+        ("volume", f"{quality['volume']:,}", "rows that cross ranks per layer and direction"),
+        ("replication", f"{quality['replication_factor']:.3f}", "rows held / nodes"),
+        ("max copies", f"{quality['max_copies_factor']:.3f}", "rows held by the largest part x parts / nodes"),
+        ("node balance", f"{quality['node_balance']:.3f}", "largest part's nodes / mean"),
+        ("edge balance", f"{quality['edge_balance']:.3f}", "largest part's edges / mean"),
+    ]
+    figures = "\n".join(f"{name:<13} {value:>12}  {meaning}" for name, value, meaning in lines)
+    title = f"{manifest['source']}: {manifest['nodes']:,} nodes, {manifest['edges']:,} edges, {manifest['parts']} parts, edge cut"
+    return f"{title}\n\n{parts}\n\n{figures}"

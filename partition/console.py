@@ -1,0 +1,83 @@
+"""What both command lines share: exit codes, JSON, progress and tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import signal
+import sys
+import time
+
+from .errors import InputError
+
+
+def run(parser: argparse.ArgumentParser, argv=None) -> int:
+    """Parse and run the chosen command; return the exit code (2 for the user's mistake).
+
+    A command returns an exit code, or its result as (JSON value, text for people), which is printed here.
+    """
+    args = parser.parse_args(argv)
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # let cleanups run
+    try:
+        outcome = args.command(args)
+        if isinstance(outcome, int):
+            return outcome
+        result, text = outcome
+        print(json.dumps(result) if args.json else text)
+        return 0
+    except InputError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+class Progress:
+    """One line on stderr a stage: counting up on a terminal, printed when the stage ends elsewhere."""
+
+    def __init__(self):
+        self._stage, self._since = None, 0.0
+
+    def __call__(self, stage: str, _seconds: float = 0.0) -> None:
+        if stage != self._stage:
+            self.close()
+            self._stage, self._since = stage, time.monotonic()
+        if sys.stderr.isatty():
+            print(f"\r{self._line()}", end="", file=sys.stderr, flush=True)
+
+    def _line(self) -> str:
+        return f"{self._stage:<40} {time.monotonic() - self._since:8.1f} s"
+
+    def close(self) -> None:
+        if self._stage:
+            print(("\r" if sys.stderr.isatty() else "") + self._line(), file=sys.stderr)
+        self._stage = None
+
+
+def peak_memory_bytes() -> int:
+    """This process's peak resident memory plus that of its largest child, an upper bound on both at once."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def table(header, rows) -> str:
+    """Right-aligned columns, the first left-aligned."""
+    cells = [[str(cell) for cell in row] for row in [header, *rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    lines = ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:]))]) for row in cells]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def size(count_bytes: float) -> str:
+    """A number of bytes for people: 1.5 MiB."""
+    if count_bytes < 1024:
+        return f"{count_bytes:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        count_bytes /= 1024
+        if count_bytes < 1024:
+            break
+    return f"{count_bytes:.1f} {unit}"

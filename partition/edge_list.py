@@ -1,0 +1,244 @@
+"""Edge lists and node tables as text: csv, tsv or spaces, plain or gzipped."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .errors import InputError
+from .files import first_bad_line, parse_rows, text_blocks
+from .graph import SPLIT_MASKS
+from .raw import RawGraph
+
+_COMMENTS = ("#", "%")
+_SOURCE_NAMES = ("src", "source", "from", "u", "src_id")
+_DESTINATION_NAMES = ("dst", "destination", "target", "to", "v", "dst_id")
+_NODE_NAMES = ("node", "id", "node_id")
+_LABEL_NAMES = ("label", "y")
+_TRUTH = {"true": 1.0, "false": 0.0}
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a table is written, by its first rows."""
+
+    path: Path
+    delimiter: str | None  # None: any white space
+    header: list[str] | None
+    header_line: int  # 0 where there is no header
+    first_row: list[str]  # empty where there are no rows
+
+    def is_data(self, number: int, line: str) -> bool:
+        text = line.lstrip()
+        return number > self.header_line and text != "" and not text.startswith(_COMMENTS)
+
+
+def read_edge_list(path: Path) -> RawGraph:
+    """Read one edge a line, source first.
+
+    Lines that start with ``#`` or ``%`` are comments. Columns are parted by commas, semicolons, tabs or spaces. A first
+    line of words is a header: it may name the two ends (``src``, ``source``, ``from``, ``u``; ``dst``, ``destination``,
+    ``target``, ``to``, ``v``), which otherwise are the first two columns, and its other columns become edge data, int64
+    or float32, where their first row is a number. Without a header, further columns are ignored.
+
+    Returns
+    -------
+    RawGraph
+        ``src`` and ``dst`` int32 while ids fit, else int64, (E,); ``num_nodes`` None.
+
+    Raises
+    ------
+    InputError
+        A line that is not an edge, naming it; a file that is no text or cannot be read.
+    """
+    layout = _layout(path)
+    ends, extra = _edge_columns(layout)
+    dtype = np.dtype([("src", np.int64), ("dst", np.int64), *((f"data{i}", np.float64) for i in range(len(extra)))])
+    wanted = f"two node ids (whole numbers from 0){' and a number in each of: ' + ', '.join(extra) if extra else ''}"
+
+    def parse(lines: str) -> np.ndarray:
+        rows = parse_rows(lines, dtype=dtype, delimiter=layout.delimiter, usecols=[*ends, *extra.values()], ndmin=1)
+        if len(rows) and min(rows["src"].min(), rows["dst"].min()) < 0:
+            raise ValueError("negative node id")
+        return rows
+
+    pieces: dict[str, list[np.ndarray]] = {field: [] for field in dtype.names}
+    for rows in _rows(layout, parse, wanted):
+        for field, kept in pieces.items():
+            kept.append(_narrow(rows[field]) if field in ("src", "dst") else rows[field].astype(np.float64))
+    joined = {field: np.concatenate(kept) if kept else np.empty(0, np.int32) for field, kept in pieces.items()}
+    edge_data = {}
+    for i, (key, column) in enumerate(extra.items()):
+        edge_data[key] = _edge_column(joined.pop(f"data{i}"), layout.first_row[column])
+    return RawGraph(joined["src"], joined["dst"], None, {}, edge_data, path.name)
+
+
+def read_node_table(path: Path) -> dict[str, np.ndarray]:
+    """Read one node a line below a header that names the columns.
+
+    ``label`` or ``y``: empty where unlabelled. ``train_mask``, ``val_mask``, ``test_mask``: 0 and 1, or true and false.
+    ``node``, ``id`` or ``node_id``: the node of each row, in any order; without it rows are in node order. All other
+    columns must be numbers and become ``feat`` in the order they stand in.
+
+    Returns
+    -------
+    dict of str to ndarray
+        ``feat`` float32 (N, F), ``label`` float64 (N,) with NaN where empty, masks float64 (N,).
+
+    Raises
+    ------
+    InputError
+        No header, a line that does not fit, ids that are not each of 0..N-1 once, an unreadable file.
+    """
+    layout = _layout(path)
+    if layout.header is None or not layout.first_row:
+        raise InputError(f"{path}: a node table needs a header line that names its columns, and a line for each node")
+    order, label, masks, feat = _node_columns(layout)
+    converters = {column: _label_cell for column in label} | {column: _mask_cell for column in masks.values()}
+
+    def parse(lines: str) -> np.ndarray:
+        options = {"usecols": range(len(layout.header)), "converters": converters, "ndmin": 2}
+        return parse_rows(lines, dtype=np.float64, delimiter=layout.delimiter, **options)
+
+    wanted = f"a number in each of the {len(layout.header)} columns"
+    pieces: dict[str, list[np.ndarray]] = {"feat": [], "label": [], "order": [], **{key: [] for key in masks}}
+    for rows in _rows(layout, parse, wanted):
+        pieces["feat"].append(rows[:, feat].astype(np.float32))
+        for key, columns in (("label", label), ("order", order), *((key, [column]) for key, column in masks.items())):
+            pieces[key].extend(rows[:, column].copy() for column in columns)
+    data = {key: np.concatenate(kept) for key, kept in pieces.items() if kept}
+    if not feat:
+        del data["feat"]
+    return _in_node_order(path, data)
+
+
+def _layout(path: Path) -> _Layout:
+    header, header_line, delimiter = None, 0, None
+    for first_line, text in text_blocks(path):
+        for number, line in enumerate(text.split("\n"), first_line):
+            line = line.strip("\r ")
+            if not line.strip() or line.lstrip().startswith(_COMMENTS):
+                continue
+            if header is None:
+                delimiter = next((mark for mark in ",;\t" if mark in line), None)
+            cells = _cells(line, delimiter)
+            if header is None and not any(_is_number(cell) for cell in cells):
+                header, header_line = cells, number
+                continue
+            return _Layout(path, delimiter, header, header_line, cells)
+    return _Layout(path, delimiter, header, header_line, [])
+
+
+def _cells(line: str, delimiter: str | None) -> list[str]:
+    if delimiter is None:
+        return [cell.strip('"') for cell in line.split()]
+    return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _edge_columns(layout: _Layout) -> tuple[list[int], dict[str, int]]:
+    """The columns of source and destination, and of each named number besides."""
+    if layout.header is None:
+        return [0, 1], {}
+    names = [name.lower() for name in layout.header]
+    ends = [[i for i, name in enumerate(names) if name in known] for known in (_SOURCE_NAMES, _DESTINATION_NAMES)]
+    src, dst = (ends[0][0], ends[1][0]) if ends[0] and ends[1] else (0, 1)
+    extra = {}
+    for column, name in enumerate(layout.header):
+        if column not in (src, dst) and column < len(layout.first_row) and _is_number(layout.first_row[column]):
+            if not name or name in extra:
+                what = f"several columns are called {name!r}" if name else f"column {column + 1} has no name"
+                raise InputError(f"{layout.path}, line {layout.header_line}: {what}; give each its own name")
+            extra[name] = column
+    return [src, dst], extra
+
+
+def _node_columns(layout: _Layout) -> tuple[list[int], list[int], dict[str, int], list[int]]:
+    """The columns of node id, label, masks and features."""
+    names = [name.lower() for name in layout.header]
+    where = f"{layout.path}, line {layout.header_line}"
+    repeated = sorted(name for name in names if names.count(name) > 1)
+    if repeated:
+        raise InputError(f"{where}: several columns are called {repeated[0]!r}; give each its own name")
+    order = [i for i, name in enumerate(names) if name in _NODE_NAMES]
+    label = [i for i, name in enumerate(names) if name in _LABEL_NAMES]
+    if len(order) > 1 or len(label) > 1:
+        raise InputError(
+            f"{where}: more than one column of node ids ({', '.join(_NODE_NAMES)}) or of labels "
+            f"({', '.join(_LABEL_NAMES)}); keep one of each"
+        )
+    masks = {name: i for i, name in enumerate(names) if name in SPLIT_MASKS}
+    feat = [i for i in range(len(names)) if i not in {*order, *label, *masks.values()}]
+    for column in feat:
+        if column < len(layout.first_row) and not _is_number(layout.first_row[column]):
+            raise InputError(
+                f"{layout.path}: column {layout.header[column]!r} holds {layout.first_row[column]!r}; features are "
+                "numbers: encode it as numbers or take it out"
+            )
+    return order, label, masks, feat
+
+
+def _rows(layout: _Layout, parse, wanted: str) -> Iterator[np.ndarray]:
+    """Parse the data lines block by block; the first line that does not parse is named."""
+    for first_line, block in text_blocks(layout.path):
+        text = block
+        if first_line <= layout.header_line or any(mark in block for mark in _COMMENTS):
+            lines = enumerate(block.split("\n"), first_line)
+            text = "\n".join(line for number, line in lines if layout.is_data(number, line))
+        if not text or text.isspace():
+            continue
+        try:
+            rows = parse(text)
+        except ValueError:
+            numbered = [(i, line) for i, line in enumerate(block.split("\n"), first_line) if layout.is_data(i, line)]
+            number, line = first_bad_line(numbered, lambda lines: _fits(parse, lines))
+            raise InputError(f"{layout.path}, line {number}: {line.strip()[:80]!r} must hold {wanted}") from None
+        yield rows
+
+
+def _fits(parse, lines: str) -> bool:
+    try:
+        parse(lines)
+    except ValueError:
+        return False
+    return True
+
+
+def _narrow(ids: np.ndarray) -> np.ndarray:
+    return ids.astype(np.int32 if not len(ids) or ids.max() < 2**31 else np.int64)
+
+
+def _edge_column(values: np.ndarray, first: str) -> np.ndarray:
+    """int64 where the column is written in whole numbers that float64 holds exactly, else float32."""
+    if first.lstrip("+-").isdigit() and (np.abs(values) < 2**53).all() and (values == np.floor(values)).all():
+        return values.astype(np.int64)
+    return values.astype(np.float32)
+
+
+def _label_cell(cell: str) -> float:
+    return float(cell) if cell.strip() else np.nan
+
+
+def _mask_cell(cell: str) -> float:
+    return _TRUTH[cell.strip().lower()] if cell.strip().lower() in _TRUTH else float(cell)
+
+
+def _in_node_order(path: Path, data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    order = data.pop("order", None)
+    if order is None:
+        return data
+    found, position = np.unique(order, return_index=True)
+    if not np.array_equal(found, np.arange(len(order))):
+        raise InputError(f"{path}: the node ids must be each of 0..{len(order) - 1} once; some are missing or repeated")
+    return {key: value[position] for key, value in data.items()}

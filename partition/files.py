@@ -1,0 +1,156 @@
+"""Opening what users name: files that may be missing or damaged, text in blocks, optional packages, options."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import io
+import urllib.parse
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from .errors import InputError
+
+_BLOCK_BYTES = 1 << 24
+_LONGEST_LINE_BYTES = 1 << 28
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn the errors of an unreadable file into :class:`InputError`; wrap only code that reads ``path``."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; check the path") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a directory; name a file in it") from None
+    except PermissionError:
+        raise InputError(f"{path}: no permission to read it; check its owner and mode") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read ({error}); it may be damaged or cut short: fetch it again") from error
+
+
+def text_blocks(path: Path) -> Iterator[tuple[int, str]]:
+    """Read a text file, gzipped if its name ends in ``.gz``, in blocks of whole lines.
+
+    Yields
+    ------
+    (int, str)
+        The number of the block's first line, counted from 1, and its text.
+
+    Raises
+    ------
+    InputError
+        A file that cannot be read or is not text.
+    """
+    line = 1
+    rest = b""
+    with reading(path), _open(path) as stream:
+        while chunk := stream.read(_BLOCK_BYTES):
+            chunk = rest + chunk
+            cut = chunk.rfind(b"\n") + 1
+            if cut == 0 and len(chunk) > _LONGEST_LINE_BYTES:
+                raise InputError(
+                    f"{path}, line {line}: over {_LONGEST_LINE_BYTES} bytes without an end of line; is it a text file?"
+                )
+            rest = chunk[cut:]
+            if cut:
+                yield line, _decoded(path, chunk[:cut], line)
+                line += chunk.count(b"\n", 0, cut)
+    if rest:
+        yield line, _decoded(path, rest, line)
+
+
+def _open(path: Path) -> io.BufferedIOBase:
+    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")
+
+
+def _decoded(path: Path, block: bytes, line: int) -> str:
+    if b"\0" not in block:
+        try:
+            return block.decode("utf-8-sig" if line == 1 else "utf-8")
+        except UnicodeDecodeError:
+            pass
+    raise InputError(f"{path} is not UTF-8 text (near line {line}); convert it, or name it after what it is")
+
+
+def parse_rows(lines: str, **options) -> np.ndarray:
+    """``numpy.loadtxt`` of a block of text; ValueError where a row does not fit ``options``."""
+    with warnings.catch_warnings():
+        # numpy before 2.4 only warns where it reads an integer such as "1.5" by way of a float
+        warnings.simplefilter("error", DeprecationWarning)
+        try:
+            return np.loadtxt(io.StringIO(lines), comments=None, quotechar='"', encoding=None, **options)
+        except DeprecationWarning as warning:
+            raise ValueError(str(warning)) from warning
+
+
+def first_bad_line(lines: list[tuple[int, str]], fits: Callable[[str], bool]) -> tuple[int, str]:
+    """The number and text of the first line of a block that does not fit, found by halving."""
+    while len(lines) > 1:
+        half = len(lines) // 2
+        first = lines[:half]
+        lines = lines[half:] if fits("\n".join(text for _, text in first)) else first
+    return lines[0]
+
+
+def need(module: str, purpose: str, install: str) -> ModuleType:
+    """Import an optional package, or raise :class:`InputError` saying what to install."""
+    try:
+        return importlib.import_module(module)
+    except (ImportError, OSError) as error:  # OSError: a binary of the package does not load
+        package, why = module.split(".")[0], first_line(error)
+        raise InputError(f"{purpose} needs {package}, which cannot be imported ({why}); {install}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """A foreign exception in one short line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+def split_name(source: str, allowed: dict[str, Callable]) -> tuple[str, dict]:
+    """Take ``prefix:name?key=value&...`` apart.
+
+    Parameters
+    ----------
+    source : str
+    allowed : dict of str to callable
+        For each option, what makes its value of the text; it raises ValueError for a wrong one.
+
+    Returns
+    -------
+    (str, dict)
+        The name between the prefix and the question mark, and the options given.
+
+    Raises
+    ------
+    InputError
+        An unknown, repeated or wrong option.
+    """
+    name, _, query = source.partition(":")[2].partition("?")
+    options: dict = {}
+    for key, text in urllib.parse.parse_qsl(query, keep_blank_values=True):
+        if key not in allowed:
+            raise InputError(f"{source!r}: unknown option {key!r}; allowed are {', '.join(allowed)}")
+        if key in options:
+            raise InputError(f"{source!r}: option {key!r} is given twice; give it once")
+        try:
+            options[key] = allowed[key](text)
+        except ValueError:
+            kind = {int: "a whole number", float: "a number"}.get(allowed[key], "a non-empty text")
+            raise InputError(f"{source!r}: {key}={text!r} is wrong; it must be {kind}") from None
+    return name, options
+
+
+def nonempty(text: str) -> str:
+    """The text itself; ValueError where it is empty."""
+    if not text:
+        raise ValueError("empty")
+    return text

@@ -1,0 +1,206 @@
+"""A graph in memory: in-edge CSR, node data, edge data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import scipy.sparse
+
+from .errors import InputError
+
+SPLIT_MASKS = ("train_mask", "val_mask", "test_mask")
+_CHUNK_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A directed graph held by its in-edges; build it with :func:`from_edges`.
+
+    Attributes
+    ----------
+    indptr : ndarray, int64, (N + 1,)
+        The in-edges of node ``v`` lie at ``indptr[v]:indptr[v + 1]``.
+    indices : ndarray, int32 while N < 2**31, else int64, (E,)
+        Source of each in-edge. Parallel edges and self-loops are kept.
+    edge_ids : ndarray, int32 while E < 2**31, else int64, (E,)
+        The user's edge id at each CSR position: edge ``e`` is the ``e``-th edge the graph was built from.
+    node_data : dict of str to ndarray, (N, ...)
+        DGL's customary names: ``feat``, ``label`` (-1 where unlabelled), ``train_mask``, ``val_mask``, ``test_mask``.
+    edge_data : dict of str to ndarray, (E, ...)
+        In the user's edge order; ``edge_data[key][edge_ids]`` is in CSR order.
+    name : str
+        What the graph was made from, for people to read.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    edge_ids: np.ndarray
+    node_data: dict[str, np.ndarray] = field(default_factory=dict)
+    edge_data: dict[str, np.ndarray] = field(default_factory=dict)
+    name: str = "graph"
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.indices)
+
+    def in_degrees(self) -> np.ndarray:
+        """In-degree of every node, int64, (N,)."""
+        return np.diff(self.indptr)
+
+    def destinations(self) -> np.ndarray:
+        """Destination of every edge in CSR order, same dtype as ``indices``, (E,)."""
+        return np.repeat(np.arange(self.num_nodes, dtype=self.indices.dtype), self.in_degrees())
+
+
+def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="graph") -> Graph:
+    """Build a :class:`Graph` from an edge list and check it.
+
+    Parameters
+    ----------
+    src, dst : array of integers, (E,)
+        Edge ``e`` goes from ``src[e]`` to ``dst[e]``.
+    num_nodes : int, optional
+        N; by default the largest id plus one.
+    node_data, edge_data : dict of str to array, (N, ...) and (E, ...)
+
+    Raises
+    ------
+    InputError
+        Ids negative or not below N, arrays of the wrong length, non-finite features, masks that overlap or
+        are empty, labels missing for training nodes.
+    """
+    src, dst = np.asarray(src), np.asarray(dst)
+    if src.ndim != 1 or src.shape != dst.shape:
+        raise InputError(f"{name}: sources {src.shape} and destinations {dst.shape} must be two equally long lists of node ids")
+    if len(src) and not (np.issubdtype(src.dtype, np.integer) and np.issubdtype(dst.dtype, np.integer)):
+        raise InputError(f"{name}: node ids must be integers, not {src.dtype} and {dst.dtype}")
+    largest = max(int(src.max()), int(dst.max())) if len(src) else -1
+    smallest = min(int(src.min()), int(dst.min())) if len(src) else 0
+    if num_nodes is None:
+        num_nodes = largest + 1
+    if num_nodes < 1:
+        raise InputError(f"{name}: the graph has {num_nodes} nodes; at least one is needed")
+    if smallest < 0 or largest >= num_nodes:
+        bad = smallest if smallest < 0 else largest
+        raise InputError(f"{name}: node id {bad} is outside 0..{num_nodes - 1}; mend the edges or state the number of nodes")
+
+    ids = np.arange(len(src), dtype=np.int32 if len(src) < 2**31 else np.int64)
+    rows = scipy.sparse.coo_array((ids, (dst, src)), shape=(num_nodes, num_nodes))
+    rows.has_canonical_format = True  # parallel edges stay: do not let tocsr add their ids up
+    rows = rows.tocsr()
+    graph = Graph(
+        indptr=rows.indptr.astype(np.int64),
+        indices=rows.indices.astype(np.int32 if num_nodes < 2**31 else np.int64, copy=False),
+        edge_ids=rows.data,
+        node_data={key: np.asarray(value) for key, value in (node_data or {}).items()},
+        edge_data={key: np.asarray(value) for key, value in (edge_data or {}).items()},
+        name=name,
+    )
+    check_data(graph)
+    return graph
+
+
+def check_data(graph: Graph) -> None:
+    """Raise :class:`InputError` where node or edge data cannot be trained on; structure is not looked at."""
+    for kind, data, rows in (("node", graph.node_data, graph.num_nodes), ("edge", graph.edge_data, graph.num_edges)):
+        for key, value in data.items():
+            if value.ndim < 1 or len(value) != rows:
+                raise InputError(f"{graph.name}: {kind} data {key!r} has shape {value.shape}; its first dimension must be {rows}")
+            if value.dtype.kind not in "biuf":
+                raise InputError(f"{graph.name}: {kind} data {key!r} has dtype {value.dtype}; allowed are bool, integers and floats")
+            if value.dtype.kind == "f" and key != "label":
+                _check_finite(graph.name, kind, key, value)
+    _check_labels_and_masks(graph)
+
+
+def _check_finite(name: str, kind: str, key: str, value: np.ndarray) -> None:
+    for start in range(0, len(value), _CHUNK_ROWS):
+        chunk = value[start : start + _CHUNK_ROWS]
+        finite = np.isfinite(chunk)
+        if not finite.all():
+            row = start + int(np.argwhere(~finite)[0, 0])
+            raise InputError(
+                f"{name}: {kind} data {key!r} has a NaN or infinite value at row {row}; fill or drop such values first"
+            )
+
+
+def _check_labels_and_masks(graph: Graph) -> None:
+    masks = {key: graph.node_data[key] for key in SPLIT_MASKS if key in graph.node_data}
+    for key, mask in masks.items():
+        if mask.dtype != bool or mask.ndim > 2:
+            raise InputError(f"{graph.name}: {key} must be bool of shape (N,) or (N, splits), not {mask.dtype} {mask.shape}")
+        if not mask.any(axis=0).all():
+            raise InputError(f"{graph.name}: {key} selects no node (in at least one split); it must select some")
+    if len({mask.shape for mask in masks.values()}) > 1:
+        shapes = {key: mask.shape for key, mask in masks.items()}
+        raise InputError(f"{graph.name}: the masks differ in shape: {shapes}; give each the same splits")
+    keys = list(masks)
+    for i, first in enumerate(keys):
+        for second in keys[i + 1 :]:
+            both = masks[first] & masks[second]
+            if both.any():
+                row = int(np.argwhere(both)[0, 0])
+                raise InputError(f"{graph.name}: {first} and {second} overlap, first at node {row}; splits must be disjoint")
+    label = graph.node_data.get("label")
+    if label is None:
+        return
+    if label.dtype.kind not in "iu" or label.ndim != 1:
+        raise InputError(
+            f"{graph.name}: label must be integers of shape (N,), -1 where unlabelled, not {label.dtype} {label.shape}"
+        )
+    if "train_mask" in masks:
+        train = masks["train_mask"]
+        missing = (label < 0)[:, None] & train if train.ndim == 2 else (label < 0) & train
+        if missing.any():
+            row = int(np.argwhere(missing)[0, 0])
+            raise InputError(f"{graph.name}: training node {row} has no label; label it or take it out of train_mask")
+
+
+def with_self_loops(graph: Graph) -> Graph:
+    """Add one self-loop to each node that has none; new edges get the ids after the existing ones."""
+    has_loop = np.zeros(graph.num_nodes, dtype=bool)
+    dst = graph.destinations()
+    has_loop[dst[graph.indices == dst]] = True
+    new = np.flatnonzero(~has_loop)
+    return _with_edges(graph, new, new, "self-loops")
+
+
+def with_reverse_edges(graph: Graph) -> Graph:
+    """Add v -> u for every edge u -> v (u != v) that has no reverse; new edges get the ids after the existing ones."""
+    n = graph.num_nodes
+    forward = scipy.sparse.csr_array((np.ones(graph.num_edges, bool), graph.indices, graph.indptr), (n, n), copy=True)
+    forward.sum_duplicates()
+    missing = (forward.T.tocsr() > forward).tocoo()  # rows are destinations
+    return _with_edges(graph, missing.col, missing.row, "reverse edges")
+
+
+def _with_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, what: str) -> Graph:
+    if graph.edge_data:
+        raise InputError(
+            f"{graph.name}: {what} cannot be added, as their edge data ({', '.join(graph.edge_data)}) are unknown; "
+            "add them to the source with their data"
+        )
+    old_src, old_dst = np.empty_like(graph.indices), np.empty_like(graph.indices)
+    old_src[graph.edge_ids] = graph.indices
+    old_dst[graph.edge_ids] = graph.destinations()
+    edges = from_edges(np.concatenate([old_src, src]), np.concatenate([old_dst, dst]), graph.num_nodes)
+    return replace(graph, indptr=edges.indptr, indices=edges.indices, edge_ids=edges.edge_ids)
+
+
+def symmetrised(graph: Graph) -> scipy.sparse.csr_array:
+    """The undirected, deduplicated, loop-free neighbourhoods that METIS sees; values are all one, (N, N)."""
+    n = graph.num_nodes
+    keep = graph.indices != graph.destinations()
+    loops_before = np.concatenate([[0], np.cumsum(~keep)])
+    one_way = scipy.sparse.csr_array(
+        (np.ones(int(keep.sum()), bool), graph.indices[keep], graph.indptr - loops_before[graph.indptr]), shape=(n, n)
+    )
+    del keep, loops_before
+    both = one_way + one_way.T.tocsr()
+    both.sum_duplicates()
+    return both

@@ -1,0 +1,186 @@
+"""METIS by pymetis, in child processes: it holds the GIL, cannot be interrupted and may crash on bad input.
+
+``python -m partition.metis JOB`` is the child. Arrays pass both ways through unnamed temporary files that it inherits, so that
+nothing stays on disk whoever is killed.
+Source: Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs", 1998.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from .errors import InputError
+
+_POLL_S = 0.2
+_CHUNK = 1 << 20
+
+
+def k_way(adjacency, parts: int, weights: np.ndarray, *, seed: int = 0, progress=None) -> np.ndarray:
+    """Split an undirected graph into parts of equal weight with few edges between them.
+
+    Parameters
+    ----------
+    adjacency : scipy.sparse.csr_array, (N, N)
+        Symmetric, no loops, no duplicates: :func:`partition.graph.symmetrised`.
+    parts : int
+        K, 1 <= K <= N.
+    weights : ndarray of positive integers, (N,)
+    seed : int
+        The same seed gives the same result.
+    progress : callable, optional
+        Called as ``progress(stage, seconds)`` while METIS runs.
+
+    Returns
+    -------
+    ndarray, int64, (N,)
+        The part of every node. METIS may leave a part empty on tiny graphs.
+    """
+    n = adjacency.shape[0]
+    if not 1 <= parts <= n:
+        raise InputError(f"cannot split {n} nodes into {parts} parts; choose 1 to {n} parts")
+    if parts == 1:
+        return np.zeros(n, np.int64)
+    with _shared(xadj=adjacency.indptr, adjncy=adjacency.indices, weights=weights) as inputs:
+        return _run(inputs, [{"parts": parts, "seed": seed}], f"METIS, {parts} parts", progress)[0]
+
+
+def clusters(adjacency, owner: np.ndarray, parts: int, size: int, *, seed: int = 0, progress=None) -> np.ndarray:
+    """Number the METIS clusters of about ``size`` nodes inside each part.
+
+    Returns
+    -------
+    ndarray, int64, (N,)
+        The cluster of every node, counted from 0 within its part.
+    """
+    with _shared(xadj=adjacency.indptr, adjncy=adjacency.indices, owner=owner) as inputs:
+        workers = min(os.cpu_count() or 1, parts)
+        jobs = [{"cluster_size": size, "seed": seed, "only": list(range(i, parts, workers))} for i in range(workers)]
+        results = _run(inputs, jobs, "METIS, clusters inside parts", progress)
+    cluster = results[0].copy()
+    for job, result in zip(jobs[1:], results[1:]):
+        mine = np.isin(owner, job["only"])
+        cluster[mine] = result[mine]
+    return cluster
+
+
+@contextmanager
+def _shared(**arrays):
+    """The arrays as unnamed int64 files, the type that METIS takes without a copy."""
+    with ExitStack() as stack:
+        files = {}
+        for key, array in arrays.items():
+            files[key] = stack.enter_context(tempfile.TemporaryFile())
+            for start in range(0, len(array), _CHUNK):
+                files[key].write(np.ascontiguousarray(array[start : start + _CHUNK], np.int64))
+            files[key].flush()
+        yield files
+
+
+def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarray]:
+    """Run one child a job side by side; if this process is interrupted they are killed at once."""
+    package_root = str(Path(__file__).resolve().parent.parent)
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")])))
+    started = time.monotonic()
+    with ExitStack() as stack:
+        running = []
+        for job in jobs:
+            result, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+            files = {**inputs, "result": result}
+            numbers = {key: file.fileno() for key, file in files.items()}
+            command = [sys.executable, "-m", "partition.metis", json.dumps({**job, "parent": os.getpid(), "files": numbers})]
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stderr=errors, env=env, pass_fds=list(numbers.values())
+            )
+            stack.callback(_end, child)
+            running.append((child, result, errors))
+        while any(child.poll() is None for child, *_ in running):
+            time.sleep(min(_POLL_S, 0.01 + (time.monotonic() - started) / 10))
+            if progress:
+                progress(stage, time.monotonic() - started)
+        for child, _, errors in running:
+            if child.returncode:
+                errors.seek(0)
+                detail = errors.read().decode(errors="replace").strip()
+                raise RuntimeError(f"METIS ended with status {child.returncode}: {detail or 'no message (out of memory?)'}")
+        return [_read(result.fileno()) for _, result, _ in running]
+
+
+def _end(child: subprocess.Popen) -> None:
+    child.kill()
+    child.wait()
+
+
+def _read(number: int) -> np.ndarray:
+    """Memory-map an inherited file of int64; empty files cannot be mapped."""
+    if not os.fstat(number).st_size:
+        return np.zeros(0, np.int64)
+    return np.frombuffer(mmap.mmap(number, 0, access=mmap.ACCESS_READ), np.int64)
+
+
+def _part(xadj, adjncy, parts: int, weights, seed: int) -> np.ndarray:
+    import pymetis
+
+    if parts == 1 or not len(adjncy):
+        # Without edges METIS has nothing to cut: deal the nodes out by weight.
+        return (np.cumsum(weights) - weights) * parts // max(int(np.sum(weights)), 1)
+    # pymetis's default recursive bisection for K <= 8 ignores balance; seeds 0 and 1 coincide, so count from 1.
+    options = pymetis.Options(seed=seed + 1)
+    result = pymetis.part_graph(parts, xadj=xadj, adjncy=adjncy, vweights=weights, recursive=False, options=options)
+    return np.asarray(result.vertex_part)
+
+
+def _subgraph(xadj, adjncy, rows, slot):
+    """Induced subgraph on ``rows``; ``slot`` is an all -1 scratch array of length N, left as it was."""
+    slot[rows] = np.arange(len(rows))
+    degree = xadj[rows + 1] - xadj[rows]
+    starts = np.cumsum(degree) - degree
+    neighbours = slot[adjncy[np.repeat(xadj[rows] - starts, degree) + np.arange(int(degree.sum()))]]
+    slot[rows] = -1
+    inside = neighbours >= 0
+    before = np.concatenate([[0], np.cumsum(inside)])
+    return before[np.append(starts, len(neighbours))], neighbours[inside]
+
+
+def _answer(arrays: dict, job: dict) -> np.ndarray:
+    xadj, adjncy = arrays["xadj"], arrays["adjncy"]
+    if "parts" in job:
+        return _part(xadj, adjncy, job["parts"], arrays["weights"], job["seed"])
+    owner = arrays["owner"]
+    cluster = np.zeros(len(owner), np.int64)
+    slot = np.full(len(owner), -1, np.int64)
+    for part in job["only"]:
+        rows = np.flatnonzero(owner == part)
+        count = round(len(rows) / job["cluster_size"])
+        if count > 1:
+            sub_xadj, sub_adjncy = _subgraph(xadj, adjncy, rows, slot)
+            cluster[rows] = _part(sub_xadj, sub_adjncy, count, np.ones(len(rows), np.int64), job["seed"])
+    return cluster
+
+
+def _child(job: dict) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive a parent that was killed
+    if os.getppid() != job["parent"]:
+        sys.exit("its parent is gone")
+    result = job["files"].pop("result")
+    answer = _answer({key: _read(number) for key, number in job["files"].items()}, job)
+    with open(result, "wb") as file:
+        file.write(np.ascontiguousarray(answer, np.int64))
+
+
+if __name__ == "__main__":
+    _child(json.loads(sys.argv[1]))

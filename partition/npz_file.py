@@ -1,0 +1,122 @@
+"""Graphs and node data in numpy's .npz archives."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+
+from .errors import InputError
+from .files import first_line, reading
+from .graph import SPLIT_MASKS
+from .raw import RawGraph, both_ways
+
+_EDGE_DATA = "edge_data_"
+_SPARSE_KEYS = ("x_indptr", "x_indices", "x_data", "x_shape")
+_NODE_KEYS = ("x", "feat", "y", "label", *_SPARSE_KEYS, *SPLIT_MASKS)
+_GRAPH_KEYS = ("edge_index", "num_nodes", "directed", "name")
+
+
+def read_npz(path: Path) -> RawGraph:
+    """Read a graph from the keys that :func:`partition.sources.load_graph` lists; others are not looked at.
+
+    Raises
+    ------
+    InputError
+        A damaged file, arrays of Python objects, a missing or misshapen ``edge_index``, undirected edges listed twice.
+    """
+    arrays = _arrays(path, (*_GRAPH_KEYS, *_NODE_KEYS))
+    edge_index = arrays.get("edge_index")
+    if edge_index is None:
+        raise InputError(f"{path} has no edge_index; add one, whole numbers of shape (2, E), sources first")
+    if edge_index.ndim != 2 or len(edge_index) != 2 or edge_index.dtype.kind not in "iu":
+        raise InputError(
+            f"{path}: edge_index is {edge_index.dtype} of shape {edge_index.shape}; it must be whole numbers of shape "
+            "(2, E)"
+        )
+    src, dst = edge_index
+    edge_data = {key.removeprefix(_EDGE_DATA): value for key, value in arrays.items() if key.startswith(_EDGE_DATA)}
+    for key, value in edge_data.items():
+        if value.shape[:1] != src.shape:
+            raise InputError(
+                f"{path}: {_EDGE_DATA}{key} has shape {value.shape}; its first dimension must be {len(src)}"
+            )
+    if not _value(path, arrays, "directed", "biu", True):
+        _check_listed_once(path, src, dst)
+        src, dst, edge_data = both_ways(src, dst, edge_data)
+    num_nodes = _value(path, arrays, "num_nodes", "iu", None)
+    name = _value(path, arrays, "name", "U", path.name)
+    return RawGraph(src, dst, num_nodes, _node_data(path, arrays), edge_data, name)
+
+
+def read_npz_node_data(path: Path) -> dict[str, np.ndarray]:
+    """Read the node keys alone; :class:`InputError` where there are none."""
+    node_data = _node_data(path, _arrays(path, _NODE_KEYS))
+    if not node_data:
+        raise InputError(f"{path} holds no node data; allowed keys are {', '.join(_NODE_KEYS)}")
+    return node_data
+
+
+def _arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
+    arrays = {}
+    try:
+        with reading(path), open(path, "rb") as stream, zipfile.ZipFile(stream) as archive:
+            for member in archive.namelist():
+                key = member.removesuffix(".npy")
+                if key in keys or key.startswith(_EDGE_DATA) and "edge_index" in keys:
+                    with archive.open(member) as packed:
+                        arrays[key] = np.lib.format.read_array(packed, allow_pickle=False)
+    # ValueError: not an array, or one of Python objects; zipfile raises the others for strange archives
+    except (zipfile.BadZipFile, ValueError, RuntimeError, NotImplementedError) as error:
+        raise InputError(
+            f"{path} is not an .npz archive of plain arrays, or is damaged ({first_line(error)}); fetch it again or "
+            "write it with numpy.savez"
+        ) from error
+    return arrays
+
+
+def _value(path: Path, arrays: dict, key: str, kinds: str, default):
+    if key not in arrays:
+        return default
+    if arrays[key].size != 1 or arrays[key].dtype.kind not in kinds:
+        raise InputError(f"{path}: {key} must be one value, not {arrays[key].dtype} of shape {arrays[key].shape}")
+    return arrays[key].item()
+
+
+def _check_listed_once(path: Path, src: np.ndarray, dst: np.ndarray) -> None:
+    up, down = src < dst, src > dst
+    if not (up.any() and down.any()):
+        return
+    nodes = int(max(src.max(), dst.max())) + 1
+    there = src[up].astype(np.int64) * nodes + dst[up]
+    back = dst[down].astype(np.int64) * nodes + src[down]
+    twice = np.intersect1d(there, back)
+    if len(twice):
+        one, other = divmod(int(twice[0]), nodes)
+        raise InputError(
+            f"{path}: the edge of nodes {one} and {other} is listed both ways, but directed is false; list undirected "
+            "edges once, or set directed to true"
+        )
+
+
+def _node_data(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    node_data = {key: arrays[key] for key in SPLIT_MASKS if key in arrays}
+    for key, other in (("feat", "x"), ("label", "y")):
+        if key in arrays or other in arrays:
+            node_data[key] = arrays[key] if key in arrays else arrays[other]
+    present = [key for key in _SPARSE_KEYS if key in arrays]
+    if not present or "feat" in node_data:
+        return node_data
+    missing = [key for key in _SPARSE_KEYS if key not in arrays]
+    if missing:
+        raise InputError(f"{path}: sparse features need {', '.join(_SPARSE_KEYS)}; {', '.join(missing)} is missing")
+    try:
+        indptr, indices, data, shape = (arrays[key] for key in _SPARSE_KEYS)
+        sparse = scipy.sparse.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
+        sparse.check_format(full_check=True)
+    except (ValueError, TypeError) as error:
+        keys = ", ".join(_SPARSE_KEYS)
+        raise InputError(f"{path}: {keys} are no valid CSR matrix ({first_line(error)}); write them again") from error
+    return {**node_data, "feat": sparse.toarray()}

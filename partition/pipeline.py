@@ -1,0 +1,53 @@
+"""From a graph to shards in one call: what ``dgl-gt partition`` and Python users run."""
+
+from __future__ import annotations
+
+from .atomic import new_directory
+from .edge_cut import edge_cut
+from .shards import write_shards
+from .sources import load_graph
+
+
+def partition(source, parts: int, out, *, seed: int = 0, owner=None, force: bool = False, progress=None, **source_options):
+    """Partition a graph by edge cut and write its shards.
+
+    Parameters
+    ----------
+    source : str, path, DGLGraph, networkx graph or Graph
+        See :func:`partition.sources.load_graph`.
+    parts : int
+        K, 1 <= K <= N.
+    out : path
+        The shard directory to make; it appears when it is complete.
+    seed : int
+        The same seed gives the same shards.
+    owner : array of integers, (N,), optional
+        The part of every node, instead of METIS's choice.
+    force : bool
+        Replace ``out`` where it holds shards.
+    progress : callable, optional
+        Called as ``progress(stage)`` or ``progress(stage, seconds)``.
+    **source_options
+        Passed to :func:`partition.sources.load_graph`.
+
+    Returns
+    -------
+    dict
+        The manifest, see docs/format.md.
+
+    Raises
+    ------
+    InputError
+        Anything wrong with the source, ``parts`` or ``out``; nothing is written then.
+
+    Examples
+    --------
+    >>> from partition import partition
+    >>> manifest = partition("sample:communities?nodes=1000", parts=2, out="communities-2")  # doctest: +SKIP
+    """
+    with new_directory(out, marker="manifest.json", force=force) as folder:
+        if progress:
+            progress("reading the graph")
+        graph = load_graph(source, seed=seed, **source_options)
+        cut = edge_cut(graph, parts, seed=seed, owner=owner, progress=progress)
+        return write_shards(graph, cut, folder, seed=seed, progress=progress)

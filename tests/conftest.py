@@ -1,0 +1,52 @@
+"""What several test folders need: real data, and awkward random graphs."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from partition.graph import from_edges
+
+DATA = Path(os.environ.get("DGL_GT_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
+
+
+@pytest.fixture
+def real_graph():
+    """A function: name -> path of a real graph; skips where the data are absent."""
+
+    def path(name: str) -> Path:
+        file = DATA / f"{name}.npz"
+        if not file.is_file():
+            pytest.skip(f"{file} is absent; set DGL_GT_DATA to a folder with the graphs of the benchmarks")
+        return file
+
+    return path
+
+
+@pytest.fixture
+def awkward_graph():
+    """A function: seed -> directed Graph with isolated nodes, self-loops, parallel edges, hubs, node and edge data."""
+
+    def make(seed: int, nodes: int = 60, edges: int = 300, classes: int = 3):
+        rng = np.random.default_rng(seed)
+        alive = rng.permutation(nodes)[: nodes - 6]  # the others have neither in- nor out-edges
+        src, dst = rng.choice(alive, edges), rng.choice(alive, edges)
+        src[:40], dst[40:80] = alive[0], alive[1]  # hubs, one out, one in
+        src[80:90], dst[80:90] = src[90:100], dst[90:100]  # parallel edges
+        dst[100:105] = src[100:105]  # self-loops
+        split = rng.integers(0, 3, nodes)
+        return from_edges(
+            src,
+            dst,
+            nodes,
+            {
+                "feat": rng.standard_normal((nodes, 5)).astype(np.float32),
+                "label": rng.integers(0, classes, nodes),
+                **{key: split == i for i, key in enumerate(("train_mask", "val_mask", "test_mask"))},
+            },
+            {"weight": rng.standard_normal((edges, 4))},
+            name=f"awkward-{seed}",
+        )
+
+    return make

@@ -1,0 +1,108 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from partition.edge_cut import edge_cut
+from partition.errors import InputError
+from partition.graph import from_edges, symmetrised
+from partition import metis
+
+
+def owner_of(cut):
+    return np.searchsorted(cut.ptr, cut.new_ids(), side="right") - 1
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+def test_a_cut_is_a_permutation_with_slices(awkward_graph, parts):
+    graph = awkward_graph(1)
+    cut = edge_cut(graph, parts)
+    assert sorted(cut.order) == list(range(graph.num_nodes))
+    assert (cut.ptr[0], cut.ptr[-1], cut.parts) == (0, graph.num_nodes, parts)
+    again = edge_cut(graph, parts)
+    assert (again.order == cut.order).all() and (again.ptr == cut.ptr).all()
+
+
+def test_metis_finds_two_communities():
+    rng = np.random.default_rng(0)
+    half = rng.permutation(2000) < 1000
+    src, dst = rng.integers(0, 2000, (2, 40000))
+    keep = (half[src] == half[dst]) | (rng.random(40000) < 0.02)
+    owner = owner_of(edge_cut(from_edges(src[keep], dst[keep], 2000), 2))
+    agreement = (owner == half).mean()
+    assert max(agreement, 1 - agreement) > 0.99
+
+
+def test_edges_are_balanced_on_a_power_law(real_graph):
+    edges = np.load(real_graph("email_enron"))["edge_index"]
+    graph = from_edges(*np.concatenate([edges, edges[::-1]], axis=1))
+    owner = owner_of(edge_cut(graph, 4))
+    counts = np.bincount(owner, weights=graph.in_degrees())
+    assert counts.max() / counts.mean() < 1.1
+
+
+def test_clusters_bring_neighbours_together():
+    """A ring in random order: cluster order must place most neighbours in the same thousand rows."""
+    n = 8000
+    label = np.random.default_rng(0).permutation(n)
+    graph = from_edges(label, np.roll(label, 1), n)
+    new = edge_cut(graph, 1).new_ids()
+    near = np.abs(new[label].astype(int) - new[np.roll(label, 1)]) < 1500
+    assert near.mean() > 0.95
+
+
+def test_given_owners_are_kept_and_may_leave_a_part_empty(awkward_graph):
+    graph = awkward_graph(2)
+    owner = np.random.default_rng(0).choice([0, 2, 3], graph.num_nodes)
+    cut = edge_cut(graph, 4, owner=owner)
+    assert (owner_of(cut)[np.arange(graph.num_nodes)] == owner).all()
+    assert cut.ptr[1] == cut.ptr[2]
+
+
+def test_a_graph_without_edges_is_dealt_out():
+    cut = edge_cut(from_edges(np.zeros(0, int), np.zeros(0, int), 10), 3)
+    assert np.diff(cut.ptr).max() <= 4 and np.diff(cut.ptr).sum() == 10
+
+
+@pytest.mark.parametrize("parts", [0, -1, 61])
+def test_impossible_numbers_of_parts_are_refused(awkward_graph, parts):
+    with pytest.raises(InputError, match=f"into {parts} parts; choose 1 to 60"):
+        edge_cut(awkward_graph(0), parts)
+
+
+@pytest.mark.parametrize(("owner", "message"), [([0] * 59, "must be 60 integers"), ([2] * 60, "part 2"), ([-1] * 60, "part -1")])
+def test_bad_owners_are_refused(awkward_graph, owner, message):
+    with pytest.raises(InputError, match=message):
+        edge_cut(awkward_graph(0), 2, owner=np.array(owner))
+
+
+def test_a_crash_of_metis_is_an_error_not_a_crash():
+    with pytest.raises(RuntimeError, match="(?s)METIS ended with status 1: .*xadj"):
+        metis._run({}, [{"parts": 2, "seed": 0}], "METIS", None)
+
+
+def test_the_child_dies_with_its_parent(tmp_path):
+    """Kill a partitioning process outright; its METIS child must not go on."""
+    code = (
+        "import numpy as np, scipy.sparse as sp\n"
+        "from partition import metis\n"
+        "a = sp.random_array((300000, 300000), density=2e-5, rng=0, dtype='f4').tocsr(); a = (a + a.T).tocsr()\n"
+        "a.setdiag(0); a.eliminate_zeros()\n"
+        "metis.k_way(a, 64, np.ones(300000, int), progress=lambda *_: print('running', flush=True))\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=os.getcwd())
+    assert parent.stdout.readline()
+    children = subprocess.run(["ps", "--ppid", str(parent.pid), "-o", "pid="], capture_output=True, text=True).stdout.split()
+    assert children
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    for _ in range(100):
+        alive = subprocess.run(["ps", "-o", "stat=", "-p", ",".join(children)], capture_output=True, text=True).stdout.split()
+        if all(stat.startswith("Z") for stat in alive):
+            return
+        time.sleep(0.05)
+    pytest.fail("METIS outlived its parent")

@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+
+from partition.errors import InputError
+from partition.graph import from_edges, symmetrised, with_reverse_edges, with_self_loops
+
+
+def test_in_edges_keep_their_ids_and_order():
+    graph = from_edges([3, 0, 3, 1], [1, 2, 1, 1], 5)
+    assert graph.indptr.tolist() == [0, 0, 3, 4, 4, 4]
+    assert graph.indices.tolist() == [3, 3, 1, 0]
+    assert graph.edge_ids.tolist() == [0, 2, 3, 1]
+    assert (graph.indptr.dtype, graph.indices.dtype) == (np.int64, np.int32)
+
+
+def test_symmetrised_is_what_metis_may_see(awkward_graph):
+    graph = awkward_graph(0)
+    dense = np.zeros((graph.num_nodes, graph.num_nodes), bool)
+    dense[graph.destinations(), graph.indices] = True
+    expected = (dense | dense.T) & ~np.eye(graph.num_nodes, dtype=bool)
+    both = symmetrised(graph)
+    assert (both.toarray() == expected).all()
+    assert both.nnz == expected.sum()
+
+
+def test_self_loops_come_once_and_last():
+    graph = with_self_loops(from_edges([0, 1], [0, 2], 3))
+    assert graph.num_edges == 4
+    loops = graph.indices == graph.destinations()
+    assert sorted(graph.edge_ids[loops]) == [0, 2, 3]
+
+
+def test_reverse_edges_are_added_only_where_missing():
+    graph = with_reverse_edges(from_edges([0, 1, 1, 2, 2], [1, 0, 2, 2, 0], 3))
+    edges = sorted(zip(graph.indices.tolist(), graph.destinations().tolist()))
+    assert edges == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1), (2, 2)]
+    assert sorted(graph.edge_ids) == list(range(7))
+
+
+def test_added_edges_refuse_to_invent_edge_data():
+    graph = from_edges([0], [1], 2, edge_data={"weight": np.ones(1)})
+    with pytest.raises(InputError, match="self-loops cannot be added.*weight"):
+        with_self_loops(graph)
+
+
+MASKS = {
+    "train_mask": np.array([True, False, False]),
+    "val_mask": np.array([False, True, False]),
+    "test_mask": np.array([False, False, True]),
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(src=[0, 5], dst=[1, 1], num_nodes=3), "node id 5 is outside 0..2"),
+        (dict(src=[0, -1], dst=[1, 1], num_nodes=3), "node id -1 is outside 0..2"),
+        (dict(src=[0.5], dst=[1.0]), "must be integers"),
+        (dict(src=[0], dst=[1, 1]), "equally long"),
+        (dict(src=[], dst=[]), "at least one"),
+        (dict(src=[0], dst=[1], node_data={"feat": np.ones((3, 2))}), "first dimension must be 2"),
+        (dict(src=[0], dst=[1], node_data={"feat": np.array([[1.0], [np.nan]])}), "NaN or infinite value at row 1"),
+        (dict(src=[0], dst=[1], node_data={"feat": np.array(["a", "b"])}), "dtype"),
+        (dict(src=[0], dst=[1], edge_data={"weight": np.array([np.inf])}), "edge data 'weight'"),
+        (dict(src=[0], dst=[1], num_nodes=3, node_data={**MASKS, "val_mask": MASKS["train_mask"]}), "overlap, first at node 0"),
+        (dict(src=[0], dst=[1], num_nodes=3, node_data={**MASKS, "val_mask": np.zeros(3, bool)}), "val_mask selects no node"),
+        (dict(src=[0], dst=[1], num_nodes=3, node_data={**MASKS, "val_mask": np.zeros((3, 2), bool) | True}), "differ in shape"),
+        (dict(src=[0], dst=[1], num_nodes=3, node_data={**MASKS, "label": np.array([-1, 0, 1])}), "training node 0 has no label"),
+        (dict(src=[0], dst=[1], num_nodes=3, node_data={"label": np.array([0.5, 0, 1])}), "label must be integers"),
+    ],
+)
+def test_bad_graphs_are_refused_by_name(arguments, message):
+    with pytest.raises(InputError, match=message):
+        from_edges(**arguments)
