@@ -1,0 +1,128 @@
+"""``dgl-gt``: partition, inspect, train, predict. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from partition import console
+from partition.atomic import check_target
+from partition.cli import add_commands
+from partition.errors import InputError
+from partition.manifest import read_manifest
+
+from .train.config import TrainConfig, read_config
+
+
+def main(argv=None) -> int:
+    """Run ``dgl-gt``; returns the exit code: 0, 2 for the user's mistake, 1 for ours."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    parser = argparse.ArgumentParser(
+        prog="dgl-gt", description="Full-graph, distributed training of graph transformers on large graphs."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add_commands(commands)
+    _add_train(commands)
+    _add_predict(commands)
+    parser.set_defaults(argv=argv)
+    return console.run(parser, argv)
+
+
+def _add_ranks(command) -> None:
+    command.add_argument("directory", metavar="DIR", help="shards made by `dgl-gt partition`")
+    command.add_argument("--nproc", type=int, metavar="P", help="ranks to start here, one a part (default: the number of parts)")
+    command.add_argument("--port", type=int, default=0, help="port where the ranks meet (default: a free one)")
+    command.add_argument("--force", action="store_true", help="replace the output where it exists")
+    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _add_train(commands) -> None:
+    command = commands.add_parser(
+        "train",
+        help="train a graph transformer on shards",
+        description="Train a graph transformer for node classification, full-graph, one rank a part. Under torchrun it joins the ranks there.",
+    )
+    _add_ranks(command)
+    command.add_argument("--config", metavar="FILE", help="YAML file with any of the settings below; options override it")
+    command.add_argument("--out", metavar="DIR", help="write the best model here")
+    kinds = {"int": int, "float": float, "str": str}
+    for option in fields(TrainConfig):
+        kind = {"action": argparse.BooleanOptionalAction} if option.type == "bool" else {"type": kinds[option.type]}
+        text = f"{option.metadata['help']} (default: {option.default})"
+        command.add_argument("--" + option.name.replace("_", "-"), dest=option.name, default=None, help=text, **kind)
+    command.set_defaults(command=_train)
+
+
+def _add_predict(commands) -> None:
+    command = commands.add_parser(
+        "predict", help="predict every node with a trained model", description="Write predictions in the original node order."
+    )
+    _add_ranks(command)
+    command.add_argument("--model", required=True, metavar="DIR", help="what `dgl-gt train --out` wrote")
+    command.add_argument("--out", required=True, metavar="FILE", help=".npz (prediction, probability) or .csv (node, prediction, ...)")
+    command.set_defaults(command=_predict)
+
+
+def _on_ranks(args, work):
+    """Run ``work()`` here if this process is a rank, or there is one part; else start the ranks and wait for them."""
+    from .train import launch
+
+    if launch.is_rank():
+        launch.join()
+        rank = launch.rank()
+        try:
+            outcome = work()
+        except InputError:
+            if rank == 0:
+                raise
+            return 2  # rank 0 raises the same and says it
+        launch.leave()
+        return outcome if rank == 0 else 0
+    parts = read_manifest(args.directory)["parts"]
+    if args.nproc not in (None, parts):
+        raise InputError(f"--nproc is {args.nproc} but {args.directory} has {parts} parts; use --nproc {parts} or partition again")
+    return launch.launch(args.argv, parts, args.port)
+
+
+def _train(args):
+    config = read_config(args.config, **{option.name: getattr(args, option.name) for option in fields(TrainConfig)})
+    if args.out:
+        check_target(args.out, marker="model.safetensors", force=args.force)
+    return _on_ranks(args, lambda: _train_rank(args, config))
+
+
+def _train_rank(args, config):
+    from . import load
+    from .train import checkpoint, report
+    from .train.trainer import train
+
+    sg = load(args.directory)
+    with report.progress(config.epochs, show=sg.comm.rank == 0) as on_epoch:
+        result = train(sg, config, on_epoch)
+    record = report.record(result, sg)
+    if sg.comm.rank == 0 and args.out:
+        checkpoint.save(args.out, result.model, config, record, force=args.force)
+    return record, report.final_table(record) + (f"\n\nwrote {args.out}" if args.out else "\n\nmodel not kept (no --out)")
+
+
+def _predict(args):
+    suffix = Path(args.out).suffix
+    if suffix not in (".npz", ".csv"):
+        raise InputError(f"--out is {args.out}; it must end in .npz or .csv")
+    if Path(args.out).exists() and not args.force:
+        raise InputError(f"{args.out} exists; choose another file or pass --force to replace it")
+    return _on_ranks(args, lambda: _predict_rank(args))
+
+
+def _predict_rank(args):
+    from . import load
+    from .train import checkpoint, predict
+
+    sg = load(args.directory)
+    prediction, probability = predict.predict(checkpoint.load(args.model), sg)
+    if sg.comm.rank == 0:
+        predict.write(args.out, prediction, probability)
+    result = {"nodes": len(prediction), "classes": probability.shape[1], "out": args.out}
+    return result, f"wrote {args.out}: {result['nodes']:,} nodes, {result['classes']} classes, in the original node order"

@@ -1,0 +1,49 @@
+"""The ``local`` strategy: this process holds every row it needs, so nothing travels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dgl_gt.ops import sparse_attention
+from dgl_gt.ops.csc import CSC
+
+
+def leading_rows(x: Tensor, rows: int) -> Tensor:
+    """The first ``rows`` rows of ``x``: those of a block's destinations, or all of a graph's."""
+    # A slice that keeps everything would still cost a zero-filled copy of the gradient in backward.
+    return x if x.shape[0] == rows else x[:rows]
+
+
+@dataclass(frozen=True)
+class Local:
+    """Attention on a graph or block that one process holds.
+
+    Attributes
+    ----------
+    csc : CSC
+        Its in-edges. For a block the first ``num_dst`` sources are the destinations, as DGL's samplers arrange them.
+    """
+
+    csc: CSC
+
+    @property
+    def num_owned(self) -> int:
+        """``N_dst``, the rows of the result."""
+        return self.csc.num_dst
+
+    def attend(self, h, project, *, bias=None, dropout=None) -> Tensor:
+        """Attend from the destinations to the sources; see :meth:`dgl_gt.exchange.Strategy.attend`.
+
+        Here ``h`` is ``(N_src, C)``, and ``bias`` has one row for each edge id of the graph or block.
+        """
+        if h.shape[0] != self.csc.num_src:
+            raise ValueError(
+                f"the features have {h.shape[0]} rows, but the graph has {self.csc.num_src} source nodes: pass one row "
+                "for each (for a block, those of block.srcdata, with the destinations first)"
+            )
+        q = project(leading_rows(h, self.csc.num_dst), "q")
+        k, v = project(h, "kv")
+        p, seed = dropout if dropout is not None else (0.0, None)
+        return sparse_attention(self.csc, q, k, v, bias=bias, dropout_p=p, seed=seed)

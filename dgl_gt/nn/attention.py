@@ -1,0 +1,163 @@
+"""Multi-head attention over the edges of a graph."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from dgl_gt.exchange import as_strategy
+
+_SEED_LIMIT = 2**63 - 1
+
+
+def check_probability(name: str, p: float) -> float:
+    """``p`` itself if it is a probability of dropping below one; else ValueError naming ``name``."""
+    if not 0.0 <= p < 1.0:
+        raise ValueError(f"{name}={p} is not in [0, 1): choose 0 for no dropout, or a probability below 1")
+    return p
+
+
+class BiasedMHA(nn.Module):
+    r"""Multi-head attention along edges, with an additive bias for each edge and head.
+
+    A node attends to the sources of its in-edges. With query :math:`q_i` of destination ``i`` and key :math:`k_j` of
+    source ``j``, each head computes
+
+    .. math:: o_i = \sum_{j \to i} \mathrm{softmax}_j\!\left(q_i^\top k_j / \sqrt{D} + b_{ji}\right) v_j
+
+    and the heads, side by side, pass through the output projection. It is attention restricted to edges (Dwivedi and
+    Bresson, arXiv:2012.09699) with the bias of Graphormer (Ying et al., arXiv:2106.05234).
+
+    Constructor arguments, ``state_dict`` keys and initial weights are those of ``dgl.nn.BiasedMHA``. On a graph without
+    parallel edges the result equals that dense module's with ``attn_mask[dst, src] = False`` on the edges and ``True``
+    elsewhere, except that a node without in-edges gets the output projection's bias, and there NaN. Parallel edges
+    count one by one.
+
+    Parameters
+    ----------
+    feat_size : int
+        ``C``, the width of the features.
+    num_heads : int
+        ``H``, a divisor of ``feat_size``; the heads are ``D = C / H`` wide.
+    bias : bool
+        Whether the four projections have biases.
+    attn_bias_type : {"add"}
+        The dense module also has "mul", which multiplies scores; on edges it is refused.
+    attn_drop : float
+        Probability in [0, 1) of dropping an attention weight in training.
+
+    Attributes
+    ----------
+    dropout_seed : int or None
+        Seed of the dropout mask, in [0, 2**63). With None, each training forward pass draws one from torch's default
+        CPU generator, which ``torch.manual_seed`` sets and ``torch.utils.checkpoint`` restores. Ranks that share a
+        graph draw the mask of one process if they set the same seed, as ``GraphTransformer.set_dropout_step`` does.
+
+    Raises
+    ------
+    ValueError
+        If ``num_heads`` does not divide ``feat_size``, ``attn_drop`` is outside [0, 1), or ``attn_bias_type`` is not
+        "add".
+    """
+
+    def __init__(
+        self,
+        feat_size: int,
+        num_heads: int,
+        bias: bool = True,
+        attn_bias_type: str = "add",
+        attn_drop: float = 0.1,
+    ):
+        super().__init__()
+        if feat_size < 1 or num_heads < 1 or feat_size % num_heads:
+            raise ValueError(
+                f"num_heads={num_heads} does not divide feat_size={feat_size} into whole heads: "
+                "choose a positive width that is a multiple of the number of heads"
+            )
+        if attn_bias_type != "add":
+            raise ValueError(
+                f"attn_bias_type={attn_bias_type!r} is not available on edges: only 'add' is; "
+                "pass 'add' and give the bias as a term that is added to the scores"
+            )
+        self.feat_size = feat_size
+        self.num_heads = num_heads
+        self.head_dim = feat_size // num_heads
+        self.attn_bias_type = attn_bias_type
+        self.attn_drop = check_probability("attn_drop", attn_drop)
+        self.dropout_seed: int | None = None
+
+        self.q_proj = nn.Linear(feat_size, feat_size, bias=bias)
+        self.k_proj = nn.Linear(feat_size, feat_size, bias=bias)
+        self.v_proj = nn.Linear(feat_size, feat_size, bias=bias)
+        self.out_proj = nn.Linear(feat_size, feat_size, bias=bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew, as Graphormer's authors do.
+
+        Xavier uniform, with gain ``2**-0.5`` for queries, keys and values; the output's bias is zero.
+        """
+        for projection in (self.q_proj, self.k_proj, self.v_proj):
+            nn.init.xavier_uniform_(projection.weight, gain=2**-0.5)
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        if self.out_proj.bias is not None:
+            nn.init.zeros_(self.out_proj.bias)
+
+    def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None) -> Tensor:
+        """Attend along the edges of ``graph``.
+
+        Parameters
+        ----------
+        graph : DGLGraph, DGL block, CSC or ShardedGraph
+            The in-edges of its destinations.
+        feat : Tensor, floating point, (N_src, C)
+            Node features; for a block its sources' (destinations first), for a ``ShardedGraph`` the owned nodes',
+            ``(N_owned, C)``.
+        attn_bias : Tensor, floating point, (E, H), optional
+            Added to the scores, in edge-id order.
+
+        Returns
+        -------
+        Tensor, (N_dst, C)
+            One row for each destination (``N_owned`` for a ``ShardedGraph``), in the dtype of ``feat``.
+
+        Raises
+        ------
+        ValueError
+            If ``graph`` is of another type, or ``feat`` or ``attn_bias`` has another shape.
+        """
+        self._check(feat, attn_bias)
+        attended = as_strategy(graph, feat.device).attend(feat, self._project, bias=attn_bias, dropout=self._dropout())
+        return self.out_proj(attended.flatten(1))
+
+    def extra_repr(self) -> str:
+        return f"feat_size={self.feat_size}, num_heads={self.num_heads}, attn_drop={self.attn_drop}"
+
+    def _project(self, h: Tensor, which: str):
+        """The strategy's ``project``: q, or (k, v), each (rows, H, D)."""
+        if which == "q":
+            return self._heads(self.q_proj(h))
+        return self._heads(self.k_proj(h)), self._heads(self.v_proj(h))
+
+    def _heads(self, rows: Tensor) -> Tensor:
+        return rows.unflatten(1, (self.num_heads, self.head_dim))
+
+    def _dropout(self) -> tuple[float, int] | None:
+        if not self.training or self.attn_drop == 0.0:
+            return None
+        seed = self.dropout_seed
+        if seed is None:
+            seed = int(torch.randint(_SEED_LIMIT, ()).item())
+        return self.attn_drop, seed
+
+    def _check(self, feat: Tensor, attn_bias: Tensor | None) -> None:
+        if feat.ndim != 2 or feat.shape[1] != self.feat_size:
+            raise ValueError(
+                f"the features have shape {tuple(feat.shape)}, but this module takes (nodes, {self.feat_size}): "
+                "pass one row a node, or build the module with feat_size equal to their width"
+            )
+        if attn_bias is not None and (attn_bias.ndim != 2 or attn_bias.shape[1] != self.num_heads):
+            raise ValueError(
+                f"attn_bias has shape {tuple(attn_bias.shape)}, but this module takes (edges, {self.num_heads}): "
+                "pass one row for each edge, in edge-id order, and one column for each head"
+            )

@@ -1,0 +1,102 @@
+"""One graph transformer layer: attention along edges, then a feed-forward network, each with a residual and a norm."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from dgl_gt.exchange import as_strategy
+from dgl_gt.exchange.local import leading_rows
+
+from .attention import BiasedMHA, check_probability
+
+
+class GraphTransformerLayer(nn.Module):
+    """A transformer layer whose attention runs along the edges of a graph.
+
+    The layer of Graphormer (Ying et al., arXiv:2106.05234) with attention restricted to edges (Dwivedi and Bresson,
+    arXiv:2012.09699). Constructor arguments, ``state_dict`` keys, initial weights and the order of operations are those
+    of ``dgl.nn.GraphormerLayer``: its checkpoints load, and on the edges its numbers follow; see :class:`BiasedMHA`.
+
+    Parameters
+    ----------
+    feat_size : int
+        ``C``, the width of the features.
+    hidden_size : int
+        Width inside the feed-forward network.
+    num_heads : int
+        ``H``, a divisor of ``feat_size``.
+    attn_bias_type : {"add"}
+        How ``attn_bias`` enters; "mul" is refused on edges.
+    norm_first : bool
+        Normalise before attention and before the feed-forward network, instead of after each residual.
+    dropout : float
+        Probability in [0, 1) of dropping a feature in training.
+    attn_dropout : float
+        Probability in [0, 1) of dropping an attention weight in training.
+    activation : Module, optional
+        Inside the feed-forward network; ``nn.ReLU()`` by default.
+
+    Raises
+    ------
+    ValueError
+        If ``hidden_size`` is below 1, a probability is outside [0, 1), or :class:`BiasedMHA` refuses its arguments.
+    """
+
+    def __init__(
+        self,
+        feat_size: int,
+        hidden_size: int,
+        num_heads: int,
+        attn_bias_type: str = "add",
+        norm_first: bool = False,
+        dropout: float = 0.1,
+        attn_dropout: float = 0.1,
+        activation: nn.Module | None = None,
+    ):
+        super().__init__()
+        if hidden_size < 1:
+            raise ValueError(f"hidden_size={hidden_size} is no width: the feed-forward network needs at least 1")
+        check_probability("dropout", dropout)
+        self.norm_first = norm_first
+        self.attn = BiasedMHA(feat_size, num_heads, attn_bias_type=attn_bias_type, attn_drop=attn_dropout)
+        self.ffn = nn.Sequential(
+            nn.Linear(feat_size, hidden_size),
+            nn.ReLU() if activation is None else activation,
+            nn.Dropout(dropout),
+            nn.Linear(hidden_size, feat_size),
+            nn.Dropout(dropout),
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.attn_layer_norm = nn.LayerNorm(feat_size)
+        self.ffn_layer_norm = nn.LayerNorm(feat_size)
+
+    def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None) -> Tensor:
+        """Run the layer on ``graph``.
+
+        Parameters
+        ----------
+        graph : DGLGraph, DGL block, CSC or ShardedGraph
+            The in-edges of its destinations.
+        feat : Tensor, floating point, (N_src, C)
+            Node features; for a block its sources' (destinations first), for a ``ShardedGraph`` the owned nodes',
+            ``(N_owned, C)``.
+        attn_bias : Tensor, floating point, (E, H), optional
+            Added to the scores, in edge-id order.
+
+        Returns
+        -------
+        Tensor, (N_dst, C)
+            One row for each destination (``N_owned`` for a ``ShardedGraph``).
+
+        Raises
+        ------
+        ValueError
+            If ``graph`` is of another type, or ``feat`` or ``attn_bias`` has another shape.
+        """
+        strategy = as_strategy(graph, feat.device)
+        residual = leading_rows(feat, strategy.num_owned)
+        if self.norm_first:
+            h = residual + self.dropout(self.attn(strategy, self.attn_layer_norm(feat), attn_bias))
+            return h + self.ffn(self.ffn_layer_norm(h))
+        h = self.attn_layer_norm(residual + self.dropout(self.attn(strategy, feat, attn_bias)))
+        return self.ffn_layer_norm(h + self.ffn(h))

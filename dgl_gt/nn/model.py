@@ -1,0 +1,189 @@
+"""A whole graph transformer: input projection, layers, output projection."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from dgl_gt.exchange import as_strategy
+
+from .attention import check_probability
+from .layer import GraphTransformerLayer
+
+_MASK64 = 2**64 - 1
+
+
+def dropout_seed(run_seed: int, step: int, layer: int) -> int:
+    """Seed of one layer's attention dropout in one training step.
+
+    From state 0, each integer in turn is added to the state, and the next output of SplitMix64 (Steele, Lea and Flood,
+    *Fast splittable pseudorandom number generators*, OOPSLA 2014) is the new state; the upper 63 bits of the last are
+    the seed. It depends on the arguments alone, so every rank derives the same.
+
+    Parameters
+    ----------
+    run_seed, step, layer : int
+        Any integers; taken modulo 2**64.
+
+    Returns
+    -------
+    int
+        In [0, 2**63).
+    """
+    state = 0
+    for word in (run_seed, step, layer):
+        state = _splitmix64((state + word) & _MASK64)
+    return state >> 1
+
+
+def _splitmix64(state: int) -> int:
+    state = (state + 0x9E3779B97F4A7C15) & _MASK64
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return state ^ (state >> 31)
+
+
+class GraphTransformer(nn.Module):
+    """Graph transformer for node-level prediction.
+
+    A linear projection with dropout and GELU, layers of attention along edges (Dwivedi and Bresson, arXiv:2012.09699)
+    with GELU inside, and a linear projection. With ``norm_first`` the layers are pre-norm and a LayerNorm precedes the
+    last projection, as in the GT of Platonov et al. (arXiv:2302.11640).
+
+    Parameters
+    ----------
+    in_dim : int
+        Width of the node features.
+    hidden : int
+        ``C``, the width of the layers.
+    out : int
+        Width of the result: classes or targets.
+    layers : int
+        ``L``, at least 1.
+    heads : int
+        ``H``, a divisor of ``hidden``.
+    ffn : int
+        Width inside the feed-forward networks, as a multiple of ``hidden``.
+    dropout : float
+        Probability in [0, 1) of dropping a feature in training.
+    attention_dropout : float
+        Probability in [0, 1) of dropping an attention weight in training.
+    norm_first : bool
+        Normalise before attention and feed-forward network (and before the output), instead of after each residual.
+
+    Raises
+    ------
+    ValueError
+        If a width or count is below 1, ``heads`` does not divide ``hidden``, or a probability is outside [0, 1).
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        hidden: int,
+        out: int,
+        layers: int,
+        heads: int,
+        ffn: int = 2,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        norm_first: bool = True,
+    ):
+        super().__init__()
+        sizes = {"in_dim": in_dim, "hidden": hidden, "out": out, "layers": layers, "heads": heads, "ffn": ffn}
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"{name}={size} is below 1: a graph transformer needs {name} of at least 1")
+        check_probability("dropout", dropout)
+        check_probability("attention_dropout", attention_dropout)
+        self.in_dim = in_dim
+        self.encoder = nn.Sequential(nn.Linear(in_dim, hidden), nn.Dropout(dropout), nn.GELU())
+        self.layers = nn.ModuleList(
+            GraphTransformerLayer(
+                hidden,
+                ffn * hidden,
+                heads,
+                norm_first=norm_first,
+                dropout=dropout,
+                attn_dropout=attention_dropout,
+                activation=nn.GELU(),
+            )
+            for _ in range(layers)
+        )
+        self.output_norm = nn.LayerNorm(hidden) if norm_first else nn.Identity()
+        self.output = nn.Linear(hidden, out)
+
+    def forward(self, graph, feat: Tensor, attn_bias=None) -> Tensor:
+        """Predict for the destinations of ``graph``.
+
+        Parameters
+        ----------
+        graph : DGLGraph, CSC, ShardedGraph, or list of ``L`` DGL blocks
+            A list gives each layer its own block, outermost first, as DGL's samplers return them.
+        feat : Tensor, floating point, (N_src, in_dim)
+            Node features; for blocks those of the first block's sources, for a ``ShardedGraph`` the owned nodes'.
+        attn_bias : Tensor (E, H), or list of ``L`` such tensors, optional
+            Added to the scores, in edge-id order. One tensor serves every layer; a list gives each layer its own, and
+            blocks need a list, since their edges differ.
+
+        Returns
+        -------
+        Tensor, (N_dst, out)
+            One row for each node; for blocks, each destination of the last; for a ``ShardedGraph``, each owned node.
+
+        Raises
+        ------
+        ValueError
+            If a list does not have ``L`` entries, ``attn_bias`` is one tensor for a list of blocks, ``graph`` is of
+            another type, or a shape does not fit.
+        """
+        if feat.ndim != 2 or feat.shape[1] != self.in_dim:
+            raise ValueError(
+                f"the features have shape {tuple(feat.shape)}, but this model takes (nodes, {self.in_dim}): "
+                "pass one row a node, or build the model with in_dim equal to their width"
+            )
+        h = self.encoder(feat)
+        views, biases = self._views(graph, feat.device), self._biases(graph, attn_bias)
+        for layer, view, bias in zip(self.layers, views, biases, strict=True):
+            h = layer(view, h, bias)
+        return self.output(self.output_norm(h))
+
+    def set_dropout_step(self, run_seed: int, step: int) -> None:
+        """Fix every layer's attention dropout mask until the next call.
+
+        Call it before each training step, on every rank with the same arguments: masks then differ by layer and step,
+        agree across ranks, and stay the same when a layer is recomputed during backward. See :func:`dropout_seed`.
+
+        Parameters
+        ----------
+        run_seed, step : int
+            Any integers.
+        """
+        for index, layer in enumerate(self.layers):
+            layer.attn.dropout_seed = dropout_seed(run_seed, step, index)
+
+    def _views(self, graph, device) -> list:
+        """The graph as each layer sees it."""
+        if not isinstance(graph, (list, tuple)):
+            return [as_strategy(graph, device)] * len(self.layers)
+        if len(graph) != len(self.layers):
+            raise ValueError(
+                f"got {len(graph)} blocks for {len(self.layers)} layers: pass one block a layer "
+                "(sample with as many fan-outs as there are layers), or one graph"
+            )
+        return list(graph)
+
+    def _biases(self, graph, attn_bias) -> list:
+        """The bias of each layer."""
+        if isinstance(attn_bias, (list, tuple)):
+            if len(attn_bias) != len(self.layers):
+                raise ValueError(
+                    f"got {len(attn_bias)} attention biases for {len(self.layers)} layers: "
+                    "pass a list with one a layer, or (for one graph) a tensor for all"
+                )
+            return list(attn_bias)
+        if attn_bias is not None and isinstance(graph, (list, tuple)):
+            raise ValueError(
+                "attn_bias is one tensor for a list of blocks, whose edges differ: "
+                "pass a list with one (E, H) tensor for each block"
+            )
+        return [attn_bias] * len(self.layers)

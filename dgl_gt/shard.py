@@ -1,0 +1,94 @@
+"""One part of an edge cut in memory: tensors and the index of its peers. Passive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from partition.manifest import read_manifest, verify
+
+from .ops.csc import CSC
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One part: owned rows first, then halo rows grouped by owner.
+
+    Attributes
+    ----------
+    csc : CSC
+        In-edges of the owned rows; N_dst = owned, N_src = held. Bias rows are the part's edges in CSC order.
+    num_owned, num_held : int
+    node_ids : Tensor, int64, (held,)
+        The user's node ids.
+    edge_ids : Tensor, int64, (E,)
+        The user's edge ids.
+    send_rows : Tensor, int64, (sum(send_counts),)
+        Owned rows that peers hold as halo, grouped by peer, in the peer's order.
+    send_counts, recv_counts : list of int, (P,)
+    node_data : dict of str to Tensor, (held, ...)
+    edge_data : dict of str to Tensor, (E, ...)
+    part : int
+    manifest : dict
+        The whole partition's figures, see docs/format.md.
+    """
+
+    csc: CSC
+    num_owned: int
+    num_held: int
+    node_ids: torch.Tensor
+    edge_ids: torch.Tensor
+    send_rows: torch.Tensor
+    send_counts: list[int]
+    recv_counts: list[int]
+    node_data: dict[str, torch.Tensor]
+    edge_data: dict[str, torch.Tensor]
+    part: int
+    manifest: dict
+
+    def to(self, device) -> Shard:
+        """This shard with its tensors on a device."""
+        return replace(
+            self,
+            csc=self.csc.to(device),
+            **{key: getattr(self, key).to(device) for key in ("node_ids", "edge_ids", "send_rows")},
+            node_data={key: value.to(device) for key, value in self.node_data.items()},
+            edge_data={key: value.to(device) for key, value in self.edge_data.items()},
+        )
+
+
+def read_shard(directory, part: int) -> Shard:
+    """Read one part, after checking its checksums.
+
+    Raises
+    ------
+    InputError
+        Not a shard directory, another format version, or a damaged file of this part.
+    """
+    manifest = read_manifest(directory)
+    verify(directory, manifest, [part])
+    folder = Path(directory) / f"part{part}"
+    structure = _read(folder / "structure.safetensors")
+    num_owned, num_held = len(structure["indptr"]) - 1, len(structure["node_ids"])
+    return Shard(
+        csc=CSC.build(structure["indptr"], structure["indices"], num_held, global_edge_ids=structure["edge_ids"]),
+        num_owned=num_owned,
+        num_held=num_held,
+        node_ids=structure["node_ids"],
+        edge_ids=structure["edge_ids"],
+        send_rows=structure["send_rows"],
+        send_counts=structure["send_ptr"].diff().tolist(),
+        recv_counts=structure["recv_ptr"].diff().tolist(),
+        node_data=_read(folder / "node_data.safetensors"),
+        edge_data=_read(folder / "edge_data.safetensors"),
+        part=part,
+        manifest=manifest,
+    )
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    with safe_open(path, framework="pt") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}

@@ -1,0 +1,107 @@
+"""What a training run is told: model, optimiser, schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import yaml
+
+from partition.errors import InputError
+
+METRICS = ("auto", "accuracy", "roc_auc")
+
+
+def _option(default, help_text: str):
+    return field(default=default, metadata={"help": help_text})
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run's settings; each is a key of ``--config FILE.yaml`` and an option of ``dgl-gt train``.
+
+    Raises
+    ------
+    InputError
+        A value out of range, naming it and what is allowed.
+    """
+
+    layers: int = _option(2, "transformer layers")
+    hidden: int = _option(64, "width C of the layers")
+    heads: int = _option(8, "attention heads H; must divide hidden")
+    ffn: int = _option(2, "feed-forward width, as a multiple of hidden")
+    dropout: float = _option(0.2, "dropout on features")
+    attention_dropout: float = _option(0.0, "dropout on attention weights")
+    norm_first: bool = _option(True, "layer norm before attention and feed-forward, not after")
+    epochs: int = _option(200, "epochs at most")
+    lr: float = _option(3e-3, "AdamW learning rate")
+    weight_decay: float = _option(0.0, "AdamW weight decay")
+    warmup: int = _option(10, "epochs over which the learning rate rises to lr")
+    patience: int = _option(50, "stop after so many epochs without a better validation metric; 0: never")
+    metric: str = _option("auto", "auto (ROC-AUC for two classes, else accuracy), accuracy or roc_auc")
+    split: int = _option(0, "which split, where the masks hold several")
+    seed: int = _option(0, "seed of initial weights and dropout")
+
+    def __post_init__(self):
+        for option in fields(self):
+            _check_type(option, getattr(self, option.name))
+        for name in ("layers", "hidden", "heads", "ffn", "epochs"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        for name in ("warmup", "patience", "split", "seed"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name in ("dropout", "attention_dropout"):
+            _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
+        _require(self.lr > 0 and math.isfinite(self.lr), "lr", self.lr, "positive")
+        _require(self.weight_decay >= 0 and math.isfinite(self.weight_decay), "weight_decay", self.weight_decay, "0 or more")
+        _require(self.metric in METRICS, "metric", self.metric, ", ".join(METRICS))
+        _require(self.hidden % self.heads == 0, "hidden", self.hidden, f"a multiple of heads ({self.heads})")
+
+
+def _require(holds: bool, name: str, value, allowed: str) -> None:
+    if not holds:
+        raise InputError(f"{name} is {value}; it must be {allowed}")
+
+
+def _check_type(option, value) -> None:
+    kind = {"int": int, "float": (int, float), "bool": bool, "str": str}[option.type]
+    if not isinstance(value, kind) or (isinstance(value, bool) and option.type != "bool"):
+        raise InputError(f"{option.name} is {value!r}; it must be of type {option.type}")
+
+
+def read_config(path=None, **overrides) -> TrainConfig:
+    """A config from a YAML file (or defaults), with overrides that are not None.
+
+    Raises
+    ------
+    InputError
+        Unreadable file, unknown keys, values out of range.
+    """
+    values = {}
+    if path is not None:
+        values = read_yaml(path)
+    known = {option.name for option in fields(TrainConfig)}
+    unknown = sorted(set(values) - known, key=str)
+    if unknown:
+        raise InputError(f"{path}: unknown key {unknown[0]!r}; allowed are {', '.join(sorted(known))}")
+    values |= {key: value for key, value in overrides.items() if value is not None}
+    return TrainConfig(**values)
+
+
+def read_yaml(path) -> dict:
+    """A YAML mapping, read safely."""
+    try:
+        values = yaml.safe_load(Path(path).read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'not a text file'}") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values or {}, dict):
+        raise InputError(f"{path} must hold keys and values, as in `layers: 2`")
+    return values or {}
+
+
+def as_dict(config: TrainConfig) -> dict:
+    """Plain values, ready for YAML."""
+    return dataclasses.asdict(config)

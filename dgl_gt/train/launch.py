@@ -1,0 +1,88 @@
+"""Start the ranks on this machine through torch's elastic launcher; each runs the same command again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from partition.errors import InputError
+
+
+def is_rank() -> bool:
+    """Whether a launcher, ours or ``torchrun``, started this process as a rank."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def join() -> None:
+    """Join the process group that the launcher announced: nccl with a GPU for each local rank, else gloo."""
+    local = int(os.environ.get("LOCAL_RANK", 0))
+    if torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1)):
+        torch.cuda.set_device(local)
+        dist.init_process_group("nccl", device_id=torch.device("cuda", local))
+    else:
+        dist.init_process_group("gloo")
+
+
+def rank() -> int:
+    """This process's rank."""
+    return dist.get_rank()
+
+
+def leave() -> None:
+    """Leave the group."""
+    dist.destroy_process_group()
+
+
+def launch(arguments: list[str], ranks: int, port: int = 0) -> int:
+    """Run ``dgl-gt ARGUMENTS`` as ``ranks`` processes; return the exit code.
+
+    Raises
+    ------
+    InputError
+        The port is taken.
+    """
+    if port:
+        _check_port(port)
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the rank itself has said what went wrong
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id="dgl-gt",
+        rdzv_backend="c10d",
+        rdzv_endpoint=f"localhost:{port}",
+        monitor_interval=0.1,
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "dgl_gt", *arguments)
+    except ChildFailedError as failed:
+        return _exit_code(failed)
+    except SignalException as stopped:
+        return 128 + int(stopped.sigval)
+    return 0
+
+
+def _check_port(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("localhost", port))
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or "a port is at most 65535"
+            raise InputError(f"port {port} cannot be used: {reason}; choose another, or leave --port out to take a free one") from error
+
+
+def _exit_code(failed: ChildFailedError) -> int:
+    for rank, failure in failed.failures.items():
+        if failure.exitcode < 0:
+            print(f"dgl-gt: rank {rank} was killed by signal {-failure.exitcode} (out of memory?)", file=sys.stderr)
+    return 2 if any(failure.exitcode == 2 for failure in failed.failures.values()) else 1

@@ -1,0 +1,42 @@
+"""Accuracy and ROC-AUC over rows that lie on several ranks; every rank gets the same number."""
+
+from __future__ import annotations
+
+import torch
+from scipy.stats import rankdata
+
+from partition.errors import InputError
+
+from ..comm import Comm
+
+
+def accuracy(logits: torch.Tensor, labels: torch.Tensor, comm: Comm) -> float:
+    """Share of rows whose largest logit is the label; logits (n_i, classes), labels (n_i,)."""
+    counts = torch.tensor([int((logits.argmax(1) == labels).sum()), len(labels)], dtype=torch.int64)
+    right, rows = comm.all_reduce(counts).tolist()
+    return right / rows
+
+
+def roc_auc(logits: torch.Tensor, labels: torch.Tensor, comm: Comm) -> float:
+    """Area under the ROC curve of class 1 by the rank-sum formula (Hanley and McNeil 1982), ties counted half.
+
+    ``logits`` (n_i, 2), ``labels`` (n_i,) of 0 and 1.
+    """
+    scores = torch.cat(comm.gather_rows((logits[:, 1] - logits[:, 0]).double())).cpu().numpy()
+    positive = torch.cat(comm.gather_rows(labels)).cpu().numpy() == 1
+    positives, negatives = int(positive.sum()), int((~positive).sum())
+    if not positives or not negatives:
+        raise InputError("ROC-AUC needs rows of both classes in every split; choose the metric accuracy or other splits")
+    return float((rankdata(scores)[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+METRIC_FUNCTIONS = {"accuracy": accuracy, "roc_auc": roc_auc}
+
+
+def choose_metric(name: str, classes: int) -> str:
+    """Resolve ``auto``: ROC-AUC for two classes, else accuracy."""
+    if name == "roc_auc" and classes != 2:
+        raise InputError(f"metric is roc_auc but there are {classes} classes; it is for two, choose accuracy")
+    if name == "auto":
+        return "roc_auc" if classes == 2 else "accuracy"
+    return name

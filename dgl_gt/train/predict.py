@@ -1,0 +1,58 @@
+"""Predictions of a trained model, in the user's node order."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from partition.errors import InputError
+
+from ..exchange.sharded_graph import ShardedGraph
+from ..nn import GraphTransformer
+
+
+@torch.no_grad()
+def predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray]:
+    """Class and class probabilities of every node; every rank calls it and gets all.
+
+    Returns
+    -------
+    prediction : ndarray, int64, (N,)
+    probability : ndarray, float32, (N, classes)
+
+    Raises
+    ------
+    InputError
+        The shards' features are not what the model takes.
+    """
+    feat = sg.ndata.get("feat")
+    if feat is None or feat.dim() != 2 or feat.shape[1] != model.in_dim:
+        have = "none" if feat is None else f"shape (N, {', '.join(map(str, feat.shape[1:]))})"
+        raise InputError(f"the model takes {model.in_dim} features a node; {sg.manifest['source']} has {have}: use the model's own shards")
+    model = model.to(sg.device).eval()
+    probability = sg.gather(model(sg, feat).float().softmax(1)).cpu()
+    return probability.argmax(1).numpy(), probability.numpy()
+
+
+def write(path, prediction: np.ndarray, probability: np.ndarray) -> None:
+    """Write ``.npz`` (``prediction``, ``probability``) or ``.csv`` (``node``, ``prediction``, ``probability_0``, ...).
+
+    The file appears when it is complete.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.stem}.partial-{os.getpid()}{path.suffix}")
+    try:
+        if path.suffix == ".npz":
+            np.savez(temporary, prediction=prediction, probability=probability)
+        else:
+            header = ",".join(["node", "prediction", *(f"probability_{i}" for i in range(probability.shape[1]))])
+            rows = np.column_stack([np.arange(len(prediction)), prediction, probability])
+            formats = ["%d", "%d", *["%.6g"] * probability.shape[1]]
+            np.savetxt(temporary, rows, fmt=formats, delimiter=",", header=header, comments="")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InputError(f"cannot write {path}: {error.strerror or error}; choose a writable place") from error

@@ -1,0 +1,209 @@
+"""Full-graph training: one step an epoch, the same on one process and on many."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from partition.console import peak_memory_bytes
+from partition.errors import InputError
+
+from ..exchange.sharded_graph import ShardedGraph
+from ..nn import GraphTransformer
+from .config import TrainConfig
+from .metrics import METRIC_FUNCTIONS, choose_metric
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass
+class Result:
+    """What a run leaves; the same on every rank.
+
+    Attributes
+    ----------
+    model : GraphTransformer
+        With the parameters of the epoch that validated best.
+    losses : list of float
+        Training loss of each epoch.
+    metric_name : str
+    validation, test : float
+        At the best epoch.
+    best_epoch : int
+        Counted from 0.
+    seconds_per_epoch : float
+        Median wall seconds of a training step (forward, backward, gradient sum, optimiser) of the slowest rank, without evaluation.
+    exchange_share : float
+        Share of those seconds inside the boundary exchange, waiting included, mean over ranks.
+    exchanged_bytes_per_epoch : int
+        Bytes sent by all ranks together in one training step's boundary exchanges, forward and backward.
+    peak_memory_bytes : list of int, (P,)
+        Peak resident memory of each rank's process, or of the CUDA allocator on a GPU.
+    """
+
+    model: GraphTransformer
+    losses: list[float]
+    metric_name: str
+    validation: float
+    test: float
+    best_epoch: int
+    seconds_per_epoch: float
+    exchange_share: float
+    exchanged_bytes_per_epoch: int
+    peak_memory_bytes: list[int]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learnt on this rank's rows: labels, and the owned rows of each split.
+
+    Attributes
+    ----------
+    label : Tensor, int64, (N_owned,)
+    rows : dict of str to Tensor, int64
+        Owned rows of ``train``, ``val`` and ``test``; a rank may have none.
+    counts : dict of str to int
+        Rows of each split over all ranks.
+    classes : int
+    """
+
+    label: torch.Tensor
+    rows: dict[str, torch.Tensor]
+    counts: dict[str, int]
+    classes: int
+
+
+def node_classification(sg: ShardedGraph, split: int = 0) -> Task:
+    """Read labels and masks from a sharded graph; every rank calls it.
+
+    Raises
+    ------
+    InputError
+        Features, labels or masks are missing, a split that does not exist, or an evaluated row without a label.
+    """
+    for key in ("feat", "label", "train_mask", "val_mask", "test_mask"):
+        if key not in sg.ndata:
+            have = ", ".join(sg.ndata) or "nothing"
+            raise InputError(f"{sg.manifest['source']} has no node data {key!r}, which training needs; it has {have}: partition a source with it")
+    label = sg.ndata["label"].long()
+    rows, counts = {}, {}
+    for name in SPLITS:
+        mask = sg.ndata[f"{name}_mask"]
+        splits = mask.shape[1] if mask.dim() == 2 else 1
+        if split >= splits:
+            raise InputError(f"split is {split}; the masks hold {splits} split{'s'[:splits > 1]}, counted from 0")
+        mine = (mask[:, split] if mask.dim() == 2 else mask) & (label >= 0)
+        rows[name] = mine.nonzero().squeeze(1)
+        counts[name] = int(sg.comm.all_reduce(torch.tensor([len(rows[name])]))[0])
+        if not counts[name]:
+            raise InputError(f"{name}_mask of split {split} selects no labelled node; it must select some")
+    largest = label.max().reshape(1).cpu() if len(label) else torch.tensor([-1])
+    return Task(label, rows, counts, int(sg.comm.all_reduce(largest, "max")[0]) + 1)
+
+
+def train_step(model: GraphTransformer, sg: ShardedGraph, task: Task, optimizer, step: int, seed: int = 0) -> float:
+    """One full-graph step; returns the loss, the mean cross-entropy over all ranks' training rows."""
+    model.train()
+    model.set_dropout_step(seed, step)
+    optimizer.zero_grad()
+    rows = task.rows["train"]
+    logits = model(sg, sg.ndata["feat"])
+    loss = F.cross_entropy(logits[rows], task.label[rows], reduction="sum") / task.counts["train"]
+    loss.backward()
+    sg.comm.sum_gradients(model.parameters())
+    optimizer.step()
+    return float(sg.comm.all_reduce(loss.detach().double().reshape(1).cpu())[0])
+
+
+@torch.no_grad()
+def evaluate(model: GraphTransformer, sg: ShardedGraph, task: Task, metric: str) -> tuple[float, float]:
+    """Validation and test metric."""
+    model.eval()
+    logits = model(sg, sg.ndata["feat"])
+    return tuple(
+        METRIC_FUNCTIONS[metric](logits[task.rows[name]], task.label[task.rows[name]], sg.comm) for name in ("val", "test")
+    )
+
+
+def build_model(config: TrainConfig, in_dim: int, classes: int) -> GraphTransformer:
+    """The model of a config, on the CPU."""
+    return GraphTransformer(
+        in_dim,
+        config.hidden,
+        classes,
+        config.layers,
+        config.heads,
+        ffn=config.ffn,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        norm_first=config.norm_first,
+    )
+
+
+def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None) -> Result:
+    """Train a graph transformer for node classification; every rank calls it with the same config.
+
+    Parameters
+    ----------
+    sg : ShardedGraph
+        With node data ``feat``, ``label``, ``train_mask``, ``val_mask`` and ``test_mask``.
+    config : TrainConfig
+    on_epoch : callable, optional
+        Called after each epoch as ``on_epoch(epoch, loss, validation, seconds)``.
+
+    Raises
+    ------
+    InputError
+        See :func:`node_classification` and :func:`dgl_gt.train.metrics.choose_metric`.
+    """
+    task = node_classification(sg, config.split)
+    metric = choose_metric(config.metric, task.classes)
+    torch.manual_seed(config.seed)
+    model = build_model(config, sg.ndata["feat"].shape[1], task.classes).to(sg.device)
+    torch.manual_seed(config.seed + sg.comm.rank)  # feature dropout differs from rank to rank
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, (epoch + 1) / max(config.warmup, 1)))
+    losses, seconds, exchange_s = [], [], []
+    best = (-1.0, -1.0, -1, None)
+    step_bytes = 0
+    for epoch in range(config.epochs):
+        before = sg.comm.sent_bytes, sg.comm.exchange_s
+        started = time.perf_counter()
+        losses.append(train_step(model, sg, task, optimizer, epoch, config.seed))
+        seconds.append(time.perf_counter() - started)
+        exchange_s.append(sg.comm.exchange_s - before[1])
+        step_bytes = sg.comm.sent_bytes - before[0]
+        warmup.step()
+        validation, test = evaluate(model, sg, task, metric)
+        if validation > best[0]:
+            best = (validation, test, epoch, copy.deepcopy(model.state_dict()))
+        if on_epoch:
+            on_epoch(epoch, losses[-1], validation, seconds[-1])
+        if config.patience and epoch - best[2] >= config.patience:
+            break
+    validation, test, best_epoch, state = best
+    model.load_state_dict(state)
+    return Result(
+        model, losses, metric, validation, test, best_epoch, **_measured(sg, statistics.median(seconds), exchange_s, seconds, step_bytes)
+    )
+
+
+def _measured(sg: ShardedGraph, median_s: float, exchange_s, seconds, step_bytes: int) -> dict:
+    """Figures of all ranks together."""
+    comm = sg.comm
+    slowest = comm.all_reduce(torch.tensor([median_s], dtype=torch.float64), "max")
+    share = comm.all_reduce(torch.tensor([sum(exchange_s) / sum(seconds)], dtype=torch.float64))
+    sent = comm.all_reduce(torch.tensor([step_bytes]))
+    peaks = torch.zeros(comm.world_size, dtype=torch.int64)
+    peaks[comm.rank] = torch.cuda.max_memory_allocated(sg.device) if sg.device.type == "cuda" else peak_memory_bytes()
+    return {
+        "seconds_per_epoch": float(slowest[0]),
+        "exchange_share": float(share[0]) / comm.world_size,
+        "exchanged_bytes_per_epoch": int(sent[0]),
+        "peak_memory_bytes": comm.all_reduce(peaks).tolist(),
+    }

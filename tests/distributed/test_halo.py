@@ -1,0 +1,119 @@
+"""One layer of attention on shards against the same on the whole graph: outputs and every gradient."""
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+
+import dgl_gt
+from dgl_gt.nn import GraphTransformerLayer
+from dgl_gt.ops.csc import CSC
+from partition import partition
+from partition.errors import InputError
+
+
+def whole(graph) -> CSC:
+    """The unpartitioned graph, its bias in the user's edge order."""
+    ids = torch.from_numpy(graph.edge_ids.astype(np.int64))
+    return CSC.build(torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices), graph.num_nodes, edge_ids=ids)
+
+
+def run_layer(graph, feat, bias, dtype, gather_nodes, gather_edges):
+    """Forward and backward through a layer with attention dropout on; results in the user's order."""
+    torch.manual_seed(0)
+    layer = GraphTransformerLayer(8, 16, 4, norm_first=True, dropout=0.0, attn_dropout=0.4).to(dtype)
+    layer.attn.dropout_seed = 7
+    feat, bias = (x.to(dtype, copy=True).requires_grad_() for x in (feat, bias))
+    out = layer(graph, feat, bias)
+    (out * torch.linspace(-1, 1, 8, dtype=dtype)).pow(2).sum().backward()
+    if isinstance(graph, dgl_gt.ShardedGraph):
+        graph.comm.sum_gradients(layer.parameters())
+    nodes = [gather_nodes(x).double().numpy() for x in (out.detach(), feat.grad)]
+    parameters = {name: parameter.grad.double().numpy() for name, parameter in layer.named_parameters()}
+    return nodes[0], nodes[1], gather_edges(bias.grad).double().numpy(), parameters
+
+
+def on_rank(rank, directory, feat, bias, dtype):
+    sg = dgl_gt.load(directory)
+    edges = torch.cat(sg.comm.gather_rows(sg.edge_ids))
+
+    def gather_edges(x):
+        rows = torch.cat(sg.comm.gather_rows(x))
+        return torch.empty_like(rows).index_copy_(0, edges, rows)
+
+    result = run_layer(sg, feat[sg.node_ids], bias[sg.edge_ids], dtype, sg.gather, gather_edges)
+    width_bytes = 8 * torch.finfo(dtype).bits // 8
+    assert sg.comm.received_bytes == (sg.manifest["per_part"][rank]["halo"] + sg.manifest["per_part"][rank]["sent"]) * width_bytes
+    assert sg.comm.sent_bytes == sg.comm.received_bytes
+    return result
+
+
+OWNERS = {
+    "random": lambda rng, n, parts: rng.integers(0, parts, n),
+    "empty part": lambda rng, n, parts: rng.integers(0, max(parts - 1, 1), n),
+    "all on the last": lambda rng, n, parts: np.full(n, parts - 1),
+}
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+@pytest.mark.parametrize("owners", OWNERS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_layer_is_the_same_on_any_number_of_ranks(awkward_graph, tmp_path, parts, owners, dtype):
+    graph = awkward_graph(parts)
+    owner = OWNERS[owners](np.random.default_rng(parts), graph.num_nodes, parts)
+    partition(graph, parts, tmp_path / "shards", owner=owner)
+    feat = torch.randn(graph.num_nodes, 8, generator=torch.Generator().manual_seed(1))
+    bias = torch.randn(graph.num_edges, 4, generator=torch.Generator().manual_seed(2))
+    expected = run_layer(whole(graph), feat, bias, dtype, lambda x: x, lambda x: x)
+    tolerance = {torch.float64: 1e-12, torch.float32: 2e-5}[dtype]
+    for out, feat_grad, bias_grad, parameters in run_ranks(parts, on_rank, tmp_path / "shards", feat, bias, dtype):
+        np.testing.assert_allclose(out, expected[0], rtol=0, atol=tolerance * abs(expected[0]).max())
+        np.testing.assert_allclose(feat_grad, expected[1], rtol=0, atol=tolerance * abs(expected[1]).max())
+        np.testing.assert_allclose(bias_grad, expected[2], rtol=0, atol=tolerance * abs(expected[2]).max())
+        scale = max(abs(grad).max() for grad in expected[3].values())
+        for name, grad in expected[3].items():
+            np.testing.assert_allclose(parameters[name], grad, rtol=0, atol=tolerance * scale, err_msg=name)
+
+
+def pull(rank, directory):
+    sg = dgl_gt.load(directory)
+    x = sg.node_ids.double()[:, None].clone().requires_grad_()
+    held = sg.pull(x)
+    held.sum().backward()
+    return held.detach().numpy()[:, 0], sg.gather(x.grad).numpy()[:, 0]
+
+
+def test_pull_brings_held_rows_and_counts_every_holder(awkward_graph, tmp_path):
+    graph = awkward_graph(0)
+    owner = np.random.default_rng(0).integers(0, 3, graph.num_nodes)
+    partition(graph, 3, tmp_path / "shards", owner=owner)
+    holders = np.zeros(graph.num_nodes)
+    results = run_ranks(3, pull, tmp_path / "shards")
+    for rank, (held, _) in enumerate(results):
+        sources = graph.indices[owner[graph.destinations()] == rank]
+        assert set(held) == set(np.flatnonzero(owner == rank)) | set(sources)
+        holders[held.astype(int)] += 1
+    assert (results[0][1] == holders).all()
+
+
+def load_error(rank, directory):
+    try:
+        dgl_gt.load(directory)
+    except InputError as error:
+        return str(error)
+
+
+def test_load_refuses_another_number_of_ranks_on_every_rank(awkward_graph, tmp_path):
+    partition(awkward_graph(0), 3, tmp_path / "shards")
+    for message in run_ranks(2, load_error, tmp_path / "shards"):
+        assert "has 3 parts but there are 2 ranks; start 3 ranks" in message
+
+
+def test_one_damaged_part_stops_every_rank(awkward_graph, tmp_path):
+    partition(awkward_graph(0), 2, tmp_path / "shards")
+    path = tmp_path / "shards" / "part1" / "structure.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    for message in run_ranks(2, load_error, tmp_path / "shards"):
+        assert "structure.safetensors is damaged" in message

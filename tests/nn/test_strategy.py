@@ -1,0 +1,114 @@
+"""as_strategy, Local, and what a layer hands to a strategy."""
+
+import dgl
+import pytest
+import torch
+
+import dgl_gt
+from dgl_gt.exchange import Local, as_strategy
+from dgl_gt.nn import BiasedMHA, GraphTransformer, GraphTransformerLayer
+
+
+class InPieces:
+    """A strategy that projects a few rows at a time, as a rank does owned and halo rows, and notes what it is given."""
+
+    def __init__(self, graph):
+        self.local = as_strategy(graph)
+        self.num_owned = self.local.num_owned
+        self.calls = []
+
+    def attend(self, h, project, *, bias=None, dropout=None):
+        self.calls.append({"width": h.shape[1], "bias": bias, "dropout": dropout})
+
+        def project_in_pieces(rows, which):
+            pieces = [project(piece, which) for piece in rows.split(7)]
+            if which == "q":
+                return torch.cat(pieces)
+            return tuple(torch.cat(both) for both in zip(*pieces, strict=True))
+
+        return self.local.attend(h, project_in_pieces, bias=bias, dropout=dropout)
+
+
+class Sharded:
+    """Stands for a ShardedGraph: all that a layer reads of it is its strategy."""
+
+    def __init__(self, strategy):
+        self.strategy = strategy
+
+
+@pytest.mark.parametrize("kind", ["graph", "csc", "block"])
+def test_what_one_process_holds_is_local(graph, kind):
+    held = {"graph": graph, "csc": dgl_gt.csc(graph), "block": dgl.to_block(graph)}[kind]
+    strategy = as_strategy(held)
+    assert isinstance(strategy, Local)
+    assert strategy.csc is dgl_gt.csc(held)
+    assert strategy.num_owned == graph.num_nodes()
+
+
+def test_a_block_owns_its_destinations(graph):
+    block = dgl.to_block(dgl.in_subgraph(graph, [5, 6]), [5, 6])
+    assert as_strategy(block).num_owned == 2
+
+
+def test_the_structure_follows_the_features_to_their_device(graph):
+    assert as_strategy(graph, torch.device("meta")).csc.indptr.is_meta
+
+
+def test_a_sharded_graph_gives_its_strategy_and_a_strategy_is_itself(graph):
+    strategy = InPieces(graph)
+    assert as_strategy(Sharded(strategy)) is strategy
+    assert as_strategy(strategy) is strategy
+
+
+@pytest.mark.parametrize("wrong", [None, "graph.bin", torch.eye(3), Sharded("halo")])
+def test_refuses_other_types(wrong):
+    with pytest.raises(ValueError, match=f"{type(wrong).__name__}; allowed: a DGLGraph.*ShardedGraph"):
+        as_strategy(wrong)
+
+
+def test_refuses_a_graph_of_several_edge_types():
+    graph = dgl.heterograph({("a", "x", "b"): ([0], [0]), ("b", "y", "a"): ([0], [0])})
+    with pytest.raises(ValueError, match="2 edge types"):
+        as_strategy(graph)
+
+
+def test_a_layer_on_another_strategy_gives_the_same_numbers(graph, gradients):
+    torch.manual_seed(0)
+    layer = GraphTransformerLayer(12, 24, 3, dropout=0.0, attn_dropout=0.3).double().train()
+    layer.attn.dropout_seed = 8
+    feat = torch.randn(graph.num_nodes(), 12, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(graph.num_edges(), 3, dtype=torch.float64, requires_grad=True)
+    strategy = InPieces(graph)
+
+    out, expected = layer(Sharded(strategy), feat, bias), layer(graph, feat, bias)
+
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
+    tensors = [feat, bias, *layer.parameters()]
+    for a, b in zip(gradients(out, tensors), gradients(expected, tensors), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+    assert strategy.calls == [{"width": 12, "bias": bias, "dropout": (0.3, 8)}]
+
+
+def test_a_strategy_is_given_the_projection_with_heads_apart(graph):
+    mha, seen = BiasedMHA(12, 3).eval(), {}
+
+    class Asks:
+        num_owned = graph.num_nodes()
+
+        def attend(self, h, project, *, bias=None, dropout=None):
+            seen["q"], (seen["k"], seen["v"]) = project(h, "q"), project(h, "kv")
+            return seen["q"]
+
+    feat = torch.randn(graph.num_nodes(), 12)
+    mha(Asks(), feat)
+    for name, projection in (("q", mha.q_proj), ("k", mha.k_proj), ("v", mha.v_proj)):
+        torch.testing.assert_close(seen[name], projection(feat).view(-1, 3, 4))
+
+
+def test_a_model_asks_its_strategy_once_a_layer(graph):
+    strategy = InPieces(graph)
+    model = GraphTransformer(5, 12, 2, layers=3, heads=3, attention_dropout=0.2).train()
+    model.set_dropout_step(1, 2)
+    model(Sharded(strategy), torch.randn(graph.num_nodes(), 5))
+    assert [call["width"] for call in strategy.calls] == [12, 12, 12]
+    assert [call["dropout"] for call in strategy.calls] == [(0.2, layer.attn.dropout_seed) for layer in model.layers]

@@ -1,0 +1,233 @@
+"""GraphTransformer: the same numbers on a graph, a CSC and blocks; masks by run, step and layer."""
+
+import dgl
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import dgl_gt
+from dgl_gt.nn import GraphTransformer, dropout_seed
+
+IN, C, OUT, L, H = 5, 12, 4, 3, 3
+
+
+def make(seed=0, **options):
+    torch.manual_seed(seed)
+    return GraphTransformer(**{"in_dim": IN, "hidden": C, "out": OUT, "layers": L, "heads": H, **options}).double()
+
+
+def random(rows, width, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, width, dtype=torch.float64, generator=generator, requires_grad=True)
+
+
+def full_neighbour_blocks(graph, seeds):
+    sampler = dgl.dataloading.MultiLayerFullNeighborSampler(L)
+    inputs, _, blocks = sampler.sample(graph, seeds)
+    return inputs, blocks
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_blocks_give_the_rows_of_the_graph(sparse_graph, gradients, norm_first, with_bias):
+    model = make(norm_first=norm_first).eval()
+    feat = random(sparse_graph.num_nodes(), IN, seed=1)
+    bias = random(sparse_graph.num_edges(), H, seed=2) if with_bias else None
+    seeds = torch.tensor([2, 8, 6])
+    inputs, blocks = full_neighbour_blocks(sparse_graph, seeds)
+    assert blocks[0].num_src_nodes() > blocks[-1].num_dst_nodes()
+    per_block = [bias[block.edata[dgl.EID]] for block in blocks] if with_bias else None
+
+    out = model(blocks, feat[inputs], per_block)
+    expected = model(sparse_graph, feat, bias)[seeds]
+
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
+    tensors = [feat, *model.parameters()] + ([bias] if with_bias else [])
+    for a, b in zip(gradients(out, tensors), gradients(expected, tensors), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("ffn", [1, 2])
+def test_equals_dense_layers_between_two_projections(graph, densify, norm_first, ffn):
+    model = make(norm_first=norm_first, ffn=ffn, dropout=0.3).train()
+    dense = [
+        dgl.nn.GraphormerLayer(C, ffn * C, H, norm_first=norm_first, dropout=0.3, attn_dropout=0, activation=nn.GELU())
+        for _ in range(L)
+    ]
+    for theirs, layer in zip(dense, model.layers, strict=True):
+        theirs.double().load_state_dict(layer.state_dict(), strict=True)
+    feat, bias = random(graph.num_nodes(), IN, seed=1), random(graph.num_edges(), H, seed=2)
+
+    torch.manual_seed(9)
+    out = model(graph, feat, bias)
+    torch.manual_seed(9)
+    h = functional.gelu(functional.dropout(model.encoder[0](feat), 0.3))[None]
+    for theirs in dense:
+        h = theirs(h, *densify(graph, bias))
+    h = functional.layer_norm(h, [C]) if norm_first else h
+
+    torch.testing.assert_close(out, model.output(h)[0], rtol=0, atol=1e-12)
+
+
+def test_a_csc_gives_the_numbers_of_its_graph(graph):
+    model = make(attention_dropout=0.3).train()
+    model.set_dropout_step(0, 0)
+    feat, bias = random(graph.num_nodes(), IN, seed=1), random(graph.num_edges(), H, seed=2)
+    assert torch.equal(model(dgl_gt.csc(graph), feat, bias), model(graph, feat, bias))
+
+
+def test_compiles_as_one_graph_on_a_csc(graph, gradients):
+    model = make().train()
+    feat, bias = random(graph.num_nodes(), IN, seed=1), random(graph.num_edges(), H, seed=2)
+    csc = dgl_gt.csc(graph)
+    out = torch.compile(model, fullgraph=True, backend="aot_eager")(csc, feat, bias)
+    expected = model(csc, feat, bias)
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
+    tensors = [feat, bias, *model.parameters()]
+    for a, b in zip(gradients(out, tensors), gradients(expected, tensors), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+
+
+def test_each_layer_may_have_its_own_bias(graph):
+    model = make().eval()
+    feat, bias = random(graph.num_nodes(), IN, seed=1), random(graph.num_edges(), H, seed=2)
+    shared = model(graph, feat, bias)
+    assert torch.equal(model(graph, feat, [bias] * L), shared)
+    assert not torch.allclose(model(graph, feat, [bias, bias, -bias]), shared)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_every_parameter_takes_part(graph, gradients, norm_first):
+    model = make(norm_first=norm_first).eval()
+    named = dict(model.named_parameters())
+    # The softmax does not see a term that is common to a row's scores, which is all that the keys' bias adds.
+    indifferent = {name for name in named if name.endswith("k_proj.bias")}
+    found = gradients(model(graph, random(graph.num_nodes(), IN, seed=1)), list(named.values()))
+    small = {name for name, gradient in zip(named, found, strict=True) if gradient.abs().max() < 1e-9}
+    assert small == indifferent
+
+
+def test_prediction_is_deterministic(graph):
+    model, feat = make(dropout=0.5, attention_dropout=0.5), random(graph.num_nodes(), IN, seed=1)
+    trained = model.train()(graph, feat)
+    first = model.eval()(graph, feat)
+    assert torch.equal(model(graph, feat), first)
+    assert not torch.allclose(trained, first)
+
+
+def test_masks_repeat_within_a_step_and_differ_between_steps_and_runs(graph):
+    model, feat = make(attention_dropout=0.5).train(), random(graph.num_nodes(), IN, seed=1)
+
+    def at(run_seed, step):
+        model.set_dropout_step(run_seed, step)
+        return model(graph, feat)
+
+    first = at(3, 10)
+    assert torch.equal(model(graph, feat), first)
+    assert not torch.allclose(at(3, 11), first)
+    assert not torch.allclose(at(4, 10), first)
+    assert torch.equal(at(3, 10), first)
+
+
+def test_masks_do_not_depend_on_torchs_generator(graph):
+    model, feat = make(attention_dropout=0.5).train(), random(graph.num_nodes(), IN, seed=1)
+    model.set_dropout_step(3, 10)
+    before = torch.get_rng_state()
+    model(graph, feat)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_layers_draw_different_masks(graph):
+    model = make(attention_dropout=0.5).train()
+    model.set_dropout_step(3, 10)
+    seeds = [layer.attn.dropout_seed for layer in model.layers]
+    assert seeds == [dropout_seed(3, 10, index) for index in range(L)]
+    h = random(graph.num_nodes(), C, seed=1)
+    same_weights = [model.layers[0].attn, model.layers[1].attn]
+    same_weights[1].load_state_dict(same_weights[0].state_dict())
+    assert not torch.allclose(same_weights[0](graph, h), same_weights[1](graph, h))
+
+
+def test_dropout_seeds_are_distinct_and_in_range():
+    grid = [(run, step, layer) for run in range(8) for step in range(50) for layer in range(8)]
+    seeds = {dropout_seed(*words) for words in grid + [(-1, 0, 0), (2**64, 1, 2**70)]}
+    assert len(seeds) == len(grid) + 1, "2**64 is 0 and 2**70 is 0, and no other two agree"
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_dropout_seeds_are_splitmix64():
+    first = 0xE220A8397B1DCDAF  # SplitMix64's first output from state 0
+    assert dropout_seed(0, -first, -first) == first >> 1
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_recomputed_layers_give_equal_gradients(graph, gradients, seeded):
+    model = make(dropout=0.2, attention_dropout=0.5).train()
+    if seeded:
+        model.set_dropout_step(3, 10)
+    feat = random(graph.num_nodes(), IN, seed=1)
+
+    def run(call):
+        torch.manual_seed(6)
+        return gradients(call(graph, feat), [feat, *model.parameters()])
+
+    kept = run(model)
+    originals = [layer.forward for layer in model.layers]
+    for layer, forward in zip(model.layers, originals, strict=True):
+        layer.forward = lambda *args, forward=forward: checkpoint(forward, *args, use_reentrant=False)
+    for a, b in zip(run(model), kept, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
+
+
+def test_learns_what_only_neighbours_know():
+    """Nodes carry a sign; the label is the sign of a node's one neighbour, which its own features do not show."""
+    torch.manual_seed(0)
+    sign = torch.randint(2, (200,))
+    neighbour = torch.randperm(200)
+    graph = dgl.graph((neighbour, torch.arange(200)))
+    model = GraphTransformer(2, 8, 2, layers=1, heads=2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    feat = torch.nn.functional.one_hot(sign, 2).float()
+    for _ in range(60):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(graph, feat), sign[neighbour]).backward()
+        optimizer.step()
+    assert (model(graph, feat).argmax(1) == sign[neighbour]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"in_dim": 0}, "in_dim=0"),
+        ({"out": 0}, "out=0"),
+        ({"layers": 0}, "layers=0 is below 1"),
+        ({"heads": 0}, "heads=0"),
+        ({"ffn": 0}, "ffn=0"),
+        ({"heads": 5}, "num_heads=5 does not divide feat_size=12"),
+        ({"dropout": 1.0}, r"dropout=1.0 is not in \[0, 1\)"),
+        ({"attention_dropout": -0.5}, r"attention_dropout=-0.5 is not in \[0, 1\)"),
+    ],
+)
+def test_refuses_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**options)
+
+
+def test_refuses_inputs_that_do_not_fit(graph):
+    model, feat = make(), random(graph.num_nodes(), IN, seed=1)
+    bias = random(graph.num_edges(), H, seed=2)
+    blocks = full_neighbour_blocks(graph, torch.tensor([1]))[1]
+    block_feat = random(blocks[0].num_src_nodes(), IN, seed=1)
+    with pytest.raises(ValueError, match=r"\(24, 12\).*\(nodes, 5\)"):
+        model(graph, random(24, C, seed=1))
+    with pytest.raises(ValueError, match="21 rows.*24 source nodes"):
+        model(graph, feat[:21])
+    with pytest.raises(ValueError, match="2 blocks for 3 layers"):
+        model(blocks[:2], block_feat)
+    with pytest.raises(ValueError, match="2 attention biases for 3 layers"):
+        model(graph, feat, [bias, bias])
+    with pytest.raises(ValueError, match="one tensor for a list of blocks"):
+        model(blocks, block_feat, bias)
