@@ -29,6 +29,9 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
     except InputError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
+    except MemoryError as error:
+        print(f"{parser.prog}: out of memory{f': {error}' if str(error) else ''}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"{parser.prog}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT

@@ -180,6 +180,8 @@ def with_reverse_edges(graph: Graph) -> Graph:
 
 
 def _with_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, what: str) -> Graph:
+    if not len(src):
+        return graph
     if graph.edge_data:
         raise InputError(
             f"{graph.name}: {what} cannot be added, as their edge data ({', '.join(graph.edge_data)}) are unknown; "

@@ -252,6 +252,7 @@ void run(const Problem& p) {
 template <typename T, typename I>
 void run_width(const Problem& p) {
     switch (p.head_dim) {
+        case 8: return run<T, I, 8>(p);
         case 16: return run<T, I, 16>(p);
         case 32: return run<T, I, 32>(p);
         case 64: return run<T, I, 64>(p);

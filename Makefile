@@ -1,0 +1,21 @@
+# `make demo` and `make test` make their own environment in .venv; the second time they only use it.
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+
+.PHONY: demo test clean
+
+demo: $(READY)
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" bash examples/demo.sh
+
+test: $(READY)
+	$(VENV)/bin/python -m pytest
+
+$(READY): setup.cfg setup.py constraints.txt $(wildcard dgl_gt/ops/cpu/*.cpp)
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .demo dgl_gt/ops/cpu/*.so
