@@ -1,9 +1,12 @@
-"""DGL graphs and blocks -> CSC. The one module of this package that imports DGL."""
+"""DGL graphs and blocks -> CSC, and back. The one module of this package that imports DGL."""
+
+import os
 
 import torch
 
 from dgl_gt.ops.csc import CSC
 
+os.environ.setdefault("DGLBACKEND", "pytorch")  # unset, DGL's import prints a notice and writes into the home directory
 try:
     import dgl
 except Exception as error:  # a DGL built for another torch dies with OSError, RuntimeError and others, not ImportError
@@ -64,3 +67,20 @@ def _build(graph):
     num_src = graph.num_src_nodes(graph.canonical_etypes[0][0])
     in_order = len(edge_ids) == 0 or torch.equal(edge_ids.long(), torch.arange(len(edge_ids), device=edge_ids.device))
     return CSC.build(indptr.long(), indices, num_src, edge_ids=None if in_order else edge_ids.long())
+
+
+def to_block(csc):
+    """Return a DGL block with the edges of a CSC, in its order; no data.
+
+    Parameters
+    ----------
+    csc : CSC
+        N_dst <= N_src, the destinations being the first source rows, as DGL's convolutions expect.
+
+    Returns
+    -------
+    dgl.DGLGraph
+    """
+    ids = torch.arange(csc.num_edges, device=csc.device)  # DGL lets them be left out, but then some backward passes fail
+    structure = ("csc", (csc.indptr, csc.indices.long(), ids))
+    return dgl.create_block(structure, num_src_nodes=csc.num_src, num_dst_nodes=csc.num_dst)

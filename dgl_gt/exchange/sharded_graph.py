@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 
 from partition.errors import InputError
@@ -45,6 +47,17 @@ class ShardedGraph:
     @property
     def device(self) -> torch.device:
         return self.node_ids.device
+
+    @cached_property
+    def block(self):
+        """This part as a DGL block (sources: held rows, destinations: owned rows), made at first use; needs DGL.
+
+        With :meth:`pull`, DGL convolutions that take blocks and read in-edges alone train full-graph across ranks:
+        ``conv(sg.block, sg.pull(h))``.
+        """
+        from ..dgl_graph import to_block
+
+        return to_block(self._shard.csc)
 
     def pull(self, x: torch.Tensor) -> torch.Tensor:
         """The differentiable exchange by itself: owned rows in, held rows out, (N_owned, ...) -> (N_held, ...).

@@ -96,6 +96,41 @@ def test_pull_brings_held_rows_and_counts_every_holder(awkward_graph, tmp_path):
     assert (results[0][1] == holders).all()
 
 
+def gat(graph, h, feat_rows):
+    """Two of DGL's own GAT layers, on a whole graph or on a block a layer; the loss is a sum over rows."""
+    from dgl.nn import GATConv
+
+    torch.manual_seed(0)
+    layers = torch.nn.ModuleList([GATConv(5, 4, 2, allow_zero_in_degree=True), GATConv(8, 3, 1, allow_zero_in_degree=True)])
+    sharded = isinstance(graph, dgl_gt.ShardedGraph)
+    for layer in layers:
+        h = layer(graph.block, graph.pull(h)) if sharded else layer(graph, h)
+        h = h.flatten(1)
+    (h * feat_rows[:, :3]).sum().backward()
+    if sharded:
+        graph.comm.sum_gradients(layers.parameters())
+    return h.detach(), torch.cat([parameter.grad.flatten() for parameter in layers.parameters()]).numpy()
+
+
+def gat_on_rank(rank, directory):
+    sg = dgl_gt.load(directory)
+    out, grads = gat(sg, sg.ndata["feat"], sg.ndata["feat"])
+    return sg.gather(out).numpy(), grads
+
+
+def test_dgls_own_gat_trains_across_ranks(awkward_graph, tmp_path):
+    import dgl
+
+    graph = awkward_graph(5)
+    partition(graph, 3, tmp_path / "shards")
+    g = dgl.graph((torch.from_numpy(graph.indices), torch.from_numpy(graph.destinations())), num_nodes=graph.num_nodes)
+    feat = torch.from_numpy(graph.node_data["feat"])
+    out, grads = gat(g, feat, feat)
+    for rank_out, rank_grads in run_ranks(3, gat_on_rank, tmp_path / "shards"):
+        np.testing.assert_allclose(rank_out, out.numpy(), rtol=0, atol=1e-5 * abs(out.numpy()).max())
+        np.testing.assert_allclose(rank_grads, grads, rtol=0, atol=1e-5 * abs(grads).max())
+
+
 def load_error(rank, directory):
     try:
         dgl_gt.load(directory)
