@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -32,7 +33,9 @@ def main(argv=None) -> int:
 
 def _add_ranks(command) -> None:
     command.add_argument("directory", metavar="DIR", help="shards made by `dgl-gt partition`")
-    command.add_argument("--nproc", type=int, metavar="P", help="ranks to start here, one a part (default: the number of parts)")
+    command.add_argument(
+        "--nproc", type=int, metavar="P", help="ranks to start here, one a part (default: the number of parts)"
+    )
     command.add_argument("--port", type=int, default=0, help="port where the ranks meet (default: a free one)")
     command.add_argument("--force", action="store_true", help="replace the output where it exists")
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
@@ -45,7 +48,9 @@ def _add_train(commands) -> None:
         description="Train a graph transformer for node classification, full-graph, one rank a part. Under torchrun it joins the ranks there.",
     )
     _add_ranks(command)
-    command.add_argument("--config", metavar="FILE", help="YAML file with any of the settings below; options override it")
+    command.add_argument(
+        "--config", metavar="FILE", help="YAML file with any of the settings below; options override it"
+    )
     command.add_argument("--out", metavar="DIR", help="write the best model here")
     kinds = {"int": int, "float": float, "str": str}
     for option in fields(TrainConfig):
@@ -57,33 +62,40 @@ def _add_train(commands) -> None:
 
 def _add_predict(commands) -> None:
     command = commands.add_parser(
-        "predict", help="predict every node with a trained model", description="Write predictions in the original node order."
+        "predict",
+        help="predict every node with a trained model",
+        description="Write predictions in the original node order.",
     )
     _add_ranks(command)
     command.add_argument("--model", required=True, metavar="DIR", help="what `dgl-gt train --out` wrote")
-    command.add_argument("--out", required=True, metavar="FILE", help=".npz (prediction, probability) or .csv (node, prediction, ...)")
+    command.add_argument(
+        "--out", required=True, metavar="FILE", help=".npz (prediction, probability) or .csv (node, prediction, ...)"
+    )
     command.set_defaults(command=_predict)
 
 
 def _on_ranks(args, work):
-    """Run ``work()`` here if this process is a rank, or there is one part; else start the ranks and wait for them."""
-    from .train import launch
+    """Run ``work()`` if a launcher started this process as a rank; else start the ranks and wait for them."""
+    if "RANK" not in os.environ:
+        parts = read_manifest(args.directory)["parts"]
+        if args.nproc not in (None, parts):
+            raise InputError(
+                f"--nproc is {args.nproc} but {args.directory} has {parts} parts; use --nproc {parts} or partition again"
+            )
+        from .train.launch import launch
 
-    if launch.is_rank():
-        launch.join()
-        rank = launch.rank()
-        try:
-            outcome = work()
-        except InputError:
-            if rank == 0:
-                raise
-            return 2  # rank 0 raises the same and says it
-        launch.leave()
-        return outcome if rank == 0 else 0
-    parts = read_manifest(args.directory)["parts"]
-    if args.nproc not in (None, parts):
-        raise InputError(f"--nproc is {args.nproc} but {args.directory} has {parts} parts; use --nproc {parts} or partition again")
-    return launch.launch(args.argv, parts, args.port)
+        return launch(args.argv, parts, args.port)
+    from .train.launch import join, leave
+
+    rank = join()
+    try:
+        outcome = work()
+    except InputError:
+        if rank == 0:
+            raise
+        return 2  # rank 0 raises the same and says it
+    leave()
+    return outcome if rank == 0 else 0
 
 
 def _train(args):
@@ -104,15 +116,20 @@ def _train_rank(args, config):
     record = report.record(result, sg)
     if sg.comm.rank == 0 and args.out:
         checkpoint.save(args.out, result.model, config, record, force=args.force)
-    return record, report.final_table(record) + (f"\n\nwrote {args.out}" if args.out else "\n\nmodel not kept (no --out)")
+    return record, report.final_table(record) + (
+        f"\n\nwrote {args.out}" if args.out else "\n\nmodel not kept (no --out)"
+    )
 
 
 def _predict(args):
+    from .train import checkpoint
+
     suffix = Path(args.out).suffix
     if suffix not in (".npz", ".csv"):
         raise InputError(f"--out is {args.out}; it must end in .npz or .csv")
     if Path(args.out).exists() and not args.force:
         raise InputError(f"{args.out} exists; choose another file or pass --force to replace it")
+    checkpoint.load(args.model)  # refuse a bad one before ranks start
     return _on_ranks(args, lambda: _predict_rank(args))
 
 
@@ -125,4 +142,7 @@ def _predict_rank(args):
     if sg.comm.rank == 0:
         predict.write(args.out, prediction, probability)
     result = {"nodes": len(prediction), "classes": probability.shape[1], "out": args.out}
-    return result, f"wrote {args.out}: {result['nodes']:,} nodes, {result['classes']} classes, in the original node order"
+    return (
+        result,
+        f"wrote {args.out}: {result['nodes']:,} nodes, {result['classes']} classes, in the original node order",
+    )

@@ -81,6 +81,8 @@ def to_block(csc):
     -------
     dgl.DGLGraph
     """
-    ids = torch.arange(csc.num_edges, device=csc.device)  # DGL lets them be left out, but then some backward passes fail
+    ids = torch.arange(
+        csc.num_edges, device=csc.device
+    )  # DGL lets them be left out, but then some backward passes fail
     structure = ("csc", (csc.indptr, csc.indices.long(), ids))
     return dgl.create_block(structure, num_src_nodes=csc.num_src, num_dst_nodes=csc.num_dst)

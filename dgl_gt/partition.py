@@ -10,4 +10,14 @@ if not hasattr(_package, "DGL_GT"):
 
 from partition import EdgeCut, Graph, InputError, edge_cut, from_edges, load_graph, partition, read_manifest, verify
 
-__all__ = ["EdgeCut", "Graph", "InputError", "edge_cut", "from_edges", "load_graph", "partition", "read_manifest", "verify"]
+__all__ = [
+    "EdgeCut",
+    "Graph",
+    "InputError",
+    "edge_cut",
+    "from_edges",
+    "load_graph",
+    "partition",
+    "read_manifest",
+    "verify",
+]

@@ -34,7 +34,9 @@ def new_directory(out, *, marker: str, force: bool = False):
         _remove_leftovers(out)
         temporary.mkdir()
     except OSError as error:
-        raise InputError(f"cannot write to {out.parent}: {error.strerror or error}; choose a writable directory") from error
+        raise InputError(
+            f"cannot write to {out.parent}: {error.strerror or error}; choose a writable directory"
+        ) from error
     try:
         yield temporary
         if out.exists():
@@ -47,7 +49,9 @@ def new_directory(out, *, marker: str, force: bool = False):
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError):
-            raise InputError(f"cannot write {out}: {error.strerror or error}; free space or choose another directory") from error
+            raise InputError(
+                f"cannot write {out}: {error.strerror or error}; free space or choose another directory"
+            ) from error
         raise
 
 

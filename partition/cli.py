@@ -12,7 +12,9 @@ from .pipeline import partition
 
 def main(argv=None) -> int:
     """Run ``python -m partition``."""
-    parser = argparse.ArgumentParser(prog="python -m partition", description="Partition graphs into shards and inspect them.")
+    parser = argparse.ArgumentParser(
+        prog="python -m partition", description="Partition graphs into shards and inspect them."
+    )
     add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
     return console.run(parser, argv)
 
@@ -34,7 +36,9 @@ def add_commands(commands) -> None:
     make.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
     make.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
     make.add_argument("--random-features", type=int, metavar="WIDTH", help="normal features for a graph that has none")
-    make.add_argument("--num-nodes", type=int, metavar="N", help="edge lists: number of nodes (default: largest id + 1)")
+    make.add_argument(
+        "--num-nodes", type=int, metavar="N", help="edge lists: number of nodes (default: largest id + 1)"
+    )
     make.add_argument("--node-data", metavar="FILE", help="edge lists: .npz or .csv with feat, label and masks")
     make.add_argument("--json", action="store_true", help="one JSON object on stdout")
     make.set_defaults(command=_partition)

@@ -61,7 +61,9 @@ def edge_cut(graph: Graph, parts: int, *, seed: int = 0, owner=None, progress=No
         K out of range, or ``owner`` of the wrong length or with a part outside 0..K-1.
     """
     if parts < 1 or (owner is None and parts > graph.num_nodes):
-        raise InputError(f"cannot split {graph.num_nodes} nodes into {parts} parts; choose 1 to {graph.num_nodes} parts")
+        raise InputError(
+            f"cannot split {graph.num_nodes} nodes into {parts} parts; choose 1 to {graph.num_nodes} parts"
+        )
     adjacency = symmetrised(graph)
     if owner is None:
         owner = metis.k_way(adjacency, parts, graph.in_degrees() + 1, seed=seed, progress=progress)
@@ -70,7 +72,9 @@ def edge_cut(graph: Graph, parts: int, *, seed: int = 0, owner=None, progress=No
         if owner.shape != (graph.num_nodes,) or owner.dtype.kind not in "iu":
             raise InputError(f"owner must be {graph.num_nodes} integers, one a node, not {owner.dtype} {owner.shape}")
         if owner.min() < 0 or owner.max() >= parts:
-            raise InputError(f"owner names part {owner.min() if owner.min() < 0 else owner.max()}; parts are 0..{parts - 1}")
+            raise InputError(
+                f"owner names part {owner.min() if owner.min() < 0 else owner.max()}; parts are 0..{parts - 1}"
+            )
     cluster = metis.clusters(adjacency, owner, parts, CLUSTER_NODES, seed=seed, progress=progress)
     order = np.lexsort((cluster, owner)).astype(graph.indices.dtype)
     ptr = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=parts))]).astype(np.int64)

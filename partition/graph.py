@@ -76,7 +76,9 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
     """
     src, dst = np.asarray(src), np.asarray(dst)
     if src.ndim != 1 or src.shape != dst.shape:
-        raise InputError(f"{name}: sources {src.shape} and destinations {dst.shape} must be two equally long lists of node ids")
+        raise InputError(
+            f"{name}: sources {src.shape} and destinations {dst.shape} must be two equally long lists of node ids"
+        )
     if len(src) and not (np.issubdtype(src.dtype, np.integer) and np.issubdtype(dst.dtype, np.integer)):
         raise InputError(f"{name}: node ids must be integers, not {src.dtype} and {dst.dtype}")
     largest = max(int(src.max()), int(dst.max())) if len(src) else -1
@@ -87,7 +89,9 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
         raise InputError(f"{name}: the graph has {num_nodes} nodes; at least one is needed")
     if smallest < 0 or largest >= num_nodes:
         bad = smallest if smallest < 0 else largest
-        raise InputError(f"{name}: node id {bad} is outside 0..{num_nodes - 1}; mend the edges or state the number of nodes")
+        raise InputError(
+            f"{name}: node id {bad} is outside 0..{num_nodes - 1}; mend the edges or state the number of nodes"
+        )
 
     ids = np.arange(len(src), dtype=np.int32 if len(src) < 2**31 else np.int64)
     rows = scipy.sparse.coo_array((ids, (dst, src)), shape=(num_nodes, num_nodes))
@@ -110,9 +114,13 @@ def check_data(graph: Graph) -> None:
     for kind, data, rows in (("node", graph.node_data, graph.num_nodes), ("edge", graph.edge_data, graph.num_edges)):
         for key, value in data.items():
             if value.ndim < 1 or len(value) != rows:
-                raise InputError(f"{graph.name}: {kind} data {key!r} has shape {value.shape}; its first dimension must be {rows}")
+                raise InputError(
+                    f"{graph.name}: {kind} data {key!r} has shape {value.shape}; its first dimension must be {rows}"
+                )
             if value.dtype.kind not in "biuf":
-                raise InputError(f"{graph.name}: {kind} data {key!r} has dtype {value.dtype}; allowed are bool, integers and floats")
+                raise InputError(
+                    f"{graph.name}: {kind} data {key!r} has dtype {value.dtype}; allowed are bool, integers and floats"
+                )
             if value.dtype.kind == "f" and key != "label":
                 _check_finite(graph.name, kind, key, value)
     _check_labels_and_masks(graph)
@@ -133,7 +141,9 @@ def _check_labels_and_masks(graph: Graph) -> None:
     masks = {key: graph.node_data[key] for key in SPLIT_MASKS if key in graph.node_data}
     for key, mask in masks.items():
         if mask.dtype != bool or mask.ndim > 2:
-            raise InputError(f"{graph.name}: {key} must be bool of shape (N,) or (N, splits), not {mask.dtype} {mask.shape}")
+            raise InputError(
+                f"{graph.name}: {key} must be bool of shape (N,) or (N, splits), not {mask.dtype} {mask.shape}"
+            )
         if not mask.any(axis=0).all():
             raise InputError(f"{graph.name}: {key} selects no node (in at least one split); it must select some")
     if len({mask.shape for mask in masks.values()}) > 1:
@@ -145,7 +155,9 @@ def _check_labels_and_masks(graph: Graph) -> None:
             both = masks[first] & masks[second]
             if both.any():
                 row = int(np.argwhere(both)[0, 0])
-                raise InputError(f"{graph.name}: {first} and {second} overlap, first at node {row}; splits must be disjoint")
+                raise InputError(
+                    f"{graph.name}: {first} and {second} overlap, first at node {row}; splits must be disjoint"
+                )
     label = graph.node_data.get("label")
     if label is None:
         return

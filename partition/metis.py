@@ -99,7 +99,12 @@ def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarra
             result, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
             files = {**inputs, "result": result}
             numbers = {key: file.fileno() for key, file in files.items()}
-            command = [sys.executable, "-m", "partition.metis", json.dumps({**job, "parent": os.getpid(), "files": numbers})]
+            command = [
+                sys.executable,
+                "-m",
+                "partition.metis",
+                json.dumps({**job, "parent": os.getpid(), "files": numbers}),
+            ]
             child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stderr=errors, env=env, pass_fds=list(numbers.values())
             )
@@ -113,7 +118,9 @@ def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarra
             if child.returncode:
                 errors.seek(0)
                 detail = errors.read().decode(errors="replace").strip()
-                raise RuntimeError(f"METIS ended with status {child.returncode}: {detail or 'no message (out of memory?)'}")
+                raise RuntimeError(
+                    f"METIS ended with status {child.returncode}: {detail or 'no message (out of memory?)'}"
+                )
         return [_read(result.fileno()) for _, result, _ in running]
 
 

@@ -8,7 +8,9 @@ from .shards import write_shards
 from .sources import load_graph
 
 
-def partition(source, parts: int, out, *, seed: int = 0, owner=None, force: bool = False, progress=None, **source_options):
+def partition(
+    source, parts: int, out, *, seed: int = 0, owner=None, force: bool = False, progress=None, **source_options
+):
     """Partition a graph by edge cut and write its shards.
 
     Parameters

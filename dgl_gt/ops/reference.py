@@ -35,9 +35,7 @@ def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed):
     dtype = accumulation_dtype(q.dtype)
     num_dst, num_heads, _ = q.shape
     src = csc.indices.long()
-    dst = torch.repeat_interleave(
-        torch.arange(num_dst, device=q.device), csc.indptr.diff(), output_size=csc.num_edges
-    )
+    dst = torch.repeat_interleave(torch.arange(num_dst, device=q.device), csc.indptr.diff(), output_size=csc.num_edges)
     scores = (q.to(dtype)[dst] * k.to(dtype)[src]).sum(-1) * scale
     if bias is not None:
         scores = scores + (bias if csc.edge_ids is None else bias[csc.edge_ids]).to(dtype)

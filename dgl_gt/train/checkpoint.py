@@ -33,7 +33,9 @@ def save(out, model: GraphTransformer, config: TrainConfig, record: dict, *, for
         Replace ``out`` where it holds a model.
     """
     with new_directory(out, marker=WEIGHTS, force=force) as folder:
-        save_file({key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}, folder / WEIGHTS)
+        save_file(
+            {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}, folder / WEIGHTS
+        )
         shape = {"in_dim": model.in_dim, "classes": model.output.out_features}
         (folder / "config.yaml").write_text(yaml.safe_dump({**as_dict(config), **shape}, sort_keys=False))
         (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n")
@@ -49,12 +51,16 @@ def load(directory) -> GraphTransformer:
     """
     folder = Path(directory)
     if not (folder / WEIGHTS).is_file() or not (folder / "config.yaml").is_file():
-        raise InputError(f"{folder} holds no model ({WEIGHTS} and config.yaml); make one with `dgl-gt train ... --out {folder}`")
+        raise InputError(
+            f"{folder} holds no model ({WEIGHTS} and config.yaml); make one with `dgl-gt train ... --out {folder}`"
+        )
     values = read_yaml(folder / "config.yaml")
     try:
         in_dim, classes = values.pop("in_dim"), values.pop("classes")
         model = build_model(TrainConfig(**values), in_dim, classes)
         model.load_state_dict(load_file(folder / WEIGHTS))
     except (KeyError, TypeError, RuntimeError, SafetensorError, InputError) as error:
-        raise InputError(f"{folder} is damaged or from another version of dgl-gt: {' '.join(str(error).split())}") from error
+        raise InputError(
+            f"{folder} is damaged or from another version of dgl-gt: {' '.join(str(error).split())}"
+        ) from error
     return model.eval()

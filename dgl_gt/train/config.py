@@ -54,7 +54,9 @@ class TrainConfig:
         for name in ("dropout", "attention_dropout"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
         _require(self.lr > 0 and math.isfinite(self.lr), "lr", self.lr, "positive")
-        _require(self.weight_decay >= 0 and math.isfinite(self.weight_decay), "weight_decay", self.weight_decay, "0 or more")
+        _require(
+            self.weight_decay >= 0 and math.isfinite(self.weight_decay), "weight_decay", self.weight_decay, "0 or more"
+        )
         _require(self.metric in METRICS, "metric", self.metric, ", ".join(METRICS))
         _require(self.hidden % self.heads == 0, "hidden", self.hidden, f"a multiple of heads ({self.heads})")
 

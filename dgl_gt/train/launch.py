@@ -1,9 +1,10 @@
-"""Start the ranks on this machine through torch's elastic launcher; each runs the same command again."""
+"""Ranks: start them on this machine through torch's elastic launcher (each runs the same command again), join, leave."""
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
 
@@ -16,23 +17,14 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from partition.errors import InputError
 
 
-def is_rank() -> bool:
-    """Whether a launcher, ours or ``torchrun``, started this process as a rank."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def join() -> None:
-    """Join the process group that the launcher announced: nccl with a GPU for each local rank, else gloo."""
+def join() -> int:
+    """Join the process group that the launcher announced, nccl with a GPU for each local rank, else gloo; return the rank."""
     local = int(os.environ.get("LOCAL_RANK", 0))
     if torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1)):
         torch.cuda.set_device(local)
         dist.init_process_group("nccl", device_id=torch.device("cuda", local))
     else:
         dist.init_process_group("gloo")
-
-
-def rank() -> int:
-    """This process's rank."""
     return dist.get_rank()
 
 
@@ -51,7 +43,9 @@ def launch(arguments: list[str], ranks: int, port: int = 0) -> int:
     """
     if port:
         _check_port(port)
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the rank itself has said what went wrong
+    logging.getLogger("torch.distributed.elastic").setLevel(
+        logging.CRITICAL
+    )  # the rank itself has said what went wrong
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
     config = LaunchConfig(
         min_nodes=1,
@@ -78,11 +72,14 @@ def _check_port(port: int) -> None:
             probe.bind(("localhost", port))
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or "a port is at most 65535"
-            raise InputError(f"port {port} cannot be used: {reason}; choose another, or leave --port out to take a free one") from error
+            raise InputError(
+                f"port {port} cannot be used: {reason}; choose another, or leave --port out to take a free one"
+            ) from error
 
 
 def _exit_code(failed: ChildFailedError) -> int:
     for rank, failure in failed.failures.items():
-        if failure.exitcode < 0:
-            print(f"dgl-gt: rank {rank} was killed by signal {-failure.exitcode} (out of memory?)", file=sys.stderr)
+        if failure.exitcode < 0 and -failure.exitcode != signal.SIGTERM:  # which is how the launcher stops the others
+            hint = "; out of memory?" if -failure.exitcode == signal.SIGKILL else ""
+            print(f"dgl-gt: rank {rank} was killed by signal {-failure.exitcode}{hint}", file=sys.stderr)
     return 2 if any(failure.exitcode == 2 for failure in failed.failures.values()) else 1

@@ -26,7 +26,9 @@ def roc_auc(logits: torch.Tensor, labels: torch.Tensor, comm: Comm) -> float:
     positive = torch.cat(comm.gather_rows(labels)).cpu().numpy() == 1
     positives, negatives = int(positive.sum()), int((~positive).sum())
     if not positives or not negatives:
-        raise InputError("ROC-AUC needs rows of both classes in every split; choose the metric accuracy or other splits")
+        raise InputError(
+            "ROC-AUC needs rows of both classes in every split; choose the metric accuracy or other splits"
+        )
     return float((rankdata(scores)[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 

@@ -89,14 +89,16 @@ def node_classification(sg: ShardedGraph, split: int = 0) -> Task:
     for key in ("feat", "label", "train_mask", "val_mask", "test_mask"):
         if key not in sg.ndata:
             have = ", ".join(sg.ndata) or "nothing"
-            raise InputError(f"{sg.manifest['source']} has no node data {key!r}, which training needs; it has {have}: partition a source with it")
+            raise InputError(
+                f"{sg.manifest['source']} has no node data {key!r}, which training needs; it has {have}: partition a source with it"
+            )
     label = sg.ndata["label"].long()
     rows, counts = {}, {}
     for name in SPLITS:
         mask = sg.ndata[f"{name}_mask"]
         splits = mask.shape[1] if mask.dim() == 2 else 1
         if split >= splits:
-            raise InputError(f"split is {split}; the masks hold {splits} split{'s'[:splits > 1]}, counted from 0")
+            raise InputError(f"split is {split}; the masks hold {splits} split{'s'[: splits > 1]}, counted from 0")
         mine = (mask[:, split] if mask.dim() == 2 else mask) & (label >= 0)
         rows[name] = mine.nonzero().squeeze(1)
         counts[name] = int(sg.comm.all_reduce(torch.tensor([len(rows[name])]))[0])
@@ -126,7 +128,8 @@ def evaluate(model: GraphTransformer, sg: ShardedGraph, task: Task, metric: str)
     model.eval()
     logits = model(sg, sg.ndata["feat"])
     return tuple(
-        METRIC_FUNCTIONS[metric](logits[task.rows[name]], task.label[task.rows[name]], sg.comm) for name in ("val", "test")
+        METRIC_FUNCTIONS[metric](logits[task.rows[name]], task.label[task.rows[name]], sg.comm)
+        for name in ("val", "test")
     )
 
 
@@ -189,7 +192,13 @@ def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None) -> Result:
     validation, test, best_epoch, state = best
     model.load_state_dict(state)
     return Result(
-        model, losses, metric, validation, test, best_epoch, **_measured(sg, statistics.median(seconds), exchange_s, seconds, step_bytes)
+        model,
+        losses,
+        metric,
+        validation,
+        test,
+        best_epoch,
+        **_measured(sg, statistics.median(seconds), exchange_s, seconds, step_bytes),
     )
 
 

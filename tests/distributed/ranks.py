@@ -58,7 +58,11 @@ def _rank(rank, world_size, folder, sender, function, args):
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         dist.init_process_group(
-            "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size, timeout=timedelta(seconds=_TIMEOUT_S)
+            "gloo",
+            init_method=f"file://{folder}/store",
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=_TIMEOUT_S),
         )
         sender.send((True, function(rank, *args)))
         dist.destroy_process_group()

@@ -72,7 +72,9 @@ def compare(expected, results, dtype):
         if exact:
             for name, grad in grads.items():
                 assert np.linalg.norm(first[name] - grad) <= 1e-9 * norm, name
-                if not name.endswith("k_proj.bias"):  # its gradient is zero but for rounding, which Adam turns into steps
+                if not name.endswith(
+                    "k_proj.bias"
+                ):  # its gradient is zero but for rounding, which Adam turns into steps
                     np.testing.assert_allclose(rank_params[name], params[name], rtol=0, atol=1e-6, err_msg=name)
         np.testing.assert_allclose(rank_losses, losses, rtol=1e-8 if exact else 1e-4)
         np.testing.assert_allclose(rank_predictions, predictions, rtol=0, atol=1e-6 if exact else 1e-3)

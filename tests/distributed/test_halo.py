@@ -43,7 +43,10 @@ def on_rank(rank, directory, feat, bias, dtype):
 
     result = run_layer(sg, feat[sg.node_ids], bias[sg.edge_ids], dtype, sg.gather, gather_edges)
     width_bytes = 8 * torch.finfo(dtype).bits // 8
-    assert sg.comm.received_bytes == (sg.manifest["per_part"][rank]["halo"] + sg.manifest["per_part"][rank]["sent"]) * width_bytes
+    assert (
+        sg.comm.received_bytes
+        == (sg.manifest["per_part"][rank]["halo"] + sg.manifest["per_part"][rank]["sent"]) * width_bytes
+    )
     assert sg.comm.sent_bytes == sg.comm.received_bytes
     return result
 
@@ -101,7 +104,9 @@ def gat(graph, h, feat_rows):
     from dgl.nn import GATConv
 
     torch.manual_seed(0)
-    layers = torch.nn.ModuleList([GATConv(5, 4, 2, allow_zero_in_degree=True), GATConv(8, 3, 1, allow_zero_in_degree=True)])
+    layers = torch.nn.ModuleList(
+        [GATConv(5, 4, 2, allow_zero_in_degree=True), GATConv(8, 3, 1, allow_zero_in_degree=True)]
+    )
     sharded = isinstance(graph, dgl_gt.ShardedGraph)
     for layer in layers:
         h = layer(graph.block, graph.pull(h)) if sharded else layer(graph, h)

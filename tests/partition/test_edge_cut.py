@@ -74,7 +74,9 @@ def test_impossible_numbers_of_parts_are_refused(awkward_graph, parts):
         edge_cut(awkward_graph(0), parts)
 
 
-@pytest.mark.parametrize(("owner", "message"), [([0] * 59, "must be 60 integers"), ([2] * 60, "part 2"), ([-1] * 60, "part -1")])
+@pytest.mark.parametrize(
+    ("owner", "message"), [([0] * 59, "must be 60 integers"), ([2] * 60, "part 2"), ([-1] * 60, "part -1")]
+)
 def test_bad_owners_are_refused(awkward_graph, owner, message):
     with pytest.raises(InputError, match=message):
         edge_cut(awkward_graph(0), 2, owner=np.array(owner))
@@ -96,12 +98,16 @@ def test_the_child_dies_with_its_parent(tmp_path):
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=os.getcwd())
     assert parent.stdout.readline()
-    children = subprocess.run(["ps", "--ppid", str(parent.pid), "-o", "pid="], capture_output=True, text=True).stdout.split()
+    children = subprocess.run(
+        ["ps", "--ppid", str(parent.pid), "-o", "pid="], capture_output=True, text=True
+    ).stdout.split()
     assert children
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     for _ in range(100):
-        alive = subprocess.run(["ps", "-o", "stat=", "-p", ",".join(children)], capture_output=True, text=True).stdout.split()
+        alive = subprocess.run(
+            ["ps", "-o", "stat=", "-p", ",".join(children)], capture_output=True, text=True
+        ).stdout.split()
         if all(stat.startswith("Z") for stat in alive):
             return
         time.sleep(0.05)

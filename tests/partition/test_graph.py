@@ -62,10 +62,22 @@ MASKS = {
         (dict(src=[0], dst=[1], node_data={"feat": np.array([[1.0], [np.nan]])}), "NaN or infinite value at row 1"),
         (dict(src=[0], dst=[1], node_data={"feat": np.array(["a", "b"])}), "dtype"),
         (dict(src=[0], dst=[1], edge_data={"weight": np.array([np.inf])}), "edge data 'weight'"),
-        (dict(src=[0], dst=[1], num_nodes=3, node_data={**MASKS, "val_mask": MASKS["train_mask"]}), "overlap, first at node 0"),
-        (dict(src=[0], dst=[1], num_nodes=3, node_data={**MASKS, "val_mask": np.zeros(3, bool)}), "val_mask selects no node"),
-        (dict(src=[0], dst=[1], num_nodes=3, node_data={**MASKS, "val_mask": np.zeros((3, 2), bool) | True}), "differ in shape"),
-        (dict(src=[0], dst=[1], num_nodes=3, node_data={**MASKS, "label": np.array([-1, 0, 1])}), "training node 0 has no label"),
+        (
+            dict(src=[0], dst=[1], num_nodes=3, node_data={**MASKS, "val_mask": MASKS["train_mask"]}),
+            "overlap, first at node 0",
+        ),
+        (
+            dict(src=[0], dst=[1], num_nodes=3, node_data={**MASKS, "val_mask": np.zeros(3, bool)}),
+            "val_mask selects no node",
+        ),
+        (
+            dict(src=[0], dst=[1], num_nodes=3, node_data={**MASKS, "val_mask": np.zeros((3, 2), bool) | True}),
+            "differ in shape",
+        ),
+        (
+            dict(src=[0], dst=[1], num_nodes=3, node_data={**MASKS, "label": np.array([-1, 0, 1])}),
+            "training node 0 has no label",
+        ),
         (dict(src=[0], dst=[1], num_nodes=3, node_data={"label": np.array([0.5, 0, 1])}), "label must be integers"),
     ],
 )

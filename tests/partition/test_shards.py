@@ -17,7 +17,9 @@ def owners(graph, parts, seed=0):
 
 
 def read_part(directory, part):
-    return [load_file(directory / f"part{part}" / f"{name}.safetensors") for name in ("structure", "node_data", "edge_data")]
+    return [
+        load_file(directory / f"part{part}" / f"{name}.safetensors") for name in ("structure", "node_data", "edge_data")
+    ]
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 5])

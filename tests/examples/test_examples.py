@@ -1,0 +1,111 @@
+"""The examples do what they show: the script's two forms agree, the notebook runs and its model learns."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "from_dgl_script.py"
+NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
+TIMEOUT_S = 300
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch, tmp_path):
+    """For the processes that the examples start: this checkout, one thread, nothing written into the home directory."""
+    for key, value in {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "DGLBACKEND": "pytorch",
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+        "MPLCONFIGDIR": str(tmp_path / "matplotlib"),
+    }.items():
+        monkeypatch.setenv(key, value)
+    for key in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(key, raising=False)
+
+
+def run(*arguments) -> str:
+    done = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def documented_command(word: str) -> list[str]:
+    """The arguments of the one indented command in the script's docstring that starts with a word."""
+    (line,) = re.findall(rf"^    {word} (.*)$", ast.get_docstring(ast.parse(SCRIPT.read_text())), re.MULTILINE)
+    return [argument.strip("'") for argument in line.split()]
+
+
+def figures(printed: str, name: str) -> np.ndarray:
+    return np.array([float(figure) for figure in re.findall(rf"{name} (\S+)", printed)])
+
+
+def test_the_dgl_script_prints_the_same_losses_across_ranks(tmp_path):
+    shards = tmp_path / "shards"
+    partition_arguments = documented_command("dgl-gt")
+    assert partition_arguments[-2] == "--out"
+    run("-m", "dgl_gt", *partition_arguments[:-1], shards)
+    torchrun_arguments = documented_command("torchrun")
+    assert torchrun_arguments[:2] == ["--nproc-per-node", "2"] and torchrun_arguments[-2] == "--shards"
+    plain = run(SCRIPT)
+    # --standalone: a free port, where torchrun's default may be taken
+    torchrun = ["-m", "torch.distributed.run", "--standalone", *torchrun_arguments[:2]]
+    distributed = run(*torchrun, SCRIPT, "--shards", shards)
+    losses = figures(plain, "loss")
+    assert len(losses) == 30 and losses[-1] < 0.1 * losses[0]
+    np.testing.assert_allclose(figures(distributed, "loss"), losses, rtol=1e-4)
+    accuracy, distributed_accuracy = figures(plain, "accuracy"), figures(distributed, "accuracy")
+    assert accuracy > 0.95
+    np.testing.assert_allclose(distributed_accuracy, accuracy, atol=2e-3)  # at most one of 500 test nodes
+
+
+def test_every_line_that_differs_in_the_distributed_form_is_marked():
+    text = SCRIPT.read_text()
+    functions = {node.name: node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
+
+    def body(name: str) -> list[str]:
+        return text.splitlines()[functions[name].body[0].lineno - 1 : functions[name].end_lineno]
+
+    plain, distributed = body("train_plain"), body("train_distributed")
+    assert len(plain) > 10 and len(distributed) > 10
+    for line in distributed:
+        assert (line not in plain) == ("# <- " in line), line
+
+
+def test_the_notebook_runs_and_its_model_beats_the_features(tmp_path):
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    results = "accuracy, feature_accuracy, run['metric']['test'], foretold, run['exchanged_bytes_per_epoch']"
+    notebook.cells.append(nbformat.v4.new_code_cell(f"print(json.dumps([float(x) for x in ({results})]))"))
+    NotebookClient(notebook, timeout=TIMEOUT_S, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    accuracy, feature_accuracy, reported, foretold, counted = json.loads(notebook.cells[-1].outputs[0].text)
+    assert feature_accuracy < 0.45
+    assert accuracy > 0.85
+    assert accuracy == pytest.approx(reported, abs=2e-3)
+    assert counted == foretold
+
+
+def test_the_notebook_is_committed_with_outputs_of_one_clean_run():
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(notebook)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert notebook.metadata.kernelspec.name == "python3"
+    figures_shown = 0
+    for cell in cells:
+        assert cell.outputs, f"no output under:\n{cell.source}"
+        for output in cell.outputs:
+            if output.output_type == "stream":
+                assert output.name == "stdout"
+                assert not re.search(r"(^|\s)/\w+/", output.text), "a path of the machine that ran it"
+            else:
+                figures_shown += "image/png" in output.data
+    assert figures_shown == 3

@@ -1,0 +1,140 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from partition.cli import main
+
+SAMPLE = "sample:communities?nodes=400&seed=1"
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_partition_and_inspect_agree(capsys):
+    assert main(["partition", SAMPLE, "--parts", "3", "--out", "shards", "--json"]) == 0
+    out, err = capsys.readouterr()
+    made = json.loads(out)
+    assert "METIS" in err
+    assert set(made) == {"nodes", "edges", "parts", "cut", "quality", "peak_memory_bytes", "seconds"}
+    assert set(made["quality"]) == {
+        "cut_ratio",
+        "volume",
+        "halo",
+        "replication_factor",
+        "max_copies_factor",
+        "node_balance",
+        "edge_balance",
+    }
+    assert (made["nodes"], made["parts"], made["cut"]) == (400, 3, "edge")
+    assert made["peak_memory_bytes"] > 10 << 20
+    assert main(["inspect", "shards", "--json"]) == 0
+    inspected = json.loads(capsys.readouterr().out)
+    assert all(inspected[key] == made[key] for key in ("nodes", "edges", "parts", "cut", "quality"))
+
+
+def test_the_table_names_every_figure(capsys):
+    main(["partition", SAMPLE, "--parts", "2", "--out", "shards"])
+    out = capsys.readouterr().out
+    for word in ("owned nodes", "halo nodes", "edges", "size", "cut ratio", "volume", "node balance", "edge balance"):
+        assert word in out
+
+
+@pytest.mark.parametrize("name", ["cora", "email_enron", "ogbl_ddi_train"])
+@pytest.mark.parametrize("parts", [2, 4, 7])
+def test_real_graphs(real_graph, capsys, name, parts):
+    assert main(["partition", str(real_graph(name)), "--parts", str(parts), "--out", "shards", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["parts"] == parts and 1 < made["quality"]["replication_factor"] < parts
+    assert main(["inspect", "shards"]) == 0
+
+
+def npz(**changes):
+    """A good four-node graph file, with changes."""
+    good = {
+        "edge_index": np.array([[0, 1, 2], [1, 2, 3]]),
+        "num_nodes": 4,
+        "directed": False,
+        "x": np.ones((4, 2), np.float32),
+        "y": np.array([0, 1, 0, 1]),
+        "train_mask": np.array([1, 1, 0, 0], bool),
+        "val_mask": np.array([0, 0, 1, 0], bool),
+        "test_mask": np.array([0, 0, 0, 1], bool),
+    }
+    np.savez("graph.npz", **{**good, **changes})
+    return "graph.npz"
+
+
+BAD = {
+    "missing file": (lambda: "nowhere.npz", "nowhere.npz"),
+    "unknown data set": (lambda: "dgl:corra", "corra"),
+    "unknown kind": (lambda: "graph.parquet", "graph.parquet"),
+    "not a zip": (lambda: Path("bad.npz").write_bytes(b"rubbish") and "bad.npz", "bad.npz"),
+    "id out of range": (lambda: npz(num_nodes=3), "outside 0..2"),
+    "negative id": (lambda: npz(edge_index=np.array([[0, -1], [1, 2]])), "-1"),
+    "NaN": (lambda: npz(x=np.full((4, 2), np.nan, np.float32)), "NaN"),
+    "overlapping masks": (lambda: npz(val_mask=np.array([1, 0, 0, 0], bool)), "overlap"),
+    "empty mask": (lambda: npz(test_mask=np.zeros(4, bool)), "selects no node"),
+    "unlabelled training node": (lambda: npz(y=np.array([-1, 1, 0, 1])), "no label"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_sources(capsys, case):
+    make, message = BAD[case]
+    before = make() and set(os.listdir())
+    assert main(["partition", make(), "--parts", "2", "--out", "shards"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and message in err and "Traceback" not in err
+    assert err.strip().splitlines()[-1].startswith("python -m partition: error: ")
+    assert set(os.listdir()) == before
+
+
+@pytest.mark.parametrize("parts", ["0", "-3", "401"])
+def test_impossible_numbers_of_parts(capsys, parts):
+    assert main(["partition", SAMPLE, "--parts", parts, "--out", "shards"]) == 2
+    assert "choose 1 to 400 parts" in capsys.readouterr().err
+    assert os.listdir() == []
+
+
+def test_an_existing_directory_needs_force(capsys):
+    arguments = ["partition", SAMPLE, "--parts", "2", "--out", "shards"]
+    assert main(arguments) == 0
+    assert main(arguments) == 2
+    assert "exists" in capsys.readouterr().err
+    assert main([*arguments, "--force"]) == 0
+    assert os.listdir() == ["shards"]
+
+
+def test_a_place_that_cannot_be_written_to(capsys):
+    Path("file").write_text("")
+    assert main(["partition", SAMPLE, "--parts", "2", "--out", "file/shards"]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_stopped_run_leaves_nothing_that_looks_complete(how, code):
+    source = "sample:communities?nodes=30000&seed=0"
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "partition", "partition", source, "--parts", "64", "--out", "shards"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
+    for line in process.stderr:
+        if line.startswith("reading the graph"):  # printed when METIS starts
+            break
+    time.sleep(0.3)
+    process.send_signal(how)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    left = os.listdir()
+    assert "shards" not in left
+    assert how == signal.SIGKILL or left == []
+    assert main(["partition", SAMPLE, "--parts", "2", "--out", "shards"]) == 0
+    assert os.listdir() == ["shards"], "the next run removes what a killed one left"

@@ -1,0 +1,259 @@
+"""The main job as a user runs it: partition, train over two processes, predict."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from dgl_gt.cli import main
+from partition import load_graph, partition
+
+ROOT = Path(__file__).parents[2]
+SAMPLE = "sample:communities?nodes=2000&seed=3"
+QUICK = ["--epochs", "4", "--hidden", "16", "--heads", "2", "--layers", "1"]
+
+
+def command(*arguments, prefix=("-m", "dgl_gt")):
+    return [sys.executable, *prefix, *map(str, arguments)]
+
+
+def environment():
+    clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+    return {**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        command(*arguments, **options), capture_output=True, text=True, env=environment(), timeout=300
+    )
+
+
+def refused(done, message):
+    """Exit code 2, one clear line, nothing on stdout."""
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert message in done.stderr and "Traceback" not in done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def here(capsys):
+    """A function that runs a command in this process: for what is refused before ranks start."""
+
+    def call(*arguments):
+        code = main([str(argument) for argument in arguments])
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return load_graph(SAMPLE)
+
+
+@pytest.fixture(scope="module")
+def shards(graph, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("sample") / "shards"
+    partition(graph, 2, directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def trained(shards):
+    """The JSON of a run over two ranks, and the model it wrote."""
+    model = shards.parent / "model"
+    done = run("train", shards, "--nproc", 2, "--epochs", 40, "--hidden", 32, "--heads", 4, "--out", model, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), model
+
+
+def test_train_reports_what_the_documentation_lists(trained):
+    record, model = trained
+    assert set(record) == {
+        "strategy",
+        "ranks",
+        "epochs",
+        "best_epoch",
+        "losses",
+        "metric",
+        "seconds_per_epoch",
+        "exchange_share",
+        "exchanged_bytes_per_epoch",
+        "peak_memory_bytes",
+    }
+    assert (record["strategy"], record["ranks"], record["epochs"]) == ("halo", 2, 40)
+    assert len(record["losses"]) == 40 and record["losses"][-1] < record["losses"][0] / 2
+    assert record["metric"]["name"] == "accuracy"
+    assert len(record["peak_memory_bytes"]) == 2 and 0 < record["exchange_share"] < 1
+    assert json.loads((model / "record.json").read_text()) == record
+
+
+def test_bytes_are_halo_rows_times_width_both_ways(shards, trained):
+    halo = json.loads((shards / "manifest.json").read_text())["quality"]["volume"]
+    layers, width_bytes, directions = 2, 32 * 4, 2
+    assert trained[0]["exchanged_bytes_per_epoch"] == halo * layers * width_bytes * directions
+
+
+def test_attention_beats_a_features_only_network(graph, trained):
+    """The generated graph is one where edges matter: the same test nodes, an MLP on their features alone."""
+    from sklearn.neural_network import MLPClassifier
+
+    data = graph.node_data
+    train, test = data["train_mask"] | data["val_mask"], data["test_mask"]
+    mlp = MLPClassifier((64,), random_state=0, early_stopping=True).fit(data["feat"][train], data["label"][train])
+    assert trained[0]["metric"]["test"] > mlp.score(data["feat"][test], data["label"][test]) + 0.2
+
+
+def test_predictions_are_in_the_original_order(graph, shards, trained, tmp_path):
+    record, model = trained
+    done = run("predict", shards, "--model", model, "--out", tmp_path / "p.npz", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["nodes"] == graph.num_nodes
+    with np.load(tmp_path / "p.npz") as file:
+        prediction, probability = file["prediction"], file["probability"]
+    assert prediction.shape == (graph.num_nodes,) and probability.shape == (graph.num_nodes, 10)
+    np.testing.assert_allclose(probability.sum(1), 1, atol=1e-5)
+    for split, key in (("test_mask", "test"), ("val_mask", "validation")):
+        mask = graph.node_data[split]
+        assert (prediction[mask] == graph.node_data["label"][mask]).mean() == pytest.approx(record["metric"][key])
+
+    done = run("predict", shards, "--model", model, "--out", tmp_path / "p.csv")
+    assert done.returncode == 0, done.stderr
+    table = np.genfromtxt(tmp_path / "p.csv", delimiter=",", names=True)
+    assert table["node"].tolist() == list(range(graph.num_nodes))
+    assert (table["prediction"] == prediction).all()
+
+
+def test_torchrun_gives_the_same_run(shards, tmp_path):
+    ours = run("train", shards, *QUICK, "--dropout", 0, "--json")
+    prefix = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "dgl_gt")
+    theirs = run("train", shards, *QUICK, "--dropout", 0, "--json", prefix=prefix)
+    assert ours.returncode == theirs.returncode == 0, ours.stderr + theirs.stderr
+    assert json.loads(ours.stdout)["losses"] == json.loads(theirs.stdout)["losses"]
+
+
+def test_a_config_file_and_options_over_it(shards, tmp_path):
+    (tmp_path / "config.yaml").write_text("hidden: 16\nheads: 2\nlayers: 1\nepochs: 9\n")
+    done = run("train", shards, "--config", tmp_path / "config.yaml", "--epochs", 2, "--out", tmp_path / "m", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["epochs"] == 2
+    saved = (tmp_path / "m" / "config.yaml").read_text()
+    assert "hidden: 16" in saved and "epochs: 2" in saved and "in_dim: 64" in saved
+
+
+def test_the_final_table(shards):
+    done = run("train", shards, *QUICK)
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "test accuracy",
+        "seconds per epoch",
+        "share spent exchanging",
+        "exchanged per epoch",
+        "peak memory per rank",
+    ):
+        assert words in done.stdout
+
+
+def test_bad_options_are_refused(here, shards, tmp_path):
+    (tmp_path / "typo.yaml").write_text("hiden: 16\n")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    (tmp_path / "exists").mkdir()
+    cases = [
+        (["--nproc", 3], "--nproc is 3 but"),
+        (["--heads", 5], "hidden is 16; it must be a multiple of heads (5)"),
+        (["--dropout", 1.5], "dropout is 1.5; it must be at least 0 and below 1"),
+        (["--lr", "nan"], "lr is nan"),
+        (["--metric", "f1"], "auto, accuracy, roc_auc"),
+        (["--config", tmp_path / "typo.yaml"], "unknown key 'hiden'"),
+        (["--config", tmp_path / "list.yaml"], "keys and values"),
+        (["--config", tmp_path / "none.yaml"], "cannot read"),
+        (["--out", tmp_path / "exists"], "exists"),
+        (["--port", 99999], "port 99999 cannot be used"),
+    ]
+    for options, message in cases:
+        refused(here("train", shards, *QUICK, *options), message)
+
+
+def test_errors_on_the_ranks_are_said_once(shards):
+    for options, message in (
+        (["--split", 3], "the masks hold 1 split,"),
+        (["--metric", "roc_auc"], "there are 10 classes"),
+    ):
+        stderr = refused(run("train", shards, *QUICK, *options), message)
+        assert stderr.count("error:") == 1
+
+
+def test_a_port_in_use_is_refused(here, shards):
+    with socket.socket() as taken:
+        taken.bind(("localhost", 0))
+        taken.listen()
+        refused(here("train", shards, *QUICK, "--port", taken.getsockname()[1]), "cannot be used")
+
+
+def test_damaged_shards_are_refused(graph, tmp_path):
+    partition(graph, 2, tmp_path / "shards")
+    path = tmp_path / "shards" / "part1" / "node_data.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    stderr = refused(run("train", tmp_path / "shards", *QUICK), "node_data.safetensors is damaged")
+    assert stderr.count("error:") == 1
+
+
+def test_what_training_needs_is_named(tmp_path):
+    partition(load_graph(np_graph(tmp_path)), 2, tmp_path / "shards")
+    refused(run("train", tmp_path / "shards", *QUICK), "no node data 'feat'")
+
+
+def np_graph(folder):
+    np.savez(folder / "g.npz", edge_index=np.array([[0, 1, 2], [1, 2, 3]]), num_nodes=4)
+    return folder / "g.npz"
+
+
+def test_bad_models_and_outputs_are_refused(here, shards, trained, tmp_path):
+    model = trained[1]
+    refused(here("predict", shards, "--model", tmp_path, "--out", tmp_path / "p.npz"), "holds no model")
+    refused(here("predict", shards, "--model", model, "--out", tmp_path / "p.txt"), "must end in .npz or .csv")
+    (tmp_path / "p.npz").write_text("mine")
+    refused(here("predict", shards, "--model", model, "--out", tmp_path / "p.npz"), "exists")
+    partition(load_graph("sample:communities?nodes=300&features=7"), 2, tmp_path / "narrow")
+    refused(run("predict", tmp_path / "narrow", "--model", model, "--out", tmp_path / "q.npz"), "takes 64 features")
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "config.yaml").write_bytes((model / "config.yaml").read_bytes())
+    weights = load_file(model / "model.safetensors")
+    weights.pop("output.bias")
+    save_file(weights, bad / "model.safetensors")
+    refused(here("predict", shards, "--model", bad, "--out", tmp_path / "q.npz"), "output.bias")
+    assert not (tmp_path / "q.npz").exists()
+
+
+def test_a_rank_that_dies_ends_the_run(shards):
+    process = subprocess.Popen(
+        command("train", shards, "--epochs", 100000, "--patience", 0),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    deadline = time.monotonic() + 120
+    ranks = []
+    while len(ranks) < 2 and time.monotonic() < deadline:
+        time.sleep(0.2)
+        found = subprocess.run(
+            ["ps", "--ppid", str(process.pid), "-o", "pid=,args="], capture_output=True, text=True
+        ).stdout
+        ranks = [int(line.split()[0]) for line in found.splitlines() if "dgl_gt" in line]
+    os.kill(ranks[1], signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "killed by signal 9" in err and out == ""
