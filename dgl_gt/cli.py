@@ -45,7 +45,8 @@ def _add_train(commands) -> None:
     command = commands.add_parser(
         "train",
         help="train a graph transformer on shards",
-        description="Train a graph transformer for node classification, full-graph, one rank a part. Under torchrun it joins the ranks there.",
+        description="Train a graph transformer for node classification, full-graph, one rank a part. "
+        "Under torchrun it joins the ranks there.",
     )
     _add_ranks(command)
     command.add_argument(
@@ -80,7 +81,8 @@ def _on_ranks(args, work):
         parts = read_manifest(args.directory)["parts"]
         if args.nproc not in (None, parts):
             raise InputError(
-                f"--nproc is {args.nproc} but {args.directory} has {parts} parts; use --nproc {parts} or partition again"
+                f"--nproc is {args.nproc} but {args.directory} has {parts} parts; "
+                f"use --nproc {parts} or partition again"
             )
         from .train.launch import launch
 

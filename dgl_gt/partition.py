@@ -3,8 +3,9 @@
 import partition as _package
 
 if not hasattr(_package, "DGL_GT"):
+    _home = getattr(_package, "__file__", None) or list(_package.__path__)
     raise ImportError(
-        f"the package 'partition' at {getattr(_package, '__file__', None) or list(_package.__path__)} is not dgl-gt's: another distribution "
+        f"the package 'partition' at {_home} is not dgl-gt's: another distribution "
         "or a local folder of that name hides it; uninstall or rename that one"
     )
 

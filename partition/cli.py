@@ -110,5 +110,5 @@ def _quality_table(manifest: dict) -> str:
         ("edge balance", f"{quality['edge_balance']:.3f}", "largest part's edges / mean"),
     ]
     figures = "\n".join(f"{name:<13} {value:>12}  {meaning}" for name, value, meaning in lines)
-    title = f"{manifest['source']}: {manifest['nodes']:,} nodes, {manifest['edges']:,} edges, {manifest['parts']} parts, edge cut"
-    return f"{title}\n\n{parts}\n\n{figures}"
+    counts = f"{manifest['nodes']:,} nodes, {manifest['edges']:,} edges, {manifest['parts']} parts, edge cut"
+    return f"{manifest['source']}: {counts}\n\n{parts}\n\n{figures}"

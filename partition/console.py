@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import resource
 import signal
 import sys
@@ -77,10 +78,5 @@ def table(header, rows) -> str:
 
 def size(count_bytes: float) -> str:
     """A number of bytes for people: 1.5 MiB."""
-    if count_bytes < 1024:
-        return f"{count_bytes:.0f} B"
-    for unit in ("KiB", "MiB", "GiB"):
-        count_bytes /= 1024
-        if count_bytes < 1024:
-            break
-    return f"{count_bytes:.1f} {unit}"
+    power = min(3, max(0, int(math.log2(max(count_bytes, 1)) // 10)))
+    return f"{count_bytes / 1024**power:.{1 if power else 0}f} {('B', 'KiB', 'MiB', 'GiB')[power]}"

@@ -50,7 +50,8 @@ def read_manifest(directory) -> dict:
         raise InputError(f"{path} is not a dgl-gt manifest; give a directory made by `dgl-gt partition`")
     if manifest.get("format_version") != FORMAT_VERSION:
         raise InputError(
-            f"{directory} has format version {manifest.get('format_version')}; this dgl-gt reads version {FORMAT_VERSION}: "
+            f"{directory} has format version {manifest.get('format_version')}; "
+            f"this dgl-gt reads version {FORMAT_VERSION}: "
             "partition the graph again, or use the dgl-gt that wrote it"
         )
     if text != _render(manifest):

@@ -1,7 +1,7 @@
 """METIS by pymetis, in child processes: it holds the GIL, cannot be interrupted and may crash on bad input.
 
-``python -m partition.metis JOB`` is the child. Arrays pass both ways through unnamed temporary files that it inherits, so that
-nothing stays on disk whoever is killed.
+``python -m partition.metis JOB`` is the child. Arrays pass both ways through unnamed temporary files that it inherits,
+so that nothing stays on disk whoever is killed.
 Source: Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs", 1998.
 """
 

@@ -1,4 +1,4 @@
-"""Ranks: start them on this machine through torch's elastic launcher (each runs the same command again), join, leave."""
+"""Ranks: start them here through torch's elastic launcher (each runs the same command again), join, leave."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import sys
 
 import torch
 import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from partition.errors import InputError
 
 
 def join() -> int:
-    """Join the process group that the launcher announced, nccl with a GPU for each local rank, else gloo; return the rank."""
+    """Join the group that the launcher announced, nccl with a GPU for each local rank, else gloo; return the rank."""
     local = int(os.environ.get("LOCAL_RANK", 0))
     if torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1)):
         torch.cuda.set_device(local)

@@ -32,7 +32,8 @@ def predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.n
     if feat is None or feat.dim() != 2 or feat.shape[1] != model.in_dim:
         have = "none" if feat is None else f"shape (N, {', '.join(map(str, feat.shape[1:]))})"
         raise InputError(
-            f"the model takes {model.in_dim} features a node; {sg.manifest['source']} has {have}: use the model's own shards"
+            f"the model takes {model.in_dim} features a node; {sg.manifest['source']} has {have}: "
+            "use the model's own shards"
         )
     model = model.to(sg.device).eval()
     probability = sg.gather(model(sg, feat).float().softmax(1)).cpu()

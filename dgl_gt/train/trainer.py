@@ -37,7 +37,8 @@ class Result:
     best_epoch : int
         Counted from 0.
     seconds_per_epoch : float
-        Median wall seconds of a training step (forward, backward, gradient sum, optimiser) of the slowest rank, without evaluation.
+        Median wall seconds of a training step (forward, backward, gradient sum, optimiser) of the slowest rank;
+        evaluation is not counted.
     exchange_share : float
         Share of those seconds inside the boundary exchange, waiting included, mean over ranks.
     exchanged_bytes_per_epoch : int
@@ -90,7 +91,8 @@ def node_classification(sg: ShardedGraph, split: int = 0) -> Task:
         if key not in sg.ndata:
             have = ", ".join(sg.ndata) or "nothing"
             raise InputError(
-                f"{sg.manifest['source']} has no node data {key!r}, which training needs; it has {have}: partition a source with it"
+                f"{sg.manifest['source']} has no node data {key!r}, which training needs; it has {have}: "
+                "partition a source with it"
             )
     label = sg.ndata["label"].long()
     rows, counts = {}, {}

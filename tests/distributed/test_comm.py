@@ -23,9 +23,9 @@ def exchange(rank, dtype):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_exchange_moves_rows_there_and_gradients_back(world_size, dtype):
     results = run_ranks(world_size, exchange, dtype)
-    for rank, (send, rows, received, grad) in enumerate(results):
+    for rank, (send, _, received, grad) in enumerate(results):
         expected = []
-        for peer, (peer_send, peer_rows, _, _) in enumerate(results):
+        for peer_send, peer_rows, _, _ in results:
             begin = sum(peer_send[:rank])
             expected.append(peer_rows[begin : begin + peer_send[rank]])
         assert (received == np.concatenate(expected)).all()

@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
+from partition import metis
 from partition.edge_cut import edge_cut
 from partition.errors import InputError
-from partition.graph import from_edges, symmetrised
-from partition import metis
+from partition.graph import from_edges
 
 
 def owner_of(cut):

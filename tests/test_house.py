@@ -1,0 +1,112 @@
+"""Which room may import which, and what a mere import costs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Each room, and the rooms (or single modules) of the two packages that it may import.
+MAY_IMPORT = {
+    "partition": {"partition"},
+    "dgl_gt.ops": {"dgl_gt.ops", "dgl_gt.dgl_graph"},
+    "dgl_gt.dgl_graph": {"dgl_gt.ops"},
+    "dgl_gt.comm": {"partition.errors"},
+    "dgl_gt.shard": {"partition", "dgl_gt.ops"},
+    "dgl_gt.exchange": {
+        "partition",
+        "dgl_gt.ops",
+        "dgl_gt.comm",
+        "dgl_gt.shard",
+        "dgl_gt.exchange",
+        "dgl_gt.dgl_graph",
+    },
+    "dgl_gt.nn": {"dgl_gt.exchange", "dgl_gt.nn"},
+    "dgl_gt.train": {"partition", "dgl_gt.comm", "dgl_gt.exchange", "dgl_gt.nn", "dgl_gt.train"},
+    "dgl_gt.partition": {"partition"},
+    "dgl_gt.cli": {"partition", "dgl_gt.train", "dgl_gt"},
+    "dgl_gt.__main__": {"dgl_gt.cli"},
+    "dgl_gt": set(),
+}
+
+
+def modules():
+    for package in ("partition", "dgl_gt"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            yield name, path
+
+
+def imports(name: str, path: Path) -> set[str]:
+    """Absolute names of what a module imports, inside functions too."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            home = ".".join(filter(None, [base, node.module]))
+            # "from package import module" names a module; "from module import name" does not
+            found |= {f"{home}.{a.name}" if (ROOT / home.replace(".", "/")).is_dir() else home for a in node.names}
+    return found
+
+
+def inside(module: str, room: str) -> bool:
+    return module == room or module.startswith(room + ".")
+
+
+@pytest.mark.parametrize(("name", "path"), list(modules()), ids=[name for name, _ in modules()])
+def test_arrows_point_one_way(name, path):
+    room = max((room for room in MAY_IMPORT if inside(name, room)), key=len)
+    assert room != "dgl_gt" or name == "dgl_gt", f"{name} is in no room: give it one in MAY_IMPORT"
+    for module in imports(name, path):
+        if inside(module, "partition") or inside(module, "dgl_gt"):
+            assert any(inside(module, allowed) for allowed in MAY_IMPORT[room]), f"{name} imports {module}"
+        assert not inside(module, "dgl") or name in ("dgl_gt.dgl_graph", "partition.dgl_source"), f"{name} imports dgl"
+        assert not inside(module, "torch") or name.startswith("dgl_gt"), f"{name} imports torch"
+
+
+def loaded_after(code: str) -> set[str]:
+    """Top-level modules in a fresh interpreter after running code."""
+    script = f"import sys; {code}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import dgl_gt", {"dgl", "torch", "numpy", "scipy"}),
+        ("import partition", {"dgl", "torch"}),
+        ("import partition.cli", {"dgl", "torch", "networkx", "ogb", "pandas"}),
+        ("import dgl_gt.cli", {"dgl", "torch"}),
+        ("import dgl_gt; dgl_gt.load, dgl_gt.nn.GraphTransformer, dgl_gt.sparse_attention", {"dgl"}),
+    ],
+)
+def test_imports_stay_light(code, absent):
+    assert not loaded_after(code) & absent
+
+
+def test_partitioning_needs_no_torch(tmp_path):
+    code = f"import partition; partition.partition('sample:communities?nodes=200', 2, {str(tmp_path / 'out')!r})"
+    assert not loaded_after(code) & {"torch", "dgl"}
+
+
+def test_another_package_named_partition_is_told_apart(tmp_path):
+    (tmp_path / "partition").mkdir()
+    (tmp_path / "partition" / "__init__.py").write_text("")
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import dgl_gt.partition"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1 and "is not dgl-gt's" in done.stderr
+
+
+def test_the_facade_holds_no_copies():
+    import dgl_gt.partition
+    import partition
+
+    for name in dgl_gt.partition.__all__:
+        assert getattr(dgl_gt.partition, name) is getattr(partition, name)
