@@ -39,7 +39,7 @@ class GAT(torch.nn.Module):
 
 
 class DistributedGAT(GAT):
-    """The same parameters; ``g`` is a ShardedGraph: its block holds this rank's edges, ``pull`` brings the rows it lacks.
+    """The same parameters; ``g`` is a ShardedGraph: its block has this rank's edges, ``pull`` brings the rows it lacks.
 
     ``dgl_gt.nn.GraphTransformerLayer`` does both itself: ``layer(g, h)`` takes a DGLGraph or a ShardedGraph, so a model
     made of those needs no second ``forward``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -88,6 +89,10 @@ def read_config(path=None, **overrides) -> TrainConfig:
     if unknown:
         raise InputError(f"{path}: unknown key {unknown[0]!r}; allowed are {', '.join(sorted(known))}")
     values |= {key: value for key, value in overrides.items() if value is not None}
+    for option in fields(TrainConfig):
+        if option.type == "float" and isinstance(values.get(option.name), str):
+            with suppress(ValueError):  # YAML 1.1 reads 3e-3, which has no point, as text
+                values[option.name] = float(values[option.name])
     return TrainConfig(**values)
 
 

@@ -142,12 +142,12 @@ def test_torchrun_gives_the_same_run(shards, tmp_path):
 
 
 def test_a_config_file_and_options_over_it(shards, tmp_path):
-    (tmp_path / "config.yaml").write_text("hidden: 16\nheads: 2\nlayers: 1\nepochs: 9\n")
+    (tmp_path / "config.yaml").write_text("hidden: 16\nheads: 2\nlayers: 1\nepochs: 9\nlr: 1e-3\n")
     done = run("train", shards, "--config", tmp_path / "config.yaml", "--epochs", 2, "--out", tmp_path / "m", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["epochs"] == 2
     saved = (tmp_path / "m" / "config.yaml").read_text()
-    assert "hidden: 16" in saved and "epochs: 2" in saved and "in_dim: 64" in saved
+    assert "hidden: 16" in saved and "lr: 0.001" in saved and "epochs: 2" in saved and "in_dim: 64" in saved
 
 
 def test_the_final_table(shards):
