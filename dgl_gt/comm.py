@@ -73,12 +73,14 @@ class Comm:
         return received
 
     def all_reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
-        """Sum or maximum over ranks, in place; not differentiable and not counted."""
+        """Sum (``op="sum"``) or maximum (``op="max"``) over ranks, as a new tensor; not differentiable and not counted."""
+        operations = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+        if op not in operations:
+            raise ValueError(f"op is {op!r}; allowed: {', '.join(operations)}")
+        total = values.detach().to(self.device, copy=True)
         if self.world_size > 1:
-            moved = values.to(self.device)
-            dist.all_reduce(moved, {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}[op], group=self._group)
-            values.copy_(moved)
-        return values
+            dist.all_reduce(total, operations[op], group=self._group)
+        return total.to(values.device)
 
     def sum_gradients(self, parameters) -> None:
         """Sum parameter gradients over ranks in one flat all-reduce a dtype.

@@ -49,6 +49,13 @@ class Shard:
     part: int
     manifest: dict
 
+    def check_rows(self, x: torch.Tensor) -> None:
+        """Raise ``ValueError`` unless ``x`` has one row for each owned node."""
+        if len(x) != self.num_owned:
+            raise ValueError(
+                f"got {len(x)} rows, but this rank owns {self.num_owned}: pass one row for each owned node, as in sg.ndata"
+            )
+
     def to(self, device) -> Shard:
         """This shard with its tensors on a device."""
         return replace(

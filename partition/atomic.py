@@ -59,7 +59,7 @@ def check_target(out, *, marker: str, force: bool) -> Path:
     """The absolute path of ``out``, if :func:`new_directory` may make or replace it; else :class:`InputError`."""
     out = Path(out).absolute()
     if out.exists() and not force:
-        raise InputError(f"{out} exists; choose another directory or pass --force to replace it")
+        raise InputError(f"{out} exists; choose another directory, or replace it with --force (in Python force=True)")
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; choose a directory")
     if force and out.is_dir() and any(out.iterdir()) and not (out / marker).is_file():

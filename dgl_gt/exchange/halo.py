@@ -35,9 +35,6 @@ class Halo:
 
 def pull(shard: Shard, comm: Comm, x: torch.Tensor) -> torch.Tensor:
     """Owned rows in, held rows out: (owned, ...) -> (held, ...). Gradients of halo rows are summed at their owners."""
-    if len(x) != shard.num_owned:
-        raise ValueError(
-            f"got {len(x)} rows, but this rank owns {shard.num_owned}: pass one row for each owned node, as in sg.ndata"
-        )
+    shard.check_rows(x)
     halo = comm.exchange(x.index_select(0, shard.send_rows), shard.send_counts, shard.recv_counts)
     return torch.cat([x, halo])

@@ -44,6 +44,14 @@ class ShardedGraph:
         self.edge_ids = shard.edge_ids
         self.manifest = shard.manifest
 
+    def __repr__(self):
+        shard, whole = self._shard, self.manifest
+        return (
+            f"ShardedGraph(part {shard.part} of {whole['parts']}: {shard.num_owned} owned and "
+            f"{shard.num_held - shard.num_owned} halo of {whole['nodes']} nodes, "
+            f"{shard.csc.num_edges} of {whole['edges']} edges, strategy='halo')"
+        )
+
     @property
     def device(self) -> torch.device:
         return self.node_ids.device
@@ -68,6 +76,7 @@ class ShardedGraph:
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         """Rows of all ranks in the user's node order, (N_owned, ...) -> (N, ...), on every rank; no gradient."""
+        self._shard.check_rows(x)
         order = torch.cat(self.comm.gather_rows(self.node_ids))
         rows = torch.cat(self.comm.gather_rows(x.detach()))
         return torch.empty_like(rows).index_copy_(0, order, rows)

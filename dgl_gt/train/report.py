@@ -43,6 +43,7 @@ def record(result: Result, sg: ShardedGraph) -> dict:
         "epochs": len(result.losses),
         "best_epoch": result.best_epoch + 1,
         "losses": result.losses,
+        "validations": result.validations,
         "metric": {"name": result.metric_name, "validation": result.validation, "test": result.test},
         "seconds_per_epoch": result.seconds_per_epoch,
         "exchange_share": result.exchange_share,

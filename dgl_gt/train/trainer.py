@@ -29,8 +29,8 @@ class Result:
     ----------
     model : GraphTransformer
         With the parameters of the epoch that validated best.
-    losses : list of float
-        Training loss of each epoch.
+    losses, validations : list of float
+        Training loss and validation metric of each epoch.
     metric_name : str
     validation, test : float
         At the best epoch.
@@ -49,6 +49,7 @@ class Result:
 
     model: GraphTransformer
     losses: list[float]
+    validations: list[float]
     metric_name: str
     validation: float
     test: float
@@ -173,7 +174,7 @@ def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None) -> Result:
     torch.manual_seed(config.seed + sg.comm.rank)  # feature dropout differs from rank to rank
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
     warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, (epoch + 1) / max(config.warmup, 1)))
-    losses, seconds, exchange_s = [], [], []
+    losses, validations, seconds, exchange_s = [], [], [], []
     best = (-1.0, -1.0, -1, None)
     step_bytes = 0
     for epoch in range(config.epochs):
@@ -185,6 +186,7 @@ def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None) -> Result:
         step_bytes = sg.comm.sent_bytes - before[0]
         warmup.step()
         validation, test = evaluate(model, sg, task, metric)
+        validations.append(validation)
         if validation > best[0]:
             best = (validation, test, epoch, copy.deepcopy(model.state_dict()))
         if on_epoch:
@@ -196,6 +198,7 @@ def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None) -> Result:
     return Result(
         model,
         losses,
+        validations,
         metric,
         validation,
         test,

@@ -84,6 +84,7 @@ def test_train_reports_what_the_documentation_lists(trained):
         "epochs",
         "best_epoch",
         "losses",
+        "validations",
         "metric",
         "seconds_per_epoch",
         "exchange_share",
