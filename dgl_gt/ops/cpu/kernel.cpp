@@ -185,7 +185,8 @@ CLONES void forward_rows(const Problem& p, int64_t begin, int64_t end) {
                 }
                 totals[h] += total;
                 if (p.drop_threshold)
-                    for (int64_t lane = 0; lane < count; ++lane) weight[lane] *= keep_factor<T>(p, key, first + lane, h);
+                    for (int64_t lane = 0; lane < count; ++lane)
+                        weight[lane] *= keep_factor<T>(p, key, first + lane, h);
             }
             for (int64_t lane = 0; lane < count; ++lane) {
                 const int64_t source = indices[first + lane];
