@@ -2,12 +2,14 @@
 
     python benchmarks/partition.py [--source SOURCE ...] [--parts 4] [--runs 3] [--json]
 
-Each tool runs in a fresh process, which first loads the same graph (ours as a ``Graph``, DGL's as a ``DGLGraph`` with the same
-node data) and imports what it needs. From there on counts: the seconds of one call, writing to disk included, and the memory
-that this process and all its children hold together. Memory is the proportional set size (PSS), which counts a page that
-several processes map once; it is polled, so peaks shorter than ``--interval`` can be missed, by every tool alike. Tools take
-turns within a run, and the table shows medians over runs. Cut, halo and balances are computed by the same code from each
-tool's assignment of nodes to parts, and checked against the halo that the tool wrote. Linux only.
+Each tool runs in a fresh process, which first loads the same graph (ours as a ``Graph``, DGL's as a ``DGLGraph`` with
+the same node data) and imports what it needs. From there on counts: the seconds of one call, writing to disk
+included, and the memory that this process and all its children hold together. Memory is the proportional set size
+(PSS), which counts a page that several processes map once; it is polled, so peaks shorter than ``--interval`` can be
+missed, by every tool alike. As a look at a process's memory holds it up, a run calls each tool twice: once on the
+clock, once watched. Tools take turns within a run, and the table shows medians over runs. Cut, halo and balances are
+computed by the same code from each tool's assignment of nodes to parts, and checked against the halo that the tool
+wrote. Linux only.
 """
 
 from __future__ import annotations
@@ -134,6 +136,7 @@ TOOLS = {OURS: _Ours(), PEER: _DGL(), "DGL, balance_edges": _DGL(balance_edges=T
 def _work(connection, name: str, folder: Path, parts: int, out: Path) -> None:
     """Load, wait, cut, wait, judge: the parent reads this process's memory between the messages."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # DGL tells its progress on stdout, where --json goes
+    os.chdir(out)  # a METIS child looks for `partition` in its working directory first: not in this script's folder
     tool = TOOLS[name]
     tool.load(folder)
     gc.collect()
@@ -211,7 +214,7 @@ class _Process:
     def go_on(self) -> None:
         self._pipe.send("go on")
 
-    def says_within(self, seconds: float) -> bool:
+    def says_within(self, seconds: float | None) -> bool:
         return self._pipe.poll(seconds)
 
     def answer(self):
@@ -231,10 +234,18 @@ def measure(tool: str, folder: Path, parts: int, interval_s: float) -> dict:
     Returns
     -------
     dict
-        ``seconds`` of the call; ``cpu_seconds``, children counted; ``graph_bytes``, the memory before it, interpreter and libraries included;
-        ``peak_bytes`` over that; ``disk_bytes``; and the figures of :class:`partition.quality.Quality`.
+        ``seconds`` of the call; ``cpu_seconds``, children counted; ``graph_bytes``, the memory before it, interpreter
+        and libraries included; ``peak_bytes`` over that; ``disk_bytes``; the figures of
+        :class:`partition.quality.Quality`.
     """
-    os.sync()  # what the last run wrote shall not wait in this run's way
+    times, _, _ = _call(tool, folder, parts, None)
+    _, memory, figures = _call(tool, folder, parts, interval_s)
+    return {**times, **memory, **figures}
+
+
+def _call(tool: str, folder: Path, parts: int, interval_s: float | None) -> tuple[dict, dict, dict]:
+    """Times, memory and figures of one call in a fresh process, watched every ``interval_s`` seconds or not at all."""
+    os.sync()  # what the last call wrote shall not wait in this one's way
     with tempfile.TemporaryDirectory() as out, _Process(_work, tool, folder, parts, Path(out)) as process:
         process.answer()
         graph_bytes = peak_bytes = memory_bytes(process.pid)
@@ -243,7 +254,7 @@ def measure(tool: str, folder: Path, parts: int, interval_s: float) -> dict:
             peak_bytes = max(peak_bytes, memory_bytes(process.pid))
         times = process.answer()
         process.go_on()
-        return {**times, "graph_bytes": graph_bytes, "peak_bytes": peak_bytes - graph_bytes, **process.answer()}
+        return times, {"graph_bytes": graph_bytes, "peak_bytes": peak_bytes - graph_bytes}, process.answer()
 
 
 def compare(source: str, parts: int, runs: int, interval_s: float) -> dict:
@@ -279,7 +290,7 @@ def _report(result: dict) -> str:
         times, memory = (figures[key] / tools[PEER][key] for key in ("seconds", "peak_bytes"))
         row = [tool, f"{figures['seconds']:.2f}", f"{times:.2f}", f"{figures['cpu_seconds']:.2f}"]
         row += [f"{figures['peak_bytes'] / _MIB:,.0f}", f"{memory:.2f}"]
-        row += [f"{figures['graph_bytes'] / _MIB:,.0f}", f"{figures['cut_ratio']:.2%}", f"{figures['halo']:,}"]
+        row += [f"{figures['graph_bytes'] / _MIB:,.0f}", f"{figures['cut_ratio']:.2%}", f"{figures['halo']:,.0f}"]
         row += [
             f"{figures['node_balance']:.3f}",
             f"{figures['edge_balance']:.3f}",

@@ -2,10 +2,10 @@
 
     python benchmarks/train.py [--source SOURCE ...] [--parts 1,2,4] [--epochs 10] [--layers 3] [--hidden 128] [--json]
 
-Each row is one run of the command line in processes of its own: partition the graph, then train with as many ranks as parts
-and no early stopping. A graph without features gets random ones: they cost what real ones cost, and teach nothing, so no
-metric is shown. Seconds are the median training step of the slowest rank, evaluation left out; the speed-up is against the
-first row. Memory is each rank's whole process, interpreter and libraries included.
+Each row is one run of the command line in processes of its own: partition the graph, then train with as many ranks as
+parts and no early stopping. A graph without features gets random ones: they cost what real ones cost, and teach
+nothing, so no metric is shown. Seconds are the median training step of the slowest rank, evaluation left out; the
+speed-up is against the first row. Memory is the largest rank's whole process, interpreter and libraries included.
 """
 
 from __future__ import annotations

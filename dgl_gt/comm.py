@@ -73,7 +73,7 @@ class Comm:
         return received
 
     def all_reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
-        """Sum (``op="sum"``) or maximum (``op="max"``) over ranks, as a new tensor; not differentiable and not counted."""
+        """Sum or maximum (``op="max"``) over ranks, as a new tensor; not differentiable and not counted."""
         operations = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
         if op not in operations:
             raise ValueError(f"op is {op!r}; allowed: {', '.join(operations)}")

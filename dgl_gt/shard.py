@@ -53,7 +53,7 @@ class Shard:
         """Raise ``ValueError`` unless ``x`` has one row for each owned node."""
         if len(x) != self.num_owned:
             raise ValueError(
-                f"got {len(x)} rows, but this rank owns {self.num_owned}: pass one row for each owned node, as in sg.ndata"
+                f"got {len(x)} rows, but this rank owns {self.num_owned}: pass one for each owned node, as in sg.ndata"
             )
 
     def to(self, device) -> Shard:

@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 import time
+from contextlib import suppress
 
 from .errors import InputError
 
@@ -64,8 +65,12 @@ class Progress:
 
 def peak_memory_bytes() -> int:
     """This process's peak resident memory plus that of its largest child, an upper bound on both at once."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    with suppress(OSError, StopIteration):  # ru_maxrss would start from the peak of the process that started this one
+        with open("/proc/self/status") as status:
+            own = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+        return 1024 * (own + children)
+    return (1 if sys.platform == "darwin" else 1024) * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + children)
 
 
 def table(header, rows) -> str:

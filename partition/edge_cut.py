@@ -64,18 +64,26 @@ def edge_cut(graph: Graph, parts: int, *, seed: int = 0, owner=None, progress=No
         raise InputError(
             f"cannot split {graph.num_nodes} nodes into {parts} parts; choose 1 to {graph.num_nodes} parts"
         )
-    adjacency = symmetrised(graph)
-    if owner is None:
-        owner = metis.k_way(adjacency, parts, graph.in_degrees() + 1, seed=seed, progress=progress)
-    else:
-        owner = np.asarray(owner)
-        if owner.shape != (graph.num_nodes,) or owner.dtype.kind not in "iu":
-            raise InputError(f"owner must be {graph.num_nodes} integers, one a node, not {owner.dtype} {owner.shape}")
-        if owner.min() < 0 or owner.max() >= parts:
-            raise InputError(
-                f"owner names part {owner.min() if owner.min() < 0 else owner.max()}; parts are 0..{parts - 1}"
-            )
-    cluster = metis.clusters(adjacency, owner, parts, CLUSTER_NODES, seed=seed, progress=progress)
+    if owner is not None:
+        owner = _checked(owner, graph.num_nodes, parts)
+    undirected = symmetrised(graph)
+    with metis.shared(xadj=undirected.indptr, adjncy=undirected.indices) as adjacency:
+        del undirected
+        if owner is None and parts == 1:
+            owner = np.zeros(graph.num_nodes, np.int64)
+        elif owner is None:
+            owner = metis.k_way(adjacency, parts, graph.in_degrees() + 1, seed=seed, progress=progress)
+        cluster = metis.clusters(adjacency, owner, parts, CLUSTER_NODES, seed=seed, progress=progress)
     order = np.lexsort((cluster, owner)).astype(graph.indices.dtype)
     ptr = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=parts))]).astype(np.int64)
     return EdgeCut(order, ptr)
+
+
+def _checked(owner, num_nodes: int, parts: int) -> np.ndarray:
+    owner = np.asarray(owner)
+    if owner.shape != (num_nodes,) or owner.dtype.kind not in "iu":
+        raise InputError(f"owner must be {num_nodes} integers, one a node, not {owner.dtype} {owner.shape}")
+    if owner.min() < 0 or owner.max() >= parts:
+        bad = owner.min() if owner.min() < 0 else owner.max()
+        raise InputError(f"owner names part {bad}; parts are 0..{parts - 1}")
+    return owner

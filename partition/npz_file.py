@@ -68,6 +68,8 @@ def _arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
                 if key in keys or key.startswith(_EDGE_DATA) and "edge_index" in keys:
                     with archive.open(member) as packed:
                         arrays[key] = np.lib.format.read_array(packed, allow_pickle=False)
+    except InputError:  # from `reading`; it is a ValueError, too
+        raise
     # ValueError: not an array, or one of Python objects; zipfile raises the others for strange archives
     except (zipfile.BadZipFile, ValueError, RuntimeError, NotImplementedError) as error:
         raise InputError(

@@ -14,6 +14,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from partition import child
 from partition.errors import InputError
 
 
@@ -46,6 +47,7 @@ def launch(arguments: list[str], ranks: int, port: int = 0) -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(
         logging.CRITICAL
     )  # the rank itself has said what went wrong
+    os.environ.update(child.environment())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
     config = LaunchConfig(
         min_nodes=1,

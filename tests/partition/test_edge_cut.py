@@ -94,7 +94,9 @@ def test_the_child_dies_with_its_parent(tmp_path):
         "from partition import metis\n"
         "a = sp.random_array((300000, 300000), density=2e-5, rng=0, dtype='f4').tocsr(); a = (a + a.T).tocsr()\n"
         "a.setdiag(0); a.eliminate_zeros()\n"
-        "metis.k_way(a, 64, np.ones(300000, int), progress=lambda *_: print('running', flush=True))\n"
+        "show = lambda *_: print('running', flush=True)\n"
+        "with metis.shared(xadj=a.indptr, adjncy=a.indices) as graph:\n"
+        "    metis.k_way(graph, 64, np.ones(300000, int), progress=show)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=os.getcwd())
     assert parent.stdout.readline()
@@ -112,3 +114,16 @@ def test_the_child_dies_with_its_parent(tmp_path):
             return
         time.sleep(0.05)
     pytest.fail("METIS outlived its parent")
+
+
+def test_a_module_of_the_users_does_not_hide_ours(tmp_path, monkeypatch, awkward_graph):
+    (tmp_path / "partition.py").write_text("raise SystemExit('the wrong module')")
+    monkeypatch.chdir(tmp_path)
+    assert edge_cut(awkward_graph(0), 2).parts == 2
+
+
+@pytest.mark.parametrize("edges", [1, 3, 40])
+def test_clusters_of_nearly_empty_graphs(edges):
+    """Thousands of isolated nodes and a star: METIS must get through its bisections."""
+    cut = edge_cut(from_edges(np.zeros(edges, int), np.arange(1, edges + 1), 5000), 2)
+    assert sorted(cut.order) == list(range(5000))
