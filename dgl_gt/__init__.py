@@ -5,6 +5,14 @@ Importing the package loads neither torch nor DGL: every public name below is re
 
 import importlib
 
+import partition as _offline
+
+if not hasattr(_offline, "DGL_GT"):
+    raise ImportError(
+        f"the package 'partition' at {getattr(_offline, '__file__', None) or list(_offline.__path__)} is not dgl-gt's: "
+        "another distribution or a local module of that name hides it; uninstall or rename that one"
+    )
+
 __version__ = "0.1.0"
 
 _ATTRIBUTES = {

@@ -9,11 +9,12 @@ from dataclasses import fields
 from pathlib import Path
 
 from partition import console
-from partition.atomic import check_target
+from partition.atomic import check_parent, check_target
 from partition.cli import add_commands
 from partition.errors import InputError
 from partition.manifest import read_manifest
 
+from . import __version__
 from .train.config import TrainConfig, read_config
 
 
@@ -23,6 +24,7 @@ def main(argv=None) -> int:
     parser = argparse.ArgumentParser(
         prog="dgl-gt", description="Full-graph, distributed training of graph transformers on large graphs."
     )
+    parser.add_argument("--version", action="version", version=f"dgl-gt {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_commands(commands)
     _add_train(commands)
@@ -131,6 +133,7 @@ def _predict(args):
         raise InputError(f"--out is {args.out}; it must end in .npz or .csv")
     if Path(args.out).exists() and not args.force:
         raise InputError(f"{args.out} exists; choose another file or pass --force to replace it")
+    check_parent(Path(args.out))
     checkpoint.load(args.model)  # refuse a bad one before ranks start
     return _on_ranks(args, lambda: _predict_rank(args))
 

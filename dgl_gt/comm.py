@@ -62,6 +62,8 @@ class Comm:
         received = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
         if self.world_size == 1:
             return received.copy_(rows)
+        if rows.is_cuda:
+            torch.cuda.synchronize()  # else the time of queued computation would count as exchange
         started = time.perf_counter()
         dist.all_to_all_single(received, rows.contiguous(), recv_counts, send_counts, group=self._group)
         if rows.is_cuda:

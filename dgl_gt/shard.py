@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
+from partition.errors import InputError
 from partition.manifest import read_manifest, verify
 
 from .ops.csc import CSC
@@ -29,7 +30,7 @@ class Shard:
     send_rows : Tensor, int64, (sum(send_counts),)
         Owned rows that peers hold as halo, grouped by peer, in the peer's order.
     send_counts, recv_counts : list of int, (P,)
-    node_data : dict of str to Tensor, (held, ...)
+    node_data : dict of str to Tensor, (N_owned, ...)
     edge_data : dict of str to Tensor, (E, ...)
     part : int
     manifest : dict
@@ -89,13 +90,17 @@ def read_shard(directory, part: int) -> Shard:
         send_rows=structure["send_rows"],
         send_counts=structure["send_ptr"].diff().tolist(),
         recv_counts=structure["recv_ptr"].diff().tolist(),
-        node_data=_read(folder / "node_data.safetensors"),
+        node_data=_read(folder / "node_data.safetensors", rows=num_owned),
         edge_data=_read(folder / "edge_data.safetensors"),
         part=part,
         manifest=manifest,
     )
 
 
-def _read(path: Path) -> dict[str, torch.Tensor]:
-    with safe_open(path, framework="pt") as file:
-        return {key: file.get_tensor(key) for key in file.keys()}
+def _read(path: Path, rows: int | None = None) -> dict[str, torch.Tensor]:
+    """The tensors of a file, or the first rows of each."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_slice(key)[:rows] for key in file.keys()}
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error

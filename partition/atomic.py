@@ -64,7 +64,15 @@ def check_target(out, *, marker: str, force: bool) -> Path:
         raise InputError(f"{out} is a file; choose a directory")
     if force and out.is_dir() and any(out.iterdir()) and not (out / marker).is_file():
         raise InputError(f"{out} has no {marker}, so --force will not replace it; choose another directory")
+    check_parent(out)
     return out
+
+
+def check_parent(out: Path) -> None:
+    """Raise :class:`InputError` where ``out``'s nearest existing parent is not a directory that can be written to."""
+    parent = next(parent for parent in out.absolute().parents if parent.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {out}: {parent} is not a writable directory; choose another place")
 
 
 def _remove_leftovers(out: Path) -> None:

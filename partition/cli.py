@@ -7,6 +7,7 @@ import time
 
 from . import console
 from .manifest import read_manifest, verify
+from .memory import peak_memory_bytes
 from .pipeline import partition
 
 
@@ -67,7 +68,7 @@ def _partition(args) -> tuple[dict, str]:
         )
     finally:
         progress.close()
-    result = _figures(manifest, started)
+    result = _figures(manifest, started, progress.children_bytes)
     text = f"{_quality_table(manifest)}\n\nwrote {args.out} in {result['seconds']:.1f} s, peak memory {_peak(result)}"
     return result, text
 
@@ -83,11 +84,11 @@ def _peak(result: dict) -> str:
     return console.size(result["peak_memory_bytes"])
 
 
-def _figures(manifest: dict, started: float) -> dict:
+def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:
     """The documented JSON keys."""
     return {
         **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "quality")},
-        "peak_memory_bytes": console.peak_memory_bytes(),
+        "peak_memory_bytes": peak_memory_bytes() + children_bytes,
         "seconds": time.monotonic() - started,
     }
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import resource
+import os
 import signal
 import sys
 import time
-from contextlib import suppress
 
 from .errors import InputError
 
@@ -26,7 +25,7 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
         if isinstance(outcome, int):
             return outcome
         result, text = outcome
-        print(json.dumps(result) if args.json else text)
+        print(json.dumps(result) if args.json else text, flush=True)
         return 0
     except InputError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
@@ -34,6 +33,9 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
     except MemoryError as error:
         print(f"{parser.prog}: out of memory{f': {error}' if str(error) else ''}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever read our output has stopped, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print(f"{parser.prog}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
@@ -42,12 +44,20 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
 
 
 class Progress:
-    """One line on stderr a stage: counting up on a terminal, printed when the stage ends elsewhere."""
+    """One line on stderr a stage: counting up on a terminal, printed when the stage ends elsewhere.
+
+    Attributes
+    ----------
+    children_bytes : int
+        Peak resident memory of child processes that ran at the same time, as the stages reported it.
+    """
 
     def __init__(self):
+        self.children_bytes = 0
         self._stage, self._since = None, 0.0
 
-    def __call__(self, stage: str, _seconds: float = 0.0) -> None:
+    def __call__(self, stage: str, children_bytes: int = 0) -> None:
+        self.children_bytes = max(self.children_bytes, children_bytes)
         if stage != self._stage:
             self.close()
             self._stage, self._since = stage, time.monotonic()
@@ -61,16 +71,6 @@ class Progress:
         if self._stage:
             print(("\r" if sys.stderr.isatty() else "") + self._line(), file=sys.stderr)
         self._stage = None
-
-
-def peak_memory_bytes() -> int:
-    """This process's peak resident memory plus that of its largest child, an upper bound on both at once."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    with suppress(OSError, StopIteration):  # ru_maxrss would start from the peak of the process that started this one
-        with open("/proc/self/status") as status:
-            own = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-        return 1024 * (own + children)
-    return (1 if sys.platform == "darwin" else 1024) * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + children)
 
 
 def table(header, rows) -> str:

@@ -49,7 +49,8 @@ def read_dgl_file(path: Path) -> RawGraph:
         pass
     dgl = need("dgl", str(path), _INSTALL)
     try:
-        graphs, _ = dgl.load_graphs(str(path))
+        with contextlib.redirect_stdout(sys.stderr):
+            graphs, _ = dgl.load_graphs(str(path))
     except (dgl.DGLError, RuntimeError, MemoryError) as error:
         raise InputError(f"{path} is not a file of dgl.save_graphs, or is damaged; save the graph again") from error
     return from_dgl(_only(graphs, str(path)), path.name)

@@ -53,7 +53,7 @@ def edge_cut(graph: Graph, parts: int, *, seed: int = 0, owner=None, progress=No
     owner : array of integers, (N,), optional
         The part of every node, where it is already known; parts may be empty.
     progress : callable, optional
-        Called as ``progress(stage, seconds)``.
+        Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
 
     Raises
     ------
@@ -73,10 +73,21 @@ def edge_cut(graph: Graph, parts: int, *, seed: int = 0, owner=None, progress=No
             owner = np.zeros(graph.num_nodes, np.int64)
         elif owner is None:
             owner = metis.k_way(adjacency, parts, graph.in_degrees() + 1, seed=seed, progress=progress)
+            _fill_empty_parts(owner, parts)
         cluster = metis.clusters(adjacency, owner, parts, CLUSTER_NODES, seed=seed, progress=progress)
     order = np.lexsort((cluster, owner)).astype(graph.indices.dtype)
     ptr = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=parts))]).astype(np.int64)
     return EdgeCut(order, ptr)
+
+
+def _fill_empty_parts(owner: np.ndarray, parts: int) -> None:
+    """Give each part that METIS left empty, as it does on tiny graphs, a node of the largest part."""
+    counts = np.bincount(owner, minlength=parts)
+    for part in np.flatnonzero(counts == 0):
+        largest = int(counts.argmax())
+        owner[np.flatnonzero(owner == largest)[-1]] = part
+        counts[largest] -= 1
+        counts[part] = 1
 
 
 def _checked(owner, num_nodes: int, parts: int) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import io
+import os
 import urllib.parse
 import warnings
 import zlib
@@ -102,6 +103,7 @@ def first_bad_line(lines: list[tuple[int, str]], fits: Callable[[str], bool]) ->
 
 def need(module: str, purpose: str, install: str) -> ModuleType:
     """Import an optional package, or raise :class:`InputError` saying what to install."""
+    os.environ.setdefault("DGLBACKEND", "pytorch")  # unset, importing DGL prints and writes into the home directory
     try:
         return importlib.import_module(module)
     except (ImportError, OSError) as error:  # OSError: a binary of the package does not load

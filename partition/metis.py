@@ -7,7 +7,6 @@ Source: Karypis and Kumar, "A fast and high quality multilevel scheme for partit
 
 from __future__ import annotations
 
-import ctypes
 import json
 import mmap
 import os
@@ -21,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 
 from . import child
+from .memory import peak_memory_bytes
 
 _POLL_S = 0.2
 _CHUNK = 1 << 20
@@ -56,7 +56,7 @@ def k_way(adjacency: dict, parts: int, weights: np.ndarray, *, seed: int = 0, pr
     seed : int
         The same seed gives the same result.
     progress : callable, optional
-        Called as ``progress(stage, seconds)`` while METIS runs.
+        Called as ``progress(stage)`` while METIS runs and ``progress(stage, peak_memory_bytes)`` of its children at the end.
 
     Returns
     -------
@@ -64,7 +64,9 @@ def k_way(adjacency: dict, parts: int, weights: np.ndarray, *, seed: int = 0, pr
         The part of every node. METIS may leave a part empty on tiny graphs.
     """
     with shared(weights=weights) as more:
-        return _run({**adjacency, **more}, [{"parts": parts, "seed": seed}], f"METIS, {parts} parts", progress)[0]
+        return _run({**adjacency, **more}, [{"parts": parts, "seed": seed}], f"METIS, {parts} parts", progress)[
+            0
+        ].copy()
 
 
 def clusters(adjacency: dict, owner: np.ndarray, parts: int, size: int, *, seed: int = 0, progress=None) -> np.ndarray:
@@ -75,14 +77,13 @@ def clusters(adjacency: dict, owner: np.ndarray, parts: int, size: int, *, seed:
     ndarray, int64, (N,)
         The cluster of every node, counted from 0 within its part.
     """
-    workers = min(os.cpu_count() or 1, parts)
+    workers = min(len(os.sched_getaffinity(0)), parts)
     jobs = [{"cluster_size": size, "seed": seed, "only": list(range(i, parts, workers))} for i in range(workers)]
     with shared(owner=owner) as more:
         results = _run({**adjacency, **more}, jobs, "METIS, clusters inside parts", progress)
-    cluster = results[0].copy()
-    for job, result in zip(jobs[1:], results[1:]):
-        mine = np.isin(owner, job["only"])
-        cluster[mine] = result[mine]
+    cluster = np.empty(len(owner), np.int64)
+    for job, result in zip(jobs, results):
+        cluster[np.isin(owner, job["only"])] = result
     return cluster
 
 
@@ -104,6 +105,7 @@ def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarra
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
+                stdout=errors,
                 stderr=errors,
                 env=child.environment(),
                 pass_fds=list(numbers.values()),
@@ -113,7 +115,7 @@ def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarra
         while any(process.poll() is None for process, *_ in running):
             time.sleep(min(_POLL_S, 0.01 + (time.monotonic() - started) / 10))
             if progress:
-                progress(stage, time.monotonic() - started)
+                progress(stage)
         for process, _, errors in running:
             if process.returncode:
                 errors.seek(0)
@@ -121,7 +123,10 @@ def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarra
                 raise RuntimeError(
                     f"METIS ended with status {process.returncode}: {detail or 'no message (out of memory?)'}"
                 )
-        return [_read(result.fileno()) for _, result, _ in running]
+        results = [_read(result.fileno()) for _, result, _ in running]
+        if progress:
+            progress(stage, sum(int(result[-1]) for result in results))
+        return [result[:-1] for result in results]
 
 
 def _end(process: subprocess.Popen) -> None:
@@ -177,20 +182,16 @@ def _answer(arrays: dict, job: dict) -> np.ndarray:
             cluster[rows] = _part(
                 sub_xadj, sub_adjncy, count, np.ones(len(rows), np.int64), job["seed"], recursive=True
             )
-    return cluster
+    return cluster[np.isin(owner, job["only"])]
 
 
 def _child(job: dict) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if sys.platform == "linux":
-        PR_SET_PDEATHSIG = 1
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive a parent that was killed
-    if os.getppid() != job["parent"]:
-        sys.exit("its parent is gone")
+    child.die_with_parent(job["parent"])
     result = job["files"].pop("result")
     answer = _answer({key: _read(number) for key, number in job["files"].items()}, job)
     with open(result, "wb") as file:
-        file.write(np.ascontiguousarray(answer, np.int64))
+        file.write(np.append(answer, peak_memory_bytes()).astype(np.int64))
 
 
 if __name__ == "__main__":

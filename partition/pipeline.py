@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import operator
+
 from .atomic import new_directory
 from .edge_cut import edge_cut
+from .errors import InputError
 from .shards import write_shards
 from .sources import load_graph
+
+_SEEDS = 2**31 - 1  # METIS's are counted from 1
 
 
 def partition(
@@ -28,7 +33,7 @@ def partition(
     force : bool
         Replace ``out`` where it holds shards.
     progress : callable, optional
-        Called as ``progress(stage)`` or ``progress(stage, seconds)``.
+        Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
     **source_options
         Passed to :func:`partition.sources.load_graph`.
 
@@ -47,9 +52,19 @@ def partition(
     >>> from partition import partition
     >>> manifest = partition("sample:communities?nodes=1000", parts=2, out="communities-2")  # doctest: +SKIP
     """
+    parts, seed = _integer("parts", parts), _integer("seed", seed)
+    if not 0 <= seed < _SEEDS:
+        raise InputError(f"seed is {seed}; it must be at least 0 and below {_SEEDS}")
     with new_directory(out, marker="manifest.json", force=force) as folder:
         if progress:
             progress("reading the graph")
         graph = load_graph(source, seed=seed, **source_options)
         cut = edge_cut(graph, parts, seed=seed, owner=owner, progress=progress)
         return write_shards(graph, cut, folder, seed=seed, progress=progress)
+
+
+def _integer(name: str, value) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InputError(f"{name} is {value!r}; it must be an integer") from None

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "dgl_gt.partition": {"partition"},
     "dgl_gt.cli": {"partition", "dgl_gt.train", "dgl_gt"},
     "dgl_gt.__main__": {"dgl_gt.cli"},
-    "dgl_gt": set(),
+    "dgl_gt": {"partition"},
 }
 
 

@@ -38,7 +38,7 @@ class ShardedGraph:
         self._shard = shard
         self.comm = comm
         self.strategy = Halo(shard, comm)
-        self.ndata = {key: value[: shard.num_owned] for key, value in shard.node_data.items()}
+        self.ndata = shard.node_data
         self.edata = shard.edge_data
         self.node_ids = shard.node_ids[: shard.num_owned]
         self.edge_ids = shard.edge_ids

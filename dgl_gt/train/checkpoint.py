@@ -59,7 +59,7 @@ def load(directory) -> GraphTransformer:
         in_dim, classes = values.pop("in_dim"), values.pop("classes")
         model = build_model(TrainConfig(**values), in_dim, classes)
         model.load_state_dict(load_file(folder / WEIGHTS))
-    except (KeyError, TypeError, RuntimeError, SafetensorError, InputError) as error:
+    except (KeyError, TypeError, RuntimeError, SafetensorError, ValueError) as error:
         raise InputError(
             f"{folder} is damaged or from another version of dgl-gt: {' '.join(str(error).split())}"
         ) from error

@@ -54,6 +54,7 @@ class TrainConfig:
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("dropout", "attention_dropout"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
+        _require(self.seed < 2**62, "seed", self.seed, f"below {2**62}")
         _require(self.lr > 0 and math.isfinite(self.lr), "lr", self.lr, "positive")
         _require(
             self.weight_decay >= 0 and math.isfinite(self.weight_decay), "weight_decay", self.weight_decay, "0 or more"

@@ -17,9 +17,13 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from partition import child
 from partition.errors import InputError
 
+_LAUNCHER = "DGL_GT_LAUNCHER_PID"
+
 
 def join() -> int:
     """Join the group that the launcher announced, nccl with a GPU for each local rank, else gloo; return the rank."""
+    if _LAUNCHER in os.environ:
+        child.die_with_parent(int(os.environ[_LAUNCHER]))
     local = int(os.environ.get("LOCAL_RANK", 0))
     if torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1)):
         torch.cuda.set_device(local)
@@ -47,7 +51,7 @@ def launch(arguments: list[str], ranks: int, port: int = 0) -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(
         logging.CRITICAL
     )  # the rank itself has said what went wrong
-    os.environ.update(child.environment())
+    os.environ.update(child.environment(), **{_LAUNCHER: str(os.getpid())})
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
     config = LaunchConfig(
         min_nodes=1,
@@ -56,6 +60,7 @@ def launch(arguments: list[str], ranks: int, port: int = 0) -> int:
         run_id="dgl-gt",
         rdzv_backend="c10d",
         rdzv_endpoint=f"localhost:{port}",
+        local_addr="localhost",  # by default the host's own name, which need not resolve
         monitor_interval=0.1,
         max_restarts=0,
     )

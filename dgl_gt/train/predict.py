@@ -12,6 +12,7 @@ from partition.errors import InputError
 
 from ..exchange.sharded_graph import ShardedGraph
 from ..nn import GraphTransformer
+from .task import features
 
 
 @torch.no_grad()
@@ -28,11 +29,10 @@ def predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.n
     InputError
         The shards' features are not what the model takes.
     """
-    feat = sg.ndata.get("feat")
-    if feat is None or feat.dim() != 2 or feat.shape[1] != model.in_dim:
-        have = "none" if feat is None else f"shape (N, {', '.join(map(str, feat.shape[1:]))})"
+    feat = features(sg)
+    if feat.shape[1] != model.in_dim:
         raise InputError(
-            f"the model takes {model.in_dim} features a node; {sg.manifest['source']} has {have}: "
+            f"the model takes {model.in_dim} features a node; {sg.manifest['source']} has {feat.shape[1]}: "
             "use the model's own shards"
         )
     model = model.to(sg.device).eval()

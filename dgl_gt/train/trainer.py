@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import statistics
 import time
 from dataclasses import dataclass
@@ -10,15 +11,14 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from partition.console import peak_memory_bytes
 from partition.errors import InputError
+from partition.memory import peak_memory_bytes
 
 from ..exchange.sharded_graph import ShardedGraph
 from ..nn import GraphTransformer
 from .config import TrainConfig
 from .metrics import METRIC_FUNCTIONS, choose_metric
-
-SPLITS = ("train", "val", "test")
+from .task import Task, node_classification
 
 
 @dataclass
@@ -60,64 +60,13 @@ class Result:
     peak_memory_bytes: list[int]
 
 
-@dataclass(frozen=True)
-class Task:
-    """What is learnt on this rank's rows: labels, and the owned rows of each split.
-
-    Attributes
-    ----------
-    label : Tensor, int64, (N_owned,)
-    rows : dict of str to Tensor, int64
-        Owned rows of ``train``, ``val`` and ``test``; a rank may have none.
-    counts : dict of str to int
-        Rows of each split over all ranks.
-    classes : int
-    """
-
-    label: torch.Tensor
-    rows: dict[str, torch.Tensor]
-    counts: dict[str, int]
-    classes: int
-
-
-def node_classification(sg: ShardedGraph, split: int = 0) -> Task:
-    """Read labels and masks from a sharded graph; every rank calls it.
-
-    Raises
-    ------
-    InputError
-        Features, labels or masks are missing, a split that does not exist, or an evaluated row without a label.
-    """
-    for key in ("feat", "label", "train_mask", "val_mask", "test_mask"):
-        if key not in sg.ndata:
-            have = ", ".join(sg.ndata) or "nothing"
-            raise InputError(
-                f"{sg.manifest['source']} has no node data {key!r}, which training needs; it has {have}: "
-                "partition a source with it"
-            )
-    label = sg.ndata["label"].long()
-    rows, counts = {}, {}
-    for name in SPLITS:
-        mask = sg.ndata[f"{name}_mask"]
-        splits = mask.shape[1] if mask.dim() == 2 else 1
-        if split >= splits:
-            raise InputError(f"split is {split}; the masks hold {splits} split{'s'[: splits > 1]}, counted from 0")
-        mine = (mask[:, split] if mask.dim() == 2 else mask) & (label >= 0)
-        rows[name] = mine.nonzero().squeeze(1)
-        counts[name] = int(sg.comm.all_reduce(torch.tensor([len(rows[name])]))[0])
-        if not counts[name]:
-            raise InputError(f"{name}_mask of split {split} selects no labelled node; it must select some")
-    largest = label.max().reshape(1).cpu() if len(label) else torch.tensor([-1])
-    return Task(label, rows, counts, int(sg.comm.all_reduce(largest, "max")[0]) + 1)
-
-
 def train_step(model: GraphTransformer, sg: ShardedGraph, task: Task, optimizer, step: int, seed: int = 0) -> float:
     """One full-graph step; returns the loss, the mean cross-entropy over all ranks' training rows."""
     model.train()
     model.set_dropout_step(seed, step)
     optimizer.zero_grad()
     rows = task.rows["train"]
-    logits = model(sg, sg.ndata["feat"])
+    logits = model(sg, task.feat)
     loss = F.cross_entropy(logits[rows], task.label[rows], reduction="sum") / task.counts["train"]
     loss.backward()
     sg.comm.sum_gradients(model.parameters())
@@ -129,7 +78,7 @@ def train_step(model: GraphTransformer, sg: ShardedGraph, task: Task, optimizer,
 def evaluate(model: GraphTransformer, sg: ShardedGraph, task: Task, metric: str) -> tuple[float, float]:
     """Validation and test metric."""
     model.eval()
-    logits = model(sg, sg.ndata["feat"])
+    logits = model(sg, task.feat)
     return tuple(
         METRIC_FUNCTIONS[metric](logits[task.rows[name]], task.label[task.rows[name]], sg.comm)
         for name in ("val", "test")
@@ -165,12 +114,13 @@ def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None) -> Result:
     Raises
     ------
     InputError
-        See :func:`node_classification` and :func:`dgl_gt.train.metrics.choose_metric`.
+        Data that training needs are missing or unfit, see :func:`dgl_gt.train.task.node_classification`, a metric that
+        does not fit, or a loss that is no longer finite.
     """
     task = node_classification(sg, config.split)
     metric = choose_metric(config.metric, task.classes)
     torch.manual_seed(config.seed)
-    model = build_model(config, sg.ndata["feat"].shape[1], task.classes).to(sg.device)
+    model = build_model(config, task.feat.shape[1], task.classes).to(sg.device)
     torch.manual_seed(config.seed + sg.comm.rank)  # feature dropout differs from rank to rank
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
     warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, (epoch + 1) / max(config.warmup, 1)))
@@ -182,6 +132,10 @@ def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None) -> Result:
         started = time.perf_counter()
         losses.append(train_step(model, sg, task, optimizer, epoch, config.seed))
         seconds.append(time.perf_counter() - started)
+        if not math.isfinite(losses[-1]):
+            raise InputError(
+                f"the loss is {losses[-1]} in epoch {epoch + 1}; lower lr ({config.lr}) or scale the features"
+            )
         exchange_s.append(sg.comm.exchange_s - before[1])
         step_bytes = sg.comm.sent_bytes - before[0]
         warmup.step()

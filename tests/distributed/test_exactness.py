@@ -1,5 +1,7 @@
 """Whole training runs, one process against 1 to 4 ranks: gradients, losses, parameters, predictions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,8 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer
-from dgl_gt.train.trainer import node_classification, train_step
+from dgl_gt.train.task import node_classification
+from dgl_gt.train.trainer import train_step
 from partition import load_graph, partition
 
 EPOCHS = 20
@@ -54,15 +57,15 @@ def one_process(graph, dtype):
 
 def on_rank(rank, directory, dtype):
     sg = dgl_gt.load(directory)
-    sg.ndata["feat"] = sg.ndata["feat"].to(dtype)
     task = node_classification(sg)
-    model, optimizer = new_model(sg.ndata["feat"].shape[1], task.classes, dtype)
+    task = replace(task, feat=task.feat.to(dtype))
+    model, optimizer = new_model(task.feat.shape[1], task.classes, dtype)
     losses, first = [], None
     for step in range(EPOCHS):
         losses.append(train_step(model, sg, task, optimizer, step))
         first = first or gradients(model)
     with torch.no_grad():
-        return first, losses, parameters(model), sg.gather(model(sg, sg.ndata["feat"])).double().numpy()
+        return first, losses, parameters(model), sg.gather(model(sg, task.feat)).double().numpy()
 
 
 def compare(expected, results, dtype):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from partition import InputError, partition
 from partition.cli import main
 
 SAMPLE = "sample:communities?nodes=400&seed=1"
@@ -138,3 +139,43 @@ def test_a_stopped_run_leaves_nothing_that_looks_complete(how, code):
     assert how == signal.SIGKILL or left == []
     assert main(["partition", SAMPLE, "--parts", "2", "--out", "shards"]) == 0
     assert os.listdir() == ["shards"], "the next run removes what a killed one left"
+
+
+def test_stdout_is_json_even_where_libraries_print():
+    """METIS complains on stdout of a star cut into single nodes; DGL greets on a fresh home."""
+    Path("star.txt").write_text("".join(f"0 {i}\n" for i in range(1, 20)))
+    dgl = pytest.importorskip("dgl")
+    dgl.save_graphs("g.bin", [dgl.rand_graph(30, 90)])
+    env = {key: value for key, value in os.environ.items() if key != "DGLBACKEND"}
+    env |= {"PYTHONPATH": str(Path(__file__).parents[2]), "HOME": os.getcwd()}
+    for source, parts in (("star.txt", 20), ("g.bin", 2)):
+        command = [
+            sys.executable,
+            "-m",
+            "partition",
+            "partition",
+            source,
+            "--parts",
+            str(parts),
+            "--out",
+            "s",
+            "--json",
+        ]
+        done = subprocess.run([*command, "--force"], capture_output=True, text=True, env=env)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["parts"] == parts
+    assert ".dgl" not in os.listdir()
+
+
+def test_no_part_is_empty_where_there_are_nodes_enough(capsys):
+    Path("star.txt").write_text("".join(f"0 {i}\n" for i in range(1, 20)))
+    assert main(["partition", "star.txt", "--parts", "20", "--out", "shards"]) == 0
+    assert json.loads(Path("shards/manifest.json").read_text())["ptr"] == list(range(21))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [(dict(parts="2"), "parts is '2'"), (dict(parts=2, seed=2**31), "seed is")]
+)
+def test_wrong_types_from_python(arguments, message):
+    with pytest.raises(InputError, match=message):
+        partition(SAMPLE, out="shards", **arguments)

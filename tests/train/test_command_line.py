@@ -179,6 +179,7 @@ def test_bad_options_are_refused(here, shards, tmp_path):
         (["--config", tmp_path / "none.yaml"], "cannot read"),
         (["--out", tmp_path / "exists"], "exists"),
         (["--port", 99999], "port 99999 cannot be used"),
+        (["--out", tmp_path / "typo.yaml" / "model"], "is not a writable directory"),
     ]
     for options, message in cases:
         refused(here("train", shards, *QUICK, *options), message)
@@ -210,14 +211,17 @@ def test_damaged_shards_are_refused(graph, tmp_path):
     assert stderr.count("error:") == 1
 
 
-def test_what_training_needs_is_named(tmp_path):
-    partition(load_graph(np_graph(tmp_path)), 2, tmp_path / "shards")
-    refused(run("train", tmp_path / "shards", *QUICK), "no node data 'feat'")
-
-
-def np_graph(folder):
-    np.savez(folder / "g.npz", edge_index=np.array([[0, 1, 2], [1, 2, 3]]), num_nodes=4)
-    return folder / "g.npz"
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_ranks_end_with_their_launcher(shards, how):
+    process, ranks = endless(shards)
+    process.send_signal(how)
+    process.communicate(timeout=60)
+    for _ in range(100):
+        alive = subprocess.run(["ps", "-o", "stat=", "-p", ",".join(map(str, ranks))], capture_output=True, text=True)
+        if all(stat.startswith("Z") for stat in alive.stdout.split()):
+            return
+        time.sleep(0.1)
+    pytest.fail("ranks outlived their launcher")
 
 
 def test_bad_models_and_outputs_are_refused(here, shards, trained, tmp_path):
@@ -238,22 +242,22 @@ def test_bad_models_and_outputs_are_refused(here, shards, trained, tmp_path):
     assert not (tmp_path / "q.npz").exists()
 
 
-def test_a_rank_that_dies_ends_the_run(shards):
-    process = subprocess.Popen(
-        command("train", shards, "--epochs", 100000, "--patience", 0),
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
+def endless(shards):
+    """A training run that goes on, and the process ids of its ranks."""
+    arguments = command("train", shards, "--epochs", 100000, "--patience", 0)
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
     deadline = time.monotonic() + 120
     ranks = []
     while len(ranks) < 2 and time.monotonic() < deadline:
         time.sleep(0.2)
-        found = subprocess.run(
-            ["ps", "--ppid", str(process.pid), "-o", "pid=,args="], capture_output=True, text=True
-        ).stdout
-        ranks = [int(line.split()[0]) for line in found.splitlines() if "dgl_gt" in line]
+        found = subprocess.run(["ps", "--ppid", str(process.pid), "-o", "pid=,args="], capture_output=True, text=True)
+        ranks = [int(line.split()[0]) for line in found.stdout.splitlines() if "dgl_gt" in line]
+    time.sleep(3)  # into the training
+    return process, ranks
+
+
+def test_a_rank_that_dies_ends_the_run(shards):
+    process, ranks = endless(shards)
     os.kill(ranks[1], signal.SIGKILL)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1

@@ -1,0 +1,86 @@
+"""The trainer in this process, on one part."""
+
+import numpy as np
+import pytest
+
+import dgl_gt
+from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.predict import predict
+from dgl_gt.train.trainer import train
+from partition import InputError, from_edges, partition
+
+QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=3)
+
+
+@pytest.fixture
+def sharded(awkward_graph, tmp_path):
+    """A function: node data to change (None drops one) -> the awkward graph as a ShardedGraph of one part."""
+
+    def make(**changes):
+        graph = awkward_graph(0)
+        data = {key: value for key, value in {**graph.node_data, **changes}.items() if value is not None}
+        src, dst = np.empty((2, graph.num_edges), int)
+        src[graph.edge_ids], dst[graph.edge_ids] = graph.indices, graph.destinations()
+        partition(from_edges(src, dst, graph.num_nodes, data), 1, tmp_path / "shards", force=True)
+        return dgl_gt.load(tmp_path / "shards")
+
+    return make
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float16", "float64", "bool"])
+def test_features_of_any_dtype_train_as_float32(sharded, dtype):
+    feat = np.random.default_rng(0).integers(0, 2, (60, 4))
+    as_float = train(sharded(feat=feat.astype("float32")), QUICK)
+    sg = sharded(feat=feat.astype(dtype))
+    result = train(sg, QUICK)
+    assert result.losses == as_float.losses
+    assert predict(result.model, sg)[1].shape == (60, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(feat=np.ones(60, np.float32)), r"row shape \(\); it must be \(N, F\)"),
+        (dict(feat=np.ones((60, 2, 2), np.float32)), r"row shape \(2, 2\)"),
+        (dict(feat=np.ones((60, 0), np.float32)), r"row shape \(0,\)"),
+        (dict(feat=None), "no node data 'feat'"),
+        (dict(label=None), "no node data 'label'"),
+        (dict(test_mask=None), "no node data 'test_mask'"),
+        (dict(label=np.zeros(60, int)), "at least two"),
+        (dict(label=np.arange(60) * 10**8), "largest label is 5900000000"),
+    ],
+)
+def test_data_that_cannot_be_trained_on(sharded, changes, message):
+    with pytest.raises(InputError, match=message):
+        train(sharded(**changes), QUICK)
+
+
+def test_a_diverged_run_is_an_error(sharded):
+    feat = np.full((60, 2), 1e38, np.float32)
+    with pytest.raises(InputError, match="the loss is (nan|inf) in epoch 1; lower lr"):
+        train(sharded(feat=feat), QUICK)
+
+
+def test_early_stopping_keeps_the_best_epoch(sharded):
+    result = train(sharded(), TrainConfig(layers=1, hidden=8, heads=2, epochs=60, patience=5, lr=0.05))
+    assert result.best_epoch == int(np.argmax(result.validations))
+    assert len(result.losses) == len(result.validations) <= result.best_epoch + 6
+    assert result.validation == max(result.validations)
+
+
+def test_two_classes_are_judged_by_roc_auc(sharded):
+    result = train(sharded(label=np.arange(60) % 2), QUICK)
+    assert result.metric_name == "roc_auc"
+
+
+def test_roc_auc_is_the_share_of_pairs_in_order():
+    import torch
+
+    from dgl_gt.comm import Comm
+    from dgl_gt.train.metrics import roc_auc
+
+    rng = np.random.default_rng(0)
+    labels, scores = rng.integers(0, 2, 200), rng.integers(0, 9, 200) / 4  # with ties
+    pairs = [(a > b) + 0.5 * (a == b) for a in scores[labels == 1] for b in scores[labels == 0]]
+    logits = torch.from_numpy(np.stack([np.zeros(200), scores], 1))
+    assert roc_auc(logits, torch.from_numpy(labels), Comm()) == pytest.approx(np.mean(pairs))
