@@ -163,8 +163,8 @@ def _check_labels_and_masks(graph: Graph) -> None:
         return
     if label.dtype.kind not in "iu" or label.ndim != 1:
         raise InputError(
-            f"{graph.name}: label must be integers of shape (N,), -1 where unlabelled, not {label.dtype} {label.shape}; "
-            "targets of another kind pass as they are under another name"
+            f"{graph.name}: label must be integers of shape (N,), -1 where unlabelled, not {label.dtype} {label.shape}"
+            "; targets of another kind pass as they are under another name"
         )
     if "train_mask" in masks:
         train = masks["train_mask"]

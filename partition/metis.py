@@ -56,7 +56,7 @@ def k_way(adjacency: dict, parts: int, weights: np.ndarray, *, seed: int = 0, pr
     seed : int
         The same seed gives the same result.
     progress : callable, optional
-        Called as ``progress(stage)`` while METIS runs and ``progress(stage, peak_memory_bytes)`` of its children at the end.
+        Called as ``progress(stage)`` while METIS runs, and as ``progress(stage, peak_memory_bytes)`` at its end.
 
     Returns
     -------

@@ -77,8 +77,8 @@ def node_classification(sg: ShardedGraph, split: int = 0) -> Task:
     classes = int(sg.comm.all_reduce(largest, "max")[0]) + 1
     if not 2 <= classes <= sg.manifest["nodes"]:
         raise InputError(
-            f"the largest label is {classes - 1}; labels number classes from 0, and there must be at least two and at most "
-            f"as many as nodes ({sg.manifest['nodes']})"
+            f"the largest label is {classes - 1}; labels number classes from 0, and there must be "
+            f"at least two and at most as many as nodes ({sg.manifest['nodes']})"
         )
     return Task(feat, label, rows, counts, classes)
 
