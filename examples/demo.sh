@@ -2,7 +2,7 @@
 # The main job on a generated graph: partition, look, train over two processes, predict. `make demo` runs it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-step() { printf '\n$ %s\n' "$*"; "$@"; }
+step() { printf '\n$'; printf ' %q' "$@"; printf '\n'; "$@"; }
 
 step dgl-gt partition "sample:communities?nodes=20000&seed=0" --parts 2 --out .demo/shards --force
 step dgl-gt inspect .demo/shards

@@ -78,7 +78,7 @@ def table(header, rows) -> str:
     cells = [[str(cell) for cell in row] for row in [header, *rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     lines = ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:]))]) for row in cells]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+    return "\n".join([lines[0].rstrip(), "-" * len(lines[0]), *lines[1:]])
 
 
 def size(count_bytes: float) -> str:
