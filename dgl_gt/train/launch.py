@@ -48,7 +48,9 @@ def launch(arguments: list[str], ranks: int, port: int = 0) -> int:
     """
     if port:
         _check_port(port)
-    logging.getLogger("torch.distributed.elastic").setLevel(
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # the rank itself has said what went wrong
         logging.CRITICAL
     )  # the rank itself has said what went wrong
     os.environ.update(child.environment(), **{_LAUNCHER: str(os.getpid())})
