@@ -51,8 +51,6 @@ def launch(arguments: list[str], ranks: int, port: int = 0) -> int:
     for name in list(logging.root.manager.loggerDict):
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # the rank itself has said what went wrong
-        logging.CRITICAL
-    )  # the rank itself has said what went wrong
     os.environ.update(child.environment(), **{_LAUNCHER: str(os.getpid())})
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
     config = LaunchConfig(
