@@ -94,10 +94,10 @@ def _on_ranks(args, work):
     rank = join()
     try:
         outcome = work()
-    except InputError:
+    except (InputError, KeyboardInterrupt) as stopped:
         if rank == 0:
             raise
-        return 2  # rank 0 raises the same and says it
+        return 2 if isinstance(stopped, InputError) else 130  # rank 0 raises the same and says it
     leave()
     return outcome if rank == 0 else 0
 
