@@ -13,7 +13,7 @@ _HOMES = {
     "load_graph": "sources",
     "InputError": "errors",
     "EdgeCut": "edge_cut",
-    "edge_cut": "edge_cut",
+    "make_edge_cut": "edge_cut",
     "partition": "pipeline",
     "read_manifest": "manifest",
     "verify": "manifest",

@@ -38,7 +38,7 @@ class EdgeCut:
         return new
 
 
-def edge_cut(graph: Graph, parts: int, *, seed: int = 0, owner=None, progress=None) -> EdgeCut:
+def make_edge_cut(graph: Graph, parts: int, *, seed: int = 0, owner=None, progress=None) -> EdgeCut:
     """Cut a graph into parts with METIS, balanced by nodes and edges together, rows in cluster order inside parts.
 
     A node weighs one plus its in-degree, as a part's work is its in-edges and its rows.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 
 from .atomic import new_directory
-from .edge_cut import edge_cut
+from .edge_cut import make_edge_cut
 from .errors import InputError
 from .shards import write_shards
 from .sources import load_graph
@@ -59,7 +59,7 @@ def partition(
         if progress:
             progress("reading the graph")
         graph = load_graph(source, seed=seed, **source_options)
-        cut = edge_cut(graph, parts, seed=seed, owner=owner, progress=progress)
+        cut = make_edge_cut(graph, parts, seed=seed, owner=owner, progress=progress)
         return write_shards(graph, cut, folder, seed=seed, progress=progress)
 
 

@@ -110,3 +110,4 @@ def test_the_facade_holds_no_copies():
 
     for name in dgl_gt.partition.__all__:
         assert getattr(dgl_gt.partition, name) is getattr(partition, name)
+        assert callable(getattr(partition, name)), f"{name} names a module, which hides what is meant"

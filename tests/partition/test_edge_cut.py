@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from partition import metis
-from partition.edge_cut import edge_cut
+from partition.edge_cut import make_edge_cut
 from partition.errors import InputError
 from partition.graph import from_edges
 
@@ -20,10 +20,10 @@ def owner_of(cut):
 @pytest.mark.parametrize("parts", [1, 2, 3, 7])
 def test_a_cut_is_a_permutation_with_slices(awkward_graph, parts):
     graph = awkward_graph(1)
-    cut = edge_cut(graph, parts)
+    cut = make_edge_cut(graph, parts)
     assert sorted(cut.order) == list(range(graph.num_nodes))
     assert (cut.ptr[0], cut.ptr[-1], cut.parts) == (0, graph.num_nodes, parts)
-    again = edge_cut(graph, parts)
+    again = make_edge_cut(graph, parts)
     assert (again.order == cut.order).all() and (again.ptr == cut.ptr).all()
 
 
@@ -32,7 +32,7 @@ def test_metis_finds_two_communities():
     half = rng.permutation(2000) < 1000
     src, dst = rng.integers(0, 2000, (2, 40000))
     keep = (half[src] == half[dst]) | (rng.random(40000) < 0.02)
-    owner = owner_of(edge_cut(from_edges(src[keep], dst[keep], 2000), 2))
+    owner = owner_of(make_edge_cut(from_edges(src[keep], dst[keep], 2000), 2))
     agreement = (owner == half).mean()
     assert max(agreement, 1 - agreement) > 0.99
 
@@ -40,7 +40,7 @@ def test_metis_finds_two_communities():
 def test_edges_are_balanced_on_a_power_law(real_graph):
     edges = np.load(real_graph("email_enron"))["edge_index"]
     graph = from_edges(*np.concatenate([edges, edges[::-1]], axis=1))
-    owner = owner_of(edge_cut(graph, 4))
+    owner = owner_of(make_edge_cut(graph, 4))
     counts = np.bincount(owner, weights=graph.in_degrees())
     assert counts.max() / counts.mean() < 1.1
 
@@ -50,7 +50,7 @@ def test_clusters_bring_neighbours_together():
     n = 8000
     label = np.random.default_rng(0).permutation(n)
     graph = from_edges(label, np.roll(label, 1), n)
-    new = edge_cut(graph, 1).new_ids()
+    new = make_edge_cut(graph, 1).new_ids()
     near = np.abs(new[label].astype(int) - new[np.roll(label, 1)]) < 1500
     assert near.mean() > 0.95
 
@@ -58,20 +58,20 @@ def test_clusters_bring_neighbours_together():
 def test_given_owners_are_kept_and_may_leave_a_part_empty(awkward_graph):
     graph = awkward_graph(2)
     owner = np.random.default_rng(0).choice([0, 2, 3], graph.num_nodes)
-    cut = edge_cut(graph, 4, owner=owner)
+    cut = make_edge_cut(graph, 4, owner=owner)
     assert (owner_of(cut)[np.arange(graph.num_nodes)] == owner).all()
     assert cut.ptr[1] == cut.ptr[2]
 
 
 def test_a_graph_without_edges_is_dealt_out():
-    cut = edge_cut(from_edges(np.zeros(0, int), np.zeros(0, int), 10), 3)
+    cut = make_edge_cut(from_edges(np.zeros(0, int), np.zeros(0, int), 10), 3)
     assert np.diff(cut.ptr).max() <= 4 and np.diff(cut.ptr).sum() == 10
 
 
 @pytest.mark.parametrize("parts", [0, -1, 61])
 def test_impossible_numbers_of_parts_are_refused(awkward_graph, parts):
     with pytest.raises(InputError, match=f"into {parts} parts; choose 1 to 60"):
-        edge_cut(awkward_graph(0), parts)
+        make_edge_cut(awkward_graph(0), parts)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_impossible_numbers_of_parts_are_refused(awkward_graph, parts):
 )
 def test_bad_owners_are_refused(awkward_graph, owner, message):
     with pytest.raises(InputError, match=message):
-        edge_cut(awkward_graph(0), 2, owner=np.array(owner))
+        make_edge_cut(awkward_graph(0), 2, owner=np.array(owner))
 
 
 def test_a_crash_of_metis_is_an_error_not_a_crash():
@@ -119,11 +119,11 @@ def test_the_child_dies_with_its_parent(tmp_path):
 def test_a_module_of_the_users_does_not_hide_ours(tmp_path, monkeypatch, awkward_graph):
     (tmp_path / "partition.py").write_text("raise SystemExit('the wrong module')")
     monkeypatch.chdir(tmp_path)
-    assert edge_cut(awkward_graph(0), 2).parts == 2
+    assert make_edge_cut(awkward_graph(0), 2).parts == 2
 
 
 @pytest.mark.parametrize("edges", [1, 3, 40])
 def test_clusters_of_nearly_empty_graphs(edges):
     """Thousands of isolated nodes and a star: METIS must get through its bisections."""
-    cut = edge_cut(from_edges(np.zeros(edges, int), np.arange(1, edges + 1), 5000), 2)
+    cut = make_edge_cut(from_edges(np.zeros(edges, int), np.arange(1, edges + 1), 5000), 2)
     assert sorted(cut.order) == list(range(5000))
