@@ -132,14 +132,12 @@ def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None) -> Result:
         started = time.perf_counter()
         losses.append(train_step(model, sg, task, optimizer, epoch, config.seed))
         seconds.append(time.perf_counter() - started)
-        if not math.isfinite(losses[-1]):
-            raise InputError(
-                f"the loss is {losses[-1]} in epoch {epoch + 1}; lower lr ({config.lr}) or scale the features"
-            )
+        _check_finite("loss", losses[-1], epoch, config)
         exchange_s.append(sg.comm.exchange_s - before[1])
         step_bytes = sg.comm.sent_bytes - before[0]
         warmup.step()
         validation, test = evaluate(model, sg, task, metric)
+        _check_finite("validation metric", validation, epoch, config)
         validations.append(validation)
         if validation > best[0]:
             best = (validation, test, epoch, copy.deepcopy(model.state_dict()))
@@ -159,6 +157,11 @@ def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None) -> Result:
         best_epoch,
         **_measured(sg, statistics.median(seconds), exchange_s, seconds, step_bytes),
     )
+
+
+def _check_finite(name: str, value: float, epoch: int, config: TrainConfig) -> None:
+    if not math.isfinite(value):
+        raise InputError(f"the {name} is {value} in epoch {epoch + 1}; lower lr ({config.lr}) or scale the features")
 
 
 def _measured(sg: ShardedGraph, median_s: float, exchange_s, seconds, step_bytes: int) -> dict:

@@ -61,6 +61,12 @@ def test_a_diverged_run_is_an_error(sharded):
         train(sharded(feat=feat), QUICK)
 
 
+def test_a_run_that_diverges_in_its_last_step_is_an_error(sharded):
+    config = TrainConfig(layers=1, hidden=8, heads=2, epochs=1, lr=1e30, warmup=0)
+    with pytest.raises(InputError, match="the validation metric is nan in epoch 1; lower lr"):
+        train(sharded(label=np.arange(60) % 2), config)
+
+
 def test_early_stopping_keeps_the_best_epoch(sharded):
     result = train(sharded(), TrainConfig(layers=1, hidden=8, heads=2, epochs=60, patience=5, lr=0.05))
     assert result.best_epoch == int(np.argmax(result.validations))
