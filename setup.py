@@ -7,6 +7,8 @@ from setuptools.command.build_ext import build_ext
 
 OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's clang has none; the kernel then runs on one thread
 
+CPU = "dgl_gt/ops/cpu"
+
 
 class BuildKernel(build_ext):
     """Builds with OpenMP, and without it where the compiler has none; ``optional`` bears a missing compiler."""
@@ -27,16 +29,19 @@ setup(
     ext_modules=[
         Extension(
             "dgl_gt.ops.cpu._kernel",
-            sources=["dgl_gt/ops/cpu/kernel.cpp"],
+            sources=[f"{CPU}/{name}.cpp" for name in ("kernel", "portable", "avx2", "avx512")],
+            depends=[f"{CPU}/{name}.h" for name in ("problem", "vectors", "rows")],
             language="c++",
             extra_compile_args=[
-                "-O3",
+                "-O2",
                 "-std=c++17",
                 "-fvisibility=hidden",
-                # Portable flags only: the code holds a clone for each instruction set and picks one when loaded.
+                # Portable flags only: each file sets its own instruction set, and the call picks one.
+                "-ffp-contract=fast",
                 # Neither of these two changes a result; both let the compiler turn branches into vector selects.
                 "-fno-math-errno",
                 "-fno-trapping-math",
+                "-Wno-psabi",  # no vector crosses the boundary of a function that is not inlined
                 *OPENMP,
             ],
             extra_link_args=list(OPENMP),

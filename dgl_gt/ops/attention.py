@@ -13,7 +13,7 @@ from dgl_gt.ops.reference import MAX_HEADS, accumulation_dtype, reference_attent
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-def sparse_attention(graph, q, k, v, *, bias=None, scale=None, dropout_p=0.0, seed=None, return_lse=False):
+def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout_p=0.0, seed=None, return_lse=False):
     """Softmax attention of every destination node over its in-edges.
 
     For each destination i and head, over the in-edges e = (j, i):
@@ -26,11 +26,15 @@ def sparse_attention(graph, q, k, v, *, bias=None, scale=None, dropout_p=0.0, se
     ----------
     graph : dgl.DGLGraph or CSC
         A DGL graph or block with one edge type, or ``dgl_gt.csc(graph)``. Inside ``torch.compile`` pass the CSC.
-    q : torch.Tensor, (N_dst, H, D)
-        Queries, one row for each destination node. float32, float64, bfloat16 or float16; sums are held in float32
-        (float64 for float64). Any strides of rows and heads: views of one packed projection are not copied.
-    k, v : torch.Tensor, (N_src, H, D)
-        Keys and values, one row for each source node; dtype and device of `q`.
+    q : torch.Tensor, (N_dst, H, D), or (N, 3, H, D)
+        Queries, one row for each destination node; or queries, keys and values of one packed projection, with `k` and
+        `v` None. float32, float64, bfloat16 or float16; sums are held in float32 (float64 for float64). Any strides of
+        rows and heads: views are not copied.
+    k : torch.Tensor, (N_src, H, D), or (N_src, 2, H, D), optional
+        Keys, one row for each source node; or keys and values packed, with `v` None. Dtype and device of `q`.
+    v : torch.Tensor, (N_src, H, D), optional
+        Values. The gradient of a packed tensor is written in place, where autograd would copy the gradients of views
+        of it together.
     bias : torch.Tensor, (E, H), optional
         Added to the scores, in order of edge id; dtype of `q` or of the sums. ``-inf`` takes the edge out.
     scale : float, optional
@@ -65,9 +69,11 @@ def sparse_attention(graph, q, k, v, *, bias=None, scale=None, dropout_p=0.0, se
     """
     if not isinstance(graph, CSC):
         graph = csc(graph, q.device)
-    _check_tensors(graph, q, k, v, bias)
-    _check_dropout(graph, q.shape[1], dropout_p, seed)
-    scale = 1 / math.sqrt(q.shape[2]) if scale is None else float(scale)
+    q, k, v = _autocast(q, k, v)
+    _check_tensors(graph, *_unpacked(q, k, v), bias)
+    num_heads, head_dim = q.shape[-2:]
+    _check_dropout(graph, num_heads, dropout_p, seed)
+    scale = 1 / math.sqrt(head_dim) if scale is None else float(scale)
     if dropout_p == 0:
         seed = 0  # so that no compiled graph depends on a seed that is not read
     if _kernel_at_hand(q.device.type):
@@ -76,8 +82,36 @@ def sparse_attention(graph, q, k, v, *, bias=None, scale=None, dropout_p=0.0, se
             q, k, v, bias, *fields, graph.rev_dst, graph.rev_position, graph.head_offset, scale, float(dropout_p), seed
         )
     else:
-        out, lse = reference_attention(graph, q, k, v, bias, scale, float(dropout_p), seed)
+        out, lse = reference_attention(graph, *_unpacked(q, k, v), bias, scale, float(dropout_p), seed)
     return (out, lse) if return_lse else out
+
+
+def _autocast(*tensors):
+    """Cast float32 to the dtype of an active ``torch.autocast``, as torch's own attention does."""
+    device_type = tensors[0].device.type
+    if not torch.is_autocast_enabled(device_type):
+        return tensors
+    dtype = torch.get_autocast_dtype(device_type)
+    return tuple(x.to(dtype) if x is not None and x.dtype != torch.float64 else x for x in tensors)
+
+
+def _unpacked(q, k, v):
+    """Return q, k and v, each (rows, H, D), of what may be packed."""
+    if k is None and v is None:
+        if q.dim() != 4 or q.shape[1] != 3:
+            raise ValueError(
+                f"q has shape {tuple(q.shape)} and k and v are None; allowed: (N, 3, H, D), the three packed, or k and v"
+            )
+        return q.unbind(1)
+    if v is None:
+        if k.dim() != 4 or k.shape[1] != 2:
+            raise ValueError(
+                f"k has shape {tuple(k.shape)} and v is None; allowed: (N_src, 2, H, D), the two packed, or v"
+            )
+        return q, *k.unbind(1)
+    if k is None:
+        raise ValueError("k is None, but v is given; pass both, or k with both packed, (N_src, 2, H, D)")
+    return q, k, v
 
 
 def _check_tensors(graph, q, k, v, bias):
@@ -149,8 +183,8 @@ def _warn_slow(device_type):
 @torch.library.custom_op("dgl_gt::sparse_attention", mutates_args=())
 def _attention(
     q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    k: torch.Tensor | None,
+    v: torch.Tensor | None,
     bias: torch.Tensor | None,
     indptr: torch.Tensor,
     indices: torch.Tensor,
@@ -164,6 +198,7 @@ def _attention(
     dropout_p: float,
     seed: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    q, k, v = _unpacked(q, k, v)
     structure = CSC(
         indptr, indices, edge_ids, global_edge_ids, k.shape[0], head_offset, rev_indptr, rev_dst, rev_position
     )
@@ -171,7 +206,8 @@ def _attention(
 
 
 @_attention.register_fake
-def _attention_fake(q, *_):
+def _attention_fake(q, k, v, *_):
+    q, _, _ = _unpacked(q, k, v)
     return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=accumulation_dtype(q.dtype))
 
 
@@ -183,8 +219,8 @@ def _attention_backward(
     out: torch.Tensor,
     lse: torch.Tensor,
     q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    k: torch.Tensor | None,
+    v: torch.Tensor | None,
     bias: torch.Tensor | None,
     indptr: torch.Tensor,
     indices: torch.Tensor,
@@ -201,19 +237,34 @@ def _attention_backward(
     needs_kv: bool,
     needs_bias: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    needs = _needed(k, v, needs_q, needs_kv, needs_bias)
+    grads = [cpu.empty(x.shape if needed else 0, q.dtype) for x, needed in zip((q, k, v), needs)]
+    grads.append(torch.empty(bias.shape if needs_bias else 0, dtype=q.dtype if bias is None else bias.dtype))
+    packed = [grad if needed else None for grad, needed in zip(grads, needs)]
+    if k is None:
+        written = packed[0].unbind(1)
+    elif v is None and needs_kv:
+        written = packed[0], *packed[1].unbind(1)
+    else:
+        written = packed[:3]
+    q, k, v = _unpacked(q, k, v)
     structure = CSC(
         indptr, indices, edge_ids, global_edge_ids, k.shape[0], head_offset, rev_indptr, rev_dst, rev_position
     )
-    needs = (needs_q, needs_kv, needs_bias)
-    wanted = cpu.backward(structure, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, needs)
-    return tuple(q.new_empty(0) if grad is None else grad for grad in (wanted.q, wanted.k, wanted.v, wanted.bias))
+    written = (*written, packed[3])
+    cpu.backward(structure, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, written)
+    return tuple(grads)
+
+
+def _needed(k, v, needs_q, needs_kv, needs_bias):
+    """Whether each of the four gradients is a tensor of its own."""
+    return needs_q, needs_kv and k is not None, needs_kv and v is not None, needs_bias
 
 
 @_attention_backward.register_fake
 def _attention_backward_fake(grad_out, grad_lse, out, lse, q, k, v, bias, *rest):
-    needs_q, needs_kv, needs_bias = rest[-3:]
-    pairs = ((q, needs_q), (k, needs_kv), (v, needs_kv), (bias, needs_bias))
-    return tuple(tensor.new_empty(tensor.shape) if needed else q.new_empty(0) for tensor, needed in pairs)
+    pairs = zip((q, k, v, bias), _needed(k, v, *rest[-3:]))
+    return tuple(x.new_empty(x.shape) if needed else q.new_empty(0) for x, needed in pairs)
 
 
 def _save(ctx, inputs, output):
@@ -223,10 +274,9 @@ def _save(ctx, inputs, output):
 
 
 def _differentiate(ctx, grad_out, grad_lse):
-    needs_q, needs_k, needs_v, needs_bias = ctx.needs_input_grad[:4]
+    needs_q, needs_k, needs_v, needs_bias = needs = ctx.needs_input_grad[:4]
     needs_kv = needs_k or needs_v
     grads = _attention_backward(grad_out, grad_lse, *ctx.saved_tensors, *ctx.numbers, needs_q, needs_kv, needs_bias)
-    needs = (needs_q, needs_k, needs_v, needs_bias)
     others = (None,) * 11
     return *(grad if needed else None for grad, needed in zip(grads, needs)), *others
 

@@ -20,9 +20,11 @@ class Case:
     index_dtype: torch.dtype = torch.int64
     bias: bool = False
     dropout_p: float = 0.0
-    packed: bool = False
+    packed: bool = False  # q, k and v are views of one tensor
 
 
+# Rows of more edges than a thread takes at once: in-edges of node 0, out-edges of node 1.
+LARGE_HUB = [(source % 40, 0) for source in range(9001)] + [(1, row % 40) for row in range(8500)]
 HUB = [(source % 40, 0) for source in range(700)] + [(0, row) for row in range(1, 40)]
 
 CASES = [
@@ -33,6 +35,10 @@ CASES = [
     Case("isolated rows", 40, 40, 12, heads=4, width=16, bias=True),
     Case("self loops and parallel edges", 3, 3, [(0, 0), (1, 1), (0, 1), (0, 1), (0, 1), (2, 0)], bias=True),
     Case("hub", 40, 40, HUB, heads=2, width=16, index_dtype=torch.int32, bias=True, dropout_p=0.3),
+    Case("large hub", 40, 40, LARGE_HUB, heads=2, width=4, bias=True, dropout_p=0.1),
+    Case("one edge each", 30, 30, [(node, (node + 1) % 30) for node in range(30)], heads=2, width=16),
+    Case("width 8", 20, 20, 90, heads=3, width=8, bias=True, dropout_p=0.3),
+    Case("width 24", 20, 20, 90, heads=1, width=24),
     Case("many chunks", 900, 700, 5000, heads=3, width=5, dropout_p=0.5, packed=False),
     Case("packed", 25, 25, 120, heads=4, width=16, bias=True, packed=True),
     Case("packed odd width", 25, 25, 120, heads=2, width=33, index_dtype=torch.int32, dropout_p=0.2, packed=True),

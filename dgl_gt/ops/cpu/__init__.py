@@ -3,7 +3,6 @@
 import ctypes
 import functools
 import importlib.util
-import types
 
 import torch  # before the library is loaded: it brings the OpenMP runtime, and one process must hold only one
 
@@ -14,14 +13,16 @@ class _Array(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("row_stride", ctypes.c_int64), ("head_stride", ctypes.c_int64)]
 
 
-_ARRAYS = ("q", "k", "v", "bias", "out", "lse", "grad_out", "grad_lse", "delta")
+_ARRAYS = ("q", "k", "v", "bias", "out", "lse", "grad_out", "grad_lse", "stats")
 _GRADIENTS = ("grad_q", "grad_k", "grad_v", "grad_bias")
 _INDEX_ARRAYS = ("indptr", "indices", "edge_ids", "global_edge_ids", "rev_indptr", "rev_dst", "rev_position")
 _SIZES = ("num_dst", "num_src", "num_heads", "head_dim", "head_offset")
+_SETTINGS = ("storage", "bias_storage", "is_int64", "is_backward", "path", "num_threads")
+_STORAGE = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
 
 class _Problem(ctypes.Structure):
-    """Mirrors ``struct Problem`` of kernel.cpp, field by field."""
+    """Mirrors ``struct Problem`` of problem.h, field by field."""
 
     _fields_ = [
         *((name, _Array) for name in (*_ARRAYS, *_GRADIENTS)),
@@ -31,10 +32,7 @@ class _Problem(ctypes.Structure):
         ("keep_scale", ctypes.c_double),
         ("seed", ctypes.c_uint64),
         ("drop_threshold", ctypes.c_uint64),
-        ("is_double", ctypes.c_int32),
-        ("is_int64", ctypes.c_int32),
-        ("is_backward", ctypes.c_int32),
-        ("num_threads", ctypes.c_int32),
+        *((name, ctypes.c_int32) for name in _SETTINGS),
     ]
 
 
@@ -47,6 +45,9 @@ def library():
     try:
         loaded = ctypes.CDLL(spec.origin)
         loaded.dgl_gt_problem_bytes.restype = ctypes.c_int64
+        loaded.dgl_gt_best_path.restype = ctypes.c_int32
+        loaded.dgl_gt_use_huge_pages.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32]
+        loaded.dgl_gt_use_huge_pages.restype = None
         loaded.dgl_gt_run.argtypes = [ctypes.POINTER(_Problem)]
         loaded.dgl_gt_run.restype = None
         fits = loaded.dgl_gt_problem_bytes() == ctypes.sizeof(_Problem)
@@ -55,19 +56,34 @@ def library():
     return loaded if fits else None
 
 
+@functools.cache
+def best_path():
+    """Return the number of the fastest instruction set that this processor has: 0 portable, 1 AVX2, 2 AVX-512."""
+    return library().dgl_gt_best_path()
+
+
+def empty(shape, dtype):
+    """Return an uninitialised tensor for a result of the kernel, on huge pages where the system grants them."""
+    tensor = torch.empty(shape, dtype=dtype)
+    library().dgl_gt_use_huge_pages(tensor.data_ptr(), tensor.nbytes, torch.get_num_threads())
+    return tensor
+
+
 def forward(csc, q, k, v, bias, scale, dropout_p, seed):
     """Run the forward kernel; arguments and results as of ``reference_attention``, without gradients."""
-    dtype = accumulation_dtype(q.dtype)
-    out = torch.empty(q.shape, dtype=dtype)
-    lse = torch.empty(q.shape[:2], dtype=dtype)
-    arrays = {"q": _readable(q, dtype), "k": _readable(k, dtype), "v": _readable(v, dtype), "out": out, "lse": lse}
-    if bias is not None:
-        arrays["bias"] = bias.to(dtype)
+    arrays = {
+        "q": _readable(q),
+        "k": _readable(k),
+        "v": _readable(v),
+        "bias": bias,
+        "out": empty(q.shape, q.dtype),
+        "lse": torch.empty(q.shape[:2], dtype=accumulation_dtype(q.dtype)),
+    }
     library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed))
-    return out.to(q.dtype), lse
+    return arrays["out"], arrays["lse"]
 
 
-def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, needs):
+def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads):
     """Run the backward kernels.
 
     Parameters
@@ -78,42 +94,23 @@ def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p,
     grad_lse : torch.Tensor, (N_dst, H)
     out, lse : torch.Tensor
         Results of :func:`forward`.
-    needs : (bool, bool, bool)
-        Whether the gradients of q, of k and v, and of bias are wanted; what is not wanted is not computed.
-
-    Returns
-    -------
-    types.SimpleNamespace
-        ``q, k, v, bias``: gradients in the inputs' dtypes, None where not wanted.
+    grads : tuple of torch.Tensor or None
+        Where the gradients of q, k, v and bias go, each of its input's shape and dtype, of any strides of rows and
+        heads. What is None is not computed; those of k and v are wanted together.
     """
-    dtype = accumulation_dtype(q.dtype)
-    needs_q, needs_kv, needs_bias = needs
-    wanted = types.SimpleNamespace(
-        q=torch.empty(q.shape, dtype=dtype) if needs_q else None,
-        k=torch.empty(k.shape, dtype=dtype) if needs_kv else None,
-        v=torch.empty(v.shape, dtype=dtype) if needs_kv else None,
-        bias=torch.empty(bias.shape, dtype=dtype) if needs_bias else None,
-    )
     arrays = {
-        **{name: _readable(tensor, dtype) for name, tensor in dict(q=q, k=k, v=v, out=out, grad_out=grad_out).items()},
-        **{f"grad_{name}": tensor for name, tensor in vars(wanted).items() if tensor is not None},
+        **{name: _readable(tensor) for name, tensor in dict(q=q, k=k, v=v, out=out, grad_out=grad_out).items()},
+        **dict(zip(_GRADIENTS, grads, strict=True)),
+        "bias": bias,
         "lse": lse,
         "grad_lse": grad_lse,
-        "delta": torch.empty(lse.shape, dtype=dtype),
+        "stats": torch.empty(lse.shape[0], 2, lse.shape[1], dtype=lse.dtype),
     }
-    if bias is not None:
-        arrays["bias"] = bias.to(dtype)
     library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed))
-    for name, source in dict(q=q, k=k, v=v, bias=bias).items():
-        gradient = getattr(wanted, name)
-        if gradient is not None:
-            setattr(wanted, name, gradient.to(source.dtype))
-    return wanted
 
 
-def _readable(tensor, dtype):
+def _readable(tensor):
     # The kernel walks any row and head strides, but only neighbouring elements within a head.
-    tensor = tensor.to(dtype)
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
@@ -128,13 +125,16 @@ def _problem(csc, arrays, scale, dropout_p, seed):
         keep_scale=1 / (1 - dropout_p),
         seed=seed,
         drop_threshold=dropout_threshold(dropout_p),
-        is_double=arrays["q"].dtype == torch.float64,
+        storage=_STORAGE[arrays["q"].dtype],
+        bias_storage=_STORAGE[arrays["q"].dtype if arrays["bias"] is None else arrays["bias"].dtype],
         is_int64=csc.indices.dtype == torch.int64,
         is_backward="grad_out" in arrays,
+        path=best_path(),
         num_threads=torch.get_num_threads(),
     )
     for name, tensor in arrays.items():
-        setattr(problem, name, _Array(tensor.data_ptr(), tensor.stride(0), tensor.stride(1)))
+        if tensor is not None:
+            setattr(problem, name, _Array(tensor.data_ptr(), tensor.stride(0), tensor.stride(1)))
     for name in _INDEX_ARRAYS:
         tensor = getattr(csc, name)
         setattr(problem, name, None if tensor is None else tensor.data_ptr())

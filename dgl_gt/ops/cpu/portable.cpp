@@ -1,0 +1,14 @@
+// The passes for any processor.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "problem.h"
+
+namespace portable {
+constexpr int kVectorBytes = 16;
+#include "vectors.h"
+#include "rows.h"
+}  // namespace portable

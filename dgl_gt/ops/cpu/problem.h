@@ -1,0 +1,54 @@
+// What a call hands to the kernel, and what each instruction set's code hands to the driver.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__GNUC__)
+#define INLINE inline __attribute__((always_inline))
+#else
+#define INLINE inline
+#endif
+
+enum Storage : int32_t { kFloat32, kFloat64, kBFloat16, kFloat16 };  // as _STORAGE in __init__.py
+
+// A (rows, H, D) or (rows, H) array. The last dimension of the former has stride 1; strides count elements.
+struct Array {
+    void* data;
+    int64_t row_stride, head_stride;
+};
+
+// Mirrored field by field by _Problem in __init__.py. Pointers to what a call does not need are null.
+struct Problem {
+    // q, k, v, out and the gradients with a head width are of the storage type; lse, grad_lse and stats of the type of
+    // sums; bias and its gradient of either. stats (N_dst, 2, H) is scratch of the backward passes.
+    Array q, k, v, bias, out, lse, grad_out, grad_lse, stats, grad_q, grad_k, grad_v, grad_bias;
+    const int64_t* indptr;
+    const void* indices;
+    const int64_t *edge_ids, *global_edge_ids;
+    const int64_t* rev_indptr;
+    const void* rev_dst;
+    const int64_t* rev_position;
+    int64_t num_dst, num_src, num_heads, head_dim, head_offset;
+    double scale, keep_scale;
+    uint64_t seed, drop_threshold;
+    int32_t storage, bias_storage, is_int64, is_backward, path, num_threads;
+};
+
+// One pass over the rows of one side of the graph. A row's edges are summed into a state, all of them at once or, for a
+// hub, in pieces whose states are merged; a state and the scratch are buffers of the sizes given, in bytes.
+struct Pass {
+    void (*part)(const Problem&, int64_t row, int64_t begin, int64_t end, void* scratch, void* state);
+    void (*merge)(const Problem&, void* state, const void* other);
+    void (*finish)(const Problem&, int64_t row, void* state);
+    int64_t scratch_bytes, state_bytes;
+};
+
+struct Passes {
+    Pass forward, query, key_value;
+    void (*stats)(const Problem&, int64_t row);
+};
+
+// One definition for each instruction set, in the file of that name.
+namespace portable { Passes passes(const Problem&); }
+namespace avx2 { Passes passes(const Problem&); }
+namespace avx512 { Passes passes(const Problem&); }

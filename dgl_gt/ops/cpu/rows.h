@@ -1,0 +1,412 @@
+// The three passes over rows, for one storage type and head width. The file of each instruction set includes this after
+// vectors.h, inside its own namespace.
+//
+// Edges are taken kLanes at a time, and within these by fours: four dot products share one sum across lanes, and four
+// rows are added to a sum that stays in registers. kWidth floats or doubles fill a register.
+
+constexpr int kLanes = 16;
+constexpr int64_t kLineBytes = 64;
+constexpr int64_t kPrefetchEdges = 12;
+constexpr uint64_t kMaxHeads = 65536;
+
+template <typename S>
+INLINE S* at(const Array& array, int64_t row, int64_t head) {
+    return static_cast<S*>(array.data) + row * array.row_stride + head * array.head_stride;
+}
+
+INLINE int64_t index_at(const Problem& p, const void* indices, int64_t position) {
+    return p.is_int64 ? static_cast<const int64_t*>(indices)[position] : static_cast<const int32_t*>(indices)[position];
+}
+
+// The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+template <typename Bits>
+INLINE Bits mix64(Bits bits) {
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9ull;
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBull;
+    return bits ^ (bits >> 31);
+}
+
+// S: storage. W: lanes of one load of a row. CHUNKS: loads a head, or 0 for any head width.
+template <typename S, int W, int CHUNKS>
+struct Rows {
+    typedef Sum<S> T;
+    static constexpr int N = kVectorBytes / sizeof(T);
+    static constexpr T kNone = -std::numeric_limits<T>::infinity();
+
+    static INLINE int64_t dim(const Problem& p) { return CHUNKS ? W * CHUNKS : p.head_dim; }
+    static INLINE int64_t chunks(const Problem& p) { return CHUNKS ? CHUNKS : p.head_dim / W; }
+
+    // A row as T, times a factor; the heads side by side.
+    static INLINE void widen_row(const Problem& p, const Array& array, int64_t row, T factor, T* to) {
+        for (int64_t h = 0; h < p.num_heads; ++h, to += dim(p)) {
+            const S* from = at<S>(array, row, h);
+            for (int64_t c = 0; c < chunks(p); ++c) store<W>(to + c * W, load<W>(from + c * W) * factor);
+            if constexpr (CHUNKS == 0)
+                for (int64_t d = chunks(p) * W; d < dim(p); ++d) to[d] = widened(from[d]) * factor;
+        }
+    }
+
+    // The way back: x times a factor for each head into the row.
+    template <typename Factor>
+    static INLINE void narrow_row(const Problem& p, const T* x, Factor factor, const Array& array, int64_t row) {
+        for (int64_t h = 0; h < p.num_heads; ++h, x += dim(p)) {
+            S* to = at<S>(array, row, h);
+            const T times = factor(h);
+            for (int64_t c = 0; c < chunks(p); ++c) store<W>(to + c * W, load<W>(x + c * W) * times);
+            if constexpr (CHUNKS == 0)
+                for (int64_t d = chunks(p) * W; d < dim(p); ++d) narrow<S>(to + d, x[d] * times);
+        }
+    }
+
+    // Ask for a row of an array before it is needed, into the second-level cache: the first level's few outstanding
+    // misses would bound the rate of random reads.
+    static INLINE void prefetch(const Problem& p, const Array& array, int64_t row) {
+        const bool packed = array.head_stride == dim(p);
+        const int64_t bytes = (packed ? p.num_heads * dim(p) : dim(p)) * sizeof(S);
+        for (int64_t h = 0; h < (packed ? 1 : p.num_heads); ++h) {
+            const char* from = reinterpret_cast<const char*>(at<S>(array, row, h));
+            for (int64_t byte = 0; byte < bytes; byte += kLineBytes) __builtin_prefetch(from + byte, 0, 2);
+        }
+    }
+
+    // Ask for the rows of the four edges that come kPrefetchEdges later, in this row or the next.
+    static INLINE void prefetch_ahead(const Problem& p, const void* indices, int64_t slot, int64_t last, const Array& a,
+                                      const Array& b, bool with_stats) {
+        for (int64_t ahead = slot + kPrefetchEdges; ahead < slot + kPrefetchEdges + 4; ++ahead) {
+            const int64_t number = index_at(p, indices, ahead < last ? ahead : last);
+            prefetch(p, a, number);
+            prefetch(p, b, number);
+            if (with_stats) __builtin_prefetch(at<T>(p.stats, number, 0), 0, 2);
+        }
+    }
+
+    // Rows of an array for the edges of a block.
+    struct Sources {
+        const S* rows[kLanes];
+        int64_t head_stride;
+
+        INLINE Sources(const Array& array, const int64_t* numbers, int64_t count) : head_stride(array.head_stride) {
+            for (int64_t lane = 0; lane < count; ++lane) rows[lane] = at<S>(array, numbers[lane], 0);
+        }
+
+        // x . row, for four edges
+        INLINE Vec<T, 4> dot(const Problem& p, const T* x, int64_t lane, int64_t head) const {
+            const S* const* from = rows + lane;
+            const int64_t offset = head * head_stride;
+            Vec<T, W> a = {}, b = {}, c = {}, d = {};
+            for (int64_t chunk = 0; chunk < chunks(p); ++chunk) {
+                const int64_t column = offset + chunk * W;
+                const Vec<T, W> factor = load<W>(x + chunk * W);
+                a += factor * load<W>(from[0] + column);
+                b += factor * load<W>(from[1] + column);
+                c += factor * load<W>(from[2] + column);
+                d += factor * load<W>(from[3] + column);
+            }
+            Vec<T, 4> result = sums<W>(a, b, c, d);
+            if constexpr (CHUNKS == 0)
+                for (int64_t k = chunks(p) * W; k < dim(p); ++k)
+                    result += x[k] * Vec<T, 4>{widened(from[0][offset + k]), widened(from[1][offset + k]),
+                                               widened(from[2][offset + k]), widened(from[3][offset + k])};
+            return result;
+        }
+
+        // x += weight times row, for four edges
+        INLINE void add_to(const Problem& p, T* x, const T* weights, int64_t lane, int64_t head) const {
+            const S* const* from = rows + lane;
+            const int64_t offset = head * head_stride;
+            for (int64_t chunk = 0; chunk < chunks(p); ++chunk) {
+                const int64_t column = offset + chunk * W;
+                Vec<T, W> total = load<W>(x + chunk * W);
+                for (int64_t edge = 0; edge < 4; ++edge) total += weights[edge] * load<W>(from[edge] + column);
+                store<W>(x + chunk * W, total);
+            }
+            if constexpr (CHUNKS == 0)
+                for (int64_t k = chunks(p) * W; k < dim(p); ++k)
+                    for (int64_t edge = 0; edge < 4; ++edge) x[k] += weights[edge] * widened(from[edge][offset + k]);
+        }
+    };
+
+    // Up to kLanes edges: their number, rounded up to fours by repeating the last, and their rows and positions.
+    struct Block {
+        int64_t count, padded, numbers[kLanes], positions[kLanes];
+
+        INLINE Block(const Problem& p, const void* indices, const int64_t* order, int64_t first, int64_t end) {
+            count = end - first < kLanes ? end - first : kLanes;
+            padded = (count + 3) / 4 * 4;
+            for (int64_t lane = 0; lane < padded; ++lane) {
+                const int64_t slot = first + (lane < count ? lane : count - 1);
+                numbers[lane] = index_at(p, indices, slot);
+                positions[lane] = order ? order[slot] : slot;
+            }
+        }
+    };
+
+    static INLINE int64_t bias_row(const Problem& p, int64_t position) {
+        return p.edge_ids ? p.edge_ids[position] : position;
+    }
+
+    static INLINE void add_bias(const Problem& p, const Block& block, T* scores) {
+        for (int64_t lane = 0; lane < block.padded; ++lane) {
+            const int64_t row = bias_row(p, block.positions[lane]);
+            for (int64_t h = 0; h < p.num_heads; ++h)
+                scores[h * kLanes + lane] +=
+                    p.bias_storage == p.storage ? widened(*at<S>(p.bias, row, h)) : *at<T>(p.bias, row, h);
+        }
+    }
+
+    // What multiplies each weight of a head: 0 where dropout takes it, 1 / (1 - p) where not. reference.py defines the
+    // bits.
+    static INLINE void keep_factors(const Problem& p, const Block& block, int64_t head, T* factors) {
+        constexpr int M = kVectorBytes / sizeof(uint64_t);
+        typedef Vec<uint64_t, M> Bits;
+        typedef Vec<typename std::conditional<sizeof(T) == 8, int64_t, int32_t>::type, M> Mask;
+        const int64_t* ids = p.global_edge_ids ? p.global_edge_ids : p.edge_ids;
+        const uint64_t key = mix64(p.seed), column = uint64_t(p.head_offset + head) + 1;
+        uint64_t edges[kLanes] = {};
+        for (int64_t lane = 0; lane < block.padded; ++lane)
+            edges[lane] = ids ? ids[block.positions[lane]] : block.positions[lane];
+        for (int64_t lane = 0; lane < block.padded; lane += M) {
+            Bits counters;
+            std::memcpy(&counters, edges + lane, sizeof counters);
+            const Bits bits = mix64(key + (counters * kMaxHeads + column) * 0x9E3779B97F4A7C15ull) >> 40;
+            const Mask kept = __builtin_convertvector(bits >= p.drop_threshold, Mask);
+            store<M>(factors + lane, (Vec<T, M>)(kept & (Mask)(Vec<T, M>{} + T(p.keep_scale))));
+        }
+    }
+
+    // Forward. State: the sum of weighted values (H, D), and for each head N partial sums of weights and the top score.
+    static void forward(const Problem& p, int64_t row, int64_t begin, int64_t end, void* scratch, void* state) {
+        const int64_t heads = p.num_heads, last = p.indptr[p.num_dst] - 1;
+        T *q = static_cast<T*>(scratch), *weights = q + heads * dim(p);
+        T *out = static_cast<T*>(state), *totals = out + heads * dim(p), *tops = totals + heads * N;
+        widen_row(p, p.q, row, T(p.scale), q);
+        for (T* x = out; x < tops; ++x) *x = 0;
+        for (int64_t h = 0; h < heads; ++h) tops[h] = kNone;
+        for (int64_t first = begin; first < end; first += kLanes) {
+            const Block block(p, p.indices, nullptr, first, end);
+            const Sources keys(p.k, block.numbers, block.padded), values(p.v, block.numbers, block.padded);
+            for (int64_t lane = 0; lane < block.padded; lane += 4) {
+                prefetch_ahead(p, p.indices, first + lane, last, p.k, p.v, false);
+                for (int64_t h = 0; h < heads; ++h)
+                    store<4>(weights + h * kLanes + lane, keys.dot(p, q + h * dim(p), lane, h));
+            }
+            if (p.bias.data) add_bias(p, block, weights);
+            for (int64_t h = 0; h < heads; ++h) softmax_step(p, block, h, weights + h * kLanes, out, totals, tops);
+            for (int64_t lane = 0; lane < block.padded; lane += 4)
+                for (int64_t h = 0; h < heads; ++h)
+                    values.add_to(p, out + h * dim(p), weights + h * kLanes + lane, lane, h);
+        }
+    }
+
+    // One head's scores of a block become weights; what was summed before shrinks where the top score rises.
+    static INLINE void softmax_step(const Problem& p, const Block& block, int64_t head, T* weights, T* out, T* totals,
+                                    T* tops) {
+        for (int64_t lane = block.count; lane < kLanes; ++lane) weights[lane] = kNone;
+        T top = tops[head];
+        for (int64_t lane = 0; lane < kLanes; lane += N) top = largest<T, N>(load<N>(weights + lane), top);
+        const T base = top == kNone ? T(0) : top;  // where every edge so far is masked; inf - inf otherwise
+        Vec<T, N> total = load<N>(totals + head * N);
+        if (top != tops[head]) {
+            const T shrink = exponential<N>(Vec<T, N>{} + (tops[head] - base))[0];
+            total *= shrink;
+            T* x = out + head * dim(p);
+            for (int64_t c = 0; c < chunks(p); ++c) store<W>(x + c * W, load<W>(x + c * W) * shrink);
+            if constexpr (CHUNKS == 0)
+                for (int64_t d = chunks(p) * W; d < dim(p); ++d) x[d] *= shrink;
+            tops[head] = top;
+        }
+        for (int64_t lane = 0; lane < kLanes; lane += N) {
+            const Vec<T, N> weight = exponential<N>(load<N>(weights + lane) - base);
+            store<N>(weights + lane, weight);
+            total += weight;
+        }
+        store<N>(totals + head * N, total);
+        if (p.drop_threshold) {
+            T keep[kLanes];
+            keep_factors(p, block, head, keep);
+            for (int64_t lane = 0; lane < block.padded; ++lane) weights[lane] *= keep[lane];
+        }
+    }
+
+    static void merge_forward(const Problem& p, void* state, const void* other) {
+        const int64_t heads = p.num_heads;
+        T *out = static_cast<T*>(state), *totals = out + heads * dim(p), *tops = totals + heads * N;
+        const T *out_2 = static_cast<const T*>(other), *totals_2 = out_2 + heads * dim(p), *tops_2 = totals_2 + heads * N;
+        for (int64_t h = 0; h < heads; ++h) {
+            const T top = tops[h] > tops_2[h] ? tops[h] : tops_2[h], base = top == kNone ? T(0) : top;
+            const T shrink = std::exp(tops[h] - base), shrink_2 = std::exp(tops_2[h] - base);
+            for (int64_t d = h * dim(p); d < (h + 1) * dim(p); ++d) out[d] = out[d] * shrink + out_2[d] * shrink_2;
+            for (int64_t n = h * N; n < (h + 1) * N; ++n) totals[n] = totals[n] * shrink + totals_2[n] * shrink_2;
+            tops[h] = top;
+        }
+    }
+
+    static void finish_forward(const Problem& p, int64_t row, void* state) {
+        const int64_t heads = p.num_heads;
+        T *out = static_cast<T*>(state), *totals = out + heads * dim(p), *tops = totals + heads * N;
+        narrow_row(p, out, [&](int64_t h) {
+            const T total = sum<N>(load<N>(totals + h * N));
+            *at<T>(p.lse, row, h) = tops[h] == kNone && total == T(0) ? kNone : tops[h] + std::log(total);
+            return total == T(0) ? T(0) : T(1) / total;
+        }, p.out, row);
+    }
+
+    // For the backward passes, (lse, delta) of a row side by side, where delta = grad_out . out - grad_lse is what every
+    // score gradient of the row subtracts. An lse of -inf, where every edge is masked, becomes inf: exp(s - inf) is 0.
+    static void stats(const Problem& p, int64_t row) {
+        for (int64_t h = 0; h < p.num_heads; ++h) {
+            const S *gradient = at<S>(p.grad_out, row, h), *out = at<S>(p.out, row, h);
+            Vec<T, W> total = {};
+            for (int64_t c = 0; c < chunks(p); ++c) total += load<W>(gradient + c * W) * load<W>(out + c * W);
+            T delta = sum<W>(total) - *at<T>(p.grad_lse, row, h);
+            if constexpr (CHUNKS == 0)
+                for (int64_t d = chunks(p) * W; d < dim(p); ++d) delta += widened(gradient[d]) * widened(out[d]);
+            const T lse = *at<T>(p.lse, row, h);
+            at<T>(p.stats, row, 0)[h] = lse == kNone ? -lse : lse;
+            at<T>(p.stats, row, 1)[h] = delta;
+        }
+    }
+
+    // For the edges of a block, in place: from grad_out . v to the dropped weights (d out / d v), and from scores less
+    // lse to d loss / d score. Lanes that repeat the last edge get zeros.
+    static INLINE void edge_gradients(const Problem& p, const Block& block, int64_t head, const T* deltas, T* kept,
+                                      T* scores) {
+        T keep[kLanes];
+        if (p.drop_threshold) keep_factors(p, block, head, keep);
+        for (int64_t lane = 0; lane < block.padded; lane += N) {
+            const Vec<T, N> weight = exponential<N>(load<N>(scores + lane));
+            const Vec<T, N> dropped = p.drop_threshold ? weight * load<N>(keep + lane) : weight;
+            store<N>(scores + lane, dropped * load<N>(kept + lane) - weight * load<N>(deltas + lane));
+            store<N>(kept + lane, dropped);
+        }
+        for (int64_t lane = block.count; lane < block.padded; ++lane) scores[lane] = kept[lane] = 0;
+    }
+
+    // dQ and dbias. State: the sum of score gradients times keys (H, D).
+    static void query(const Problem& p, int64_t row, int64_t begin, int64_t end, void* scratch, void* state) {
+        const int64_t heads = p.num_heads, last = p.indptr[p.num_dst] - 1, columns = heads * dim(p);
+        T *q = static_cast<T*>(scratch), *grad_out = q + columns, *scores = grad_out + columns;
+        T *kept = scores + heads * kLanes, *grad_q = static_cast<T*>(state);
+        const T *lse = at<T>(p.stats, row, 0), *delta = at<T>(p.stats, row, 1);
+        widen_row(p, p.q, row, T(p.scale), q);
+        widen_row(p, p.grad_out, row, T(1), grad_out);
+        for (int64_t d = 0; d < columns; ++d) grad_q[d] = 0;
+        for (int64_t first = begin; first < end; first += kLanes) {
+            const Block block(p, p.indices, nullptr, first, end);
+            const Sources keys(p.k, block.numbers, block.padded), values(p.v, block.numbers, block.padded);
+            for (int64_t lane = 0; lane < block.padded; lane += 4) {
+                prefetch_ahead(p, p.indices, first + lane, last, p.k, p.v, false);
+                for (int64_t h = 0; h < heads; ++h) {
+                    store<4>(scores + h * kLanes + lane, keys.dot(p, q + h * dim(p), lane, h) - lse[h]);
+                    store<4>(kept + h * kLanes + lane, values.dot(p, grad_out + h * dim(p), lane, h));
+                }
+            }
+            if (p.bias.data) add_bias(p, block, scores);
+            for (int64_t h = 0; h < heads; ++h) {
+                T deltas[kLanes];
+                for (int64_t lane = 0; lane < kLanes; ++lane) deltas[lane] = delta[h];
+                edge_gradients(p, block, h, deltas, kept + h * kLanes, scores + h * kLanes);
+            }
+            if (p.grad_bias.data) write_grad_bias(p, block, scores);
+            if (p.grad_q.data)
+                for (int64_t lane = 0; lane < block.padded; lane += 4)
+                    for (int64_t h = 0; h < heads; ++h)
+                        keys.add_to(p, grad_q + h * dim(p), scores + h * kLanes + lane, lane, h);
+        }
+    }
+
+    static INLINE void write_grad_bias(const Problem& p, const Block& block, const T* scores) {
+        for (int64_t lane = 0; lane < block.count; ++lane) {
+            const int64_t row = bias_row(p, block.positions[lane]);
+            for (int64_t h = 0; h < p.num_heads; ++h) {
+                if (p.bias_storage == p.storage) narrow<S>(at<S>(p.grad_bias, row, h), scores[h * kLanes + lane]);
+                else *at<T>(p.grad_bias, row, h) = scores[h * kLanes + lane];
+            }
+        }
+    }
+
+    static void merge_query(const Problem& p, void* state, const void* other) { add_state(p, 1, state, other); }
+    static void finish_query(const Problem& p, int64_t row, void* state) {
+        if (p.grad_q.data)
+            narrow_row(p, static_cast<T*>(state), [&](int64_t) { return T(p.scale); }, p.grad_q, row);
+    }
+
+    // dK and dV. State: the sums of score gradients times queries, and of dropped weights times grad_out (H, D each).
+    static void key_value(const Problem& p, int64_t row, int64_t begin, int64_t end, void* scratch, void* state) {
+        const int64_t heads = p.num_heads, last = p.rev_indptr[p.num_src] - 1, columns = heads * dim(p);
+        T *k = static_cast<T*>(scratch), *v = k + columns, *scores = v + columns, *kept = scores + heads * kLanes;
+        T *deltas = kept + heads * kLanes, *grad_k = static_cast<T*>(state), *grad_v = grad_k + columns;
+        const bool ordered = p.bias.data || p.drop_threshold;
+        widen_row(p, p.k, row, T(p.scale), k);
+        widen_row(p, p.v, row, T(1), v);
+        for (int64_t d = 0; d < 2 * columns; ++d) grad_k[d] = 0;
+        for (int64_t first = begin; first < end; first += kLanes) {
+            const Block block(p, p.rev_dst, ordered ? p.rev_position : nullptr, first, end);
+            const Sources queries(p.q, block.numbers, block.padded), gradients(p.grad_out, block.numbers, block.padded);
+            for (int64_t lane = 0; lane < block.padded; lane += 4) {
+                prefetch_ahead(p, p.rev_dst, first + lane, last, p.q, p.grad_out, true);
+                const T* stat[4];
+                for (int64_t edge = 0; edge < 4; ++edge) stat[edge] = at<T>(p.stats, block.numbers[lane + edge], 0);
+                for (int64_t h = 0; h < heads; ++h) {
+                    const Vec<T, 4> lse = {stat[0][h], stat[1][h], stat[2][h], stat[3][h]};
+                    const int64_t d = heads + h;
+                    store<4>(deltas + h * kLanes + lane, Vec<T, 4>{stat[0][d], stat[1][d], stat[2][d], stat[3][d]});
+                    store<4>(scores + h * kLanes + lane, queries.dot(p, k + h * dim(p), lane, h) - lse);
+                    store<4>(kept + h * kLanes + lane, gradients.dot(p, v + h * dim(p), lane, h));
+                }
+            }
+            if (p.bias.data) add_bias(p, block, scores);
+            for (int64_t h = 0; h < heads; ++h)
+                edge_gradients(p, block, h, deltas + h * kLanes, kept + h * kLanes, scores + h * kLanes);
+            for (int64_t lane = 0; lane < block.padded; lane += 4)
+                for (int64_t h = 0; h < heads; ++h) {
+                    queries.add_to(p, grad_k + h * dim(p), scores + h * kLanes + lane, lane, h);
+                    gradients.add_to(p, grad_v + h * dim(p), kept + h * kLanes + lane, lane, h);
+                }
+        }
+    }
+
+    static void merge_key_value(const Problem& p, void* state, const void* other) { add_state(p, 2, state, other); }
+    static void finish_key_value(const Problem& p, int64_t row, void* state) {
+        T* sums = static_cast<T*>(state);
+        narrow_row(p, sums, [&](int64_t) { return T(p.scale); }, p.grad_k, row);
+        narrow_row(p, sums + p.num_heads * dim(p), [](int64_t) { return T(1); }, p.grad_v, row);
+    }
+
+    static void add_state(const Problem& p, int64_t arrays, void* state, const void* other) {
+        T* sums = static_cast<T*>(state);
+        const T* others = static_cast<const T*>(other);
+        for (int64_t d = 0; d < arrays * p.num_heads * dim(p); ++d) sums[d] += others[d];
+    }
+
+    static Passes passes(const Problem& p) {
+        const int64_t row = p.num_heads * p.head_dim * sizeof(T), lanes = p.num_heads * kLanes * sizeof(T);
+        return {{forward, merge_forward, finish_forward, row + lanes, row + 2 * lanes},
+                {query, merge_query, finish_query, 2 * row + 2 * lanes, row},
+                {key_value, merge_key_value, finish_key_value, 2 * row + 3 * lanes, 2 * row},
+                stats};
+    }
+};
+
+template <typename S>
+Passes passes_of(const Problem& p) {
+    constexpr int N = kVectorBytes / sizeof(Sum<S>);
+    if constexpr (kVectorBytes > 16 && sizeof(Sum<S>) == 4) {
+        switch (p.head_dim) {
+            case 8: return Rows<S, 8, 1>::passes(p);
+            case 16: return Rows<S, N, 16 / N>::passes(p);
+            case 32: return Rows<S, N, 32 / N>::passes(p);
+            case 64: return Rows<S, N, 64 / N>::passes(p);
+        }
+    }
+    return p.head_dim % N == 0 ? Rows<S, N, 0>::passes(p) : Rows<S, 4, 0>::passes(p);
+}
+
+Passes passes(const Problem& p) {
+    switch (p.storage) {
+        case kFloat64: return passes_of<double>(p);
+        case kBFloat16: return passes_of<BFloat16>(p);
+        case kFloat16: return passes_of<Float16>(p);
+        default: return passes_of<float>(p);
+    }
+}
