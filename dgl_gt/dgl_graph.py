@@ -49,13 +49,11 @@ def to_csc(graph, device=None):
         )
     # DGL puts a new index object in place at every change of structure, in place or not, and copies this attribute
     # along with all others when it copies a graph. So the entry holds its index and counts for that one alone.
-    index, by_device = getattr(graph, _CACHE, (None, None))
+    index, home, by_device = getattr(graph, _CACHE, (None, None, None))
     if index is not graph._graph:
-        by_device = {}
-        setattr(graph, _CACHE, (graph._graph, by_device))
-    home = torch.device(graph.device)
-    if home not in by_device:
-        by_device[home] = _build(graph)
+        made = _build(graph)
+        home, by_device = made.device, {made.device: made}
+        setattr(graph, _CACHE, (graph._graph, home, by_device))
     device = home if device is None else torch.device(device)
     if device not in by_device:
         by_device[device] = by_device[home].to(device)

@@ -2,6 +2,7 @@
 
 import ast
 import subprocess
+import shutil
 import sys
 from pathlib import Path
 
@@ -111,3 +112,11 @@ def test_the_facade_holds_no_copies():
     for name in dgl_gt.partition.__all__:
         assert getattr(dgl_gt.partition, name) is getattr(partition, name)
         assert callable(getattr(partition, name)), f"{name} names a module, which hides what is meant"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ to build the kernel with")
+def test_the_cpu_kernel_is_built():
+    # Without it most tests of ops would be skipped, and a kernel that no longer compiles would pass for a slow install.
+    from dgl_gt.ops import cpu
+
+    assert cpu.library() is not None

@@ -28,9 +28,9 @@ class Halo:
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.strategy.Strategy.attend`."""
         dropout_p, seed = dropout or (0.0, None)
-        k, v = project(pull(self._shard, self._comm, h), "kv")
+        kv = project(pull(self._shard, self._comm, h), "kv")
         q = project(h, "q")
-        return sparse_attention(self._shard.csc, q, k, v, bias=bias, dropout_p=dropout_p, seed=seed)
+        return sparse_attention(self._shard.csc, q, kv, bias=bias, dropout_p=dropout_p, seed=seed)
 
 
 def pull(shard: Shard, comm: Comm, x: torch.Tensor) -> torch.Tensor:

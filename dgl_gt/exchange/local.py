@@ -43,7 +43,9 @@ class Local:
                 f"the features have {h.shape[0]} rows, but the graph has {self.csc.num_src} source nodes: pass one row "
                 "for each (for a block, those of block.srcdata, with the destinations first)"
             )
-        q = project(leading_rows(h, self.csc.num_dst), "q")
-        k, v = project(h, "kv")
+        if self.csc.num_dst == self.csc.num_src:
+            rows = (project(h, "qkv"),)
+        else:
+            rows = project(leading_rows(h, self.csc.num_dst), "q"), project(h, "kv")
         p, seed = dropout if dropout is not None else (0.0, None)
-        return sparse_attention(self.csc, q, k, v, bias=bias, dropout_p=p, seed=seed)
+        return sparse_attention(self.csc, *rows, bias=bias, dropout_p=p, seed=seed)

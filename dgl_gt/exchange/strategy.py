@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,12 +15,13 @@ from .local import Local
 class Project(Protocol):
     """The layer's own projection, called by a strategy on whichever rows it decides to project.
 
-    ``project(h, "q")`` gives ``q (rows, H, D)`` and ``project(h, "kv")`` gives ``(k, v)``, each ``(rows, H, D)``.
-    The results may be strided views of one packed projection. Row ``i`` of a result depends on row ``i`` of ``h``
-    alone, so projecting and then moving rows gives the same numbers as moving and then projecting.
+    ``project(h, "q")`` gives ``q (rows, H, D)``, ``project(h, "kv")`` keys and values packed, ``(rows, 2, H, D)``, and
+    ``project(h, "qkv")`` all three, ``(rows, 3, H, D)``, as ``sparse_attention`` takes them. Row ``i`` of a result
+    depends on row ``i`` of ``h`` alone, so projecting and then moving rows gives the same numbers as moving and then
+    projecting.
     """
 
-    def __call__(self, h: Tensor, which: str) -> Any: ...
+    def __call__(self, h: Tensor, which: str) -> Tensor: ...
 
 
 class Strategy(Protocol):
@@ -44,7 +45,7 @@ class Strategy(Protocol):
         project: Project,
         *,
         bias: Tensor | None = None,
-        dropout: tuple[float, int] | None = None,
+        dropout: tuple[float, int | Tensor] | None = None,
     ) -> Tensor:
         """Project, exchange where needed, and attend.
 
@@ -59,7 +60,7 @@ class Strategy(Protocol):
             The layer's projection.
         bias : Tensor, (E, H), optional
             Added to the scores; ``E`` counts the edges of this rank, in its edge-id order.
-        dropout : (float, int), optional
+        dropout : (float, int or Tensor () int64), optional
             Probability ``p`` in [0, 1) of dropping an attention weight, and the seed of the mask. The mask depends on
             (seed, global edge id, global head) alone, so ranks that share the seed draw the mask of one process.
 

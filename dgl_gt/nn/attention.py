@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from dgl_gt.exchange import as_strategy
 
 _SEED_LIMIT = 2**63 - 1
+
+
+def _is_plain(projection: nn.Module) -> bool:
+    """Whether a projection is its weight and bias and no more: nothing that a user put in its place or hooked to it."""
+    return type(projection) is nn.Linear and not (projection._forward_hooks or projection._forward_pre_hooks)
 
 
 def check_probability(name: str, p: float) -> float:
@@ -84,7 +90,7 @@ class BiasedMHA(nn.Module):
         self.head_dim = feat_size // num_heads
         self.attn_bias_type = attn_bias_type
         self.attn_drop = check_probability("attn_drop", attn_drop)
-        self.dropout_seed: int | None = None
+        self.dropout_seed = None
 
         self.q_proj = nn.Linear(feat_size, feat_size, bias=bias)
         self.k_proj = nn.Linear(feat_size, feat_size, bias=bias)
@@ -130,25 +136,34 @@ class BiasedMHA(nn.Module):
         attended = as_strategy(graph, feat.device).attend(feat, self._project, bias=attn_bias, dropout=self._dropout())
         return self.out_proj(attended.flatten(1))
 
+    @property
+    def dropout_seed(self) -> int | None:
+        return None if self._seed is None else int(self._seed)
+
+    @dropout_seed.setter
+    def dropout_seed(self, seed: int | None) -> None:
+        # A tensor, since torch.compile takes numbers on a module for constants and would compile for each step anew.
+        self._seed = None if seed is None else torch.tensor(seed)
+
     def extra_repr(self) -> str:
         return f"feat_size={self.feat_size}, num_heads={self.num_heads}, attn_drop={self.attn_drop}"
 
-    def _project(self, h: Tensor, which: str):
-        """The strategy's ``project``: q, or (k, v), each (rows, H, D)."""
-        if which == "q":
-            return self._heads(self.q_proj(h))
-        return self._heads(self.k_proj(h)), self._heads(self.v_proj(h))
+    def _project(self, h: Tensor, which: str) -> Tensor:
+        """The strategy's ``project``: one product for all that is asked for, and so one for its gradient."""
+        projections = [self._modules[f"{letter}_proj"] for letter in which]
+        if all(map(_is_plain, projections)):
+            weight = torch.cat([projection.weight for projection in projections])
+            biases = [projection.bias for projection in projections]
+            rows = functional.linear(h, weight, None if biases[0] is None else torch.cat(biases))
+        else:
+            rows = torch.cat([projection(h) for projection in projections], 1)
+        rows = rows.unflatten(1, (len(which), self.num_heads, self.head_dim))
+        return rows.squeeze(1) if len(which) == 1 else rows
 
-    def _heads(self, rows: Tensor) -> Tensor:
-        return rows.unflatten(1, (self.num_heads, self.head_dim))
-
-    def _dropout(self) -> tuple[float, int] | None:
+    def _dropout(self) -> tuple[float, Tensor] | None:
         if not self.training or self.attn_drop == 0.0:
             return None
-        seed = self.dropout_seed
-        if seed is None:
-            seed = int(torch.randint(_SEED_LIMIT, ()).item())
-        return self.attn_drop, seed
+        return self.attn_drop, torch.randint(_SEED_LIMIT, ()) if self._seed is None else self._seed
 
     def _check(self, feat: Tensor, attn_bias: Tensor | None) -> None:
         if feat.ndim != 2 or feat.shape[1] != self.feat_size:

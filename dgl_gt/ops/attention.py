@@ -41,9 +41,10 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
         ``1 / sqrt(D)`` by default.
     dropout_p : float, default 0.0
         Probability in [0, 1) of dropping a normalised weight; those kept are multiplied by ``1 / (1 - dropout_p)``.
-    seed : int, optional
+    seed : int, or torch.Tensor () int64 on the CPU, optional
         Key of the dropout mask, 0 to 2**63 - 1; required with dropout. The mask is a function of (seed, global edge
-        id, global head) alone, by SplitMix64 [3]_. Give each layer and step its own seed.
+        id, global head) alone, by SplitMix64 [3]_. Give each layer and step its own seed. As a tensor it can change
+        without a compiled graph being compiled again.
     return_lse : bool, default False
         Whether to return ``lse`` too; it can be differentiated, and ``dgl_gt.merge`` takes it.
 
@@ -75,11 +76,13 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
     _check_dropout(graph, num_heads, dropout_p, seed)
     scale = 1 / math.sqrt(head_dim) if scale is None else float(scale)
     if dropout_p == 0:
-        seed = 0  # so that no compiled graph depends on a seed that is not read
+        seed = None
+    elif not isinstance(seed, torch.Tensor):
+        seed = torch.tensor(seed)
     if _kernel_at_hand(q.device.type):
         fields = (graph.indptr, graph.indices, graph.edge_ids, graph.global_edge_ids, graph.rev_indptr)
         out, lse = _attention(
-            q, k, v, bias, *fields, graph.rev_dst, graph.rev_position, graph.head_offset, scale, float(dropout_p), seed
+            q, k, v, bias, *fields, graph.rev_dst, graph.rev_position, seed, graph.head_offset, scale, float(dropout_p)
         )
     else:
         out, lse = reference_attention(graph, *_unpacked(q, k, v), bias, scale, float(dropout_p), seed)
@@ -100,7 +103,7 @@ def _unpacked(q, k, v):
     if k is None and v is None:
         if q.dim() != 4 or q.shape[1] != 3:
             raise ValueError(
-                f"q has shape {tuple(q.shape)} and k and v are None; allowed: (N, 3, H, D), the three packed, or k and v"
+                f"q has shape {tuple(q.shape)} and k and v are None; allowed: (N, 3, H, D), or k and v too"
             )
         return q.unbind(1)
     if v is None:
@@ -151,7 +154,13 @@ def _check_dropout(graph, num_heads, dropout_p, seed):
         return
     if seed is None:
         raise ValueError("seed is None, but dropout_p is not 0; pass an int, another for each layer and step")
-    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+    if isinstance(seed, torch.Tensor):
+        if seed.dim() != 0 or seed.dtype != torch.int64 or seed.device.type != "cpu":
+            raise ValueError(
+                f"seed is a tensor of shape {tuple(seed.shape)} and dtype {seed.dtype} on {seed.device}; allowed: one "
+                "number, (), of torch.int64 on the CPU"
+            )
+    elif not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise ValueError(f"seed is {seed!r}; allowed: an int from 0 to 2**63 - 1")
     if graph.head_offset + num_heads > MAX_HEADS:
         raise ValueError(
@@ -193,10 +202,10 @@ def _attention(
     rev_indptr: torch.Tensor,
     rev_dst: torch.Tensor,
     rev_position: torch.Tensor,
+    seed: torch.Tensor | None,
     head_offset: int,
     scale: float,
     dropout_p: float,
-    seed: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     q, k, v = _unpacked(q, k, v)
     structure = CSC(
@@ -229,10 +238,10 @@ def _attention_backward(
     rev_indptr: torch.Tensor,
     rev_dst: torch.Tensor,
     rev_position: torch.Tensor,
+    seed: torch.Tensor | None,
     head_offset: int,
     scale: float,
     dropout_p: float,
-    seed: int,
     needs_q: bool,
     needs_kv: bool,
     needs_bias: bool,
@@ -268,9 +277,9 @@ def _attention_backward_fake(grad_out, grad_lse, out, lse, q, k, v, bias, *rest)
 
 
 def _save(ctx, inputs, output):
-    *tensors, head_offset, scale, dropout_p, seed = inputs
+    *tensors, head_offset, scale, dropout_p = inputs
     ctx.save_for_backward(*output, *tensors)
-    ctx.numbers = (head_offset, scale, dropout_p, seed)
+    ctx.numbers = (head_offset, scale, dropout_p)
 
 
 def _differentiate(ctx, grad_out, grad_lse):
@@ -288,5 +297,15 @@ def _refuse_second_derivative(ctx, *_):
     )
 
 
+def _refuse_vmap(*_):
+    raise NotImplementedError(
+        "sparse_attention has no batching rule for torch.vmap; put what is mapped over into the heads, or join "
+        "the graphs with dgl.batch and the rows with torch.cat"
+    )
+
+
+if hasattr(_attention, "register_vmap"):  # torch 2.5
+    _attention.register_vmap(_refuse_vmap)
+    _attention_backward.register_vmap(_refuse_vmap)
 _attention.register_autograd(_differentiate, setup_context=_save)
 _attention_backward.register_autograd(_refuse_second_derivative)

@@ -22,7 +22,7 @@ def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed):
     k, v : torch.Tensor, (N_src, H, D)
     bias : torch.Tensor, (E, H), or None
     scale, dropout_p : float
-    seed : int
+    seed : int or torch.Tensor () int64, or None
         Unused where `dropout_p` is 0.
 
     Returns
@@ -70,7 +70,7 @@ def dropout_keep(csc, num_heads, dropout_p, seed):
         ids = torch.arange(csc.num_edges, device=device)
     heads = torch.arange(num_heads, device=device) + csc.head_offset
     counter = ids.unsqueeze(-1) * MAX_HEADS + heads + 1
-    key = _mix64(torch.full((), seed, dtype=torch.int64, device=device))
+    key = _mix64(torch.as_tensor(seed, dtype=torch.int64, device=device))
     bits = _mix64(key + counter * _GOLDEN)
     return _shift_right(bits, 40) >= dropout_threshold(dropout_p)
 

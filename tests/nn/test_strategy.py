@@ -21,10 +21,7 @@ class InPieces:
         self.calls.append({"width": h.shape[1], "bias": bias, "dropout": dropout})
 
         def project_in_pieces(rows, which):
-            pieces = [project(piece, which) for piece in rows.split(7)]
-            if which == "q":
-                return torch.cat(pieces)
-            return tuple(torch.cat(both) for both in zip(*pieces, strict=True))
+            return torch.cat([project(piece, which) for piece in rows.split(7)])
 
         return self.local.attend(h, project_in_pieces, bias=bias, dropout=dropout)
 
@@ -96,13 +93,25 @@ def test_a_strategy_is_given_the_projection_with_heads_apart(graph):
         num_owned = graph.num_nodes()
 
         def attend(self, h, project, *, bias=None, dropout=None):
-            seen["q"], (seen["k"], seen["v"]) = project(h, "q"), project(h, "kv")
+            seen["q"], seen["kv"], seen["qkv"] = (project(h, which) for which in ("q", "kv", "qkv"))
             return seen["q"]
 
     feat = torch.randn(graph.num_nodes(), 12)
     mha(Asks(), feat)
-    for name, projection in (("q", mha.q_proj), ("k", mha.k_proj), ("v", mha.v_proj)):
-        torch.testing.assert_close(seen[name], projection(feat).view(-1, 3, 4))
+    q, k, v = (projection(feat).view(-1, 3, 4) for projection in (mha.q_proj, mha.k_proj, mha.v_proj))
+    torch.testing.assert_close(seen, {"q": q, "kv": torch.stack([k, v], 1), "qkv": torch.stack([q, k, v], 1)})
+
+
+def test_a_projection_that_a_user_replaced_or_hooked_is_called(graph):
+    torch.manual_seed(0)
+    mha, feat = BiasedMHA(12, 3).eval(), torch.randn(graph.num_nodes(), 12)
+    plain, seen = mha(graph, feat), []
+    handle = mha.k_proj.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    torch.testing.assert_close(mha(graph, feat), plain)
+    assert torch.equal(seen[0], mha.k_proj(feat))
+    handle.remove()
+    mha.v_proj = torch.nn.Sequential(mha.v_proj, torch.nn.Dropout(0.0))
+    torch.testing.assert_close(mha(graph, feat), plain)
 
 
 def test_a_model_asks_its_strategy_once_a_layer(graph):

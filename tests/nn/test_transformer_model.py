@@ -91,6 +91,17 @@ def test_compiles_as_one_graph_on_a_csc(graph, gradients):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
 
 
+def test_steps_with_dropout_compile_once(graph):
+    model, feat = make(attention_dropout=0.5).train(), random(graph.num_nodes(), IN, seed=1)
+    dgl_gt.csc(graph)
+    compilations = []
+    compiled = torch.compile(model, fullgraph=True, backend=lambda module, _: compilations.append(module) or module)
+    for step in range(4):
+        model.set_dropout_step(0, step)
+        torch.testing.assert_close(compiled(graph, feat), model(graph, feat), rtol=0, atol=1e-12)
+    assert len(compilations) == 1
+
+
 def test_each_layer_may_have_its_own_bias(graph):
     model = make().eval()
     feat, bias = random(graph.num_nodes(), IN, seed=1), random(graph.num_edges(), H, seed=2)

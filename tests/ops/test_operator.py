@@ -1,10 +1,13 @@
 """The torch operators: gradcheck, opcheck, torch.compile."""
 
+import dgl
 import pytest
 import torch
 from attention_cases import Case, draw_csc, draw_inputs
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 
-from dgl_gt import sparse_attention
+from dgl_gt import csc, sparse_attention
 from dgl_gt.ops import cpu
 from dgl_gt.ops.reference import reference_attention
 
@@ -39,39 +42,105 @@ def test_gradcheck_through_both_results(case, implementation):
 
 
 @needs_kernel
+@pytest.mark.parametrize("packing", ["none", "kv", "qkv"])
 @by_name
-def test_opcheck(case):
+def test_opcheck(case, packing):
     csc = draw_csc(case)
     _, (q, k, v, bias) = draw_inputs(case, torch.float32)
+    if packing == "kv":
+        k, v = torch.stack([k, v], 1).detach().requires_grad_(), None
+    elif packing == "qkv":
+        csc = draw_csc(Case("", 5, 5, EDGES, bias=case.bias))
+        q, k, v = torch.stack([q, q, q], 1).detach().requires_grad_(), None, None
+        bias = None if bias is None else bias[: len(EDGES)].detach().requires_grad_()
     fields = (csc.indptr, csc.indices, csc.edge_ids, csc.global_edge_ids, csc.rev_indptr, csc.rev_dst, csc.rev_position)
-    numbers = (csc.head_offset, 0.5, case.dropout_p, 3)
+    numbers = (torch.tensor(3) if case.dropout_p else None, csc.head_offset, 0.5, case.dropout_p)
     torch.library.opcheck(torch.ops.dgl_gt.sparse_attention, (q, k, v, bias, *fields, *numbers))
 
     out, lse = torch.ops.dgl_gt.sparse_attention(q, k, v, bias, *fields, *numbers)
     tensors = [None if tensor is None else tensor.detach() for tensor in (out, lse, out, lse, q, k, v, bias)]
     for needs in [(True, True, case.bias), (True, False, False), (False, True, False)]:
+        if packing == "qkv" and not (needs[0] and needs[1]):
+            continue  # one tensor: its gradient is wanted or not
         arguments = (*tensors, *fields, *numbers, *needs)
         torch.library.opcheck(torch.ops.dgl_gt.sparse_attention_backward, arguments)
 
 
+def compile_as_one_graph(function):
+    """torch.compile without a code generator, and a list that grows by one with each compilation."""
+    compilations = []
+
+    def count(graph_module, _):
+        compilations.append(graph_module)
+        return make_boxed_func(graph_module)
+
+    backend = aot_autograd(fw_compiler=count, bw_compiler=lambda graph_module, _: make_boxed_func(graph_module))
+    return torch.compile(function, fullgraph=True, backend=backend), compilations
+
+
+def loss_of(graph, packed, bias, seed):
+    out, lse = sparse_attention(graph, packed * 2, bias=bias, dropout_p=0.25, seed=seed, return_lse=True)
+    return out.square().sum() + lse.clamp(min=-5).sum()
+
+
 @needs_kernel
-def test_compiles_as_one_graph():
-    case = Case("", 8, 8, 30, heads=2, width=4, bias=True, packed=True)
-    csc = draw_csc(case)
-    leaves, _ = draw_inputs(case, torch.float32)
-
-    def loss(csc, packed, bias, seed):
-        q, k, v = (packed * 2).unbind(1)
-        out, lse = sparse_attention(csc, q, k, v, bias=bias, dropout_p=0.25, seed=seed, return_lse=True)
-        return out.square().sum() + lse[csc.indptr.diff() > 0].sum()
-
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+@pytest.mark.parametrize("graph_type", ["CSC", "DGLGraph"])
+def test_compiles_as_one_graph(graph_type):
+    generator = torch.Generator().manual_seed(0)
+    graph = dgl.graph(tuple(torch.randint(0, 8, (2, 30), generator=generator)), num_nodes=8)
+    if graph_type == "CSC":
+        graph = csc(graph)
+    csc(graph)  # made before, as torch.compile cannot follow DGL into its library
+    leaves = [torch.randn(8, 3, 2, 4, generator=generator), torch.randn(30, 2, generator=generator)]
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    compiled, compilations = compile_as_one_graph(loss_of)
     for seed in (1, 2, 3):
-        expected, got = (function(csc, *leaves, seed) for function in (loss, compiled))
+        expected, got = (function(graph, *leaves, torch.tensor(seed)) for function in (loss_of, compiled))
         torch.testing.assert_close(got, expected)
         pairs = zip(torch.autograd.grad(got, leaves), torch.autograd.grad(expected, leaves), strict=True)
         for one, other in pairs:
             torch.testing.assert_close(one, other)
+    assert len(compilations) == 1
+    expected, got = (function(graph, *leaves, 5) for function in (loss_of, compiled))
+    torch.testing.assert_close(got, expected)
+
+
+@needs_kernel
+def test_autocast_runs_in_its_dtype():
+    made = draw_csc(Case("", 20, 20, 90))
+    packed = torch.randn(20, 3, 2, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    q, k, v = packed.unbind(1)
+    expected = sparse_attention(made, packed.bfloat16())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(sparse_attention(made, packed), expected)
+        assert torch.equal(sparse_attention(made, q.bfloat16(), k, v), expected)  # mixed, as layers of both kinds give
+        assert sparse_attention(made, *(x.double() for x in (q, k, v))).dtype == torch.float64
+    (grad,) = torch.autograd.grad(expected.float().sum(), packed)
+    assert grad.dtype == torch.float32
+    assert sparse_attention(made, packed).dtype == torch.float32
+
+
+@needs_kernel
+def test_checkpoint_recomputes_the_same():
+    made = draw_csc(Case("", 20, 20, 90))
+    packed = torch.randn(20, 3, 2, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
+
+    def attend(packed):
+        return sparse_attention(made, packed, dropout_p=0.5, seed=4)
+
+    kept = attend(packed)
+    again = torch.utils.checkpoint.checkpoint(attend, packed, use_reentrant=False)
+    assert torch.equal(kept, again)
+    grads = [torch.autograd.grad(out.square().sum(), packed)[0] for out in (kept, again)]
+    assert torch.equal(*grads)
+
+
+@needs_kernel
+def test_vmap_is_refused():
+    made = draw_csc(Case("", 5, 5, EDGES))
+    rows = torch.randn(3, 5, 2, 4)
+    with pytest.raises(NotImplementedError, match="no batching rule for torch.vmap; put what is mapped over into the"):
+        torch.vmap(lambda q: sparse_attention(made, q, rows[0], rows[1]))(rows)
 
 
 @needs_kernel

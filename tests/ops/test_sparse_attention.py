@@ -290,6 +290,7 @@ BAD_CALLS = [
     (dict(dropout_p=0.1), "seed is None"),
     (dict(dropout_p=0.1, seed=-1), "seed is -1; allowed"),
     (dict(dropout_p=0.1, seed=1.5), "seed is 1.5; allowed"),
+    (dict(dropout_p=0.1, seed=torch.zeros(1)), "seed is a tensor of shape .1,. and dtype torch.float32 on cpu"),
     (dict(graph="a graph"), "graph is a str; allowed: a DGLGraph"),
 ]
 

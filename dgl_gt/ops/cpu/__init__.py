@@ -123,7 +123,7 @@ def _problem(csc, arrays, scale, dropout_p, seed):
         head_offset=csc.head_offset,
         scale=scale,
         keep_scale=1 / (1 - dropout_p),
-        seed=seed,
+        seed=0 if seed is None else int(seed),
         drop_threshold=dropout_threshold(dropout_p),
         storage=_STORAGE[arrays["q"].dtype],
         bias_storage=_STORAGE[arrays["q"].dtype if arrays["bias"] is None else arrays["bias"].dtype],
