@@ -1,11 +1,13 @@
 """Sparse attention, forward and backward, beside DGL's operators and PyG's gather and scatter.
 
-    python benchmarks/attention.py [--graph random] [--graph tolokers] ... [--heads 8] [--width 16] [--runs 5] [--json]
+    python benchmarks/attention.py [--graph NAME] ... [--size HxD] ... [--runs 5] [--json]
 
-All tools run in this process, on the same graph, inputs, dtype (float32) and threads, in turn within each run, after a
-warm-up; a figure is the median over runs. DGL: ``u_dot_v``, ``edge_softmax``, ``u_mul_e_sum``. PyG, where it is
-installed: the message path of its ``TransformerConv``, without its projections. ``cluster order`` is ours on the graph
-renumbered by METIS clusters, against DGL in the original order.
+All tools run in this process, on the same graph and inputs and with the same threads, in turn within each run, after a
+warm-up; a figure is the median over runs. DGL: ``u_dot_v``, ``edge_softmax``, ``u_mul_e_sum``, its sparse formats made
+beforehand. PyG, where it is installed, on ``random`` at 8 heads of 16: the message path of its ``TransformerConv``,
+without its projections. All are in float32 but where the tool's name says otherwise. ``cluster order`` is ours on the
+graph renumbered by METIS clusters, against DGL in the original order. ``floors`` is the time over that of reading two
+rows an edge three times (forward, dQ, dK and dV) at 17 GB/s.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from dgl_gt import sparse_attention  # noqa: E402
 from partition import from_edges, load_graph, make_edge_cut  # noqa: E402
 from partition.console import table  # noqa: E402
 
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+GATHER_BYTES_PER_S = 17e9
 DATA = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data"))
 
 
@@ -87,27 +91,72 @@ def seconds(attend, g, tensors, upstream) -> float:
     return time.perf_counter() - started
 
 
-def measure(name: str, heads: int, width: int, runs: int, pyg) -> dict:
+def on_one_thread(attend):
+    """The same on one thread."""
+
+    def attend_alone(g, *tensors):
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        out = attend(g, *tensors)
+        out.register_hook(lambda grad: torch.set_num_threads(1))
+        tensors[0].register_post_accumulate_grad_hook(lambda _: torch.set_num_threads(threads))
+        return out
+
+    return attend_alone
+
+
+def draw(num_nodes: int, heads: int, width: int, dtype) -> tuple[list, torch.Tensor]:
+    """q, k, v, and the gradient of the result."""
+    generator = torch.Generator().manual_seed(0)
+    *tensors, upstream = (torch.randn(num_nodes, heads, width, generator=generator).to(dtype) for _ in range(4))
+    return [tensor.requires_grad_() for tensor in tensors], upstream
+
+
+def measure(name: str, heads: int, width: int, runs: int) -> dict:
     """Median seconds of each tool on one graph, after checking that they agree."""
     graph = graph_named(name)
     g, ordered = to_dgl(graph), to_dgl(graph, make_edge_cut(graph, 1).new_ids())
-    generator = torch.Generator().manual_seed(0)
-    *tensors, upstream = (torch.randn(graph.num_nodes, heads, width, generator=generator) for _ in range(4))
-    tensors = [tensor.requires_grad_() for tensor in tensors]
-    tools = {"DGL": (dgl_attention, g), "dgl-gt": (sparse_attention, g), "cluster order": (sparse_attention, ordered)}
-    if pyg:
-        tools["PyG"] = (pyg, g)
-    reference = dgl_attention(g, *tensors).detach()
-    for tool, (attend, structure) in tools.items():  # this is the warm-up, too
+    g.create_formats_()
+    inputs = {dtype: draw(graph.num_nodes, heads, width, dtype) for dtype in DTYPES}
+    tools = {
+        "DGL": (dgl_attention, g, torch.float32),
+        "dgl-gt": (sparse_attention, g, torch.float32),
+        "dgl-gt, cluster order": (sparse_attention, ordered, torch.float32),
+        "dgl-gt, bfloat16": (sparse_attention, g, torch.bfloat16),
+        "dgl-gt, float16": (sparse_attention, g, torch.float16),
+    }
+    if name == "hub":
+        tools["dgl-gt, one thread"] = (on_one_thread(sparse_attention), g, torch.float32)
+    if name == "random" and (heads, width) == (8, 16) and pyg_attention():
+        tools["PyG"] = (pyg_attention(), g, torch.float32)
+    reference = dgl_attention(g, *inputs[torch.float32][0]).detach()
+    for tool, (attend, structure, dtype) in tools.items():  # this is the warm-up, too
+        tensors, upstream = inputs[dtype]
         seconds(attend, structure, tensors, upstream)
         if structure is g:
-            torch.testing.assert_close(attend(g, *tensors).detach(), reference, rtol=1e-3, atol=1e-4, msg=tool)
+            tolerance = dict(rtol=1e-3, atol=1e-4) if dtype == torch.float32 else dict(rtol=0.1, atol=0.1)
+            out = attend(g, *tensors).detach().float()
+            torch.testing.assert_close(out, reference, msg=lambda text, tool=tool: f"{tool}: {text}", **tolerance)
     times = {tool: [] for tool in tools}
     for _ in range(runs):
-        for tool, (attend, structure) in tools.items():
-            times[tool].append(seconds(attend, structure, tensors, upstream))
-    medians = {tool: statistics.median(values) for tool, values in times.items()}
-    return {"graph": name, "nodes": graph.num_nodes, "edges": graph.num_edges, "seconds": medians}
+        for tool, (attend, structure, dtype) in tools.items():
+            times[tool].append(seconds(attend, structure, *inputs[dtype]))
+    floor_s = 3 * graph.num_edges * 2 * heads * width * 4 / GATHER_BYTES_PER_S
+    return {
+        "graph": name,
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "heads": heads,
+        "width": width,
+        "floor_s": floor_s,
+        "seconds": {tool: statistics.median(values) for tool, values in times.items()},
+    }
+
+
+def size(text: str) -> tuple[int, int]:
+    """``HxD`` -> (H, D)."""
+    heads, _, width = text.partition("x")
+    return int(heads), int(width)
 
 
 def main(argv=None) -> None:
@@ -116,31 +165,25 @@ def main(argv=None) -> None:
     parser.add_argument(
         "--graph", action="append", metavar="NAME", help="random, hub, or a file's stem in the data folder"
     )
-    parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--size", action="append", type=size, metavar="HxD", help="heads and their width")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
     graphs = args.graph or ["random", "ogbn_arxiv_nofeat", "tolokers", "ogbl_ddi_train", "hub"]
-    pyg = pyg_attention()
-    results = [measure(name, args.heads, args.width, args.runs, pyg if name == "random" else None) for name in graphs]
+    results = [measure(name, *each, args.runs) for each in args.size or [(8, 16)] for name in graphs]
     if args.json:
-        print(
-            json.dumps(
-                {"threads": torch.get_num_threads(), "heads": args.heads, "width": args.width, "results": results}
-            )
-        )
+        print(json.dumps({"threads": torch.get_num_threads(), "results": results}))
         return
     rows = []
     for result in results:
-        times = result["seconds"]
-        for tool, value in times.items():
-            rows.append([result["graph"], tool, f"{value:.3f}", f"{times['DGL'] / value:.2f}"])
-    print(
-        f"forward + backward, H {args.heads}, D {args.width}, {torch.get_num_threads()} threads, median of {args.runs}"
-    )
+        for tool, value in result["seconds"].items():
+            ratio = result["seconds"]["DGL"] / value
+            floors = value / result["floor_s"]
+            shape = f"{result['heads']}x{result['width']}"
+            rows.append([result["graph"], shape, tool, f"{value:.3f}", f"{ratio:.2f}", f"{floors:.2f}"])
+    print(f"forward + backward, {torch.get_num_threads()} threads, median of {args.runs}")
     print()
-    print(table(["graph", "tool", "seconds", "DGL / it"], rows))
+    print(table(["graph", "HxD", "tool", "seconds", "DGL / it", "floors"], rows))
 
 
 if __name__ == "__main__":
