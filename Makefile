@@ -11,11 +11,11 @@ demo: $(READY)
 test: $(READY)
 	$(VENV)/bin/python -m pytest
 
-$(READY): setup.cfg setup.py constraints.txt $(wildcard dgl_gt/ops/cpu/*.cpp dgl_gt/ops/cpu/*.h)
+$(READY): setup.cfg setup.py constraints.txt $(wildcard dgl_gt/ops/cpu/*.cpp dgl_gt/ops/cpu/*.h partition/*.cpp)
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .demo dgl_gt/ops/cpu/*.so
+	rm -rf $(VENV) build *.egg-info .demo dgl_gt/ops/cpu/*.so partition/*.so

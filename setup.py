@@ -1,4 +1,4 @@
-"""Builds the CPU kernel; the metadata is in setup.cfg."""
+"""Builds the CPU kernel and the loops of the vertex cut; the metadata is in setup.cfg."""
 
 import sys
 
@@ -46,6 +46,13 @@ setup(
             ],
             extra_link_args=list(OPENMP),
             optional=True,
-        )
+        ),
+        Extension(
+            "partition._native",
+            sources=["partition/native.cpp"],
+            language="c++",
+            extra_compile_args=["-O2", "-std=c++17", "-fvisibility=hidden"],
+            optional=True,
+        ),
     ],
 )

@@ -77,6 +77,10 @@ def read_shard(directory, part: int) -> Shard:
         Not a shard directory, another format version, or a damaged file of this part.
     """
     manifest = read_manifest(directory)
+    if manifest["cut"] != "edge":
+        raise InputError(
+            f"{directory} holds a {manifest['cut']} cut, and no strategy trains on one yet: partition with --cut edge"
+        )
     verify(directory, manifest, [part])
     folder = Path(directory) / f"part{part}"
     structure = _read(folder / "structure.safetensors")

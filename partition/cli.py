@@ -25,13 +25,16 @@ def add_commands(commands) -> None:
     make = commands.add_parser(
         "partition",
         help="partition a graph into shards",
-        description="Partition a graph by METIS edge cut, one shard a part.",
+        description="Partition a graph by edge cut or vertex cut, one shard a part.",
         epilog="SOURCE is a .npz, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz] or METIS .graph file, "
         "dgl:NAME, ogb:NAME or sample:communities?nodes=20000&seed=0",
     )
     make.add_argument("source", metavar="SOURCE")
     make.add_argument("--parts", type=int, required=True, metavar="K", help="number of parts, one a rank")
     make.add_argument("--out", required=True, metavar="DIR", help="shard directory to make")
+    make.add_argument(
+        "--cut", default="edge", choices=("edge", "vertex"), help="deal out nodes or edges (default: edge)"
+    )
     make.add_argument("--seed", type=int, default=0, help="same seed, same shards (default: 0)")
     make.add_argument("--force", action="store_true", help="replace DIR where it holds shards")
     make.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
@@ -57,6 +60,7 @@ def _partition(args) -> tuple[dict, str]:
             args.source,
             args.parts,
             args.out,
+            cut=args.cut,
             seed=args.seed,
             force=args.force,
             progress=progress,
@@ -94,22 +98,24 @@ def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:
 
 
 def _quality_table(manifest: dict) -> str:
-    quality = manifest["quality"]
+    quality, cut = manifest["quality"], manifest["cut"]
+    copies = {"edge": "halo", "vertex": "mirrors"}[cut]
     parts = console.table(
-        ["part", "owned nodes", "halo nodes", "edges", "rows sent", "size"],
+        ["part", "owned nodes", f"{copies} nodes" if cut == "edge" else copies, "edges", "rows sent", "size"],
         [
-            [i, *(f"{part[key]:,}" for key in ("owned", "halo", "edges", "sent")), console.size(part["bytes"])]
+            [i, *(f"{part[key]:,}" for key in ("owned", copies, "edges", "sent")), console.size(part["bytes"])]
             for i, part in enumerate(manifest["per_part"])
         ],
     )
     lines = [
-        ("cut ratio", f"{quality['cut_ratio']:.2%}", "edges whose source another part owns"),
         ("volume", f"{quality['volume']:,}", "rows that cross ranks per layer and direction"),
         ("replication", f"{quality['replication_factor']:.3f}", "rows held / nodes"),
         ("max copies", f"{quality['max_copies_factor']:.3f}", "rows held by the largest part x parts / nodes"),
         ("node balance", f"{quality['node_balance']:.3f}", "largest part's nodes / mean"),
         ("edge balance", f"{quality['edge_balance']:.3f}", "largest part's edges / mean"),
     ]
+    if cut == "edge":
+        lines.insert(0, ("cut ratio", f"{quality['cut_ratio']:.2%}", "edges whose source another part owns"))
     figures = "\n".join(f"{name:<13} {value:>12}  {meaning}" for name, value, meaning in lines)
-    counts = f"{manifest['nodes']:,} nodes, {manifest['edges']:,} edges, {manifest['parts']} parts, edge cut"
+    counts = f"{manifest['nodes']:,} nodes, {manifest['edges']:,} edges, {manifest['parts']} parts, {cut} cut"
     return f"{manifest['source']}: {counts}\n\n{parts}\n\n{figures}"

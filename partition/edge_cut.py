@@ -14,7 +14,7 @@ CLUSTER_NODES = 1000  # rows of one cluster stay in a core's cache while its edg
 
 
 @dataclass(frozen=True)
-class EdgeCut:
+class Rows:
     """A permutation of the nodes and slice pointers: part i owns the new ids ``ptr[i]:ptr[i + 1]``.
 
     Attributes
@@ -36,6 +36,10 @@ class EdgeCut:
         new = np.empty_like(self.order)
         new[self.order] = np.arange(len(self.order), dtype=self.order.dtype)
         return new
+
+
+class EdgeCut(Rows):
+    """The owner of every node; an edge lives with the owner of its destination."""
 
 
 def make_edge_cut(graph: Graph, parts: int, *, seed: int = 0, owner=None, progress=None) -> EdgeCut:

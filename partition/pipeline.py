@@ -9,14 +9,24 @@ from .edge_cut import make_edge_cut
 from .errors import InputError
 from .shards import write_shards
 from .sources import load_graph
+from .vertex_cut import make_vertex_cut
 
 _SEEDS = 2**31 - 1  # METIS's are counted from 1
 
 
 def partition(
-    source, parts: int, out, *, seed: int = 0, owner=None, force: bool = False, progress=None, **source_options
+    source,
+    parts: int,
+    out,
+    *,
+    cut: str = "edge",
+    seed: int = 0,
+    owner=None,
+    force: bool = False,
+    progress=None,
+    **source_options,
 ):
-    """Partition a graph by edge cut and write its shards.
+    """Partition a graph and write its shards.
 
     Parameters
     ----------
@@ -26,10 +36,14 @@ def partition(
         K, 1 <= K <= N.
     out : path
         The shard directory to make; it appears when it is complete.
+    cut : {"edge", "vertex"}
+        Edge cut: every node has one owner, and an edge lives with that of its destination. Vertex cut: every edge has
+        one owner, and a node touched by edges of several parts has a master and mirrors; it copies hubs instead of
+        cutting off their neighbours.
     seed : int
         The same seed gives the same shards.
     owner : array of integers, (N,), optional
-        The part of every node, instead of METIS's choice.
+        Edge cuts: the part of every node, instead of METIS's choice.
     force : bool
         Replace ``out`` where it holds shards.
     progress : callable, optional
@@ -55,12 +69,19 @@ def partition(
     parts, seed = _integer("parts", parts), _integer("seed", seed)
     if not 0 <= seed < _SEEDS:
         raise InputError(f"seed is {seed}; it must be at least 0 and below {_SEEDS}")
+    if cut not in ("edge", "vertex"):
+        raise InputError(f"cut is {cut!r}; it must be 'edge' or 'vertex'")
+    if owner is not None and cut == "vertex":
+        raise InputError("owner gives each node a part, which a vertex cut does not: leave it out, or make an edge cut")
     with new_directory(out, marker="manifest.json", force=force) as folder:
         if progress:
             progress("reading the graph")
         graph = load_graph(source, seed=seed, **source_options)
-        cut = make_edge_cut(graph, parts, seed=seed, owner=owner, progress=progress)
-        return write_shards(graph, cut, folder, seed=seed, progress=progress)
+        if cut == "vertex":
+            made = make_vertex_cut(graph, parts, seed=seed, progress=progress)
+        else:
+            made = make_edge_cut(graph, parts, seed=seed, owner=owner, progress=progress)
+        return write_shards(graph, made, folder, seed=seed, progress=progress)
 
 
 def _integer(name: str, value) -> int:

@@ -1,8 +1,8 @@
 """Which room may import which, and what a mere import costs."""
 
 import ast
-import subprocess
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 

@@ -1,0 +1,220 @@
+// The loops of the vertex cut that Python would take minutes for. Called through ctypes by vertex_cut.py; nothing here
+// depends on Python or numpy.
+
+#include <algorithm>
+#include <cstdint>
+#include <queue>
+#include <utility>
+#include <vector>
+
+#if defined(__GNUC__)
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#else
+#define EXPORT extern "C"
+#endif
+
+namespace {
+
+// Which parts hold a copy of which node: one bit each.
+struct Copies {
+    uint64_t* bits;
+    int64_t words;
+
+    Copies(uint64_t* bits, int64_t parts) : bits(bits), words((parts + 63) / 64) {}
+    bool has(int64_t node, int64_t part) const { return bits[node * words + part / 64] >> (part % 64) & 1; }
+    void add(int64_t node, int64_t part) { bits[node * words + part / 64] |= uint64_t(1) << (part % 64); }
+};
+
+int64_t lightest(const int64_t* sizes, int64_t parts) { return std::min_element(sizes, sizes + parts) - sizes; }
+
+}  // namespace
+
+// Counts what the edges that have an owner (not negative) make of copies (N, ceil(K / 64)) and sizes (K,), zeros before.
+EXPORT void dgl_gt_tally(int64_t num_edges, const int32_t* sources, const int32_t* destinations, int64_t parts,
+                         const int32_t* owner, uint64_t* copies_bits, int64_t* sizes) {
+    Copies copies(copies_bits, parts);
+    for (int64_t edge = 0; edge < num_edges; ++edge) {
+        if (owner[edge] < 0) continue;
+        ++sizes[owner[edge]];
+        copies.add(sources[edge], owner[edge]);
+        copies.add(destinations[edge], owner[edge]);
+    }
+}
+
+// Gives each of the listed edges, in this order, to the part of the highest score of HDRF (Petroni et al., "HDRF:
+// Stream-based partitioning for power-law graphs", CIKM 2015):
+//   sum over both ends x that part p holds already: 2 - degree(x) / (degree(source) + degree(destination))
+//   + balance * (largest - size(p)) / (1 + largest - smallest)
+// A part of `capacity` edges takes no more while another has room; ties go to the lightest part. copies and sizes are
+// kept up to date. With `is_stream` the degrees (N,) are those seen so far and counted here, as a stream knows no others.
+EXPORT void dgl_gt_hdrf(int64_t num_listed, const int32_t* listed, const int32_t* sources, const int32_t* destinations,
+                        int64_t* degrees, int64_t is_stream, int64_t parts, double balance, int64_t capacity,
+                        uint64_t* copies_bits, int64_t* sizes, int32_t* owner) {
+    Copies copies(copies_bits, parts);
+    for (int64_t i = 0; i < num_listed; ++i) {
+        const int64_t edge = listed[i], u = sources[edge], v = destinations[edge];
+        if (is_stream) ++degrees[u], ++degrees[v];
+        const double share = double(degrees[u]) / double(degrees[u] + degrees[v]);
+        const int64_t smallest = sizes[lightest(sizes, parts)], largest = *std::max_element(sizes, sizes + parts);
+        int64_t best = -1;
+        double best_score = -1;
+        for (int64_t part = 0; part < parts; ++part) {
+            if (sizes[part] >= capacity && smallest < capacity) continue;
+            const double score = (copies.has(u, part) ? 2 - share : 0) + (copies.has(v, part) ? 1 + share : 0) +
+                                 balance * double(largest - sizes[part]) / double(1 + largest - smallest);
+            if (score > best_score || (score == best_score && sizes[part] < sizes[best])) {
+                best = part;
+                best_score = score;
+            }
+        }
+        owner[edge] = int32_t(best);
+        ++sizes[best];
+        copies.add(u, best);
+        copies.add(v, best);
+    }
+}
+
+// Neighbour expansion (Zhang et al., "Graph edge partitioning via neighborhood heuristic", KDD 2017): one part after the
+// other grows from a node, always by the boundary node with the fewest edges still free, and takes the edges between
+// core and boundary, until it has `capacity` edges or nothing is left. Edges that remain keep owner -1.
+//
+// indptr (N + 1,), neighbours (M,) and edges (M,) list each edge at both of its ends (a self-loop twice at its node);
+// start (N,) is the order in which nodes are tried as seeds.
+EXPORT void dgl_gt_expand(int64_t num_nodes, const int64_t* indptr, const int32_t* neighbours, const int32_t* edges,
+                          const int64_t* start, int64_t parts, int64_t capacity, int32_t* owner) {
+    typedef std::pair<int64_t, int64_t> Entry;  // free edges, node; outdated ones stay in the queue and are skipped
+    std::vector<int64_t> free(num_nodes);
+    for (int64_t node = 0; node < num_nodes; ++node) free[node] = indptr[node + 1] - indptr[node];
+    std::vector<int32_t> inside(num_nodes, -1), core(num_nodes, -1);  // the last part whose boundary or core it was in
+    int64_t next_seed = 0;
+    for (int32_t part = 0; part < parts; ++part) {
+        std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> queue;
+        int64_t size = 0;
+        const auto take = [&](int64_t slot, int64_t node) {
+            if (owner[edges[slot]] >= 0 || size >= capacity) return;
+            owner[edges[slot]] = part;
+            ++size;
+            for (int64_t end : {node, int64_t(neighbours[slot])})
+                if (--free[end] > 0 && inside[end] == part && core[end] != part) queue.push({free[end], end});
+        };
+        const auto join = [&](int64_t node) {  // into the boundary, with its edges to what is inside
+            if (inside[node] == part) return;
+            inside[node] = part;
+            for (int64_t slot = indptr[node]; slot < indptr[node + 1]; ++slot)
+                if (inside[neighbours[slot]] == part) take(slot, node);
+            if (free[node] > 0) queue.push({free[node], node});
+        };
+        while (size < capacity) {
+            while (!queue.empty() && (core[queue.top().second] == part || queue.top().first != free[queue.top().second]))
+                queue.pop();
+            int64_t node;
+            if (!queue.empty()) {
+                node = queue.top().second;
+            } else {
+                while (next_seed < num_nodes && free[start[next_seed]] == 0) ++next_seed;
+                if (next_seed == num_nodes) return;
+                node = start[next_seed];
+                join(node);
+            }
+            core[node] = part;
+            for (int64_t slot = indptr[node]; slot < indptr[node + 1] && size < capacity; ++slot)
+                if (owner[edges[slot]] < 0) join(neighbours[slot]);
+        }
+    }
+}
+
+// Gives each node to one of the parts that hold a copy of it, so that owned rows and rows sent (copies elsewhere of what
+// a part owns) are balanced together: nodes in one part alone first, then the others, each to its part of the least load
+// so far. A node without copies goes to the part that owns least.
+EXPORT void dgl_gt_masters(int64_t num_nodes, int64_t parts, const uint64_t* copies_bits, int32_t* master) {
+    const Copies copies(const_cast<uint64_t*>(copies_bits), parts);
+    std::vector<int64_t> owned(parts), load(parts);
+    for (const int64_t pass : {1, 2, 0}) {
+        for (int64_t node = 0; node < num_nodes; ++node) {
+            int64_t best = -1, count = 0;
+            for (int64_t part = 0; part < parts; ++part) {
+                if (!copies.has(node, part)) continue;
+                ++count;
+                if (best < 0 || load[part] < load[best]) best = part;
+            }
+            if (std::min<int64_t>(count, 2) != pass) continue;
+            if (best < 0) best = lightest(owned.data(), parts);
+            master[node] = int32_t(best);
+            ++owned[best];
+            load[best] += std::max<int64_t>(count, 1);
+        }
+    }
+}
+
+// Lists each edge at both of its ends: neighbours and edges (2 E,), by indptr (N + 1,), from the in-edges of each node.
+// An edge's number is its position among the in-edges.
+EXPORT void dgl_gt_lists(int64_t num_nodes, const int64_t* in_indptr, const int32_t* sources, int64_t* indptr,
+                         int32_t* neighbours, int32_t* edges) {
+    const int64_t num_edges = in_indptr[num_nodes];
+    std::fill(indptr, indptr + num_nodes + 1, 0);
+    for (int64_t node = 0; node < num_nodes; ++node) indptr[node + 1] = in_indptr[node + 1] - in_indptr[node];
+    for (int64_t edge = 0; edge < num_edges; ++edge) ++indptr[sources[edge] + 1];
+    for (int64_t node = 0; node < num_nodes; ++node) indptr[node + 1] += indptr[node];
+    std::vector<int64_t> next(indptr, indptr + num_nodes);
+    for (int64_t node = 0; node < num_nodes; ++node)
+        for (int64_t edge = in_indptr[node]; edge < in_indptr[node + 1]; ++edge) {
+            const int64_t source = sources[edge], here = next[node]++, there = next[source]++;
+            neighbours[here] = int32_t(source);
+            neighbours[there] = int32_t(node);
+            edges[here] = edges[there] = int32_t(edge);
+        }
+}
+
+// Levels the copies that the parts hold: takes nodes in the given order (few edges first) out of parts that hold more
+// copies than the mean, with their edges there, into a part that holds fewer, has room for these edges (`capacity`) and
+// already holds the other ends, so that the copies in all do not grow. Repeats until a round moves nothing.
+//
+// counts (N, K) is scratch. The lists are as in dgl_gt_expand.
+EXPORT void dgl_gt_level(int64_t num_nodes, const int64_t* indptr, const int32_t* neighbours, const int32_t* edges,
+                         int64_t num_listed, const int64_t* order, int64_t parts, int64_t capacity, int64_t rounds,
+                         int32_t* counts, int32_t* owner) {
+    std::vector<int64_t> copies(parts), sizes(parts);  // sizes in ends of edges, two an edge
+    std::fill(counts, counts + num_nodes * parts, 0);
+    for (int64_t node = 0; node < num_nodes; ++node)
+        for (int64_t slot = indptr[node]; slot < indptr[node + 1]; ++slot) {
+            ++sizes[owner[edges[slot]]];
+            if (counts[node * parts + owner[edges[slot]]]++ == 0) ++copies[owner[edges[slot]]];
+        }
+    for (int64_t round = 0; round < rounds; ++round) {
+        int64_t moved = 0;
+        for (int64_t i = 0; i < num_listed; ++i) {
+            const int64_t node = order[i], begin = indptr[node], end = indptr[node + 1];
+            for (int64_t from = 0; from < parts; ++from) {
+                if (counts[node * parts + from] == 0) continue;
+                int64_t best = -1, best_gain = 0;
+                for (int64_t to = 0; to < parts; ++to) {
+                    if (copies[to] + 1 >= copies[from] || sizes[to] + 2 * counts[node * parts + from] > 2 * capacity)
+                        continue;
+                    int64_t gain = counts[node * parts + to] > 0;
+                    for (int64_t slot = begin; slot < end && gain >= 0; ++slot) {
+                        const int64_t other = neighbours[slot];
+                        if (owner[edges[slot]] != from || other == node) continue;
+                        gain += (counts[other * parts + from] == 1) - (counts[other * parts + to] == 0);
+                    }
+                    if (gain > best_gain || (gain == best_gain && (best < 0 || copies[to] < copies[best]))) {
+                        best = to;
+                        best_gain = gain;
+                    }
+                }
+                if (best < 0) continue;
+                for (int64_t slot = begin; slot < end; ++slot) {
+                    if (owner[edges[slot]] != from) continue;
+                    owner[edges[slot]] = int32_t(best);
+                    for (int64_t at : {node, int64_t(neighbours[slot])}) {
+                        copies[from] -= --counts[at * parts + from] == 0;
+                        copies[best] += counts[at * parts + best]++ == 0;
+                        --sizes[from];
+                        ++sizes[best];
+                    }
+                }
+                ++moved;
+            }
+        }
+        if (moved == 0) return;
+    }
+}

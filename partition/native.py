@@ -1,0 +1,50 @@
+"""The compiled loops of native.cpp, through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+
+import numpy as np
+
+from .errors import InputError
+
+
+def run(name: str, *arguments) -> None:
+    """Call a function of native.cpp.
+
+    Parameters
+    ----------
+    name : str
+        Without its prefix ``dgl_gt_``.
+    *arguments : ndarray, int or float
+        As the function takes them: arrays by address, contiguous and of its element types; integers as int64.
+
+    Raises
+    ------
+    InputError
+        The package was installed without its compiled part.
+    """
+    getattr(_library(), f"dgl_gt_{name}")(*map(_argument, arguments))
+
+
+def _argument(value):
+    if isinstance(value, np.ndarray):
+        assert value.flags.c_contiguous
+        return ctypes.c_void_p(value.ctypes.data)
+    return ctypes.c_double(value) if isinstance(value, float) else ctypes.c_int64(value)
+
+
+@functools.cache
+def _library():
+    spec = importlib.util.find_spec("partition._native")
+    try:
+        if spec is not None:
+            return ctypes.CDLL(spec.origin)
+    except OSError:  # built for another system
+        pass
+    raise InputError(
+        "vertex cuts need the compiled part of dgl-gt, which is not there: install a C++ compiler (on Debian or "
+        "Ubuntu: apt install g++) and then dgl-gt again (pip install --force-reinstall --no-deps dgl-gt), or make an edge cut"
+    )

@@ -1,0 +1,189 @@
+"""Vertex cut: every edge gets one owner; a node touched by edges of several parts has one master and mirrors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import metis, native
+from .edge_cut import CLUSTER_NODES, Rows
+from .errors import InputError
+from .graph import Graph, symmetrised
+
+_SLACK = 1.05  # a part's edges over the mean, at most
+_BALANCE = 0.3  # of HDRF's score; larger values copy more for a balance that the cap gives already
+_LEVEL_ROUNDS = 10
+_LEVEL_DEGREE = 64  # nodes of more edges rarely leave a part without new copies
+_LARGEST_ID = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class VertexCut(Rows):
+    """Masters as a permutation of the nodes and slice pointers, and the part of every edge.
+
+    Attributes
+    ----------
+    order : ndarray of integers, (N,)
+        ``order[new id]`` is the user's node id.
+    ptr : ndarray, int64, (K + 1,)
+        Part i is the master of the new ids ``ptr[i]:ptr[i + 1]``.
+    edge_part : ndarray, int32, (E,)
+        The part of the edge at each position of the graph's CSR.
+    """
+
+    edge_part: np.ndarray
+
+
+def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, progress=None) -> VertexCut:
+    """Cut a graph by nodes: edges are dealt out so that few nodes are copied, and the parts hold equally many copies.
+
+    Two ways are tried: METIS-grown (degree-weighted METIS parts keep their inner edges, HDRF's score places the others)
+    and neighbour expansion, what it leaves placed by the same score. In both, nodes with few edges then move out of the
+    parts that hold most copies. Kept is what has fewest copies in its largest part, then fewest in all. Masters go
+    where the fewest rows are owned and sent.
+
+    Parameters
+    ----------
+    graph : Graph
+    parts : int
+        K, 1 <= K <= N.
+    seed : int
+        The same seed gives the same cut.
+    progress : callable, optional
+        Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
+
+    Raises
+    ------
+    InputError
+        K out of range, more than 2**31 - 1 nodes or edges, or the package's compiled part is not there.
+    """
+    if parts < 1 or parts > graph.num_nodes:
+        raise InputError(
+            f"cannot split {graph.num_nodes} nodes into {parts} parts; choose 1 to {graph.num_nodes} parts"
+        )
+    if max(graph.num_nodes, graph.num_edges) > _LARGEST_ID:
+        raise InputError(
+            f"{graph.name} has {graph.num_nodes} nodes and {graph.num_edges} edges; a vertex cut takes at most "
+            f"{_LARGEST_ID} of each: make an edge cut"
+        )
+    progress = progress or (lambda *_: None)
+    edges = _Edges(graph, parts)
+    undirected = symmetrised(graph)
+    with metis.shared(xadj=undirected.indptr, adjncy=undirected.indices) as adjacency:
+        del undirected
+        candidates = [_expanded(edges, seed, progress)]
+        if parts > 1:
+            candidates.append(_grown(edges, adjacency, seed, progress))
+        progress("vertex cut, levelling copies")
+        edge_part = min((edges.levelled(owner) for owner in candidates), key=edges.rank)
+        del candidates
+        copies, _ = edges.tally(edge_part)
+        master = np.empty(graph.num_nodes, np.int32)
+        native.run("masters", graph.num_nodes, parts, copies, master)
+        cluster = metis.clusters(adjacency, master, parts, CLUSTER_NODES, seed=seed, progress=progress)
+    order = np.lexsort((cluster, master)).astype(graph.indices.dtype)
+    ptr = np.concatenate([[0], np.cumsum(np.bincount(master, minlength=parts))]).astype(np.int64)
+    return VertexCut(order, ptr, edge_part)
+
+
+class _Edges:
+    """A graph's edges, numbered by CSR position, as the compiled loops take them."""
+
+    def __init__(self, graph: Graph, parts: int):
+        self.num_nodes, self.num_edges, self.parts = graph.num_nodes, graph.num_edges, parts
+        self.capacity = int(np.ceil(_SLACK * graph.num_edges / parts))
+        self.sources, self.destinations = graph.indices, graph.destinations()
+        self.indptr = np.empty(graph.num_nodes + 1, np.int64)
+        self.neighbours, self.edges = (np.empty(2 * graph.num_edges, np.int32) for _ in range(2))
+        native.run("lists", graph.num_nodes, graph.indptr, graph.indices, self.indptr, self.neighbours, self.edges)
+        self.degrees = np.diff(self.indptr)
+
+    def tally(self, owner) -> tuple[np.ndarray, np.ndarray]:
+        """Which parts hold each node, (N, ceil(K / 64)) bits, and the edges of each part, (K,)."""
+        copies = np.zeros((self.num_nodes, -(-self.parts // 64)), np.uint64)
+        sizes = np.zeros(self.parts, np.int64)
+        native.run("tally", self.num_edges, self.sources, self.destinations, self.parts, owner, copies, sizes)
+        return copies, sizes
+
+    def place_rest(self, owner) -> np.ndarray:
+        """Give the edges without an owner to parts by HDRF's score, those between nodes of low degree first."""
+        copies, sizes = self.tally(owner)
+        rest = np.flatnonzero(owner < 0).astype(np.int32)
+        sums = self.degrees[self.sources[rest]] + self.degrees[self.destinations[rest]]
+        rest = rest[np.argsort(sums, kind="stable")]
+        native.run(
+            "hdrf",
+            len(rest),
+            rest,
+            self.sources,
+            self.destinations,
+            self.degrees,
+            0,
+            self.parts,
+            _BALANCE,
+            self.capacity,
+            copies,
+            sizes,
+            owner,
+        )
+        return owner
+
+    def levelled(self, owner) -> np.ndarray:
+        """The same cut with nodes of few edges moved out of the parts that hold most copies; changed in place."""
+        listed = np.flatnonzero((self.degrees > 0) & (self.degrees <= _LEVEL_DEGREE))
+        listed = listed[np.argsort(self.degrees[listed], kind="stable")]
+        counts = np.empty((self.num_nodes, self.parts), np.int32)
+        native.run(
+            "level",
+            self.num_nodes,
+            self.indptr,
+            self.neighbours,
+            self.edges,
+            len(listed),
+            listed,
+            self.parts,
+            self.capacity,
+            _LEVEL_ROUNDS,
+            counts,
+            owner,
+        )
+        return owner
+
+    def rank(self, owner) -> tuple[int, int]:
+        """Copies in the largest part, and in all: less is better."""
+        copies, _ = self.tally(owner)
+        held = [
+            int(np.count_nonzero(copies[:, p // 64] >> np.uint64(p % 64) & np.uint64(1))) for p in range(self.parts)
+        ]
+        return max(held), sum(held)
+
+
+def _grown(edges: _Edges, adjacency: dict, seed: int, progress) -> np.ndarray:
+    """Each METIS part keeps the edges inside it; the others are placed by score."""
+    part = metis.k_way(adjacency, edges.parts, edges.degrees + 1, seed=seed, progress=progress)
+    inside = part[edges.sources] == part[edges.destinations]
+    owner = np.where(inside, part[edges.sources], -1).astype(np.int32)
+    del part, inside
+    progress("vertex cut, placing cut edges")
+    return edges.place_rest(owner)
+
+
+def _expanded(edges: _Edges, seed: int, progress) -> np.ndarray:
+    """Neighbour expansion to the mean of edges a part; what it leaves is placed by score."""
+    progress("vertex cut, neighbour expansion")
+    owner = np.full(edges.num_edges, -1, np.int32)
+    start = np.random.default_rng(seed).permutation(edges.num_nodes)
+    capacity = edges.num_edges // edges.parts
+    native.run(
+        "expand",
+        edges.num_nodes,
+        edges.indptr,
+        edges.neighbours,
+        edges.edges,
+        start,
+        edges.parts,
+        capacity,
+        owner,
+    )
+    return edges.place_rest(owner)
