@@ -18,9 +18,10 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
 
     For each destination i and head, over the in-edges e = (j, i):
     ``s_e = scale * q_i . k_j + bias_e``, ``out_i = sum_e drop(softmax(s)_e) v_j`` and ``lse_i = log sum_e exp(s_e)``.
-    On the CPU one pass with an online softmax [1]_, and a backward pass that computes the weights again from
-    ``lse`` [2]_: nothing of size E x H x D is stored, and nothing of size E x H unless `bias` needs a gradient or has
-    to be cast. The result is the same, bit for bit, at every run.
+    One pass with an online softmax [1]_, and a backward pass that computes the weights again from ``lse`` [2]_, in C++
+    on the CPU and in Triton on CUDA devices: nothing of size E x H x D is stored, and nothing of size E x H unless
+    `bias` needs a gradient. The result is the same, bit for bit, at every run. Elsewhere, and for float64 on CUDA
+    devices, plain torch operations give it, with a warning.
 
     Parameters
     ----------
@@ -60,7 +61,7 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
     ValueError
         A shape, dtype, device or value does not fit.
     NotImplementedError
-        The gradient of a gradient is asked of the CPU kernel.
+        The gradient of a gradient is asked of a kernel.
 
     References
     ----------
@@ -79,7 +80,7 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
         seed = None
     elif not isinstance(seed, torch.Tensor):
         seed = torch.tensor(seed)
-    if _kernel_at_hand(q.device.type):
+    if _kernel_at_hand(q.device.type, q.dtype):
         fields = (graph.indptr, graph.indices, graph.edge_ids, graph.global_edge_ids, graph.rev_indptr)
         out, lse = _attention(
             q, k, v, bias, *fields, graph.rev_dst, graph.rev_position, seed, graph.head_offset, scale, float(dropout_p)
@@ -169,22 +170,42 @@ def _check_dropout(graph, num_heads, dropout_p, seed):
 
 
 @torch.compiler.assume_constant_result
-def _kernel_at_hand(device_type):
-    if device_type == "cpu" and cpu.library() is not None:
-        return True
-    _warn_slow(device_type)
-    return False
+def _kernel_at_hand(device_type, dtype):
+    if _backend(device_type) is None:
+        _warn_slow(_REMEDY.get(device_type, f"this version of dgl_gt has no kernel for {device_type} tensors"))
+        return False
+    if device_type == "cuda" and dtype == torch.float64:
+        _warn_slow("the kernel for CUDA devices takes float32, bfloat16 and float16, not float64")
+        return False
+    return True
+
+
+def _backend(device_type):
+    """Return the module that has the kernels for tensors on such devices, or None."""
+    if device_type == "cpu":
+        return None if cpu.library() is None else cpu
+    return _triton() if device_type == "cuda" else None
 
 
 @functools.cache
-def _warn_slow(device_type):
-    if device_type == "cpu":
-        reason = (
-            "dgl_gt was installed without its compiled CPU kernel. For the fast path install a C++ compiler (on Debian "
-            "or Ubuntu: apt install g++) and then dgl_gt again: pip install --force-reinstall --no-deps dgl_gt"
-        )
-    else:
-        reason = f"this version of dgl_gt has no kernel for {device_type} tensors. The fast path is on the CPU"
+def _triton():
+    try:
+        from dgl_gt.ops import triton  # here, as most installs of torch for the CPU have no Triton
+    except ImportError:
+        return None
+    return triton
+
+
+_REMEDY = {
+    "cpu": "dgl_gt was installed without its compiled CPU kernel. For the fast path install a C++ compiler (on Debian "
+    "or Ubuntu: apt install g++) and then dgl_gt again: pip install --force-reinstall --no-deps dgl_gt",
+    "cuda": "Triton, in which the kernels for CUDA devices are written, cannot be imported. For the fast path: pip "
+    "install triton",
+}
+
+
+@functools.cache
+def _warn_slow(reason):
     message = f"sparse_attention runs its slower path, which stores E x H x D elements: {reason}."
     warnings.warn(message, RuntimeWarning, stacklevel=4)
 
@@ -211,7 +232,7 @@ def _attention(
     structure = CSC(
         indptr, indices, edge_ids, global_edge_ids, k.shape[0], head_offset, rev_indptr, rev_dst, rev_position
     )
-    return cpu.forward(structure, q, k, v, bias, scale, dropout_p, seed)
+    return _backend(q.device.type).forward(structure, q, k, v, bias, scale, dropout_p, seed)
 
 
 @_attention.register_fake
@@ -247,8 +268,10 @@ def _attention_backward(
     needs_bias: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     needs = _needed(k, v, needs_q, needs_kv, needs_bias)
-    grads = [cpu.empty(x.shape if needed else 0, q.dtype) for x, needed in zip((q, k, v), needs)]
-    grads.append(torch.empty(bias.shape if needs_bias else 0, dtype=q.dtype if bias is None else bias.dtype))
+    backend = _backend(q.device.type)
+    empty = cpu.empty if backend is cpu else functools.partial(torch.empty, device=q.device)
+    grads = [empty(x.shape if needed else 0, dtype=q.dtype) for x, needed in zip((q, k, v), needs)]
+    grads.append(q.new_empty(bias.shape if needs_bias else 0, dtype=q.dtype if bias is None else bias.dtype))
     packed = [grad if needed else None for grad, needed in zip(grads, needs)]
     if k is None:
         written = packed[0].unbind(1)
@@ -261,7 +284,7 @@ def _attention_backward(
         indptr, indices, edge_ids, global_edge_ids, k.shape[0], head_offset, rev_indptr, rev_dst, rev_position
     )
     written = (*written, packed[3])
-    cpu.backward(structure, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, written)
+    backend.backward(structure, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, written)
     return tuple(grads)
 
 
@@ -292,7 +315,7 @@ def _differentiate(ctx, grad_out, grad_lse):
 
 def _refuse_second_derivative(ctx, *_):
     raise NotImplementedError(
-        "sparse_attention has no second derivative on the CPU kernel; call backward or autograd.grad without "
+        "sparse_attention has no second derivative in its kernels; call backward or autograd.grad without "
         "create_graph=True"
     )
 
