@@ -4,8 +4,8 @@
 
 Both are QKV, attention, output, feed-forward (multiple 2) and norms, forward and backward, in float32 without dropout,
 with the same weights, on the same threads, on the graph in cluster order. The peer is the same code but for attention:
-three projections, then ``u_dot_v``, ``edge_softmax``, ``u_mul_e_sum``. In turn within each run, after a warm-up;
-medians. The second table says where each layer's time goes, by torch's profiler in one more step.
+three projections, then ``u_dot_v``, ``edge_softmax``, ``u_mul_e_sum``. In turn within each run, each after an untimed
+step of its own; medians. The second table says where each layer's time goes, by torch's profiler in one more step.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def measure(name: str, hidden: int, heads: int, runs: int) -> dict:
     times = {tool: [] for tool in layers}
     for _ in range(runs):
         for tool, layer in layers.items():
+            step(layer, *inputs)
             started = time.perf_counter()
             step(layer, *inputs)
             times[tool].append(time.perf_counter() - started)

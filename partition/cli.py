@@ -6,9 +6,10 @@ import argparse
 import time
 
 from . import console
+from .cost import Model, Speeds
 from .manifest import read_manifest, verify
 from .memory import peak_memory_bytes
-from .pipeline import partition
+from .pipeline import CUTS, partition
 
 
 def main(argv=None) -> int:
@@ -33,7 +34,19 @@ def add_commands(commands) -> None:
     make.add_argument("--parts", type=int, required=True, metavar="K", help="number of parts, one a rank")
     make.add_argument("--out", required=True, metavar="DIR", help="shard directory to make")
     make.add_argument(
-        "--cut", default="edge", choices=("edge", "vertex"), help="deal out nodes or edges (default: edge)"
+        "--cut", default="edge", choices=CUTS, help="deal out nodes or edges, or what is predicted to train faster"
+    )
+    model, speeds = Model(), Speeds()
+    auto = make.add_argument_group("what --cut auto has in mind")
+    auto.add_argument("--layers", type=_positive, default=model.layers, metavar="L", help="(default: %(default)s)")
+    auto.add_argument("--hidden", type=_positive, default=model.hidden, metavar="C", help="(default: %(default)s)")
+    auto.add_argument("--heads", type=_positive, default=model.heads, metavar="H", help="(default: %(default)s)")
+    auto.add_argument(
+        "--link-gbit",
+        type=_positive_float,
+        default=speeds.link_bytes_per_s * 8 / 1e9,
+        metavar="GBIT/S",
+        help="into and out of a rank (default: %(default)g)",
     )
     make.add_argument("--seed", type=int, default=0, help="same seed, same shards (default: 0)")
     make.add_argument("--force", action="store_true", help="replace DIR where it holds shards")
@@ -53,6 +66,20 @@ def add_commands(commands) -> None:
     inspect.set_defaults(command=_inspect)
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _positive_float(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number
+
+
 def _partition(args) -> tuple[dict, str]:
     started, progress = time.monotonic(), console.Progress()
     try:
@@ -61,6 +88,8 @@ def _partition(args) -> tuple[dict, str]:
             args.parts,
             args.out,
             cut=args.cut,
+            model=Model(layers=args.layers, hidden=args.hidden, heads=args.heads),
+            speeds=Speeds(link_bytes_per_s=args.link_gbit * 1e9 / 8),
             seed=args.seed,
             force=args.force,
             progress=progress,
@@ -73,8 +102,9 @@ def _partition(args) -> tuple[dict, str]:
     finally:
         progress.close()
     result = _figures(manifest, started, progress.children_bytes)
-    text = f"{_quality_table(manifest)}\n\nwrote {args.out} in {result['seconds']:.1f} s, peak memory {_peak(result)}"
-    return result, text
+    chosen = f"chosen: {manifest['choice']['reason']}\n\n" if manifest["choice"] else ""
+    written = f"wrote {args.out} in {result['seconds']:.1f} s, peak memory {_peak(result)}"
+    return result, f"{_quality_table(manifest)}\n\n{chosen}{written}"
 
 
 def _inspect(args) -> tuple[dict, str]:
@@ -91,7 +121,7 @@ def _peak(result: dict) -> str:
 def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:
     """The documented JSON keys."""
     return {
-        **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "quality")},
+        **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "choice", "quality")},
         "peak_memory_bytes": peak_memory_bytes() + children_bytes,
         "seconds": time.monotonic() - started,
     }

@@ -46,5 +46,6 @@ def _library():
         pass
     raise InputError(
         "vertex cuts need the compiled part of dgl-gt, which is not there: install a C++ compiler (on Debian or "
-        "Ubuntu: apt install g++) and then dgl-gt again (pip install --force-reinstall --no-deps dgl-gt), or make an edge cut"
+        "Ubuntu: apt install g++) and then dgl-gt again (pip install --force-reinstall --no-deps dgl-gt), or make an "
+        "edge cut"
     )

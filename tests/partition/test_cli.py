@@ -25,7 +25,8 @@ def test_partition_and_inspect_agree(capsys):
     out, err = capsys.readouterr()
     made = json.loads(out)
     assert "METIS" in err
-    assert set(made) == {"nodes", "edges", "parts", "cut", "quality", "peak_memory_bytes", "seconds"}
+    assert set(made) == {"nodes", "edges", "parts", "cut", "choice", "quality", "peak_memory_bytes", "seconds"}
+    assert made["choice"] is None
     assert set(made["quality"]) == {
         "cut_ratio",
         "volume",

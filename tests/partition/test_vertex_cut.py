@@ -166,7 +166,7 @@ def test_bad_requests_are_refused(awkward_graph, tmp_path):
     for options, message in [
         (dict(parts=0), "cannot split .* into 0 parts"),
         (dict(parts=graph.num_nodes + 1), "choose 1 to"),
-        (dict(parts=2, cut="corner"), "cut is 'corner'; it must be 'edge' or 'vertex'"),
+        (dict(parts=2, cut="corner"), "cut is 'corner'; it must be one of edge, vertex, auto"),
         (dict(parts=2, owner=np.zeros(graph.num_nodes, int)), "owner gives each node a part"),
     ]:
         with pytest.raises(InputError, match=message):
