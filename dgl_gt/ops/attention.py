@@ -93,7 +93,7 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
 def _autocast(*tensors):
     """Cast float32 to the dtype of an active ``torch.autocast``, as torch's own attention does."""
     device_type = tensors[0].device.type
-    if not torch.is_autocast_enabled(device_type):
+    if not torch.amp.is_autocast_available(device_type) or not torch.is_autocast_enabled(device_type):
         return tensors
     dtype = torch.get_autocast_dtype(device_type)
     return tuple(x.to(dtype) if x is not None and x.dtype != torch.float64 else x for x in tensors)
@@ -171,6 +171,8 @@ def _check_dropout(graph, num_heads, dropout_p, seed):
 
 @torch.compiler.assume_constant_result
 def _kernel_at_hand(device_type, dtype):
+    if device_type == "meta":  # shapes alone, which the operator knows
+        return True
     if _backend(device_type) is None:
         _warn_slow(_REMEDY.get(device_type, f"this version of dgl_gt has no kernel for {device_type} tensors"))
         return False

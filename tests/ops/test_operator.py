@@ -135,6 +135,14 @@ def test_checkpoint_recomputes_the_same():
     assert torch.equal(*grads)
 
 
+def test_meta_tensors_give_shapes():
+    made = draw_csc(Case("", 5, 6, EDGES)).to("meta")
+    q, k = (torch.empty(rows, 2, 4, device="meta", dtype=torch.bfloat16) for rows in (5, 6))
+    out, lse = sparse_attention(made, q, k, k, return_lse=True)
+    assert (out.shape, lse.shape) == ((5, 2, 4), (5, 2)) and out.is_meta
+    assert (out.dtype, lse.dtype) == (torch.bfloat16, torch.float32)
+
+
 @needs_kernel
 def test_vmap_is_refused():
     made = draw_csc(Case("", 5, 5, EDGES))
