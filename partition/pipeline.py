@@ -90,10 +90,10 @@ def partition(
             progress("reading the graph")
         graph = load_graph(source, seed=seed, **source_options)
         layouts = []
+        if cut != "edge":  # the first, as it may refuse
+            layouts.append(Layout(graph, make_vertex_cut(graph, parts, seed=seed, progress=progress)))
         if cut != "vertex":
             layouts.append(Layout(graph, make_edge_cut(graph, parts, seed=seed, owner=owner, progress=progress)))
-        if cut != "edge":
-            layouts.append(Layout(graph, make_vertex_cut(graph, parts, seed=seed, progress=progress)))
         choice = _choice([layout.figures for layout in layouts], model, speeds) if cut == "auto" else None
         if choice is not None:
             layouts = [layout for layout in layouts if layout.figures["cut"] == choice["cut"]]

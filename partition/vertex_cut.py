@@ -15,6 +15,7 @@ _SLACK = 1.05  # a part's edges over the mean, at most
 _BALANCE = 0.3  # of HDRF's score; larger values copy more for a balance that the cap gives already
 _LEVEL_ROUNDS = 10
 _LEVEL_DEGREE = 64  # nodes of more edges rarely leave a part without new copies
+_LEVEL_COUNTS_PER_EDGE, _LEVEL_COUNTS = 16, 2**24
 _LARGEST_ID = 2**31 - 1
 
 
@@ -93,10 +94,13 @@ class _Edges:
     def __init__(self, graph: Graph, parts: int):
         self.num_nodes, self.num_edges, self.parts = graph.num_nodes, graph.num_edges, parts
         self.capacity = int(np.ceil(_SLACK * graph.num_edges / parts))
-        self.sources, self.destinations = graph.indices, graph.destinations()
+        # The types that the loops read; a graph made by from_edges has them.
+        self.sources = np.ascontiguousarray(graph.indices, np.int32)
+        self.destinations = np.ascontiguousarray(graph.destinations(), np.int32)
+        in_indptr = np.ascontiguousarray(graph.indptr, np.int64)
         self.indptr = np.empty(graph.num_nodes + 1, np.int64)
         self.neighbours, self.edges = (np.empty(2 * graph.num_edges, np.int32) for _ in range(2))
-        native.run("lists", graph.num_nodes, graph.indptr, graph.indices, self.indptr, self.neighbours, self.edges)
+        native.run("lists", graph.num_nodes, in_indptr, self.sources, self.indptr, self.neighbours, self.edges)
         self.degrees = np.diff(self.indptr)
 
     def tally(self, owner) -> tuple[np.ndarray, np.ndarray]:
@@ -130,7 +134,12 @@ class _Edges:
         return owner
 
     def levelled(self, owner) -> np.ndarray:
-        """The same cut with nodes of few edges moved out of the parts that hold most copies; changed in place."""
+        """The same cut with nodes of few edges moved out of the parts that hold most copies; changed in place.
+
+        Left as it is where a count for each node and part would take far more memory than the edges.
+        """
+        if self.num_nodes * self.parts > max(_LEVEL_COUNTS_PER_EDGE * self.num_edges, _LEVEL_COUNTS):
+            return owner
         listed = np.flatnonzero((self.degrees > 0) & (self.degrees <= _LEVEL_DEGREE))
         listed = listed[np.argsort(self.degrees[listed], kind="stable")]
         counts = np.empty((self.num_nodes, self.parts), np.int32)

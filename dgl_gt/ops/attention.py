@@ -79,7 +79,7 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
     if dropout_p == 0:
         seed = None
     elif not isinstance(seed, torch.Tensor):
-        seed = torch.tensor(seed)
+        seed = torch.tensor(seed, device="cpu")  # whatever the default device is
     if _kernel_at_hand(q.device.type, q.dtype):
         fields = (graph.indptr, graph.indices, graph.edge_ids, graph.global_edge_ids, graph.rev_indptr)
         out, lse = _attention(
@@ -273,10 +273,10 @@ def _attention_backward(
     backend = _backend(q.device.type)
     empty = cpu.empty if backend is cpu else functools.partial(torch.empty, device=q.device)
     grads = [empty(x.shape if needed else 0, dtype=q.dtype) for x, needed in zip((q, k, v), needs)]
-    grads.append(q.new_empty(bias.shape if needs_bias else 0, dtype=q.dtype if bias is None else bias.dtype))
+    grads.append(torch.empty_like(bias) if needs_bias else q.new_empty(0))
     packed = [grad if needed else None for grad, needed in zip(grads, needs)]
     if k is None:
-        written = packed[0].unbind(1)
+        written = packed[0].unbind(1) if needs_q else (None, None, None)
     elif v is None and needs_kv:
         written = packed[0], *packed[1].unbind(1)
     else:

@@ -37,7 +37,7 @@ def merge(partials):
     top = torch.where(top == -torch.inf, 0.0, top)
     weights = torch.exp(lses - top)
     total = weights.sum(0)
-    has_edges = total > 0
+    has_edges = total != 0  # NaN is no lack of edges
     total = torch.where(has_edges, total, 1.0)
     lse = torch.where(has_edges, top + torch.log(total), -torch.inf)
     weights = weights / total

@@ -46,7 +46,7 @@ def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed):
     top = torch.where(top == -torch.inf, 0.0, top)
     weights = torch.exp(scores - top[dst])
     total = weights.new_zeros(num_dst, num_heads).index_add(0, dst, weights)
-    has_edges = total > 0
+    has_edges = total != 0  # NaN is no lack of edges
     total = torch.where(has_edges, total, 1.0)
     lse = torch.where(has_edges, top + torch.log(total), -torch.inf)
 

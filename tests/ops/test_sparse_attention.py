@@ -139,13 +139,43 @@ def test_rows_masked_by_the_bias_are_empty_rows(implementation):
 
 @needs_kernel
 def test_nan_reaches_the_result_of_its_row_alone():
+    check_nan(sparse_attention)
+
+
+def test_nan_reaches_the_result_of_its_row_alone_in_the_reference():
+    check_nan(lambda csc, q, k, v, return_lse: reference_attention(csc, q, k, v, None, 1.0, 0.0, None))
+
+
+def check_nan(attend):
     case = Case("", 3, 3, [(0, 0), (1, 0), (2, 1), (1, 1), (0, 2)])
     _, (q, k, v, _) = draw_inputs(case, torch.float32)
     with torch.no_grad():
         k[0] = torch.nan
-    out, lse = sparse_attention(from_edges(*torch.tensor(case.edges).T, 3, 3), q, k, v, return_lse=True)
+    out, lse = attend(from_edges(*torch.tensor(case.edges).T, 3, 3), q, k, v, return_lse=True)
     assert out[[0, 2]].isnan().all() and lse[[0, 2]].isnan().all()
     assert out[1].isfinite().all() and lse[1].isfinite().all()
+
+
+@pytest.mark.parametrize("edges", range(1, 6))
+def test_infinite_values_stay_infinite(edges, path):
+    case = Case("", 1, 6, [(source, 0) for source in range(edges)], heads=1, width=16)
+    _, (q, k, v, _) = draw_inputs(case, torch.float32)
+    with torch.no_grad():
+        v[edges - 1, 0, 3] = torch.inf
+    out = sparse_attention(draw_csc(case), q, k, v)
+    assert out[0, 0, 3] == torch.inf and out.isfinite().sum() == 15
+
+
+@needs_kernel
+@pytest.mark.parametrize("default", ["meta", "cpu"])
+def test_the_default_device_does_not_matter(default):
+    csc = draw_csc(Case("", 9, 9, 30))
+    packed = torch.randn(9, 3, 2, 8, requires_grad=True)
+    expected = sparse_attention(csc, packed, dropout_p=0.5, seed=2)
+    with torch.device(default):
+        out = sparse_attention(csc, packed, dropout_p=0.5, seed=2)
+        (grad,) = torch.autograd.grad(out.sum(), packed)
+    assert torch.equal(out, expected) and grad.device.type == "cpu"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
@@ -246,6 +276,10 @@ def test_packed_tensors_equal_their_views(packing, dtype):
     grads = [torch.autograd.grad(out.square().sum(), [*q, packed]) for out in (whole, split)]
     for one, other in zip(*grads, strict=True):
         assert torch.equal(one, other)
+    bias = torch.zeros(150, 2, dtype=dtype, requires_grad=True)
+    fixed = [tensor.detach() for tensor in (*q, packed)]
+    (alone,) = torch.autograd.grad(sparse_attention(csc, *fixed, bias=bias, **options).square().sum(), bias)
+    assert alone.abs().max() > 0
     if q:  # the gradient of q by itself
         (alone,) = torch.autograd.grad(sparse_attention(csc, *q, packed.detach(), **options).square().sum(), q)
         assert torch.equal(alone, grads[0][0])

@@ -64,7 +64,7 @@ def best_path():
 
 def empty(shape, dtype):
     """Return an uninitialised tensor for a result of the kernel, on huge pages where the system grants them."""
-    tensor = torch.empty(shape, dtype=dtype)
+    tensor = torch.empty(shape, dtype=dtype, device="cpu")
     library().dgl_gt_use_huge_pages(tensor.data_ptr(), tensor.nbytes, torch.get_num_threads())
     return tensor
 
@@ -77,7 +77,7 @@ def forward(csc, q, k, v, bias, scale, dropout_p, seed):
         "v": _readable(v),
         "bias": bias,
         "out": empty(q.shape, q.dtype),
-        "lse": torch.empty(q.shape[:2], dtype=accumulation_dtype(q.dtype)),
+        "lse": q.new_empty(q.shape[:2], dtype=accumulation_dtype(q.dtype)),
     }
     library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed))
     return arrays["out"], arrays["lse"]
@@ -104,7 +104,7 @@ def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p,
         "bias": bias,
         "lse": lse,
         "grad_lse": grad_lse,
-        "stats": torch.empty(lse.shape[0], 2, lse.shape[1], dtype=lse.dtype),
+        "stats": lse.new_empty(lse.shape[0], 2, lse.shape[1]),
     }
     library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed))
 

@@ -80,13 +80,28 @@ struct Rows {
         }
     }
 
+    // Up to kLanes edges: their number, rounded up to fours by repeating the last, and their rows and positions.
+    struct Block {
+        int64_t count, padded, numbers[kLanes], positions[kLanes];
+
+        INLINE Block(const Problem& p, const void* indices, const int64_t* order, int64_t first, int64_t end) {
+            count = end - first < kLanes ? end - first : kLanes;
+            padded = (count + 3) / 4 * 4;
+            for (int64_t lane = 0; lane < padded; ++lane) {
+                const int64_t slot = first + (lane < count ? lane : count - 1);
+                numbers[lane] = index_at(p, indices, slot);
+                positions[lane] = order ? order[slot] : slot;
+            }
+        }
+    };
+
     // Rows of an array for the edges of a block.
     struct Sources {
         const S* rows[kLanes];
-        int64_t head_stride;
+        int64_t head_stride, count;
 
-        INLINE Sources(const Array& array, const int64_t* numbers, int64_t count) : head_stride(array.head_stride) {
-            for (int64_t lane = 0; lane < count; ++lane) rows[lane] = at<S>(array, numbers[lane], 0);
+        INLINE Sources(const Array& array, const Block& block) : head_stride(array.head_stride), count(block.count) {
+            for (int64_t lane = 0; lane < block.padded; ++lane) rows[lane] = at<S>(array, block.numbers[lane], 0);
         }
 
         // x . row, for four edges
@@ -110,34 +125,24 @@ struct Rows {
             return result;
         }
 
-        // x += weight times row, for four edges
+        // x += weight times row, for four edges, or for what the block has left: a weight of 0 times inf is no 0
         INLINE void add_to(const Problem& p, T* x, const T* weights, int64_t lane, int64_t head) const {
+            if (count - lane >= 4) add_edges(p, x, weights, lane, head, 4);
+            else add_edges(p, x, weights, lane, head, count - lane);
+        }
+
+        INLINE void add_edges(const Problem& p, T* x, const T* weights, int64_t lane, int64_t head, int64_t edges) const {
             const S* const* from = rows + lane;
             const int64_t offset = head * head_stride;
             for (int64_t chunk = 0; chunk < chunks(p); ++chunk) {
                 const int64_t column = offset + chunk * W;
                 Vec<T, W> total = load<W>(x + chunk * W);
-                for (int64_t edge = 0; edge < 4; ++edge) total += weights[edge] * load<W>(from[edge] + column);
+                for (int64_t edge = 0; edge < edges; ++edge) total += weights[edge] * load<W>(from[edge] + column);
                 store<W>(x + chunk * W, total);
             }
             if constexpr (CHUNKS == 0)
                 for (int64_t k = chunks(p) * W; k < dim(p); ++k)
-                    for (int64_t edge = 0; edge < 4; ++edge) x[k] += weights[edge] * widened(from[edge][offset + k]);
-        }
-    };
-
-    // Up to kLanes edges: their number, rounded up to fours by repeating the last, and their rows and positions.
-    struct Block {
-        int64_t count, padded, numbers[kLanes], positions[kLanes];
-
-        INLINE Block(const Problem& p, const void* indices, const int64_t* order, int64_t first, int64_t end) {
-            count = end - first < kLanes ? end - first : kLanes;
-            padded = (count + 3) / 4 * 4;
-            for (int64_t lane = 0; lane < padded; ++lane) {
-                const int64_t slot = first + (lane < count ? lane : count - 1);
-                numbers[lane] = index_at(p, indices, slot);
-                positions[lane] = order ? order[slot] : slot;
-            }
+                    for (int64_t edge = 0; edge < edges; ++edge) x[k] += weights[edge] * widened(from[edge][offset + k]);
         }
     };
 
@@ -184,7 +189,7 @@ struct Rows {
         for (int64_t h = 0; h < heads; ++h) tops[h] = kNone;
         for (int64_t first = begin; first < end; first += kLanes) {
             const Block block(p, p.indices, nullptr, first, end);
-            const Sources keys(p.k, block.numbers, block.padded), values(p.v, block.numbers, block.padded);
+            const Sources keys(p.k, block), values(p.v, block);
             for (int64_t lane = 0; lane < block.padded; lane += 4) {
                 prefetch_ahead(p, p.indices, first + lane, last, p.k, p.v, false);
                 for (int64_t h = 0; h < heads; ++h)
@@ -293,7 +298,7 @@ struct Rows {
         for (int64_t d = 0; d < columns; ++d) grad_q[d] = 0;
         for (int64_t first = begin; first < end; first += kLanes) {
             const Block block(p, p.indices, nullptr, first, end);
-            const Sources keys(p.k, block.numbers, block.padded), values(p.v, block.numbers, block.padded);
+            const Sources keys(p.k, block), values(p.v, block);
             for (int64_t lane = 0; lane < block.padded; lane += 4) {
                 prefetch_ahead(p, p.indices, first + lane, last, p.k, p.v, false);
                 for (int64_t h = 0; h < heads; ++h) {
@@ -342,7 +347,7 @@ struct Rows {
         for (int64_t d = 0; d < 2 * columns; ++d) grad_k[d] = 0;
         for (int64_t first = begin; first < end; first += kLanes) {
             const Block block(p, p.rev_dst, ordered ? p.rev_position : nullptr, first, end);
-            const Sources queries(p.q, block.numbers, block.padded), gradients(p.grad_out, block.numbers, block.padded);
+            const Sources queries(p.q, block), gradients(p.grad_out, block);
             for (int64_t lane = 0; lane < block.padded; lane += 4) {
                 prefetch_ahead(p, p.rev_dst, first + lane, last, p.q, p.grad_out, true);
                 const T* stat[4];
