@@ -64,10 +64,8 @@ def make_edge_cut(graph: Graph, parts: int, *, seed: int = 0, owner=None, progre
     InputError
         K out of range, or ``owner`` of the wrong length or with a part outside 0..K-1.
     """
-    if parts < 1 or (owner is None and parts > graph.num_nodes):
-        raise InputError(
-            f"cannot split {graph.num_nodes} nodes into {parts} parts; choose 1 to {graph.num_nodes} parts"
-        )
+    if owner is None or parts < 1:
+        check_parts(graph, parts)
     if owner is not None:
         owner = _checked(owner, graph.num_nodes, parts)
     undirected = symmetrised(graph)
@@ -82,6 +80,14 @@ def make_edge_cut(graph: Graph, parts: int, *, seed: int = 0, owner=None, progre
     order = np.lexsort((cluster, owner)).astype(graph.indices.dtype)
     ptr = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=parts))]).astype(np.int64)
     return EdgeCut(order, ptr)
+
+
+def check_parts(graph: Graph, parts: int) -> None:
+    """Raise :class:`InputError` unless every part can have a node."""
+    if not 1 <= parts <= graph.num_nodes:
+        raise InputError(
+            f"cannot split {graph.num_nodes} nodes into {parts} parts; choose 1 to {graph.num_nodes} parts"
+        )
 
 
 def _fill_empty_parts(owner: np.ndarray, parts: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import metis, native
-from .edge_cut import CLUSTER_NODES, Rows
+from .edge_cut import CLUSTER_NODES, Rows, check_parts
 from .errors import InputError
 from .graph import Graph, symmetrised
 
@@ -59,10 +59,7 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, progress=None) -
     InputError
         K out of range, more than 2**31 - 1 nodes or edges, or the package's compiled part is not there.
     """
-    if parts < 1 or parts > graph.num_nodes:
-        raise InputError(
-            f"cannot split {graph.num_nodes} nodes into {parts} parts; choose 1 to {graph.num_nodes} parts"
-        )
+    check_parts(graph, parts)
     if max(graph.num_nodes, graph.num_edges) > _LARGEST_ID:
         raise InputError(
             f"{graph.name} has {graph.num_nodes} nodes and {graph.num_edges} edges; a vertex cut takes at most "
