@@ -49,7 +49,8 @@ setup(
         ),
         Extension(
             "partition._native",
-            sources=["partition/native.cpp"],
+            sources=["partition/native.cpp", "partition/refine.cpp"],
+            depends=["partition/native.h"],
             language="c++",
             extra_compile_args=["-O2", "-std=c++17", "-fvisibility=hidden"],
             optional=True,

@@ -84,18 +84,23 @@ def read_shard(directory, part: int) -> Shard:
     verify(directory, manifest, [part])
     folder = Path(directory) / f"part{part}"
     structure = _read(folder / "structure.safetensors")
-    num_owned, num_held = len(structure["indptr"]) - 1, len(structure["node_ids"])
+    # Shards of a deeper halo begin with those of one hop.
+    num_owned, parts = manifest["per_part"][part]["owned"], manifest["parts"]
+    recv_ptr, send_ptr = (structure[key][: parts + 1] for key in ("recv_ptr", "send_ptr"))
+    indptr = structure["indptr"][: num_owned + 1]
+    num_held, num_edges = num_owned + int(recv_ptr[-1]), int(indptr[-1])
+    edge_ids = structure["edge_ids"][:num_edges]
     return Shard(
-        csc=CSC.build(structure["indptr"], structure["indices"], num_held, global_edge_ids=structure["edge_ids"]),
+        csc=CSC.build(indptr, structure["indices"][:num_edges], num_held, global_edge_ids=edge_ids),
         num_owned=num_owned,
         num_held=num_held,
-        node_ids=structure["node_ids"],
-        edge_ids=structure["edge_ids"],
-        send_rows=structure["send_rows"],
-        send_counts=structure["send_ptr"].diff().tolist(),
-        recv_counts=structure["recv_ptr"].diff().tolist(),
+        node_ids=structure["node_ids"][:num_held],
+        edge_ids=edge_ids,
+        send_rows=structure["send_rows"][: int(send_ptr[-1])],
+        send_counts=send_ptr.diff().tolist(),
+        recv_counts=recv_ptr.diff().tolist(),
         node_data=_read(folder / "node_data.safetensors", rows=num_owned),
-        edge_data=_read(folder / "edge_data.safetensors"),
+        edge_data=_read(folder / "edge_data.safetensors", rows=num_edges),
         part=part,
         manifest=manifest,
     )

@@ -1,15 +1,21 @@
-"""``dgl-gt partition`` and ``dgl-gt inspect``; also ``python -m partition``."""
+"""``dgl-gt partition``, ``inspect``, ``report``, ``export`` and ``import``; also ``python -m partition``."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 
 from . import console
+from .balance import KINDS
+from .budget import METHODS, NAMES, choose, estimate, measure, parse_size
 from .cost import Model, Speeds
+from .errors import InputError
 from .manifest import read_manifest, verify
 from .memory import peak_memory_bytes
 from .pipeline import CUTS, partition
+from .sources import open_source
+from .tables import estimates_table, quality_table
 
 
 def main(argv=None) -> int:
@@ -23,47 +29,106 @@ def main(argv=None) -> int:
 
 def add_commands(commands) -> None:
     """Add this package's commands to an argparse subparsers object."""
+    _add_partition(commands)
+    inspect = commands.add_parser("inspect", help="print a shard directory's figures and verify its checksums")
+    inspect.add_argument("directory", metavar="DIR")
+    inspect.set_defaults(command=_inspect)
+
+    report = commands.add_parser(
+        "report", help="write a page with pictures of a shard directory, and PNG and JSON twins"
+    )
+    report.add_argument("directory", metavar="DIR")
+    report.add_argument(
+        "-o", "--out", required=True, metavar="FILE.html", help="the page; no network is needed to read it"
+    )
+    report.add_argument("--force", action="store_true", help="replace files that exist")
+    report.set_defaults(command=_report)
+
+    export = commands.add_parser("export", help="write shards in the format of another library")
+    export.add_argument("directory", metavar="DIR")
+    export.add_argument("out", metavar="OUT", help="directory to make")
+    export.add_argument("--to", default="dgl", choices=["dgl"], help="dgl.distributed's partition directory (default)")
+    export.add_argument("--name", metavar="NAME", help="name of the graph and of its .json (default: that of DIR)")
+    export.add_argument("--force", action="store_true", help="replace OUT where it holds such an export")
+    export.set_defaults(command=_export)
+
+    take = commands.add_parser("import", help="make shards of a partition directory of dgl.distributed")
+    take.add_argument("config", metavar="FILE.json", help="the json in that directory")
+    take.add_argument("--out", required=True, metavar="DIR", help="shard directory to make")
+    take.add_argument("--seed", type=int, default=0, help="of the order of rows inside parts (default: 0)")
+    take.add_argument("--force", action="store_true", help="replace DIR where it holds shards")
+    take.set_defaults(command=_import)
+    for command in (inspect, report, export, take):
+        command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _add_partition(commands) -> None:
     make = commands.add_parser(
         "partition",
         help="partition a graph into shards",
         description="Partition a graph by edge cut or vertex cut, one shard a part.",
-        epilog="SOURCE is a .npz, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz] or METIS .graph file, "
+        epilog="SOURCE is a .npz, .npy, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz] or METIS .graph file, "
         "dgl:NAME, ogb:NAME or sample:communities?nodes=20000&seed=0",
     )
     make.add_argument("source", metavar="SOURCE")
     make.add_argument("--parts", type=int, required=True, metavar="K", help="number of parts, one a rank")
-    make.add_argument("--out", required=True, metavar="DIR", help="shard directory to make")
-    make.add_argument(
-        "--cut", default="edge", choices=CUTS, help="deal out nodes or edges, or what is predicted to train faster"
+    make.add_argument("--out", metavar="DIR", help="shard directory to make")
+    make.add_argument("--dry-run", action="store_true", help="print estimated memory, disk and time, and write nothing")
+    make.add_argument("--seed", type=int, default=0, help="same seed, same shards (default: 0)")
+    make.add_argument("--force", action="store_true", help="replace DIR where it holds shards")
+    make.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    make.set_defaults(command=_partition)
+
+    cut = make.add_argument_group("the cut")
+    cut.add_argument(
+        "--cut",
+        choices=CUTS,
+        help="deal out nodes or edges, or what is predicted to train faster (default: edge; vertex where "
+        "--memory is too little for METIS)",
     )
+    cut.add_argument(
+        "--attempts", type=int, default=1, metavar="A", help="edge cuts to make; the best is kept (default: 1)"
+    )
+    cut.add_argument(
+        "--halo-depth", type=int, default=1, metavar="R", help="hops of halo that edge cuts store (default: 1)"
+    )
+    cut.add_argument("--target-weights", metavar="W,W,..", help="how much each part takes, or a file of such numbers")
+    cut.add_argument(
+        "--max-imbalance",
+        metavar="X",
+        help="a part has at most X times its share of nodes, edges and training nodes; or edges=X,nodes=Y,train=Z",
+    )
+
+    memory = make.add_argument_group("memory")
+    memory.add_argument(
+        "--memory", type=_bytes, metavar="SIZE", help="for partitioning, e.g. 4GiB: METIS, or what needs less"
+    )
+    memory.add_argument("--rank-memory", type=_bytes, metavar="SIZE", help="of a training rank: its part must fit")
+
     model, speeds = Model(), Speeds()
-    auto = make.add_argument_group("what --cut auto has in mind")
-    auto.add_argument("--layers", type=_positive, default=model.layers, metavar="L", help="(default: %(default)s)")
-    auto.add_argument("--hidden", type=_positive, default=model.hidden, metavar="C", help="(default: %(default)s)")
-    auto.add_argument("--heads", type=_positive, default=model.heads, metavar="H", help="(default: %(default)s)")
-    auto.add_argument(
+    mind = make.add_argument_group("what predictions have in mind")
+    mind.add_argument("--layers", type=_positive, default=model.layers, metavar="L", help="(default: %(default)s)")
+    mind.add_argument("--hidden", type=_positive, default=model.hidden, metavar="C", help="(default: %(default)s)")
+    mind.add_argument("--heads", type=_positive, default=model.heads, metavar="H", help="(default: %(default)s)")
+    mind.add_argument(
         "--link-gbit",
         type=_positive_float,
         default=speeds.link_bytes_per_s * 8 / 1e9,
         metavar="GBIT/S",
         help="into and out of a rank (default: %(default)g)",
     )
-    make.add_argument("--seed", type=int, default=0, help="same seed, same shards (default: 0)")
-    make.add_argument("--force", action="store_true", help="replace DIR where it holds shards")
-    make.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
-    make.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
-    make.add_argument("--random-features", type=int, metavar="WIDTH", help="normal features for a graph that has none")
-    make.add_argument(
-        "--num-nodes", type=int, metavar="N", help="edge lists: number of nodes (default: largest id + 1)"
-    )
-    make.add_argument("--node-data", metavar="FILE", help="edge lists: .npz or .csv with feat, label and masks")
-    make.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    make.set_defaults(command=_partition)
 
-    inspect = commands.add_parser("inspect", help="print a shard directory's figures and verify its checksums")
-    inspect.add_argument("directory", metavar="DIR")
-    inspect.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    inspect.set_defaults(command=_inspect)
+    graph = make.add_argument_group("the graph")
+    graph.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
+    graph.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
+    graph.add_argument("--random-features", type=int, metavar="WIDTH", help="normal features for a graph that has none")
+    graph.add_argument("--num-nodes", type=int, metavar="N", help="where SOURCE does not say (default: largest id + 1)")
+    graph.add_argument(
+        "--node-data",
+        action="append",
+        metavar="FILE",
+        help=".npz or .csv with feat, label and masks, or feat.npy; may be given again",
+    )
 
 
 def _positive(text: str) -> int:
@@ -80,38 +145,136 @@ def _positive_float(text: str) -> float:
     return number
 
 
+def _bytes(text: str) -> int:
+    try:
+        return parse_size(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _imbalance(text: str | None):
+    """A number, or a dict of the kinds named."""
+    if text is None:
+        return None
+    if "=" not in text:
+        return _number("--max-imbalance", text)
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if len({name for name, _, _ in pairs}) < len(pairs):
+        raise InputError(f"--max-imbalance {text!r} names a kind twice; allowed are {', '.join(KINDS)}, once each")
+    return {name.strip(): _number("--max-imbalance", value) for name, _, value in pairs}
+
+
+def _weights(text: str | None) -> list[float] | None:
+    """Numbers from the option itself or from the file that it names."""
+    if text is None:
+        return None
+    if Path(text).is_file():
+        text = Path(text).read_text(errors="replace")
+    return [_number("--target-weights", word) for word in text.replace(",", " ").split()]
+
+
+def _number(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{option}: {text.strip()!r} is no number, and no file of such a name is there") from None
+
+
 def _partition(args) -> tuple[dict, str]:
     started, progress = time.monotonic(), console.Progress()
+    if args.dry_run:
+        return _dry_run(args)
+    if args.out is None:
+        raise InputError("--out is missing: name the shard directory to make, or add --dry-run")
     try:
         manifest = partition(
             args.source,
             args.parts,
             args.out,
             cut=args.cut,
+            halo_depth=args.halo_depth,
+            attempts=args.attempts,
+            max_imbalance=_imbalance(args.max_imbalance),
+            target_weights=_weights(args.target_weights),
             model=Model(layers=args.layers, hidden=args.hidden, heads=args.heads),
             speeds=Speeds(link_bytes_per_s=args.link_gbit * 1e9 / 8),
+            memory=args.memory,
+            rank_memory=args.rank_memory,
             seed=args.seed,
             force=args.force,
             progress=progress,
+            num_nodes=args.num_nodes,
+            node_data=args.node_data,
             self_loops=args.self_loops,
             undirected=args.undirected,
             random_features=args.random_features,
-            num_nodes=args.num_nodes,
-            node_data=args.node_data,
         )
     finally:
         progress.close()
     result = _figures(manifest, started, progress.children_bytes)
     chosen = f"chosen: {manifest['choice']['reason']}\n\n" if manifest["choice"] else ""
-    written = f"wrote {args.out} in {result['seconds']:.1f} s, peak memory {_peak(result)}"
-    return result, f"{_quality_table(manifest)}\n\n{chosen}{written}"
+    by = f" by {NAMES[manifest['method']]}" if args.memory else ""
+    written = f"wrote {args.out}{by} in {result['seconds']:.1f} s, peak memory {_peak(result)}"
+    return result, f"{quality_table(manifest)}\n\n{chosen}{written}"
+
+
+def _dry_run(args) -> tuple[dict, str]:
+    if args.parts < 1:
+        raise InputError(f"parts is {args.parts}; it must be at least 1")
+    sizes = measure(open_source(args.source, num_nodes=args.num_nodes, node_data=args.node_data), args.parts)
+    method = choose(sizes, args.memory, args.cut)
+    estimates = {name: estimate(sizes, name) for name in METHODS}
+    result = {
+        "nodes": sizes.nodes,
+        "edges": sizes.edges,
+        "parts": args.parts,
+        "method": method,
+        "estimates": {name: vars(each) for name, each in estimates.items()},
+    }
+    return result, estimates_table(args.source, sizes, estimates, method)
 
 
 def _inspect(args) -> tuple[dict, str]:
     started = time.monotonic()
     manifest = read_manifest(args.directory)
     verify(args.directory, manifest)
-    return _figures(manifest, started), f"{_quality_table(manifest)}\n\nall checksums match"
+    return _figures(manifest, started), f"{quality_table(manifest)}\n\nall checksums match"
+
+
+def _report(args) -> tuple[dict, str]:
+    from .report import write_report
+
+    figures = write_report(args.directory, args.out, force=args.force)
+    out = Path(args.out)
+    return figures, f"wrote {out}, {out.with_suffix('.png')} and {out.with_suffix('.json')}"
+
+
+def _export(args) -> tuple[dict, str]:
+    from .dgl_format import export_dgl
+
+    progress = console.Progress()
+    try:
+        path = export_dgl(args.directory, args.out, graph_name=args.name, force=args.force, progress=progress)
+    finally:
+        progress.close()
+    parts = read_manifest(args.directory)["parts"]
+    text = f"wrote {path}; read it with dgl.distributed.load_partition({str(path)!r}, part)"
+    return {"config": str(path), "parts": parts}, text
+
+
+def _import(args) -> tuple[dict, str]:
+    from .dgl_format import import_dgl
+
+    started, progress = time.monotonic(), console.Progress()
+    try:
+        manifest = import_dgl(args.config, args.out, seed=args.seed, force=args.force, progress=progress)
+    finally:
+        progress.close()
+    result = _figures(manifest, started, progress.children_bytes)
+    return (
+        result,
+        f"{quality_table(manifest)}\n\nwrote {args.out} in {result['seconds']:.1f} s, peak memory {_peak(result)}",
+    )
 
 
 def _peak(result: dict) -> str:
@@ -121,31 +284,7 @@ def _peak(result: dict) -> str:
 def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:
     """The documented JSON keys."""
     return {
-        **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "choice", "quality")},
+        **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "method", "choice", "quality")},
         "peak_memory_bytes": peak_memory_bytes() + children_bytes,
         "seconds": time.monotonic() - started,
     }
-
-
-def _quality_table(manifest: dict) -> str:
-    quality, cut = manifest["quality"], manifest["cut"]
-    copies = {"edge": "halo", "vertex": "mirrors"}[cut]
-    parts = console.table(
-        ["part", "owned nodes", f"{copies} nodes" if cut == "edge" else copies, "edges", "rows sent", "size"],
-        [
-            [i, *(f"{part[key]:,}" for key in ("owned", copies, "edges", "sent")), console.size(part["bytes"])]
-            for i, part in enumerate(manifest["per_part"])
-        ],
-    )
-    lines = [
-        ("volume", f"{quality['volume']:,}", "rows that cross ranks per layer and direction"),
-        ("replication", f"{quality['replication_factor']:.3f}", "rows held / nodes"),
-        ("max copies", f"{quality['max_copies_factor']:.3f}", "rows held by the largest part x parts / nodes"),
-        ("node balance", f"{quality['node_balance']:.3f}", "largest part's nodes / mean"),
-        ("edge balance", f"{quality['edge_balance']:.3f}", "largest part's edges / mean"),
-    ]
-    if cut == "edge":
-        lines.insert(0, ("cut ratio", f"{quality['cut_ratio']:.2%}", "edges whose source another part owns"))
-    figures = "\n".join(f"{name:<13} {value:>12}  {meaning}" for name, value, meaning in lines)
-    counts = f"{manifest['nodes']:,} nodes, {manifest['edges']:,} edges, {manifest['parts']} parts, {cut} cut"
-    return f"{manifest['source']}: {counts}\n\n{parts}\n\n{figures}"

@@ -1,6 +1,6 @@
-"""What an exchange strategy moves and how long a layer takes, from a manifest's counts: pure functions of figures.
+"""What an exchange strategy moves and how long a step takes, from a manifest's counts: pure functions of figures.
 
-Rows and bytes are exact; seconds follow from speeds that the caller gives.
+Rows and bytes are exact; seconds and memory follow from speeds and sizes that the caller gives. Formulas: docs/cost.md.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+STRATEGIES = ("local", "halo", "halo_kv", "gather", "heads", "ring", "mirror")
 _LSE_BYTES = 4  # log-sum-exps travel as float32
 _ATTENTION_PASSES = 3  # over all edges: forward, dQ, dK and dV
 _PRODUCTS = 3  # of a projection: forward, and backward for its input and its weight
+_CALLS = {"local": 0, "halo": 2, "halo_kv": 2, "gather": 2, "heads": 4, "mirror": 4}  # forward and backward
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,10 @@ class Model:
     heads: int = 8
     ffn: int = 2
     itemsize: int = 4
+
+    @property
+    def row_bytes(self) -> int:
+        return self.hidden * self.itemsize
 
 
 @dataclass(frozen=True)
@@ -49,74 +55,187 @@ class Speeds:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that each rank sends and receives in one layer, int64 (P,), forward and backward together.
+    """Bytes of one exchange, int64 (P,) each: of one layer, or of ``depth`` layers where the halo is deeper.
 
     Attributes
     ----------
     sent, received : ndarray
-    exchanges : int
-        Collective calls.
+        By each rank in forward.
+    sent_back, received_back : ndarray
+        In backward.
+    calls : int
+        Collective calls, forward and backward.
     """
 
     sent: np.ndarray
     received: np.ndarray
-    exchanges: int
+    sent_back: np.ndarray
+    received_back: np.ndarray
+    calls: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Sent by all ranks, forward and backward."""
+        return int(self.sent.sum() + self.sent_back.sum())
 
 
-def layer_traffic(manifest: dict, model: Model) -> Traffic:
-    """The bytes of one layer under the strategy of the cut: ``halo`` sending h, or ``mirror``.
+def default_strategy(figures: dict) -> str:
+    """``mirror`` on a vertex cut, ``halo`` on an edge cut."""
+    return "mirror" if figures["cut"] == "vertex" else "halo"
 
-    Halo: C x halo rows in and C x rows sent out, and in backward their gradients the other way. Mirror: C x mirrors in
-    and C x rows sent out; then (C + H) back from each mirror with in-edges; in backward the gradients of both.
+
+def exchange_traffic(figures: dict, model: Model, strategy: str | None = None, depth: int = 1) -> Traffic:
+    """The bytes of one exchange under a strategy; by default that of the cut.
 
     Parameters
     ----------
-    manifest : dict
-        See docs/format.md; only counts are read.
+    figures : dict
+        A manifest, see docs/format.md; only counts are read.
     model : Model
+    strategy : str, optional
+        One of ``STRATEGIES``; ``halo`` sends h, ``halo_kv`` keys and values. ``heads`` needs H % P == 0. Edge bias is
+        not counted.
+    depth : int
+        Of the halo that is exchanged, at most the shards' ``halo_depth``; of ``halo`` alone.
 
-    Returns
-    -------
-    Traffic
+    Raises
+    ------
+    ValueError
+        A strategy that these shards or this model cannot have.
     """
-    row_bytes = model.hidden * model.itemsize
-    sent, copies = _column(manifest, "sent"), _column(manifest, _copies(manifest))
-    both = row_bytes * (sent + copies)  # a row goes one way in forward, its gradient the other in backward
-    if manifest["cut"] == "edge":
-        return Traffic(sent=both, received=both, exchanges=2)
-    result_bytes = row_bytes + model.heads * _LSE_BYTES
-    both = both + result_bytes * (_column(manifest, "returned") + _column(manifest, "returns"))
-    return Traffic(sent=both, received=both, exchanges=4)
+    strategy = strategy or default_strategy(figures)
+    _check(figures, model, strategy, depth)
+    parts, row = figures["parts"], model.row_bytes
+    owned = _column(figures, "owned")
+    others = owned.sum() - owned
+    if strategy == "local" or parts == 1:
+        none = np.zeros(parts, np.int64)
+        return Traffic(none, none, none, none, 0)
+    if strategy in ("halo", "halo_kv"):
+        width = row if strategy == "halo" else 2 * row
+        sent, received = (width * _hops(figures, key, depth) for key in ("sent_by_hop", "halo_by_hop"))
+        return Traffic(sent, received, received, sent, _CALLS[strategy])
+    if strategy == "gather":
+        sent, received = 2 * row * owned * (parts - 1), 2 * row * others
+        return Traffic(sent, received, received, sent, _CALLS[strategy])
+    if strategy == "heads":  # queries, keys and values one way and results the other; their gradients back
+        share = row // parts
+        mine, theirs = share * owned * (parts - 1), share * others
+        return Traffic(3 * mine + theirs, 3 * theirs + mine, 3 * theirs + mine, 3 * mine + theirs, _CALLS[strategy])
+    if strategy == "ring":  # blocks go from rank i to i + 1; backward they do again, their gradients a step behind
+        block = 2 * row
+        sent, received = block * (owned.sum() - np.roll(owned, -1)), block * others
+        home = block * others, block * (owned.sum() - np.roll(owned, 1))
+        return Traffic(sent, received, sent + home[0], received + home[1], 3 * (parts - 1))
+    mirrors, sent = _column(figures, "mirrors"), _column(figures, "sent")
+    result = row + model.heads * _LSE_BYTES
+    back, home = _column(figures, "returned"), _column(figures, "returns")
+    out, into = row * sent + result * back, row * mirrors + result * home
+    return Traffic(out, into, into, out, _CALLS[strategy])
 
 
-def layer_seconds(manifest: dict, model: Model, speeds: Speeds) -> float:
-    """Predicted seconds of one layer, forward and backward, on the slowest rank, without overlap.
+def exchanges_per_step(model: Model, depth: int = 1) -> int:
+    """How often a training step exchanges: at every layer, or every ``depth`` layers but for the first, whose halo's
+    input features lie in the shards."""
+    return model.layers if depth == 1 else -(-model.layers // depth) - 1
 
-    A rank projects keys and values of all rows it holds (queries too, of mirrors) and has the other products on rows
-    that it owns; along each edge it reads two rows of C in each of three passes.
+
+def step_bytes(figures: dict, model: Model, strategy: str | None = None, depth: int = 1) -> int:
+    """Bytes that all ranks send in the exchanges of one training step, forward and backward."""
+    return exchange_traffic(figures, model, strategy, depth).total_bytes * exchanges_per_step(model, depth)
+
+
+def step_seconds(figures: dict, model: Model, speeds: Speeds, strategy: str | None = None, depth: int = 1) -> float:
+    """Predicted seconds of one training step, forward and backward, without overlap of exchange and computation.
+
+    A layer takes as long as its slowest rank. A rank that was to take twice the share (``shares``) is taken to compute
+    twice as fast.
     """
-    owned, edges = _column(manifest, "owned"), _column(manifest, "edges")
-    held = owned + _column(manifest, _copies(manifest))
+    strategy = strategy or default_strategy(figures)
+    traffic = exchange_traffic(figures, model, strategy, depth)
+    relative_speed = np.array(figures["shares"]) * figures["parts"]
+    compute_s = sum(
+        (_layer_seconds(figures, model, speeds, strategy, inner) / relative_speed).max()
+        for inner in _inner_hops(model.layers, depth)
+    )
+    moved = np.maximum(traffic.sent, traffic.received) + np.maximum(traffic.sent_back, traffic.received_back)
+    exchange_s = float(moved.max()) / speeds.link_bytes_per_s + traffic.calls * speeds.latency_s
+    return float(compute_s + exchanges_per_step(model, depth) * exchange_s)
+
+
+def rank_memory_bytes(figures: dict, model: Model, strategy: str | None = None, depth: int = 1) -> np.ndarray:
+    """Estimated bytes that each rank needs for a training step beyond the interpreter, int64 (P,).
+
+    Rows kept for backward: a layer keeps about 10 + 2 ``ffn`` rows of C for each row it computes, and 3 for each copy
+    (h, K, V); ``heads`` and ``gather`` keep theirs for all N. Edges take 16 bytes (forward and reverse index), and
+    features and other node data what the shards have on disk (``bytes``), where ``figures`` know it.
+    """
+    strategy = strategy or default_strategy(figures)
+    _check(figures, model, strategy, depth)
+    parts, owned, edges = figures["parts"], _column(figures, "owned"), _column(figures, "edges")
+    rows = np.zeros(parts)
+    for inner in _inner_hops(model.layers, depth):
+        computed, held = _rows(figures, inner), _rows(figures, inner + 1)
+        if strategy in ("gather", "ring", "heads", "local"):
+            held = np.full(parts, owned.sum() if strategy == "gather" else owned)
+        if strategy == "heads":
+            held = held + owned.sum() / parts
+        rows += (10 + 2 * model.ffn) * computed + 3 * (held - computed)
+    if strategy == "heads":
+        edges = np.full(parts, edges.sum())
+    elif strategy == "halo" and depth > 1:
+        edges = _hops(figures, "edges_by_hop", depth)
+    disk = np.array([part.get("bytes", 0) for part in figures["per_part"]])
+    return (rows * model.row_bytes + 16 * edges + disk).astype(np.int64)
+
+
+def _check(figures: dict, model: Model, strategy: str, depth: int) -> None:
+    cut, parts = figures["cut"], figures["parts"]
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy is {strategy!r}; allowed are {', '.join(STRATEGIES)}")
+    if (strategy == "mirror") != (cut == "vertex"):
+        raise ValueError(f"{strategy} cannot run on a {cut} cut: mirror is for vertex cuts, the others for edge cuts")
+    if strategy == "local" and parts > 1:
+        raise ValueError(f"local needs one part, and there are {parts}")
+    if strategy == "heads" and (model.heads % parts or model.hidden % model.heads):
+        raise ValueError(f"heads needs as many heads on each rank: {model.heads} heads cannot go to {parts} ranks")
+    if depth != 1 and (strategy != "halo" or not 1 <= depth <= figures["halo_depth"]):
+        raise ValueError(
+            f"depth is {depth}; it goes to {figures.get('halo_depth', 1)} here, and beyond 1 for halo alone"
+        )
+
+
+def _inner_hops(layers: int, depth: int) -> list[int]:
+    """For each layer, how many hops of halo rows it computes besides the owned: those that later layers still need."""
+    groups = [min(depth, layers - start) for start in range(0, layers, depth)]
+    return [inner for group in groups for inner in reversed(range(group))]
+
+
+def _layer_seconds(figures: dict, model: Model, speeds: Speeds, strategy: str, inner: int) -> np.ndarray:
+    """Seconds of computing one layer on each rank: products on rows, and two rows of C read an edge in each pass."""
+    computed = _rows(figures, inner)
+    projected = _rows(figures, inner + 1) if strategy in ("halo", "mirror") else computed
+    edges = _hops(figures, "edges_by_hop", inner + 1) if figures["cut"] == "edge" else _column(figures, "edges")
+    if strategy == "heads":  # all edges, a share of the width
+        edges = np.full(len(edges), edges.sum() / figures["parts"])
+    queried = projected if strategy == "mirror" else computed
     product = 2 * model.hidden**2  # operations of C x C on one row
-    own_products = 1 + 2 * model.ffn + (1 if manifest["cut"] == "edge" else 0)  # output, feed-forward, queries
-    held_products = 2 if manifest["cut"] == "edge" else 3
-    flops = _PRODUCTS * product * (own_products * owned + held_products * held)
-    gathered_bytes = _ATTENTION_PASSES * 2 * model.hidden * model.itemsize * edges
-    compute_s = flops / speeds.flops_per_s + gathered_bytes / speeds.gather_bytes_per_s
-    traffic = layer_traffic(manifest, model)
-    exchange_s = np.maximum(traffic.sent, traffic.received) / speeds.link_bytes_per_s
-    waiting_s = traffic.exchanges * speeds.latency_s if manifest["parts"] > 1 else 0.0
-    return float((compute_s + exchange_s).max()) + waiting_s
+    flops = _PRODUCTS * product * ((1 + 2 * model.ffn) * computed + queried + 2 * projected)
+    gathered_bytes = _ATTENTION_PASSES * 2 * model.row_bytes * edges
+    return flops / speeds.flops_per_s + gathered_bytes / speeds.gather_bytes_per_s
 
 
-def epoch_seconds(manifest: dict, model: Model, speeds: Speeds) -> float:
-    """Predicted seconds of one training step over the whole graph: L layers, each waiting for its slowest rank."""
-    return model.layers * layer_seconds(manifest, model, speeds)
+def _rows(figures: dict, hops: int) -> np.ndarray:
+    """Owned rows and those of so many hops; of a vertex cut all held rows where any copy counts."""
+    owned = _column(figures, "owned")
+    if figures["cut"] == "vertex":
+        return owned + (_column(figures, "mirrors") if hops else 0)
+    return owned + _hops(figures, "halo_by_hop", hops)
 
 
-def _copies(manifest: dict) -> str:
-    return "halo" if manifest["cut"] == "edge" else "mirrors"
+def _hops(figures: dict, key: str, hops: int) -> np.ndarray:
+    return np.array([sum(part[key][:hops]) for part in figures["per_part"]], np.int64)
 
 
-def _column(manifest: dict, key: str) -> np.ndarray:
-    return np.array([part[key] for part in manifest["per_part"]], np.int64)
+def _column(figures: dict, key: str) -> np.ndarray:
+    return np.array([part[key] for part in figures["per_part"]], np.int64)

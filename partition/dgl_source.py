@@ -14,9 +14,10 @@ from .errors import InputError
 from .files import first_line, need, nonempty, reading, split_name
 from .raw import RawGraph
 
+INSTALL = "pip install 'dgl>=1.1.3' (wheels up to Python 3.11; see docs.dgl.ai for newer)"
+
 # columns in which DGL notes where a subgraph's or converted graph's rows came from
 _DGL_COLUMNS = ("_ID", "_TYPE", "__orig__")
-_INSTALL = "pip install 'dgl>=1.1.3' (wheels up to Python 3.11; see docs.dgl.ai for newer)"
 
 
 def from_dgl(graph, name: str = "DGLGraph") -> RawGraph:
@@ -47,7 +48,7 @@ def read_dgl_file(path: Path) -> RawGraph:
     """Read the one graph of a file by ``dgl.save_graphs``; :class:`InputError` where there are more, or none."""
     with reading(path), open(path, "rb"):  # DGL's own words for these errors are a C++ stack trace
         pass
-    dgl = need("dgl", str(path), _INSTALL)
+    dgl = need("dgl", str(path), INSTALL)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             graphs, _ = dgl.load_graphs(str(path))
@@ -68,7 +69,7 @@ def dgl_dataset(source: str) -> RawGraph:
         An unknown name, a data set of several or heterogeneous graphs, one that cannot be downloaded.
     """
     name, options = split_name(source, {"raw_dir": nonempty})
-    data = need("dgl.data", source, _INSTALL)
+    data = need("dgl.data", source, INSTALL)
     classes = _dataset_classes(data)
     key = _plain(name)
     if key not in classes:

@@ -8,9 +8,10 @@ import numpy as np
 import scipy.sparse
 
 from .errors import InputError
+from .mapped import is_mapped, let_go
 
 SPLIT_MASKS = ("train_mask", "val_mask", "test_mask")
-_CHUNK_ROWS = 1 << 16
+_CHUNK_ROWS, _CHUNK_EDGES = 1 << 16, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,10 @@ class Graph:
         """In-degree of every node, int64, (N,)."""
         return np.diff(self.indptr)
 
+    def edge_rows(self, ids: np.ndarray) -> np.ndarray:
+        """The row of ``edge_data`` of each edge: its id."""
+        return ids
+
     def destinations(self) -> np.ndarray:
         """Destination of every edge in CSR order, same dtype as ``indices``, (E,)."""
         return np.repeat(np.arange(self.num_nodes, dtype=self.indices.dtype), self.in_degrees())
@@ -83,16 +88,9 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
         raise InputError(f"{name}: node ids must be integers, not {src.dtype} and {dst.dtype}")
     largest = max(int(src.max()), int(dst.max())) if len(src) else -1
     smallest = min(int(src.min()), int(dst.min())) if len(src) else 0
-    if num_nodes is None:
-        num_nodes = largest + 1
-    if num_nodes < 1:
-        raise InputError(f"{name}: the graph has {num_nodes} nodes; at least one is needed")
-    if smallest < 0 or largest >= num_nodes:
-        bad = smallest if smallest < 0 else largest
-        raise InputError(
-            f"{name}: node id {bad} is outside 0..{num_nodes - 1}; mend the edges or state the number of nodes"
-        )
-
+    let_go(src), let_go(dst)
+    num_nodes = checked_num_nodes(num_nodes, smallest, largest, name)
+    src, dst = (_compact(ends, num_nodes) for ends in (src, dst))
     ids = np.arange(len(src), dtype=np.int32 if len(src) < 2**31 else np.int64)
     rows = scipy.sparse.coo_array((ids, (dst, src)), shape=(num_nodes, num_nodes))
     rows.has_canonical_format = True  # parallel edges stay: do not let tocsr add their ids up
@@ -107,6 +105,32 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
     )
     check_data(graph)
     return graph
+
+
+def checked_num_nodes(num_nodes: int | None, smallest: int, largest: int, name: str) -> int:
+    """N, by default the largest id plus one; :class:`InputError` where there is no node or an id is not below N."""
+    if num_nodes is None:
+        num_nodes = largest + 1
+    if num_nodes < 1:
+        raise InputError(f"{name}: the graph has {num_nodes} nodes; at least one is needed")
+    if smallest < 0 or largest >= num_nodes:
+        bad = smallest if smallest < 0 else largest
+        raise InputError(
+            f"{name}: node id {bad} is outside 0..{num_nodes - 1}; mend the edges or state the number of nodes"
+        )
+    return num_nodes
+
+
+def _compact(ids: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Ids in the type that scipy takes without a copy; mapped ones leave memory again."""
+    dtype = np.int32 if max(num_nodes, len(ids)) < 2**31 else np.int64
+    if not is_mapped(ids):
+        return ids.astype(dtype, copy=False)
+    compact = np.empty(len(ids), dtype)
+    for start in range(0, len(ids), _CHUNK_EDGES):
+        compact[start : start + _CHUNK_EDGES] = ids[start : start + _CHUNK_EDGES]
+        let_go(ids)
+    return compact
 
 
 def check_data(graph: Graph) -> None:
@@ -128,8 +152,8 @@ def check_data(graph: Graph) -> None:
 
 def _check_finite(name: str, kind: str, key: str, value: np.ndarray) -> None:
     for start in range(0, len(value), _CHUNK_ROWS):
-        chunk = value[start : start + _CHUNK_ROWS]
-        finite = np.isfinite(chunk)
+        finite = np.isfinite(value[start : start + _CHUNK_ROWS])
+        let_go(value)
         if not finite.all():
             row = start + int(np.argwhere(~finite)[0, 0])
             raise InputError(
@@ -209,13 +233,14 @@ def _with_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, what: str) -> Gr
 
 def symmetrised(graph: Graph) -> scipy.sparse.csr_array:
     """The undirected, deduplicated, loop-free neighbourhoods that METIS sees; values are all one, (N, N)."""
-    n = graph.num_nodes
-    keep = graph.indices != graph.destinations()
-    loops_before = np.concatenate([[0], np.cumsum(~keep)])
-    one_way = scipy.sparse.csr_array(
-        (np.ones(int(keep.sum()), bool), graph.indices[keep], graph.indptr - loops_before[graph.indptr]), shape=(n, n)
-    )
-    del keep, loops_before
+    n, indptr, indices = graph.num_nodes, graph.indptr, graph.indices
+    keep = indices != graph.destinations()
+    if not keep.all():
+        loops_before = np.concatenate([[0], np.cumsum(~keep)])
+        indptr, indices = indptr - loops_before[indptr], indices[keep]
+        del loops_before
+    del keep
+    one_way = scipy.sparse.csr_array((np.ones(len(indices), bool), indices, indptr), shape=(n, n))
     both = one_way + one_way.T.tocsr()
     both.sum_duplicates()
     return both

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import operator
 import os
 import signal
 import subprocess
@@ -20,10 +21,23 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 
 from . import child
+from .errors import InputError
 from .memory import peak_memory_bytes
 
+_SEEDS = 2**31 - 1  # METIS's are counted from 1
 _POLL_S = 0.2
 _CHUNK = 1 << 20
+
+
+def check_seed(seed) -> int:
+    """The seed as an int; :class:`InputError` where METIS cannot have it."""
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise InputError(f"seed is {seed!r}; it must be an integer") from None
+    if not 0 <= number < _SEEDS:
+        raise InputError(f"seed is {number}; it must be at least 0 and below {_SEEDS}")
+    return number
 
 
 @contextmanager
@@ -43,8 +57,18 @@ def shared(**arrays):
         yield files
 
 
-def k_way(adjacency: dict, parts: int, weights: np.ndarray, *, seed: int = 0, progress=None) -> np.ndarray:
-    """Split an undirected graph into parts of equal weight with few edges between them.
+def k_way(
+    adjacency: dict,
+    parts: int,
+    weights: np.ndarray,
+    *,
+    objective: str = "cut",
+    slack: float = 1.03,
+    shares=None,
+    seed: int = 0,
+    progress=None,
+) -> np.ndarray:
+    """Split an undirected graph into parts of equal weight with few edges between them, or little volume.
 
     Parameters
     ----------
@@ -53,6 +77,12 @@ def k_way(adjacency: dict, parts: int, weights: np.ndarray, *, seed: int = 0, pr
     parts : int
         K, 2 <= K <= N.
     weights : ndarray of positive integers, (N,)
+    objective : {"cut", "volume"}
+        What METIS makes small: edges between parts, or copies of nodes in parts that own a neighbour of theirs.
+    slack : float
+        A part's weight over its share, at most.
+    shares : sequence of float, (K,), optional
+        Of the whole weight, by part; equal by default.
     seed : int
         The same seed gives the same result.
     progress : callable, optional
@@ -63,10 +93,11 @@ def k_way(adjacency: dict, parts: int, weights: np.ndarray, *, seed: int = 0, pr
     ndarray, int64, (N,)
         The part of every node. METIS may leave a part empty on tiny graphs.
     """
+    job = {"parts": parts, "objective": objective, "slack": slack, "seed": seed}
+    job["shares"] = None if shares is None else [float(share) for share in shares]
     with shared(weights=weights) as more:
-        return _run({**adjacency, **more}, [{"parts": parts, "seed": seed}], f"METIS, {parts} parts", progress)[
-            0
-        ].copy()
+        (result,) = _run({**adjacency, **more}, [job], f"METIS, {parts} parts, {objective}", progress)
+        return result.astype(np.int32)
 
 
 def clusters(adjacency: dict, owner: np.ndarray, parts: int, size: int, *, seed: int = 0, progress=None) -> np.ndarray:
@@ -141,15 +172,17 @@ def _read(number: int) -> np.ndarray:
     return np.frombuffer(mmap.mmap(number, 0, access=mmap.ACCESS_READ), np.int64)
 
 
-def _part(xadj, adjncy, parts: int, weights, seed: int, *, recursive: bool) -> np.ndarray:
+def _part(xadj, adjncy, parts: int, weights, *, recursive: bool, shares=None, **options) -> np.ndarray:
     import pymetis
 
     if not len(adjncy):
         # Without edges METIS has nothing to cut: deal the nodes out by weight.
         return (np.cumsum(weights) - weights) * parts // max(int(np.sum(weights)), 1)
     graph = pymetis.CSRAdjacency(xadj, adjncy)
-    options = pymetis.Options(seed=seed + 1)  # seeds 0 and 1 coincide, so count from 1
-    result = pymetis.part_graph(parts, graph, vweights=weights, recursive=recursive, options=options)
+    options["seed"] = options["seed"] % _SEEDS + 1  # seeds 0 and 1 coincide, so count from 1
+    result = pymetis.part_graph(
+        parts, graph, vweights=weights, tpwgts=shares, recursive=recursive, options=pymetis.Options(**options)
+    )
     return np.asarray(result.vertex_part)
 
 
@@ -169,7 +202,17 @@ def _answer(arrays: dict, job: dict) -> np.ndarray:
     xadj, adjncy = arrays["xadj"], arrays["adjncy"]
     if "parts" in job:
         # Recursive bisection, pymetis's default up to K = 8, ignores balance.
-        return _part(xadj, adjncy, job["parts"], arrays["weights"], job["seed"], recursive=False)
+        return _part(
+            xadj,
+            adjncy,
+            job["parts"],
+            arrays["weights"],
+            recursive=False,
+            shares=job["shares"],
+            objtype=int(job["objective"] == "volume"),
+            ufactor=max(1, round(1000 * (job["slack"] - 1))),
+            seed=job["seed"],
+        )
     owner = arrays["owner"]
     cluster = np.zeros(len(owner), np.int64)
     slot = np.full(len(owner), -1, np.int64)
@@ -180,7 +223,7 @@ def _answer(arrays: dict, job: dict) -> np.ndarray:
             sub_xadj, sub_adjncy = _subgraph(xadj, adjncy, rows, slot)
             # Clusters need no exact balance, and bisection is twice as fast for as many parts.
             cluster[rows] = _part(
-                sub_xadj, sub_adjncy, count, np.ones(len(rows), np.int64), job["seed"], recursive=True
+                sub_xadj, sub_adjncy, count, np.ones(len(rows), np.int64), recursive=True, seed=job["seed"]
             )
     return cluster[np.isin(owner, job["only"])]
 

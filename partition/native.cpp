@@ -7,23 +7,9 @@
 #include <utility>
 #include <vector>
 
-#if defined(__GNUC__)
-#define EXPORT extern "C" __attribute__((visibility("default")))
-#else
-#define EXPORT extern "C"
-#endif
+#include "native.h"
 
 namespace {
-
-// Which parts hold a copy of which node: one bit each.
-struct Copies {
-    uint64_t* bits;
-    int64_t words;
-
-    Copies(uint64_t* bits, int64_t parts) : bits(bits), words((parts + 63) / 64) {}
-    bool has(int64_t node, int64_t part) const { return bits[node * words + part / 64] >> (part % 64) & 1; }
-    void add(int64_t node, int64_t part) { bits[node * words + part / 64] |= uint64_t(1) << (part % 64); }
-};
 
 int64_t lightest(const int64_t* sizes, int64_t parts) { return std::min_element(sizes, sizes + parts) - sizes; }
 
@@ -79,14 +65,15 @@ EXPORT void dgl_gt_hdrf(int64_t num_listed, const int32_t* listed, const int32_t
 // core and boundary, until it has `capacity` edges or nothing is left. Edges that remain keep owner -1.
 //
 // indptr (N + 1,), neighbours (M,) and edges (M,) list each edge at both of its ends (a self-loop twice at its node);
-// start (N,) is the order in which nodes are tried as seeds.
+// start (N,) is the order in which nodes are tried as seeds. joined (N,) gets the order in which nodes first were core, and
+// keeps what it had for the others.
 EXPORT void dgl_gt_expand(int64_t num_nodes, const int64_t* indptr, const int32_t* neighbours, const int32_t* edges,
-                          const int64_t* start, int64_t parts, int64_t capacity, int32_t* owner) {
+                          const int64_t* start, int64_t parts, int64_t capacity, int32_t* owner, int64_t* joined) {
     typedef std::pair<int64_t, int64_t> Entry;  // free edges, node; outdated ones stay in the queue and are skipped
     std::vector<int64_t> free(num_nodes);
     for (int64_t node = 0; node < num_nodes; ++node) free[node] = indptr[node + 1] - indptr[node];
     std::vector<int32_t> inside(num_nodes, -1), core(num_nodes, -1);  // the last part whose boundary or core it was in
-    int64_t next_seed = 0;
+    int64_t next_seed = 0, cores = 0;
     for (int32_t part = 0; part < parts; ++part) {
         std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> queue;
         int64_t size = 0;
@@ -116,6 +103,7 @@ EXPORT void dgl_gt_expand(int64_t num_nodes, const int64_t* indptr, const int32_
                 node = start[next_seed];
                 join(node);
             }
+            if (core[node] < 0) joined[node] = cores++;
             core[node] = part;
             for (int64_t slot = indptr[node]; slot < indptr[node + 1] && size < capacity; ++slot)
                 if (owner[edges[slot]] < 0) join(neighbours[slot]);

@@ -36,14 +36,24 @@ def _argument(value):
     return ctypes.c_double(value) if isinstance(value, float) else ctypes.c_int64(value)
 
 
+def available() -> bool:
+    """Whether the package was installed with its compiled part."""
+    return _loaded() is not None
+
+
 @functools.cache
-def _library():
+def _loaded():
     spec = importlib.util.find_spec("partition._native")
     try:
-        if spec is not None:
-            return ctypes.CDLL(spec.origin)
+        return None if spec is None else ctypes.CDLL(spec.origin)
     except OSError:  # built for another system
-        pass
+        return None
+
+
+def _library():
+    library = _loaded()
+    if library is not None:
+        return library
     raise InputError(
         "vertex cuts need the compiled part of dgl-gt, which is not there: install a C++ compiler (on Debian or "
         "Ubuntu: apt install g++) and then dgl-gt again (pip install --force-reinstall --no-deps dgl-gt), or make an "

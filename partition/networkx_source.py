@@ -7,7 +7,7 @@ from numbers import Number
 import numpy as np
 
 from .errors import InputError
-from .raw import RawGraph, both_ways
+from .raw import RawGraph
 
 
 def from_networkx(graph, name: str = "networkx graph") -> RawGraph:
@@ -31,9 +31,7 @@ def from_networkx(graph, name: str = "networkx graph") -> RawGraph:
     dst = np.fromiter((number[v] for _, v, _ in listed), np.int64, len(listed))
     node_data = _columns([graph.nodes[node] for node in nodes], f"{name}: node", nodes)
     edge_data = _columns([data for _, _, data in listed], f"{name}: edge", [(u, v) for u, v, _ in listed])
-    if not graph.is_directed():
-        src, dst, edge_data = both_ways(src, dst, edge_data)
-    return RawGraph(src, dst, len(nodes), node_data, edge_data, name)
+    return RawGraph(src, dst, len(nodes), node_data, edge_data, name, listed_once=not graph.is_directed())
 
 
 def _columns(rows: list[dict], what: str, names: list) -> dict[str, np.ndarray]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import asdict
+from contextlib import ExitStack
 
+from . import metis
 from .atomic import new_directory
-from .cost import Model, Speeds, epoch_seconds, layer_traffic
-from .edge_cut import make_edge_cut
+from .budget import NAMES, choose, measure
+from .choice import check_memory, choose_cut
+from .console import size
+from .cost import Model, Speeds
+from .edge_cut import check_parts, make_edge_cut
 from .errors import InputError
 from .layout import Layout
 from .shards import write_shards
-from .sources import load_graph
+from .sources import build, open_source
+from .stream import open_stream, streamed_cut
 from .vertex_cut import make_vertex_cut
 
 CUTS = ("edge", "vertex", "auto")
-_SEEDS = 2**31 - 1  # METIS's are counted from 1
 _MODEL, _SPEEDS = Model(), Speeds()
 
 
@@ -24,14 +28,22 @@ def partition(
     parts: int,
     out,
     *,
-    cut: str = "edge",
+    cut: str | None = None,
+    halo_depth: int = 1,
+    attempts: int = 1,
+    max_imbalance=None,
+    target_weights=None,
+    owner=None,
     model: Model = _MODEL,
     speeds: Speeds = _SPEEDS,
+    memory: int | None = None,
+    rank_memory: int | None = None,
     seed: int = 0,
-    owner=None,
     force: bool = False,
     progress=None,
-    **source_options,
+    num_nodes: int | None = None,
+    node_data=None,
+    **additions,
 ):
     """Partition a graph and write its shards.
 
@@ -43,24 +55,30 @@ def partition(
         K, 1 <= K <= N.
     out : path
         The shard directory to make; it appears when it is complete.
-    cut : {"edge", "vertex", "auto"}
+    cut : {"edge", "vertex", "auto"}, optional
         Edge cut: every node has one owner, and an edge lives with that of its destination. Vertex cut: every edge has
         one owner, and a node touched by edges of several parts has a master and mirrors; it copies hubs instead of
         cutting off their neighbours. ``"auto"`` makes both and keeps the one whose training step is predicted to be
-        quicker (:mod:`partition.cost`); the manifest's ``choice`` says why.
-    model : Model
-        The graph transformer that ``"auto"`` has in mind.
-    speeds : Speeds
-        The machines that it has in mind.
+        quicker (:mod:`partition.cost`); the manifest's ``choice`` says why. By default an edge cut, or a vertex cut
+        where ``memory`` is too little for METIS.
+    halo_depth : int
+        Edge cuts: how many hops of halo each part stores, with their edges, 1 or more.
+    attempts, max_imbalance, target_weights, owner
+        Edge cuts: see :func:`partition.edge_cut.make_edge_cut`.
+    model, speeds : Model, Speeds
+        The graph transformer and the machines that predictions have in mind.
+    memory : int, optional
+        Bytes that this process and its children may need at their peak. What fits is taken first: METIS, neighbour
+        expansion (a vertex cut), streaming over the edges on disk (a vertex cut). Estimates: :mod:`partition.budget`.
+    rank_memory : int, optional
+        Bytes that a training rank has; a cut whose largest part needs more is refused.
     seed : int
         The same seed gives the same shards.
-    owner : array of integers, (N,), optional
-        Edge cuts: the part of every node, instead of METIS's choice.
     force : bool
         Replace ``out`` where it holds shards.
     progress : callable, optional
         Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
-    **source_options
+    num_nodes, node_data, **additions
         Passed to :func:`partition.sources.load_graph`.
 
     Returns
@@ -71,58 +89,69 @@ def partition(
     Raises
     ------
     InputError
-        Anything wrong with the source, ``parts`` or ``out``; nothing is written then.
+        Anything wrong with the source or an argument; nothing is written then.
 
     Examples
     --------
     >>> from partition import partition
     >>> manifest = partition("sample:communities?nodes=1000", parts=2, out="communities-2")  # doctest: +SKIP
     """
-    parts, seed = _integer("parts", parts), _integer("seed", seed)
-    if not 0 <= seed < _SEEDS:
-        raise InputError(f"seed is {seed}; it must be at least 0 and below {_SEEDS}")
-    if cut not in CUTS:
+    parts, seed, halo_depth = _integer("parts", parts), metis.check_seed(seed), _count("halo_depth", halo_depth)
+    edge_options = {"max_imbalance": max_imbalance, "target_weights": target_weights, "owner": owner}
+    _check_cut(cut, halo_depth, edge_options)
+    if halo_depth > 1 or any(value is not None for value in edge_options.values()):
+        cut = "edge"  # which is what these are for, whatever the memory
+    edge_options |= {"attempts": _count("attempts", attempts), "model": model, "speeds": speeds}
+    progress = progress or (lambda *_: None)
+    with new_directory(out, marker="manifest.json", force=force) as folder, ExitStack() as stack:
+        progress("reading the graph")
+        graph = open_source(source, num_nodes=num_nodes, node_data=node_data)
+        method = "metis"
+        if memory is not None:
+            method = choose(measure(graph, max(parts, 1)), _count("memory", memory), cut)
+            progress(f"within {size(memory)}: {NAMES[method]}")
+        if method == "streaming":
+            _check_nothing_to_add(additions)
+            graph = open_stream(graph)
+            check_parts(graph, parts)
+            cuts = [stack.enter_context(streamed_cut(graph, parts, folder / "edges", progress))]
+        else:
+            graph = build(graph, seed=seed, **additions)
+            cuts = list(_cuts(graph, parts, cut, method, edge_options, seed, progress))
+        layouts = [Layout(graph, each, halo_depth) for each in cuts]
+        choice = choose_cut(layouts, model, speeds, rank_memory) if cut == "auto" else None
+        (chosen,) = (each for each in layouts if choice is None or each.figures["cut"] == choice["cut"])
+        check_memory(chosen, model, rank_memory)
+        return write_shards(chosen, folder, seed=seed, choice=choice, method=method, progress=progress)
+
+
+def _cuts(graph, parts: int, cut: str | None, method: str, edge_options: dict, seed: int, progress):
+    """The cuts to choose from: one, or both."""
+    if method == "expansion" or cut in ("vertex", "auto"):  # the first, as it may refuse
+        yield make_vertex_cut(graph, parts, seed=seed, by_metis=method == "metis", progress=progress)
+    if method == "metis" and cut != "vertex":
+        yield make_edge_cut(graph, parts, seed=seed, progress=progress, **edge_options)
+
+
+def _check_cut(cut: str | None, halo_depth: int, edge_options: dict) -> None:
+    if cut not in (None, *CUTS):
         raise InputError(f"cut is {cut!r}; it must be one of {', '.join(CUTS)}")
-    if owner is not None and cut != "edge":
-        raise InputError("owner gives each node a part, which only edge cuts do: leave it out, or set cut to 'edge'")
-    with new_directory(out, marker="manifest.json", force=force) as folder:
-        if progress:
-            progress("reading the graph")
-        graph = load_graph(source, seed=seed, **source_options)
-        layouts = []
-        if cut != "edge":  # the first, as it may refuse
-            layouts.append(Layout(graph, make_vertex_cut(graph, parts, seed=seed, progress=progress)))
-        if cut != "vertex":
-            layouts.append(Layout(graph, make_edge_cut(graph, parts, seed=seed, owner=owner, progress=progress)))
-        choice = _choice([layout.figures for layout in layouts], model, speeds) if cut == "auto" else None
-        if choice is not None:
-            layouts = [layout for layout in layouts if layout.figures["cut"] == choice["cut"]]
-        return write_shards(layouts[0], folder, seed=seed, choice=choice, progress=progress)
+    for name, value in edge_options.items():
+        if value is not None and cut not in (None, "edge"):
+            raise InputError(f"{name} is for edge cuts alone: leave it out, or set cut to 'edge'")
+    if halo_depth > 1 and cut not in (None, "edge"):
+        raise InputError(
+            f"halo_depth is {halo_depth}, but vertex cuts have no halo: leave it out, or set cut to 'edge'"
+        )
 
 
-def _choice(candidates: list[dict], model: Model, speeds: Speeds) -> dict:
-    """The cut of the lower predicted time, the figures of all, and the reason in words."""
-    seconds = [epoch_seconds(figures, model, speeds) for figures in candidates]
-    order = sorted(range(len(candidates)), key=seconds.__getitem__)
-    best, other = (candidates[index] for index in order)
-    best_s, other_s = sorted(seconds)
-    best_bytes, other_bytes = (int(layer_traffic(figures, model).sent.sum()) for figures in (best, other))
-    held, edges = ([cut["quality"][key] for cut in (best, other)] for key in ("max_copies_factor", "edge_balance"))
-    reason = (
-        f"a step is predicted to take {best_s:.3g} s with the {best['cut']} cut and {other_s:.3g} s with the "
-        f"{other['cut']} cut; a layer sends {best_bytes:,} and {other_bytes:,} bytes, the largest part holds "
-        f"{held[0]:.2f} and {held[1]:.2f} times N / K rows and has {edges[0]:.2f} and {edges[1]:.2f} times E / K edges"
-    )
-    return {
-        "cut": best["cut"],
-        "reason": reason,
-        "model": asdict(model),
-        "speeds": asdict(speeds),
-        "candidates": [
-            {"cut": figures["cut"], "predicted_seconds": time_s, "quality": figures["quality"]}
-            for figures, time_s in zip(candidates, seconds)
-        ],
-    }
+def _check_nothing_to_add(additions: dict) -> None:
+    asked = [name for name, value in additions.items() if value]
+    if asked:
+        raise InputError(
+            f"{', '.join(asked)} cannot be added to a graph that is streamed: add them to the source, or raise memory "
+            "(--memory)"
+        )
 
 
 def _integer(name: str, value) -> int:
@@ -130,3 +159,10 @@ def _integer(name: str, value) -> int:
         return operator.index(value)
     except TypeError:
         raise InputError(f"{name} is {value!r}; it must be an integer") from None
+
+
+def _count(name: str, value) -> int:
+    value = _integer(name, value)
+    if value < 1:
+        raise InputError(f"{name} is {value}; it must be at least 1")
+    return value

@@ -9,22 +9,24 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Quality:
-    """Figures of an edge cut with halo depth 1.
+    """Figures of an edge cut.
 
     Attributes
     ----------
     cut_ratio : float
         Edges whose ends have different owners, over all edges.
     volume : int
-        Rows that cross ranks per layer and direction, summed over parts.
+        Rows that cross ranks per exchange and direction, summed over parts.
     halo : int
-        Halo rows held, summed over parts.
+        Halo rows held, of all hops, summed over parts.
     replication_factor : float
         Rows held over nodes.
     max_copies_factor : float
         Rows held by the largest part, times K / N.
     node_balance, edge_balance : float
-        The largest part's owned nodes (edges) over the mean; 1 is perfect.
+        Owned nodes (edges) of the part that has most for its share, over that share; 1 is perfect.
+    train_balance : float or None
+        The same of training nodes, in the split where it is worst; None where there are none.
     """
 
     cut_ratio: float
@@ -34,6 +36,7 @@ class Quality:
     max_copies_factor: float
     node_balance: float
     edge_balance: float
+    train_balance: float | None
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -55,7 +58,9 @@ class VertexCutQuality:
     max_copies_factor : float
         Rows held by the largest part, times K / N.
     node_balance, edge_balance : float
-        The largest part's masters (edges) over the mean; 1 is perfect.
+        Masters (edges) of the part that has most for its share, over that share; 1 is perfect.
+    train_balance : float or None
+        The same of training nodes, in the split where it is worst; None where there are none.
     """
 
     mirrors: int
@@ -64,37 +69,54 @@ class VertexCutQuality:
     max_copies_factor: float
     node_balance: float
     edge_balance: float
+    train_balance: float | None
 
     def as_dict(self) -> dict:
         return asdict(self)
 
 
-def vertex_cut_quality(owned, mirrors, returned, edges) -> VertexCutQuality:
-    """Figures from counts per part, each (K,): masters, mirrors, mirrors with in-edges, and edges."""
-    owned, mirrors, edges = (np.asarray(counts, dtype=np.int64) for counts in (owned, mirrors, edges))
-    held = owned + mirrors
+def vertex_cut_quality(owned, mirrors, returned, edges, shares=None, train=None) -> VertexCutQuality:
+    """Figures from counts per part.
+
+    Parameters
+    ----------
+    owned, mirrors, returned, edges : sequence of int, (K,)
+        Masters, mirrors, mirrors with in-edges, and edges.
+    shares : sequence of float, (K,), optional
+        Of the whole load, by part; equal by default.
+    train : array of int, (K, splits), optional
+        Training nodes.
+    """
     return VertexCutQuality(
-        mirrors=int(mirrors.sum()), volume=int(mirrors.sum()) + int(np.sum(returned)), **_shares(owned, held, edges)
+        mirrors=int(np.sum(mirrors)),
+        volume=int(np.sum(mirrors)) + int(np.sum(returned)),
+        **_shared_figures(owned, mirrors, edges, shares, train),
     )
 
 
-def edge_cut_quality(owned, halo, edges, cut_edges) -> Quality:
-    """Figures from counts per part, each (K,): owned nodes, halo nodes, edges, and edges with a remote source."""
-    owned, halo, edges = (np.asarray(counts, dtype=np.int64) for counts in (owned, halo, edges))
+def edge_cut_quality(owned, halo, edges, cut_edges, shares=None, train=None) -> Quality:
+    """Figures from counts per part: as :func:`vertex_cut_quality`, with halo nodes, and edges with a remote source."""
     return Quality(
-        cut_ratio=int(np.sum(cut_edges)) / max(int(edges.sum()), 1),
-        volume=int(halo.sum()),
-        halo=int(halo.sum()),
-        **_shares(owned, owned + halo, edges),
+        cut_ratio=int(np.sum(cut_edges)) / max(int(np.sum(edges)), 1),
+        volume=int(np.sum(halo)),
+        halo=int(np.sum(halo)),
+        **_shared_figures(owned, halo, edges, shares, train),
     )
 
 
-def _shares(owned: np.ndarray, held: np.ndarray, edges: np.ndarray) -> dict[str, float]:
+def _shared_figures(owned, copies, edges, shares, train) -> dict[str, float | None]:
     """What both cuts have in common."""
-    parts, nodes, num_edges = len(owned), int(owned.sum()), int(edges.sum())
+    owned, copies, edges = (np.asarray(counts, dtype=np.int64) for counts in (owned, copies, edges))
+    parts, held = len(owned), owned + copies
+    shares = np.full(parts, 1 / parts) if shares is None else np.asarray(shares)
     return {
-        "replication_factor": int(held.sum()) / nodes,
-        "max_copies_factor": int(held.max()) * parts / nodes,
-        "node_balance": int(owned.max()) * parts / nodes,
-        "edge_balance": int(edges.max()) * parts / num_edges if num_edges else 1.0,
+        "replication_factor": int(held.sum()) / int(owned.sum()),
+        "max_copies_factor": int(held.max()) * parts / int(owned.sum()),
+        "node_balance": _balance(owned, shares),
+        "edge_balance": _balance(edges, shares),
+        "train_balance": None if train is None else max(_balance(split, shares) for split in np.asarray(train).T),
     }
+
+
+def _balance(counts: np.ndarray, shares: np.ndarray) -> float:
+    return float((counts / shares).max()) / int(counts.sum()) if counts.sum() else 1.0

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from .errors import InputError
 from .graph import SPLIT_MASKS, Graph, from_edges
+from .mapped import is_mapped, let_go
+
+_SLICE_EDGES = 1 << 20
+_SAMPLE = 1000  # edges
 
 
 @dataclass
 class RawGraph:
-    """Edges and columns as a reader found them.
+    """Edges and columns as a reader found them; arrays may be memory-mapped.
 
     Attributes
     ----------
-    src, dst : ndarray of integers, (E,)
+    src, dst : ndarray of integers, (listed,)
     num_nodes : int or None
         None where the source does not say.
-    node_data, edge_data : dict of str to ndarray, (N, ...) and (E, ...)
+    node_data, edge_data : dict of str to ndarray, (N, ...) and (listed, ...)
     name : str
+    listed_once : bool
+        Edges are undirected, each is listed once and is to be stored both ways: the reverse of edge ``e`` is edge
+        ``listed + e``, with the same data. A self-loop is stored once; where there are any, the reverses are numbered
+        in order without them.
     """
 
     src: np.ndarray
@@ -29,30 +38,79 @@ class RawGraph:
     node_data: dict[str, np.ndarray] = field(default_factory=dict)
     edge_data: dict[str, np.ndarray] = field(default_factory=dict)
     name: str = "graph"
+    listed_once: bool = False
+
+    @cached_property
+    def loops(self) -> np.ndarray:
+        """Numbers of the listed self-loops, int64, ascending."""
+        found = [np.flatnonzero(src == dst) + start for start, src, dst in self.slices()]
+        return np.concatenate([np.zeros(0, np.int64), *found])
+
+    @property
+    def num_edges(self) -> int:
+        """E, as stored."""
+        return 2 * len(self.src) - len(self.loops) if self.listed_once else len(self.src)
+
+    def slices(self):
+        """The listed edges in slices: (number of the first, src, dst)."""
+        for start in range(0, len(self.src), _SLICE_EDGES):
+            rows = slice(start, start + _SLICE_EDGES)
+            yield start, np.array(self.src[rows]), np.array(self.dst[rows])
+            let_go(self.src), let_go(self.dst)
+
+    def edge_rows(self, ids: np.ndarray) -> np.ndarray:
+        """The row of ``edge_data`` of each edge."""
+        if not self.listed_once:
+            return ids
+        reverse = ids - len(self.src)
+        skipped = np.searchsorted(self.loops - np.arange(len(self.loops)), reverse, side="right")
+        return np.where(reverse < 0, ids, reverse + skipped)
+
+    def listed_reverse(self) -> tuple[int, int] | None:
+        """An edge whose reverse is listed as well, or None; of mapped edges a sample alone is looked for."""
+        if all((src <= dst).all() for _, src, dst in self.slices()):
+            return None
+        found = self._reversed(_SAMPLE if is_mapped(self.src) else len(self.src))
+        return next(iter(found), None)
+
+    def reciprocity(self) -> float:
+        """The share of edges between two nodes whose reverse is listed, estimated from a sample."""
+        sampled = min(_SAMPLE, len(self.src))
+        return len(self._reversed(sampled)) / sampled if sampled else 0.0
+
+    def _reversed(self, count: int) -> list[tuple[int, int]]:
+        """Of so many of the listed edges, those (u, v), u != v, whose reverse is listed, too."""
+        if not len(self.src):
+            return []
+        chosen = np.unique(np.linspace(0, len(self.src) - 1, count).astype(np.int64))
+        src, dst = (np.array(ends[chosen]).astype(np.int64) for ends in (self.src, self.dst))
+        src, dst = src[src != dst], dst[src != dst]
+        size = self.ends()[1] + 1
+        wanted = np.zeros(size, bool)
+        wanted[dst] = True  # the reverse starts there
+        keys, there = src * size + dst, []
+        for _, u, v in self.slices():
+            near = np.flatnonzero(wanted[u])
+            back = v[near].astype(np.int64) * size + u[near]
+            there.append(back[np.isin(back, keys)])
+        hit = np.isin(keys, np.concatenate(there))
+        return list(zip(src[hit].tolist(), dst[hit].tolist()))
+
+    def ends(self) -> tuple[int, int]:
+        """The smallest and the largest node id; (0, -1) without edges."""
+        found = [(min(src.min(), dst.min()), max(src.max(), dst.max())) for _, src, dst in self.slices()]
+        return (int(min(low for low, _ in found)), int(max(high for _, high in found))) if found else (0, -1)
 
 
 def to_graph(raw: RawGraph) -> Graph:
     """Build the Graph; :class:`InputError` where the edges or the columns cannot be used."""
-    node_data = customary(raw.node_data, raw.name)
-    return from_edges(raw.src, raw.dst, raw.num_nodes, node_data, raw.edge_data, raw.name)
-
-
-def both_ways(
-    src: np.ndarray, dst: np.ndarray, edge_data: dict[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Store undirected edges in both directions.
-
-    Edge ``e`` keeps its id and its reverse gets ``E + e``. A self-loop is stored once; where there are any, the
-    reverses are numbered in order without them. Edge data are the same both ways.
-    """
-    apart = src != dst
-    if apart.all():
-        back_src, back_dst, back = dst, src, slice(None)
-    else:
-        back = np.flatnonzero(apart)
-        back_src, back_dst = dst[back], src[back]
-    data = {key: np.concatenate([value, value[back]]) for key, value in edge_data.items()}
-    return np.concatenate([src, back_src]), np.concatenate([dst, back_dst]), data
+    node_data, edge_data = customary(raw.node_data, raw.name), raw.edge_data
+    src, dst = raw.src, raw.dst
+    if raw.listed_once:
+        rows = raw.edge_rows(np.arange(len(src), raw.num_edges))
+        src, dst = np.concatenate([src, dst[rows]]), np.concatenate([dst, src[rows]])
+        edge_data = {key: np.concatenate([value, value[rows]]) for key, value in edge_data.items()}
+    return from_edges(src, dst, raw.num_nodes, node_data, edge_data, raw.name)
 
 
 def customary(node_data: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:

@@ -11,9 +11,12 @@ from safetensors.numpy import save_file
 from .graph import Graph
 from .layout import Layout, Part
 from .manifest import PART_FILES, file_entry, write_manifest
+from .mapped import take_rows
 
 
-def write_shards(layout: Layout, folder: Path, *, seed: int | None = None, choice=None, progress=None) -> dict:
+def write_shards(
+    layout: Layout, folder: Path, *, seed: int | None = None, choice=None, method: str = "metis", progress=None
+) -> dict:
     """Write a cut as shards into an empty directory; :func:`partition.partition` is the safe way to call it.
 
     Parameters
@@ -26,6 +29,8 @@ def write_shards(layout: Layout, folder: Path, *, seed: int | None = None, choic
         Recorded in the manifest.
     choice : dict, optional
         Recorded in the manifest: why this cut and not another.
+    method : str
+        Recorded in the manifest: what made the cut, one of :data:`partition.budget.METHODS`.
     progress : callable, optional
         Called as ``progress(stage)``.
 
@@ -51,6 +56,7 @@ def write_shards(layout: Layout, folder: Path, *, seed: int | None = None, choic
             "source": graph.name,
             "seed": seed,
             "choice": choice,
+            "method": method,
             "node_data": _columns(graph.node_data),
             "edge_data": _columns(graph.edge_data),
             "ptr": cut.ptr.tolist(),
@@ -61,15 +67,15 @@ def write_shards(layout: Layout, folder: Path, *, seed: int | None = None, choic
 
 def _structure_arrays(layout: Layout, part: Part, index: int) -> dict:
     """The arrays of ``structure.safetensors``."""
-    graph, cut = layout.graph, layout.cut
+    cut = layout.cut
     begin, end = cut.ptr[index], cut.ptr[index + 1]
-    wanted = layout.wanted(layout.copies, index)
+    wanted = [rows for hop in layout.wanted_by_hop(index) for rows in hop]
     arrays = {
         "indptr": part.indptr,
         "indices": part.indices,
         "node_ids": np.concatenate([cut.order[begin:end], cut.order[part.copies]]).astype(np.int64),
-        "edge_ids": graph.edge_ids[part.positions].astype(np.int64),
-        "recv_ptr": np.searchsorted(part.copies, cut.ptr).astype(np.int64),
+        "edge_ids": part.edge_ids.astype(np.int64),
+        "recv_ptr": np.concatenate([[0], np.cumsum(layout.received(index))]).astype(np.int64),
         "send_ptr": np.concatenate([[0], np.cumsum([len(rows) for rows in wanted])]).astype(np.int64),
         "send_rows": (np.concatenate(wanted) - begin).astype(np.int64),
     }
@@ -88,9 +94,10 @@ def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict
         if name == "structure.safetensors":
             arrays = structure
         elif name == "node_data.safetensors":
-            arrays = {key: value[structure["node_ids"]] for key, value in graph.node_data.items()}
+            arrays = {key: take_rows(value, structure["node_ids"]) for key, value in graph.node_data.items()}
         else:
-            arrays = {key: value[structure["edge_ids"]] for key, value in graph.edge_data.items()}
+            rows = graph.edge_rows(structure["edge_ids"])
+            arrays = {key: take_rows(value, rows) for key, value in graph.edge_data.items()}
         path = folder / f"part{index}" / name
         try:
             save_file({key: np.ascontiguousarray(array) for key, array in arrays.items()}, path)

@@ -15,12 +15,12 @@ from .errors import InputError
 from .files import split_name
 from .graph import Graph, check_data, with_reverse_edges, with_self_loops
 from .metis_file import read_metis
-from .npz_file import read_npz, read_npz_node_data
+from .numpy_file import read_npy, read_npy_node_data, read_npz, read_npz_node_data
 from .raw import RawGraph, customary, to_graph
 
 _FORMS = (
-    ".npz, .bin or .dgl (dgl.save_graphs), .csv, .tsv or .txt (an edge list), .graph (METIS), the last four also with "
-    ".gz, dgl:NAME, ogb:NAME, sample:communities"
+    ".npz, .npy, .bin or .dgl (dgl.save_graphs), .csv, .tsv or .txt (an edge list), .graph (METIS), the last four "
+    "also with .gz, dgl:NAME, ogb:NAME, sample:communities"
 )
 _TEXT_TABLES = (".csv", ".tsv", ".txt")
 _SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}
@@ -47,6 +47,8 @@ def load_graph(
           sparse ``x_indptr``, ``x_indices``, ``x_data``, ``x_shape``, ``y`` or ``label`` (N,), ``train_mask``,
           ``val_mask``, ``test_mask``, ``edge_data_KEY`` (E, ...), ``name``. ``directed`` false: each undirected edge is
           listed once, and is stored both ways, edge ``e`` and ``E + e``; a self-loop once. Other keys are not read.
+          Large arrays of an uncompressed archive are memory-mapped.
+        - ``*.npy``: ``edge_index`` alone, memory-mapped.
         - ``*.bin``, ``*.dgl``: one homogeneous graph written by ``dgl.save_graphs``.
         - ``*.csv``, ``*.tsv``, ``*.txt``, also ``.gz``: an edge a line, see :func:`partition.edge_list.read_edge_list`.
         - ``*.graph``, also ``.gz``: a METIS file, see :func:`partition.metis_file.read_metis`.
@@ -55,9 +57,10 @@ def load_graph(
           :func:`partition.sample.communities`.
     num_nodes : int, optional
         N, where ``source`` does not say; by default the rows of ``node_data``, else the largest id plus one.
-    node_data : path or dict of str to array, optional
-        Columns to add: an ``.npz`` with the node keys above, a table (``.csv``, ``.tsv``, ``.txt``, also ``.gz``; see
-        :func:`partition.edge_list.read_node_table`) or arrays (N, ...) under the names that Graph uses.
+    node_data : path, list of paths or dict of str to array, optional
+        Columns to add: an ``.npz`` with the node keys above, a ``.npy`` with the column of its name (``feat.npy``), a
+        table (``.csv``, ``.tsv``, ``.txt``, also ``.gz``; see :func:`partition.edge_list.read_node_table`) or arrays
+        (N, ...) under the names that Graph uses.
     self_loops : bool
         Add a self-loop to each node that has none.
     undirected : bool
@@ -77,10 +80,28 @@ def load_graph(
     InputError
         What cannot be found, read or trained on; the message says what is allowed and what to do.
     """
+    source = open_source(source, num_nodes=num_nodes, node_data=node_data)
+    return build(source, self_loops=self_loops, undirected=undirected, random_features=random_features, seed=seed)
+
+
+def open_source(source, *, num_nodes: int | None = None, node_data=None) -> Graph | RawGraph:
+    """The first half of :func:`load_graph`: what is there, joined with what the caller adds, mapped arrays unread."""
     _check_count("num_nodes", num_nodes, 1)
+    return _joined(_read(source), num_nodes, _added_node_data(node_data))
+
+
+def build(
+    source: Graph | RawGraph,
+    *,
+    self_loops: bool = False,
+    undirected: bool = False,
+    random_features: int | None = None,
+    seed: int = 0,
+) -> Graph:
+    """The second half of :func:`load_graph`: checks, in-edge lists, and what is to be added."""
     _check_count("random_features", random_features, 1)
     _check_count("seed", seed, 0)
-    graph = _build(_read(source), num_nodes, _added_node_data(node_data))
+    graph = to_graph(source) if isinstance(source, RawGraph) else source
     if undirected:
         graph = with_reverse_edges(graph)
     if self_loops:
@@ -142,6 +163,8 @@ def _read_file(path: Path) -> RawGraph:
     match _kind(path):
         case ".npz":
             return read_npz(path)
+        case ".npy":
+            return read_npy(path)
         case ".bin" | ".dgl":
             from .dgl_source import read_dgl_file
 
@@ -167,19 +190,36 @@ def _added_node_data(node_data) -> dict[str, np.ndarray]:
         return {}
     if isinstance(node_data, dict):
         return {key: np.asarray(value) for key, value in node_data.items()}
-    if not isinstance(node_data, (str, os.PathLike)):
-        raise InputError(f"node_data cannot be a {type(node_data).__name__}; give a path or a dict of arrays")
-    path = Path(node_data).expanduser()
+    columns = {}
+    for path in node_data if isinstance(node_data, (list, tuple)) else [node_data]:
+        added = _read_node_data(path)
+        twice = sorted(columns.keys() & added.keys())
+        if twice:
+            raise InputError(
+                f"node_data={str(path)!r} has {', '.join(twice)}, which another file has too; leave one out"
+            )
+        columns |= added
+    return columns
+
+
+def _read_node_data(path) -> dict[str, np.ndarray]:
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"node_data cannot be a {type(path).__name__}; give a path, several, or a dict of arrays")
+    path = Path(path).expanduser()
     kind = _kind(path)
     if kind == ".npz":
         return read_npz_node_data(path)
+    if kind == ".npy":
+        return read_npy_node_data(path)
     if kind in _TEXT_TABLES:
         return read_node_table(path)
-    raise InputError(f"node_data={str(path)!r}: allowed are .npz, .csv, .tsv and .txt, the last three also with .gz")
+    raise InputError(
+        f"node_data={str(path)!r}: allowed are .npz, .npy, .csv, .tsv and .txt, the last three also with .gz"
+    )
 
 
-def _build(read: Graph | RawGraph, num_nodes: int | None, added: dict[str, np.ndarray]) -> Graph:
-    """Join what was read with what the caller adds, and check the whole."""
+def _joined(read: Graph | RawGraph, num_nodes: int | None, added: dict[str, np.ndarray]) -> Graph | RawGraph:
+    """What was read, with what the caller adds."""
     twice = sorted(read.node_data.keys() & added.keys())
     if twice:
         raise InputError(f"{read.name} has node data {', '.join(twice)} already; take them out of node_data")
@@ -191,7 +231,7 @@ def _build(read: Graph | RawGraph, num_nodes: int | None, added: dict[str, np.nd
             read.num_nodes = num_nodes or next((len(value) for value in added.values()), None)
         if read.num_nodes is None:
             _check_ids_dense(read)
-        return to_graph(read)
+        return read
     if not added:
         return read
     graph = replace(read, node_data=customary({**read.node_data, **added}, read.name))
@@ -201,7 +241,7 @@ def _build(read: Graph | RawGraph, num_nodes: int | None, added: dict[str, np.nd
 
 def _check_ids_dense(read: RawGraph) -> None:
     """Refuse ids that are keys rather than numbers before an array of their range is asked for."""
-    largest = int(max(read.src.max(), read.dst.max())) if len(read.src) else 0
+    largest = read.ends()[1]
     if largest > _SPARSEST_IDS * len(read.src) + _SMALL:
         raise InputError(
             f"{read.name}: the largest node id is {largest}, but there are {len(read.src)} edges; number the nodes "

@@ -16,7 +16,7 @@ _BALANCE = 0.3  # of HDRF's score; larger values copy more for a balance that th
 _LEVEL_ROUNDS = 10
 _LEVEL_DEGREE = 64  # nodes of more edges rarely leave a part without new copies
 _LEVEL_COUNTS_PER_EDGE, _LEVEL_COUNTS = 16, 2**24
-_LARGEST_ID = 2**31 - 1
+LARGEST_ID = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,25 @@ class VertexCut(Rows):
 
     edge_part: np.ndarray
 
+    @property
+    def shares(self) -> np.ndarray:
+        """Of the whole load, by part: equal, float64, (K,)."""
+        return np.full(self.parts, 1 / self.parts)
 
-def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, progress=None) -> VertexCut:
+    def part_edges(self, graph: Graph, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Sources, destinations and ids of a part's edges in the user's numbering, a node's in-edges in their order."""
+        positions = np.flatnonzero(self.edge_part == index)
+        target = np.searchsorted(graph.indptr, positions, side="right") - 1
+        return graph.indices[positions], target, graph.edge_ids[positions]
+
+
+def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, by_metis: bool = True, progress=None) -> VertexCut:
     """Cut a graph by nodes: edges are dealt out so that few nodes are copied, and the parts hold equally many copies.
 
     Two ways are tried: METIS-grown (degree-weighted METIS parts keep their inner edges, HDRF's score places the others)
     and neighbour expansion, what it leaves placed by the same score. In both, nodes with few edges then move out of the
     parts that hold most copies. Kept is what has fewest copies in its largest part, then fewest in all. Masters go
-    where the fewest rows are owned and sent.
+    where the fewest rows are owned and sent; inside parts rows are in the order of METIS clusters.
 
     Parameters
     ----------
@@ -51,6 +62,9 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, progress=None) -
         K, 1 <= K <= N.
     seed : int
         The same seed gives the same cut.
+    by_metis : bool
+        Without METIS, which takes most of the memory, there is neighbour expansion alone, and inside parts rows are in
+        its order.
     progress : callable, optional
         Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
 
@@ -60,28 +74,40 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, progress=None) -
         K out of range, more than 2**31 - 1 nodes or edges, or the package's compiled part is not there.
     """
     check_parts(graph, parts)
-    if max(graph.num_nodes, graph.num_edges) > _LARGEST_ID:
+    if max(graph.num_nodes, graph.num_edges) > LARGEST_ID:
         raise InputError(
             f"{graph.name} has {graph.num_nodes} nodes and {graph.num_edges} edges; a vertex cut takes at most "
-            f"{_LARGEST_ID} of each: make an edge cut"
+            f"{LARGEST_ID} of each: make an edge cut"
         )
     progress = progress or (lambda *_: None)
     edges = _Edges(graph, parts)
+    expanded, joined = _expanded(edges, seed, progress)
+    if not by_metis:
+        progress("vertex cut, levelling copies")
+        edge_part = edges.levelled(expanded)
+        return _with_masters(graph, edges, edge_part, lambda _: joined)
     undirected = symmetrised(graph)
     with metis.shared(xadj=undirected.indptr, adjncy=undirected.indices) as adjacency:
         del undirected
-        candidates = [_expanded(edges, seed, progress)]
-        if parts > 1:
-            candidates.append(_grown(edges, adjacency, seed, progress))
+        candidates = [expanded, *([_grown(edges, adjacency, seed, progress)] if parts > 1 else [])]
         progress("vertex cut, levelling copies")
         edge_part = min((edges.levelled(owner) for owner in candidates), key=edges.rank)
-        del candidates
-        copies, _ = edges.tally(edge_part)
-        master = np.empty(graph.num_nodes, np.int32)
-        native.run("masters", graph.num_nodes, parts, copies, master)
-        cluster = metis.clusters(adjacency, master, parts, CLUSTER_NODES, seed=seed, progress=progress)
-    order = np.lexsort((cluster, master)).astype(graph.indices.dtype)
-    ptr = np.concatenate([[0], np.cumsum(np.bincount(master, minlength=parts))]).astype(np.int64)
+        del expanded, candidates
+        return _with_masters(
+            graph,
+            edges,
+            edge_part,
+            lambda master: metis.clusters(adjacency, master, parts, CLUSTER_NODES, seed=seed, progress=progress),
+        )
+
+
+def _with_masters(graph: Graph, edges: _Edges, edge_part: np.ndarray, place) -> VertexCut:
+    """The cut with a master for each node; ``place(master)`` says in which order rows are inside parts."""
+    copies, _ = edges.tally(edge_part)
+    master = np.empty(graph.num_nodes, np.int32)
+    native.run("masters", graph.num_nodes, edges.parts, copies, master)
+    order = np.lexsort((place(master), master)).astype(graph.indices.dtype)
+    ptr = np.concatenate([[0], np.cumsum(np.bincount(master, minlength=edges.parts))]).astype(np.int64)
     return VertexCut(order, ptr, edge_part)
 
 
@@ -175,12 +201,15 @@ def _grown(edges: _Edges, adjacency: dict, seed: int, progress) -> np.ndarray:
     return edges.place_rest(owner)
 
 
-def _expanded(edges: _Edges, seed: int, progress) -> np.ndarray:
-    """Neighbour expansion to the mean of edges a part; what it leaves is placed by score."""
+def _expanded(edges: _Edges, seed: int, progress) -> tuple[np.ndarray, np.ndarray]:
+    """Neighbour expansion to the mean of edges a part; what it leaves is placed by score.
+
+    Returns the part of each edge, and the order in which nodes joined the cores, (N,); N for those that did not.
+    """
     progress("vertex cut, neighbour expansion")
     owner = np.full(edges.num_edges, -1, np.int32)
+    joined = np.full(edges.num_nodes, edges.num_nodes, np.int64)
     start = np.random.default_rng(seed).permutation(edges.num_nodes)
-    capacity = edges.num_edges // edges.parts
     native.run(
         "expand",
         edges.num_nodes,
@@ -189,7 +218,8 @@ def _expanded(edges: _Edges, seed: int, progress) -> np.ndarray:
         edges.edges,
         start,
         edges.parts,
-        capacity,
+        edges.num_edges // edges.parts,
         owner,
+        joined,
     )
-    return edges.place_rest(owner)
+    return edges.place_rest(owner), joined

@@ -25,7 +25,8 @@ def test_partition_and_inspect_agree(capsys):
     out, err = capsys.readouterr()
     made = json.loads(out)
     assert "METIS" in err
-    assert set(made) == {"nodes", "edges", "parts", "cut", "choice", "quality", "peak_memory_bytes", "seconds"}
+    keys = {"nodes", "edges", "parts", "cut", "method", "choice", "quality", "peak_memory_bytes", "seconds"}
+    assert set(made) == keys
     assert made["choice"] is None
     assert set(made["quality"]) == {
         "cut_ratio",
@@ -35,6 +36,7 @@ def test_partition_and_inspect_agree(capsys):
         "max_copies_factor",
         "node_balance",
         "edge_balance",
+        "train_balance",
     }
     assert (made["nodes"], made["parts"], made["cut"]) == (400, 3, "edge")
     assert made["peak_memory_bytes"] > 10 << 20

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from partition import load_graph, partition
-from partition.cost import Model, Speeds, epoch_seconds, layer_seconds, layer_traffic
+from partition.cost import Model, Speeds, exchange_traffic, step_bytes, step_seconds
 from partition.edge_cut import make_edge_cut
 from partition.graph import from_edges
 from partition.layout import Layout
@@ -33,9 +33,12 @@ def test_bytes_of_an_edge_cut_are_its_halo_counted_by_sets(awkward_graph):
     pulled = {(int(s), int(owner[d])) for s, d in zip(src, dst) if owner[s] != owner[d]}
     received = [sum(part == i for _, part in pulled) for i in range(3)]
     sent = [sum(owner[s] == i for s, _ in pulled) for i in range(3)]
-    traffic = layer_traffic(Layout(graph, cut).figures, MODEL)
-    rows = [a + b for a, b in zip(sent, received)]  # the gradients go the other way
-    assert traffic.sent.tolist() == traffic.received.tolist() == [6 * 8 * count for count in rows]
+    figures = Layout(graph, cut).figures
+    for strategy, width in (("halo", 6), ("halo_kv", 12)):
+        traffic = exchange_traffic(figures, MODEL, strategy)
+        assert traffic.sent.tolist() == traffic.received_back.tolist() == [width * 8 * count for count in sent]
+        assert traffic.received.tolist() == traffic.sent_back.tolist() == [width * 8 * count for count in received]
+        assert step_bytes(figures, MODEL, strategy) == 2 * 2 * width * 8 * len(pulled)
 
 
 def test_bytes_of_a_vertex_cut_are_its_mirrors_counted_by_sets(awkward_graph):
@@ -48,29 +51,33 @@ def test_bytes_of_a_vertex_cut_are_its_mirrors_counted_by_sets(awkward_graph):
     for s, d, part in zip(graph.indices.tolist(), graph.destinations().tolist(), cut.edge_part.tolist()):
         out |= {(node, part) for node in (s, d) if master[node] != part}
         back |= {(d, part)} if master[d] != part else set()
-    traffic = layer_traffic(Layout(graph, cut).figures, MODEL)
+    traffic = exchange_traffic(Layout(graph, cut).figures, MODEL)
+    row, result = 6 * 8, 6 * 8 + 3 * 4
     for rank in range(3):
-        # At either end of a mirror: one end sends in forward, the other in backward.
-        there, home = (sum(rank in (part, master[node]) for node, part in pairs) for pairs in (out, back))
-        assert traffic.sent[rank] == traffic.received[rank] == 6 * 8 * there + (6 * 8 + 3 * 4) * home
+        mirrors, homecoming = (sum(part == rank for _, part in pairs) for pairs in (out, back))
+        sent, returns = (sum(master[node] == rank for node, _ in pairs) for pairs in (out, back))
+        assert traffic.sent[rank] == traffic.received_back[rank] == row * sent + result * homecoming
+        assert traffic.received[rank] == traffic.sent_back[rank] == row * mirrors + result * returns
 
 
 def test_seconds_grow_with_what_they_are_made_of(awkward_graph):
     figures, speeds = Layout(awkward_graph(4), make_edge_cut(awkward_graph(4), 3)).figures, Speeds()
-    first = layer_seconds(figures, MODEL, speeds)
-    assert epoch_seconds(figures, MODEL, speeds) == pytest.approx(2 * first)
+    first = step_seconds(figures, MODEL, speeds)
+    assert step_seconds(figures, dataclasses.replace(MODEL, layers=4), speeds) == pytest.approx(2 * first)
     for name in ("link_bytes_per_s", "flops_per_s", "gather_bytes_per_s"):
         slower = dataclasses.replace(speeds, **{name: getattr(speeds, name) / 2})
-        assert layer_seconds(figures, MODEL, slower) > first
+        assert step_seconds(figures, MODEL, slower) > first
     # By hand: with a link alone that costs, the slowest rank's bytes.
     free = Speeds(link_bytes_per_s=10.0, latency_s=0.0, flops_per_s=np.inf, gather_bytes_per_s=np.inf)
-    assert layer_seconds(figures, MODEL, free) == layer_traffic(figures, MODEL).sent.max() / 10
+    traffic = exchange_traffic(figures, MODEL)
+    slowest = (np.maximum(traffic.sent, traffic.received) + np.maximum(traffic.sent_back, traffic.received_back)).max()
+    assert step_seconds(figures, MODEL, free) == pytest.approx(2 * slowest / 10)
 
 
 def test_one_part_moves_nothing(awkward_graph):
     for make in (make_edge_cut, make_vertex_cut):
-        traffic = layer_traffic(Layout(awkward_graph(0), make(awkward_graph(0), 1)).figures, MODEL)
-        assert traffic.sent.tolist() == [0]
+        traffic = exchange_traffic(Layout(awkward_graph(0), make(awkward_graph(0), 1)).figures, MODEL)
+        assert traffic.sent.tolist() == [0] and traffic.total_bytes == 0
 
 
 def test_auto_takes_the_edge_cut_of_a_mesh(tmp_path):

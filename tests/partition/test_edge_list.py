@@ -171,7 +171,7 @@ def test_node_data_refused(tmp_path):
     graph = from_edges([0], [1], node_data={"feat": np.eye(2)})
     np.savez(tmp_path / "n.npz", other=np.eye(2))
     refused(graph, "feat", "already", node_data={"feat": np.eye(2)})
-    refused(graph, "list", node_data=[1, 2])
+    refused(graph, "int", node_data=[1, 2])
     refused(graph, ".parquet", ".npz", node_data="n.parquet")
     refused(graph, "no node data", "train_mask", node_data=tmp_path / "n.npz")
     refused(graph, "no such file", node_data=tmp_path / "absent.csv")

@@ -65,6 +65,7 @@ def _check_figures(manifest, owner, src, dst, parts):
     assert quality["max_copies_factor"] == pytest.approx((owned + halo).max() * parts / len(owner))
     assert quality["node_balance"] == pytest.approx(owned.max() * parts / len(owner))
     assert quality["edge_balance"] == pytest.approx(edges.max() * parts / len(src))
+    assert manifest["shares"] == pytest.approx([1 / parts] * parts)
 
 
 def test_what_one_part_sends_is_what_the_other_receives(awkward_graph, tmp_path):

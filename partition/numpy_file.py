@@ -1,4 +1,4 @@
-"""Graphs and node data in numpy's .npz archives."""
+"""Graphs and node data in numpy's .npz archives and .npy files; large uncompressed arrays are memory-mapped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import scipy.sparse
 from .errors import InputError
 from .files import first_line, reading
 from .graph import SPLIT_MASKS
-from .raw import RawGraph, both_ways
+from .mapped import SMALLEST_BYTES, map_npy, map_npz_member
+from .raw import RawGraph
 
 _EDGE_DATA = "edge_data_"
 _SPARSE_KEYS = ("x_indptr", "x_indices", "x_data", "x_shape")
@@ -31,24 +32,48 @@ def read_npz(path: Path) -> RawGraph:
     edge_index = arrays.get("edge_index")
     if edge_index is None:
         raise InputError(f"{path} has no edge_index; add one, whole numbers of shape (2, E), sources first")
-    if edge_index.ndim != 2 or len(edge_index) != 2 or edge_index.dtype.kind not in "iu":
-        raise InputError(
-            f"{path}: edge_index is {edge_index.dtype} of shape {edge_index.shape}; it must be whole numbers of shape "
-            "(2, E)"
-        )
-    src, dst = edge_index
+    src, dst = _ends(path, edge_index)
     edge_data = {key.removeprefix(_EDGE_DATA): value for key, value in arrays.items() if key.startswith(_EDGE_DATA)}
     for key, value in edge_data.items():
         if value.shape[:1] != src.shape:
             raise InputError(
                 f"{path}: {_EDGE_DATA}{key} has shape {value.shape}; its first dimension must be {len(src)}"
             )
-    if not _value(path, arrays, "directed", "biu", True):
-        _check_listed_once(path, src, dst)
-        src, dst, edge_data = both_ways(src, dst, edge_data)
-    num_nodes = _value(path, arrays, "num_nodes", "iu", None)
-    name = _value(path, arrays, "name", "U", path.name)
-    return RawGraph(src, dst, num_nodes, _node_data(path, arrays), edge_data, name)
+    raw = RawGraph(src, dst, _value(path, arrays, "num_nodes", "iu", None), _node_data(path, arrays), edge_data)
+    raw.name = _value(path, arrays, "name", "U", path.name)
+    raw.listed_once = not _value(path, arrays, "directed", "biu", True)
+    if raw.listed_once:
+        _check_listed_once(path, raw)
+    return raw
+
+
+def read_npy(path: Path) -> RawGraph:
+    """Read a graph from a ``.npy`` file that holds its ``edge_index``, whole numbers (2, E)."""
+    return RawGraph(*_ends(path, _array(path)), name=path.name)
+
+
+def read_npy_node_data(path: Path) -> dict[str, np.ndarray]:
+    """Read one column; it has the name of the file, ``feat`` for ``feat.npy``."""
+    return {path.stem: _array(path)}
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        with reading(path):
+            return map_npy(path)
+    except InputError:  # from `reading`; it is a ValueError, too
+        raise
+    except ValueError as error:
+        raise InputError(f"{path} is no .npy array, or is damaged ({first_line(error)}); write it again") from error
+
+
+def _ends(path: Path, edge_index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if edge_index.ndim != 2 or len(edge_index) != 2 or edge_index.dtype.kind not in "iu":
+        raise InputError(
+            f"{path}: edge_index is {edge_index.dtype} of shape {edge_index.shape}; it must be whole numbers of shape "
+            "(2, E)"
+        )
+    return edge_index[0], edge_index[1]
 
 
 def read_npz_node_data(path: Path) -> dict[str, np.ndarray]:
@@ -65,9 +90,14 @@ def _arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
         with reading(path), open(path, "rb") as stream, zipfile.ZipFile(stream) as archive:
             for member in archive.namelist():
                 key = member.removesuffix(".npy")
-                if key in keys or key.startswith(_EDGE_DATA) and "edge_index" in keys:
-                    with archive.open(member) as packed:
-                        arrays[key] = np.lib.format.read_array(packed, allow_pickle=False)
+                if key not in keys and not (key.startswith(_EDGE_DATA) and "edge_index" in keys):
+                    continue
+                info = archive.getinfo(member)
+                if info.compress_type == zipfile.ZIP_STORED and info.file_size >= SMALLEST_BYTES:
+                    arrays[key] = map_npz_member(path, info)
+                    continue
+                with archive.open(member) as packed:
+                    arrays[key] = np.lib.format.read_array(packed, allow_pickle=False)
     except InputError:  # from `reading`; it is a ValueError, too
         raise
     # ValueError: not an array, or one of Python objects; zipfile raises the others for strange archives
@@ -87,19 +117,12 @@ def _value(path: Path, arrays: dict, key: str, kinds: str, default):
     return arrays[key].item()
 
 
-def _check_listed_once(path: Path, src: np.ndarray, dst: np.ndarray) -> None:
-    up, down = src < dst, src > dst
-    if not (up.any() and down.any()):
-        return
-    nodes = int(max(src.max(), dst.max())) + 1
-    there = src[up].astype(np.int64) * nodes + dst[up]
-    back = dst[down].astype(np.int64) * nodes + src[down]
-    twice = np.intersect1d(there, back)
-    if len(twice):
-        one, other = divmod(int(twice[0]), nodes)
+def _check_listed_once(path: Path, raw: RawGraph) -> None:
+    twice = raw.listed_reverse()
+    if twice is not None:
         raise InputError(
-            f"{path}: the edge of nodes {one} and {other} is listed both ways, but directed is false; list undirected "
-            "edges once, or set directed to true"
+            f"{path}: the edge of nodes {twice[0]} and {twice[1]} is listed both ways, but directed is false; list "
+            "undirected edges once, or set directed to true"
         )
 
 

@@ -1,0 +1,157 @@
+"""How much memory, disk and time each way of cutting takes, before any is tried, and which one a memory bound allows.
+
+The numbers are estimates: bytes by counting the arrays of each step, seconds from runs on two cores of a server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .console import size
+from .errors import InputError
+from .graph import Graph
+from .mapped import is_mapped
+from .raw import RawGraph
+
+METHODS = ("metis", "expansion", "streaming")
+NAMES = {"metis": "METIS", "expansion": "neighbour expansion", "streaming": "streaming"}
+_INTERPRETER_BYTES, _CHILDREN_BYTES = 80 << 20, 80 << 20  # with numpy and scipy; METIS runs in children
+_SLICE_BYTES = 80 << 20  # of a streamed edge list
+_METIS_EDGE_BYTES = 238 + 16  # an undirected edge: METIS's own, and the file that it maps
+_HELD = 2.0  # rows of a part over N / K, for want of the cut
+_MICROSECONDS = {"metis": (1.2, 0.6), "expansion": (1.0, 0.6), "streaming": (1.1, 0.6)}  # an edge; KiB of shards
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the estimates are made of.
+
+    Attributes
+    ----------
+    nodes, edges, parts : int
+    undirected_edges : int
+        What METIS sees.
+    node_bytes, edge_bytes : int
+        Data of a node and of an edge.
+    loaded_bytes : int
+        Of the source's arrays in memory; memory-mapped ones take none.
+    is_graph : bool
+        The source is a Graph already, which cannot be streamed.
+    """
+
+    nodes: int
+    edges: int
+    parts: int
+    undirected_edges: int
+    node_bytes: int
+    edge_bytes: int
+    loaded_bytes: int
+    is_graph: bool
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Peak memory (this process and its children together), disk at its fullest, and seconds."""
+
+    memory_bytes: int
+    disk_bytes: int
+    seconds: float
+
+
+def measure(source: Graph | RawGraph, parts: int) -> Sizes:
+    """Sizes of a source; the share of edges that have a reverse is estimated from a sample."""
+    is_graph = isinstance(source, Graph)
+    if is_graph:
+        raw = RawGraph(source.indices, source.destinations())
+        structure = [source.indptr, source.indices, source.edge_ids]
+    else:
+        raw, structure = source, [source.src, source.dst]
+    data = [*source.node_data.values(), *source.edge_data.values()]
+    edges = raw.num_edges
+    undirected = len(raw.src) if raw.listed_once else round(edges * (1 - raw.reciprocity() / 2))
+    nodes = source.num_nodes
+    return Sizes(
+        nodes=raw.ends()[1] + 1 if nodes is None else nodes,
+        edges=edges,
+        parts=parts,
+        undirected_edges=undirected,
+        node_bytes=_row_bytes(source.node_data),
+        edge_bytes=_row_bytes(source.edge_data),
+        loaded_bytes=sum(array.nbytes for array in [*structure, *data] if not is_mapped(array)),
+        is_graph=is_graph,
+    )
+
+
+def estimate(sizes: Sizes, method: str) -> Estimate:
+    """Memory, disk and time of one way of cutting."""
+    n, e, k = sizes.nodes, sizes.edges, sizes.parts
+    index = 4 if max(n, e) < 2**31 else 8
+    held, part_edges = _HELD * n / k, 1.1 * e / k
+    part = held * (2 * sizes.node_bytes + 16) + part_edges * (2 * sizes.edge_bytes + 40)
+    shards = _HELD * n * (sizes.node_bytes + 8) + e * (sizes.edge_bytes + 8 + index)
+    if method == "streaming":
+        memory = 32 * n + n * 8 * -(-k // 64) + max(_SLICE_BYTES, part)
+        disk = shards + 12 * e
+    else:
+        graph = 0 if sizes.is_graph else 8 * n + 2 * index * e
+        laid_out = 30 * n + _HELD * n * index + part
+        build = 0 if sizes.is_graph else 3 * index * e
+        if method == "metis":
+            symmetrised = 3 * index * e + 4 * index * sizes.undirected_edges
+            metis = max(symmetrised, 2 * index * sizes.undirected_edges + _METIS_EDGE_BYTES * sizes.undirected_edges)
+            work, disk = _CHILDREN_BYTES + metis + 60 * n, shards + 16 * sizes.undirected_edges
+        else:
+            work, disk = 6 * index * e + n * (50 + 4 * k), shards
+        memory = graph + max(build, work, laid_out)
+    per_edge, per_kib = _MICROSECONDS[method]
+    seconds = 1e-6 * (per_edge * e + per_kib * shards / 1024 + 0.1 * e * k * (method == "streaming") / 10)
+    return Estimate(int(_INTERPRETER_BYTES + sizes.loaded_bytes + memory), int(disk), float(seconds))
+
+
+def choose(sizes: Sizes, memory_bytes: int | None, cut: str | None) -> str:
+    """The first of ``METHODS`` whose estimate is within the bound; METIS without a bound.
+
+    Raises
+    ------
+    InputError
+        None is; the message says the least that works.
+    """
+    if memory_bytes is None:
+        return "metis"
+    allowed = [method for method in METHODS if method == "metis" or cut != "edge"]
+    if sizes.is_graph:  # it is in memory as it is
+        allowed = [method for method in allowed if method != "streaming"]
+    needs = {method: estimate(sizes, method).memory_bytes for method in allowed}
+    for method, need in needs.items():
+        if need <= memory_bytes:
+            return method
+    least = min(needs, key=needs.get)
+    others = ""
+    if cut == "edge":
+        vertex = {method: estimate(sizes, method).memory_bytes for method in METHODS[1:]}
+        others = ", or make a vertex cut: " + ", ".join(f"{NAMES[m]} needs about {size(b)}" for m, b in vertex.items())
+    raise InputError(
+        f"a memory bound of {size(memory_bytes)} is too small: the least that works is about {size(needs[least])} "
+        f"({NAMES[least]}); raise it{others}, or make more parts"
+    )
+
+
+def parse_size(text: str) -> int:
+    """Bytes from ``4GiB``, ``500MB`` or a plain number; :class:`InputError` for others."""
+    units = {"": 1, "b": 1}
+    for power, letter in enumerate("kmgt", start=1):
+        units |= {letter: 1024**power, f"{letter}ib": 1024**power, f"{letter}b": 1000**power}
+    number = text.strip().lower().rstrip("bikmgt")
+    try:
+        value = float(number) * units[text.strip().lower()[len(number) :].strip()]
+    except (ValueError, KeyError):
+        value = 0.0
+    if not 1 <= value < 2**63:
+        raise InputError(f"{text!r} is no amount of memory; write it as 4GiB, 500MB or a number of bytes")
+    return int(value)
+
+
+def _row_bytes(data: dict[str, np.ndarray]) -> int:
+    return sum(value.dtype.itemsize * int(np.prod(value.shape[1:], dtype=np.int64)) for value in data.values())

@@ -1,0 +1,86 @@
+"""Arrays on disk, memory-mapped, and read in slices so that little of them is ever resident."""
+
+from __future__ import annotations
+
+import mmap
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+SMALLEST_BYTES = 1 << 20  # smaller arrays are read
+_SLICE_BYTES = 1 << 24
+_LOCAL_HEADER_BYTES = 30
+
+
+def map_npy(path: Path, offset: int = 0) -> np.ndarray:
+    """Map the array of a ``.npy`` file, or of one that lies at ``offset`` in another file; small ones are read.
+
+    Raises
+    ------
+    ValueError
+        No array, one of Python objects, or a file too short for it.
+    """
+    with open(path, "rb") as file:
+        file.seek(offset)
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+        if read is None:
+            raise ValueError(f"npy format version {version} is not read here")
+        shape, fortran, dtype = read(file)
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects")
+        if dtype.itemsize * int(np.prod(shape, dtype=np.int64)) < SMALLEST_BYTES:
+            file.seek(offset)
+            return np.lib.format.read_array(file, allow_pickle=False)
+        return np.memmap(path, dtype, mode="r", offset=file.tell(), shape=shape, order="F" if fortran else "C")
+
+
+def map_npz_member(path: Path, member: zipfile.ZipInfo) -> np.ndarray:
+    """Map an uncompressed array of an ``.npz`` archive, after checking its checksum; :class:`ValueError` as above."""
+    with open(path, "rb") as file:
+        file.seek(member.header_offset)
+        header = file.read(_LOCAL_HEADER_BYTES)
+        skipped = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+        offset = member.header_offset + _LOCAL_HEADER_BYTES + skipped
+        file.seek(offset)
+        checksum, left = 0, member.file_size
+        while left and (block := file.read(min(_SLICE_BYTES, left))):
+            checksum, left = zlib.crc32(block, checksum), left - len(block)
+    if left or checksum != member.CRC:
+        raise ValueError(f"bad checksum of {member.filename}")
+    return map_npy(path, offset)
+
+
+def take_rows(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """``array[rows]``; of a mapped array in the order of the file, a slice at a time."""
+    if not is_mapped(array):
+        return array[rows]
+    result = np.empty((len(rows), *array.shape[1:]), array.dtype)
+    order = np.argsort(rows)
+    # a row may touch a page of its own
+    step = max(1, _SLICE_BYTES // max(array.dtype.itemsize * int(np.prod(array.shape[1:])), mmap.PAGESIZE))
+    for start in range(0, len(rows), step):
+        some = order[start : start + step]
+        result[some] = array[rows[some]]
+        let_go(array)
+    return result
+
+
+def is_mapped(array: np.ndarray) -> bool:
+    """Whether an array, or what it is a view of, lies on disk."""
+    return _mapping(array) is not None
+
+
+def let_go(array: np.ndarray) -> None:
+    """Take a mapped array's pages out of memory; they are read again when they are wanted."""
+    mapping = _mapping(array)
+    if mapping is not None and hasattr(mapping, "madvise"):
+        mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapping(array) -> mmap.mmap | None:
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return array if isinstance(array, mmap.mmap) else None

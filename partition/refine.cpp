@@ -1,0 +1,204 @@
+// Local search for edge cuts whose parts hold few halo rows, which is what METIS can only approximate. Called through
+// ctypes by edge_cut.py.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "native.h"
+
+namespace {
+
+// The rows that parts hold. Row u is held wherever u or one of its out-neighbours is owned: halo rows in all are the sum
+// over u of (parts that hold u) - 1, the connectivity metric of hypergraph partitioning (Catalyurek and Aykanat,
+// "Hypergraph-partitioning-based decomposition for parallel sparse-matrix vector multiplication", 1999).
+class Holders {
+   public:
+    Holders(int64_t num_nodes, const int64_t* indptr, const int32_t* sources, int64_t parts, int32_t* counts,
+            const int32_t* owner)
+        : indptr(indptr),
+          sources(sources),
+          parts(parts),
+          counts(counts),
+          bits(num_nodes * ((parts + 63) / 64)),
+          copies(bits.data(), parts),
+          here(parts) {
+        std::fill(counts, counts + num_nodes * parts, 0);
+        for (int64_t node = 0; node < num_nodes; ++node) each_row(node, [&](int64_t row) { enter(row, owner[node]); });
+    }
+
+    // How many halo rows more (or fewer) there are with `node` in `to` instead of `from`, for every `to`, into `cost`.
+    // Parallel edges are counted apart, so that the gain of leaving their source is missed; nothing else is off.
+    void costs(int64_t node, int64_t from, int64_t* cost) {
+        std::fill(here.begin(), here.end(), 0);
+        int64_t rows = 0, left = 0;
+        each_row(node, [&](int64_t row) {
+            ++rows;
+            left += counts[row * parts + from] == 1;
+            for (int64_t word = 0; word < copies.words; ++word)
+                for (uint64_t rest = copies.bits[row * copies.words + word]; rest; rest &= rest - 1)
+                    ++here[word * 64 + __builtin_ctzll(rest)];
+        });
+        for (int64_t to = 0; to < parts; ++to) cost[to] = rows - here[to] - left;
+    }
+
+    // Whether the node has no edges: it may stay where it is.
+    bool isolated(int64_t node, int64_t part) const {
+        if (indptr[node] != indptr[node + 1] || counts[node * parts + part] != 1) return false;
+        int64_t holding = 0;
+        for (int64_t word = 0; word < copies.words; ++word)
+            holding += __builtin_popcountll(copies.bits[node * copies.words + word]);
+        return holding == 1;
+    }
+
+    void move(int64_t node, int64_t from, int64_t to) {
+        each_row(node, [&](int64_t row) {
+            if (--counts[row * parts + from] == 0) copies.remove(row, from);
+            enter(row, to);
+        });
+    }
+
+   private:
+    template <typename Visit>
+    void each_row(int64_t node, const Visit& visit) const {
+        visit(node);
+        for (int64_t edge = indptr[node]; edge < indptr[node + 1]; ++edge) visit(sources[edge]);
+    }
+    void enter(int64_t row, int64_t part) {
+        if (counts[row * parts + part]++ == 0) copies.add(row, part);
+    }
+
+    const int64_t* indptr;
+    const int32_t* sources;
+    int64_t parts;
+    int32_t* counts;
+    std::vector<uint64_t> bits;
+    Copies copies;
+    std::vector<int64_t> here;
+};
+
+// The parts' loads of several kinds (nodes, edges, training nodes) and how much each may take.
+struct Loads {
+    int64_t parts, kinds;
+    const int64_t *weights, *capacities;  // (N, kinds), (K, kinds)
+    std::vector<int64_t> loads;           // (K, kinds)
+
+    Loads(int64_t num_nodes, int64_t parts, int64_t kinds, const int64_t* weights, const int64_t* capacities,
+          const int32_t* owner)
+        : parts(parts), kinds(kinds), weights(weights), capacities(capacities), loads(parts * kinds) {
+        for (int64_t node = 0; node < num_nodes; ++node) add(node, owner[node], 1);
+    }
+    void add(int64_t node, int64_t part, int64_t sign) {
+        for (int64_t kind = 0; kind < kinds; ++kind) loads[part * kinds + kind] += sign * weights[node * kinds + kind];
+    }
+    bool fits(int64_t node, int64_t part) const {
+        for (int64_t kind = 0; kind < kinds; ++kind)
+            if (loads[part * kinds + kind] + weights[node * kinds + kind] > capacities[part * kinds + kind]) return false;
+        return true;
+    }
+    bool over(int64_t part) const {
+        for (int64_t kind = 0; kind < kinds; ++kind)
+            if (loads[part * kinds + kind] > capacities[part * kinds + kind]) return true;
+        return false;
+    }
+    // How far a part would be relieved without the node, in shares of its capacities.
+    double relief(int64_t node, int64_t part) const {
+        double sum = 0;
+        for (int64_t kind = 0; kind < kinds; ++kind)
+            if (loads[part * kinds + kind] > capacities[part * kinds + kind])
+                sum += double(weights[node * kinds + kind]) / double(std::max<int64_t>(capacities[part * kinds + kind], 1));
+        return sum;
+    }
+    // The fullest kind of a part, as a share of its capacity.
+    double fill(int64_t part) const {
+        double most = 0;
+        for (int64_t kind = 0; kind < kinds; ++kind)
+            most = std::max(most, double(loads[part * kinds + kind]) /
+                                      double(std::max<int64_t>(capacities[part * kinds + kind], 1)));
+        return most;
+    }
+};
+
+class Random {  // xorshift64*
+   public:
+    explicit Random(uint64_t seed) : state(seed * 0x9E3779B97F4A7C15u + 0x2545F4914F6CDD1Du) {}
+    uint64_t next() {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        return state * 0x2545F4914F6CDD1Du;
+    }
+    int64_t below(int64_t bound) { return int64_t(next() % uint64_t(bound)); }
+    double uniform() { return double(next() >> 11) / 9007199254740992.0; }
+
+   private:
+    uint64_t state;
+};
+
+}  // namespace
+
+// Moves nodes between parts, in place: in each of `sweeps` rounds every node, in random order, is offered the part with
+// room where it makes the fewest halo rows; a move that makes d more is taken with probability exp(-d / temperature),
+// the temperature falling linearly to zero. Parts beyond a capacity give nodes away, first those that cost fewest halo
+// rows for the relief. With zero sweeps they still do.
+//
+// indptr (N + 1,) and sources (E,) are the in-edges; weights (N, kinds), capacities (K, kinds); counts (N, K) is scratch.
+EXPORT void dgl_gt_refine(int64_t num_nodes, const int64_t* indptr, const int32_t* sources, int64_t parts, int64_t kinds,
+                          const int64_t* weights, const int64_t* capacities, int64_t sweeps, double temperature,
+                          int64_t seed, int32_t* counts, int32_t* owner) {
+    Holders holders(num_nodes, indptr, sources, parts, counts, owner);
+    Loads loads(num_nodes, parts, kinds, weights, capacities, owner);
+    Random random{uint64_t(seed)};
+    std::vector<int64_t> cost(parts), order(num_nodes);
+    std::iota(order.begin(), order.end(), 0);
+
+    const auto cheapest = [&](int64_t node) {  // the part with room that costs least, -1 where none has room
+        holders.costs(node, owner[node], cost.data());
+        int64_t best = -1;
+        for (int64_t part = 0; part < parts; ++part) {
+            if (part == owner[node] || !loads.fits(node, part)) continue;
+            if (best < 0 || cost[part] < cost[best] || (cost[part] == cost[best] && loads.fill(part) < loads.fill(best)))
+                best = part;
+        }
+        return best;
+    };
+    const auto move = [&](int64_t node, int64_t to) {
+        holders.move(node, owner[node], to);
+        loads.add(node, owner[node], -1);
+        loads.add(node, to, 1);
+        owner[node] = int32_t(to);
+    };
+
+    std::vector<std::pair<double, int64_t>> leaving;  // halo rows for the relief, node
+    for (int64_t part = 0; part < parts; ++part) {
+        if (!loads.over(part)) continue;
+        leaving.clear();
+        for (int64_t node = 0; node < num_nodes; ++node) {
+            if (owner[node] != part) continue;
+            const double relief = loads.relief(node, part);
+            const int64_t best = relief > 0 ? cheapest(node) : -1;
+            if (best >= 0) leaving.push_back({double(cost[best]) / relief, node});
+        }
+        std::sort(leaving.begin(), leaving.end());
+        for (const auto& entry : leaving) {
+            if (!loads.over(part)) break;
+            const int64_t best = cheapest(entry.second);
+            if (best >= 0) move(entry.second, best);
+        }
+    }
+    for (int64_t sweep = 0; sweep < sweeps; ++sweep) {
+        const double now = temperature * std::max(0.0, 1 - double(sweep) / std::max<double>(1, double(sweeps - 2)));
+        for (int64_t i = num_nodes - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
+        for (const int64_t node : order) {
+            if (holders.isolated(node, owner[node])) continue;
+            const int64_t best = cheapest(node);
+            if (best < 0) continue;
+            const bool levels = cost[best] == 0 && loads.fill(best) < loads.fill(owner[node]);
+            if (cost[best] < 0 || levels || (now > 0 && random.uniform() < std::exp(-double(cost[best]) / now)))
+                move(node, best);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+"""The tables that the command line prints."""
+
+from __future__ import annotations
+
+from .budget import NAMES, Estimate, Sizes
+from .console import size, table
+
+
+def quality_table(manifest: dict) -> str:
+    """A manifest's parts and quality figures."""
+    quality, cut = manifest["quality"], manifest["cut"]
+    copies = {"edge": "halo", "vertex": "mirrors"}[cut]
+    parts = table(
+        ["part", "owned nodes", f"{copies} nodes" if cut == "edge" else copies, "edges", "rows sent", "size"],
+        [
+            [i, *(f"{part[key]:,}" for key in ("owned", copies, "edges", "sent")), size(part["bytes"])]
+            for i, part in enumerate(manifest["per_part"])
+        ],
+    )
+    lines = [
+        ("volume", f"{quality['volume']:,}", "rows that cross ranks per exchange and direction"),
+        ("replication", f"{quality['replication_factor']:.3f}", "rows held / nodes"),
+        ("max copies", f"{quality['max_copies_factor']:.3f}", "rows held by the largest part x parts / nodes"),
+        ("node balance", f"{quality['node_balance']:.3f}", "largest part's nodes / its share"),
+        ("edge balance", f"{quality['edge_balance']:.3f}", "largest part's edges / its share"),
+    ]
+    if quality["train_balance"] is not None:
+        lines.append(("train balance", f"{quality['train_balance']:.3f}", "largest part's training nodes / its share"))
+    if cut == "edge":
+        lines.insert(0, ("cut ratio", f"{quality['cut_ratio']:.2%}", "edges whose source another part owns"))
+    figures = "\n".join(f"{name:<13} {value:>12}  {meaning}" for name, value, meaning in lines)
+    depth = f", halo depth {manifest['halo_depth']}" if manifest["halo_depth"] > 1 else ""
+    counts = f"{manifest['nodes']:,} nodes, {manifest['edges']:,} edges, {manifest['parts']} parts, {cut} cut{depth}"
+    return f"{manifest['source']}: {counts}\n\n{parts}\n\n{figures}"
+
+
+def estimates_table(source: str, sizes: Sizes, estimates: dict[str, Estimate], chosen: str) -> str:
+    """What each way of cutting is estimated to take."""
+    rows = [
+        [
+            NAMES[method] + (" (would be taken)" if method == chosen else ""),
+            size(each.memory_bytes),
+            size(each.disk_bytes),
+            f"{each.seconds:,.0f} s" if each.seconds >= 1 else "under 1 s",
+        ]
+        for method, each in estimates.items()
+    ]
+    counts = f"{sizes.nodes:,} nodes, {sizes.edges:,} edges, {sizes.parts} parts"
+    return f"{source}: {counts}; estimates, nothing is written\n\n{table(['by', 'peak memory', 'disk', 'time'], rows)}"
