@@ -32,8 +32,8 @@ if sys.path[0] == str(ROOT / "benchmarks"):  # where `import partition` would fi
     sys.path[0] = str(ROOT)
 
 import numpy as np  # noqa: E402
-import psutil  # noqa: E402
 
+from benchmarks.memory import memory_bytes  # noqa: E402
 from partition.console import size, table  # noqa: E402
 from partition.errors import InputError  # noqa: E402
 
@@ -70,7 +70,10 @@ def _data(folder: Path, kind: str) -> dict[str, np.ndarray]:
 
 
 class _Ours:
-    """``partition.partition``."""
+    """``partition.partition``, with METIS or in the memory that another way of cutting needs."""
+
+    def __init__(self, method: str = "metis", **options):
+        self._method, self._options = method, options
 
     def load(self, folder: Path) -> None:
         from partition import pipeline
@@ -81,7 +84,18 @@ class _Ours:
         self._graph = Graph(**structure, node_data=_data(folder, "node_data"), edge_data=_data(folder, "edge_data"))
 
     def cut(self, parts: int, out: Path) -> None:
-        self._manifest = self._partition(self._graph, parts, out / "shards")
+        memory = {}
+        if self._method != "metis":
+            from partition.budget import estimate, measure
+
+            memory = {"memory": estimate(measure(self._graph, parts), self._method).memory_bytes}
+        self._manifest = self._partition(self._graph, parts, out / "shards", **self._options, **memory)
+        if self._manifest["method"] != self._method:
+            raise RuntimeError(f"the cut was made by {self._manifest['method']}, not by {self._method}")
+
+    def vertex_cut(self) -> dict | None:
+        """The figures of a vertex cut, which has no owner of nodes to judge; None of an edge cut."""
+        return self._manifest["quality"] if self._manifest["cut"] == "vertex" else None
 
     def owner(self, out: Path) -> np.ndarray:
         from safetensors.numpy import load_file
@@ -119,6 +133,9 @@ class _DGL:
             self._graph, "g", parts, str(out), num_hops=1, part_method="metis", return_mapping=True, **self._options
         )
 
+    def vertex_cut(self) -> None:
+        """DGL makes edge cuts alone."""
+
     def owner(self, out: Path) -> np.ndarray:
         owner = np.empty(self._graph.num_nodes(), np.int64)
         for index, (begin, end) in enumerate(json.loads((out / "g.json").read_text())["node_map"]["_N"]):
@@ -130,7 +147,12 @@ class _DGL:
         return sum(int((graph.ndata["inner_node"] == 0).sum()) for graph in graphs)
 
 
-TOOLS = {OURS: _Ours(), PEER: _DGL(), "DGL, balance_edges": _DGL(balance_edges=True)}
+TOOLS = {
+    OURS: _Ours(),
+    "dgl-gt, vertex cut, expansion": _Ours("expansion", cut="vertex"),
+    PEER: _DGL(),
+    "DGL, balance_edges": _DGL(balance_edges=True),
+}
 
 
 def _work(connection, name: str, folder: Path, parts: int, out: Path) -> None:
@@ -159,6 +181,9 @@ def _figures(folder: Path, tool, parts: int, out: Path) -> dict:
     """Quality from the assignment, the same way for every tool, and bytes on disk."""
     from partition.quality import edge_cut_quality
 
+    disk_bytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    if tool.vertex_cut():
+        return {"disk_bytes": disk_bytes, **tool.vertex_cut()}
     owner = tool.owner(out)
     src, dst = np.load(folder / "src.npy"), np.load(folder / "dst.npy")
     crossing = np.flatnonzero(owner[src] != owner[dst])
@@ -168,26 +193,10 @@ def _figures(folder: Path, tool, parts: int, out: Path) -> dict:
     quality = edge_cut_quality(np.bincount(owner, minlength=parts), halo, edges, len(crossing)).as_dict()
     if quality["halo"] != tool.halo(out):
         raise RuntimeError(f"{tool.halo(out)} halo rows were written, but the assignment makes {quality['halo']}")
-    return {"disk_bytes": sum(path.stat().st_size for path in out.rglob("*") if path.is_file()), **quality}
+    return {"disk_bytes": disk_bytes, **quality}
 
 
 # What runs in the measuring process.
-
-
-def memory_bytes(pid: int) -> int:
-    """Proportional set size of a process and all its children, in bytes; those that end meanwhile count nothing."""
-    total = 0
-    try:
-        processes = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-    except psutil.NoSuchProcess:
-        return 0
-    for process in processes:
-        try:
-            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        total += sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return total
 
 
 class _Process:
@@ -276,7 +285,8 @@ def compare(source: str, parts: int, runs: int, interval_s: float) -> dict:
                 note = f"run {run + 1}, {tool}: {last['seconds']:.2f} s, {size(last['peak_bytes'])} over the graph"
                 print(note, file=sys.stderr, flush=True)
     medians = {
-        tool: {key: statistics.median(run[key] for run in each) for key in each[0]} for tool, each in results.items()
+        tool: {key: statistics.median(run[key] for run in each) for key in each[0] if each[0][key] is not None}
+        for tool, each in results.items()
     }
     return {"graph": graph, "tools": {tool: {**medians[tool], "runs": results[tool]} for tool in TOOLS}}
 
@@ -284,13 +294,17 @@ def compare(source: str, parts: int, runs: int, interval_s: float) -> dict:
 def _report(result: dict) -> str:
     graph, tools = result["graph"], result["tools"]
     header = ["tool", "seconds", "x DGL", "CPU s", "peak MiB", "x DGL", "graph MiB"]
-    header += ["cut", "halo rows", "node bal.", "edge bal.", "disk MiB"]
+    header += ["cut", "copies", "node bal.", "edge bal.", "disk MiB"]
     rows = []
     for tool, figures in tools.items():
         times, memory = (figures[key] / tools[PEER][key] for key in ("seconds", "peak_bytes"))
         row = [tool, f"{figures['seconds']:.2f}", f"{times:.2f}", f"{figures['cpu_seconds']:.2f}"]
         row += [f"{figures['peak_bytes'] / _MIB:,.0f}", f"{memory:.2f}"]
-        row += [f"{figures['graph_bytes'] / _MIB:,.0f}", f"{figures['cut_ratio']:.2%}", f"{figures['halo']:,.0f}"]
+        row += [f"{figures['graph_bytes'] / _MIB:,.0f}"]
+        vertex = "mirrors" in figures
+        row += (
+            ["", f"{figures['mirrors']:,.0f}"] if vertex else [f"{figures['cut_ratio']:.2%}", f"{figures['halo']:,.0f}"]
+        )
         row += [
             f"{figures['node_balance']:.3f}",
             f"{figures['edge_balance']:.3f}",

@@ -134,8 +134,8 @@ def make_edge_cut(
         elif parts == 1:
             owner = np.zeros(graph.num_nodes, np.int32)
         else:
-            candidates = _attempts(graph, parts, adjacency, balance, attempts, seed, progress)
-            owner = _best(graph, parts, candidates, balance, model, speeds)
+            tried = candidates(graph, parts, adjacency, balance, attempts, seed, progress)
+            owner = _best(graph, parts, tried, balance, model, speeds)
         if balance.asked and balance.excess(owner) > 1:
             raise InputError(
                 f"no cut of {graph.name} into {parts} parts kept the bounds: the best has {balance.broken(owner)}; "
@@ -147,7 +147,7 @@ def make_edge_cut(
     return EdgeCut(order, ptr, balance.shares)
 
 
-def _attempts(graph: Graph, parts: int, adjacency: dict, balance: Balance, attempts: int, seed: int, progress):
+def candidates(graph: Graph, parts: int, adjacency: dict, balance: Balance, attempts: int, seed: int, progress):
     """Assignments of nodes to parts, (N,) int32 each, one an attempt."""
     ways, kept = _ways(graph), not balance.asked
     for attempt in range(max(attempts, len(ways) if balance.asked else 0)):

@@ -12,6 +12,8 @@
 
 namespace {
 
+constexpr int64_t AHEAD = 4, PREFETCHED_EDGES = 32;
+
 // The rows that parts hold. Row u is held wherever u or one of its out-neighbours is owned: halo rows in all are the sum
 // over u of (parts that hold u) - 1, the connectivity metric of hypergraph partitioning (Catalyurek and Aykanat,
 // "Hypergraph-partitioning-based decomposition for parallel sparse-matrix vector multiplication", 1999).
@@ -59,6 +61,15 @@ class Holders {
             if (--counts[row * parts + from] == 0) copies.remove(row, from);
             enter(row, to);
         });
+    }
+
+    // Starts to read what costs() will: in random order nearly every read would wait for memory.
+    void prefetch(int64_t node, int64_t part) const {
+        const int64_t end = std::min(indptr[node + 1], indptr[node] + PREFETCHED_EDGES);
+        for (int64_t edge = indptr[node]; edge < end; ++edge) {
+            __builtin_prefetch(copies.bits + sources[edge] * copies.words);
+            __builtin_prefetch(counts + sources[edge] * parts + part);
+        }
     }
 
    private:
@@ -192,7 +203,10 @@ EXPORT void dgl_gt_refine(int64_t num_nodes, const int64_t* indptr, const int32_
     for (int64_t sweep = 0; sweep < sweeps; ++sweep) {
         const double now = temperature * std::max(0.0, 1 - double(sweep) / std::max<double>(1, double(sweeps - 2)));
         for (int64_t i = num_nodes - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
-        for (const int64_t node : order) {
+        for (int64_t i = 0; i < num_nodes; ++i) {
+            const int64_t node = order[i];
+            if (i + 2 * AHEAD < num_nodes) __builtin_prefetch(sources + indptr[order[i + 2 * AHEAD]]);
+            if (i + AHEAD < num_nodes) holders.prefetch(order[i + AHEAD], owner[order[i + AHEAD]]);
             if (holders.isolated(node, owner[node])) continue;
             const int64_t best = cheapest(node);
             if (best < 0) continue;

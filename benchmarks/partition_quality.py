@@ -1,0 +1,190 @@
+"""How good the cuts are: edge cuts beside DGL's METIS, vertex cuts beside HDRF, and what ``auto`` picks on a slow link.
+
+    python benchmarks/partition_quality.py [--graph NAME] [--parts K] [--attempts A] [--json]
+
+DGL's cuts are ``dgl.metis_partition_assignment`` with either objective; ours are made by the ways that ``--attempts``
+tries, edges bounded to 1.1 times the share. Two of ours are shown: the one kept, of the lowest predicted step time on a
+slow link, where the slowest rank counts, and the one with the fewest halo rows in all. HDRF is the stream in random
+order that its authors describe, lambda 1.1. Halo rows and copies are counted by the same code for every tool.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if sys.path[0] == str(ROOT / "benchmarks"):  # where `import partition` would find another file
+    sys.path[0] = str(ROOT)
+
+import numpy as np  # noqa: E402
+
+from partition import load_graph, metis, native, partition  # noqa: E402
+from partition.balance import make_balance  # noqa: E402
+from partition.console import table  # noqa: E402
+from partition.cost import Model, Speeds, step_seconds  # noqa: E402
+from partition.edge_cut import candidates, counts  # noqa: E402
+from partition.graph import from_edges, symmetrised  # noqa: E402
+from partition.vertex_cut import make_vertex_cut  # noqa: E402
+
+GRAPHS = ("email_enron", "amazon_computer", "tolokers", "ogbn_arxiv_nofeat")
+SLOW = Speeds(link_bytes_per_s=2.5e7)  # 200 Mbit/s
+BOUND = 1.1
+
+
+@contextlib.contextmanager
+def _quiet():
+    """METIS inside DGL prints on the process's stdout, where the tables go."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept), os.close(nowhere)
+
+
+def _judged(graph, owner, parts: int, seconds: float) -> dict:
+    per_part = counts(graph, owner, parts)
+    halo, edges = ([part[key][0] for part in per_part] for key in ("halo_by_hop", "edges_by_hop"))
+    figures = {"cut": "edge", "parts": parts, "per_part": per_part, "shares": [1 / parts] * parts}
+    return {
+        "halo": sum(halo),
+        "edge_balance": max(edges) * parts / graph.num_edges,
+        "step_s": step_seconds(figures, Model(), SLOW),
+        "seconds": seconds,
+    }
+
+
+def edge_cuts(graph, parts: int, attempts: int) -> dict:
+    """DGL's better objective, our kept attempt and our attempt of the fewest halo rows."""
+    import dgl
+    import torch
+
+    ends = (torch.from_numpy(each) for each in (graph.indices, graph.destinations()))
+    both_ways = dgl.to_bidirected(dgl.graph(tuple(ends), num_nodes=graph.num_nodes).long())
+    theirs = {}
+    for objective in ("cut", "vol"):
+        started = time.perf_counter()
+        with _quiet():
+            owner = dgl.metis_partition_assignment(both_ways, parts, objtype=objective).numpy()
+        theirs[objective] = _judged(graph, owner.astype(np.int32), parts, time.perf_counter() - started)
+    ours, started = [], time.perf_counter()
+    undirected = symmetrised(graph)
+    balance = make_balance(graph, parts, {"edges": BOUND})
+    with metis.shared(xadj=undirected.indptr, adjncy=undirected.indices) as adjacency:
+        for owner in candidates(graph, parts, adjacency, balance, attempts, 0, lambda *_: None):
+            if balance.excess(owner) <= 1:
+                ours.append(_judged(graph, owner, parts, 0.0))
+    seconds = time.perf_counter() - started
+    best = {"kept": min(ours, key=lambda cut: cut["step_s"]), "fewest": min(ours, key=lambda cut: cut["halo"])}
+    return {"dgl": theirs, **{name: {**cut, "seconds": seconds} for name, cut in best.items()}}
+
+
+def vertex_cuts(graph, parts: int) -> dict:
+    """Replication factor and the largest part's copies x K / N of HDRF's cut and of ours."""
+    src, dst = graph.indices, graph.destinations()
+    listed = np.random.default_rng(0).permutation(graph.num_edges).astype(np.int32)
+    owner = np.full(graph.num_edges, -1, np.int32)
+    degrees, sizes = np.zeros(graph.num_nodes, np.int64), np.zeros(parts, np.int64)
+    copies = np.zeros((graph.num_nodes, -(-parts // 64)), np.uint64)
+    started = time.perf_counter()
+    native.run("hdrf", len(listed), listed, src, dst, degrees, 1, parts, 1.1, graph.num_edges, copies, sizes, owner)
+    hdrf_s, started = time.perf_counter() - started, time.perf_counter()
+    ours = make_vertex_cut(graph, parts).edge_part
+    ours_s = time.perf_counter() - started
+    return {
+        name: {**_copies(src, dst, edge_part, parts, graph.num_nodes), "seconds": seconds}
+        for name, edge_part, seconds in (("hdrf", owner, hdrf_s), ("ours", ours, ours_s))
+    }
+
+
+def _copies(src, dst, owner, parts: int, nodes: int) -> dict:
+    held = np.zeros((nodes, parts), bool)
+    held[src, owner] = True
+    held[dst, owner] = True
+    lonely = int((~held.any(axis=1)).sum())
+    per_part = held.sum(axis=0)
+    return {"replication": (int(per_part.sum()) + lonely) / nodes, "largest": int(per_part.max()) * parts / nodes}
+
+
+def mesh(side: int = 200):
+    """A square grid, edges both ways."""
+    node = np.arange(side * side).reshape(side, side)
+    pairs = [(node[:, 1:], node[:, :-1]), (node[1:], node[:-1])]
+    src, dst = (np.concatenate([pair[i].ravel() for pair in pairs]) for i in (0, 1))
+    return from_edges(np.concatenate([src, dst]), np.concatenate([dst, src]), side * side, name=f"mesh {side} x {side}")
+
+
+def auto(graph, parts: int) -> dict:
+    """What ``--cut auto`` keeps on a slow link."""
+    with tempfile.TemporaryDirectory() as folder:
+        choice = partition(graph, parts, Path(folder) / "out", cut="auto", speeds=SLOW)["choice"]
+    return {"cut": choice["cut"], **{each["cut"]: each["predicted_seconds"] for each in choice["candidates"]}}
+
+
+def _report(edge: list, vertex: list, picks: list) -> str:
+    rows = []
+    for name, parts, cut in edge:
+        dgl = min(cut["dgl"].values(), key=lambda each: each["halo"])
+        row = [name, parts, f"{dgl['halo']:,}", f"{dgl['edge_balance']:.2f}", f"{dgl['seconds']:.1f}"]
+        for ours in (cut["kept"], cut["fewest"]):
+            row += [f"{ours['halo']:,}", f"{ours['halo'] / dgl['halo']:.2f}", f"{ours['edge_balance']:.2f}"]
+            row += [f"{ours['step_s'] / dgl['step_s']:.2f}"]
+        rows.append([*row, f"{cut['kept']['seconds']:.1f}"])
+    header = ["graph", "K", "DGL halo", "edges", "s", "kept", "x DGL", "edges", "x step"]
+    first = table([*header, "fewest", "x DGL", "edges", "x step", "s"], rows)
+    rows = [
+        [
+            *(name, parts),
+            *(f"{cut[tool][key]:.2f}" for tool in ("hdrf", "ours") for key in ("largest", "replication")),
+            f"{1 - cut['ours']['largest'] / cut['hdrf']['largest']:.0%}",
+            *(f"{cut[tool]['seconds']:.1f}" for tool in ("hdrf", "ours")),
+        ]
+        for name, parts, cut in vertex
+    ]
+    header = ["graph", "K", "HDRF largest", "RF", "ours largest", "RF", "lower by", "HDRF s", "ours s"]
+    second = table(header, rows)
+    rows = [
+        [name, parts, pick["cut"], *(f"{pick[cut]:.3g}" for cut in ("edge", "vertex"))] for name, parts, pick in picks
+    ]
+    third = table(["graph", "K", "auto picks", "edge cut, step s", "vertex cut, step s"], rows)
+    return f"edge cuts, edges within {BOUND}\n{first}\n\nvertex cuts\n{second}\n\nauto at 200 Mbit/s\n{third}"
+
+
+def main() -> int:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description="Edge cuts beside DGL's METIS, vertex cuts beside HDRF, auto.")
+    parser.add_argument("--graph", action="append", choices=GRAPHS, help="may be given again (default: all)")
+    parser.add_argument("--parts", action="append", type=int, metavar="K", help="may be given again (default: 4 8 16)")
+    parser.add_argument("--attempts", type=int, default=12, metavar="A", help="edge cuts tried (default: 12)")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, the tables on stderr")
+    args = parser.parse_args()
+    folder = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data"))
+    edge, vertex, picks = [], [], [("mesh 200 x 200", 4, auto(mesh(), 4))]
+    for name in args.graph or GRAPHS:
+        path = folder / f"{name}.npz"
+        if not path.is_file():
+            print(f"skipped {path}: no such file; $DGL_GT_DATA names the folder", file=sys.stderr)
+            continue
+        graph = load_graph(path)
+        for parts in args.parts or (4, 8, 16):
+            edge.append((name, parts, edge_cuts(graph, parts, args.attempts)))
+            vertex.append((name, parts, vertex_cuts(graph, parts)))
+            print(f"{name}, {parts} parts: done", file=sys.stderr, flush=True)
+        picks.append((name, 4, auto(graph, 4)))
+    print(_report(edge, vertex, picks), file=sys.stderr if args.json else sys.stdout)
+    if args.json:
+        print(json.dumps({"edge": edge, "vertex": vertex, "auto": picks, "attempts": args.attempts}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
