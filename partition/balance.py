@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from .graph import Graph
 
 KINDS = ("nodes", "edges", "train")
 _AIM = {"edges": 1.1}  # where nobody asks for a bound
+_ROUNDING = 1e-12
+_LEAST_OF_SHARE = 0.8
+_LEAST_SHARE = 1e-6  # of an equal one
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,20 @@ class Balance:
     bounds: np.ndarray
     asked: bool
 
-    def capacities(self) -> np.ndarray:
-        """Loads that parts may take, int64, (K, kinds): the bound, or the share rounded up if that is more."""
-        shares = np.outer(self.shares, self.weights.sum(axis=0))
-        return np.maximum(np.floor(shares * self.bounds), np.ceil(shares)).astype(np.int64)
+    def capacities(self, tightness: float = 1.0) -> np.ndarray:
+        """Loads that parts may take, int64, (K, kinds): the bound, or the share rounded up if that is more.
+
+        With a ``tightness`` below 1 nearer to the share by so much: a search that aims there lands within the bounds.
+        """
+        totals = self.weights.sum(axis=0)
+        shares = np.outer(self.shares, totals)
+        least = np.ceil(shares * (1 - _ROUNDING))
+        most = np.maximum(np.floor(np.minimum(shares * self.bounds * (1 + _ROUNDING), totals)), least)
+        return (least + np.floor(tightness * (most - least))).astype(np.int64)
+
+    def floors(self) -> np.ndarray:
+        """Loads that a search for fewer copies shall leave to parts, int64, (K, kinds): 0.8 of the share."""
+        return np.floor(_LEAST_OF_SHARE * np.outer(self.shares, self.weights.sum(axis=0))).astype(np.int64)
 
     def loads(self, owner: np.ndarray) -> np.ndarray:
         """The parts' loads under an assignment, int64, (K, kinds)."""
@@ -61,7 +75,7 @@ class Balance:
             part = int((loads[:, kind] / np.maximum(capacities[:, kind], 1)).argmax())
             if loads[part, kind] > capacities[part, kind]:
                 share = self.shares[part] * self.weights[:, kind].sum()
-                words.append(f"{name} {loads[part, kind] / share:.2f} (part {part}; asked {self.bounds[kind]:g})")
+                words.append(f"{name} {loads[part, kind] / share:.4g} (part {part}; asked {self.bounds[kind]:g})")
         return ", ".join(dict.fromkeys(words))
 
 
@@ -121,7 +135,14 @@ def shares(parts: int, target_weights=None) -> np.ndarray:
     if not (np.isfinite(weights) & (weights > 0)).all():
         bad = weights[~(np.isfinite(weights) & (weights > 0))][0]
         raise InputError(f"target_weights hold {bad:g}; every weight must be a positive number")
-    return weights / weights.sum()
+    weights = weights / weights.max()
+    found = weights / weights.sum()
+    if found.min() * parts < _LEAST_SHARE:
+        raise InputError(
+            f"target_weights go from {np.min(target_weights):g} to {np.max(target_weights):g}; the least part would "
+            "get next to nothing: bring them nearer to each other"
+        )
+    return found
 
 
 def _checked_bounds(max_imbalance) -> dict[str, float]:
@@ -132,6 +153,6 @@ def _checked_bounds(max_imbalance) -> dict[str, float]:
             f"max_imbalance bounds {', '.join(map(repr, unknown)) or 'nothing'}; allowed: {', '.join(KINDS)}"
         )
     for name, bound in bounds.items():
-        if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not 1 <= bound < math.inf:
+        if isinstance(bound, bool) or not isinstance(bound, Real) or not 1 <= bound < math.inf:
             raise InputError(f"max_imbalance is {bound!r} for {name}; it must be a number from 1 (perfect balance)")
     return bounds

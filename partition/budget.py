@@ -11,7 +11,7 @@ import numpy as np
 
 from .console import size
 from .errors import InputError
-from .graph import Graph
+from .graph import Graph, checked_num_nodes
 from .mapped import is_mapped
 from .raw import RawGraph
 
@@ -39,6 +39,8 @@ class Sizes:
         Of the source's arrays in memory; memory-mapped ones take none.
     is_graph : bool
         The source is a Graph already, which cannot be streamed.
+    added : tuple of str
+        What is to be added to the source, which no stream can have.
     """
 
     nodes: int
@@ -49,6 +51,7 @@ class Sizes:
     edge_bytes: int
     loaded_bytes: int
     is_graph: bool
+    added: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,27 +63,47 @@ class Estimate:
     seconds: float
 
 
-def measure(source: Graph | RawGraph, parts: int) -> Sizes:
-    """Sizes of a source; the share of edges that have a reverse is estimated from a sample."""
+def measure(
+    source: Graph | RawGraph,
+    parts: int,
+    *,
+    undirected: bool = False,
+    self_loops: bool = False,
+    random_features: int | None = None,
+) -> Sizes:
+    """Sizes of a source with what is to be added; the share of edges that have a reverse is estimated from a sample.
+
+    Raises
+    ------
+    InputError
+        As for :func:`partition.graph.from_edges`, of the ids of nodes.
+    """
     is_graph = isinstance(source, Graph)
     if is_graph:
         raw = RawGraph(source.indices, source.destinations())
         structure = [source.indptr, source.indices, source.edge_ids]
     else:
         raw, structure = source, [source.src, source.dst]
+    nodes = checked_num_nodes(source.num_nodes, *raw.ends(), source.name)
     data = [*source.node_data.values(), *source.edge_data.values()]
     edges = raw.num_edges
-    undirected = len(raw.src) if raw.listed_once else round(edges * (1 - raw.reciprocity() / 2))
-    nodes = source.num_nodes
+    neighbours = len(raw.src) if raw.listed_once else round(edges * (1 - raw.reciprocity() / 2))
     return Sizes(
-        nodes=raw.ends()[1] + 1 if nodes is None else nodes,
-        edges=edges,
+        nodes=nodes,
+        edges=(2 * neighbours if undirected else edges) + (nodes if self_loops else 0),
         parts=parts,
-        undirected_edges=undirected,
-        node_bytes=_row_bytes(source.node_data),
+        undirected_edges=neighbours,
+        node_bytes=_row_bytes(source.node_data) + 4 * (random_features or 0),
         edge_bytes=_row_bytes(source.edge_data),
         loaded_bytes=sum(array.nbytes for array in [*structure, *data] if not is_mapped(array)),
         is_graph=is_graph,
+        added=tuple(
+            name
+            for name, value in zip(
+                ("undirected", "self_loops", "random_features"), (undirected, self_loops, random_features)
+            )
+            if value
+        ),
     )
 
 
@@ -89,7 +112,7 @@ def estimate(sizes: Sizes, method: str) -> Estimate:
     n, e, k = sizes.nodes, sizes.edges, sizes.parts
     index = 4 if max(n, e) < 2**31 else 8
     held, part_edges = _HELD * n / k, 1.1 * e / k
-    part = held * (2 * sizes.node_bytes + 16) + part_edges * (2 * sizes.edge_bytes + 40)
+    part = held * (2 * sizes.node_bytes + 16) + part_edges * (2 * sizes.edge_bytes + 56)
     shards = _HELD * n * (sizes.node_bytes + 8) + e * (sizes.edge_bytes + 8 + index)
     if method == "streaming":
         memory = 32 * n + n * 8 * -(-k // 64) + max(_SLICE_BYTES, part)
@@ -97,13 +120,13 @@ def estimate(sizes: Sizes, method: str) -> Estimate:
     else:
         graph = 0 if sizes.is_graph else 8 * n + 2 * index * e
         laid_out = 30 * n + _HELD * n * index + part
-        build = 0 if sizes.is_graph else 3 * index * e
+        build = 0 if sizes.is_graph else 4 * index * e
         if method == "metis":
             symmetrised = 3 * index * e + 4 * index * sizes.undirected_edges
             metis = max(symmetrised, 2 * index * sizes.undirected_edges + _METIS_EDGE_BYTES * sizes.undirected_edges)
             work, disk = _CHILDREN_BYTES + metis + 60 * n, shards + 16 * sizes.undirected_edges
         else:
-            work, disk = 6 * index * e + n * (50 + 4 * k), shards
+            work, disk = 6 * index * e + 64 * e / k + n * (50 + 4 * k), shards
         memory = graph + max(build, work, laid_out)
     per_edge, per_kib = _MICROSECONDS[method]
     seconds = 1e-6 * (per_edge * e + per_kib * shards / 1024 + 0.1 * e * k * (method == "streaming") / 10)
@@ -120,22 +143,36 @@ def choose(sizes: Sizes, memory_bytes: int | None, cut: str | None) -> str:
     """
     if memory_bytes is None:
         return "metis"
-    allowed = [method for method in METHODS if method == "metis" or cut != "edge"]
-    if sizes.is_graph:  # it is in memory as it is
-        allowed = [method for method in allowed if method != "streaming"]
-    needs = {method: estimate(sizes, method).memory_bytes for method in allowed}
-    for method, need in needs.items():
-        if need <= memory_bytes:
+    needs = {method: estimate(sizes, method).memory_bytes for method in possible(sizes)}
+    allowed = ("metis",) if cut == "edge" else tuple(needs)
+    for method in allowed:
+        if needs[method] <= memory_bytes:
             return method
-    least = min(needs, key=needs.get)
-    others = ""
-    if cut == "edge":
-        vertex = {method: estimate(sizes, method).memory_bytes for method in METHODS[1:]}
-        others = ", or make a vertex cut: " + ", ".join(f"{NAMES[m]} needs about {size(b)}" for m, b in vertex.items())
+    least = min(allowed, key=needs.get)
+    advice = "raise memory (--memory)"
+    others = [
+        f"{NAMES[method]} needs about {_at_least(need)}" for method, need in needs.items() if method not in allowed
+    ]
+    if others:
+        advice += f", or make a vertex cut: {', '.join(others)}"
+    elif sizes.added and not sizes.is_graph:
+        advice = (
+            f"{', '.join(sizes.added)} cannot be added to a graph that is streamed: add them to the source, or {advice}"
+        )
     raise InputError(
-        f"a memory bound of {size(memory_bytes)} is too small: the least that works is about {size(needs[least])} "
-        f"({NAMES[least]}); raise it{others}, or make more parts"
+        f"a memory bound of {size(memory_bytes)} is too small: the least that works is about {_at_least(needs[least])} "
+        f"({NAMES[least]}); {advice}"
     )
+
+
+def possible(sizes: Sizes) -> list[str]:
+    """The ways of cutting that a source allows."""
+    return [method for method in METHODS if method != "streaming" or not (sizes.is_graph or sizes.added)]
+
+
+def _at_least(count_bytes: int) -> str:
+    """An amount that reads as one that suffices, in whole MiB."""
+    return f"{-(-count_bytes // (1 << 20))} MiB"
 
 
 def parse_size(text: str) -> int:

@@ -59,7 +59,11 @@ def _memory_bytes(layout: Layout, model: Model) -> int:
     copies = "mirrors" if layout.is_vertex_cut else "halo"
     row, edge = (sum(value[:1].nbytes for value in data.values()) for data in (graph.node_data, graph.edge_data))
     per_part = [
-        {**part, "bytes": (part["owned"] + part[copies]) * (row + 8) + part["edges"] * (edge + 12)}
+        {
+            **part,
+            "bytes": (part["owned"] + part[copies]) * (row + 8)
+            + sum(part.get("edges_by_hop", [part["edges"]])) * (edge + 12),
+        }
         for part in figures["per_part"]
     ]
     return int(rank_memory_bytes({**figures, "per_part": per_part}, model).max())

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from . import console
 from .balance import KINDS
-from .budget import METHODS, NAMES, choose, estimate, measure, parse_size
+from .budget import NAMES, choose, estimate, measure, parse_size, possible
 from .cost import Model, Speeds
 from .errors import InputError
 from .manifest import read_manifest, verify
 from .memory import peak_memory_bytes
-from .pipeline import CUTS, partition
+from .pipeline import CUTS, effective_cut, partition
 from .sources import open_source
 from .tables import estimates_table, quality_table
 
@@ -158,26 +158,40 @@ def _imbalance(text: str | None):
         return None
     if "=" not in text:
         return _number("--max-imbalance", text)
-    pairs = [pair.partition("=") for pair in text.split(",")]
-    if len({name for name, _, _ in pairs}) < len(pairs):
+    pairs = [(name.strip(), value) for name, _, value in (pair.partition("=") for pair in text.split(","))]
+    if len(dict(pairs)) < len(pairs):
         raise InputError(f"--max-imbalance {text!r} names a kind twice; allowed are {', '.join(KINDS)}, once each")
-    return {name.strip(): _number("--max-imbalance", value) for name, _, value in pairs}
+    return {name: _number("--max-imbalance", value) for name, value in pairs}
 
 
 def _weights(text: str | None) -> list[float] | None:
     """Numbers from the option itself or from the file that it names."""
     if text is None:
         return None
-    if Path(text).is_file():
-        text = Path(text).read_text(errors="replace")
-    return [_number("--target-weights", word) for word in text.replace(",", " ").split()]
+    words = text.replace(",", " ").split()
+    try:
+        return [float(word) for word in words]
+    except ValueError as error:
+        path = Path(text)
+        try:
+            words = path.read_text().replace(",", " ").split()
+        except (OSError, ValueError):
+            raise InputError(
+                f"--target-weights: {_last(error)} is no number, and no file {text!r} can be read"
+            ) from None
+    return [_number(f"--target-weights {text}", word) for word in words]
+
+
+def _last(error: ValueError) -> str:
+    """What could not be converted, as float's message ends with it."""
+    return str(error).rpartition(": ")[2]
 
 
 def _number(option: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"{option}: {text.strip()!r} is no number, and no file of such a name is there") from None
+        raise InputError(f"{option}: {text.strip()!r} is no number; write numbers, such as 1.5") from None
 
 
 def _partition(args) -> tuple[dict, str]:
@@ -205,9 +219,7 @@ def _partition(args) -> tuple[dict, str]:
             progress=progress,
             num_nodes=args.num_nodes,
             node_data=args.node_data,
-            self_loops=args.self_loops,
-            undirected=args.undirected,
-            random_features=args.random_features,
+            **_additions(args),
         )
     finally:
         progress.close()
@@ -218,12 +230,20 @@ def _partition(args) -> tuple[dict, str]:
     return result, f"{quality_table(manifest)}\n\n{chosen}{written}"
 
 
+def _additions(args) -> dict:
+    return {key: getattr(args, key) for key in ("self_loops", "undirected", "random_features")}
+
+
 def _dry_run(args) -> tuple[dict, str]:
     if args.parts < 1:
         raise InputError(f"parts is {args.parts}; it must be at least 1")
-    sizes = measure(open_source(args.source, num_nodes=args.num_nodes, node_data=args.node_data), args.parts)
-    method = choose(sizes, args.memory, args.cut)
-    estimates = {name: estimate(sizes, name) for name in METHODS}
+    cut = effective_cut(args.cut, args.halo_depth, max_imbalance=args.max_imbalance, target_weights=args.target_weights)
+    source = open_source(args.source, num_nodes=args.num_nodes, node_data=args.node_data)
+    sizes = measure(source, args.parts, **_additions(args))
+    if args.parts > sizes.nodes:
+        raise InputError(f"cannot split {sizes.nodes} nodes into {args.parts} parts; choose 1 to {sizes.nodes} parts")
+    method = choose(sizes, args.memory, cut)
+    estimates = {name: estimate(sizes, name) for name in possible(sizes)}
     result = {
         "nodes": sizes.nodes,
         "edges": sizes.edges,

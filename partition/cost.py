@@ -194,7 +194,9 @@ def _check(figures: dict, model: Model, strategy: str, depth: int) -> None:
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy is {strategy!r}; allowed are {', '.join(STRATEGIES)}")
     if (strategy == "mirror") != (cut == "vertex"):
-        raise ValueError(f"{strategy} cannot run on a {cut} cut: mirror is for vertex cuts, the others for edge cuts")
+        raise ValueError(
+            f"{strategy} cannot run on shards of cut {cut!r}: mirror is for vertex cuts, the others for edge cuts"
+        )
     if strategy == "local" and parts > 1:
         raise ValueError(f"local needs one part, and there are {parts}")
     if strategy == "heads" and (model.heads % parts or model.hidden % model.heads):

@@ -14,7 +14,9 @@ from .errors import InputError
 from .graph import Graph, symmetrised
 
 CLUSTER_NODES = 1000  # rows of one cluster stay in a core's cache while its edges are attended
-_SWEEPS, _TEMPERATURE = 10, 0.5  # of the local search, in halo rows; more of either gives a percent
+_MOST_SWEEPS, _LEAST_SWEEPS, _SWEPT_EDGES = 10, 4, 50_000_000  # of the local search; more gives a percent
+_TEMPERATURE = 0.5  # in halo rows
+_TIGHTNESS = 0.8  # of several bounds, which get in each other's way
 _COUNTS_PER_EDGE, _COUNTS = 16, 2**24
 _CHUNK_ROWS = 1 << 16
 _MODEL, _SPEEDS = Model(), Speeds()
@@ -124,6 +126,8 @@ def make_edge_cut(
     """
     if owner is None or parts < 1:
         check_parts(graph, parts)
+    if attempts < 1:
+        raise InputError(f"attempts is {attempts}; it must be at least 1")
     balance = make_balance(graph, parts, max_imbalance, target_weights)
     progress = progress or (lambda *_: None)
     undirected = symmetrised(graph)
@@ -206,8 +210,9 @@ def refine(graph: Graph, owner: np.ndarray, balance: Balance, seed: int = 0) -> 
         parts,
         len(balance.kinds),
         balance.weights,
-        balance.capacities(),
-        _SWEEPS,
+        balance.floors(),
+        balance.capacities(_TIGHTNESS if len(balance.kinds) > 1 else 1.0),
+        min(_MOST_SWEEPS, max(_LEAST_SWEEPS, _SWEPT_EDGES // max(graph.num_edges, 1))),
         _TEMPERATURE,
         seed,
         np.empty((graph.num_nodes, parts), np.int32),

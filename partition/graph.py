@@ -90,7 +90,7 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
     smallest = min(int(src.min()), int(dst.min())) if len(src) else 0
     let_go(src), let_go(dst)
     num_nodes = checked_num_nodes(num_nodes, smallest, largest, name)
-    src, dst = (_compact(ends, num_nodes) for ends in (src, dst))
+    src, dst = (compact(ends, num_nodes) for ends in (src, dst))
     ids = np.arange(len(src), dtype=np.int32 if len(src) < 2**31 else np.int64)
     rows = scipy.sparse.coo_array((ids, (dst, src)), shape=(num_nodes, num_nodes))
     rows.has_canonical_format = True  # parallel edges stay: do not let tocsr add their ids up
@@ -121,8 +121,8 @@ def checked_num_nodes(num_nodes: int | None, smallest: int, largest: int, name: 
     return num_nodes
 
 
-def _compact(ids: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Ids in the type that scipy takes without a copy; mapped ones leave memory again."""
+def compact(ids: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Ids below N in the type that scipy takes without a copy; mapped ones leave memory again."""
     dtype = np.int32 if max(num_nodes, len(ids)) < 2**31 else np.int64
     if not is_mapped(ids):
         return ids.astype(dtype, copy=False)
@@ -164,7 +164,7 @@ def _check_finite(name: str, kind: str, key: str, value: np.ndarray) -> None:
 def _check_labels_and_masks(graph: Graph) -> None:
     masks = {key: graph.node_data[key] for key in SPLIT_MASKS if key in graph.node_data}
     for key, mask in masks.items():
-        if mask.dtype != bool or mask.ndim > 2:
+        if mask.dtype != bool or mask.ndim > 2 or 0 in mask.shape[1:]:
             raise InputError(
                 f"{graph.name}: {key} must be bool of shape (N,) or (N, splits), not {mask.dtype} {mask.shape}"
             )

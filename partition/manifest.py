@@ -18,9 +18,9 @@ _HASH_BLOCK_BYTES = 1 << 20
 
 def write_manifest(directory: Path, contents: dict) -> dict:
     """Write ``manifest.json`` with the format, the versions of what made it and a checksum of itself; return it."""
-    manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, **contents, "versions": _versions()}
-    (Path(directory) / "manifest.json").write_text(_render(manifest))
-    return manifest
+    text = _render({"format": FORMAT, "format_version": FORMAT_VERSION, **contents, "versions": _versions()})
+    (Path(directory) / "manifest.json").write_text(text)
+    return json.loads(text)
 
 
 def file_entry(path: Path) -> dict:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import mmap
+import os
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -14,8 +17,8 @@ _SLICE_BYTES = 1 << 24
 _LOCAL_HEADER_BYTES = 30
 
 
-def map_npy(path: Path, offset: int = 0) -> np.ndarray:
-    """Map the array of a ``.npy`` file, or of one that lies at ``offset`` in another file; small ones are read.
+def map_npy(path: Path, offset: int = 0, end: int | None = None) -> np.ndarray:
+    """Map the array of a ``.npy`` file, or of one that lies from ``offset`` to ``end`` in another; small ones are read.
 
     Raises
     ------
@@ -28,10 +31,16 @@ def map_npy(path: Path, offset: int = 0) -> np.ndarray:
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
         if read is None:
             raise ValueError(f"npy format version {version} is not read here")
-        shape, fortran, dtype = read(file)
+        try:
+            shape, fortran, dtype = read(file)
+        except (SyntaxError, tokenize.TokenError) as error:  # what numpy lets through from Python's own parser
+            raise ValueError(f"its header is damaged ({error})") from error
         if dtype.hasobject:
             raise ValueError("it holds Python objects")
-        if dtype.itemsize * int(np.prod(shape, dtype=np.int64)) < SMALLEST_BYTES:
+        size_bytes = dtype.itemsize * math.prod(shape)
+        if file.tell() + size_bytes > (os.fstat(file.fileno()).st_size if end is None else end):
+            raise ValueError("it is cut short")
+        if size_bytes < SMALLEST_BYTES:
             file.seek(offset)
             return np.lib.format.read_array(file, allow_pickle=False)
         return np.memmap(path, dtype, mode="r", offset=file.tell(), shape=shape, order="F" if fortran else "C")
@@ -50,7 +59,7 @@ def map_npz_member(path: Path, member: zipfile.ZipInfo) -> np.ndarray:
             checksum, left = zlib.crc32(block, checksum), left - len(block)
     if left or checksum != member.CRC:
         raise ValueError(f"bad checksum of {member.filename}")
-    return map_npy(path, offset)
+    return map_npy(path, offset, offset + member.file_size)
 
 
 def take_rows(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -74,7 +83,7 @@ def is_mapped(array: np.ndarray) -> bool:
 
 
 def let_go(array: np.ndarray) -> None:
-    """Take a mapped array's pages out of memory; they are read again when they are wanted."""
+    """Take a read-only mapped array's pages out of memory; they are read again when they are wanted."""
     mapping = _mapping(array)
     if mapping is not None and hasattr(mapping, "madvise"):
         mapping.madvise(mmap.MADV_DONTNEED)
@@ -82,5 +91,7 @@ def let_go(array: np.ndarray) -> None:
 
 def _mapping(array) -> mmap.mmap | None:
     while isinstance(array, np.ndarray):
+        if array.flags.writeable:  # pages that were written to would be lost
+            return None
         array = array.base
     return array if isinstance(array, mmap.mmap) else None

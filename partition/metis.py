@@ -177,7 +177,8 @@ def _part(xadj, adjncy, parts: int, weights, *, recursive: bool, shares=None, **
 
     if not len(adjncy):
         # Without edges METIS has nothing to cut: deal the nodes out by weight.
-        return (np.cumsum(weights) - weights) * parts // max(int(np.sum(weights)), 1)
+        ends = np.cumsum(np.full(parts, 1 / parts) if shares is None else shares) * np.sum(weights)
+        return np.minimum(np.searchsorted(ends, np.cumsum(weights) - weights / 2), parts - 1)
     graph = pymetis.CSRAdjacency(xadj, adjncy)
     options["seed"] = options["seed"] % _SEEDS + 1  # seeds 0 and 1 coincide, so count from 1
     result = pymetis.part_graph(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
 from pathlib import Path
 
@@ -100,8 +101,15 @@ def _arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
                     arrays[key] = np.lib.format.read_array(packed, allow_pickle=False)
     except InputError:  # from `reading`; it is a ValueError, too
         raise
-    # ValueError: not an array, or one of Python objects; zipfile raises the others for strange archives
-    except (zipfile.BadZipFile, ValueError, RuntimeError, NotImplementedError) as error:
+    # ValueError: not an array, or one of Python objects; numpy lets its parser's errors through; the rest are zipfile's
+    except (
+        zipfile.BadZipFile,
+        ValueError,
+        SyntaxError,
+        tokenize.TokenError,
+        RuntimeError,
+        NotImplementedError,
+    ) as error:
         raise InputError(
             f"{path} is not an .npz archive of plain arrays, or is damaged ({first_line(error)}); fetch it again or "
             "write it with numpy.savez"

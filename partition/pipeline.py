@@ -96,11 +96,11 @@ def partition(
     >>> from partition import partition
     >>> manifest = partition("sample:communities?nodes=1000", parts=2, out="communities-2")  # doctest: +SKIP
     """
+    memory = None if memory is None else _count("memory", memory)
+    rank_memory = None if rank_memory is None else _count("rank_memory", rank_memory)
     parts, seed, halo_depth = _integer("parts", parts), metis.check_seed(seed), _count("halo_depth", halo_depth)
     edge_options = {"max_imbalance": max_imbalance, "target_weights": target_weights, "owner": owner}
-    _check_cut(cut, halo_depth, edge_options)
-    if halo_depth > 1 or any(value is not None for value in edge_options.values()):
-        cut = "edge"  # which is what these are for, whatever the memory
+    cut = effective_cut(cut, halo_depth, **edge_options)
     edge_options |= {"attempts": _count("attempts", attempts), "model": model, "speeds": speeds}
     progress = progress or (lambda *_: None)
     with new_directory(out, marker="manifest.json", force=force) as folder, ExitStack() as stack:
@@ -108,10 +108,9 @@ def partition(
         graph = open_source(source, num_nodes=num_nodes, node_data=node_data)
         method = "metis"
         if memory is not None:
-            method = choose(measure(graph, max(parts, 1)), _count("memory", memory), cut)
+            method = choose(measure(graph, max(parts, 1), **additions), memory, cut)
             progress(f"within {size(memory)}: {NAMES[method]}")
         if method == "streaming":
-            _check_nothing_to_add(additions)
             graph = open_stream(graph)
             check_parts(graph, parts)
             cuts = [stack.enter_context(streamed_cut(graph, parts, folder / "edges", progress))]
@@ -125,33 +124,29 @@ def partition(
         return write_shards(chosen, folder, seed=seed, choice=choice, method=method, progress=progress)
 
 
+def effective_cut(cut: str | None, halo_depth: int = 1, **edge_options) -> str | None:
+    """The cut that the options ask for: an edge cut where they make sense of no other.
+
+    Raises
+    ------
+    InputError
+        No such cut, or options for edge cuts with another.
+    """
+    if cut not in (None, *CUTS):
+        raise InputError(f"cut is {cut!r}; it must be one of {', '.join(CUTS)}")
+    given = [name for name, value in edge_options.items() if value is not None]
+    given += ["halo_depth"] if halo_depth > 1 else []
+    if given and cut not in (None, "edge"):
+        raise InputError(f"{given[0]} is for edge cuts alone: leave it out, or set cut to 'edge'")
+    return "edge" if given else cut
+
+
 def _cuts(graph, parts: int, cut: str | None, method: str, edge_options: dict, seed: int, progress):
     """The cuts to choose from: one, or both."""
     if method == "expansion" or cut in ("vertex", "auto"):  # the first, as it may refuse
         yield make_vertex_cut(graph, parts, seed=seed, by_metis=method == "metis", progress=progress)
     if method == "metis" and cut != "vertex":
         yield make_edge_cut(graph, parts, seed=seed, progress=progress, **edge_options)
-
-
-def _check_cut(cut: str | None, halo_depth: int, edge_options: dict) -> None:
-    if cut not in (None, *CUTS):
-        raise InputError(f"cut is {cut!r}; it must be one of {', '.join(CUTS)}")
-    for name, value in edge_options.items():
-        if value is not None and cut not in (None, "edge"):
-            raise InputError(f"{name} is for edge cuts alone: leave it out, or set cut to 'edge'")
-    if halo_depth > 1 and cut not in (None, "edge"):
-        raise InputError(
-            f"halo_depth is {halo_depth}, but vertex cuts have no halo: leave it out, or set cut to 'edge'"
-        )
-
-
-def _check_nothing_to_add(additions: dict) -> None:
-    asked = [name for name, value in additions.items() if value]
-    if asked:
-        raise InputError(
-            f"{', '.join(asked)} cannot be added to a graph that is streamed: add them to the source, or raise memory "
-            "(--memory)"
-        )
 
 
 def _integer(name: str, value) -> int:

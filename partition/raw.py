@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from .errors import InputError
-from .graph import SPLIT_MASKS, Graph, from_edges
+from .graph import SPLIT_MASKS, Graph, compact, from_edges
 from .mapped import is_mapped, let_go
 
 _SLICE_EDGES = 1 << 20
@@ -83,16 +83,15 @@ class RawGraph:
         if not len(self.src):
             return []
         chosen = np.unique(np.linspace(0, len(self.src) - 1, count).astype(np.int64))
-        src, dst = (np.array(ends[chosen]).astype(np.int64) for ends in (self.src, self.dst))
+        src, dst = self.src[chosen], self.dst[chosen]
         src, dst = src[src != dst], dst[src != dst]
-        size = self.ends()[1] + 1
-        wanted = np.zeros(size, bool)
-        wanted[dst] = True  # the reverse starts there
-        keys, there = src * size + dst, []
+        # ids as they come may be too large to make one number of two
+        nodes = np.unique(np.concatenate([src, dst]))
+        keys, there = np.searchsorted(nodes, src) * len(nodes) + np.searchsorted(nodes, dst), []
         for _, u, v in self.slices():
-            near = np.flatnonzero(wanted[u])
-            back = v[near].astype(np.int64) * size + u[near]
-            there.append(back[np.isin(back, keys)])
+            at_u, at_v = (np.minimum(np.searchsorted(nodes, ends), len(nodes) - 1) for ends in (u, v))
+            near = np.flatnonzero((nodes[at_u] == u) & (nodes[at_v] == v)) if len(nodes) else np.zeros(0, np.int64)
+            there.append(at_v[near] * len(nodes) + at_u[near])
         hit = np.isin(keys, np.concatenate(there))
         return list(zip(src[hit].tolist(), dst[hit].tolist()))
 
@@ -107,6 +106,7 @@ def to_graph(raw: RawGraph) -> Graph:
     node_data, edge_data = customary(raw.node_data, raw.name), raw.edge_data
     src, dst = raw.src, raw.dst
     if raw.listed_once:
+        src, dst = (compact(ends, max(raw.ends()[1], 0)) for ends in (src, dst))
         rows = raw.edge_rows(np.arange(len(src), raw.num_edges))
         src, dst = np.concatenate([src, dst[rows]]), np.concatenate([dst, src[rows]])
         edge_data = {key: np.concatenate([value, value[rows]]) for key, value in edge_data.items()}

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "native.h"
@@ -13,6 +13,7 @@
 namespace {
 
 constexpr int64_t AHEAD = 4, PREFETCHED_EDGES = 32;
+constexpr double LEAST_RELIEF = 1e-12;
 
 // The rows that parts hold. Row u is held wherever u or one of its out-neighbours is owned: halo rows in all are the sum
 // over u of (parts that hold u) - 1, the connectivity metric of hypergraph partitioning (Catalyurek and Aykanat,
@@ -27,13 +28,13 @@ class Holders {
           counts(counts),
           bits(num_nodes * ((parts + 63) / 64)),
           copies(bits.data(), parts),
-          here(parts) {
+          here(parts),
+          seen(num_nodes) {
         std::fill(counts, counts + num_nodes * parts, 0);
         for (int64_t node = 0; node < num_nodes; ++node) each_row(node, [&](int64_t row) { enter(row, owner[node]); });
     }
 
     // How many halo rows more (or fewer) there are with `node` in `to` instead of `from`, for every `to`, into `cost`.
-    // Parallel edges are counted apart, so that the gain of leaving their source is missed; nothing else is off.
     void costs(int64_t node, int64_t from, int64_t* cost) {
         std::fill(here.begin(), here.end(), 0);
         int64_t rows = 0, left = 0;
@@ -69,14 +70,22 @@ class Holders {
         for (int64_t edge = indptr[node]; edge < end; ++edge) {
             __builtin_prefetch(copies.bits + sources[edge] * copies.words);
             __builtin_prefetch(counts + sources[edge] * parts + part);
+            __builtin_prefetch(seen.data() + sources[edge], 1);
         }
     }
 
    private:
+    // The rows that a part must hold to own the node, each once: parallel edges and self-loops ask for nothing more.
     template <typename Visit>
-    void each_row(int64_t node, const Visit& visit) const {
+    void each_row(int64_t node, const Visit& visit) {
+        seen[node] = ++visits;
         visit(node);
-        for (int64_t edge = indptr[node]; edge < indptr[node + 1]; ++edge) visit(sources[edge]);
+        for (int64_t edge = indptr[node]; edge < indptr[node + 1]; ++edge) {
+            const int64_t source = sources[edge];
+            if (seen[source] == visits) continue;
+            seen[source] = visits;
+            visit(source);
+        }
     }
     void enter(int64_t row, int64_t part) {
         if (counts[row * parts + part]++ == 0) copies.add(row, part);
@@ -88,47 +97,62 @@ class Holders {
     int32_t* counts;
     std::vector<uint64_t> bits;
     Copies copies;
-    std::vector<int64_t> here;
+    std::vector<int64_t> here, seen;  // seen: the last visit that came by
+    int64_t visits = 0;
 };
 
-// The parts' loads of several kinds (nodes, edges, training nodes) and how much each may take.
+// The parts' loads of several kinds (nodes, edges, training nodes), and how little and how much each may have.
 struct Loads {
     int64_t parts, kinds;
-    const int64_t *weights, *capacities;  // (N, kinds), (K, kinds)
-    std::vector<int64_t> loads;           // (K, kinds)
+    const int64_t *weights, *floors, *capacities;  // (N, kinds), (K, kinds), (K, kinds)
+    std::vector<int64_t> loads;                    // (K, kinds)
 
-    Loads(int64_t num_nodes, int64_t parts, int64_t kinds, const int64_t* weights, const int64_t* capacities,
-          const int32_t* owner)
-        : parts(parts), kinds(kinds), weights(weights), capacities(capacities), loads(parts * kinds) {
+    Loads(int64_t num_nodes, int64_t parts, int64_t kinds, const int64_t* weights, const int64_t* floors,
+          const int64_t* capacities, const int32_t* owner)
+        : parts(parts), kinds(kinds), weights(weights), floors(floors), capacities(capacities), loads(parts * kinds) {
         for (int64_t node = 0; node < num_nodes; ++node) add(node, owner[node], 1);
     }
     void add(int64_t node, int64_t part, int64_t sign) {
         for (int64_t kind = 0; kind < kinds; ++kind) loads[part * kinds + kind] += sign * weights[node * kinds + kind];
     }
     bool fits(int64_t node, int64_t part) const {
-        for (int64_t kind = 0; kind < kinds; ++kind)
-            if (loads[part * kinds + kind] + weights[node * kinds + kind] > capacities[part * kinds + kind]) return false;
+        for (int64_t kind = 0; kind < kinds; ++kind) {
+            const int64_t weight = weights[node * kinds + kind], at = part * kinds + kind;
+            if (weight > 0 && loads[at] + weight > capacities[at]) return false;
+        }
+        return true;
+    }
+    bool spared(int64_t node, int64_t part) const {
+        for (int64_t kind = 0; kind < kinds; ++kind) {
+            const int64_t weight = weights[node * kinds + kind], at = part * kinds + kind;
+            if (weight > 0 && loads[at] - weight < floors[at]) return false;
+        }
         return true;
     }
     bool over(int64_t part) const {
-        for (int64_t kind = 0; kind < kinds; ++kind)
-            if (loads[part * kinds + kind] > capacities[part * kinds + kind]) return true;
+        for (int64_t at = part * kinds; at < (part + 1) * kinds; ++at)
+            if (loads[at] > capacities[at]) return true;
         return false;
     }
-    // How far a part would be relieved without the node, in shares of its capacities.
-    double relief(int64_t node, int64_t part) const {
+    // By how much less the two parts together are beyond their capacities, in shares of these, once the node has moved.
+    double relief(int64_t node, int64_t from, int64_t to) const {
         double sum = 0;
-        for (int64_t kind = 0; kind < kinds; ++kind)
-            if (loads[part * kinds + kind] > capacities[part * kinds + kind])
-                sum += double(weights[node * kinds + kind]) / double(std::max<int64_t>(capacities[part * kinds + kind], 1));
+        for (int64_t kind = 0; kind < kinds; ++kind) {
+            const int64_t weight = weights[node * kinds + kind];
+            for (const int64_t part : {from, to}) {
+                const int64_t room = capacities[part * kinds + kind], load = loads[part * kinds + kind];
+                const int64_t then = part == from ? load - weight : load + weight;
+                sum += double(std::max<int64_t>(load - room, 0) - std::max<int64_t>(then - room, 0)) /
+                       double(std::max<int64_t>(room, 1));
+            }
+        }
         return sum;
     }
     // The fullest kind of a part, as a share of its capacity.
     double fill(int64_t part) const {
         double most = 0;
-        for (int64_t kind = 0; kind < kinds; ++kind)
-            most = std::max(most, double(loads[part * kinds + kind]) /
-                                      double(std::max<int64_t>(capacities[part * kinds + kind], 1)));
+        for (int64_t at = part * kinds; at < (part + 1) * kinds; ++at)
+            most = std::max(most, double(loads[at]) / double(std::max<int64_t>(capacities[at], 1)));
         return most;
     }
 };
@@ -149,70 +173,116 @@ class Random {  // xorshift64*
     uint64_t state;
 };
 
-}  // namespace
+// The state of a search, and its two kinds of moves.
+class Search {
+   public:
+    Search(Holders& holders, Loads& loads, int64_t num_nodes, int32_t* owner)
+        : holders(holders), loads(loads), num_nodes(num_nodes), owner(owner), cost(loads.parts) {}
 
-// Moves nodes between parts, in place: in each of `sweeps` rounds every node, in random order, is offered the part with
-// room where it makes the fewest halo rows; a move that makes d more is taken with probability exp(-d / temperature),
-// the temperature falling linearly to zero. Parts beyond a capacity give nodes away, first those that cost fewest halo
-// rows for the relief. With zero sweeps they still do.
-//
-// indptr (N + 1,) and sources (E,) are the in-edges; weights (N, kinds), capacities (K, kinds); counts (N, K) is scratch.
-EXPORT void dgl_gt_refine(int64_t num_nodes, const int64_t* indptr, const int32_t* sources, int64_t parts, int64_t kinds,
-                          const int64_t* weights, const int64_t* capacities, int64_t sweeps, double temperature,
-                          int64_t seed, int32_t* counts, int32_t* owner) {
-    Holders holders(num_nodes, indptr, sources, parts, counts, owner);
-    Loads loads(num_nodes, parts, kinds, weights, capacities, owner);
-    Random random{uint64_t(seed)};
-    std::vector<int64_t> cost(parts), order(num_nodes);
-    std::iota(order.begin(), order.end(), 0);
+    // Takes nodes out of parts beyond a capacity, into parts where less is beyond it afterwards: first those that cost
+    // fewest halo rows for the relief.
+    void relieve() {
+        for (bool moved = true; moved;) {
+            moved = false;
+            for (int64_t part = 0; part < loads.parts; ++part) {
+                if (!loads.over(part)) continue;
+                for (const Leaving& entry : leaving(part)) {
+                    if (!loads.over(part)) break;
+                    if (loads.relief(entry.node, part, entry.to) < LEAST_RELIEF) continue;
+                    move(entry.node, entry.to);
+                    moved = true;
+                }
+            }
+        }
+    }
 
-    const auto cheapest = [&](int64_t node) {  // the part with room that costs least, -1 where none has room
-        holders.costs(node, owner[node], cost.data());
+    // Offers the node the part with room where it makes the fewest halo rows; d more are taken with chance exp(-d / heat).
+    void offer(int64_t node, double heat, Random& random) {
+        const int64_t from = owner[node];
+        if (holders.isolated(node, from) || !loads.spared(node, from)) return;
+        holders.costs(node, from, cost.data());
         int64_t best = -1;
-        for (int64_t part = 0; part < parts; ++part) {
-            if (part == owner[node] || !loads.fits(node, part)) continue;
+        for (int64_t part = 0; part < loads.parts; ++part) {
+            if (part == from || !loads.fits(node, part)) continue;
             if (best < 0 || cost[part] < cost[best] || (cost[part] == cost[best] && loads.fill(part) < loads.fill(best)))
                 best = part;
         }
-        return best;
+        if (best < 0) return;
+        const bool levels = cost[best] == 0 && loads.fill(best) < loads.fill(from);
+        if (cost[best] < 0 || levels || (heat > 0 && random.uniform() < std::exp(-double(cost[best]) / heat)))
+            move(node, best);
+    }
+
+   private:
+    struct Leaving {
+        double price;
+        int64_t node, to;
+        bool operator<(const Leaving& other) const {
+            return std::tie(price, node, to) < std::tie(other.price, other.node, other.to);
+        }
     };
-    const auto move = [&](int64_t node, int64_t to) {
+
+    std::vector<Leaving> leaving(int64_t part) {
+        std::vector<Leaving> found;
+        for (int64_t node = 0; node < num_nodes; ++node) {
+            if (owner[node] != part) continue;
+            bool counted = false;
+            Leaving best{0, node, -1};
+            for (int64_t to = 0; to < loads.parts; ++to) {
+                const double relief = to == part ? 0 : loads.relief(node, part, to);
+                if (relief < LEAST_RELIEF) continue;
+                if (!counted) holders.costs(node, part, cost.data());
+                counted = true;
+                const double price = cost[to] < 0 ? double(cost[to]) * relief : double(cost[to] + 1) / relief;
+                if (best.to < 0 || price < best.price) best = {price, node, to};
+            }
+            if (best.to >= 0) found.push_back(best);
+        }
+        std::sort(found.begin(), found.end());
+        return found;
+    }
+
+    void move(int64_t node, int64_t to) {
         holders.move(node, owner[node], to);
         loads.add(node, owner[node], -1);
         loads.add(node, to, 1);
         owner[node] = int32_t(to);
-    };
-
-    std::vector<std::pair<double, int64_t>> leaving;  // halo rows for the relief, node
-    for (int64_t part = 0; part < parts; ++part) {
-        if (!loads.over(part)) continue;
-        leaving.clear();
-        for (int64_t node = 0; node < num_nodes; ++node) {
-            if (owner[node] != part) continue;
-            const double relief = loads.relief(node, part);
-            const int64_t best = relief > 0 ? cheapest(node) : -1;
-            if (best >= 0) leaving.push_back({double(cost[best]) / relief, node});
-        }
-        std::sort(leaving.begin(), leaving.end());
-        for (const auto& entry : leaving) {
-            if (!loads.over(part)) break;
-            const int64_t best = cheapest(entry.second);
-            if (best >= 0) move(entry.second, best);
-        }
     }
+
+    Holders& holders;
+    Loads& loads;
+    int64_t num_nodes;
+    int32_t* owner;
+    std::vector<int64_t> cost;
+};
+
+}  // namespace
+
+// Moves nodes between parts, in place: in each of `sweeps` rounds every node, in random order, is offered the part with
+// room where it makes the fewest halo rows; a move that makes d more is taken with probability exp(-d / temperature),
+// the temperature falling linearly to zero. No such move takes a part below a floor. Before and after each round parts
+// beyond a capacity give nodes away; with zero sweeps they still do.
+//
+// indptr (N + 1,) and sources (E,) are the in-edges; weights (N, kinds), floors and capacities (K, kinds); counts (N, K)
+// is scratch.
+EXPORT void dgl_gt_refine(int64_t num_nodes, const int64_t* indptr, const int32_t* sources, int64_t parts, int64_t kinds,
+                          const int64_t* weights, const int64_t* floors, const int64_t* capacities, int64_t sweeps,
+                          double temperature, int64_t seed, int32_t* counts, int32_t* owner) {
+    Holders holders(num_nodes, indptr, sources, parts, counts, owner);
+    Loads loads(num_nodes, parts, kinds, weights, floors, capacities, owner);
+    Search search(holders, loads, num_nodes, owner);
+    Random random{uint64_t(seed)};
+    std::vector<int64_t> order(num_nodes);
+    std::iota(order.begin(), order.end(), 0);
+    search.relieve();
     for (int64_t sweep = 0; sweep < sweeps; ++sweep) {
-        const double now = temperature * std::max(0.0, 1 - double(sweep) / std::max<double>(1, double(sweeps - 2)));
+        const double heat = temperature * std::max(0.0, 1 - double(sweep) / std::max<double>(1, double(sweeps - 2)));
         for (int64_t i = num_nodes - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
         for (int64_t i = 0; i < num_nodes; ++i) {
-            const int64_t node = order[i];
             if (i + 2 * AHEAD < num_nodes) __builtin_prefetch(sources + indptr[order[i + 2 * AHEAD]]);
             if (i + AHEAD < num_nodes) holders.prefetch(order[i + AHEAD], owner[order[i + AHEAD]]);
-            if (holders.isolated(node, owner[node])) continue;
-            const int64_t best = cheapest(node);
-            if (best < 0) continue;
-            const bool levels = cost[best] == 0 && loads.fill(best) < loads.fill(owner[node]);
-            if (cost[best] < 0 || levels || (now > 0 && random.uniform() < std::exp(-double(cost[best]) / now)))
-                move(node, best);
+            search.offer(order[i], heat, random);
         }
+        search.relieve();
     }
 }

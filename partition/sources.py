@@ -228,7 +228,7 @@ def _joined(read: Graph | RawGraph, num_nodes: int | None, added: dict[str, np.n
     if isinstance(read, RawGraph):
         read.node_data = {**read.node_data, **added}
         if read.num_nodes is None:
-            read.num_nodes = num_nodes or next((len(value) for value in added.values()), None)
+            read.num_nodes = num_nodes or next((len(value) for value in added.values() if value.ndim), None)
         if read.num_nodes is None:
             _check_ids_dense(read)
         return read
