@@ -14,7 +14,7 @@ from .graph import Graph
 KINDS = ("nodes", "edges", "train")
 _AIM = {"edges": 1.1}  # where nobody asks for a bound
 _ROUNDING = 1e-12
-_LEAST_OF_SHARE = 0.8
+_LEAST_OF_SHARE = 0.5
 _LEAST_SHARE = 1e-6  # of an equal one
 
 
@@ -54,7 +54,7 @@ class Balance:
         return (least + np.floor(tightness * (most - least))).astype(np.int64)
 
     def floors(self) -> np.ndarray:
-        """Loads that a search for fewer copies shall leave to parts, int64, (K, kinds): 0.8 of the share."""
+        """Loads that a search for fewer copies shall leave to parts, int64, (K, kinds): half of the share."""
         return np.floor(_LEAST_OF_SHARE * np.outer(self.shares, self.weights.sum(axis=0))).astype(np.int64)
 
     def loads(self, owner: np.ndarray) -> np.ndarray:

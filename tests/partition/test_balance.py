@@ -260,7 +260,7 @@ def test_no_part_is_drained(source, parts):
     graph = graph_of(0, nodes=2000, edges=20000) if source == "random" else load_graph(source)
     owner = owner_of(make_edge_cut(graph, parts))
     edges = np.bincount(owner, weights=graph.in_degrees(), minlength=parts)
-    assert edges.min() > 0.5 * graph.num_edges / parts
+    assert edges.min() > 0.49 * graph.num_edges / parts
 
 
 @pytest.mark.parametrize("loops", [False, True])
