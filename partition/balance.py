@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 
 import numpy as np
@@ -12,7 +12,7 @@ from .errors import InputError
 from .graph import Graph
 
 KINDS = ("nodes", "edges", "train")
-_AIM = {"edges": 1.1}  # where nobody asks for a bound
+_AIM = 1.1  # where nobody asks for a bound
 _ROUNDING = 1e-12
 _LEAST_OF_SHARE = 0.5
 _LEAST_SHARE = 1e-6  # of an equal one
@@ -97,7 +97,7 @@ def make_balance(graph: Graph, parts: int, max_imbalance=None, target_weights=No
     InputError
         Bounds below 1 or of another name, weights of the wrong count or not positive.
     """
-    bounds = _AIM if max_imbalance is None else _checked_bounds(max_imbalance)
+    bounds = {"edges": _AIM} if max_imbalance is None else _checked_bounds(max_imbalance)
     names, columns = [], []
     train = graph.node_data.get("train_mask")
     for kind in bounds:
@@ -119,6 +119,18 @@ def make_balance(graph: Graph, parts: int, max_imbalance=None, target_weights=No
         shares=shares(parts, target_weights),
         bounds=np.array([bounds[name] for name in names]),
         asked=max_imbalance is not None,
+    )
+
+
+def with_aims(balance: Balance, graph: Graph, *, nodes: bool) -> Balance:
+    """A search's own balance: the bounds, and 1.1 for edges, and for nodes if asked, where these are not bounded."""
+    aims = {"edges": graph.in_degrees()} | ({"nodes": np.ones(graph.num_nodes, np.int64)} if nodes else {})
+    new = [kind for kind in aims if kind not in balance.kinds]
+    return replace(
+        balance,
+        kinds=(*balance.kinds, *new),
+        weights=np.column_stack([balance.weights, *(aims[kind] for kind in new)]),
+        bounds=np.append(balance.bounds, [_AIM] * len(new)),
     )
 
 

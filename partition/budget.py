@@ -13,11 +13,13 @@ from .console import size
 from .errors import InputError
 from .graph import Graph, checked_num_nodes
 from .mapped import is_mapped
+from .metis import most_children
+from .native import counts_fit
 from .raw import RawGraph
 
 METHODS = ("metis", "expansion", "streaming")
 NAMES = {"metis": "METIS", "expansion": "neighbour expansion", "streaming": "streaming"}
-_INTERPRETER_BYTES, _CHILDREN_BYTES = 80 << 20, 80 << 20  # with numpy and scipy; METIS runs in children
+_INTERPRETER_BYTES, _CHILD_BYTES = 80 << 20, 40 << 20  # with numpy and scipy; METIS runs in children
 _SLICE_BYTES = 80 << 20  # of a streamed edge list
 _METIS_EDGE_BYTES = 238 + 16  # an undirected edge: METIS's own, and the file that it maps
 _HELD = 2.0  # rows of a part over N / K, for want of the cut
@@ -41,6 +43,8 @@ class Sizes:
         The source is a Graph already, which cannot be streamed.
     added : tuple of str
         What is to be added to the source, which no stream can have.
+    added_bytes : int
+        Of it, for each node, in memory.
     """
 
     nodes: int
@@ -52,6 +56,7 @@ class Sizes:
     loaded_bytes: int
     is_graph: bool
     added: tuple[str, ...] = ()
+    added_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,7 @@ def measure(
         parts=parts,
         undirected_edges=neighbours,
         node_bytes=_row_bytes(source.node_data) + 4 * (random_features or 0),
+        added_bytes=4 * (random_features or 0),
         edge_bytes=_row_bytes(source.edge_data),
         loaded_bytes=sum(array.nbytes for array in [*structure, *data] if not is_mapped(array)),
         is_graph=is_graph,
@@ -115,18 +121,21 @@ def estimate(sizes: Sizes, method: str) -> Estimate:
     part = held * (2 * sizes.node_bytes + 16) + part_edges * (2 * sizes.edge_bytes + 56)
     shards = _HELD * n * (sizes.node_bytes + 8) + e * (sizes.edge_bytes + 8 + index)
     if method == "streaming":
-        memory = 32 * n + n * 8 * -(-k // 64) + max(_SLICE_BYTES, part)
+        memory = 44 * n + n * 8 * -(-k // 64) + max(_SLICE_BYTES, part)
         disk = shards + 12 * e
     else:
         graph = 0 if sizes.is_graph else 8 * n + 2 * index * e
         laid_out = 30 * n + _HELD * n * index + part
         build = 0 if sizes.is_graph else 4 * index * e
+        graph += n * sizes.added_bytes
         if method == "metis":
+            metis_children = min(most_children(), k)
             symmetrised = 3 * index * e + 4 * index * sizes.undirected_edges
             metis = max(symmetrised, 2 * index * sizes.undirected_edges + _METIS_EDGE_BYTES * sizes.undirected_edges)
-            work, disk = _CHILDREN_BYTES + metis + 60 * n, shards + 16 * sizes.undirected_edges
+            work, disk = metis_children * (_CHILD_BYTES + 16 * n) + metis + 30 * n, shards + 16 * sizes.undirected_edges
         else:
-            work, disk = 6 * index * e + 64 * e / k + n * (50 + 4 * k), shards
+            levelling = 4 * n * k if counts_fit(n, e, k) else 0
+            work, disk = 6 * index * e + 64 * e / k + 50 * n + levelling, shards
         memory = graph + max(build, work, laid_out)
     per_edge, per_kib = _MICROSECONDS[method]
     seconds = 1e-6 * (per_edge * e + per_kib * shards / 1024 + 0.1 * e * k * (method == "streaming") / 10)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from . import console
-from .balance import KINDS
+from .balance import KINDS, shares
 from .budget import NAMES, choose, estimate, measure, parse_size, possible
 from .cost import Model, Speeds
 from .errors import InputError
@@ -235,14 +235,21 @@ def _additions(args) -> dict:
 
 
 def _dry_run(args) -> tuple[dict, str]:
-    if args.parts < 1:
-        raise InputError(f"parts is {args.parts}; it must be at least 1")
-    cut = effective_cut(args.cut, args.halo_depth, max_imbalance=args.max_imbalance, target_weights=args.target_weights)
+    for name in ("parts", "attempts", "halo_depth"):
+        if getattr(args, name) < 1:
+            raise InputError(f"{name} is {getattr(args, name)}; it must be at least 1")
+    weights = _weights(args.target_weights)
+    shares(args.parts, weights)
+    bounds = _imbalance(args.max_imbalance)
+    cut = effective_cut(args.cut, args.halo_depth, args.attempts, max_imbalance=bounds, target_weights=weights)
     source = open_source(args.source, num_nodes=args.num_nodes, node_data=args.node_data)
     sizes = measure(source, args.parts, **_additions(args))
     if args.parts > sizes.nodes:
         raise InputError(f"cannot split {sizes.nodes} nodes into {args.parts} parts; choose 1 to {sizes.nodes} parts")
-    method = choose(sizes, args.memory, cut)
+    try:
+        method, advice = choose(sizes, args.memory, cut), ""
+    except InputError as error:  # then the estimates are wanted all the more
+        method, advice = None, f"\n\n{error}"
     estimates = {name: estimate(sizes, name) for name in possible(sizes)}
     result = {
         "nodes": sizes.nodes,
@@ -251,7 +258,7 @@ def _dry_run(args) -> tuple[dict, str]:
         "method": method,
         "estimates": {name: vars(each) for name, each in estimates.items()},
     }
-    return result, estimates_table(args.source, sizes, estimates, method)
+    return result, estimates_table(args.source, sizes, estimates, method) + advice
 
 
 def _inspect(args) -> tuple[dict, str]:

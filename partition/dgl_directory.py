@@ -148,10 +148,12 @@ def _check_that_dgl_survives(book: Book) -> None:
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=child.environment()
     )
     if done.returncode < 0:
-        part = done.stdout.decode().split()[-1]
+        parts = [word for word in done.stdout.decode(errors="replace").split() if word.isdigit()]
+        where = (
+            f"on the files of part {parts[-1]}, so they are damaged or exceed the memory" if parts else "at its import"
+        )
         raise InputError(
-            f"{book.path}: DGL ends with signal {-done.returncode} on the files of part {part}, so they are damaged or "
-            f"exceed the memory; {_AGAIN}, or use a larger machine"
+            f"{book.path}: DGL ends with signal {-done.returncode} {where}; {_AGAIN}, or use a larger machine"
         )
 
 

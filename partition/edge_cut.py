@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import metis, native
-from .balance import Balance, make_balance
+from .balance import Balance, make_balance, with_aims
 from .cost import Model, Speeds, step_seconds
 from .errors import InputError
 from .graph import Graph, symmetrised
@@ -17,7 +17,6 @@ CLUSTER_NODES = 1000  # rows of one cluster stay in a core's cache while its edg
 _MOST_SWEEPS, _LEAST_SWEEPS, _SWEPT_EDGES = 10, 4, 50_000_000  # of the local search; more gives a percent
 _TEMPERATURE = 0.5  # in halo rows
 _TIGHTNESS = 0.8  # of several bounds, which get in each other's way
-_COUNTS_PER_EDGE, _COUNTS = 16, 2**24
 _CHUNK_ROWS = 1 << 16
 _MODEL, _SPEEDS = Model(), Speeds()
 
@@ -66,18 +65,21 @@ class _Way(NamedTuple):
     objective: str
     row_weight: float | None  # in-edges that a node itself weighs; None where in-edges do not count
     slack: float
+    levels_nodes: (
+        bool  # whether the search keeps nodes as even as edges: rows cost time and memory, evenness costs halo
+    )
 
 
 def _ways(graph: Graph) -> list[_Way]:
     """What the attempts try, in this order; then again with another seed."""
     mean = graph.num_edges / graph.num_nodes
     return [
-        _Way("cut", 1, 1.03),
-        _Way("volume", 1, 1.09),
-        _Way("volume", 1 + mean, 1.03),
-        _Way("volume", None, 1.03),
-        _Way("cut", 1 + mean, 1.03),
-        _Way("cut", None, 1.03),
+        _Way("cut", 1, 1.03, True),
+        _Way("volume", 1, 1.09, False),
+        _Way("volume", 1 + mean, 1.03, True),
+        _Way("volume", None, 1.03, False),
+        _Way("cut", 1 + mean, 1.03, True),
+        _Way("cut", None, 1.03, False),
     ]
 
 
@@ -171,24 +173,24 @@ def candidates(graph: Graph, parts: int, adjacency: dict, balance: Balance, atte
             progress=progress,
         )
         progress("edge cut, local search")
-        refine(graph, owner, balance, seed)
+        refine(graph, owner, with_aims(balance, graph, nodes=way.levels_nodes), seed)
         _fill_empty_parts(owner, parts)
         kept = kept or balance.excess(owner) <= 1
         yield owner
 
 
-def _best(graph: Graph, parts: int, candidates, balance: Balance, model: Model, speeds: Speeds) -> np.ndarray:
+def _best(graph: Graph, parts: int, tried, balance: Balance, model: Model, speeds: Speeds) -> np.ndarray:
     """The assignment of the lowest predicted step time, among those that keep the bounds if any does."""
-    candidates = list(candidates)
-    if len(candidates) == 1:
-        return candidates[0]
-    best, best_rank = None, None
-    for owner in candidates:
+
+    def rank(owner: np.ndarray) -> tuple[float, float]:
         figures = {"cut": "edge", "parts": parts, "per_part": counts(graph, owner, parts), "shares": balance.shares}
-        excess = max(balance.excess(owner), 1.0) if balance.asked else 1.0
-        rank = (excess, step_seconds(figures, model, speeds))
-        if best is None or rank < best_rank:
-            best, best_rank = owner, rank
+        return max(balance.excess(owner), 1.0) if balance.asked else 1.0, step_seconds(figures, model, speeds)
+
+    best, best_rank = next(tried), None
+    for owner in tried:
+        best_rank = best_rank or rank(best)
+        if (new_rank := rank(owner)) < best_rank:
+            best, best_rank = owner, new_rank
     return best
 
 
@@ -199,8 +201,11 @@ def refine(graph: Graph, owner: np.ndarray, balance: Balance, seed: int = 0) -> 
     node and part would take far more memory than the edges.
     """
     parts = len(balance.shares)
-    small = graph.num_nodes * parts <= max(_COUNTS_PER_EDGE * graph.num_edges, _COUNTS)
-    if not small or graph.indices.dtype != np.int32 or not native.available():
+    if (
+        not native.counts_fit(graph.num_nodes, graph.num_edges, parts)
+        or graph.indices.dtype != np.int32
+        or not native.available()
+    ):
         return
     native.run(
         "refine",

@@ -56,6 +56,8 @@ def read_manifest(directory) -> dict:
         )
     if text != _render(manifest):
         raise InputError(f"{path} is damaged or was edited: its checksum does not match; partition the graph again")
+    if "shares" not in manifest:
+        raise InputError(f"{directory} was made before dgl-gt knew shares and halo depths: partition the graph again")
     return manifest
 
 

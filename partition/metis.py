@@ -25,6 +25,7 @@ from .errors import InputError
 from .memory import peak_memory_bytes
 
 _SEEDS = 2**31 - 1  # METIS's are counted from 1
+_MOST_CHILDREN = 4
 _POLL_S = 0.2
 _CHUNK = 1 << 20
 
@@ -108,7 +109,7 @@ def clusters(adjacency: dict, owner: np.ndarray, parts: int, size: int, *, seed:
     ndarray, int64, (N,)
         The cluster of every node, counted from 0 within its part.
     """
-    workers = min(len(os.sched_getaffinity(0)), parts)
+    workers = min(most_children(), parts)
     jobs = [{"cluster_size": size, "seed": seed, "only": list(range(i, parts, workers))} for i in range(workers)]
     with shared(owner=owner) as more:
         results = _run({**adjacency, **more}, jobs, "METIS, clusters inside parts", progress)
@@ -116,6 +117,12 @@ def clusters(adjacency: dict, owner: np.ndarray, parts: int, size: int, *, seed:
     for job, result in zip(jobs, results):
         cluster[np.isin(owner, job["only"])] = result
     return cluster
+
+
+def most_children() -> int:
+    """How many children run at once; each has an interpreter and scratch of its own."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _MOST_CHILDREN)
 
 
 def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarray]:

@@ -10,6 +10,8 @@ import numpy as np
 
 from .errors import InputError
 
+_COUNTS_PER_EDGE, _COUNTS = 16, 2**24
+
 
 def run(name: str, *arguments) -> None:
     """Call a function of native.cpp.
@@ -34,6 +36,11 @@ def _argument(value):
         assert value.flags.c_contiguous
         return ctypes.c_void_p(value.ctypes.data)
     return ctypes.c_double(value) if isinstance(value, float) else ctypes.c_int64(value)
+
+
+def counts_fit(num_nodes: int, num_edges: int, parts: int) -> bool:
+    """Whether a count for each node and part takes little memory beside the edges, so that a loop may have one."""
+    return num_nodes * parts <= max(_COUNTS_PER_EDGE * num_edges, _COUNTS)
 
 
 def available() -> bool:

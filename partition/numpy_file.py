@@ -54,8 +54,8 @@ def read_npy(path: Path) -> RawGraph:
 
 
 def read_npy_node_data(path: Path) -> dict[str, np.ndarray]:
-    """Read one column; it has the name of the file, ``feat`` for ``feat.npy``."""
-    return {path.stem: _array(path)}
+    """Read one column; it has the name of the file: ``feat`` for ``feat.npy``, and also for ``x.npy``."""
+    return {{"x": "feat", "y": "label"}.get(path.stem, path.stem): _array(path)}
 
 
 def _array(path: Path) -> np.ndarray:

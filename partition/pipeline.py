@@ -100,8 +100,9 @@ def partition(
     rank_memory = None if rank_memory is None else _count("rank_memory", rank_memory)
     parts, seed, halo_depth = _integer("parts", parts), metis.check_seed(seed), _count("halo_depth", halo_depth)
     edge_options = {"max_imbalance": max_imbalance, "target_weights": target_weights, "owner": owner}
-    cut = effective_cut(cut, halo_depth, **edge_options)
-    edge_options |= {"attempts": _count("attempts", attempts), "model": model, "speeds": speeds}
+    attempts = _count("attempts", attempts)
+    cut = effective_cut(cut, halo_depth, attempts, **edge_options)
+    edge_options |= {"attempts": attempts, "model": model, "speeds": speeds}
     progress = progress or (lambda *_: None)
     with new_directory(out, marker="manifest.json", force=force) as folder, ExitStack() as stack:
         progress("reading the graph")
@@ -120,11 +121,12 @@ def partition(
         layouts = [Layout(graph, each, halo_depth) for each in cuts]
         choice = choose_cut(layouts, model, speeds, rank_memory) if cut == "auto" else None
         (chosen,) = (each for each in layouts if choice is None or each.figures["cut"] == choice["cut"])
+        del layouts, cuts
         check_memory(chosen, model, rank_memory)
         return write_shards(chosen, folder, seed=seed, choice=choice, method=method, progress=progress)
 
 
-def effective_cut(cut: str | None, halo_depth: int = 1, **edge_options) -> str | None:
+def effective_cut(cut: str | None, halo_depth: int = 1, attempts: int = 1, **edge_options) -> str | None:
     """The cut that the options ask for: an edge cut where they make sense of no other.
 
     Raises
@@ -136,6 +138,7 @@ def effective_cut(cut: str | None, halo_depth: int = 1, **edge_options) -> str |
         raise InputError(f"cut is {cut!r}; it must be one of {', '.join(CUTS)}")
     given = [name for name, value in edge_options.items() if value is not None]
     given += ["halo_depth"] if halo_depth > 1 else []
+    given += ["attempts"] if attempts > 1 and cut != "auto" else []
     if given and cut not in (None, "edge"):
         raise InputError(f"{given[0]} is for edge cuts alone: leave it out, or set cut to 'edge'")
     return "edge" if given else cut

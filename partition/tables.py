@@ -34,7 +34,7 @@ def quality_table(manifest: dict) -> str:
     return f"{manifest['source']}: {counts}\n\n{parts}\n\n{figures}"
 
 
-def estimates_table(source: str, sizes: Sizes, estimates: dict[str, Estimate], chosen: str) -> str:
+def estimates_table(source: str, sizes: Sizes, estimates: dict[str, Estimate], chosen: str | None) -> str:
     """What each way of cutting is estimated to take."""
     rows = [
         [

@@ -15,7 +15,6 @@ _SLACK = 1.05  # a part's edges over the mean, at most
 _BALANCE = 0.3  # of HDRF's score; larger values copy more for a balance that the cap gives already
 _LEVEL_ROUNDS = 10
 _LEVEL_DEGREE = 64  # nodes of more edges rarely leave a part without new copies
-_LEVEL_COUNTS_PER_EDGE, _LEVEL_COUNTS = 16, 2**24
 LARGEST_ID = 2**31 - 1
 
 
@@ -161,7 +160,7 @@ class _Edges:
 
         Left as it is where a count for each node and part would take far more memory than the edges.
         """
-        if self.num_nodes * self.parts > max(_LEVEL_COUNTS_PER_EDGE * self.num_edges, _LEVEL_COUNTS):
+        if not native.counts_fit(self.num_nodes, self.num_edges, self.parts):
             return owner
         listed = np.flatnonzero((self.degrees > 0) & (self.degrees <= _LEVEL_DEGREE))
         listed = listed[np.argsort(self.degrees[listed], kind="stable")]

@@ -437,11 +437,12 @@ def test_dry_run_does_not_offer_to_stream_what_is_in_memory(capsys):
 
 
 @pytest.mark.parametrize("options", [["--halo-depth", "2"], ["--max-imbalance", "1.2"], ["--target-weights", "1,2"]])
-def test_dry_run_refuses_what_the_run_refuses(capsys, options):
+def test_dry_run_chooses_none_where_the_run_refuses(capsys, options):
     npz(edges=20_000)
     asked = ["partition", "graph.npz", "--parts", 2, "--memory", bound("graph.npz", "expansion"), *options]
     assert run(capsys, *asked, "--out", "out")[0] == 2
-    assert run(capsys, *asked, "--dry-run")[0] == 2
+    code, planned, _ = run(capsys, *asked, "--dry-run")
+    assert code == 0 and planned["method"] is None and set(planned["estimates"]) == set(METHODS)
 
 
 @pytest.mark.parametrize("parts", [0, -1, 301])

@@ -435,8 +435,8 @@ def test_edge_cuts_do_without_the_compiled_part(awkward_graph, monkeypatch):
 
 
 def test_without_memory_for_counts_nothing_moves(awkward_graph, monkeypatch):
-    monkeypatch.setattr(edge_cut_module, "_COUNTS", 0)
-    monkeypatch.setattr(edge_cut_module, "_COUNTS_PER_EDGE", 0)
+    monkeypatch.setattr(native, "_COUNTS", 0)
+    monkeypatch.setattr(native, "_COUNTS_PER_EDGE", 0)
     graph = awkward_graph(0)
     owner = np.random.default_rng(0).integers(0, 3, 60).astype(np.int32)
     before = owner.copy()

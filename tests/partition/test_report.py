@@ -266,7 +266,7 @@ def write_deep_shards(graph, owner, parts, depth, directory, shares=None):
         **{"source": "deep", "seed": None, "choice": None, "files": files, "quality": quality},
         **{"per_part": per_part, "received_rows": counted["copies"], "node_data": {}},
     }
-    write_manifest(directory, {**manifest, "shares": shares} if shares else manifest)
+    write_manifest(directory, {**manifest, "shares": shares or [1 / parts] * parts})
     return nxg, counted
 
 

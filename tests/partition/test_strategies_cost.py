@@ -224,7 +224,10 @@ def test_what_cannot_be_is_refused(function):
         (edge, "mirror", "mirror cannot run on shards of cut 'edge'"),
         (edge, "local", "local needs one part, and there are 4"),
         (edge, "halos", "strategy is 'halos'; allowed are local, halo"),
-        *((vertex, name, f"{name} cannot run on shards of cut 'vertex'") for name in ("local", "halo", "gather", "ring")),
+        *(
+            (vertex, name, f"{name} cannot run on shards of cut 'vertex'")
+            for name in ("local", "halo", "gather", "ring")
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             function(figures, MODEL, strategy)
