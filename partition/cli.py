@@ -78,8 +78,13 @@ def _add_partition(commands) -> None:
     make.add_argument("--force", action="store_true", help="replace DIR where it holds shards")
     make.add_argument("--json", action="store_true", help="one JSON object on stdout")
     make.set_defaults(command=_partition)
+    _add_cut(make.add_argument_group("the cut"))
+    _add_memory(make.add_argument_group("memory"))
+    _add_predictions(make.add_argument_group("what predictions have in mind"))
+    _add_graph(make.add_argument_group("the graph"))
 
-    cut = make.add_argument_group("the cut")
+
+def _add_cut(cut) -> None:
     cut.add_argument(
         "--cut",
         choices=CUTS,
@@ -99,14 +104,16 @@ def _add_partition(commands) -> None:
         help="a part has at most X times its share of nodes, edges and training nodes; or edges=X,nodes=Y,train=Z",
     )
 
-    memory = make.add_argument_group("memory")
+
+def _add_memory(memory) -> None:
     memory.add_argument(
         "--memory", type=_bytes, metavar="SIZE", help="for partitioning, e.g. 4GiB: METIS, or what needs less"
     )
     memory.add_argument("--rank-memory", type=_bytes, metavar="SIZE", help="of a training rank: its part must fit")
 
+
+def _add_predictions(mind) -> None:
     model, speeds = Model(), Speeds()
-    mind = make.add_argument_group("what predictions have in mind")
     mind.add_argument("--layers", type=_positive, default=model.layers, metavar="L", help="(default: %(default)s)")
     mind.add_argument("--hidden", type=_positive, default=model.hidden, metavar="C", help="(default: %(default)s)")
     mind.add_argument("--heads", type=_positive, default=model.heads, metavar="H", help="(default: %(default)s)")
@@ -118,7 +125,8 @@ def _add_partition(commands) -> None:
         help="into and out of a rank (default: %(default)g)",
     )
 
-    graph = make.add_argument_group("the graph")
+
+def _add_graph(graph) -> None:
     graph.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
     graph.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
     graph.add_argument("--random-features", type=int, metavar="WIDTH", help="normal features for a graph that has none")

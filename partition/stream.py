@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,8 @@ from . import native
 from .errors import InputError
 from .graph import check_data, checked_num_nodes
 from .raw import RawGraph, customary
-from .vertex_cut import LARGEST_ID, VertexCut
+from .vertex_cut import LARGEST_ID, VertexCut, capacity_of, masters
 
-_SLACK = 1.05  # a part's edges over the mean, at most
 _BALANCE = 1.1  # of HDRF's score: what its authors advise
 
 
@@ -72,8 +71,9 @@ def open_stream(raw: RawGraph) -> EdgeStream:
             f"{raw.name} has {num_nodes} nodes and {raw.num_edges} edges; a vertex cut takes at most {LARGEST_ID} "
             "of each"
         )
-    check_data(EdgeStream(raw, num_nodes, len(raw.src), customary(raw.node_data, raw.name), raw.edge_data, raw.name))
-    return EdgeStream(raw, num_nodes, raw.num_edges, customary(raw.node_data, raw.name), raw.edge_data, raw.name)
+    stream = EdgeStream(raw, num_nodes, raw.num_edges, customary(raw.node_data, raw.name), raw.edge_data, raw.name)
+    check_data(replace(stream, num_edges=len(raw.src)))  # edge data have a row for each listed edge
+    return stream
 
 
 @dataclass(frozen=True)
@@ -124,11 +124,9 @@ def streamed_cut(stream: EdgeStream, parts: int, folder: Path, progress=None):
     try:
         copies = _place(stream, parts, degrees, folder, progress)
         del degrees
-        master = np.empty(stream.num_nodes, np.int32)
-        native.run("masters", stream.num_nodes, parts, copies, master)
+        master, ptr = masters(copies, parts)
         del copies
         order = np.argsort(master, kind="stable").astype(np.int32)
-        ptr = np.concatenate([[0], np.cumsum(np.bincount(master, minlength=parts))]).astype(np.int64)
         yield StreamedCut(order, ptr, np.zeros(0, np.int32), folder)
     finally:
         for part in range(parts):
@@ -140,7 +138,7 @@ def _place(stream: EdgeStream, parts: int, degrees: np.ndarray, folder: Path, pr
     """Write each edge to the file of its part; return which parts hold each node."""
     copies = np.zeros((stream.num_nodes, -(-parts // 64)), np.uint64)
     sizes = np.zeros(parts, np.int64)
-    capacity = int(np.ceil(_SLACK * stream.num_edges / parts))
+    capacity = capacity_of(stream.num_edges, parts)
     for part in range(parts):
         _bucket(folder, part).touch()
     for src, dst, ids in stream.slices():

@@ -102,12 +102,21 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, by_metis: bool =
 
 def _with_masters(graph: Graph, edges: _Edges, edge_part: np.ndarray, place) -> VertexCut:
     """The cut with a master for each node; ``place(master)`` says in which order rows are inside parts."""
-    copies, _ = edges.tally(edge_part)
-    master = np.empty(graph.num_nodes, np.int32)
-    native.run("masters", graph.num_nodes, edges.parts, copies, master)
+    master, ptr = masters(edges.tally(edge_part)[0], edges.parts)
     order = np.lexsort((place(master), master)).astype(graph.indices.dtype)
-    ptr = np.concatenate([[0], np.cumsum(np.bincount(master, minlength=edges.parts))]).astype(np.int64)
     return VertexCut(order, ptr, edge_part)
+
+
+def masters(copies: np.ndarray, parts: int) -> tuple[np.ndarray, np.ndarray]:
+    """The master of each node, int32 (N,), from the parts that hold it, bits (N, ceil(K / 64)); and slice pointers."""
+    master = np.empty(len(copies), np.int32)
+    native.run("masters", len(copies), parts, copies, master)
+    return master, np.concatenate([[0], np.cumsum(np.bincount(master, minlength=parts))]).astype(np.int64)
+
+
+def capacity_of(num_edges: int, parts: int) -> int:
+    """The edges that a part of a vertex cut takes at most."""
+    return int(np.ceil(_SLACK * num_edges / parts))
 
 
 class _Edges:
@@ -115,7 +124,7 @@ class _Edges:
 
     def __init__(self, graph: Graph, parts: int):
         self.num_nodes, self.num_edges, self.parts = graph.num_nodes, graph.num_edges, parts
-        self.capacity = int(np.ceil(_SLACK * graph.num_edges / parts))
+        self.capacity = capacity_of(graph.num_edges, parts)
         # The types that the loops read; a graph made by from_edges has them.
         self.sources = np.ascontiguousarray(graph.indices, np.int32)
         self.destinations = np.ascontiguousarray(graph.destinations(), np.int32)
