@@ -71,7 +71,7 @@ class _Way(NamedTuple):
 
 
 def _ways(graph: Graph) -> list[_Way]:
-    """What the attempts try, in this order; then again with another seed."""
+    """What the attempts try, in this order; then with nodes levelled in the others, then again with another seed."""
     mean = graph.num_edges / graph.num_nodes
     return [
         _Way("cut", 1, 1.03, True),
@@ -112,7 +112,7 @@ def make_edge_cut(
     owner : array of integers, (N,), optional
         The part of every node, where it is already known; parts may be empty.
     attempts : int
-        How many ways are tried; the seventh is the first again with another seed.
+        How many ways are tried; the thirteenth is the first again with another seed.
     max_imbalance, target_weights
         See :func:`partition.balance.make_balance`. Where bounds are asked for and broken, more ways are tried, one of
         each kind.
@@ -159,7 +159,8 @@ def candidates(graph: Graph, parts: int, adjacency: dict, balance: Balance, atte
     for attempt in range(max(attempts, len(ways) if balance.asked else 0)):
         if attempt >= attempts and kept:
             return
-        way, weights = ways[attempt % len(ways)], np.ones(graph.num_nodes, np.int64)
+        turn, way = attempt // len(ways), ways[attempt % len(ways)]
+        weights = np.ones(graph.num_nodes, np.int64)
         if way.row_weight is not None:
             weights = graph.in_degrees() + round(way.row_weight)
         owner = metis.k_way(
@@ -169,11 +170,11 @@ def candidates(graph: Graph, parts: int, adjacency: dict, balance: Balance, atte
             objective=way.objective,
             slack=way.slack,
             shares=balance.shares,
-            seed=seed + attempt // len(ways),
+            seed=seed + turn // 2,
             progress=progress,
         )
         progress("edge cut, local search")
-        refine(graph, owner, with_aims(balance, graph, nodes=way.levels_nodes), seed)
+        refine(graph, owner, with_aims(balance, graph, nodes=way.levels_nodes != turn % 2), seed)
         _fill_empty_parts(owner, parts)
         kept = kept or balance.excess(owner) <= 1
         yield owner
