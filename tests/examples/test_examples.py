@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "from_dgl_script.py"
 NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
+ABORTED_BY_GLOO = "terminate called without an active exception"
 TIMEOUT_S = 300
 
 
@@ -34,7 +35,12 @@ def environment(monkeypatch, tmp_path):
 
 
 def run(*arguments) -> str:
-    done = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S)
+    for _ in range(2):
+        done = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S)
+        # A thread of gloo's that asks for the GIL while the interpreter shuts down aborts a script that has finished:
+        # one in twenty or so on a busy machine, and nothing that a script could do about it but leave by os._exit.
+        if ABORTED_BY_GLOO not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     return done.stdout
 
