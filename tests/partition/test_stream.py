@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -504,3 +505,12 @@ def test_streaming_copies_less_than_hashing(real_graph, tmp_path, parts):
     at_random = np.random.default_rng(0).integers(0, parts, len(ids))
     assert by_score < 0.8 * replication(src, dst, at_random, opened.num_nodes, parts)
     assert np.bincount(owner, minlength=parts).max() <= np.ceil(1.05 * opened.num_edges / parts)
+
+
+def test_a_disk_that_fills_while_edges_are_placed(tmp_path, monkeypatch):
+    """/dev/full takes no byte, as a full disk."""
+    monkeypatch.setattr(stream, "_bucket", lambda folder, part: Path("/dev/full"))
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    with pytest.raises(InputError, match="No space left on device; free space"):
+        partition(saved(tmp_path, listing(0)), 2, tmp_path / "out", memory=1)
+    assert os.listdir(tmp_path) == ["g.npz"]
