@@ -29,7 +29,7 @@ setup(
     ext_modules=[
         Extension(
             "dgl_gt.ops.cpu._kernel",
-            sources=[f"{CPU}/{name}.cpp" for name in ("kernel", "portable", "avx2", "avx512")],
+            sources=[f"{CPU}/{name}.cpp" for name in ("kernel", "portable", "avx2", "avx512", "dropout")],
             depends=[f"{CPU}/{name}.h" for name in ("problem", "vectors", "rows")],
             language="c++",
             extra_compile_args=[

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from partition import console
 from partition.atomic import check_parent, check_target
-from partition.cli import add_commands
+from partition.cli import add_commands, add_link
+from partition.cost import CHOICES, Speeds
 from partition.errors import InputError
 from partition.manifest import read_manifest
 
@@ -39,6 +40,25 @@ def _add_ranks(command) -> None:
         "--nproc", type=int, metavar="P", help="ranks to start here, one a part (default: the number of parts)"
     )
     command.add_argument("--port", type=int, default=0, help="port where the ranks meet (default: a free one)")
+    command.add_argument(
+        "--strategy",
+        metavar="NAME",
+        help=f"how attention crosses ranks: {', '.join(CHOICES)} (default: halo, or mirror)",
+    )
+    command.add_argument(
+        "--depth",
+        type=int,
+        default=1,
+        metavar="R",
+        help="layers between exchanges, with --halo-depth shards (default: 1)",
+    )
+    command.add_argument(
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compute while rows travel (default: yes)",
+    )
+    add_link(command)
     command.add_argument("--force", action="store_true", help="replace the output where it exists")
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
@@ -89,17 +109,29 @@ def _on_ranks(args, work):
         from .train.launch import launch
 
         return launch(args.argv, parts, args.port)
+    from .comm import RankError
     from .train.launch import join, leave
 
     rank = join()
     try:
         outcome = work()
+    except RankError as stopped:  # the one that failed has shown its own error
+        if rank == 0:
+            print(f"dgl-gt: {stopped}", file=sys.stderr)
+        return 1
     except (InputError, KeyboardInterrupt) as stopped:
         if rank == 0:
             raise
         return 2 if isinstance(stopped, InputError) else 130  # rank 0 raises the same and says it
     leave()
     return outcome if rank == 0 else 0
+
+
+def _load(args):
+    from . import load
+
+    speeds = Speeds(link_bytes_per_s=args.link_gbit * 1e9 / 8)
+    return load(args.directory, args.strategy, args.depth, overlap=args.overlap, speeds=speeds)
 
 
 def _train(args):
@@ -110,11 +142,10 @@ def _train(args):
 
 
 def _train_rank(args, config):
-    from . import load
     from .train import checkpoint, report
     from .train.trainer import train
 
-    sg = load(args.directory)
+    sg = _load(args)
     with report.progress(config.epochs, show=sg.comm.rank == 0) as on_epoch:
         result = train(sg, config, on_epoch)
     record = report.record(result, sg)
@@ -139,10 +170,9 @@ def _predict(args):
 
 
 def _predict_rank(args):
-    from . import load
     from .train import checkpoint, predict
 
-    sg = load(args.directory)
+    sg = _load(args)
     prediction, probability = predict.predict(checkpoint.load(args.model), sg)
     if sg.comm.rank == 0:
         predict.write(args.out, prediction, probability)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import time
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from partition.errors import InputError
+
+_POLL = timedelta(seconds=1)  # how often a rank that waits looks whether another has stopped
+_FAREWELL_S = 10.0  # how long a rank that stops waits for the others to have read why
+_STOPPED, _READ = "dgl_gt/stopped", "dgl_gt/stopped/read"
+
+
+class RankError(RuntimeError):
+    """Another rank has stopped; the message says which, and why."""
 
 
 class Comm:
@@ -22,9 +33,10 @@ class Comm:
     ----------
     rank, world_size : int
     sent_bytes, received_bytes : int
-        Payload of :meth:`exchange`, forward and backward, since the start; rows kept on this rank are not counted.
+        Payload of :meth:`exchange` and :meth:`begin`, forward and backward, since the graph was loaded; rows
+        kept on this rank are not counted.
     exchange_s : float
-        Wall seconds inside :meth:`exchange`, waiting for slower ranks included.
+        Wall seconds spent starting exchanges and waiting for them, slower ranks included.
     """
 
     def __init__(self, group=None):
@@ -32,15 +44,19 @@ class Comm:
         self._group = group
         self.rank = dist.get_rank(group) if self._active else 0
         self.world_size = dist.get_world_size(group) if self._active else 1
-        self.sent_bytes = self.received_bytes = 0
-        self.exchange_s = 0.0
+        self._is_nccl = self._active and dist.get_backend(group) == "nccl"
+        self._tape: _Tape | None = None
+        self.reset_counters()
 
     @property
     def device(self) -> torch.device:
         """Where tensors of this group's collectives live: this rank's GPU with nccl, else the CPU."""
-        if self._active and dist.get_backend(self._group) == "nccl":
-            return torch.device("cuda", torch.cuda.current_device())
-        return torch.device("cpu")
+        return torch.device("cuda", torch.cuda.current_device()) if self._is_nccl else torch.device("cpu")
+
+    def reset_counters(self) -> None:
+        """Count bytes and seconds from here."""
+        self.sent_bytes = self.received_bytes = 0
+        self.exchange_s = 0.0
 
     def exchange(self, rows: torch.Tensor, send_counts: list[int], recv_counts: list[int]) -> torch.Tensor:
         """Send the first ``send_counts[0]`` rows to rank 0, the next to rank 1, ...; differentiable.
@@ -56,23 +72,52 @@ class Comm:
         Tensor, (sum(recv_counts), ...)
             In rank order. Its gradient travels the opposite way.
         """
-        return _Exchange.apply(rows, self, send_counts, recv_counts)
+        return self.finish(self.begin(rows, send_counts, recv_counts))
 
-    def _all_to_all(self, rows, send_counts, recv_counts) -> torch.Tensor:
-        received = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
-        if self.world_size == 1:
-            return received.copy_(rows)
-        if rows.is_cuda:
-            torch.cuda.synchronize()  # else the time of queued computation would count as exchange
-        started = time.perf_counter()
-        dist.all_to_all_single(received, rows.contiguous(), recv_counts, send_counts, group=self._group)
-        if rows.is_cuda:
-            torch.cuda.synchronize()
-        self.exchange_s += time.perf_counter() - started
-        row_bytes = rows[:1].numel() * rows.element_size() if len(rows) else received[:1].numel() * rows.element_size()
-        self.sent_bytes += row_bytes * (sum(send_counts) - send_counts[self.rank])
-        self.received_bytes += row_bytes * (sum(recv_counts) - recv_counts[self.rank])
-        return received
+    def begin(self, rows: torch.Tensor, send_counts: list[int], recv_counts: list[int]):
+        """Start an :meth:`exchange`, which goes on while this rank computes; :meth:`finish` gives its result.
+
+        In backward the gradient starts to travel at ``finish`` and is waited for at ``begin``: autograd computes what
+        was recorded between the two meanwhile.
+        """
+        transfer = Transfer(self, send_counts, recv_counts)
+        return _Begin.apply(rows, transfer), transfer
+
+    def begin_gather(self, rows: torch.Tensor, counts: list[int]):
+        """Start to gather every rank's rows, (n_i, ...), on every rank; :meth:`finish` gives them, (sum(counts), ...).
+
+        Gradients are summed at the rank whose rows they belong to.
+        """
+        gathering = Gathering(self, counts)
+        return _Begin.apply(rows, gathering), gathering
+
+    def finish(self, begun) -> torch.Tensor:
+        """Wait for what :meth:`begin` or :meth:`begin_gather` started, and return it."""
+        return _Finish.apply(*begun)
+
+    def start(self, rows, send_counts, recv_counts, out=None, back: bool = False) -> Transfer:
+        """Start an exchange without a gradient, into ``out`` where given; its ``wait()`` gives the result.
+
+        ``back`` tells that a backward pass does so: then it is no part of what is kept.
+        """
+        if back:
+            return Transfer(self, recv_counts, send_counts).start(rows, back=True)
+        return Transfer(self, send_counts, recv_counts).start(rows, out=out)
+
+    def only(self, rank: int, count: int) -> list[int]:
+        """Counts of an exchange with one rank, (P,)."""
+        counts = [0] * self.world_size
+        counts[rank % self.world_size] = count
+        return counts
+
+    @contextmanager
+    def recorded(self, tape: _Tape):
+        """Inside, exchanges are recorded on a tape, or read from it once it is full; see :func:`kept_exchanges`."""
+        self._tape, outer = tape, self._tape
+        try:
+            yield
+        finally:
+            self._tape = outer
 
     def all_reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
         """Sum or maximum (``op="max"``) over ranks, as a new tensor; not differentiable and not counted."""
@@ -81,7 +126,7 @@ class Comm:
             raise ValueError(f"op is {op!r}; allowed: {', '.join(operations)}")
         total = values.detach().to(self.device, copy=True)
         if self.world_size > 1:
-            dist.all_reduce(total, operations[op], group=self._group)
+            self._wait(dist.all_reduce(total, operations[op], group=self._group, async_op=True))
         return total.to(values.device)
 
     def sum_gradients(self, parameters) -> None:
@@ -99,7 +144,7 @@ class Comm:
             return
         for group in by_dtype.values():
             flat = torch.cat([parameter.grad.reshape(-1) for parameter in group])
-            dist.all_reduce(flat, group=self._group)
+            self._wait(dist.all_reduce(flat, group=self._group, async_op=True))
             for parameter, total in zip(group, flat.split([parameter.numel() for parameter in group])):
                 parameter.grad.copy_(total.view_as(parameter))
 
@@ -116,7 +161,8 @@ class Comm:
         counts = self.all_reduce(counts).tolist()
         copies = rows.to(self.device).repeat(self.world_size, *[1] * (rows.dim() - 1))
         received = copies.new_empty((sum(counts), *rows.shape[1:]))
-        dist.all_to_all_single(received, copies, counts, [len(rows)] * self.world_size, group=self._group)
+        send_counts = [len(rows)] * self.world_size
+        self._wait(dist.all_to_all_single(received, copies, counts, send_counts, group=self._group, async_op=True))
         return list(received.to(rows.device).split(counts))
 
     def raise_together(self, error: InputError | None) -> None:
@@ -125,20 +171,223 @@ class Comm:
             if error:
                 raise error
             return
-        text = torch.tensor(list(str(error).encode()) if error else [], dtype=torch.uint8)
-        messages = [bytes(message.tolist()).decode() for message in self.gather_rows(text)]
-        for rank, message in enumerate(messages):
+        for rank, message in enumerate(self._gather_text(str(error) if error else "")):
             if message:
                 raise error or InputError(f"rank {rank}: {message}")
 
+    def check_agreement(self, settings: dict) -> None:
+        """Raise ``InputError`` on every rank unless all ranks have the same settings, plain values by name."""
+        texts = self._gather_text(json.dumps(settings, sort_keys=True)) if self.world_size > 1 else []
+        for rank, text in enumerate(texts):
+            first, other = json.loads(texts[0]), json.loads(text)
+            for name in sorted({*first, *other}):
+                if first.get(name) != other.get(name):
+                    raise InputError(
+                        f"{name} is {first.get(name)!r} on rank 0 but {other.get(name)!r} on rank {rank}; "
+                        "start every rank with the same settings and shards"
+                    )
 
-class _Exchange(torch.autograd.Function):
+    @contextmanager
+    def together(self):
+        """Inside, a rank that raises makes the others raise at their next exchange, within seconds, and say why.
+
+        They raise :class:`RankError`, or ``InputError`` where the rank did. With nccl a rank that waits on the GPU
+        cannot be woken: there the launcher ends it.
+        """
+        try:
+            yield
+        except RankError:
+            raise
+        except BaseException as error:
+            self._announce(error)
+            raise
+
+    def _gather_text(self, text: str) -> list[str]:
+        rows = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        return [bytes(row.tolist()).decode() for row in self.gather_rows(rows)]
+
+    def _wait(self, work) -> None:
+        """Wait for a collective, or raise what stopped another rank."""
+        if self._is_nccl:  # makes the current stream wait, not this thread
+            work.wait()
+            return
+        while True:
+            has_ended = work.is_completed()
+            try:
+                work.wait(_POLL)
+                return
+            except RuntimeError as error:
+                self._raise_stopped()
+                if has_ended or "Operation timed out" not in str(error):  # which is how waiting for a second ends
+                    raise RankError(
+                        f"rank {self.rank} lost its connection: another rank has ended, and its own output says why "
+                        f"({str(error).splitlines()[0]})"
+                    ) from error
+
+    def _store(self):
+        return dist.distributed_c10d._get_default_store() if self._active and self.world_size > 1 else None
+
+    def _announce(self, error: BaseException) -> None:
+        """Say why this rank stops, and wait until the others have read it: the store may end with this process."""
+        kind = "input" if isinstance(error, InputError) else "error"
+        text = str(error) if kind == "input" else f"{type(error).__name__}: {error}"
+        with suppress(RuntimeError):  # no store any more: then the others' connections break, too
+            store = self._store()
+            if store is None:
+                return
+            mine = json.dumps([self.rank, kind, text])
+            if store.compare_set(_STOPPED, "", mine).decode() != mine:
+                store.add(_READ, 1)
+                return
+            deadline = time.monotonic() + _FAREWELL_S
+            while store.add(_READ, 0) < self.world_size - 1 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            store.delete_key(_STOPPED)
+            store.delete_key(_READ)
+
+    def _raise_stopped(self) -> None:
+        found = None
+        with suppress(RuntimeError):
+            store = self._store()
+            if store.check([_STOPPED]):
+                found = json.loads(store.get(_STOPPED))
+                store.add(_READ, 1)
+        if found:
+            rank, kind, text = found
+            raise InputError(f"rank {rank}: {text}") if kind == "input" else RankError(f"rank {rank} stopped: {text}")
+
+
+class Transfer:
+    """One exchange under way: forward, and its gradient backward."""
+
+    def __init__(self, comm: Comm, send_counts: list[int], recv_counts: list[int]):
+        self._comm, self._counts = comm, (send_counts, recv_counts)
+        self._work = self._sent = self._received = None
+
+    def start(self, rows: torch.Tensor, back: bool = False, out: torch.Tensor | None = None) -> Transfer:
+        """Send rows as the counts say, or their gradients the opposite way."""
+        comm, (send_counts, recv_counts) = self._comm, reversed(self._counts) if back else self._counts
+        tape = None if back else comm._tape
+        if tape is not None and tape.is_full:
+            self._received = tape.read() if out is None else out.copy_(tape.read())
+            return self
+        started = time.perf_counter()
+        self._sent = rows.contiguous()
+        self._received = rows.new_empty((sum(recv_counts), *rows.shape[1:])) if out is None else out
+        if comm.world_size == 1:
+            self._received.copy_(rows)
+        else:
+            self._work = dist.all_to_all_single(
+                self._received, self._sent, recv_counts, send_counts, group=comm._group, async_op=True
+            )
+        row_bytes = rows.element_size() * rows.shape[1:].numel()
+        comm.sent_bytes += row_bytes * (sum(send_counts) - send_counts[comm.rank])
+        comm.received_bytes += row_bytes * (sum(recv_counts) - recv_counts[comm.rank])
+        comm.exchange_s += time.perf_counter() - started
+        if tape is not None:
+            tape.write(self._received)
+        return self
+
+    def wait(self) -> torch.Tensor:
+        """What arrived."""
+        started = time.perf_counter()
+        if self._work is not None:
+            self._comm._wait(self._work)
+        received = self._received
+        self._work = self._sent = self._received = None
+        self._comm.exchange_s += time.perf_counter() - started
+        return received
+
+
+class Gathering:
+    """Rows of all ranks on their way to all, by one exchange with each: no rank stores its rows more than once."""
+
+    def __init__(self, comm: Comm, counts: list[int]):
+        self._comm, self._counts = comm, counts
+        self._back, self._result, self._transfers = False, None, None
+
+    def start(self, rows: torch.Tensor, back: bool = False) -> Gathering:
+        """Send this rank's rows to all, or the gradients of all rows to where they belong."""
+        comm, counts = self._comm, self._counts
+        rank, own = comm.rank, counts[comm.rank]
+        self._back, self._transfers = back, []
+        if back:
+            pieces = rows.contiguous().split(counts)
+            self._result = pieces[rank].clone()
+        else:
+            self._result = rows.new_empty((sum(counts), *rows.shape[1:]))
+            pieces = self._result.split(counts)
+            pieces[rank].copy_(rows)
+        for step in range(1, comm.world_size):
+            to, source = (rank + step) % comm.world_size, (rank - step) % comm.world_size
+            if back:
+                transfer = comm.start(pieces[to], comm.only(to, counts[to]), comm.only(source, own), back=True)
+            else:
+                send_counts, recv_counts = comm.only(to, own), comm.only(source, counts[source])
+                transfer = comm.start(pieces[rank], send_counts, recv_counts, out=pieces[source])
+            self._transfers.append(transfer)
+        return self
+
+    def wait(self) -> torch.Tensor:
+        """Rows of all ranks; or the sum of what arrived and this rank's own."""
+        for transfer in self._transfers:
+            received = transfer.wait()
+            if self._back:
+                self._result.add_(received)
+        result, self._result, self._transfers = self._result, None, None
+        return result
+
+
+class _Begin(torch.autograd.Function):
+    """The token that it returns ties the two ends of a transfer together in the graph."""
+
     @staticmethod
-    def forward(ctx, rows, comm, send_counts, recv_counts):
-        ctx.comm, ctx.send_counts, ctx.recv_counts = comm, send_counts, recv_counts
-        return comm._all_to_all(rows, send_counts, recv_counts)
+    def forward(ctx, rows, transfer):
+        ctx.transfer = transfer.start(rows)
+        return rows.new_empty(0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, _):
+        return ctx.transfer.wait(), None
+
+
+class _Finish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, token, transfer):
+        ctx.transfer = transfer
+        return transfer.wait()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        return ctx.comm._all_to_all(grad, ctx.recv_counts, ctx.send_counts), None, None, None
+        ctx.transfer.start(grad, back=True)
+        return grad.new_empty(0), None
+
+
+class _Tape:
+    """What exchanges brought while a layer ran, for the time when it is computed again."""
+
+    def __init__(self):
+        self._received: list[torch.Tensor] = []
+        self.is_full = False
+
+    def write(self, received: torch.Tensor) -> None:
+        self._received.append(received.detach())
+
+    def read(self) -> torch.Tensor:
+        return self._received.pop(0)
+
+
+def kept_exchanges(comm: Comm):
+    """Contexts for ``torch.utils.checkpoint.checkpoint(context_fn=...)``: what a layer's exchanges brought is kept, and
+    not fetched again when the layer is computed again in backward."""
+    tape = _Tape()
+
+    @contextmanager
+    def again():
+        tape.is_full = True
+        with comm.recorded(tape):
+            yield
+
+    return comm.recorded(tape), again()

@@ -113,14 +113,19 @@ def _add_memory(memory) -> None:
 
 
 def _add_predictions(mind) -> None:
-    model, speeds = Model(), Speeds()
+    model = Model()
     mind.add_argument("--layers", type=_positive, default=model.layers, metavar="L", help="(default: %(default)s)")
     mind.add_argument("--hidden", type=_positive, default=model.hidden, metavar="C", help="(default: %(default)s)")
     mind.add_argument("--heads", type=_positive, default=model.heads, metavar="H", help="(default: %(default)s)")
-    mind.add_argument(
+    add_link(mind)
+
+
+def add_link(command) -> None:
+    """Add ``--link-gbit``."""
+    command.add_argument(
         "--link-gbit",
         type=_positive_float,
-        default=speeds.link_bytes_per_s * 8 / 1e9,
+        default=Speeds().link_bytes_per_s * 8 / 1e9,
         metavar="GBIT/S",
         help="into and out of a rank (default: %(default)g)",
     )

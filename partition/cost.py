@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-STRATEGIES = ("local", "halo", "halo_kv", "gather", "heads", "ring", "mirror")
-_LSE_BYTES = 4  # log-sum-exps travel as float32
+STRATEGIES = ("local", "halo_h", "halo_kv", "gather", "heads", "ring", "mirror")
+CHOICES = ("halo", *STRATEGIES)  # halo: whichever of halo_h and halo_kv is quicker, see halo_sends
 _ATTENTION_PASSES = 3  # over all edges: forward, dQ, dK and dV
 _PRODUCTS = 3  # of a projection: forward, and backward for its input and its weight
-_CALLS = {"local": 0, "halo": 2, "halo_kv": 2, "gather": 2, "heads": 4, "mirror": 4}  # forward and backward
+_CALLS = {"local": 0, "halo_h": 2, "halo_kv": 2, "heads": 4, "mirror": 6}  # forward and backward
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,11 @@ class Model:
     @property
     def row_bytes(self) -> int:
         return self.hidden * self.itemsize
+
+    @property
+    def lse_bytes(self) -> int:
+        """Of a row's log-sum-exps, float32 or, for float64, as wide."""
+        return self.heads * max(4, self.itemsize)
 
 
 @dataclass(frozen=True)
@@ -80,8 +85,8 @@ class Traffic:
 
 
 def default_strategy(figures: dict) -> str:
-    """``mirror`` on a vertex cut, ``halo`` on an edge cut."""
-    return "mirror" if figures["cut"] == "vertex" else "halo"
+    """``mirror`` on a vertex cut, ``halo_h`` on an edge cut."""
+    return "mirror" if figures["cut"] == "vertex" else "halo_h"
 
 
 def exchange_traffic(figures: dict, model: Model, strategy: str | None = None, depth: int = 1) -> Traffic:
@@ -93,10 +98,10 @@ def exchange_traffic(figures: dict, model: Model, strategy: str | None = None, d
         A manifest, see docs/format.md; only counts are read.
     model : Model
     strategy : str, optional
-        One of ``STRATEGIES``; ``halo`` sends h, ``halo_kv`` keys and values. ``heads`` needs H % P == 0. Edge bias is
+        One of ``STRATEGIES``; ``halo_h`` sends h, ``halo_kv`` keys and values. ``heads`` needs H % P == 0. Edge bias is
         not counted.
     depth : int
-        Of the halo that is exchanged, at most the shards' ``halo_depth``; of ``halo`` alone.
+        Of the halo that is exchanged, at most the shards' ``halo_depth``; of ``halo_h`` alone.
 
     Raises
     ------
@@ -111,13 +116,13 @@ def exchange_traffic(figures: dict, model: Model, strategy: str | None = None, d
     if strategy == "local" or parts == 1:
         none = np.zeros(parts, np.int64)
         return Traffic(none, none, none, none, 0)
-    if strategy in ("halo", "halo_kv"):
-        width = row if strategy == "halo" else 2 * row
+    if strategy in ("halo_h", "halo_kv"):
+        width = row if strategy == "halo_h" else 2 * row
         sent, received = (width * _hops(figures, key, depth) for key in ("sent_by_hop", "halo_by_hop"))
         return Traffic(sent, received, received, sent, _CALLS[strategy])
     if strategy == "gather":
         sent, received = 2 * row * owned * (parts - 1), 2 * row * others
-        return Traffic(sent, received, received, sent, _CALLS[strategy])
+        return Traffic(sent, received, received, sent, 2 * (parts - 1))
     if strategy == "heads":  # queries, keys and values one way and results the other; their gradients back
         share = row // parts
         mine, theirs = share * owned * (parts - 1), share * others
@@ -128,21 +133,36 @@ def exchange_traffic(figures: dict, model: Model, strategy: str | None = None, d
         home = block * others, block * (owned.sum() - np.roll(owned, 1))
         return Traffic(sent, received, sent + home[0], received + home[1], 3 * (parts - 1))
     mirrors, sent = _column(figures, "mirrors"), _column(figures, "sent")
-    result = row + model.heads * _LSE_BYTES
+    result = row + model.lse_bytes
     back, home = _column(figures, "returned"), _column(figures, "returns")
     out, into = row * sent + result * back, row * mirrors + result * home
     return Traffic(out, into, into, out, _CALLS[strategy])
 
 
-def exchanges_per_step(model: Model, depth: int = 1) -> int:
-    """How often a training step exchanges: at every layer, or every ``depth`` layers but for the first, whose halo's
-    input features lie in the shards."""
-    return model.layers if depth == 1 else -(-model.layers // depth) - 1
+def hops_exchanged(layers: int, depth: int = 1) -> list[int]:
+    """Hops of halo that each exchange of a training step fills: one at every layer, or, with a deeper halo, as many as
+    there are layers until the next, but for the first, whose halo's input features lie in the shards."""
+    groups = [min(depth, layers - start) for start in range(0, layers, depth)]
+    return groups if depth == 1 else groups[1:]
+
+
+def step_traffic(figures: dict, model: Model, strategy: str | None = None, depth: int = 1) -> list[Traffic]:
+    """The exchanges of one training step, forward and backward; see :func:`exchange_traffic`."""
+    exchange_traffic(figures, model, strategy, depth)  # refuses even where there is none
+    return [exchange_traffic(figures, model, strategy, hops) for hops in hops_exchanged(model.layers, depth)]
 
 
 def step_bytes(figures: dict, model: Model, strategy: str | None = None, depth: int = 1) -> int:
     """Bytes that all ranks send in the exchanges of one training step, forward and backward."""
-    return exchange_traffic(figures, model, strategy, depth).total_bytes * exchanges_per_step(model, depth)
+    return sum(traffic.total_bytes for traffic in step_traffic(figures, model, strategy, depth))
+
+
+def halo_sends(figures: dict, model: Model, speeds: Speeds) -> str:
+    """``halo_h`` or ``halo_kv``: which makes a layer of this model quicker on these ranks and links.
+
+    Keys and values are twice as wide as h, and spare their projection where they arrive.
+    """
+    return min(("halo_h", "halo_kv"), key=lambda strategy: step_seconds(figures, model, speeds, strategy))
 
 
 def step_seconds(figures: dict, model: Model, speeds: Speeds, strategy: str | None = None, depth: int = 1) -> float:
@@ -152,15 +172,13 @@ def step_seconds(figures: dict, model: Model, speeds: Speeds, strategy: str | No
     twice as fast.
     """
     strategy = strategy or default_strategy(figures)
-    traffic = exchange_traffic(figures, model, strategy, depth)
+    traffics = step_traffic(figures, model, strategy, depth)
     relative_speed = np.array(figures["shares"]) * figures["parts"]
     compute_s = sum(
         (_layer_seconds(figures, model, speeds, strategy, inner) / relative_speed).max()
         for inner in _inner_hops(model.layers, depth)
     )
-    moved = np.maximum(traffic.sent, traffic.received) + np.maximum(traffic.sent_back, traffic.received_back)
-    exchange_s = float(moved.max()) / speeds.link_bytes_per_s + traffic.calls * speeds.latency_s
-    return float(compute_s + exchanges_per_step(model, depth) * exchange_s)
+    return float(compute_s + sum(_exchange_seconds(traffic, speeds) for traffic in traffics))
 
 
 def rank_memory_bytes(figures: dict, model: Model, strategy: str | None = None, depth: int = 1) -> np.ndarray:
@@ -183,7 +201,7 @@ def rank_memory_bytes(figures: dict, model: Model, strategy: str | None = None, 
         rows += (10 + 2 * model.ffn) * computed + 3 * (held - computed)
     if strategy == "heads":
         edges = np.full(parts, edges.sum())
-    elif strategy == "halo" and depth > 1:
+    elif strategy == "halo_h" and depth > 1:
         edges = _hops(figures, "edges_by_hop", depth)
     disk = np.array([part.get("bytes", 0) for part in figures["per_part"]])
     return (rows * model.row_bytes + 16 * edges + disk).astype(np.int64)
@@ -201,10 +219,16 @@ def _check(figures: dict, model: Model, strategy: str, depth: int) -> None:
         raise ValueError(f"local needs one part, and there are {parts}")
     if strategy == "heads" and (model.heads % parts or model.hidden % model.heads):
         raise ValueError(f"heads needs as many heads on each rank: {model.heads} heads cannot go to {parts} ranks")
-    if depth != 1 and (strategy != "halo" or not 1 <= depth <= figures["halo_depth"]):
+    if depth != 1 and (strategy != "halo_h" or not 1 <= depth <= figures["halo_depth"]):
         raise ValueError(
-            f"depth is {depth}; it goes to {figures.get('halo_depth', 1)} here, and beyond 1 for halo alone"
+            f"depth is {depth}; it goes to {figures.get('halo_depth', 1)} here, and beyond 1 for halo_h alone"
         )
+
+
+def _exchange_seconds(traffic: Traffic, speeds: Speeds) -> float:
+    """Of the rank that moves most."""
+    moved = np.maximum(traffic.sent, traffic.received) + np.maximum(traffic.sent_back, traffic.received_back)
+    return float(moved.max()) / speeds.link_bytes_per_s + traffic.calls * speeds.latency_s
 
 
 def _inner_hops(layers: int, depth: int) -> list[int]:
@@ -216,7 +240,7 @@ def _inner_hops(layers: int, depth: int) -> list[int]:
 def _layer_seconds(figures: dict, model: Model, speeds: Speeds, strategy: str, inner: int) -> np.ndarray:
     """Seconds of computing one layer on each rank: products on rows, and two rows of C read an edge in each pass."""
     computed = _rows(figures, inner)
-    projected = _rows(figures, inner + 1) if strategy in ("halo", "mirror") else computed
+    projected = _rows(figures, inner + 1) if strategy in ("halo_h", "mirror") else computed
     edges = _hops(figures, "edges_by_hop", inner + 1) if figures["cut"] == "edge" else _column(figures, "edges")
     if strategy == "heads":  # all edges, a share of the width
         edges = np.full(len(edges), edges.sum() / figures["parts"])

@@ -24,9 +24,17 @@ class Local:
     ----------
     csc : CSC
         Its in-edges. For a block the first ``num_dst`` sources are the destinations, as DGL's samplers arrange them.
+    node_ids : Tensor, int64, (N_src,), optional
+        See :class:`dgl_gt.exchange.Strategy`.
     """
 
     csc: CSC
+    node_ids: Tensor | None = None
+    name = "local"
+
+    def source_rows(self, h: Tensor) -> Tensor:
+        """The rows themselves."""
+        return h
 
     @property
     def num_owned(self) -> int:

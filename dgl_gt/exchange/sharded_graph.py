@@ -6,12 +6,19 @@ from functools import cached_property
 
 import torch
 
+from partition.cost import CHOICES, Speeds
 from partition.errors import InputError
 from partition.manifest import read_manifest
 
-from ..comm import Comm
+from ..comm import Comm, kept_exchanges
 from ..shard import Shard, read_shard
+from .deep import blocks
+from .gather import Gather
 from .halo import Halo, pull
+from .heads import Heads
+from .local import Local
+from .mirror import Mirror
+from .ring import Ring
 
 
 class ShardedGraph:
@@ -32,24 +39,27 @@ class ShardedGraph:
     comm : Comm
         The ranks; ``comm.rank`` is this part.
     strategy : Strategy
+    depth : int
+        Layers between exchanges, see :meth:`blocks`.
     """
 
-    def __init__(self, shard: Shard, comm: Comm):
+    def __init__(self, shard: Shard, comm: Comm, strategy):
         self._shard = shard
         self.comm = comm
-        self.strategy = Halo(shard, comm)
+        self.strategy = strategy
+        self.depth = shard.depth
         self.ndata = shard.node_data
         self.edata = shard.edge_data
         self.node_ids = shard.node_ids[: shard.num_owned]
-        self.edge_ids = shard.edge_ids
+        self.edge_ids = shard.edge_ids[: shard.edges[0]]
         self.manifest = shard.manifest
 
     def __repr__(self):
         shard, whole = self._shard, self.manifest
         return (
             f"ShardedGraph(part {shard.part} of {whole['parts']}: {shard.num_owned} owned and "
-            f"{shard.num_held - shard.num_owned} halo of {whole['nodes']} nodes, "
-            f"{shard.csc.num_edges} of {whole['edges']} edges, strategy='halo')"
+            f"{shard.num_held - shard.num_owned} held besides, of {whole['nodes']} nodes, "
+            f"{shard.edges[0]} of {whole['edges']} edges, strategy={self.strategy.name!r}, depth={self.depth})"
         )
 
     @property
@@ -65,7 +75,38 @@ class ShardedGraph:
         """
         from ..dgl_graph import to_block
 
-        return to_block(self._shard.csc)
+        if self._shard.cut == "vertex":
+            raise InputError(
+                "a vertex cut has no block: in-edges of one node lie on several ranks; partition with --cut edge"
+            )
+        return to_block(self._shard.csc())
+
+    @cached_property
+    def srcdata(self) -> dict[str, torch.Tensor]:
+        """Node data of all held rows, owned and of ``depth`` hops, (N_held, ...); read from disk at first use."""
+        return self._shard.held_node_data(self.depth)
+
+    def blocks(self, layers: int, from_held: bool = False) -> list:
+        """What each of so many layers sees, for a model that takes a list of blocks.
+
+        With a depth of 1 that is the strategy at each. With a halo of r hops ranks exchange before every r-th layer
+        alone, which computes the halo's rows as well as its own, and the layers behind it fewer of them.
+
+        Parameters
+        ----------
+        layers : int
+        from_held : bool
+            The first layer is given the rows of :attr:`srcdata`, made of features that the shards hold, instead of
+            owned rows: that spares the first exchange of a deep halo. Same on all ranks.
+        """
+        if self.depth == 1:
+            return [self.strategy] * layers
+        return blocks(self._shard, self.comm, layers, from_held)
+
+    def kept_exchanges(self):
+        """For ``torch.utils.checkpoint.checkpoint(layer, ..., use_reentrant=False, context_fn=sg.kept_exchanges)``:
+        what the layer's exchanges brought is kept, where they would be repeated when backward computes it again."""
+        return kept_exchanges(self.comm)
 
     def pull(self, x: torch.Tensor) -> torch.Tensor:
         """The differentiable exchange by itself: owned rows in, held rows out, (N_owned, ...) -> (N_held, ...).
@@ -82,34 +123,113 @@ class ShardedGraph:
         return torch.empty_like(rows).index_copy_(0, order, rows)
 
 
-def load(directory, group=None, device=None) -> ShardedGraph:
-    """Load this rank's part of a shard directory; every rank of the group calls it.
+def load(
+    directory,
+    strategy: str | None = None,
+    depth: int = 1,
+    group=None,
+    device=None,
+    *,
+    overlap: bool = True,
+    speeds: Speeds = Speeds(),
+) -> ShardedGraph:
+    """Load this rank's part of a shard directory; every rank of the group calls it, with the same arguments.
 
     Parameters
     ----------
     directory : path
         Made by ``dgl-gt partition``.
+    strategy : str, optional
+        How attention crosses ranks: ``halo`` (sends h or K,V, as :func:`partition.cost.halo_sends` says; ``halo_h`` and
+        ``halo_kv`` insist), ``gather``, ``heads`` or ``ring`` on an edge cut, ``mirror`` on a vertex cut, ``local`` on
+        one part. By default ``halo`` or ``mirror``. All give the same numbers.
+    depth : int
+        Layers between exchanges, for ``halo`` on shards with as many hops of halo.
     group : torch.distributed.ProcessGroup, optional
         As many ranks as there are parts; by default all ranks. One part needs no torch.distributed.
     device : torch.device or str, optional
         By default the group's: the current GPU with nccl, else the CPU.
+    overlap : bool
+        Whether to compute while rows travel.
+    speeds : Speeds
+        Of ranks and links, for what ``halo`` sends.
 
     Raises
     ------
     InputError
-        Damaged shards, or a number of ranks other than the number of parts; on every rank if on any.
+        Damaged shards, a number of ranks other than the number of parts, a strategy that does not fit, or ranks that
+        disagree; on every rank if on any.
     """
     comm = Comm(group)
     shard = error = None
     try:
-        parts = read_manifest(directory)["parts"]
-        if parts != comm.world_size:
-            raise InputError(
-                f"{directory} has {parts} parts but there are {comm.world_size} ranks; start {parts} ranks "
-                f"(torchrun --nproc-per-node {parts}, then torch.distributed.init_process_group) or partition again"
-            )
-        shard = read_shard(directory, comm.rank)
+        manifest = read_manifest(directory)
+        strategy = strategy or ("mirror" if manifest["cut"] == "vertex" else "halo")
+        _check(directory, manifest, comm, strategy, depth)
+        shard = read_shard(directory, comm.rank, depth)
     except InputError as caught:
         error = caught
     comm.raise_together(error)
-    return ShardedGraph(shard.to(comm.device if device is None else device), comm)
+    comm.check_agreement(
+        {
+            "shards": manifest["checksum"],
+            "strategy": strategy,
+            "depth": depth,
+            "overlap": overlap,
+            "speeds": vars(speeds),
+        }
+    )
+    shard = shard.to(comm.device if device is None else device)
+    graph = ShardedGraph(shard, comm, _make(strategy, shard, comm, overlap, speeds))
+    comm.reset_counters()
+    return graph
+
+
+def _make(strategy: str, shard: Shard, comm: Comm, overlap: bool, speeds: Speeds):
+    match strategy:
+        case "local":
+            return Local(shard.csc(), shard.node_ids)
+        case "gather":
+            return Gather(shard, comm, overlap)
+        case "heads":
+            return Heads(shard, comm, overlap)
+        case "ring":
+            return Ring(shard, comm, overlap)
+        case "mirror":
+            return Mirror(shard, comm, overlap)
+        case _:
+            chooses = strategy == "halo" and shard.depth == 1 and comm.world_size > 1
+            return Halo(shard, comm, overlap, None if chooses else {"halo": "halo_h"}.get(strategy, strategy), speeds)
+
+
+def _check(directory, manifest: dict, comm: Comm, strategy: str, depth: int) -> None:
+    """Raise unless these ranks can run a strategy on these shards."""
+    parts, cut, stored = manifest["parts"], manifest["cut"], manifest["halo_depth"]
+    if parts != comm.world_size:
+        raise InputError(
+            f"{directory} has {parts} parts but there are {comm.world_size} ranks; start {parts} ranks "
+            f"(torchrun --nproc-per-node {parts}, then torch.distributed.init_process_group) or partition again"
+        )
+    if strategy not in CHOICES:
+        raise InputError(f"strategy is {strategy!r}; it must be one of {', '.join(CHOICES)}")
+    if (strategy == "mirror") != (cut == "vertex"):
+        fitting = "mirror" if cut == "vertex" else "halo, gather, heads or ring"
+        raise InputError(
+            f"strategy {strategy} does not run on {directory}, which holds {_a(cut)} cut; use {fitting}, or partition "
+            f"with --cut {'vertex' if cut == 'edge' else 'edge'}"
+        )
+    if strategy == "local" and parts > 1:
+        raise InputError(f"strategy local runs on one part, and {directory} has {parts}; use halo, or partition again")
+    if not isinstance(depth, int) or depth < 1:
+        raise InputError(f"depth is {depth!r}; it must be an integer of at least 1")
+    if depth > 1 and strategy not in ("halo", "halo_h"):
+        raise InputError(f"depth is {depth} with strategy {strategy}; beyond 1 it is for halo alone")
+    if depth > max(stored, 1):
+        raise InputError(
+            f"depth is {depth}, but {directory} stores {stored} hops of halo; use at most {stored}, or partition with "
+            f"--halo-depth {depth}"
+        )
+
+
+def _a(cut: str) -> str:
+    return "an edge" if cut == "edge" else "a vertex"

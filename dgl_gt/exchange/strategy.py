@@ -35,9 +35,22 @@ class Strategy(Protocol):
     ----------
     num_owned : int
         ``N_owned``, the rows of the result on this rank. Owned rows come first in every tensor that holds others too.
+    node_ids : Tensor, int64, or None
+        The user's ids of the rows that ``attend`` takes, the key of feature dropout; None where rows are the nodes.
+    name : str
+        As in ``partition.cost.STRATEGIES``.
     """
 
     num_owned: int
+    node_ids: Tensor | None
+    name: str
+
+    def source_rows(self, h: Tensor) -> Tensor:
+        """The rows that a layer works on, ``(N_src, C)``, of those that it was given; a collective.
+
+        They are the same for all but the first layer of several that share a halo of several hops.
+        """
+        ...
 
     def attend(
         self,

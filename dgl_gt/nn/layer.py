@@ -8,6 +8,7 @@ from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import leading_rows
 
 from .attention import BiasedMHA, check_probability
+from .dropout import FeatureDropout, RowSequential
 
 
 class GraphTransformerLayer(nn.Module):
@@ -59,14 +60,14 @@ class GraphTransformerLayer(nn.Module):
         check_probability("dropout", dropout)
         self.norm_first = norm_first
         self.attn = BiasedMHA(feat_size, num_heads, attn_bias_type=attn_bias_type, attn_drop=attn_dropout)
-        self.ffn = nn.Sequential(
+        self.ffn = RowSequential(
             nn.Linear(feat_size, hidden_size),
             nn.ReLU() if activation is None else activation,
-            nn.Dropout(dropout),
+            FeatureDropout(dropout),
             nn.Linear(hidden_size, feat_size),
-            nn.Dropout(dropout),
+            FeatureDropout(dropout),
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FeatureDropout(dropout)
         self.attn_layer_norm = nn.LayerNorm(feat_size)
         self.ffn_layer_norm = nn.LayerNorm(feat_size)
 
@@ -94,9 +95,11 @@ class GraphTransformerLayer(nn.Module):
             If ``graph`` is of another type, or ``feat`` or ``attn_bias`` has another shape.
         """
         strategy = as_strategy(graph, feat.device)
+        feat = strategy.source_rows(feat)
         residual = leading_rows(feat, strategy.num_owned)
+        ids = None if strategy.node_ids is None else leading_rows(strategy.node_ids, strategy.num_owned)
         if self.norm_first:
-            h = residual + self.dropout(self.attn(strategy, self.attn_layer_norm(feat), attn_bias))
-            return h + self.ffn(self.ffn_layer_norm(h))
-        h = self.attn_layer_norm(residual + self.dropout(self.attn(strategy, feat, attn_bias)))
-        return self.ffn_layer_norm(h + self.ffn(h))
+            h = residual + self.dropout(self.attn(strategy, self.attn_layer_norm(feat), attn_bias), ids)
+            return h + self.ffn(self.ffn_layer_norm(h), ids)
+        h = self.attn_layer_norm(residual + self.dropout(self.attn(strategy, feat, attn_bias), ids))
+        return self.ffn_layer_norm(h + self.ffn(h, ids))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from dgl_gt.exchange import as_strategy
 
 from .attention import check_probability
+from .dropout import FeatureDropout, RowSequential
 from .layer import GraphTransformerLayer
+
+REMAT = ("none", "repeat", "keep")
 
 _MASK64 = 2**64 - 1
 
 
-def dropout_seed(run_seed: int, step: int, layer: int) -> int:
-    """Seed of one layer's attention dropout in one training step.
+def dropout_seed(run_seed: int, step: int, layer: int, *site: int) -> int:
+    """Seed of one layer's attention dropout in one training step, or, with a ``site``, of one of its feature dropouts.
 
     From state 0, each integer in turn is added to the state, and the next output of SplitMix64 (Steele, Lea and Flood,
     *Fast splittable pseudorandom number generators*, OOPSLA 2014) is the new state; the upper 63 bits of the last are
@@ -21,7 +26,7 @@ def dropout_seed(run_seed: int, step: int, layer: int) -> int:
 
     Parameters
     ----------
-    run_seed, step, layer : int
+    run_seed, step, layer, *site : int
         Any integers; taken modulo 2**64.
 
     Returns
@@ -30,7 +35,7 @@ def dropout_seed(run_seed: int, step: int, layer: int) -> int:
         In [0, 2**63).
     """
     state = 0
-    for word in (run_seed, step, layer):
+    for word in (run_seed, step, layer, *site):
         state = _splitmix64((state + word) & _MASK64)
     return state >> 1
 
@@ -69,6 +74,10 @@ class GraphTransformer(nn.Module):
         Probability in [0, 1) of dropping an attention weight in training.
     norm_first : bool
         Normalise before attention and feed-forward network (and before the output), instead of after each residual.
+    remat : {"none", "repeat", "keep"}
+        What a training step keeps of a layer for backward: all it needs, or its input alone, so that backward computes
+        the layer again (Chen et al., arXiv:1604.06174). On ranks ``repeat`` then exchanges again, too, and ``keep``
+        keeps what the exchanges brought.
 
     Raises
     ------
@@ -87,8 +96,11 @@ class GraphTransformer(nn.Module):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         norm_first: bool = True,
+        remat: str = "none",
     ):
         super().__init__()
+        if remat not in REMAT:
+            raise ValueError(f"remat={remat!r} is unknown: choose one of {', '.join(REMAT)}")
         sizes = {"in_dim": in_dim, "hidden": hidden, "out": out, "layers": layers, "heads": heads, "ffn": ffn}
         for name, size in sizes.items():
             if size < 1:
@@ -96,7 +108,8 @@ class GraphTransformer(nn.Module):
         check_probability("dropout", dropout)
         check_probability("attention_dropout", attention_dropout)
         self.in_dim = in_dim
-        self.encoder = nn.Sequential(nn.Linear(in_dim, hidden), nn.Dropout(dropout), nn.GELU())
+        self.remat = remat
+        self.encoder = RowSequential(nn.Linear(in_dim, hidden), FeatureDropout(dropout), nn.GELU())
         self.layers = nn.ModuleList(
             GraphTransformerLayer(
                 hidden,
@@ -141,14 +154,23 @@ class GraphTransformer(nn.Module):
                 f"the features have shape {tuple(feat.shape)}, but this model takes (nodes, {self.in_dim}): "
                 "pass one row a node, or build the model with in_dim equal to their width"
             )
-        h = self.encoder(feat)
         views, biases = self._views(graph, feat.device), self._biases(graph, attn_bias)
+        ids = getattr(views[0], "node_ids", None)
+        h = self.encoder(feat, None if ids is None else ids[: len(feat)])
         for layer, view, bias in zip(self.layers, views, biases, strict=True):
-            h = layer(view, h, bias)
+            h = self._run(layer, view, h, bias)
         return self.output(self.output_norm(h))
 
-    def set_dropout_step(self, run_seed: int, step: int) -> None:
-        """Fix every layer's attention dropout mask until the next call.
+    def _run(self, layer, view, h: Tensor, bias: Tensor | None) -> Tensor:
+        if self.remat == "none" or not torch.is_grad_enabled():
+            return layer(view, h, bias)
+        keeping = {}
+        if self.remat == "keep" and hasattr(view, "kept_exchanges"):
+            keeping["context_fn"] = view.kept_exchanges
+        return checkpoint(layer, view, h, bias, use_reentrant=False, **keeping)
+
+    def set_dropout_step(self, run_seed: int, step: int, features: bool = True) -> None:
+        """Fix every dropout mask until the next call.
 
         Call it before each training step, on every rank with the same arguments: masks then differ by layer and step,
         agree across ranks, and stay the same when a layer is recomputed during backward. See :func:`dropout_seed`.
@@ -157,13 +179,22 @@ class GraphTransformer(nn.Module):
         ----------
         run_seed, step : int
             Any integers.
+        features : bool
+            Whether to fix the masks of features as well, by node: then a whole training run is the same on any number
+            of ranks. Else torch's generators draw them, and ranks must not hold more than their own rows.
         """
-        for index, layer in enumerate(self.layers):
-            layer.attn.dropout_seed = dropout_seed(run_seed, step, index)
+        for index, layer in enumerate([*self.layers, self.encoder]):
+            if index < len(self.layers):
+                layer.attn.dropout_seed = dropout_seed(run_seed, step, index)
+            sites = [module for module in layer.modules() if isinstance(module, FeatureDropout)]
+            for site, module in enumerate(sites):
+                module.seed = torch.tensor(dropout_seed(run_seed, step, index, site)) if features else None
 
     def _views(self, graph, device) -> list:
         """The graph as each layer sees it."""
         if not isinstance(graph, (list, tuple)):
+            if hasattr(graph, "blocks"):
+                return graph.blocks(len(self.layers))
             return [as_strategy(graph, device)] * len(self.layers)
         if len(graph) != len(self.layers):
             raise ValueError(

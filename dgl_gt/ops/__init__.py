@@ -6,5 +6,6 @@ package, and the functions are ``dgl_gt.csc`` and ``dgl_gt.merge``.
 
 from dgl_gt.ops.attention import sparse_attention
 from dgl_gt.ops.csc import CSC
+from dgl_gt.ops.dropout import keyed_dropout
 
-__all__ = ["CSC", "sparse_attention"]
+__all__ = ["CSC", "keyed_dropout", "sparse_attention"]

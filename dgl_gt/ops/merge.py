@@ -45,6 +45,66 @@ def merge(partials):
     return out.to(partials[0][0].dtype), lse
 
 
+def merge_into(out, lse, part, part_lse):
+    """:func:`merge` of two without a gradient: ``out`` and ``lse`` become the result, in place."""
+    top = torch.maximum(lse, part_lse)
+    top = torch.where(top == -torch.inf, 0.0, top)
+    weight, part_weight = torch.exp(lse - top), torch.exp(part_lse - top)
+    total = weight + part_weight
+    has_edges = total != 0
+    total = torch.where(has_edges, total, 1.0)
+    out.mul_((weight / total).unsqueeze(-1)).add_(part * (part_weight / total).unsqueeze(-1))
+    lse.copy_(torch.where(has_edges, top + torch.log(total), -torch.inf))
+
+
+def merge_rows(out, lse, parts, part_lses, rows, counts):
+    """:func:`merge` of results of all rows with those that others have for some of them; differentiable.
+
+    Parameters
+    ----------
+    out, lse : torch.Tensor, (N, H, D), (N, H)
+    parts, part_lses : torch.Tensor, (M, H, D), (M, H)
+    rows : torch.Tensor, (M,) int64
+        The row that each belongs to.
+    counts : list of int
+        How many of ``rows`` come from each other; within these, each row at most once.
+
+    Returns
+    -------
+    torch.Tensor, (N, H, D)
+    """
+    return _MergeRows.apply(out, lse, parts, part_lses, rows, counts)
+
+
+class _MergeRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, out, lse, parts, part_lses, rows, counts):
+        merged, merged_lse = out.to(lse.dtype, copy=True), lse.clone()
+        for part, part_lse, at in zip(*(x.split(counts) for x in (parts, part_lses, rows))):
+            here, here_lse = merged[at], merged_lse[at]
+            merge_into(here, here_lse, part, part_lse)
+            merged[at], merged_lse[at] = here, here_lse
+        merged = merged.to(out.dtype)
+        ctx.save_for_backward(out, lse, parts, part_lses, rows, merged, merged_lse)
+        return merged
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        # with weight w = exp(lse_p - lse): d out / d out_p = w, d out / d lse_p = w (out_p - out)
+        out, lse, parts, part_lses, rows, merged, merged_lse = ctx.saved_tensors
+        merged_lse = torch.where(merged_lse == -torch.inf, 0.0, merged_lse)
+        grads = []
+        for part, part_lse, total, total_lse, upstream in (
+            (out, lse, merged, merged_lse, grad),
+            (parts, part_lses, merged[rows], merged_lse[rows], grad[rows]),
+        ):
+            weight = torch.exp(part_lse - total_lse)
+            grads.append((weight.unsqueeze(-1) * upstream).to(part.dtype))
+            grads.append(weight * (upstream * (part - total)).sum(-1, dtype=weight.dtype))
+        return *grads, None, None
+
+
 def _check(partials):
     if not partials:
         raise ValueError("partials is empty; pass at least one pair (out, lse)")

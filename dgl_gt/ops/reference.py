@@ -75,6 +75,15 @@ def dropout_keep(csc, num_heads, dropout_p, seed):
     return _shift_right(bits, 40) >= dropout_threshold(dropout_p)
 
 
+def column_keep(ids, columns, threshold, seed):
+    """Return which elements keyed dropout keeps, bool (rows, columns); see ``dgl_gt.ops.dropout``."""
+    groups = torch.arange((columns + 3) // 4, device=ids.device)
+    key = _mix64(torch.as_tensor(seed, dtype=torch.int64, device=ids.device))
+    bits = _mix64(key + (ids.unsqueeze(-1) * 2**16 + groups + 1) * _GOLDEN)
+    lanes = torch.stack([_shift_right(bits, 16 * lane) & 0xFFFF for lane in range(4)], -1)
+    return lanes.flatten(1)[:, :columns] >= threshold
+
+
 def dropout_threshold(dropout_p):
     """Return the 24-bit number that random bits must reach for a weight to be kept."""
     return round(dropout_p * 2**24)

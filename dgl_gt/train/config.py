@@ -13,6 +13,7 @@ import yaml
 from partition.errors import InputError
 
 METRICS = ("auto", "accuracy", "roc_auc")
+REMAT = ("none", "repeat", "keep")  # as of dgl_gt.nn.model, which needs torch
 
 
 def _option(default, help_text: str):
@@ -44,6 +45,11 @@ class TrainConfig:
     metric: str = _option("auto", "auto (ROC-AUC for two classes, else accuracy), accuracy or roc_auc")
     split: int = _option(0, "which split, where the masks hold several")
     seed: int = _option(0, "seed of initial weights and dropout")
+    reproducible: bool = _option(True, "dropout on features keyed by node: the same run at any number of ranks")
+    remat: str = _option(
+        "none",
+        "what backward finds of a layer: none: all; repeat: its input, exchanging again; keep: also what it exchanged",
+    )
 
     def __post_init__(self):
         for option in fields(self):
@@ -60,6 +66,7 @@ class TrainConfig:
             self.weight_decay >= 0 and math.isfinite(self.weight_decay), "weight_decay", self.weight_decay, "0 or more"
         )
         _require(self.metric in METRICS, "metric", self.metric, ", ".join(METRICS))
+        _require(self.remat in REMAT, "remat", self.remat, ", ".join(REMAT))
         _require(self.hidden % self.heads == 0, "hidden", self.hidden, f"a multiple of heads ({self.heads})")
 
 

@@ -13,6 +13,7 @@ from partition.errors import InputError
 from ..exchange.sharded_graph import ShardedGraph
 from ..nn import GraphTransformer
 from .task import features
+from .trainer import views
 
 
 @torch.no_grad()
@@ -36,7 +37,7 @@ def predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.n
             "use the model's own shards"
         )
     model = model.to(sg.device).eval()
-    probability = sg.gather(model(sg, feat).float().softmax(1)).cpu()
+    probability = sg.gather(model(views(model, sg), feat).float().softmax(1)).cpu()
     return probability.argmax(1).numpy(), probability.numpy()
 
 

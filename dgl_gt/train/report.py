@@ -38,7 +38,8 @@ def progress(epochs: int, show: bool):
 def record(result: Result, sg: ShardedGraph) -> dict:
     """The run as plain values: the documented keys of ``dgl-gt train --json``."""
     return {
-        "strategy": "halo",
+        "strategy": sg.strategy.name,
+        "depth": sg.depth,
         "ranks": sg.comm.world_size,
         "epochs": len(result.losses),
         "best_epoch": result.best_epoch + 1,
@@ -60,6 +61,7 @@ def final_table(run: dict) -> str:
         (f"validation {title}", f"{metric['validation']:.2%}"),
         ("best epoch", f"{run['best_epoch']} of {run['epochs']}"),
         ("ranks", run["ranks"]),
+        ("strategy", run["strategy"] + (f", depth {run['depth']}" if run["depth"] > 1 else "")),
         ("seconds per epoch", f"{run['seconds_per_epoch']:.3f}"),
         ("share spent exchanging", f"{run['exchange_share']:.1%}"),
         ("exchanged per epoch", size(run["exchanged_bytes_per_epoch"])),

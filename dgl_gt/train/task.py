@@ -37,7 +37,8 @@ class Task:
 
 
 def features(sg: ShardedGraph) -> torch.Tensor:
-    """``feat`` of the owned rows as float32, whatever its dtype, (N_owned, F).
+    """``feat`` as float32, whatever its dtype, of the rows that the first layer reads: owned, (N_owned, F), or with a
+    deep halo all held, (N_held, F).
 
     Raises
     ------
@@ -45,6 +46,8 @@ def features(sg: ShardedGraph) -> torch.Tensor:
         No ``feat``, or not of shape (N, F) with F at least 1.
     """
     feat = _required(sg, "feat")
+    if sg.depth > 1:
+        feat = sg.srcdata["feat"]
     if feat.dim() != 2 or not feat.shape[1]:
         raise InputError(
             f"feat of {sg.manifest['source']} has row shape {tuple(feat.shape[1:])}; it must be (N, F), F at least 1"

@@ -16,7 +16,7 @@ from partition.memory import peak_memory_bytes
 
 from ..exchange.sharded_graph import ShardedGraph
 from ..nn import GraphTransformer
-from .config import TrainConfig
+from .config import TrainConfig, as_dict
 from .metrics import METRIC_FUNCTIONS, choose_metric
 from .task import Task, node_classification
 
@@ -60,13 +60,21 @@ class Result:
     peak_memory_bytes: list[int]
 
 
-def train_step(model: GraphTransformer, sg: ShardedGraph, task: Task, optimizer, step: int, seed: int = 0) -> float:
+def train_step(
+    model: GraphTransformer,
+    sg: ShardedGraph,
+    task: Task,
+    optimizer,
+    step: int,
+    seed: int = 0,
+    reproducible: bool = True,
+) -> float:
     """One full-graph step; returns the loss, the mean cross-entropy over all ranks' training rows."""
     model.train()
-    model.set_dropout_step(seed, step)
+    model.set_dropout_step(seed, step, features=reproducible or sg.depth > 1)
     optimizer.zero_grad()
     rows = task.rows["train"]
-    logits = model(sg, task.feat)
+    logits = model(views(model, sg), task.feat)
     loss = F.cross_entropy(logits[rows], task.label[rows], reduction="sum") / task.counts["train"]
     loss.backward()
     sg.comm.sum_gradients(model.parameters())
@@ -74,11 +82,16 @@ def train_step(model: GraphTransformer, sg: ShardedGraph, task: Task, optimizer,
     return float(sg.comm.all_reduce(loss.detach().double().reshape(1).cpu())[0])
 
 
+def views(model: GraphTransformer, sg: ShardedGraph) -> list:
+    """The graph as each layer sees it, given the rows of :func:`dgl_gt.train.task.features`."""
+    return sg.blocks(len(model.layers), from_held=True)
+
+
 @torch.no_grad()
 def evaluate(model: GraphTransformer, sg: ShardedGraph, task: Task, metric: str) -> tuple[float, float]:
     """Validation and test metric."""
     model.eval()
-    logits = model(sg, task.feat)
+    logits = model(views(model, sg), task.feat)
     return tuple(
         METRIC_FUNCTIONS[metric](logits[task.rows[name]], task.label[task.rows[name]], sg.comm)
         for name in ("val", "test")
@@ -97,6 +110,7 @@ def build_model(config: TrainConfig, in_dim: int, classes: int) -> GraphTransfor
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
         norm_first=config.norm_first,
+        remat=config.remat,
     )
 
 
@@ -117,11 +131,17 @@ def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None) -> Result:
         Data that training needs are missing or unfit, see :func:`dgl_gt.train.task.node_classification`, a metric that
         does not fit, or a loss that is no longer finite.
     """
+    sg.comm.check_agreement(as_dict(config))
+    with sg.comm.together():
+        return _train(sg, config, on_epoch)
+
+
+def _train(sg: ShardedGraph, config: TrainConfig, on_epoch) -> Result:
     task = node_classification(sg, config.split)
     metric = choose_metric(config.metric, task.classes)
     torch.manual_seed(config.seed)
     model = build_model(config, task.feat.shape[1], task.classes).to(sg.device)
-    torch.manual_seed(config.seed + sg.comm.rank)  # feature dropout differs from rank to rank
+    torch.manual_seed(config.seed + sg.comm.rank)  # dropout by torch's generator differs from rank to rank
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
     warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, (epoch + 1) / max(config.warmup, 1)))
     losses, validations, seconds, exchange_s = [], [], [], []
@@ -130,7 +150,7 @@ def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None) -> Result:
     for epoch in range(config.epochs):
         before = sg.comm.sent_bytes, sg.comm.exchange_s
         started = time.perf_counter()
-        losses.append(train_step(model, sg, task, optimizer, epoch, config.seed))
+        losses.append(train_step(model, sg, task, optimizer, epoch, config.seed, config.reproducible))
         seconds.append(time.perf_counter() - started)
         _check_finite("loss", losses[-1], epoch, config)
         exchange_s.append(sg.comm.exchange_s - before[1])

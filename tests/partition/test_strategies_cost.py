@@ -11,7 +11,7 @@ from partition.cost import (
     Speeds,
     default_strategy,
     exchange_traffic,
-    exchanges_per_step,
+    hops_exchanged,
     rank_memory_bytes,
     step_bytes,
     step_seconds,
@@ -90,7 +90,7 @@ def test_gather(parts):
         assert sorted(partial) == sorted(rows * parts)
     traffic = exchange_traffic(edge_figures(owned), MODEL, "gather")
     assert_counted(traffic, forward, backward)
-    assert traffic.calls == (2 if parts > 1 else 0)
+    assert traffic.calls == 2 * (parts - 1)  # one with each other rank
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 6])
@@ -148,7 +148,7 @@ def test_local_moves_nothing():
     traffic = exchange_traffic(edge_figures(owned_rows(1)), MODEL, "local")
     assert_counted(traffic, Wire(1), Wire(1))
     assert traffic.calls == 0
-    for strategy in ("halo", "halo_kv", "gather", "heads", "ring"):
+    for strategy in ("halo_h", "halo_kv", "gather", "heads", "ring"):
         assert exchange_traffic(edge_figures(owned_rows(1)), MODEL, strategy).total_bytes == 0
 
 
@@ -172,7 +172,7 @@ def wanted(graph, owner, part, depth):
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
-@pytest.mark.parametrize("strategy, depth", [("halo", 1), ("halo", 2), ("halo", 3), ("halo_kv", 1)])
+@pytest.mark.parametrize("strategy, depth", [("halo_h", 1), ("halo_h", 2), ("halo_h", 3), ("halo_kv", 1)])
 def test_halo(awkward_graph, parts, strategy, depth):
     graph = awkward_graph(2, edges=140)
     cut, owner = cut_with_owner(graph, parts)
@@ -226,7 +226,7 @@ def test_what_cannot_be_is_refused(function):
         (edge, "halos", "strategy is 'halos'; allowed are local, halo"),
         *(
             (vertex, name, f"{name} cannot run on shards of cut 'vertex'")
-            for name in ("local", "halo", "gather", "ring")
+            for name in ("local", "halo_h", "gather", "ring")
         ),
     ):
         with pytest.raises(ValueError, match=message):
@@ -235,9 +235,9 @@ def test_what_cannot_be_is_refused(function):
         with pytest.raises(ValueError, match="heads needs as many heads"):
             function(edge, Model(hidden=hidden, heads=heads), "heads")
     for figures, strategy, depth in (
-        (edge, "halo", 0),
-        (edge, "halo", -1),
-        (edge, "halo", 3),
+        (edge, "halo_h", 0),
+        (edge, "halo_h", -1),
+        (edge, "halo_h", 3),
         (edge, None, 3),
         (edge, "halo_kv", 2),
         (edge, "gather", 2),
@@ -256,15 +256,15 @@ def test_what_cannot_be_is_refused(function):
 @pytest.mark.parametrize("depth", range(1, 9))
 def test_layers_between_exchanges(layers, depth):
     """Play a forward pass: a rank holds rows so many hops out, each layer takes one, an exchange brings them back."""
-    exchanges, hops, computed = 0, depth if depth > 1 else 0, []  # deeper halos start with their input features
+    exchanges, hops, computed = [], depth if depth > 1 else 0, []  # deeper halos start with their input features
     for layer in range(layers):
-        if hops == 0:
-            exchanges += 1
-            hops = depth
         left = layers - layer
+        if hops == 0:
+            exchanges.append(min(depth, left))
+            hops = depth
         computed.append(min(hops, left) - 1)  # later layers before the next exchange need no more
         hops -= 1
-    assert exchanges_per_step(Model(layers=layers), depth) == exchanges
+    assert hops_exchanged(layers, depth) == exchanges
     assert inner_hops(layers, depth) == computed
 
 
@@ -272,9 +272,9 @@ def test_layers_between_exchanges(layers, depth):
 def test_bytes_of_a_step(awkward_graph, depth):
     graph = awkward_graph(1, edges=140)
     figures = Layout(graph, cut_with_owner(graph, 3)[0], 3).figures
-    once = exchange_traffic(figures, MODEL, "halo", depth).total_bytes
-    assert once == 2 * ROW * sum(sum(part["halo_by_hop"][:depth]) for part in figures["per_part"])
-    assert step_bytes(figures, MODEL, "halo", depth) == {1: 3, 2: 1, 3: 0}[depth] * once
+    rows = [sum(part["halo_by_hop"][hop] for part in figures["per_part"]) for hop in range(3)]
+    moved = {1: 3 * rows[0], 2: rows[0], 3: 0}[depth]  # with two hops the second exchange is for one layer alone
+    assert step_bytes(figures, MODEL, "halo_h", depth) == 2 * ROW * moved
 
 
 HAND = {
@@ -291,7 +291,7 @@ FREE = Speeds(link_bytes_per_s=np.inf, latency_s=0.0, flops_per_s=np.inf, gather
 TWO = Model(layers=2, hidden=4, heads=2, ffn=2, itemsize=4)  # rows of 16 bytes
 
 
-def seconds(strategy="halo", depth=1, model=TWO, figures=HAND, **speeds):
+def seconds(strategy="halo_h", depth=1, model=TWO, figures=HAND, **speeds):
     return step_seconds(figures, model, dataclasses.replace(FREE, **speeds), strategy, depth)
 
 
@@ -300,8 +300,8 @@ def test_seconds_of_the_link():
     assert seconds(link_bytes_per_s=8.0) == pytest.approx(2 * (3 + 3) * 16 / 8)
     assert seconds("halo_kv", link_bytes_per_s=8.0) == pytest.approx(2 * (3 + 3) * 32 / 8)
     assert seconds(depth=2, link_bytes_per_s=8.0) == 0
-    three = dataclasses.replace(TWO, layers=3)  # an exchange of both hops before the third layer
-    assert seconds(depth=2, model=three, link_bytes_per_s=8.0) == pytest.approx((5 + 5) * 16 / 8)
+    three = dataclasses.replace(TWO, layers=3)  # an exchange of one hop before the third layer
+    assert seconds(depth=2, model=three, link_bytes_per_s=8.0) == pytest.approx((3 + 3) * 16 / 8)
     # gather: rank 1 sends 8 rows of K, V to rank 0; backward rank 0 sends them home
     assert seconds("gather", link_bytes_per_s=8.0) == pytest.approx(2 * (8 + 8) * 32 / 8)
 
@@ -354,7 +354,7 @@ def test_seconds_of_a_vertex_cut():
     one = dataclasses.replace(TWO, layers=1)
     # rank 0 in all: out 2 rows and 1 result, in 3 rows and 2 results; a result is a row and two float32
     assert seconds(None, model=one, figures=figures, link_bytes_per_s=8.0) == pytest.approx(2 * (3 * 16 + 2 * 24) / 8)
-    assert seconds(None, model=one, figures=figures, latency_s=1.0) == 4
+    assert seconds(None, model=one, figures=figures, latency_s=1.0) == 6
     assert seconds(None, model=one, figures=figures, gather_bytes_per_s=96.0) == pytest.approx(9 * 3 * 2 * 16 / 96)
     # keys, values and queries of all held rows; output and feed-forward at the master
     products = max(5 * 4 + 3 * 7, 5 * 5 + 3 * 7) * 3 * 2 * 16 / 96
@@ -364,7 +364,7 @@ def test_seconds_of_a_vertex_cut():
 # ---- memory ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", ["halo", "halo_kv"])
+@pytest.mark.parametrize("strategy", ["halo_h", "halo_kv"])
 def test_memory_grows_with_copies_and_with_nothing_else_of_theirs(strategy):
     before = rank_memory_bytes(HAND, MODEL, strategy)
     for extra in (1, 10, 1000):
@@ -375,11 +375,11 @@ def test_memory_grows_with_copies_and_with_nothing_else_of_theirs(strategy):
 
 
 def test_memory_grows_with_depth_owned_rows_edges_and_disk():
-    depths = [rank_memory_bytes(HAND, MODEL, "halo", depth) for depth in (1, 2)]
+    depths = [rank_memory_bytes(HAND, MODEL, "halo_h", depth) for depth in (1, 2)]
     assert (depths[1] > depths[0]).all()
     for key, value in (("owned", 5), ("edges", 11), ("bytes", 7)):
         more = {**HAND, "per_part": [{**HAND["per_part"][0], key: value}, HAND["per_part"][1]]}
-        change = rank_memory_bytes(more, MODEL, "halo") - rank_memory_bytes(HAND, MODEL, "halo")
+        change = rank_memory_bytes(more, MODEL, "halo_h") - rank_memory_bytes(HAND, MODEL, "halo_h")
         assert change.tolist() == [{"owned": MODEL.layers * 14 * ROW, "edges": 16, "bytes": 7}[key], 0]
 
 

@@ -50,6 +50,10 @@ def library():
         loaded.dgl_gt_use_huge_pages.restype = None
         loaded.dgl_gt_run.argtypes = [ctypes.POINTER(_Problem)]
         loaded.dgl_gt_run.restype = None
+        pointer, number, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+        loaded.dgl_gt_drop.argtypes = [pointer, pointer, number, number, pointer, ctypes.c_uint64, ctypes.c_uint64]
+        loaded.dgl_gt_drop.argtypes += [ctypes.c_double, flag, flag]
+        loaded.dgl_gt_drop.restype = None
         fits = loaded.dgl_gt_problem_bytes() == ctypes.sizeof(_Problem)
     except (OSError, AttributeError):  # built for another system, or for another version of this package
         return None
@@ -67,6 +71,15 @@ def empty(shape, dtype):
     tensor = torch.empty(shape, dtype=dtype, device="cpu")
     library().dgl_gt_use_huge_pages(tensor.data_ptr(), tensor.nbytes, torch.get_num_threads())
     return tensor
+
+
+def drop(x, seed, ids, threshold, scale):
+    """Keyed dropout of x, (rows, C) float32 or float64; see ``dgl_gt.ops.dropout``."""
+    x, out = x.contiguous(), empty(x.shape, x.dtype)
+    ids = None if ids is None else ids.contiguous()
+    pointers = x.data_ptr(), out.data_ptr(), *x.shape, None if ids is None else ids.data_ptr()
+    library().dgl_gt_drop(*pointers, seed, threshold, scale, x.dtype == torch.float64, torch.get_num_threads())
+    return out
 
 
 def forward(csc, q, k, v, bias, scale, dropout_p, seed):

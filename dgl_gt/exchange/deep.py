@@ -1,0 +1,75 @@
+"""``halo`` of several hops: whole layers are replicated on halo rows, and ranks exchange every r layers alone."""
+
+from __future__ import annotations
+
+import torch
+
+from ..comm import Comm, kept_exchanges
+from ..ops.attention import sparse_attention
+from ..shard import Shard
+from .halo import begin, pull
+from .local import leading_rows
+
+
+class DeepHalo:
+    """What one layer sees: destinations are the owned rows and ``inner`` hops of halo, sources those of one hop more.
+
+    Parameters
+    ----------
+    shard : Shard
+        Of more than ``inner`` hops.
+    comm : Comm
+    inner : int
+        Hops whose rows later layers still need.
+    pulls : bool
+        Whether the layer is given owned rows alone, and copies of h travel first; else it is given all sources.
+    """
+
+    name = "halo_h"
+
+    def __init__(self, shard: Shard, comm: Comm, inner: int, pulls: bool):
+        self.shard, self.comm, self.inner, self.pulls = shard, comm, inner, pulls
+        self.num_owned = shard.rows[inner]
+        self.node_ids = shard.node_ids[: shard.rows[inner + 1]]
+
+    def kept_exchanges(self):
+        """Contexts for a checkpoint, see :func:`dgl_gt.comm.kept_exchanges`."""
+        return kept_exchanges(self.comm)
+
+    def source_rows(self, h: torch.Tensor) -> torch.Tensor:
+        """The rows of all sources: with the halo's, where the layer is given owned rows alone."""
+        if self.pulls:
+            return pull(self.shard, self.comm, h, self.inner + 1)
+        if len(h) < len(self.node_ids):
+            raise ValueError(
+                f"got {len(h)} rows, but this layer reads {len(self.node_ids)}, owned and halo: pass those of "
+                "sg.srcdata to the first layer, and to each other what the layer before it gave"
+            )
+        return leading_rows(h, len(self.node_ids))
+
+    def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
+        """See :meth:`dgl_gt.exchange.strategy.Strategy.attend`; ``h`` has the rows of all sources.
+
+        ``bias`` is of the part's own edges; that of replicated edges is brought from where they are owned.
+        """
+        self.shard.check_bias(bias)
+        if len(h) != len(self.node_ids):
+            raise ValueError(
+                f"got {len(h)} rows, but attention here reads {len(self.node_ids)}, owned and halo: use a "
+                "GraphTransformerLayer, or call sg.pull before it"
+            )
+        p, seed = dropout or (0.0, None)
+        if bias is not None and self.inner and self.comm.world_size > 1:
+            bias = torch.cat([bias, begin(self.comm, self.shard.edge_mail(self.inner), bias, overlap=False)()])
+        q, kv = project(leading_rows(h, self.num_owned), "q"), project(h, "kv")
+        return sparse_attention(self.shard.csc(self.inner), q, kv, bias=bias, dropout_p=p, seed=seed)
+
+
+def blocks(shard: Shard, comm: Comm, layers: int, from_held: bool) -> list[DeepHalo]:
+    """A view for each layer, ``shard.depth`` layers between exchanges; ``from_held``: the first exchange is spared."""
+    views = []
+    for start in range(0, layers, shard.depth):
+        group = min(shard.depth, layers - start)
+        for done in range(group):
+            views.append(DeepHalo(shard, comm, group - 1 - done, done == 0 and not (from_held and start == 0)))
+    return views

@@ -1,0 +1,77 @@
+"""``heads``: nodes are split outside attention, heads within; an all-to-all before it and one behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+
+from partition.errors import InputError
+from partition.manifest import verify
+
+from ..ops.attention import sparse_attention
+from ..ops.csc import CSC
+from ..shard import read_shard
+from .on_ranks import OnRanks
+
+
+class Heads(OnRanks):
+    """Every rank attends all edges with H / P of the heads (DeepSpeed-Ulysses, Jacobs et al., arXiv 2309.14509; on
+    graphs TorchGT, Zhang et al., arXiv 2407.14106).
+
+    About 4C N / P^2 numbers reach a rank from each other, whatever the cut; bias goes along, E H / P in all. Every rank
+    holds the structure of all parts. Nothing is left to compute while rows travel.
+    """
+
+    name = "heads"
+
+    def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
+        """See :meth:`dgl_gt.exchange.strategy.Strategy.attend`."""
+        self.check(h, bias)
+        qkv = project(h, "qkv")
+        ranks, num_heads = self.comm.world_size, qkv.shape[2]
+        if num_heads % ranks:
+            raise InputError(
+                f"heads is {num_heads}, which {ranks} ranks cannot share evenly: "
+                f"choose a multiple of {ranks}, or the strategy halo"
+            )
+        qkv = self._spread(qkv, self.counts)
+        if bias is not None:
+            bias = self._spread(bias, [part["edges"] for part in self.shard.manifest["per_part"]])
+        p, seed = dropout or (0.0, None)
+        structure = self._structure(self.comm.rank * (num_heads // ranks))
+        out = sparse_attention(structure, qkv, bias=bias, dropout_p=p, seed=seed)
+        send_counts, recv_counts = self.counts, [self.num_owned] * ranks
+        mine = self.comm.exchange(out, send_counts, recv_counts)
+        return mine.view(ranks, self.num_owned, *mine.shape[1:]).transpose(0, 1).flatten(1, 2)
+
+    def _spread(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
+        """Own rows of all heads, (n_i, ..., H[, D]) in, all ranks' rows of this rank's heads out."""
+        ranks, axis = self.comm.world_size, 1 if rows.dim() == 2 else 2
+        shares = torch.cat(rows.chunk(ranks, axis))
+        return self.comm.exchange(shares, [len(rows)] * ranks, counts)
+
+    def _structure(self, head_offset: int) -> CSC:
+        if self._whole.head_offset != head_offset:
+            self._whole = replace(self._whole, head_offset=head_offset)
+        return self._whole
+
+    @cached_property
+    def _whole(self) -> CSC:
+        """In-edges of all rows, in rank order; read from every part's structure."""
+        directory, manifest = self.shard.directory, self.shard.manifest
+        parts = range(manifest["parts"])
+        verify(directory, manifest, parts)
+        structures = [read_shard(directory, part, with_data=False) for part in parts]
+        places = torch.empty(manifest["nodes"], dtype=structures[0].indices.dtype)
+        for begin, each in zip(self.ptr, structures):
+            places[each.node_ids[: each.num_owned]] = torch.arange(begin, begin + each.num_owned, dtype=places.dtype)
+        degrees = torch.cat([each.indptr.diff() for each in structures])
+        whole = CSC.build(
+            torch.cat([degrees.new_zeros(1), degrees.cumsum(0)]),
+            torch.cat([places[each.node_ids][each.indices.long()] for each in structures]),
+            manifest["nodes"],
+            global_edge_ids=torch.cat([each.edge_ids for each in structures]),
+        )
+        return whole.to(self.shard.node_ids.device)

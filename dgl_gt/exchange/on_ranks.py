@@ -1,0 +1,58 @@
+"""What the strategies that run on a shard have in common."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+
+from ..comm import Comm, kept_exchanges
+from ..shard import Shard
+
+
+class OnRanks:
+    """A strategy's shard and ranks.
+
+    Parameters
+    ----------
+    shard : Shard
+    comm : Comm
+        A group of as many ranks as there are parts; this rank holds part ``comm.rank``.
+    overlap : bool
+        Whether to compute while rows travel, where the strategy can.
+    """
+
+    def __init__(self, shard: Shard, comm: Comm, overlap: bool = True):
+        self.shard, self.comm, self.overlap = shard, comm, overlap
+        self.num_owned = shard.num_owned
+        self.ptr = shard.manifest["ptr"]
+
+    @property
+    def node_ids(self) -> torch.Tensor:
+        """The user's ids of the rows that ``attend`` takes."""
+        return self.shard.node_ids[: self.num_owned]
+
+    def source_rows(self, h: torch.Tensor) -> torch.Tensor:
+        """The rows that ``attend`` takes, made of those that a layer was given: here the same."""
+        return h
+
+    def kept_exchanges(self):
+        """Contexts for a checkpoint, see :func:`dgl_gt.comm.kept_exchanges`."""
+        return kept_exchanges(self.comm)
+
+    @property
+    def counts(self) -> list[int]:
+        """Owned rows of each rank."""
+        return [end - begin for begin, end in pairwise(self.ptr)]
+
+    def places(self) -> torch.Tensor:
+        """Place of each held row among the rows of all ranks in rank order, int64 (held,); a collective."""
+        mail, begin = self.shard.mail(), self.ptr[self.comm.rank]
+        owned = torch.arange(begin, begin + self.num_owned, device=mail.send_rows.device)
+        copies = self.comm.start(owned[mail.send_rows], mail.send_counts, mail.recv_counts).wait()
+        return torch.cat([owned, copies])
+
+    def check(self, h: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """Raise ``ValueError`` unless there is a row for each owned node, and of bias for each edge of the part."""
+        self.shard.check_rows(h)
+        self.shard.check_bias(bias)

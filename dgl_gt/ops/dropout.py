@@ -1,0 +1,76 @@
+"""Dropout of features keyed by (seed, row id, column): the same mask wherever and whenever a row is computed."""
+
+import torch
+
+from dgl_gt.ops import cpu
+from dgl_gt.ops.attention import _backend
+from dgl_gt.ops.reference import column_keep
+
+_STEPS = 2**16  # a probability is one of so many
+
+
+def keyed_dropout(x, p, seed, ids=None):
+    """Drop elements of x, as ``torch.nn.functional.dropout`` does, by a counter-based generator.
+
+    ``bits = mix64(mix64(seed) + golden * (id * 65536 + column // 4 + 1))`` with SplitMix64's finaliser and constants
+    (Steele, Lea and Flood, OOPSLA 2014); column c is kept where its 16 of these bits, from ``16 * (c % 4)`` on, are at
+    least ``t = round(65536 p)``. What is kept is multiplied by ``65536 / (65536 - t)``. No mask is stored for backward.
+
+    Parameters
+    ----------
+    x : torch.Tensor, (rows, C)
+        C at most 262144.
+    p : float
+        Probability in [0, 1).
+    seed : int, or torch.Tensor () int64 on the CPU
+    ids : torch.Tensor, (rows,) int64, optional
+        By default the row numbers.
+
+    Returns
+    -------
+    torch.Tensor, (rows, C)
+
+    Raises
+    ------
+    ValueError
+        A shape or value does not fit.
+    """
+    if not 0 <= p < 1:
+        raise ValueError(f"p is {p}; allowed: 0 <= p < 1")
+    if x.dim() != 2 or x.shape[1] > 4 * _STEPS:
+        raise ValueError(f"x has shape {tuple(x.shape)}; allowed: (rows, C), C at most {4 * _STEPS}")
+    if ids is not None and (ids.shape != x.shape[:1] or ids.dtype != torch.int64 or ids.device != x.device):
+        raise ValueError(
+            f"ids has shape {tuple(ids.shape)} and dtype {ids.dtype} on {ids.device}; allowed: one a row, "
+            f"({len(x)},), torch.int64 on {x.device}"
+        )
+    if not isinstance(seed, torch.Tensor):
+        seed = torch.tensor(seed, device="cpu")
+    return _drop(x, p, seed, ids)
+
+
+@torch.library.custom_op("dgl_gt::keyed_dropout", mutates_args=())
+def _drop(x: torch.Tensor, p: float, seed: torch.Tensor, ids: torch.Tensor | None) -> torch.Tensor:
+    threshold = min(round(p * _STEPS), _STEPS - 1)
+    scale = _STEPS / (_STEPS - threshold)
+    if _backend(x.device.type) is cpu and x.dtype in (torch.float32, torch.float64):
+        return cpu.drop(x, int(seed), ids, threshold, scale)
+    ids = torch.arange(len(x), device=x.device) if ids is None else ids
+    return x * column_keep(ids, x.shape[1], threshold, seed).to(x.dtype) * scale
+
+
+@_drop.register_fake
+def _drop_fake(x, p, seed, ids):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _save(ctx, inputs, output):
+    _, ctx.p, seed, ids = inputs
+    ctx.save_for_backward(seed, ids)
+
+
+def _differentiate(ctx, grad):
+    return _drop(grad, ctx.p, *ctx.saved_tensors), None, None, None
+
+
+_drop.register_autograd(_differentiate, setup_context=_save)

@@ -1,0 +1,155 @@
+"""Every strategy against one process: outputs, every gradient, and bytes against cost.py."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+
+import dgl_gt
+from dgl_gt.nn import GraphTransformer
+from dgl_gt.ops.csc import CSC
+from partition import partition
+from partition.cost import CHOICES, Model, step_traffic
+from partition.graph import from_edges
+
+LAYERS, HIDDEN, HEADS, DEPTH = 3, 24, 12, 3
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-5}
+
+
+def whole(graph) -> CSC:
+    """The unpartitioned graph, its bias in the user's edge order."""
+    ids = torch.from_numpy(graph.edge_ids.astype(np.int64))
+    return CSC.build(torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices), graph.num_nodes, edge_ids=ids)
+
+
+def run_model(graph, feat, bias, dtype, dropout=0.3, remat="none"):
+    """One step's output, feature gradient, bias gradient and parameter gradients, all dropouts on."""
+    torch.manual_seed(0)
+    model = GraphTransformer(5, HIDDEN, 3, LAYERS, HEADS, dropout=dropout, attention_dropout=dropout, remat=remat).to(
+        dtype
+    )
+    model.set_dropout_step(11, 4)
+    feat = feat.to(dtype, copy=True).requires_grad_()
+    bias = None if bias is None else bias.to(dtype, copy=True).requires_grad_()
+    out = model(graph, feat, bias)
+    (out * torch.linspace(-1, 1, 3, dtype=dtype)).pow(2).sum().backward()
+    if isinstance(graph, dgl_gt.ShardedGraph):
+        graph.comm.sum_gradients(model.parameters())
+    parameters = {name: parameter.grad.double().numpy() for name, parameter in model.named_parameters()}
+    return out.detach(), feat.grad, None if bias is None else bias.grad, parameters
+
+
+def run_case(directory, strategy, depth, overlap, feat, bias, dtype, **options):
+    """Results in the user's order, and what was counted: sent and received bytes, and what cost.py says."""
+    sg = dgl_gt.load(directory, strategy, depth, overlap=overlap)
+    assert str(sg).endswith(f"strategy={sg.strategy.name!r}, depth={depth})")
+    own_bias = None if bias is None else bias[sg.edge_ids]
+    out, feat_grad, bias_grad, parameters = run_model(sg, feat[sg.node_ids], own_bias, dtype, **options)
+    counted = sg.comm.sent_bytes, sg.comm.received_bytes
+    if bias is not None:
+        edges = torch.cat(sg.comm.gather_rows(sg.edge_ids))
+        rows = torch.cat(sg.comm.gather_rows(bias_grad))
+        bias_grad = torch.empty_like(rows).index_copy_(0, edges, rows).double().numpy()
+    nodes = [sg.gather(x).double().numpy() for x in (out, feat_grad)]
+    return (*nodes, bias_grad, parameters), counted, sg.strategy.name
+
+
+def on_rank(rank, folder, cases, feat, bias, options):
+    results = []
+    for strategy, depth, overlap, dtype, with_bias in cases:
+        directory = folder / ("vertex" if strategy == "mirror" else "edge")
+        given = bias if with_bias else None
+        results.append(run_case(directory, strategy, depth, overlap, feat, given, dtype, **options))
+    return results
+
+
+def compare(expected, found, dtype, case):
+    gradients = expected[3]
+    largest = max(abs(grad).max() for grad in gradients.values())
+    for name, one, other, scale in zip(
+        ("output", "feature gradient", "bias gradient"),
+        expected,
+        found,
+        (float(expected[0].abs().max()), largest, largest),
+    ):
+        if one is not None:
+            allowed = TOLERANCE[dtype] * scale
+            np.testing.assert_allclose(other, one.double().numpy(), rtol=0, atol=allowed, err_msg=f"{case} {name}")
+    for name, grad in gradients.items():
+        np.testing.assert_allclose(
+            found[3][name], grad, rtol=0, atol=TOLERANCE[dtype] * largest, err_msg=f"{case} {name}"
+        )
+
+
+def all_cases(parts):
+    names = [name for name in CHOICES if name != "local" or parts == 1]
+    cases = [(name, 1, overlap, dtype, True) for name, overlap, dtype in product(names, (True, False), TOLERANCE)]
+    cases += [("halo", depth, True, dtype, True) for depth, dtype in product((2, 3), TOLERANCE)]
+    cases += [(name, 1, True, torch.float32, False) for name in names]
+    return cases + [("halo", depth, True, torch.float32, False) for depth in (2, 3)]
+
+
+def make_shards(graph, parts, folder, owner=None):
+    partition(graph, parts, folder / "vertex", cut="vertex")
+    return partition(graph, parts, folder / "edge", owner=owner, halo_depth=DEPTH)
+
+
+def check_everywhere(graph, parts, folder, owner=None, cases=None, **options):
+    make_shards(graph, parts, folder, owner)
+    cases = cases or all_cases(parts)
+    feat = torch.randn(graph.num_nodes, 5, generator=torch.Generator().manual_seed(1))
+    bias = torch.randn(graph.num_edges, HEADS, generator=torch.Generator().manual_seed(2))
+    expected = {
+        (dtype, with_bias): run_model(whole(graph), feat, bias if with_bias else None, dtype)
+        for dtype, with_bias in {(case[3], case[4]) for case in cases}
+    }
+    for rank, results in enumerate(run_ranks(parts, on_rank, folder, cases, feat, bias, options)):
+        for case, (found, counted, name) in zip(cases, results, strict=True):
+            compare(expected[case[3], case[4]], found, case[3], f"{parts} ranks, rank {rank}, {case}:")
+            if not case[4] and not options:
+                check_bytes(folder, name, case, rank, counted)
+
+
+def check_bytes(folder, name, case, rank, counted):
+    """Without bias: forward and backward, all layers. The first exchange of a deep halo is not spared here."""
+    manifest = dgl_gt.partition.read_manifest(folder / ("vertex" if name == "mirror" else "edge"))
+    model = Model(LAYERS, HIDDEN, HEADS, itemsize=4)
+    depth = case[1]
+    exchanges = step_traffic(manifest, model, name, depth)
+    if depth > 1:
+        exchanges += step_traffic(manifest, Model(depth * 2, HIDDEN, HEADS, itemsize=4), name, depth)[:1]
+    sent = sum(int(each.sent[rank] + each.sent_back[rank]) for each in exchanges)
+    received = sum(int(each.received[rank] + each.received_back[rank]) for each in exchanges)
+    assert counted == (sent, received), (case, name, rank)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_awkward_graphs(awkward_graph, tmp_path, parts):
+    """Directed, with isolated nodes, hubs, parallel edges and self-loops; parts by METIS."""
+    check_everywhere(awkward_graph(parts), parts, tmp_path)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4])
+def test_random_parts_and_an_empty_one(awkward_graph, tmp_path, parts):
+    graph = awkward_graph(parts + 10)
+    owner = np.random.default_rng(parts).integers(0, parts - 1, graph.num_nodes)
+    check_everywhere(graph, parts, tmp_path, owner)
+
+
+@pytest.mark.parametrize("name", ["no halo", "no edges", "one rank has all"])
+def test_nothing_to_exchange(tmp_path, name):
+    """Two rings of nodes, one a rank; a graph without edges; all nodes on one rank of three."""
+    ring = np.arange(6)
+    src = np.concatenate([ring, ring + 6]) if name != "no edges" else np.empty(0, int)
+    dst = np.concatenate([(ring + 1) % 6, (ring + 1) % 6 + 6]) if name != "no edges" else np.empty(0, int)
+    owner = np.repeat([0, 1], 6) if name != "one rank has all" else np.full(12, 2)
+    check_everywhere(from_edges(src, dst, 12), 3 if name == "one rank has all" else 2, tmp_path, owner)
+
+
+@pytest.mark.parametrize("remat", ["repeat", "keep"])
+def test_layers_computed_again_in_backward(awkward_graph, tmp_path, remat):
+    cases = [(name, 1, True, torch.float64, True) for name in CHOICES if name != "local"]
+    cases += [("halo", 2, True, torch.float64, True), ("halo", 1, False, torch.float64, True)]
+    check_everywhere(awkward_graph(3), 3, tmp_path, cases=cases, remat=remat)
