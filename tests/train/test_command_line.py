@@ -80,6 +80,7 @@ def test_train_reports_what_the_documentation_lists(trained):
     record, model = trained
     assert set(record) == {
         "strategy",
+        "depth",
         "ranks",
         "epochs",
         "best_epoch",

@@ -1,0 +1,256 @@
+"""Every exchange strategy on one graph: seconds, bytes and memory of a training step, on ranks of one thread each.
+
+    python benchmarks/exchange.py [--graph ogbn_arxiv_nofeat] [--parts 1,2,4] [--runs 5] [--link-mbit 200] [--json]
+
+A step is forward, backward, gradient sum and optimiser of a 3-layer graph transformer (hidden 128, 8 heads, feed-forward
+multiple 2), float32, without dropout, on random features of width 128 and random labels of 40 classes. All strategies of
+a number of ranks run in the same processes and take turns, one step each, after an untimed step of their own; medians of
+the slowest rank's seconds. Edge cuts and vertex cuts are the partitioner's, one attempt; deep halos have 2 and 3 hops.
+
+Bytes are what a rank sends in a step, the largest; the benchmark stops if they are not what ``partition.cost`` says.
+Memory is the largest rank's: the peak of live tensors during a step, model and optimiser aside, features and structure
+included. With ``--link-mbit`` each rank runs in its own network namespace behind a token bucket of that rate (Linux,
+root, iproute2); the loopback otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from partition import partition  # noqa: E402
+from partition.console import size, table  # noqa: E402
+from dgl_gt.train.launch import KEEP_MEMORY  # noqa: E402
+from partition.cost import Model, step_traffic  # noqa: E402
+
+DATA = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data"))
+WIDTH, CLASSES, LAYERS, HIDDEN, HEADS = 128, 40, 3, 128, 8
+EDGE = [("halo_h", 1), ("halo_kv", 1), ("halo_h", 2), ("halo_h", 3), ("gather", 1), ("heads", 1), ("ring", 1)]
+
+
+def cases(parts: int, overlaps: list[bool]) -> list[tuple[str, int, bool]]:
+    """Strategy, depth and overlap of each row."""
+    if parts == 1:
+        return [("local", 1, True)]
+    rows = [(name, depth, overlap) for name, depth in [*EDGE, ("mirror", 1)] for overlap in overlaps]
+    return [row for row in rows if row[2] is overlaps[0] or (row[1] == 1 and row[0] != "heads")]
+
+
+# ---- a rank -------------------------------------------------------------------------------------------------------
+
+
+class Runner:
+    """One strategy's graph, model and optimiser on this rank."""
+
+    def __init__(self, folder: Path, strategy: str, depth: int, overlap: bool):
+        import torch
+
+        import dgl_gt
+        from dgl_gt.nn import GraphTransformer
+
+        self.sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy, depth, overlap=overlap)
+        torch.manual_seed(0)
+        self.feat = self.sg.srcdata["feat"] if depth > 1 else self.sg.ndata["feat"]
+        self.label = self.sg.node_ids % CLASSES
+        self.model = GraphTransformer(WIDTH, HIDDEN, CLASSES, LAYERS, HEADS)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+
+    def step(self) -> tuple[float, int]:
+        """Seconds and bytes sent; all ranks start together."""
+        import torch
+
+        comm = self.sg.comm
+        comm.all_reduce(torch.zeros(1))
+        before, started = comm.sent_bytes, time.perf_counter()
+        self.optimizer.zero_grad()
+        logits = self.model(self.sg.blocks(LAYERS, from_held=True), self.feat)
+        loss = torch.nn.functional.cross_entropy(logits, self.label, reduction="sum") / self.sg.manifest["nodes"]
+        loss.backward()
+        comm.sum_gradients(self.model.parameters())
+        self.optimizer.step()
+        return time.perf_counter() - started, comm.sent_bytes - before
+
+    def live_bytes(self) -> int:
+        """Peak of live tensors in a step, with features and structure."""
+        from memory import LiveTensors
+
+        with LiveTensors() as live:
+            self.step()
+        return live.peak_bytes + self.feat.nbytes + self.structure_bytes()
+
+    def structure_bytes(self) -> int:
+        """Indices that the strategy reads."""
+        import gc
+
+        import torch
+
+        from dgl_gt.ops.csc import CSC
+
+        found, storages = [vars(self.sg.strategy), self.sg._shard._made], {}
+        while found:
+            each = found.pop()
+            if isinstance(each, torch.Tensor):
+                storages[each.untyped_storage().data_ptr()] = each.untyped_storage().nbytes()
+            elif isinstance(each, CSC):
+                found += vars(each).values()
+            elif isinstance(each, dict):
+                found += each.values()
+            elif isinstance(each, (list, tuple)):
+                found += each
+        gc.collect()
+        return sum(storages.values())
+
+
+def rank_main(folder: Path, rows: list, runs: int) -> None:
+    """Take turns; rank 0 prints one JSON line a row."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    world = int(os.environ["WORLD_SIZE"])
+    if world > 1:
+        dist.init_process_group("gloo")
+    runners = [Runner(folder, *row) for row in rows]
+    for runner in runners:
+        runner.step()
+    timed = [[] for _ in runners]
+    for _ in range(runs):
+        for runner, times in zip(runners, timed):
+            seconds, sent = runner.step()
+            slowest = runner.sg.comm.all_reduce(torch.tensor([seconds], dtype=torch.float64), "max")
+            times.append(float(slowest[0]))
+            expected = model_bytes(runner, world)
+            if sent != expected:
+                raise RuntimeError(f"{runner.sg} sent {sent} bytes a step; partition.cost says {expected}")
+    for row, runner, times in zip(rows, runners, timed):
+        comm = runner.sg.comm
+        most = comm.all_reduce(torch.tensor([model_bytes(runner, world), runner.live_bytes()]), "max").tolist()
+        if comm.rank == 0:
+            figures = {"seconds": statistics.median(times), "sent_bytes": most[0], "live_bytes": most[1]}
+            print(
+                json.dumps({"strategy": row[0], "depth": row[1], "overlap": row[2], "ranks": world, **figures}),
+                flush=True,
+            )
+    if world > 1:
+        dist.destroy_process_group()
+
+
+def model_bytes(runner: Runner, world: int) -> int:
+    """What partition.cost says that this rank sends in a step."""
+    sg = runner.sg
+    traffic = step_traffic(sg.manifest, Model(LAYERS, HIDDEN, HEADS), sg.strategy.name, sg.depth) if world > 1 else []
+    return sum(int(each.sent[sg.comm.rank] + each.sent_back[sg.comm.rank]) for each in traffic)
+
+
+# ---- starting ranks -----------------------------------------------------------------------------------------------
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+@contextmanager
+def namespaces(ranks: int, link_mbit: float):
+    """A bridge with a network namespace a rank, each behind a veth pair that carries so much in each direction."""
+    with ExitStack() as stack:
+
+        def made(undo: list[str], *arguments: str) -> None:
+            _ip(*arguments)
+            stack.callback(subprocess.run, ["ip", *undo], stderr=subprocess.DEVNULL)
+
+        tag = os.getpid() % 10000
+        bridge = f"gt{tag}"
+        made(["link", "del", bridge], "link", "add", bridge, "type", "bridge")
+        _ip("link", "set", bridge, "up")
+        names = [f"gt{tag}-{rank}" for rank in range(ranks)]
+        for rank, name in enumerate(names):
+            made(["netns", "del", name], "netns", "add", name)
+            _ip("link", "add", f"{name}h", "type", "veth", "peer", "name", "eth0", "netns", name)
+            _ip("link", "set", f"{name}h", "master", bridge, "up")
+            _ip("-n", name, "addr", "add", f"10.99.0.{rank + 1}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                _ip("-n", name, "link", "set", device, "up")
+            shape = ["root", "tbf", "rate", f"{link_mbit}mbit", "burst", "128kb", "latency", "200ms"]
+            subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", *shape], check=True)
+            subprocess.run(["tc", "qdisc", "add", "dev", f"{name}h", *shape], check=True)
+        yield names
+
+
+def run(parts: int, folder: Path, args) -> list[dict]:
+    """The rows of one number of ranks."""
+    rows = [row for row in cases(parts, [True, False]) if not args.strategies or row[0] in args.strategies]
+    command = [sys.executable, __file__, "--rank-of", str(folder), "--rows", json.dumps(rows), "--runs", str(args.runs)]
+    with ExitStack() as stack:
+        names = stack.enter_context(namespaces(parts, args.link_mbit)) if args.link_mbit and parts > 1 else None
+        ranks = []
+        for rank in range(parts):
+            within = ["ip", "netns", "exec", names[rank]] if names else []
+            address = (
+                {"MASTER_ADDR": "10.99.0.1", "GLOO_SOCKET_IFNAME": "eth0"} if names else {"MASTER_ADDR": "127.0.0.1"}
+            )
+            env = {**os.environ, **address, "MASTER_PORT": str(29500 + os.getpid() % 1000), "OMP_NUM_THREADS": "1"}
+            env |= {"RANK": str(rank), "WORLD_SIZE": str(parts), **KEEP_MEMORY}
+            ranks.append(subprocess.Popen([*within, *command], env=env, stdout=subprocess.PIPE, text=True))
+        output, _ = ranks[0].communicate(timeout=3600)
+        if any(rank.wait() for rank in ranks):
+            raise RuntimeError(f"{parts} ranks ended with {[rank.returncode for rank in ranks]}")
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def shards(graph: str, parts: int, folder: Path) -> None:
+    """Both cuts."""
+    partition(graph, parts, folder / "edge", halo_depth=3 if parts > 1 else 1, random_features=WIDTH)
+    if parts > 1:
+        partition(graph, parts, folder / "vertex", cut="vertex", random_features=WIDTH)
+
+
+def report(rows: list[dict]) -> str:
+    """One table."""
+    alone = next((row for row in rows if row["ranks"] == 1), None)
+    cells = []
+    for row in rows:
+        name = row["strategy"] + (f", depth {row['depth']}" if row["depth"] > 1 else "")
+        cell = [row["ranks"], name, "yes" if row["overlap"] else "no", f"{row['seconds']:.3f}"]
+        cell += [f"{alone['seconds'] / row['seconds']:.2f}" if alone else "", size(row["sent_bytes"])]
+        cells.append(
+            [*cell, size(row["live_bytes"]), f"{row['live_bytes'] / alone['live_bytes']:.2f}" if alone else ""]
+        )
+    header = ["ranks", "strategy", "overlap", "s / step", "speed-up", "sent / rank", "tensors / rank", "of one"]
+    return table(header, cells)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Every exchange strategy on one graph.")
+    parser.add_argument("--graph", default="ogbn_arxiv_nofeat", help="of the data folder, or any source")
+    parser.add_argument("--parts", default="1,2,4")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--link-mbit", type=float, help="of each rank, in network namespaces")
+    parser.add_argument("--strategies", type=lambda text: text.split(","), help="some alone")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rank-of", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--rows", type=json.loads, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.rank_of:
+        return rank_main(args.rank_of, args.rows, args.runs)
+    real = DATA / f"{args.graph}.npz"
+    rows = []
+    for parts in map(int, args.parts.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            shards(str(real) if real.is_file() else args.graph, parts, Path(folder))
+            rows += run(parts, Path(folder), args)
+    print(json.dumps(rows) if args.json else report(rows))
+
+
+if __name__ == "__main__":
+    main()
