@@ -53,10 +53,23 @@ def keyed_dropout(x, p, seed, ids=None):
 def _drop(x: torch.Tensor, p: float, seed: torch.Tensor, ids: torch.Tensor | None) -> torch.Tensor:
     threshold = min(round(p * _STEPS), _STEPS - 1)
     scale = _STEPS / (_STEPS - threshold)
-    if _backend(x.device.type) is cpu and x.dtype in (torch.float32, torch.float64):
-        return cpu.drop(x, int(seed), ids, threshold, scale)
+    kernel = _kernel(x.device.type, x.dtype)
+    if kernel is not None:
+        return kernel(x, int(seed), ids, threshold, scale)
     ids = torch.arange(len(x), device=x.device) if ids is None else ids
     return x * column_keep(ids, x.shape[1], threshold, seed).to(x.dtype) * scale
+
+
+def _kernel(device_type, dtype):
+    """Return the function that drops on such devices, or None."""
+    backend = _backend(device_type)
+    if backend is cpu:
+        return cpu.drop if dtype in (torch.float32, torch.float64) else None
+    if backend is None or dtype == torch.float64:
+        return None
+    from dgl_gt.ops import triton_dropout  # here, as most installs of torch for the CPU have no Triton
+
+    return triton_dropout.drop
 
 
 @_drop.register_fake
