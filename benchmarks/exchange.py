@@ -2,15 +2,17 @@
 
     python benchmarks/exchange.py [--graph ogbn_arxiv_nofeat] [--parts 1,2,4] [--runs 5] [--link-mbit 200] [--json]
 
-A step is forward, backward, gradient sum and optimiser of a 3-layer graph transformer (hidden 128, 8 heads, feed-forward
-multiple 2), float32, without dropout, on random features of width 128 and random labels of 40 classes. All strategies of
-a number of ranks run in the same processes and take turns, one step each, after an untimed step of their own; medians of
-the slowest rank's seconds. Edge cuts and vertex cuts are the partitioner's, one attempt; deep halos have 2 and 3 hops.
+A step is forward, backward, gradient sum and optimiser of a 3-layer graph transformer (hidden 128, 8 heads, feed-
+forward of twice that), float32, without dropout, on the graph's features, or random ones of width 128, and labels of
+40 classes. Four strategies at a time run in the same processes and take turns, one step each, after an
+untimed step of their own; medians of the slowest rank's seconds. Cuts are the partitioner's, one attempt. Ranks keep
+freed memory, as under ``dgl-gt train``.
 
-Bytes are what a rank sends in a step, the largest; the benchmark stops if they are not what ``partition.cost`` says.
-Memory is the largest rank's: the peak of live tensors during a step, model and optimiser aside, features and structure
-included. With ``--link-mbit`` each rank runs in its own network namespace behind a token bucket of that rate (Linux,
-root, iproute2); the loopback otherwise.
+Bytes are the most that a rank sends in a step; the benchmark stops if they are not what ``partition.cost`` says.
+Tensors are the most that a rank has alive at once in a step, features and structure included, model and optimiser
+aside; buffers, in the attention of one layer, what is alive beyond what owned rows alone would need. Neither is
+measured with ``--link-mbit``. That puts each rank into its own network namespace behind a token bucket of such a rate
+(Linux, root, iproute2); else ranks talk over the loopback.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from partition import partition  # noqa: E402
-from partition.console import size, table  # noqa: E402
 from dgl_gt.train.launch import KEEP_MEMORY  # noqa: E402
+from partition import load_graph, partition  # noqa: E402
+from partition.console import size, table  # noqa: E402
 from partition.cost import Model, step_traffic  # noqa: E402
 
 DATA = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data"))
@@ -62,8 +64,9 @@ class Runner:
         self.sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy, depth, overlap=overlap)
         torch.manual_seed(0)
         self.feat = self.sg.srcdata["feat"] if depth > 1 else self.sg.ndata["feat"]
+        self.feat = self.feat.float()
         self.label = self.sg.node_ids % CLASSES
-        self.model = GraphTransformer(WIDTH, HIDDEN, CLASSES, LAYERS, HEADS)
+        self.model = GraphTransformer(self.feat.shape[1], HIDDEN, CLASSES, LAYERS, HEADS)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
 
     def step(self) -> tuple[float, int]:
@@ -89,6 +92,28 @@ class Runner:
             self.step()
         return live.peak_bytes + self.feat.nbytes + self.structure_bytes()
 
+    def buffer_bytes(self) -> int:
+        """Peak of live tensors in one layer's attention, forward and backward, beyond that of owned rows alone."""
+        import torch
+        from memory import LiveTensors
+
+        from dgl_gt.exchange import Local
+        from dgl_gt.ops.csc import CSC
+
+        def project(h, which):
+            packed = h.unflatten(1, (HEADS, -1)).unsqueeze(1)
+            return packed.squeeze(1) if which == "q" else packed.repeat(1, len(which), 1, 1)
+
+        rows = self.sg.strategy.num_owned
+        nothing = torch.zeros(rows + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32)
+        peaks = []
+        for strategy in (self.sg.strategy, Local(CSC.build(*nothing, rows))):
+            h = torch.randn(rows, HIDDEN, requires_grad=True)
+            with LiveTensors() as live:
+                strategy.attend(h, project).sum().backward()
+            peaks.append(live.peak_bytes)
+        return peaks[0] - peaks[1]
+
     def structure_bytes(self) -> int:
         """Indices that the strategy reads."""
         import gc
@@ -112,7 +137,7 @@ class Runner:
         return sum(storages.values())
 
 
-def rank_main(folder: Path, rows: list, runs: int) -> None:
+def rank_main(folder: Path, rows: list, runs: int, with_memory: bool) -> None:
     """Take turns; rank 0 prints one JSON line a row."""
     import torch
     import torch.distributed as dist
@@ -135,9 +160,11 @@ def rank_main(folder: Path, rows: list, runs: int) -> None:
                 raise RuntimeError(f"{runner.sg} sent {sent} bytes a step; partition.cost says {expected}")
     for row, runner, times in zip(rows, runners, timed):
         comm = runner.sg.comm
-        most = comm.all_reduce(torch.tensor([model_bytes(runner, world), runner.live_bytes()]), "max").tolist()
+        memory = [runner.live_bytes(), runner.buffer_bytes()] if with_memory else [0, 0]
+        most = comm.all_reduce(torch.tensor([model_bytes(runner, world), *memory]), "max").tolist()
         if comm.rank == 0:
-            figures = {"seconds": statistics.median(times), "sent_bytes": most[0], "live_bytes": most[1]}
+            figures = {"seconds": statistics.median(times), "sent_bytes": most[0]}
+            figures |= {"live_bytes": most[1], "buffer_bytes": most[2]}
             print(
                 json.dumps({"strategy": row[0], "depth": row[1], "overlap": row[2], "ranks": world, **figures}),
                 flush=True,
@@ -190,15 +217,21 @@ def namespaces(ranks: int, link_mbit: float):
 def run(parts: int, folder: Path, args) -> list[dict]:
     """The rows of one number of ranks."""
     rows = [row for row in cases(parts, [True, False]) if not args.strategies or row[0] in args.strategies]
+    return [row for begin in range(0, len(rows), 4) for row in _start(parts, folder, rows[begin : begin + 4], args)]
+
+
+def _start(parts: int, folder: Path, rows: list, args) -> list[dict]:
+    """A few rows, so that few graphs and models are in memory at once."""
     command = [sys.executable, __file__, "--rank-of", str(folder), "--rows", json.dumps(rows), "--runs", str(args.runs)]
+    command += ["--link-mbit", str(args.link_mbit)] if args.link_mbit else []
     with ExitStack() as stack:
         names = stack.enter_context(namespaces(parts, args.link_mbit)) if args.link_mbit and parts > 1 else None
         ranks = []
         for rank in range(parts):
             within = ["ip", "netns", "exec", names[rank]] if names else []
-            address = (
-                {"MASTER_ADDR": "10.99.0.1", "GLOO_SOCKET_IFNAME": "eth0"} if names else {"MASTER_ADDR": "127.0.0.1"}
-            )
+            address = {"MASTER_ADDR": "127.0.0.1"}
+            if names:
+                address = {"MASTER_ADDR": "10.99.0.1", "GLOO_SOCKET_IFNAME": "eth0"}
             env = {**os.environ, **address, "MASTER_PORT": str(29500 + os.getpid() % 1000), "OMP_NUM_THREADS": "1"}
             env |= {"RANK": str(rank), "WORLD_SIZE": str(parts), **KEEP_MEMORY}
             ranks.append(subprocess.Popen([*within, *command], env=env, stdout=subprocess.PIPE, text=True))
@@ -210,9 +243,10 @@ def run(parts: int, folder: Path, args) -> list[dict]:
 
 def shards(graph: str, parts: int, folder: Path) -> None:
     """Both cuts."""
-    partition(graph, parts, folder / "edge", halo_depth=3 if parts > 1 else 1, random_features=WIDTH)
+    missing = {} if "feat" in load_graph(graph).node_data else {"random_features": WIDTH}
+    partition(graph, parts, folder / "edge", halo_depth=3 if parts > 1 else 1, **missing)
     if parts > 1:
-        partition(graph, parts, folder / "vertex", cut="vertex", random_features=WIDTH)
+        partition(graph, parts, folder / "vertex", cut="vertex", **missing)
 
 
 def report(rows: list[dict]) -> str:
@@ -223,11 +257,12 @@ def report(rows: list[dict]) -> str:
         name = row["strategy"] + (f", depth {row['depth']}" if row["depth"] > 1 else "")
         cell = [row["ranks"], name, "yes" if row["overlap"] else "no", f"{row['seconds']:.3f}"]
         cell += [f"{alone['seconds'] / row['seconds']:.2f}" if alone else "", size(row["sent_bytes"])]
-        cells.append(
-            [*cell, size(row["live_bytes"]), f"{row['live_bytes'] / alone['live_bytes']:.2f}" if alone else ""]
-        )
-    header = ["ranks", "strategy", "overlap", "s / step", "speed-up", "sent / rank", "tensors / rank", "of one"]
-    return table(header, cells)
+        if row["live_bytes"]:
+            share = f"{row['live_bytes'] / alone['live_bytes']:.2f}" if alone else ""
+            cell += [size(row["live_bytes"]), share, size(max(row["buffer_bytes"], 0))]
+        cells.append(cell)
+    header = "ranks|strategy|overlap|s / step|speed-up|sent / rank|tensors / rank|of one|buffers".split("|")
+    return table(header[: len(cells[-1])], cells)
 
 
 def main() -> None:
@@ -242,7 +277,7 @@ def main() -> None:
     parser.add_argument("--rows", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank_of:
-        return rank_main(args.rank_of, args.rows, args.runs)
+        return rank_main(args.rank_of, args.rows, args.runs, not args.link_mbit)
     real = DATA / f"{args.graph}.npz"
     rows = []
     for parts in map(int, args.parts.split(",")):

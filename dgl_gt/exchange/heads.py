@@ -8,7 +8,6 @@ from functools import cached_property
 import torch
 
 from partition.errors import InputError
-from partition.manifest import verify
 
 from ..ops.attention import sparse_attention
 from ..ops.csc import CSC
@@ -62,7 +61,6 @@ class Heads(OnRanks):
         """In-edges of all rows, in rank order; read from every part's structure."""
         directory, manifest = self.shard.directory, self.shard.manifest
         parts = range(manifest["parts"])
-        verify(directory, manifest, parts)
         structures = [read_shard(directory, part, with_data=False) for part in parts]
         places = torch.empty(manifest["nodes"], dtype=structures[0].indices.dtype)
         for begin, each in zip(self.ptr, structures):

@@ -29,7 +29,7 @@ class Ring(OnRanks):
         """See :meth:`dgl_gt.exchange.strategy.Strategy.attend`."""
         self.check(h, bias)
         q, kv = project(h, "q"), project(h, "kv")
-        call = Call.make(self._blocks[0], *q.shape[-2:], dropout)
+        call = Call.make(self._blocks[0], q, kv, bias, dropout)
         return _Ring.apply(q, kv, bias, self, call)
 
     def pass_on(self, rows: torch.Tensor, owner: int):

@@ -8,7 +8,7 @@ import torch
 
 from partition.cost import CHOICES, Speeds
 from partition.errors import InputError
-from partition.manifest import read_manifest
+from partition.manifest import read_manifest, verify
 
 from ..comm import Comm, kept_exchanges
 from ..shard import Shard, read_shard
@@ -167,6 +167,8 @@ def load(
         strategy = strategy or ("mirror" if manifest["cut"] == "vertex" else "halo")
         _check(directory, manifest, comm, strategy, depth)
         shard = read_shard(directory, comm.rank, depth)
+        if strategy == "heads":  # which reads the structure of all
+            verify(directory, manifest, range(manifest["parts"]))
     except InputError as caught:
         error = caught
     comm.raise_together(error)

@@ -16,7 +16,7 @@ from . import cpu
 from .attention import _autocast, _backend, _check_dropout, _kernel_at_hand, _unpacked
 from .csc import CSC
 from .merge import merge_into
-from .reference import reference_attention
+from .reference import accumulation_dtype, reference_attention
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,36 @@ class Call:
     seed: torch.Tensor | None = None
 
     @classmethod
-    def make(cls, csc: CSC, num_heads: int, head_dim: int, dropout) -> Call:
-        """Check ``dropout``, (p, seed) or None, and make the call."""
+    def make(cls, csc: CSC, q, kv, bias=None, dropout=None) -> Call:
+        """Check what pieces are called with, as ``sparse_attention`` does, and make the call.
+
+        Parameters
+        ----------
+        csc : CSC
+            Any piece.
+        q : Tensor, (N_dst, H, D), or (N, 3, H, D) with ``kv`` None
+        kv : Tensor, (N_src, 2, H, D), of any piece
+        bias : Tensor, (rows, H), optional
+        dropout : (float, int or Tensor), optional
+        """
+        q, k, v = _unpacked(q, kv, None)
         p, seed = dropout or (0.0, None)
+        num_heads, head_dim = q.shape[1:]
+        if k.shape[1:] != q.shape[1:] or k.dtype != q.dtype or k.device != q.device:
+            raise ValueError(
+                f"keys have shape {tuple(k.shape)} and dtype {k.dtype} on {k.device}; allowed: heads as in q, "
+                f"{(num_heads, head_dim)}, {q.dtype} on {q.device}"
+            )
+        if bias is not None and (
+            bias.dim() != 2
+            or bias.shape[1] != num_heads
+            or bias.dtype not in (q.dtype, accumulation_dtype(q.dtype))
+            or bias.device != q.device
+        ):
+            raise ValueError(
+                f"bias has shape {tuple(bias.shape)} and dtype {bias.dtype} on {bias.device}; allowed: (E, {num_heads})"
+                f", {q.dtype} or {accumulation_dtype(q.dtype)} on {q.device}"
+            )
         _check_dropout(csc, num_heads, p, seed)
         seed = None if p == 0 else torch.as_tensor(seed, dtype=torch.int64, device="cpu")
         return cls(1 / math.sqrt(head_dim), float(p), seed)
@@ -134,7 +161,7 @@ class Joint:
     def first(self, q, kv=None, bias=None):
         """Attend the first piece: q (N_dst, H, D) and kv (N_src, 2, H, D), or q, k and v packed, (N, 3, H, D)."""
         q, kv = _autocast(q, kv)
-        self.call = Call.make(self.pieces[0], *q.shape[-2:], self._dropout)
+        self.call = Call.make(self.pieces[0], q, kv, bias, self._dropout)
         return _First.apply(q, kv, bias, self)
 
     def rest(self, begun, q, kv, bias=None):
