@@ -18,6 +18,7 @@ measured with ``--link-mbit``. That puts each rank into its own network namespac
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -38,6 +39,7 @@ from partition.cost import Model, step_traffic  # noqa: E402
 
 DATA = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data"))
 WIDTH, CLASSES, LAYERS, HIDDEN, HEADS = 128, 40, 3, 128, 8
+_NUMBERS = itertools.count()
 EDGE = [("halo_h", 1), ("halo_kv", 1), ("halo_h", 2), ("halo_h", 3), ("gather", 1), ("heads", 1), ("ring", 1)]
 
 
@@ -196,7 +198,7 @@ def namespaces(ranks: int, link_mbit: float):
             _ip(*arguments)
             stack.callback(subprocess.run, ["ip", *undo], stderr=subprocess.DEVNULL)
 
-        tag = os.getpid() % 10000
+        tag = f"{os.getpid() % 1000}n{next(_NUMBERS)}"  # a deleted namespace's links go a while later
         bridge = f"gt{tag}"
         made(["link", "del", bridge], "link", "add", bridge, "type", "bridge")
         _ip("link", "set", bridge, "up")

@@ -115,14 +115,14 @@ def _on_ranks(args, work):
     rank = join()
     try:
         outcome = work()
-    except RankError as stopped:  # the one that failed has shown its own error
-        if rank == 0:
-            print(f"dgl-gt: {stopped}", file=sys.stderr)
-        return 1
     except (InputError, KeyboardInterrupt) as stopped:
         if rank == 0:
             raise
         return 2 if isinstance(stopped, InputError) else 130  # rank 0 raises the same and says it
+    except RankError as stopped:  # the one that failed has shown its own error
+        if rank == 0:
+            print(f"dgl-gt: {stopped}", file=sys.stderr)
+        return 1
     leave()
     return outcome if rank == 0 else 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import zlib
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 
@@ -14,11 +15,14 @@ from partition.errors import InputError
 
 _POLL = timedelta(seconds=1)  # how often a rank that waits looks whether another has stopped
 _FAREWELL_S = 10.0  # how long a rank that stops waits for the others to have read why
-_STOPPED, _READ = "dgl_gt/stopped", "dgl_gt/stopped/read"
 
 
 class RankError(RuntimeError):
     """Another rank has stopped; the message says which, and why."""
+
+
+class RankInputError(InputError, RankError):
+    """Another rank has stopped over bad input."""
 
 
 class Comm:
@@ -45,6 +49,9 @@ class Comm:
         self.rank = dist.get_rank(group) if self._active else 0
         self.world_size = dist.get_world_size(group) if self._active else 1
         self._is_nccl = self._active and dist.get_backend(group) == "nccl"
+        # where a rank of this group that stops says why
+        members = dist.get_process_group_ranks(group or dist.group.WORLD) if self._active else [0]
+        self._stopped = f"dgl_gt/stopped/{members[0]}-{len(members)}-{zlib.crc32(repr(members).encode()):x}"
         self._tape: _Tape | None = None
         self.reset_counters()
 
@@ -191,8 +198,8 @@ class Comm:
     def together(self):
         """Inside, a rank that raises makes the others raise at their next exchange, within seconds, and say why.
 
-        They raise :class:`RankError`, or ``InputError`` where the rank did. With nccl a rank that waits on the GPU
-        cannot be woken: there the launcher ends it.
+        They raise :class:`RankError`, which is an ``InputError`` too where the rank's was one. With nccl a rank that
+        waits on the GPU cannot be woken: there the launcher ends it.
         """
         try:
             yield
@@ -236,25 +243,28 @@ class Comm:
             if store is None:
                 return
             mine = json.dumps([self.rank, kind, text])
-            if store.compare_set(_STOPPED, "", mine).decode() != mine:
-                store.add(_READ, 1)
+            if store.compare_set(self._stopped, "", mine).decode() != mine:  # another was quicker
+                store.set(f"{self._stopped}/read/{self.rank}", "")
                 return
+            read = [f"{self._stopped}/read/{rank}" for rank in range(self.world_size) if rank != self.rank]
             deadline = time.monotonic() + _FAREWELL_S
-            while store.add(_READ, 0) < self.world_size - 1 and time.monotonic() < deadline:
+            while not store.check(read) and time.monotonic() < deadline:
                 time.sleep(0.01)
-            store.delete_key(_STOPPED)
-            store.delete_key(_READ)
+            for key in [self._stopped, *read]:
+                store.delete_key(key)
 
     def _raise_stopped(self) -> None:
         found = None
         with suppress(RuntimeError):
             store = self._store()
-            if store.check([_STOPPED]):
-                found = json.loads(store.get(_STOPPED))
-                store.add(_READ, 1)
+            if store.check([self._stopped]):
+                found = json.loads(store.get(self._stopped))
+                store.set(f"{self._stopped}/read/{self.rank}", "")
         if found:
             rank, kind, text = found
-            raise InputError(f"rank {rank}: {text}") if kind == "input" else RankError(f"rank {rank} stopped: {text}")
+            if kind == "input":
+                raise RankInputError(f"rank {rank}: {text}")
+            raise RankError(f"rank {rank} stopped: {text}")
 
 
 class Transfer:
