@@ -153,6 +153,15 @@ def _check_dropout(graph, num_heads, dropout_p, seed):
         raise ValueError(f"dropout_p is {dropout_p}; allowed: 0 <= dropout_p < 1")
     if dropout_p == 0:
         return
+    check_seed(seed)
+    if graph.head_offset + num_heads > MAX_HEADS:
+        raise ValueError(
+            f"heads {graph.head_offset} to {graph.head_offset + num_heads - 1} with dropout; allowed: below {MAX_HEADS}"
+        )
+
+
+def check_seed(seed):
+    """Raise ``ValueError`` unless a seed of dropout is an int of 63 bits, or a tensor () int64 on the CPU."""
     if seed is None:
         raise ValueError("seed is None, but dropout_p is not 0; pass an int, another for each layer and step")
     if isinstance(seed, torch.Tensor):
@@ -163,10 +172,6 @@ def _check_dropout(graph, num_heads, dropout_p, seed):
             )
     elif not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise ValueError(f"seed is {seed!r}; allowed: an int from 0 to 2**63 - 1")
-    if graph.head_offset + num_heads > MAX_HEADS:
-        raise ValueError(
-            f"heads {graph.head_offset} to {graph.head_offset + num_heads - 1} with dropout; allowed: below {MAX_HEADS}"
-        )
 
 
 @torch.compiler.assume_constant_result

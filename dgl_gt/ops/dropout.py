@@ -3,7 +3,7 @@
 import torch
 
 from dgl_gt.ops import cpu
-from dgl_gt.ops.attention import _backend
+from dgl_gt.ops.attention import _backend, check_seed
 from dgl_gt.ops.reference import column_keep
 
 _STEPS = 2**16  # a probability is one of so many
@@ -39,6 +39,9 @@ def keyed_dropout(x, p, seed, ids=None):
         raise ValueError(f"p is {p}; allowed: 0 <= p < 1")
     if x.dim() != 2 or x.shape[1] > 4 * _STEPS:
         raise ValueError(f"x has shape {tuple(x.shape)}; allowed: (rows, C), C at most {4 * _STEPS}")
+    if not x.is_floating_point():
+        raise ValueError(f"x has dtype {x.dtype}; allowed: a floating point one")
+    check_seed(seed)
     if ids is not None and (ids.shape != x.shape[:1] or ids.dtype != torch.int64 or ids.device != x.device):
         raise ValueError(
             f"ids has shape {tuple(ids.shape)} and dtype {ids.dtype} on {ids.device}; allowed: one a row, "
@@ -57,7 +60,7 @@ def _drop(x: torch.Tensor, p: float, seed: torch.Tensor, ids: torch.Tensor | Non
     if kernel is not None:
         return kernel(x, int(seed), ids, threshold, scale)
     ids = torch.arange(len(x), device=x.device) if ids is None else ids
-    return x * column_keep(ids, x.shape[1], threshold, seed).to(x.dtype) * scale
+    return x.contiguous() * column_keep(ids, x.shape[1], threshold, seed).to(x.dtype) * scale
 
 
 def _kernel(device_type, dtype):
