@@ -14,6 +14,7 @@ import torch.distributed as dist
 from partition.errors import InputError
 
 _POLL = timedelta(seconds=1)  # how often a rank that waits looks whether another has stopped
+_GLANCE_S = 0.01
 _FAREWELL_S = 10.0  # how long a rank that stops waits for the others to have read why
 
 
@@ -244,14 +245,22 @@ class Comm:
                 return
             mine = json.dumps([self.rank, kind, text])
             if store.compare_set(self._stopped, "", mine).decode() != mine:  # another was quicker
-                store.set(f"{self._stopped}/read/{self.rank}", "")
+                self._take_note(store)
                 return
             read = [f"{self._stopped}/read/{rank}" for rank in range(self.world_size) if rank != self.rank]
             deadline = time.monotonic() + _FAREWELL_S
             while not store.check(read) and time.monotonic() < deadline:
-                time.sleep(0.01)
-            for key in [self._stopped, *read]:
+                time.sleep(_GLANCE_S)
+            for key in [*read, self._stopped]:  # at the last the others leave
                 store.delete_key(key)
+            time.sleep(20 * _GLANCE_S)  # until they have seen it
+
+    def _take_note(self, store) -> None:
+        """Tell the rank that stopped that this one knows, and leave with it: the store may end with this process."""
+        store.set(f"{self._stopped}/read/{self.rank}", "")
+        deadline = time.monotonic() + _FAREWELL_S
+        while store.check([self._stopped]) and time.monotonic() < deadline:
+            time.sleep(_GLANCE_S)
 
     def _raise_stopped(self) -> None:
         found = None
@@ -259,7 +268,7 @@ class Comm:
             store = self._store()
             if store.check([self._stopped]):
                 found = json.loads(store.get(self._stopped))
-                store.set(f"{self._stopped}/read/{self.rank}", "")
+                self._take_note(store)
         if found:
             rank, kind, text = found
             if kind == "input":
