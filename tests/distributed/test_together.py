@@ -7,7 +7,6 @@ import signal
 import time
 from datetime import timedelta
 from functools import partial
-from itertools import product
 
 import numpy as np
 import pytest
@@ -155,7 +154,7 @@ def test_where_one_rank_fails_the_others_say_why(results_of_one_failing, number)
         if rank == culprit:
             assert (kind, message) == (type(error).__name__, str(error))
         elif is_input:
-            assert (kind, message) == ("InputError", f"rank {culprit}: {error}")
+            assert (kind, message) == ("RankInputError", f"rank {culprit}: {error}")
         else:
             assert (kind, message) == ("RankError", f"rank {culprit} stopped: {type(error).__name__}: {error}")
 
@@ -434,8 +433,8 @@ def test_two_groups_of_ranks_each_train_on_shards_of_their_own(awkward_graph, tm
     folders = [tmp_path / "first", tmp_path / "second"]
     for graph, folder in zip(graphs, folders):
         make_shards(graph, 2, folder)
-    cases = [(name, 1, overlap, torch.float64) for name, overlap in product(CHOICES, (True, False)) if name != "local"]
-    cases += [("halo", 2, True, torch.float64), ("ring", 1, True, torch.float32)]
+    cases = [(name, 1, True, torch.float64) for name in CHOICES if name != "local"]
+    cases += [("halo", 2, True, torch.float64), ("ring", 1, False, torch.float32)]
     generator = torch.Generator().manual_seed(3)
     feats = [torch.randn(graph.num_nodes, 5, generator=generator) for graph in graphs]
     biases = [torch.randn(graph.num_edges, 12, generator=generator) for graph in graphs]

@@ -92,7 +92,7 @@ def test_train_reports_what_the_documentation_lists(trained):
         "exchanged_bytes_per_epoch",
         "peak_memory_bytes",
     }
-    assert (record["strategy"], record["ranks"], record["epochs"]) == ("halo_kv", 2, 40)
+    assert (record["strategy"], record["ranks"], record["epochs"]) == ("halo_h", 2, 40)
     assert len(record["losses"]) == 40 and record["losses"][-1] < record["losses"][0] / 2
     assert record["metric"]["name"] == "accuracy"
     assert len(record["peak_memory_bytes"]) == 2 and 0 < record["exchange_share"] < 1

@@ -1,0 +1,138 @@
+"""Whole training runs with all dropouts on: the same losses at any number of ranks and with any strategy."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+
+import dgl_gt
+from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.trainer import train
+from partition import load_graph, partition
+
+# heads: a multiple of 2 and of 3, for the strategy of that name
+CONFIG = TrainConfig(
+    epochs=30, layers=3, hidden=24, heads=6, dropout=0.3, attention_dropout=0.2, lr=0.01, patience=0, seed=5
+)
+STRATEGIES = [("halo", 1), ("halo", 2), ("gather", 1), ("heads", 1), ("ring", 1), ("mirror", 1)]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As the ranks have: on small graphs threads that wait for each other slow a step down."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def train_on_rank(rank, folder, runs):
+    """Of each (strategy, depth, overlap, config): losses, validations, bytes of an epoch that all ranks send."""
+    results = []
+    for strategy, depth, overlap, config in runs:
+        sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy, depth, overlap=overlap)
+        result = train(sg, config)
+        results.append((result.losses, result.validations, result.exchanged_bytes_per_epoch))
+    return results
+
+
+def train_everywhere(graph, parts, folder, runs):
+    """What :func:`train_on_rank` gives, which must be the same on every rank."""
+    partition(graph, parts, folder / "edge", halo_depth=2)
+    partition(graph, parts, folder / "vertex", cut="vertex")
+    first, *others = run_ranks(parts, train_on_rank, folder, runs)
+    assert all(other == first for other in others)
+    return first
+
+
+def in_one_process(graph, folder, config):
+    """Losses and validations on one part, without torch.distributed."""
+    partition(graph, 1, folder / "one", force=True)
+    result = train(dgl_gt.load(folder / "one"), config)
+    return result.losses, result.validations
+
+
+def same(losses, expected, what, epochs=None):
+    """Of all epochs, or of as many as the run had."""
+    assert len(losses) == (epochs or len(expected))
+    np.testing.assert_allclose(losses, expected[: len(losses)], rtol=1e-4, atol=0, err_msg=what)
+
+
+def differ(losses, expected, what):
+    """Not by rounding."""
+    assert np.abs(np.subtract(losses, expected)).max() > 1e-2 * np.max(expected), what
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_losses_are_those_of_one_process(awkward_graph, tmp_path, parts):
+    """Every epoch's, with each strategy, with and without overlap; and training goes on in earnest.
+
+    All epochs on two ranks; on one, where nothing travels, and on three, fewer.
+    """
+    graph = awkward_graph(7)
+    losses, _ = in_one_process(graph, tmp_path, CONFIG)
+    assert losses[-1] < 0.8 * losses[0] and len(losses) == 30
+    few, many = (replace(CONFIG, epochs=epochs) for epochs in (3, {1: 3, 2: 30, 3: 10}[parts]))
+    runs = [(name, depth, True, many) for name, depth in STRATEGIES]
+    runs += [(name, 1, False, few) for name in ("halo", "gather", "ring", "mirror")]
+    runs += [(name, 1, True, few) for name in ("halo_h", "halo_kv", *(("local",) * (parts == 1)))]
+    for run, (found, _, _) in zip(runs, train_everywhere(graph, parts, tmp_path, runs), strict=True):
+        same(found, losses, f"{parts} ranks, {run[:3]}", run[3].epochs)
+
+
+def test_layers_computed_again_give_the_same_run(awkward_graph, tmp_path):
+    """``keep`` sends as many bytes as ``none``, ``repeat`` more: each layer's forward exchange again."""
+    graph = awkward_graph(8)
+    config = replace(CONFIG, epochs=4)
+    modes = ("none", "repeat", "keep")
+    runs = [(name, depth, True, replace(config, remat=mode)) for name, depth in STRATEGIES for mode in modes]
+    results = iter(train_everywhere(graph, 2, tmp_path, runs))
+    expected, _ = in_one_process(graph, tmp_path, config)
+    for name, depth in STRATEGIES:
+        (none, _, none_bytes), (repeat, _, repeat_bytes), (keep, _, keep_bytes) = (next(results) for _ in modes)
+        for losses in (none, repeat, keep):
+            same(losses, expected, f"{name}, depth {depth}")
+        assert 0 < none_bytes == keep_bytes < repeat_bytes < 2 * none_bytes, (name, depth)
+
+
+def test_masks_by_torchs_generators_depend_on_the_number_of_ranks(awkward_graph, tmp_path):
+    """``reproducible=False``; a deep halo, whose copies must be dropped as their originals, is reproducible anyway."""
+    graph = awkward_graph(9)
+    config = replace(CONFIG, epochs=4)
+    expected, _ = in_one_process(graph, tmp_path, config)
+    free = replace(config, reproducible=False)
+    alone, _ = in_one_process(graph, tmp_path, free)
+    differ(alone, expected, "one process")
+    without = replace(free, dropout=0.0)
+    exact, _ = in_one_process(graph, tmp_path, without)
+    runs = [("halo", 1, True, free), ("mirror", 1, True, free), ("halo", 2, True, free), ("halo", 1, True, without)]
+    halo, mirror, deep, no_feature_dropout = (each[0] for each in train_everywhere(graph, 2, tmp_path, runs))
+    for losses in (halo, mirror):
+        differ(losses, expected, "to the keyed masks")
+        differ(losses, alone, "to one process")
+    same(deep, expected, "halo, depth 2")
+    same(no_feature_dropout, exact, "attention's masks are keyed in any case")
+
+
+def test_another_seed_is_another_run(awkward_graph, tmp_path):
+    graph = awkward_graph(7)
+    config = replace(CONFIG, epochs=3)
+    other, same_again = replace(config, seed=6), replace(config)
+    train_here = partial(in_one_process, graph, tmp_path)
+    assert train_here(config) == train_here(same_again)
+    differ(train_here(other)[0], train_here(config)[0], "another seed")
+
+
+def test_tolokers(real_graph, tmp_path):
+    """30 epochs on a real graph, in one process and on two ranks; fewer with mirrors."""
+    graph = load_graph(real_graph("tolokers"))
+    config = replace(CONFIG, layers=2, hidden=32, heads=4, lr=3e-3)
+    losses, validations = in_one_process(graph, tmp_path, config)
+    assert losses[-1] < 0.9 * losses[0]
+    runs = [("halo", 1, True, config), ("mirror", 1, True, replace(config, epochs=5))]
+    for run, (found, metrics, _) in zip(runs, train_everywhere(graph, 2, tmp_path, runs), strict=True):
+        same(found, losses, f"tolokers, {run[0]}", run[3].epochs)
+        np.testing.assert_allclose(metrics, validations[: len(metrics)], atol=1e-3)
