@@ -161,6 +161,11 @@ def load(
         disagree; on every rank if on any.
     """
     comm = Comm(group)
+    with comm.together():
+        return _load(directory, strategy, depth, comm, device, overlap, speeds)
+
+
+def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, speeds: Speeds) -> ShardedGraph:
     shard = error = None
     try:
         manifest = read_manifest(directory)

@@ -14,7 +14,8 @@ def keyed_dropout(x, p, seed, ids=None):
 
     ``bits = mix64(mix64(seed) + golden * (id * 65536 + column // 4 + 1))`` with SplitMix64's finaliser and constants
     (Steele, Lea and Flood, OOPSLA 2014); column c is kept where its 16 of these bits, from ``16 * (c % 4)`` on, are at
-    least ``t = round(65536 p)``. What is kept is multiplied by ``65536 / (65536 - t)``. No mask is stored for backward.
+    least ``t = round(65536 p)``, 65535 at most. What is kept is multiplied by ``65536 / (65536 - t)``. No mask is
+    stored for backward.
 
     Parameters
     ----------
