@@ -190,11 +190,3 @@ def test_without_the_compiled_part_it_says_so(awkward_graph, monkeypatch):
     finally:
         monkeypatch.undo()
         native._loaded.cache_clear()
-
-
-def test_a_vertex_cut_is_no_shard_to_train_on_yet(awkward_graph, tmp_path):
-    import dgl_gt
-
-    partition(awkward_graph(0), 1, tmp_path / "out", cut="vertex")
-    with pytest.raises(ValueError, match="holds a vertex cut.*partition with --cut edge"):
-        dgl_gt.load(tmp_path / "out")
