@@ -240,6 +240,7 @@ def _start(parts: int, folder: Path, rows: list, args) -> list[dict]:
         output, _ = ranks[0].communicate(timeout=3600)
         if any(rank.wait() for rank in ranks):
             raise RuntimeError(f"{parts} ranks ended with {[rank.returncode for rank in ranks]}")
+    print(output, end="", file=sys.stderr, flush=True)  # as it comes: the table waits for the last row
     return [json.loads(line) for line in output.splitlines()]
 
 

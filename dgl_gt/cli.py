@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from partition.manifest import read_manifest
 
 from . import __version__
 from .train.config import TrainConfig, read_config
+
+_LAST_WORD_S = 3.0  # for rank 0 to say what went wrong: the launcher ends all ranks as soon as one has ended
 
 
 def main(argv=None) -> int:
@@ -118,10 +121,13 @@ def _on_ranks(args, work):
     except (InputError, KeyboardInterrupt) as stopped:
         if rank == 0:
             raise
+        time.sleep(_LAST_WORD_S)
         return 2 if isinstance(stopped, InputError) else 130  # rank 0 raises the same and says it
     except RankError as stopped:  # the one that failed has shown its own error
         if rank == 0:
             print(f"dgl-gt: {stopped}", file=sys.stderr)
+        else:
+            time.sleep(_LAST_WORD_S)
         return 1
     leave()
     return outcome if rank == 0 else 0

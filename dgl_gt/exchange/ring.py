@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 
@@ -16,7 +16,8 @@ class Ring(OnRanks):
     """Blocks of K and V go from rank i to i + 1 while the block at hand is attended (Ring Attention, Liu, Zaharia and
     Abbeel, arXiv 2310.01889); in backward they go round again, and their gradients a step behind.
 
-    Moves what ``gather`` does forward and twice that backward, and holds two blocks forward and four backward.
+    Moves what ``gather`` does forward and twice that backward, and holds two blocks forward and, its own
+    among them, six backward: two of K and V, and of gradients the one at hand, one each way, and its own.
     """
 
     name = "ring"
@@ -33,11 +34,14 @@ class Ring(OnRanks):
         return _Ring.apply(q, kv, bias, self, call)
 
     def pass_on(self, rows: torch.Tensor, owner: int):
-        """Start to send rows of one owner's block to the next rank, and to receive the previous rank's."""
+        """Pass rows of one owner's block on to the next rank, in the background or, without overlap, when the result,
+        what the previous rank passes on, is called for."""
         rank, ranks, counts = self.comm.rank, self.comm.world_size, self.counts
         arriving = counts[(owner - 1) % ranks]
-        transfer = self.comm.start(rows, self.comm.only(rank + 1, counts[owner]), self.comm.only(rank - 1, arriving))
-        return transfer.wait if self.overlap else _done(transfer.wait())
+        start = partial(
+            self.comm.start, rows, self.comm.only(rank + 1, counts[owner]), self.comm.only(rank - 1, arriving)
+        )
+        return start().wait if self.overlap else lambda: start().wait()
 
     def owners(self) -> list[int]:
         """Whose block is here at each step."""
@@ -53,10 +57,6 @@ class Ring(OnRanks):
         local = (places - ptr[owner]).to(shard.indices.dtype)
         ranges = [(0, count) for count in self.counts]
         return split(shard.indptr[: self.num_owned + 1], local, shard.edge_ids[:edges], owner, ranges)
-
-
-def _done(received):
-    return lambda: received
 
 
 class _Ring(torch.autograd.Function):
@@ -80,21 +80,38 @@ class _Ring(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_out):
         (q, kv, bias, out, lse), ring, call = ctx.saved_tensors, ctx.ring, ctx.call
-        grad_lse = torch.zeros_like(lse)
+        final = grad_out, torch.zeros_like(lse), out, lse
         grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
         total_q, home, arrived, block = None, None, None, kv
         for owner in ring.owners():
             next_block = ring.pass_on(block, owner) if owner != ring.owners()[-1] else None
-            grad_q, grad_block = empty_like(q), empty_like(block)
-            written = (grad_q, *grad_block.unbind(1), grad_bias)
-            rows = (q, *block.unbind(1), bias)
-            backward(ring._blocks[owner], call, grad_out, grad_lse, out, lse, *rows, written)
-            total_q = grad_q if total_q is None else total_q.add_(grad_q)
+            piece = ring._blocks[owner]
+            total_q = _plus(total_q, _grad_q(piece, call, final, q, block, bias, grad_bias))
+            grad_block = _grad_block(piece, call, final, q, block, bias)
             if home is None:
                 home = grad_block  # waits here for what the others add to this rank's own block
             else:
-                if arrived:
-                    grad_block.add_(arrived())
-                arrived = ring.pass_on(grad_block, owner)
+                arrived = ring.pass_on(_plus(grad_block, arrived and arrived()), owner)
             block = next_block and next_block()
-        return total_q, home.add_(arrived()) if arrived else home, grad_bias, None, None
+        return total_q, _plus(home, arrived and arrived()), grad_bias, None, None
+
+
+def _plus(total, more):
+    return total if more is None else more if total is None else total.add_(more)
+
+
+# One at a time, so that the room for the one is free again when the other needs its own.
+
+
+def _grad_q(piece, call, final, q, block, bias, grad_bias) -> torch.Tensor:
+    """A block's share of the gradients of q, and, written in place, of bias."""
+    grad = empty_like(q)
+    backward(piece, call, *final, q, *block.unbind(1), bias, (grad, None, None, grad_bias))
+    return grad
+
+
+def _grad_block(piece, call, final, q, block, bias) -> torch.Tensor:
+    """This rank's share of the gradients of a block of keys and values."""
+    grad = empty_like(block)
+    backward(piece, call, *final, q, *block.unbind(1), bias, (None, *grad.unbind(1), None))
+    return grad
