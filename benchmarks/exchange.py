@@ -88,19 +88,19 @@ class Runner:
 
     def live_bytes(self) -> int:
         """Peak of live tensors in a step, with features and structure."""
-        from memory import LiveTensors
+        from dgl_gt.train.live_tensors import LiveTensors, storage_bytes
 
         with LiveTensors() as live:
             self.step()
-        return live.peak_bytes + self.feat.nbytes + self.structure_bytes()
+        return live.peak_bytes + storage_bytes(self.sg.strategy, self.sg._shard, self.feat)
 
     def buffer_bytes(self) -> int:
         """Peak of live tensors in one layer's attention, forward and backward, beyond that of owned rows alone."""
         import torch
-        from memory import LiveTensors
 
         from dgl_gt.exchange import Local
         from dgl_gt.ops.csc import CSC
+        from dgl_gt.train.live_tensors import LiveTensors
 
         def project(h, which):
             packed = h.unflatten(1, (HEADS, -1)).unsqueeze(1)
@@ -115,28 +115,6 @@ class Runner:
                 strategy.attend(h, project).sum().backward()
             peaks.append(live.peak_bytes)
         return peaks[0] - peaks[1]
-
-    def structure_bytes(self) -> int:
-        """Indices that the strategy reads."""
-        import gc
-
-        import torch
-
-        from dgl_gt.ops.csc import CSC
-
-        found, storages = [vars(self.sg.strategy), self.sg._shard._made], {}
-        while found:
-            each = found.pop()
-            if isinstance(each, torch.Tensor):
-                storages[each.untyped_storage().data_ptr()] = each.untyped_storage().nbytes()
-            elif isinstance(each, CSC):
-                found += vars(each).values()
-            elif isinstance(each, dict):
-                found += each.values()
-            elif isinstance(each, (list, tuple)):
-                found += each
-        gc.collect()
-        return sum(storages.values())
 
 
 def rank_main(folder: Path, rows: list, runs: int, with_memory: bool) -> None:

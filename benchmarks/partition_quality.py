@@ -28,9 +28,10 @@ import numpy as np  # noqa: E402
 from partition import load_graph, metis, native, partition  # noqa: E402
 from partition.balance import make_balance  # noqa: E402
 from partition.console import table  # noqa: E402
-from partition.cost import Model, Speeds, step_seconds  # noqa: E402
+from partition.cost import Model  # noqa: E402
 from partition.edge_cut import candidates, counts  # noqa: E402
 from partition.graph import from_edges, symmetrised  # noqa: E402
+from partition.step_time import Speeds, step_seconds  # noqa: E402
 from partition.vertex_cut import make_vertex_cut  # noqa: E402
 
 GRAPHS = ("email_enron", "amazon_computer", "tolokers", "ogbn_arxiv_nofeat")

@@ -1,25 +1,25 @@
-"""``dgl-gt``: partition, inspect, train, predict. Heavy imports wait until a command needs them."""
+"""``dgl-gt``: partition, inspect, calibrate, plan, train, predict. Heavy imports wait until a command needs them."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import time
 from dataclasses import fields
 from pathlib import Path
 
 from partition import console
 from partition.atomic import check_parent, check_target
 from partition.cli import add_commands, add_link
-from partition.cost import CHOICES, Speeds
+from partition.cost import CHOICES
 from partition.errors import InputError
 from partition.manifest import read_manifest
+from partition.step_time import Speeds
 
-from . import __version__
+from . import __version__, plan_cli
+from .selector.profile import read_profile
 from .train.config import TrainConfig, read_config
 
-_LAST_WORD_S = 3.0  # for rank 0 to say what went wrong: the launcher ends all ranks as soon as one has ended
+AUTO = "auto"
 
 
 def main(argv=None) -> int:
@@ -33,11 +33,12 @@ def main(argv=None) -> int:
     add_commands(commands)
     _add_train(commands)
     _add_predict(commands)
+    plan_cli.add_commands(commands)
     parser.set_defaults(argv=argv)
     return console.run(parser, argv)
 
 
-def _add_ranks(command) -> None:
+def _add_ranks(command, choices=CHOICES) -> None:
     command.add_argument("directory", metavar="DIR", help="shards made by `dgl-gt partition`")
     command.add_argument(
         "--nproc", type=int, metavar="P", help="ranks to start here, one a part (default: the number of parts)"
@@ -46,7 +47,7 @@ def _add_ranks(command) -> None:
     command.add_argument(
         "--strategy",
         metavar="NAME",
-        help=f"how attention crosses ranks: {', '.join(CHOICES)} (default: halo, or mirror)",
+        help=f"how attention crosses ranks: {', '.join(choices)} (default: halo, or mirror)",
     )
     command.add_argument(
         "--depth",
@@ -73,7 +74,10 @@ def _add_train(commands) -> None:
         description="Train a graph transformer for node classification, full-graph, one rank a part. "
         "Under torchrun it joins the ranks there.",
     )
-    _add_ranks(command)
+    _add_ranks(command, (*CHOICES, AUTO))
+    auto = command.add_argument_group("with --strategy auto")
+    auto.add_argument("--other-cut", action="append", default=[], metavar="DIR", help="more shards to choose from")
+    plan_cli.add_choice(auto)
     command.add_argument(
         "--config", metavar="FILE", help="YAML file with any of the settings below; options override it"
     )
@@ -100,37 +104,20 @@ def _add_predict(commands) -> None:
     command.set_defaults(command=_predict)
 
 
+def _parts(args) -> int:
+    """Ranks to start: the number of parts."""
+    parts = read_manifest(args.directory)["parts"]
+    if args.nproc not in (None, parts):
+        raise InputError(
+            f"--nproc is {args.nproc} but {args.directory} has {parts} parts; use --nproc {parts} or partition again"
+        )
+    return parts
+
+
 def _on_ranks(args, work):
-    """Run ``work()`` if a launcher started this process as a rank; else start the ranks and wait for them."""
-    if "RANK" not in os.environ:
-        parts = read_manifest(args.directory)["parts"]
-        if args.nproc not in (None, parts):
-            raise InputError(
-                f"--nproc is {args.nproc} but {args.directory} has {parts} parts; "
-                f"use --nproc {parts} or partition again"
-            )
-        from .train.launch import launch
+    from .train.launch import on_ranks
 
-        return launch(args.argv, parts, args.port)
-    from .comm import RankError
-    from .train.launch import join, leave
-
-    rank = join()
-    try:
-        outcome = work()
-    except (InputError, KeyboardInterrupt) as stopped:
-        if rank == 0:
-            raise
-        time.sleep(_LAST_WORD_S)
-        return 2 if isinstance(stopped, InputError) else 130  # rank 0 raises the same and says it
-    except RankError as stopped:  # the one that failed has shown its own error
-        if rank == 0:
-            print(f"dgl-gt: {stopped}", file=sys.stderr)
-        else:
-            time.sleep(_LAST_WORD_S)
-        return 1
-    leave()
-    return outcome if rank == 0 else 0
+    return on_ranks(args.argv, lambda: _parts(args), work, args.port)
 
 
 def _load(args):
@@ -144,6 +131,11 @@ def _train(args):
     config = read_config(args.config, **{option.name: getattr(args, option.name) for option in fields(TrainConfig)})
     if args.out:
         check_target(args.out, marker="model.safetensors", force=args.force)
+    given = [name for name in ("other_cut", "profile", "preset", "rank_memory", "max_depth") if getattr(args, name)]
+    if args.strategy != AUTO and given:
+        raise InputError(f"--{given[0].replace('_', '-')} is for --strategy auto; add that, or leave it out")
+    if args.strategy == AUTO:
+        args.chosen_from = read_profile(args.profile, args.preset)
     return _on_ranks(args, lambda: _train_rank(args, config))
 
 
@@ -151,10 +143,17 @@ def _train_rank(args, config):
     from .train import checkpoint, report
     from .train.trainer import train
 
-    sg = _load(args)
+    plan = {}
+    if args.strategy == AUTO:
+        from .train.auto import load_best
+
+        bounds = {"rank_memory": args.rank_memory, "max_depth": args.max_depth, "overlap": args.overlap}
+        sg, config, plan["plan"] = load_best([args.directory, *args.other_cut], config, args.chosen_from, **bounds)
+    else:
+        sg = _load(args)
     with report.progress(config.epochs, show=sg.comm.rank == 0) as on_epoch:
         result = train(sg, config, on_epoch)
-    record = report.record(result, sg)
+    record = report.record(result, sg) | plan
     if sg.comm.rank == 0 and args.out:
         checkpoint.save(args.out, result.model, config, record, force=args.force)
     return record, report.final_table(record) + (

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from .console import size
-from .cost import Model, Speeds, exchange_traffic, rank_memory_bytes, step_seconds
+from .cost import Model, exchange_traffic
 from .errors import InputError
 from .layout import Layout
+from .step_memory import rank_memory_bytes
+from .step_time import Speeds, step_seconds
 
 
 def choose_cut(layouts: list[Layout], model: Model, speeds: Speeds, rank_memory: int | None = None) -> dict:
@@ -54,14 +56,15 @@ def check_memory(layout: Layout, model: Model, rank_memory: int | None) -> None:
 
 
 def _memory_bytes(layout: Layout, model: Model) -> int:
-    """Estimated bytes that the rank of the largest part needs, see :func:`partition.cost.rank_memory_bytes`."""
+    """Estimated bytes that the rank of the largest part needs, see :func:`partition.step_memory.rank_memory_bytes`."""
     graph, figures = layout.graph, layout.figures
     copies = "mirrors" if layout.is_vertex_cut else "halo"
     row, edge = (sum(value[:1].nbytes for value in data.values()) for data in (graph.node_data, graph.edge_data))
     per_part = [
         {
             **part,
-            "bytes": (part["owned"] + part[copies]) * (row + 8)
+            "bytes": (part["owned"] + part[copies]) * (row + 16)
+            + 8 * part["sent"]
             + sum(part.get("edges_by_hop", [part["edges"]])) * (edge + 12),
         }
         for part in figures["per_part"]

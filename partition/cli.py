@@ -9,12 +9,13 @@ from pathlib import Path
 from . import console
 from .balance import KINDS, shares
 from .budget import NAMES, choose, estimate, measure, parse_size, possible
-from .cost import Model, Speeds
+from .cost import Model
 from .errors import InputError
 from .manifest import read_manifest, verify
 from .memory import peak_memory_bytes
 from .pipeline import CUTS, effective_cut, partition
 from .sources import open_source
+from .step_time import Speeds
 from .tables import estimates_table, quality_table
 
 
@@ -107,16 +108,22 @@ def _add_cut(cut) -> None:
 
 def _add_memory(memory) -> None:
     memory.add_argument(
-        "--memory", type=_bytes, metavar="SIZE", help="for partitioning, e.g. 4GiB: METIS, or what needs less"
+        "--memory", type=size_in_bytes, metavar="SIZE", help="for partitioning, e.g. 4GiB: METIS, or what needs less"
     )
-    memory.add_argument("--rank-memory", type=_bytes, metavar="SIZE", help="of a training rank: its part must fit")
+    memory.add_argument(
+        "--rank-memory", type=size_in_bytes, metavar="SIZE", help="of a training rank: its part must fit"
+    )
 
 
 def _add_predictions(mind) -> None:
     model = Model()
-    mind.add_argument("--layers", type=_positive, default=model.layers, metavar="L", help="(default: %(default)s)")
-    mind.add_argument("--hidden", type=_positive, default=model.hidden, metavar="C", help="(default: %(default)s)")
-    mind.add_argument("--heads", type=_positive, default=model.heads, metavar="H", help="(default: %(default)s)")
+    mind.add_argument(
+        "--layers", type=positive_integer, default=model.layers, metavar="L", help="(default: %(default)s)"
+    )
+    mind.add_argument(
+        "--hidden", type=positive_integer, default=model.hidden, metavar="C", help="(default: %(default)s)"
+    )
+    mind.add_argument("--heads", type=positive_integer, default=model.heads, metavar="H", help="(default: %(default)s)")
     add_link(mind)
 
 
@@ -124,7 +131,7 @@ def add_link(command) -> None:
     """Add ``--link-gbit``."""
     command.add_argument(
         "--link-gbit",
-        type=_positive_float,
+        type=positive_float,
         default=Speeds().link_bytes_per_s * 8 / 1e9,
         metavar="GBIT/S",
         help="into and out of a rank (default: %(default)g)",
@@ -144,21 +151,21 @@ def _add_graph(graph) -> None:
     )
 
 
-def _positive(text: str) -> int:
+def positive_integer(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
     return number
 
 
-def _positive_float(text: str) -> float:
+def positive_float(text: str) -> float:
     number = float(text)
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return number
 
 
-def _bytes(text: str) -> int:
+def size_in_bytes(text: str) -> int:
     try:
         return parse_size(text)
     except InputError as error:

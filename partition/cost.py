@@ -1,30 +1,42 @@
-"""What an exchange strategy moves and how long a step takes, from a manifest's counts: pure functions of figures.
+"""What an exchange strategy moves, from a manifest's counts: pure functions of figures, exact. Formulas: docs/cost.md.
 
-Rows and bytes are exact; seconds and memory follow from speeds and sizes that the caller gives. Formulas: docs/cost.md.
+What follows from these and from speeds: :mod:`partition.step_time`; what ranks hold: :mod:`partition.step_memory`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 STRATEGIES = ("local", "halo_h", "halo_kv", "gather", "heads", "ring", "mirror")
 CHOICES = ("halo", *STRATEGIES)  # halo: whichever of halo_h and halo_kv is quicker, see halo_sends
-_ATTENTION_PASSES = 3  # over all edges: forward, dQ, dK and dV
-_PRODUCTS = 3  # of a projection: forward, and backward for its input and its weight
 _CALLS = {"local": 0, "halo_h": 2, "halo_kv": 2, "heads": 4, "mirror": 6}  # forward and backward
 
 
 @dataclass(frozen=True)
 class Model:
-    """A graph transformer: L layers, C = hidden, H heads, feed-forward of ``ffn`` times C, bytes of a number."""
+    """A graph transformer.
+
+    Attributes
+    ----------
+    layers, hidden, heads : int
+        L, C and H.
+    ffn : int
+        Width of the feed-forward networks, as a multiple of C.
+    itemsize : int
+        Bytes of a number.
+    features, classes : int
+        Width of what goes in and of what comes out; 0 leaves the two projections out of predictions.
+    """
 
     layers: int = 3
     hidden: int = 128
     heads: int = 8
     ffn: int = 2
     itemsize: int = 4
+    features: int = 0
+    classes: int = 0
 
     @property
     def row_bytes(self) -> int:
@@ -35,27 +47,13 @@ class Model:
         """Of a row's log-sum-exps, float32 or, for float64, as wide."""
         return self.heads * max(4, self.itemsize)
 
-
-@dataclass(frozen=True)
-class Speeds:
-    """What one rank does in a second.
-
-    Attributes
-    ----------
-    link_bytes_per_s : float
-        Into and out of a rank, each. 10 Gbit/s by default.
-    latency_s : float
-        Of one exchange.
-    flops_per_s : float
-        Of matrix products.
-    gather_bytes_per_s : float
-        Rows read along edges.
-    """
-
-    link_bytes_per_s: float = 1.25e9
-    latency_s: float = 1e-4
-    flops_per_s: float = 1e11
-    gather_bytes_per_s: float = 1e10
+    @property
+    def parameters(self) -> int:
+        """Of ``dgl_gt.nn.GraphTransformer``, with norms before attention and feed-forward."""
+        width = self.hidden
+        layer = 4 * width**2 + 2 * self.ffn * width**2 + (4 + self.ffn + 1 + 4) * width
+        ends = (self.features + 1) * width + (width + 1) * self.classes + 2 * width
+        return self.layers * layer + ends
 
 
 @dataclass(frozen=True)
@@ -109,16 +107,16 @@ def exchange_traffic(figures: dict, model: Model, strategy: str | None = None, d
         A strategy that these shards or this model cannot have.
     """
     strategy = strategy or default_strategy(figures)
-    _check(figures, model, strategy, depth)
+    check_strategy(figures, model, strategy, depth)
     parts, row = figures["parts"], model.row_bytes
-    owned = _column(figures, "owned")
+    owned = column(figures, "owned")
     others = owned.sum() - owned
     if strategy == "local" or parts == 1:
         none = np.zeros(parts, np.int64)
         return Traffic(none, none, none, none, 0)
     if strategy in ("halo_h", "halo_kv"):
         width = row if strategy == "halo_h" else 2 * row
-        sent, received = (width * _hops(figures, key, depth) for key in ("sent_by_hop", "halo_by_hop"))
+        sent, received = (width * hops_column(figures, key, depth) for key in ("sent_by_hop", "halo_by_hop"))
         return Traffic(sent, received, received, sent, _CALLS[strategy])
     if strategy == "gather":
         sent, received = 2 * row * owned * (parts - 1), 2 * row * others
@@ -132,9 +130,9 @@ def exchange_traffic(figures: dict, model: Model, strategy: str | None = None, d
         sent, received = block * (owned.sum() - np.roll(owned, -1)), block * others
         home = block * others, block * (owned.sum() - np.roll(owned, 1))
         return Traffic(sent, received, sent + home[0], received + home[1], 3 * (parts - 1))
-    mirrors, sent = _column(figures, "mirrors"), _column(figures, "sent")
+    mirrors, sent = column(figures, "mirrors"), column(figures, "sent")
     result = row + model.lse_bytes
-    back, home = _column(figures, "returned"), _column(figures, "returns")
+    back, home = column(figures, "returned"), column(figures, "returns")
     out, into = row * sent + result * back, row * mirrors + result * home
     return Traffic(out, into, into, out, _CALLS[strategy])
 
@@ -146,68 +144,30 @@ def hops_exchanged(layers: int, depth: int = 1) -> list[int]:
     return groups if depth == 1 else groups[1:]
 
 
-def step_traffic(figures: dict, model: Model, strategy: str | None = None, depth: int = 1) -> list[Traffic]:
-    """The exchanges of one training step, forward and backward; see :func:`exchange_traffic`."""
+def step_traffic(
+    figures: dict, model: Model, strategy: str | None = None, depth: int = 1, remat: str = "none"
+) -> list[Traffic]:
+    """The exchanges of one training step, forward and backward; see :func:`exchange_traffic`.
+
+    ``remat``: with ``repeat``, backward runs each forward exchange again.
+    """
     exchange_traffic(figures, model, strategy, depth)  # refuses even where there is none
-    return [exchange_traffic(figures, model, strategy, hops) for hops in hops_exchanged(model.layers, depth)]
+    traffics = [exchange_traffic(figures, model, strategy, hops) for hops in hops_exchanged(model.layers, depth)]
+    return [_with_repeated_forward(each, strategy) for each in traffics] if remat == "repeat" else traffics
 
 
-def step_bytes(figures: dict, model: Model, strategy: str | None = None, depth: int = 1) -> int:
+def _with_repeated_forward(traffic: Traffic, strategy: str | None) -> Traffic:
+    forward_calls = traffic.calls // (3 if strategy == "ring" else 2)
+    return replace(traffic, sent=2 * traffic.sent, received=2 * traffic.received, calls=traffic.calls + forward_calls)
+
+
+def step_bytes(figures: dict, model: Model, strategy: str | None = None, depth: int = 1, remat: str = "none") -> int:
     """Bytes that all ranks send in the exchanges of one training step, forward and backward."""
-    return sum(traffic.total_bytes for traffic in step_traffic(figures, model, strategy, depth))
+    return sum(traffic.total_bytes for traffic in step_traffic(figures, model, strategy, depth, remat))
 
 
-def halo_sends(figures: dict, model: Model, speeds: Speeds) -> str:
-    """``halo_h`` or ``halo_kv``: which makes a layer of this model quicker on these ranks and links.
-
-    Keys and values are twice as wide as h, and spare their projection where they arrive.
-    """
-    return min(("halo_h", "halo_kv"), key=lambda strategy: step_seconds(figures, model, speeds, strategy))
-
-
-def step_seconds(figures: dict, model: Model, speeds: Speeds, strategy: str | None = None, depth: int = 1) -> float:
-    """Predicted seconds of one training step, forward and backward, without overlap of exchange and computation.
-
-    A layer takes as long as its slowest rank. A rank that was to take twice the share (``shares``) is taken to compute
-    twice as fast.
-    """
-    strategy = strategy or default_strategy(figures)
-    traffics = step_traffic(figures, model, strategy, depth)
-    relative_speed = np.array(figures["shares"]) * figures["parts"]
-    compute_s = sum(
-        (_layer_seconds(figures, model, speeds, strategy, inner) / relative_speed).max()
-        for inner in _inner_hops(model.layers, depth)
-    )
-    return float(compute_s + sum(_exchange_seconds(traffic, speeds) for traffic in traffics))
-
-
-def rank_memory_bytes(figures: dict, model: Model, strategy: str | None = None, depth: int = 1) -> np.ndarray:
-    """Estimated bytes that each rank needs for a training step beyond the interpreter, int64 (P,).
-
-    Rows kept for backward: a layer keeps about 10 + 2 ``ffn`` rows of C for each row it computes, and 3 for each copy
-    (h, K, V); ``heads`` and ``gather`` keep theirs for all N. Edges take 16 bytes (forward and reverse index), and
-    features and other node data what the shards have on disk (``bytes``), where ``figures`` know it.
-    """
-    strategy = strategy or default_strategy(figures)
-    _check(figures, model, strategy, depth)
-    parts, owned, edges = figures["parts"], _column(figures, "owned"), _column(figures, "edges")
-    rows = np.zeros(parts)
-    for inner in _inner_hops(model.layers, depth):
-        computed, held = _rows(figures, inner), _rows(figures, inner + 1)
-        if strategy in ("gather", "ring", "heads", "local"):
-            held = np.full(parts, owned.sum() if strategy == "gather" else owned)
-        if strategy == "heads":
-            held = held + owned.sum() / parts
-        rows += (10 + 2 * model.ffn) * computed + 3 * (held - computed)
-    if strategy == "heads":
-        edges = np.full(parts, edges.sum())
-    elif strategy == "halo_h" and depth > 1:
-        edges = _hops(figures, "edges_by_hop", depth)
-    disk = np.array([part.get("bytes", 0) for part in figures["per_part"]])
-    return (rows * model.row_bytes + 16 * edges + disk).astype(np.int64)
-
-
-def _check(figures: dict, model: Model, strategy: str, depth: int) -> None:
+def check_strategy(figures: dict, model: Model, strategy: str, depth: int) -> None:
+    """Raise ``ValueError`` where these shards or this model cannot have a strategy or depth."""
     cut, parts = figures["cut"], figures["parts"]
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy is {strategy!r}; allowed are {', '.join(STRATEGIES)}")
@@ -225,43 +185,27 @@ def _check(figures: dict, model: Model, strategy: str, depth: int) -> None:
         )
 
 
-def _exchange_seconds(traffic: Traffic, speeds: Speeds) -> float:
-    """Of the rank that moves most."""
-    moved = np.maximum(traffic.sent, traffic.received) + np.maximum(traffic.sent_back, traffic.received_back)
-    return float(moved.max()) / speeds.link_bytes_per_s + traffic.calls * speeds.latency_s
-
-
-def _inner_hops(layers: int, depth: int) -> list[int]:
+def inner_hops(layers: int, depth: int) -> list[int]:
     """For each layer, how many hops of halo rows it computes besides the owned: those that later layers still need."""
     groups = [min(depth, layers - start) for start in range(0, layers, depth)]
     return [inner for group in groups for inner in reversed(range(group))]
 
 
-def _layer_seconds(figures: dict, model: Model, speeds: Speeds, strategy: str, inner: int) -> np.ndarray:
-    """Seconds of computing one layer on each rank: products on rows, and two rows of C read an edge in each pass."""
-    computed = _rows(figures, inner)
-    projected = _rows(figures, inner + 1) if strategy in ("halo_h", "mirror") else computed
-    edges = _hops(figures, "edges_by_hop", inner + 1) if figures["cut"] == "edge" else _column(figures, "edges")
-    if strategy == "heads":  # all edges, a share of the width
-        edges = np.full(len(edges), edges.sum() / figures["parts"])
-    queried = projected if strategy == "mirror" else computed
-    product = 2 * model.hidden**2  # operations of C x C on one row
-    flops = _PRODUCTS * product * ((1 + 2 * model.ffn) * computed + queried + 2 * projected)
-    gathered_bytes = _ATTENTION_PASSES * 2 * model.row_bytes * edges
-    return flops / speeds.flops_per_s + gathered_bytes / speeds.gather_bytes_per_s
-
-
-def _rows(figures: dict, hops: int) -> np.ndarray:
+def rows_within(figures: dict, hops: int) -> np.ndarray:
     """Owned rows and those of so many hops; of a vertex cut all held rows where any copy counts."""
-    owned = _column(figures, "owned")
+    owned = column(figures, "owned")
     if figures["cut"] == "vertex":
-        return owned + (_column(figures, "mirrors") if hops else 0)
-    return owned + _hops(figures, "halo_by_hop", hops)
+        return owned + (column(figures, "mirrors") if hops else 0)
+    return owned + hops_column(figures, "halo_by_hop", hops)
 
 
-def _hops(figures: dict, key: str, hops: int) -> np.ndarray:
+def hops_column(figures: dict, key: str, hops: int) -> np.ndarray:
+    """Of each part, the sum of a count over the first hops."""
     return np.array([sum(part[key][:hops]) for part in figures["per_part"]], np.int64)
 
 
-def _column(figures: dict, key: str) -> np.ndarray:
-    return np.array([part[key] for part in figures["per_part"]], np.int64)
+def column(figures: dict, key: str, default: int | None = None) -> np.ndarray:
+    """A count of each part; with a ``default``, where older shards lack it."""
+    return np.array(
+        [part[key] if default is None else part.get(key, default) for part in figures["per_part"]], np.int64
+    )

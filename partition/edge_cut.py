@@ -9,9 +9,10 @@ import numpy as np
 
 from . import metis, native
 from .balance import Balance, make_balance, with_aims
-from .cost import Model, Speeds, step_seconds
+from .cost import Model
 from .errors import InputError
 from .graph import Graph, symmetrised
+from .step_time import Speeds, step_seconds
 
 CLUSTER_NODES = 1000  # rows of one cluster stay in a core's cache while its edges are attended
 _MOST_SWEEPS, _LEAST_SWEEPS, _SWEPT_EDGES = 10, 4, 50_000_000  # of the local search; more gives a percent
@@ -100,7 +101,7 @@ def make_edge_cut(
 
     An attempt is METIS with one of two objectives (cut edges, or volume) and of three node weights (in-degree plus one,
     in-degree plus about the mean degree, or one), and then a local search that moves nodes for fewer halo rows and
-    keeps the bounds. Kept is the attempt of the lowest predicted step time (:func:`partition.cost.step_seconds`).
+    keeps the bounds. Kept is the attempt of the lowest predicted step time (:func:`partition.step_time.step_seconds`).
 
     Parameters
     ----------

@@ -12,6 +12,8 @@ from .graph import Graph
 from .quality import edge_cut_quality, vertex_cut_quality
 from .vertex_cut import VertexCut
 
+NEAR_ROWS = 1024  # so near that a processor's caches hold what lies between
+
 
 @dataclass(frozen=True)
 class Part:
@@ -24,6 +26,7 @@ class Part:
     indices: np.ndarray  # rows of held nodes: owned first, then ring by ring
     rings: list[np.ndarray]  # nodes held but not owned, a list a hop (mirrors: one): ascending, hence grouped by owner
     cut_edges: int  # of owned rows (of a vertex cut all) with a remote end
+    near_edges: int  # of the same, those between rows less than NEAR_ROWS apart
 
     @property
     def copies(self) -> np.ndarray:
@@ -57,13 +60,14 @@ class Layout:
         self._new_ids = cut.new_ids()
         self._slot = np.full(graph.num_nodes, -1, np.int64)
         self._owned = np.diff(cut.ptr)
-        self.rings, self.returning, self._edges, self._cut_edges = [], [], [], []
+        self.rings, self.returning, self._edges, self._cut_edges, self._near_edges = [], [], [], [], []
         for index, owned in enumerate(self._owned):
             part = self.part(index)
             self.rings.append(part.rings)
             ends = np.cumsum([owned, *map(len, part.rings[: self.depth - 1])])
             self._edges.append(np.diff(part.indptr[ends], prepend=0).tolist())
             self._cut_edges.append(part.cut_edges)
+            self._near_edges.append(part.near_edges)
             if self.is_vertex_cut:
                 self._edges[-1] = [len(part.indices)]
                 self.returning.append(part.rings[0][np.diff(part.indptr)[owned:] > 0])
@@ -116,6 +120,7 @@ class Layout:
             "owned": int(self._owned[index]),
             "mirrors" if self.is_vertex_cut else "halo": sum(halo),
             "edges": self._edges[index][0],
+            "near_edges": self._near_edges[index],
             "sent": sum(sent),
         }
         if self.is_vertex_cut:
@@ -159,7 +164,8 @@ def _with_halo(layout: Layout, index: int) -> Part:
     for ring in rings:
         slot[ring] = -1
     cut_edges = int(np.count_nonzero((sources[0] < begin) | (sources[0] >= end)))
-    return Part(np.concatenate(edge_ids), np.concatenate(indptr), indices, rings, cut_edges)
+    row = np.repeat(np.arange(end - begin), np.diff(indptr[1], prepend=0))
+    return Part(np.concatenate(edge_ids), np.concatenate(indptr), indices, rings, cut_edges, _near(row, indices))
 
 
 def _mirrored(layout: Layout, index: int) -> Part:
@@ -183,7 +189,12 @@ def _mirrored(layout: Layout, index: int) -> Part:
     by_row = np.argsort(row, kind="stable")
     indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=held))])
     cut_edges = int(np.count_nonzero(remote | remote_target))
-    return Part(edge_ids[by_row], indptr, indices[by_row], [mirrors.astype(cut.order.dtype)], cut_edges)
+    rings = [mirrors.astype(cut.order.dtype)]
+    return Part(edge_ids[by_row], indptr, indices[by_row], rings, cut_edges, _near(row, indices))
+
+
+def _near(row: np.ndarray, indices: np.ndarray) -> int:
+    return int(np.count_nonzero(np.abs(indices[: len(row)] - row) < NEAR_ROWS))
 
 
 def _row_type(held: int) -> type:

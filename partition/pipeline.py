@@ -10,12 +10,13 @@ from .atomic import new_directory
 from .budget import NAMES, choose, measure
 from .choice import check_memory, choose_cut
 from .console import size
-from .cost import Model, Speeds
+from .cost import Model
 from .edge_cut import check_parts, make_edge_cut
 from .errors import InputError
 from .layout import Layout
 from .shards import write_shards
 from .sources import build, open_source
+from .step_time import Speeds
 from .stream import open_stream, streamed_cut
 from .vertex_cut import make_vertex_cut
 

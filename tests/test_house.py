@@ -26,9 +26,11 @@ MAY_IMPORT = {
         "dgl_gt.dgl_graph",
     },
     "dgl_gt.nn": {"dgl_gt.exchange", "dgl_gt.nn", "dgl_gt.ops"},
-    "dgl_gt.train": {"partition", "dgl_gt.comm", "dgl_gt.exchange", "dgl_gt.nn", "dgl_gt.train"},
+    "dgl_gt.selector": {"partition", "dgl_gt.comm", "dgl_gt.ops", "dgl_gt.selector"},
+    "dgl_gt.train": {"partition", "dgl_gt.comm", "dgl_gt.exchange", "dgl_gt.nn", "dgl_gt.selector", "dgl_gt.train"},
     "dgl_gt.partition": {"partition"},
-    "dgl_gt.cli": {"partition", "dgl_gt.comm", "dgl_gt.train", "dgl_gt"},
+    "dgl_gt.cli": {"partition", "dgl_gt.plan_cli", "dgl_gt.selector", "dgl_gt.train", "dgl_gt"},
+    "dgl_gt.plan_cli": {"partition", "dgl_gt.comm", "dgl_gt.selector", "dgl_gt.train"},
     "dgl_gt.__main__": {"dgl_gt.cli"},
     "dgl_gt": {"partition"},
 }

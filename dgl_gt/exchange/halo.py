@@ -6,7 +6,8 @@ from functools import cached_property
 
 import torch
 
-from partition.cost import Model, Speeds, halo_sends
+from partition.cost import Model
+from partition.step_time import Speeds, halo_sends
 
 from ..comm import Comm
 from ..ops.attention import sparse_attention
@@ -26,7 +27,7 @@ class Halo(OnRanks):
     shard, comm, overlap
         See :class:`OnRanks`.
     sends : {"halo_h", "halo_kv"}, optional
-        By default what :func:`partition.cost.halo_sends` says, for the width at hand.
+        By default what :func:`partition.step_time.halo_sends` says, for the width at hand.
     speeds : Speeds
         Of the ranks and their links, for that.
     """

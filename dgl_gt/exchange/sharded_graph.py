@@ -6,9 +6,10 @@ from functools import cached_property
 
 import torch
 
-from partition.cost import CHOICES, Speeds
+from partition.cost import CHOICES
 from partition.errors import InputError
 from partition.manifest import read_manifest, verify
+from partition.step_time import Speeds
 
 from ..comm import Comm, kept_exchanges
 from ..shard import Shard, read_shard
@@ -140,9 +141,9 @@ def load(
     directory : path
         Made by ``dgl-gt partition``.
     strategy : str, optional
-        How attention crosses ranks: ``halo`` (sends h or K,V, as :func:`partition.cost.halo_sends` says; ``halo_h`` and
-        ``halo_kv`` insist), ``gather``, ``heads`` or ``ring`` on an edge cut, ``mirror`` on a vertex cut, ``local`` on
-        one part. By default ``halo`` or ``mirror``. All give the same numbers.
+        How attention crosses ranks: ``halo`` (sends h or K,V, as :func:`partition.step_time.halo_sends` says;
+        ``halo_h`` and ``halo_kv`` insist), ``gather``, ``heads`` or ``ring`` on an edge cut, ``mirror`` on a vertex
+        cut, ``local`` on one part. By default ``halo`` or ``mirror``. All give the same numbers.
     depth : int
         Layers between exchanges, for ``halo`` on shards with as many hops of halo.
     group : torch.distributed.ProcessGroup, optional

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -17,11 +18,50 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from partition import child
 from partition.errors import InputError
 
+from ..comm import RankError
+
 _LAUNCHER = "DGL_GT_LAUNCHER_PID"
 
 # For glibc: keep freed memory for the next tensor. It would go back to the system after every large tensor and come
 # back in pages of 4 KiB, which took 40 % of a training step on a CPU.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+
+
+_LAST_WORD_S = 3.0  # for rank 0 to say what went wrong: the launcher ends all ranks as soon as one has ended
+
+
+def on_ranks(arguments: list[str], ranks, work, port: int = 0):
+    """Run ``work()`` where a launcher started this process as a rank; else start ranks and wait for them.
+
+    Parameters
+    ----------
+    arguments : list of str
+        Of ``dgl-gt``, for the ranks.
+    ranks : callable
+        Gives the number of ranks to start.
+    work : callable
+        Its result is rank 0's.
+    port : int
+        Where ranks meet; 0 takes a free one.
+    """
+    if "RANK" not in os.environ:
+        return launch(arguments, ranks(), port)
+    rank = join()
+    try:
+        outcome = work()
+    except (InputError, KeyboardInterrupt) as stopped:
+        if rank == 0:
+            raise
+        time.sleep(_LAST_WORD_S)
+        return 2 if isinstance(stopped, InputError) else 130  # rank 0 raises the same and says it
+    except RankError as stopped:  # the one that failed has shown its own error
+        if rank == 0:
+            print(f"dgl-gt: {stopped}", file=sys.stderr)
+        else:
+            time.sleep(_LAST_WORD_S)
+        return 1
+    leave()
+    return outcome if rank == 0 else 0
 
 
 def join() -> int:

@@ -67,4 +67,11 @@ def final_table(run: dict) -> str:
         ("exchanged per epoch", size(run["exchanged_bytes_per_epoch"])),
         ("peak memory per rank", ", ".join(size(peak) for peak in run["peak_memory_bytes"])),
     ]
+    if "plan" in run:
+        choice = run["plan"]["choice"]
+        rows.append(("predicted seconds per epoch", f"{choice['seconds']:.3f}"))
+        rows.append(("predicted memory per rank", f"{size(choice['memory_bytes'])} at most"))
+        rows += [
+            (f"tried {each['choice']}", f"{each['measured_seconds']:.3f} s a step") for each in run["plan"]["trials"]
+        ]
     return table(["result", ""], rows)

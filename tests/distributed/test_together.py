@@ -23,8 +23,9 @@ from dgl_gt.nn import GraphTransformer
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.trainer import train
 from partition import partition
-from partition.cost import CHOICES, Speeds
+from partition.cost import CHOICES
 from partition.errors import InputError
+from partition.step_time import Speeds
 
 PARTS = 3
 BOUND_S = 20  # no measure of speed: a rank that is still waiting then would wait for good

@@ -17,12 +17,13 @@ from partition.budget import METHODS, NAMES, Sizes, choose, estimate, measure, p
 from partition.choice import check_memory, choose_cut
 from partition.cli import main
 from partition.console import size
-from partition.cost import Model, Speeds
+from partition.cost import Model
 from partition.edge_cut import EdgeCut
 from partition.errors import InputError
 from partition.graph import from_edges
 from partition.layout import Layout
 from partition.sources import open_source
+from partition.step_time import Speeds
 from partition.vertex_cut import make_vertex_cut
 
 ROOT = Path(__file__).parents[2]

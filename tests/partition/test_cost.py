@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from partition import load_graph, partition
-from partition.cost import Model, Speeds, exchange_traffic, step_bytes, step_seconds
+from partition.cost import Model, exchange_traffic, step_bytes
 from partition.edge_cut import make_edge_cut
 from partition.graph import from_edges
 from partition.layout import Layout
+from partition.step_time import Speeds, step_seconds
 from partition.vertex_cut import make_vertex_cut
 
 MODEL = Model(layers=2, hidden=6, heads=3, itemsize=8)

@@ -320,9 +320,10 @@ def test_a_vertex_cut_of_depth_one_is_as_ever(tmp_path):
 def test_a_rank_must_have_memory_for_what_it_stores(tmp_path):
     """The bound counts the edges of inner rings too: they lie in the shard."""
     from partition.choice import _memory_bytes
-    from partition.cost import Model, rank_memory_bytes
+    from partition.cost import Model
     from partition.edge_cut import make_edge_cut
     from partition.layout import Layout
+    from partition.step_memory import rank_memory_bytes
 
     graph = sparse_graph(1)
     wide = from_edges(*edge_list(graph), graph.num_nodes, None, {"wide": np.zeros((graph.num_edges, 1000))})

@@ -8,11 +8,12 @@ import pytest
 from partition import edge_cut as edge_cut_module
 from partition import load_graph, metis, native
 from partition.balance import make_balance
-from partition.cost import Model, Speeds, step_seconds
+from partition.cost import Model
 from partition.edge_cut import counts, make_edge_cut, refine
 from partition.errors import InputError
 from partition.graph import from_edges
 from partition.layout import Layout
+from partition.step_time import Speeds, step_seconds
 from partition.vertex_cut import make_vertex_cut
 
 REAL = ("email_enron", "amazon_computer", "tolokers")

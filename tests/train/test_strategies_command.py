@@ -16,7 +16,8 @@ from torch.distributed import TCPStore
 
 from dgl_gt.cli import main
 from partition import load_graph, partition, read_manifest
-from partition.cost import Model, Speeds, halo_sends
+from partition.cost import Model
+from partition.step_time import Speeds, halo_sends
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["--epochs", "3", "--hidden", "16", "--heads", "4", "--layers", "2", "--attention-dropout", "0.1"]

@@ -1,0 +1,156 @@
+"""``dgl-gt calibrate`` and ``dgl-gt plan``."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from partition import console
+from partition.atomic import check_parent
+from partition.cli import positive_integer, size_in_bytes
+from partition.console import table
+from partition.errors import InputError
+
+from .selector.forecast import forecast, forecast_table, plot, text_of_plan
+from .selector.profile import PRESETS, read_profile
+from .selector.record import check_table, errors
+from .train.config import TrainConfig, read_config
+
+
+def add_commands(commands) -> None:
+    """Add ``calibrate`` and ``plan`` to an argparse subparsers object."""
+    calibrate = commands.add_parser(
+        "calibrate",
+        help="measure ranks and links",
+        description="Measure what ranks and the links between them do, all at the same time, about a minute. Under "
+        "torchrun it joins the ranks there.",
+    )
+    calibrate.add_argument("--nproc", type=positive_integer, default=1, metavar="P", help="ranks to start here")
+    calibrate.add_argument("--out", required=True, metavar="FILE.yaml", help="the profile to write")
+    calibrate.add_argument("--port", type=int, default=0, help="port where the ranks meet (default: a free one)")
+    calibrate.add_argument("--force", action="store_true", help="replace FILE.yaml where it exists")
+    calibrate.set_defaults(command=_calibrate)
+
+    plan = commands.add_parser(
+        "plan",
+        help="choose cut, strategy, depth and rematerialisation",
+        description="Predict a training step under every strategy that fits, and choose; see docs/selector.md.",
+    )
+    plan.add_argument("source", nargs="*", metavar="SOURCE", help="shard directories of one graph, or a graph to cut")
+    plan.add_argument(
+        "--world-size", type=_counts, metavar="P,P,..", help="numbers of ranks (default: the parts of the shards)"
+    )
+    plan.add_argument("--config", metavar="FILE", help="YAML file of `dgl-gt train`; options override it")
+    for name in ("layers", "hidden", "heads", "ffn"):
+        default = getattr(TrainConfig, name)
+        plan.add_argument(f"--{name}", type=positive_integer, help=f"of the model (default: {default})")
+    plan.add_argument("--classes", type=positive_integer, default=40, help="of the model (default: %(default)s)")
+    plan.add_argument("--seed", type=int, default=0, help="of cuts made here (default: 0)")
+    plan.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
+    plan.add_argument("--random-features", type=int, metavar="WIDTH", help="for a graph that has none")
+    plan.add_argument("--plot", metavar="FILE.png", help="draw seconds and memory by number of ranks")
+    plan.add_argument("--check", metavar="RUN", help="compare what a run was predicted to take with what it took")
+    plan.add_argument("--force", action="store_true", help="replace FILE.png where it exists")
+    add_choice(plan)
+    for command in (calibrate, plan):
+        command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    plan.set_defaults(command=_plan)
+
+
+def add_choice(command) -> None:
+    """Add what a choice of strategy depends on: ``--profile``, ``--preset``, ``--rank-memory``, ``--max-depth``."""
+    command.add_argument("--profile", metavar="FILE.yaml", help="what `dgl-gt calibrate` wrote")
+    command.add_argument("--preset", metavar="NAME", help=f"instead of a profile: {', '.join(PRESETS)}")
+    command.add_argument("--rank-memory", type=size_in_bytes, metavar="SIZE", help="that a rank's process may take")
+    command.add_argument("--max-depth", type=positive_integer, metavar="R", help="deepest halo to consider")
+
+
+def _counts(text: str) -> list[int]:
+    return [positive_integer(each) for each in text.split(",")]
+
+
+def _calibrate(args):
+    from .train.launch import on_ranks
+
+    out = Path(args.out)
+    if out.exists() and not args.force:
+        raise InputError(f"{out} exists; choose another file or pass --force to replace it")
+    check_parent(out)
+    return on_ranks(args.argv, lambda: args.nproc, lambda: _calibrate_rank(args, out), args.port)
+
+
+def _calibrate_rank(args, out: Path):
+    import yaml
+
+    from .comm import Comm
+    from .selector.hardware import measure
+
+    comm, progress = Comm(), console.Progress()
+    with comm.together(), ExitStack() as stack:
+        stack.callback(progress.close)
+        profile = measure(comm, progress if comm.rank == 0 else None)
+    values = profile.as_dict()
+    if comm.rank == 0:
+        out.write_text(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100))
+    return values, _profile_text(values) + f"\n\nwrote {out}"
+
+
+def _profile_text(values: dict) -> str:
+    def listed(value, scale: float, digits: int = 1) -> str:
+        return ", ".join(f"{each / scale:.{digits}f}" for each in (value if isinstance(value, list) else [value]))
+
+    rows = [
+        ("ranks", values["ranks"]),
+        ("products of width 128, GFLOP/s", listed(values["products"][128], 1e9)),
+        ("operations on rows, GB/s", listed(values["stream_bytes_per_s"], 1e9)),
+        ("edge, per number, near, ns", listed(values["attention"]["near_column_s"], 1e-9, 2)),
+        ("edge, per number, far, ns", listed(values["attention"]["far_column_s"], 1e-9, 2)),
+        ("memory, GiB", listed(values["memory_bytes"], 2**30)),
+    ]
+    if values["ranks"] > 1:
+        link = values["link_bytes_per_s"]
+        between = [link[i][j] for i in range(len(link)) for j in range(len(link)) if i != j]
+        rows += [
+            ("slowest and fastest link, MB/s", listed([min(between), max(between)], 1e6)),
+            ("latency of an exchange, ms", listed(values["latency_s"], 1e-3, 2)),
+            ("exchange hidden by computation", f"{values['overlap']:.0%}"),
+        ]
+    return table(["measured", ""], rows)
+
+
+def _plan(args):
+    if args.check:
+        if args.source:
+            raise InputError(f"--check compares the run {args.check} alone; leave {args.source[0]} out")
+        found = errors(args.check)
+        return found, check_table(found)
+    if not args.source:
+        raise InputError("SOURCE is missing: name shard directories, or a graph")
+    if args.plot:
+        check_parent(Path(args.plot))
+        if Path(args.plot).exists() and not args.force:
+            raise InputError(f"{args.plot} exists; choose another file or pass --force to replace it")
+    names = ("layers", "hidden", "heads", "ffn")
+    config = read_config(args.config, **{name: getattr(args, name) for name in names})
+    profile = read_profile(args.profile, args.preset)
+    progress = console.Progress()
+    try:
+        plans = forecast(
+            args.source,
+            args.world_size,
+            {**{name: getattr(config, name) for name in names}, "classes": args.classes},
+            profile,
+            rank_memory=args.rank_memory,
+            max_depth=args.max_depth,
+            seed=args.seed,
+            progress=progress,
+            undirected=args.undirected,
+            random_features=args.random_features,
+        )
+    finally:
+        progress.close()
+    if args.plot:
+        plot(plans, profile, args.plot)
+    if len(plans) == 1:
+        return plans[0].as_dict(), text_of_plan(plans[0])
+    return {"plans": [each.as_dict() for each in plans]}, forecast_table(plans, profile)

@@ -1,0 +1,183 @@
+"""Plans for sizes at hand or not: shards or a graph, and numbers of ranks in, a plan for each out; table and plot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from partition.console import size, table
+from partition.cost import Model
+from partition.edge_cut import make_edge_cut
+from partition.errors import InputError
+from partition.layout import Layout
+from partition.manifest import read_manifest
+from partition.sources import load_graph
+from partition.vertex_cut import make_vertex_cut
+
+from .profile import Profile
+from .select import NothingFits, Plan, choose
+
+_SHOWN = 12  # candidates in the table
+_MOST_RANKS = 128  # tried where nothing fits
+_KINDS = {
+    "measured": "ranks and links as measured",
+    "datasheet": "ranks and links from datasheets: peaks, which no run reaches; compare choices, not seconds",
+    "default": "no profile or preset given: a modest processor core a rank and 10 Gbit/s links are assumed",
+}
+
+
+def forecast(
+    sources: list[str],
+    world_sizes: list[int] | None,
+    model: dict,
+    profile: Profile,
+    *,
+    rank_memory: int | None = None,
+    max_depth: int | None = None,
+    seed: int = 0,
+    progress=None,
+    **additions,
+) -> list[Plan]:
+    """A plan for each number of ranks.
+
+    Parameters
+    ----------
+    sources : list of path
+        Shard directories of one graph and number of parts, or one graph, which is cut both ways.
+    world_sizes : list of int, optional
+        By default the parts of the shards, or the ranks of the profile.
+    model : dict
+        ``layers, hidden, heads, ffn, classes``; the width of the features is the graph's.
+    profile, rank_memory, max_depth
+        See :func:`dgl_gt.selector.select.choose`.
+    seed : int
+        Of cuts that are made here.
+    progress : callable, optional
+    **additions
+        Of :func:`partition.sources.load_graph`, for a graph.
+
+    Raises
+    ------
+    InputError
+        Also where shards do not have as many parts as a world size, and where nothing fits.
+    """
+    bounds = {"rank_memory": rank_memory, "max_depth": max_depth}
+    if all((Path(source) / "manifest.json").is_file() for source in sources):
+        cuts = [(str(source), read_manifest(source)) for source in sources]
+        parts = cuts[0][1]["parts"]
+        if world_sizes not in (None, [parts]):
+            raise InputError(
+                f"--world-size is {','.join(map(str, world_sizes))} and {sources[0]} has {parts} parts; name the graph "
+                "in place of its shards, and it is cut for each"
+            )
+        width = cuts[0][1]["node_data"].get("feat", {}).get("shape", [0])
+        return [choose(cuts, Model(**model, features=width[0]), profile, **bounds)]
+    if len(sources) > 1:
+        raise InputError(f"{sources[1]} is one source too many: give shard directories, or one graph")
+    if world_sizes is None:
+        if profile.ranks is None:
+            raise InputError("--world-size is missing: how many ranks are there? (such as 2, or 4,8,16)")
+        world_sizes = [profile.ranks]
+    if progress:
+        progress("reading the graph")
+    graph = load_graph(sources[0], seed=seed, **additions)
+    features = graph.node_data.get("feat")
+    whole = Model(**model, features=0 if features is None or features.ndim < 2 else features.shape[1])
+    deepest = min(max_depth or whole.layers, whole.layers)
+
+    def plan(ranks: int) -> Plan:
+        return choose(_cuts(graph, ranks, deepest, whole, profile, seed, progress), whole, profile, **bounds)
+
+    plans = []
+    for ranks in world_sizes:
+        try:
+            plans.append(plan(ranks))
+        except NothingFits as error:
+            if profile.ranks is not None:
+                raise
+            raise InputError(f"{error}; {_enough(plan, ranks)}") from None
+    return plans
+
+
+def _cuts(graph, ranks: int, depth: int, model: Model, profile: Profile, seed: int, progress):
+    """Figures of the cuts that a graph can have."""
+    weights = None if profile.ranks is None or ranks == 1 else profile.target_weights(model)
+    if weights is not None and max(weights) < 1.05 * min(weights):
+        weights = None
+    edge = make_edge_cut(graph, ranks, seed=seed, target_weights=weights, model=model, progress=progress)
+    cuts = [(None, Layout(graph, edge, depth).figures)]
+    if ranks > 1:
+        cuts.append((None, Layout(graph, make_vertex_cut(graph, ranks, seed=seed, progress=progress)).figures))
+    return cuts
+
+
+def _enough(plan, ranks: int) -> str:
+    """How many ranks it would take."""
+    while ranks < _MOST_RANKS:
+        ranks *= 2
+        try:
+            plan(ranks)
+        except NothingFits:
+            continue
+        except InputError:  # more parts than nodes
+            break
+        return f"{ranks} ranks would do"
+    return f"{_MOST_RANKS} ranks would not do either"
+
+
+def text_of_plan(plan: Plan) -> str:
+    """One plan: all candidates, and the reason."""
+    rows = []
+    for each in plan.candidates[:_SHOWN]:
+        terms = each.seconds_by_term or {}
+        seconds = [f"{terms[key]:.3g}" for key in ("products_s", "rows_s", "attention_s")] if terms else [""] * 3
+        exchange = f"{terms['exchange_s'] - terms['hidden_s']:.3g}" if terms else ""
+        figures = [f"{each.seconds:.3g}", *seconds, exchange] if terms else [""] * 5
+        moved = [size(each.sent_bytes), size(each.memory_bytes)] if terms else ["", ""]
+        rows.append([each.cut, each.strategy, each.depth, each.remat, *figures, *moved, each.refused or ""])
+    header = "cut|strategy|depth|remat|s / step|products|rows|edges|exchange|sent|memory / rank|".split("|")
+    more = len(plan.candidates) - _SHOWN
+    listed = table(header, rows) + (f"\nand {more} more (--json lists all)" if more > 0 else "")
+    return f"{listed}\n\nchosen: {plan.reason}\n{_KINDS[plan.profile['kind']]}"
+
+
+def forecast_table(plans: list[Plan], profile: Profile) -> str:
+    """Plans for several numbers of ranks."""
+    rows = []
+    for plan in plans:
+        choice, speed_up = plan.choice, plan.one_rank_seconds / plan.choice.seconds
+        named = [choice.cut, choice.strategy, choice.depth, choice.remat]
+        figures = [f"{choice.seconds:.3g}", f"{speed_up:.2f}", f"{speed_up / plan.ranks:.0%}"]
+        rows.append([plan.ranks, *named, *figures, size(choice.sent_bytes), size(choice.memory_bytes)])
+    header = "ranks|cut|strategy|depth|remat|s / step|speed-up|efficiency|sent|memory / rank".split("|")
+    measured = "rows, edges and bytes are those of real cuts into so many parts; " + _KINDS[profile.kind]
+    return f"{table(header, rows)}\n\n{measured}"
+
+
+def plot(plans: list[Plan], profile: Profile, path) -> None:
+    """Draw seconds, memory and efficiency by number of ranks as a PNG."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise InputError("--plot needs matplotlib: pip install 'dgl-gt[report]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    ranks = [plan.ranks for plan in plans]
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    left.plot(ranks, [plan.choice.seconds for plan in plans], "o-", label="predicted")
+    left.plot(ranks, [plan.one_rank_seconds / plan.ranks for plan in plans], ":", color="grey", label="perfect")
+    for plan in plans:
+        left.annotate(
+            plan.choice.strategy, (plan.ranks, plan.choice.seconds), textcoords="offset points", xytext=(4, 6)
+        )
+    left.set(xlabel="ranks", ylabel="seconds a step", xscale="log", yscale="log")
+    left.legend()
+    right.plot(ranks, [plan.choice.memory_bytes / 2**30 for plan in plans], "s-", color="tab:red")
+    right.set(xlabel="ranks", ylabel="GiB of the largest rank", xscale="log", ylim=(0, None))
+    for axes in (left, right):
+        axes.set_xticks(ranks, [str(each) for each in ranks])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    figure.suptitle(_KINDS[profile.kind], fontsize=9)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,238 @@
+"""Measure a hardware profile: every rank at the same time, as in training."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from partition.memory import peak_memory_bytes
+
+from ..comm import Comm
+from ..ops import CSC, sparse_attention
+from .profile import Profile
+
+_ROWS = 20_000
+_EDGES = 240_000
+_FAR_ROWS = 60_000  # K and V of which no cache holds
+_SHAPES = ((8, 8), (8, 16), (1, 64), (4, 32))  # heads and width of each
+_WIDTHS = (32, 64, 128, 256)
+_MESSAGES = (2**12, 2**18, 2**22)  # bytes of one exchange with one rank
+_RUNS = 3
+
+
+def measure(comm: Comm, progress=None) -> Profile:
+    """Measure this group's ranks and links; every rank calls it, and all get the same profile. About a minute.
+
+    Parameters
+    ----------
+    comm : Comm
+    progress : callable, optional
+        Called as ``progress(stage)``.
+    """
+    progress = progress or (lambda stage: None)
+    figures = {}
+    for stage, function in (("memory", _memory), ("attention", _attention), ("products", _products), ("rows", _rows)):
+        progress(f"measuring {stage}")
+        figures |= function(comm)
+    figures = {key: np.array(_of_all(comm, value)) for key, value in figures.items()}
+    progress("measuring links")
+    ranks = comm.world_size
+    return Profile(
+        name="measured",
+        kind="measured",
+        ranks=ranks,
+        **{key: figures[key] for key in ("memory_bytes", "process_bytes", "stream_bytes_per_s", "layer_s")},
+        products={width: figures[f"products {width}"] for width in _WIDTHS},
+        attention={key: figures[key] for key in ("edge_s", "head_s", "near_column_s", "far_column_s")},
+        **_links(comm),
+    )
+
+
+def _attention(comm: Comm) -> dict[str, float]:
+    """Least squares over shapes and localities: seconds of an edge = edge_s + H head_s + C column_s."""
+    equations, seconds = [], []
+    for near in (True, False):
+        graph = _graph(comm, near)
+        for heads, head_dim in _SHAPES:
+            shape = graph.num_src, 3, heads, head_dim
+            qkv = torch.randn(shape, device=comm.device, requires_grad=True)
+            upstream = torch.randn(shape[0], heads, head_dim, device=comm.device)
+
+            def step(qkv=qkv, upstream=upstream, graph=graph):
+                torch.autograd.grad(sparse_attention(graph, qkv), qkv, upstream)
+
+            columns = heads * head_dim
+            equations.append([1, heads, columns * near, columns * (not near)])
+            seconds.append(_seconds(comm, step) / graph.num_edges)
+    weights = 1 / np.array(seconds)  # so that errors count by their share
+    solution = _not_negative(np.array(equations) * weights[:, None], np.array(seconds) * weights)
+    return dict(zip(("edge_s", "head_s", "near_column_s", "far_column_s"), solution.tolist()))
+
+
+def _not_negative(equations: np.ndarray, values: np.ndarray) -> np.ndarray:
+    from scipy.optimize import nnls
+
+    return np.maximum(nnls(equations, values)[0], 1e-15)
+
+
+def _graph(comm: Comm, near: bool) -> CSC:
+    """Edges from rows nearby, or from anywhere among rows that no cache holds."""
+    rows, degree = (_ROWS, _EDGES // _ROWS) if near else (_FAR_ROWS, 2 * _EDGES // _FAR_ROWS)
+    generator = torch.Generator().manual_seed(0)
+    target = torch.arange(rows).repeat_interleave(degree)
+    if near:
+        source = (target + torch.randint(-500, 500, target.shape, generator=generator)) % rows
+    else:
+        source = torch.randint(0, rows, target.shape, generator=generator)
+    ends = torch.arange(0, rows * degree + 1, degree)
+    return CSC.build(ends, source.to(torch.int32), rows).to(comm.device)
+
+
+def _products(comm: Comm) -> dict[str, float]:
+    rates = {}
+    for width in _WIDTHS:
+        x = torch.randn(_ROWS, width, device=comm.device, requires_grad=True)
+        weight = torch.randn(3 * width, width, device=comm.device, requires_grad=True)
+
+        def step(x=x, weight=weight):
+            out = F.linear(x, weight)
+            torch.autograd.grad(out, (x, weight), torch.ones_like(out))
+
+        flops = 3 * 2 * _ROWS * width * 3 * width
+        rates[f"products {width}"] = flops / _seconds(comm, step)
+    return rates
+
+
+def _rows(comm: Comm) -> dict[str, float]:
+    """The operations of a layer on each number of its rows, and the same of next to no rows."""
+    width, ffn = 128, 2
+
+    def chain(x, wide):
+        h = x + F.layer_norm(x, (width,))
+        return h + F.layer_norm(h, (width,)), F.gelu(wide)
+
+    def step(rows):
+        x = torch.randn(rows, width, device=comm.device, requires_grad=True)
+        wide = torch.randn(rows, ffn * width, device=comm.device, requires_grad=True)
+        upstream = torch.ones_like(x), torch.ones_like(wide)
+        return lambda: torch.autograd.grad(chain(x, wide), (x, wide), upstream)
+
+    stream = (22 + 5 * ffn) * _ROWS * width * 4 / _seconds(comm, step(_ROWS))
+    few = torch.randn(2, width, device=comm.device, requires_grad=True)
+    weight = torch.randn(width, width, device=comm.device, requires_grad=True)
+    small = step(2)
+
+    def layer():
+        small()
+        h = few
+        for _ in range(6):
+            h = F.linear(h, weight)
+        torch.autograd.grad(h, weight, torch.ones_like(h))
+
+    return {"stream_bytes_per_s": stream, "layer_s": 3 * _seconds(comm, layer)}
+
+
+def memory_at_hand(comm: Comm) -> int:
+    """Bytes that this rank may take: a GPU's memory, or its share of what the machine has available."""
+    if comm.device.type == "cuda":
+        return torch.cuda.get_device_properties(comm.device).total_memory
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", comm.world_size))
+    return _available_bytes() // local + peak_memory_bytes()
+
+
+def _memory(comm: Comm) -> dict[str, float]:
+    process = 0 if comm.device.type == "cuda" else peak_memory_bytes()  # nothing has been measured yet
+    return {"memory_bytes": memory_at_hand(comm), "process_bytes": process}
+
+
+def _available_bytes() -> int:
+    try:
+        with open("/proc/meminfo") as file:
+            return next(1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):  # not Linux
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _links(comm: Comm) -> dict:
+    """Latency and bandwidth from alpha + beta x bytes, all ranks sending at once to the one so many places on."""
+    ranks = comm.world_size
+    if ranks == 1:
+        one = {"latency_s": 0.0, "overlap": 0.0, "reduce_bytes_per_s": 1e12}
+        return {**one, "link_bytes_per_s": np.full((1, 1), 1e12)}
+    mine = np.full(ranks, 1e12)
+    for step in range(1, ranks):
+        seconds = []
+        for size in _MESSAGES:
+            rows = torch.zeros(size // 4, device=comm.device)
+            to, source = comm.only(comm.rank + step, len(rows)), comm.only(comm.rank - step, len(rows))
+            seconds.append(_seconds(comm, lambda rows=rows, to=to, source=source: comm.start(rows, to, source).wait()))
+        beta = (seconds[-1] - seconds[0]) / (_MESSAGES[-1] - _MESSAGES[0])
+        mine[(comm.rank - step) % ranks] = 1 / max(beta, 1e-12)
+    few = torch.zeros(ranks, device=comm.device)
+    latency = _seconds(comm, lambda: comm.start(few, [1] * ranks, [1] * ranks).wait(), runs=20)
+    flat = torch.zeros(2**20, device=comm.device)
+    reduce = flat.nbytes / _seconds(comm, lambda: comm.all_reduce(flat))
+    link = np.array([_of_all(comm, value) for value in mine]).T
+    latency, reduce, overlap = (
+        statistics.fmean(_of_all(comm, value)) for value in (latency, reduce, _overlap(comm, mine))
+    )
+    return {"latency_s": latency, "overlap": overlap, "reduce_bytes_per_s": reduce, "link_bytes_per_s": link}
+
+
+def _overlap(comm: Comm, link: np.ndarray) -> float:
+    """Share of the shorter of an exchange and as much computation that both at once save."""
+    ranks = comm.world_size
+    slowest = min(min(_of_all(comm, float(value))) for value in link)
+    count = max(1024, int(0.1 * slowest / (ranks - 1) / 4))
+    rows, counts = torch.zeros(count * ranks, device=comm.device), [count] * ranks
+    counts[comm.rank] = 0
+    rows = rows[: sum(counts)]
+    graph = _graph(comm, near=True)
+    q = torch.randn(_ROWS, 8, 16, device=comm.device)
+
+    def exchange():
+        comm.start(rows, counts, counts).wait()
+
+    def compute(times=1):
+        for _ in range(times):
+            sparse_attention(graph, q, q, q)
+
+    def both(times):
+        under_way = comm.start(rows, counts, counts)
+        compute(times)
+        under_way.wait()
+
+    wire = _seconds(comm, exchange)
+    times = max(1, round(wire / _seconds(comm, compute)))
+    times = int(max(_of_all(comm, times)))
+    busy = _seconds(comm, lambda: compute(times))
+    together = _seconds(comm, lambda: both(times))
+    return min(max((wire + busy - together) / min(wire, busy), 0.0), 1.0)
+
+
+def _seconds(comm: Comm, function, runs: int = _RUNS) -> float:
+    """Median on this rank, while all ranks do the same; after one untimed run."""
+    function()
+    times = []
+    for _ in range(runs):
+        comm.all_reduce(torch.zeros(1))
+        _synchronise(comm)
+        started = time.perf_counter()
+        function()
+        _synchronise(comm)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def _synchronise(comm: Comm) -> None:
+    if comm.device.type == "cuda":
+        torch.cuda.synchronize(comm.device)
+
+
+def _of_all(comm: Comm, value: float) -> list[float]:
+    return torch.cat(comm.gather_rows(torch.tensor([float(value)], dtype=torch.float64))).tolist()

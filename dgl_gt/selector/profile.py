@@ -1,0 +1,236 @@
+"""A hardware profile: what ranks and the links between them do, measured or from datasheets, as readable YAML."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from partition.cost import Model
+from partition.errors import InputError
+from partition.step_time import ATTENTION_PASSES, Speeds
+
+FORMAT = "dgl-gt profile 1"
+_PRESETS = Path(__file__).parent / "presets"
+PRESETS = tuple(sorted(path.stem for path in _PRESETS.glob("*.yaml")))
+DEFAULT = "default"
+_ITEMSIZE = 4  # of the numbers that were measured
+_RANK_KEYS = ("memory_bytes", "process_bytes", "stream_bytes_per_s", "layer_s")
+_ATTENTION_KEYS = ("edge_s", "head_s", "near_column_s", "far_column_s")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What ranks and links do; a rank's figures are arrays with one for each rank, (P,), or of one element for all.
+
+    Attributes
+    ----------
+    name : str
+        File or preset.
+    kind : {"measured", "datasheet", "default"}
+    ranks : int or None
+        P; None where the figures are the same for any number of ranks.
+    memory_bytes, process_bytes : ndarray
+        Of a rank, and what of it the interpreter and its libraries take.
+    stream_bytes_per_s : ndarray
+        Of operations on each number of a row, forward and backward.
+    layer_s : ndarray
+        Of a layer besides, whatever its size.
+    products : dict of int to ndarray
+        Operations a second of matrix products with rows of so many numbers.
+    attention : dict of str to ndarray
+        Seconds of an edge, forward and backward: ``edge_s`` of any, ``head_s`` of each head, ``near_column_s`` and
+        ``far_column_s`` of each of C numbers, where the two rows lie near each other or anywhere.
+    latency_s, overlap, reduce_bytes_per_s : float
+        See :class:`partition.step_time.Speeds`.
+    link_bytes_per_s : ndarray (P, P), or dict
+        Into rank i from rank j; or ``within`` and ``between`` hosts of ``ranks_per_host`` ranks.
+    """
+
+    name: str
+    kind: str
+    ranks: int | None
+    memory_bytes: np.ndarray
+    process_bytes: np.ndarray
+    stream_bytes_per_s: np.ndarray
+    layer_s: np.ndarray
+    products: dict[int, np.ndarray]
+    attention: dict[str, np.ndarray]
+    latency_s: float
+    overlap: float
+    reduce_bytes_per_s: float
+    link_bytes_per_s: np.ndarray | dict
+
+    def speeds(self, model: Model, ranks: int) -> Speeds:
+        """What so many ranks do with rows and heads of this model.
+
+        Raises
+        ------
+        InputError
+            The profile is of another number of ranks.
+        """
+        if self.ranks not in (None, ranks):
+            raise InputError(
+                f"profile {self.name} is of {self.ranks} ranks, and there are {ranks}: run `dgl-gt calibrate --nproc "
+                f"{ranks}` on these machines, or name a preset ({', '.join(PRESETS)})"
+            )
+        columns = ATTENTION_PASSES * 2 * _ITEMSIZE  # bytes that a column stands for
+        widths = sorted(self.products)
+        flops = [np.interp(math.log(model.hidden), [math.log(w) for w in widths], rates) for rates in self._by_rank()]
+        figures = {
+            "flops_per_s": np.array(flops),
+            "gather_bytes_per_s": columns / self.attention["far_column_s"],
+            "near_bytes_per_s": columns / self.attention["near_column_s"],
+            "edge_s": self.attention["edge_s"] + model.heads * self.attention["head_s"],
+            "stream_bytes_per_s": self.stream_bytes_per_s,
+            "layer_s": self.layer_s,
+        }
+        return Speeds(
+            **{name: np.broadcast_to(value, ranks).copy() for name, value in figures.items()},
+            link_bytes_per_s=self._links(ranks),
+            latency_s=self.latency_s,
+            reduce_bytes_per_s=self.reduce_bytes_per_s if ranks > 1 else np.inf,
+            overlap=self.overlap,
+        )
+
+    def target_weights(self, model: Model) -> list[float]:
+        """How much each rank should take, for ``--target-weights``: what it computes in a second, of all that ranks do.
+
+        Of a layer with twenty in-edges a node.
+        """
+        speeds = self.speeds(model, self.ranks or 1)
+        width, row = model.hidden, model.row_bytes
+        seconds = 6 * width**2 * (4 + 2 * model.ffn) / speeds.flops_per_s
+        seconds = seconds + (22 + 5 * model.ffn) * row / speeds.stream_bytes_per_s
+        seconds = seconds + 20 * (speeds.edge_s + 2 * ATTENTION_PASSES * row / speeds.gather_bytes_per_s)
+        return (1 / seconds / (1 / seconds).sum()).tolist()
+
+    def as_dict(self) -> dict:
+        """Plain values, as in the file."""
+        link = self.link_bytes_per_s
+        return {
+            "format": FORMAT,
+            "kind": self.kind,
+            "ranks": self.ranks,
+            **{key: _plain(getattr(self, key)) for key in _RANK_KEYS},
+            "products": {width: _plain(rates) for width, rates in self.products.items()},
+            "attention": {key: _plain(self.attention[key]) for key in _ATTENTION_KEYS},
+            "latency_s": self.latency_s,
+            "overlap": self.overlap,
+            "reduce_bytes_per_s": self.reduce_bytes_per_s,
+            "link_bytes_per_s": link if isinstance(link, dict) else [_plain(row) for row in link],
+        }
+
+    def _by_rank(self) -> list[list[float]]:
+        widths = sorted(self.products)
+        return np.stack(np.broadcast_arrays(*(self.products[width] for width in widths)), axis=1).tolist()
+
+    def _links(self, ranks: int) -> np.ndarray:
+        link = self.link_bytes_per_s
+        if isinstance(link, dict):
+            host = np.arange(ranks) // int(link["ranks_per_host"])
+            return np.where(host[:, None] == host[None], float(link["within"]), float(link["between"]))
+        return link
+
+
+def read_profile(path=None, preset: str | None = None) -> Profile:
+    """A profile from a file that ``dgl-gt calibrate`` wrote, a preset, or, with neither, the documented default.
+
+    Raises
+    ------
+    InputError
+        Unknown preset, unreadable file, or a figure that is missing or not positive.
+    """
+    if path is not None and preset is not None:
+        raise InputError(f"a profile ({path}) and a preset ({preset}) are given; give one")
+    if path is None:
+        preset = preset or DEFAULT
+        if preset not in PRESETS:
+            raise InputError(f"preset is {preset!r}; it must be one of {', '.join(PRESETS)}")
+        path = _PRESETS / f"{preset}.yaml"
+    try:
+        values = yaml.safe_load(Path(path).read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'not a text file'}") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise InputError(f"{path} is no hardware profile ({FORMAT!r}); make one with `dgl-gt calibrate`")
+    return _checked(preset or str(path), values)
+
+
+def _checked(name: str, values: dict) -> Profile:
+    def wanted(where: dict, key: str, title: str):
+        if not isinstance(where, dict) or key not in where:
+            raise InputError(f"profile {name} has no {title}; measure again with `dgl-gt calibrate`")
+        return where[key]
+
+    def numbers(value, title: str, *, zero: bool = False) -> np.ndarray:
+        try:
+            array = np.atleast_1d(np.asarray(value, float))
+        except (TypeError, ValueError):
+            array = np.array([np.nan])
+        allowed = (array >= 0) if zero else (array > 0)
+        if not (allowed & np.isfinite(array)).all():
+            raise InputError(
+                f"profile {name}: {title} is {value}; it must be {'0 or more' if zero else 'positive'}, for every rank"
+            )
+        if ranks is not None and len(array) not in (1, ranks):
+            raise InputError(f"profile {name}: {title} has {len(array)} figures for {ranks} ranks; give one for each")
+        if ranks is None and array.size != 1:
+            raise InputError(f"profile {name}: {title} has {array.size} figures and no number of ranks; give one")
+        return array
+
+    ranks = wanted(values, "ranks", "ranks")
+    if ranks is not None and (not isinstance(ranks, int) or ranks < 1):
+        raise InputError(f"profile {name}: ranks is {ranks!r}; it must be a positive integer, or null for any number")
+    products = wanted(values, "products", "products")
+    if not isinstance(products, dict) or not products or any(not isinstance(w, int) or w < 1 for w in products):
+        raise InputError(f"profile {name}: products must map widths, such as 128, to operations a second")
+    attention = wanted(values, "attention", "attention")
+    zero_too = ("layer_s", "process_bytes", "edge_s", "head_s")
+    scalars = {key: wanted(values, key, key) for key in ("latency_s", "overlap", "reduce_bytes_per_s")}
+    for key, value in scalars.items():
+        scalars[key] = float(numbers(value, key, zero=key != "reduce_bytes_per_s")[0])
+    if scalars["overlap"] > 1:
+        raise InputError(f"profile {name}: overlap is {scalars['overlap']}; it must be between 0 and 1")
+    return Profile(
+        name=name,
+        kind=str(wanted(values, "kind", "kind")),
+        ranks=ranks,
+        **{key: numbers(wanted(values, key, key), key, zero=key in zero_too) for key in _RANK_KEYS},
+        products={width: numbers(rates, f"products of {width}") for width, rates in products.items()},
+        attention={
+            key: numbers(wanted(attention, key, f"attention.{key}"), f"attention.{key}", zero=key in zero_too)
+            for key in _ATTENTION_KEYS
+        },
+        **scalars,
+        link_bytes_per_s=_checked_links(name, wanted(values, "link_bytes_per_s", "link_bytes_per_s"), ranks),
+    )
+
+
+def _checked_links(name: str, link, ranks: int | None):
+    if isinstance(link, dict):
+        for key in ("within", "between", "ranks_per_host"):
+            value = link.get(key)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+                raise InputError(f"profile {name}: link_bytes_per_s.{key} is {value!r}; it must be a positive number")
+        return link
+    try:
+        array = np.asarray(link, float)
+    except (TypeError, ValueError):
+        array = np.zeros(0)
+    if ranks is None or array.shape != (ranks, ranks) or not ((array > 0) & np.isfinite(array)).all():
+        raise InputError(
+            f"profile {name}: link_bytes_per_s must be {ranks or 'P'} lists of as many positive numbers, or within, "
+            "between and ranks_per_host"
+        )
+    return array
+
+
+def _plain(array: np.ndarray):
+    values = [float(f"{value:.4g}") for value in np.atleast_1d(array)]
+    return values[0] if len(values) == 1 else values

@@ -1,0 +1,77 @@
+"""What a run with ``--strategy auto`` was predicted to take, against what it took."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from partition.console import size, table
+from partition.errors import InputError
+
+
+def errors(run) -> dict:
+    """Predicted and measured figures of a run.
+
+    Parameters
+    ----------
+    run : path
+        What ``dgl-gt train --strategy auto --out RUN`` wrote, or a file with its ``--json``.
+
+    Returns
+    -------
+    dict
+        ``choice``; ``figures``: of each a dict with ``name, predicted, measured, error``, the error as a share of what
+        was measured; ``trials``: as in the record.
+
+    Raises
+    ------
+    InputError
+        No such run, or one without a plan.
+    """
+    path = Path(run) / "record.json" if Path(run).is_dir() else Path(run)
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'not a text file'}") from error
+    except ValueError:
+        raise InputError(
+            f"{path} is not valid JSON; name what `dgl-gt train --strategy auto --out RUN` wrote"
+        ) from None
+    plan = record.get("plan") if isinstance(record, dict) else None
+    if not plan:
+        raise InputError(f"{path} holds no plan; train with --strategy auto")
+    choice = plan["choice"]
+    (tried,) = (each for each in plan["trials"] if each["choice"] == plan["chosen"])
+    figures = [
+        _compared("seconds per epoch", choice["seconds"], record["seconds_per_epoch"]),
+        _compared("exchanged bytes per epoch", choice["sent_bytes"], record["exchanged_bytes_per_epoch"]),
+        _compared("bytes of tensors, largest rank", choice["peak_bytes"], tried["measured_peak_bytes"]),
+        _compared("bytes of the process, largest rank", choice["memory_bytes"], max(record["peak_memory_bytes"])),
+    ]
+    return {"choice": plan["chosen"], "figures": figures, "trials": plan["trials"]}
+
+
+def _compared(name: str, predicted, measured) -> dict:
+    error = 0.0 if predicted == measured else (predicted - measured) / measured if measured else None
+    return {"name": name, "predicted": predicted, "measured": measured, "error": error}
+
+
+def check_table(found: dict) -> str:
+    """:func:`errors` as tables."""
+
+    def shown(name: str, value) -> str:
+        return size(value) if "bytes" in name else f"{value:.3f}"
+
+    def share(value) -> str:
+        return "" if value is None else f"{value:+.1%}"
+
+    rows = [
+        [each["name"], *(shown(each["name"], each[key]) for key in ("predicted", "measured")), share(each["error"])]
+        for each in found["figures"]
+    ]
+    trials = []
+    for each in found["trials"]:
+        predicted, measured = each["predicted_seconds"], each["measured_seconds"]
+        trials.append([each["choice"], f"{predicted:.3f}", f"{measured:.3f}", share(predicted / measured - 1)])
+    first = table([found["choice"], "predicted", "measured", "error"], rows)
+    return f"{first}\n\n{table(['tried, seconds a step', 'predicted', 'measured', 'error'], trials)}"

@@ -1,0 +1,288 @@
+"""From figures of partitions, ranks and links to a plan: all candidates, those that fit, the best, and why."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from partition.console import size
+from partition.cost import STRATEGIES, Model, check_strategy, step_bytes, step_traffic
+from partition.errors import InputError
+from partition.step_memory import step_memory
+from partition.step_time import Speeds, step_time
+
+from .profile import Profile
+
+REMATS = ("none", "keep", "repeat")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to train, and what is predicted of a step.
+
+    Attributes
+    ----------
+    cut, strategy, depth, remat
+        See docs/selector.md.
+    directory : str or None
+        The shards, where there are some.
+    seconds : float
+    seconds_by_term : dict of str to float
+        See :class:`partition.step_time.StepTime`.
+    sent_bytes : int
+        By all ranks, exact.
+    peak_bytes : int
+        Of the tensors of the rank that needs most.
+    peak_bytes_by_term : dict of str to int
+        Of that rank, see :class:`partition.step_memory.StepMemory`.
+    memory_bytes : int
+        The process of that rank: its tensors, the interpreter and its libraries.
+    refused : str or None
+        Why it is no choice.
+    """
+
+    cut: str
+    strategy: str
+    depth: int
+    remat: str
+    directory: str | None = None
+    seconds: float | None = None
+    seconds_by_term: dict | None = None
+    sent_bytes: int | None = None
+    peak_bytes: int | None = None
+    peak_bytes_by_term: dict | None = None
+    memory_bytes: int | None = None
+    refused: str | None = None
+
+    @property
+    def title(self) -> str:
+        """In a few words."""
+        depth = f" of depth {self.depth}" if self.depth > 1 else ""
+        remat = f", remat {self.remat}" if self.remat != "none" else ""
+        return f"{self.strategy}{depth} on the {self.cut} cut{remat}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The chosen candidate, the one behind it, and all others.
+
+    Attributes
+    ----------
+    choice : Candidate
+    runner_up : Candidate or None
+    reason : str
+    candidates : list of Candidate
+        Those that fit, the quickest first; then the others.
+    profile : dict
+        ``name`` and ``kind`` of the figures of ranks and links: ``measured``, ``datasheet`` or ``default``.
+    model : dict
+    ranks : int
+    one_rank_seconds : float
+        Predicted of a step on one such rank, the slowest, that holds the whole graph.
+    """
+
+    choice: Candidate
+    runner_up: Candidate | None
+    reason: str
+    candidates: list[Candidate]
+    profile: dict
+    model: dict
+    ranks: int
+    one_rank_seconds: float
+
+    @property
+    def load_options(self) -> dict:
+        """For :func:`dgl_gt.load`: strategy and depth."""
+        return {"strategy": self.choice.strategy, "depth": self.choice.depth}
+
+    def as_dict(self) -> dict:
+        """The documented keys of ``dgl-gt plan --json``."""
+        choice = self.choice
+        return {
+            "choice": {
+                **{key: getattr(choice, key) for key in ("cut", "strategy", "depth", "remat", "directory")},
+                "predicted_seconds": choice.seconds,
+                "predicted_sent_bytes": choice.sent_bytes,
+                "predicted_peak_bytes": choice.peak_bytes,
+                "predicted_memory_bytes": choice.memory_bytes,
+                "reason": self.reason,
+            },
+            "candidates": [asdict(each) for each in self.candidates],
+            "profile": self.profile,
+            "model": self.model,
+            "ranks": self.ranks,
+            "one_rank_seconds": self.one_rank_seconds,
+        }
+
+
+class NothingFits(InputError):
+    """No candidate fits the memory of a rank.
+
+    Attributes
+    ----------
+    least_bytes : int
+        Of a rank, with which the candidate that needs least would fit.
+    """
+
+    def __init__(self, message: str, least_bytes: int):
+        super().__init__(message)
+        self.least_bytes = least_bytes
+
+
+def choose(
+    cuts: list[tuple[str | None, dict]],
+    model: Model,
+    profile: Profile,
+    *,
+    rank_memory: int | None = None,
+    max_depth: int | None = None,
+    remats: tuple[str, ...] = REMATS,
+) -> Plan:
+    """Choose how to train a model on cuts of one graph.
+
+    Parameters
+    ----------
+    cuts : list of (str or None, dict)
+        Of each its shard directory, where there is one, and its manifest or ``Layout.figures``.
+    model : Model
+        With ``features`` and ``classes``, else the ends of the model are left out.
+    profile : Profile
+    rank_memory : int, optional
+        Bytes that a rank's process may take; by default what the profile says.
+    max_depth : int, optional
+        Deepest halo to consider; by default as deep as the cuts have.
+    remats : tuple of str
+        Those that may be chosen.
+
+    Raises
+    ------
+    InputError
+        The cuts differ in their number of parts or nodes, the profile is of another number of ranks, or, as
+        :class:`NothingFits`, no candidate fits.
+    """
+    ranks = _check_cuts(cuts)
+    if rank_memory is not None and rank_memory < 1:
+        raise InputError(f"rank_memory is {rank_memory}; it must be at least 1 byte")
+    if max_depth is not None and max_depth < 1:
+        raise InputError(f"max_depth is {max_depth}; it must be at least 1")
+    found = [each for directory, figures in cuts for each in _of_cut(figures, directory, model, profile, ranks, remats)]
+    bound = rank_memory or int(np.broadcast_to(profile.memory_bytes, ranks).min())
+    judged = [_judged(each, bound, max_depth) for each in found]
+    fitting = sorted((each for each in judged if not each.refused), key=lambda each: (each.seconds, each.memory_bytes))
+    if not fitting:
+        possible = [each for each in judged if each.memory_bytes is not None]
+        least = min(possible, key=lambda each: each.memory_bytes)
+        raise NothingFits(
+            f"nothing fits ranks of {size(bound)}: {least.title} needs least, {size(least.memory_bytes)} on its "
+            "largest rank; raise the bound (--rank-memory) to that, or partition for more ranks",
+            least.memory_bytes,
+        )
+    others = sorted((each for each in judged if each.refused), key=lambda each: each.seconds or np.inf)
+    runner_up = fitting[1] if len(fitting) > 1 else None
+    return Plan(
+        fitting[0],
+        runner_up,
+        _reason(fitting[0], runner_up, others, bound),
+        fitting + others,
+        {"name": profile.name, "kind": profile.kind},
+        asdict(model),
+        ranks,
+        _alone(cuts[0][1], model, profile, ranks),
+    )
+
+
+def _alone(figures: dict, model: Model, profile: Profile, ranks: int) -> float:
+    """Seconds of a step of the whole graph on the slowest rank."""
+    total = {key: sum(part.get(key, 0) for part in figures["per_part"]) for key in ("owned", "edges", "near_edges")}
+    part = {**total, "edges_by_hop": [total["edges"]], "halo_by_hop": [0], "sent_by_hop": [0]}
+    whole = {"cut": "edge", "halo_depth": 1, "parts": 1, "shares": [1.0], "per_part": [part]}
+    speeds = profile.speeds(model, ranks)
+    slowest = {
+        name: np.max(value) if name in ("edge_s", "layer_s") else np.min(value)
+        for name, value in vars(speeds).items()
+        if name != "link_bytes_per_s"
+    }
+    return step_time(whole, model, Speeds(**slowest), "local").total_s
+
+
+def _check_cuts(cuts) -> int:
+    first = cuts[0][1]
+    for directory, figures in cuts:
+        for name, key in (("parts", "parts"), ("nodes", "nodes"), ("edges", "edges")):
+            if figures[key] != first[key]:
+                raise InputError(
+                    f"{directory} has {figures[key]} {name} and {cuts[0][0]} has {first[key]}: give cuts of one graph "
+                    "into one number of parts"
+                )
+        if not {"quality", "per_part", "shares"} <= set(figures):
+            raise InputError(f"{directory} has no quality figures: partition the graph again")
+    return first["parts"]
+
+
+def _of_cut(figures: dict, directory, model: Model, profile: Profile, ranks: int, remats) -> list[Candidate]:
+    """Every strategy, depth and rematerialisation of one cut."""
+    speeds = profile.speeds(model, ranks)
+    found = []
+    for strategy in STRATEGIES:
+        if (strategy == "mirror") != (figures["cut"] == "vertex") or (strategy == "local") != (ranks == 1):
+            continue
+        deepest = min(figures["halo_depth"], model.layers) if strategy == "halo_h" else 1
+        for depth in range(1, max(deepest, 1) + 1):
+            try:
+                check_strategy(figures, model, strategy, depth)
+            except ValueError as error:
+                found.append(Candidate(figures["cut"], strategy, depth, "none", directory, refused=str(error)))
+                continue
+            exchanges = bool(step_traffic(figures, model, strategy, depth)) and ranks > 1
+            for remat in remats:
+                if remat == "repeat" or exchanges or remat == "none":  # with nothing to keep, keep is repeat
+                    found.append(_predicted(figures, directory, model, profile, speeds, strategy, depth, remat))
+    return found
+
+
+def _predicted(figures, directory, model, profile, speeds, strategy, depth, remat) -> Candidate:
+    time = step_time(figures, model, speeds, strategy, depth, remat)
+    memory = step_memory(figures, model, strategy, depth, remat)
+    process = memory.total + np.broadcast_to(profile.process_bytes, figures["parts"])
+    largest = int(process.argmax())
+    return Candidate(
+        figures["cut"],
+        strategy,
+        depth,
+        remat,
+        directory,
+        seconds=time.total_s,
+        seconds_by_term=vars(time),
+        sent_bytes=step_bytes(figures, model, strategy, depth, remat),
+        peak_bytes=int(memory.total.max()),
+        peak_bytes_by_term={key: int(value[largest]) for key, value in vars(memory).items()},
+        memory_bytes=int(process.max()),
+    )
+
+
+def _judged(candidate: Candidate, bound: int, max_depth: int | None) -> Candidate:
+    if candidate.refused:
+        return candidate
+    if max_depth is not None and candidate.depth > max_depth:
+        return replace(candidate, refused=f"deeper than {max_depth}")
+    if candidate.memory_bytes > bound:
+        return replace(candidate, refused=f"needs {size(candidate.memory_bytes)} on its largest rank")
+    return candidate
+
+
+def _reason(best: Candidate, second: Candidate | None, others: list[Candidate], bound: int) -> str:
+    spent = {name.removesuffix("_s"): value for name, value in best.seconds_by_term.items()}
+    shown = {"products": "products", "rows": "rows", "attention": "edges", "exchange": "exchange"}
+    spent["exchange"] -= spent["hidden"]
+    shares = ", ".join(f"{words} {spent[name] / best.seconds:.0%}" for name, words in shown.items())
+    text = f"{best.title}: a step is predicted to take {best.seconds:.3g} s ({shares})"
+    if second:
+        behind = second.seconds / best.seconds - 1
+        text += f"; {second.title} is {behind:.1%} behind"
+    faster = [each for each in others if each.seconds is not None and each.seconds < best.seconds]
+    if faster:
+        text += f"; {faster[0].title} would take {faster[0].seconds:.3g} s, but {faster[0].refused}"
+        if faster[0].refused.startswith("needs"):
+            text += f", and a rank has {size(bound)}"
+    return text

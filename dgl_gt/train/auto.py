@@ -1,0 +1,145 @@
+"""``--strategy auto``: predict, time the two best for a few real steps, keep the quicker."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import asdict, dataclass, replace
+
+import torch
+
+from partition.cost import Model
+from partition.manifest import read_manifest
+
+from ..exchange.sharded_graph import ShardedGraph, load
+from ..selector.hardware import memory_at_hand
+from ..selector.profile import DEFAULT, Profile
+from ..selector.select import REMATS, Candidate, Plan, choose
+from .config import TrainConfig
+from .live_tensors import step_peak_bytes
+from .task import node_classification
+from .trainer import build_model, train_step
+
+_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a few steps of a candidate took.
+
+    Attributes
+    ----------
+    candidate : Candidate
+    seconds : float
+        Median of the slowest rank's.
+    sent_bytes : int
+        By all ranks, in one step.
+    peak_bytes : int
+        Of live tensors on the rank that has most, structure and features included; on a GPU the allocator's.
+    """
+
+    candidate: Candidate
+    seconds: float
+    sent_bytes: int
+    peak_bytes: int
+
+
+def load_best(
+    directories: list,
+    config: TrainConfig,
+    profile: Profile,
+    *,
+    rank_memory: int | None = None,
+    max_depth: int | None = None,
+    overlap: bool = True,
+) -> tuple[ShardedGraph, TrainConfig, dict]:
+    """Load the cut and strategy that train this model fastest; every rank calls it with the same arguments.
+
+    Parameters
+    ----------
+    directories : list of path
+        Cuts of one graph, each into as many parts as there are ranks.
+    config : TrainConfig
+        A ``remat`` other than ``none`` is kept; else one is chosen where memory asks for it.
+    profile, rank_memory, max_depth
+        See :func:`dgl_gt.selector.choose`. With the default profile a rank may take its share of what memory the
+        machine has available.
+    overlap : bool
+
+    Returns
+    -------
+    sg : ShardedGraph
+    config : TrainConfig
+        With the rematerialisation that was chosen.
+    record : dict
+        The plan, and of each candidate that was tried what was predicted and measured.
+    """
+    sg = load(directories[0], overlap=overlap)
+    classes = node_classification(sg, config.split).classes
+    comm, cuts = sg.comm, [(str(directory), read_manifest(directory)) for directory in directories]
+    features = cuts[0][1]["node_data"]["feat"]["shape"][0]
+    model = Model(config.layers, config.hidden, config.heads, config.ffn, features=features, classes=classes)
+    if rank_memory is None and profile.name == DEFAULT:
+        rank_memory = int(-comm.all_reduce(torch.tensor([-memory_at_hand(comm)]), "max")[0])
+    remats = REMATS if config.remat == "none" else (config.remat,)
+    plan = choose(cuts, model, profile, rank_memory=rank_memory, max_depth=max_depth, remats=remats)
+    comm.check_agreement({"plan": plan.choice.title})
+    del sg
+    tried = [each for each in (plan.choice, plan.runner_up) if each is not None]
+    trials = [_try(each, config, overlap) for each in tried]
+    best = trials.index(min(trials, key=lambda trial: trial.seconds)) if comm.rank == 0 else 0
+    chosen = trials[int(comm.all_reduce(torch.tensor([best]))[0])].candidate  # rank 0 decides for all
+    return _load(chosen, overlap), replace(config, remat=chosen.remat), _record(plan, chosen, trials)
+
+
+def _load(candidate: Candidate, overlap: bool) -> ShardedGraph:
+    return load(candidate.directory, candidate.strategy, candidate.depth, overlap=overlap)
+
+
+def _try(candidate: Candidate, config: TrainConfig, overlap: bool) -> Trial:
+    sg = _load(candidate, overlap)
+    task, comm = node_classification(sg, config.split), sg.comm
+    torch.manual_seed(config.seed)
+    config = replace(config, remat=candidate.remat)
+    model = build_model(config, task.feat.shape[1], task.classes).to(sg.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr)
+
+    def step() -> None:
+        train_step(model, sg, task, optimizer, 0, config.seed, config.reproducible)
+
+    step()
+    peak_bytes = step_peak_bytes(sg, model, task.feat, step)
+    before, seconds = comm.sent_bytes, []
+    for _ in range(_STEPS):
+        comm.all_reduce(torch.zeros(1))
+        started = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - started)
+    sent = torch.tensor([(comm.sent_bytes - before) // _STEPS])
+    slowest = comm.all_reduce(torch.tensor(seconds, dtype=torch.float64), "max").tolist()
+    largest = int(comm.all_reduce(torch.tensor([peak_bytes]), "max")[0])
+    return Trial(candidate, statistics.median(slowest), int(comm.all_reduce(sent)[0]), largest)
+
+
+def _record(plan: Plan, chosen: Candidate, trials: list[Trial]) -> dict:
+    """The documented ``plan`` of a run's record."""
+    best = plan.as_dict()
+    return {
+        "predicted_choice": best["choice"],
+        "chosen": chosen.title,
+        "choice": asdict(chosen),
+        "profile": plan.profile,
+        "model": plan.model,
+        "trials": [
+            {
+                "choice": trial.candidate.title,
+                "predicted_seconds": trial.candidate.seconds,
+                "measured_seconds": trial.seconds,
+                "predicted_sent_bytes": trial.candidate.sent_bytes,
+                "measured_sent_bytes": trial.sent_bytes,
+                "predicted_peak_bytes": trial.candidate.peak_bytes,
+                "measured_peak_bytes": trial.peak_bytes,
+            }
+            for trial in trials
+        ],
+    }

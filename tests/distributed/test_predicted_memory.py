@@ -1,0 +1,74 @@
+"""What partition.step_memory predicts, against tensors counted on ranks; and the bytes of steps that exchange again."""
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+
+import dgl_gt
+from dgl_gt.nn import GraphTransformer
+from dgl_gt.train.live_tensors import step_peak_bytes
+from partition import from_edges, partition
+from partition.cost import Model, step_traffic
+from partition.step_memory import step_memory
+
+CLASSES = 7
+MODELS = [Model(3, 32, 4, 2, features=20, classes=CLASSES), Model(2, 48, 12, 1, features=20, classes=CLASSES)]
+REMATS = ("none", "keep", "repeat")
+
+
+def graph(nodes=3000, edges=30_000):
+    """Half of the edges near, half anywhere, some of them from hubs."""
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, nodes, (2, edges))
+    src[: edges // 2] = (dst[: edges // 2] + rng.integers(-30, 30, edges // 2)) % nodes
+    src[-edges // 20 :] = rng.integers(0, 5, edges // 20)
+    data = {"feat": rng.standard_normal((nodes, 20)).astype(np.float32), "label": rng.integers(0, CLASSES, nodes)}
+    return from_edges(src, dst, nodes, data, {"weight": rng.standard_normal((edges, 2))})
+
+
+def measured(rank, folder, ways):
+    """Peak bytes and bytes sent of a step of each (cut, strategy, depth, model, remat)."""
+    results = []
+    for cut, strategy, depth, model, remat in ways:
+        sg = dgl_gt.load(folder / cut, strategy, depth)
+        sizes = model.features, model.hidden, model.classes, model.layers, model.heads
+        network = GraphTransformer(*sizes, ffn=model.ffn, remat=remat)
+        optimizer = torch.optim.AdamW(network.parameters())
+        feat = (sg.srcdata if depth > 1 else sg.ndata)["feat"]
+
+        def step(sg=sg, network=network, optimizer=optimizer, feat=feat, layers=model.layers):
+            optimizer.zero_grad()
+            logits = network(sg.blocks(layers, from_held=True), feat)
+            torch.nn.functional.cross_entropy(logits, sg.ndata["label"], reduction="sum").backward()
+            sg.comm.sum_gradients(network.parameters())
+            optimizer.step()
+
+        step()
+        before = sg.comm.sent_bytes
+        peak = step_peak_bytes(sg, network, feat, step)
+        results.append((peak, sg.comm.sent_bytes - before))
+    return results
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_memory_within_a_tenth_and_bytes_exact(tmp_path, parts):
+    cuts = {"edge": partition(graph(), parts, tmp_path / "edge", halo_depth=3)}
+    names = [("edge", "local", 1)]
+    if parts > 1:
+        cuts["vertex"] = partition(graph(), parts, tmp_path / "vertex", cut="vertex")
+        names = [("edge", name, 1) for name in ("halo_h", "halo_kv", "gather", "heads", "ring")]
+        names += [("vertex", "mirror", 1), ("edge", "halo_h", 2), ("edge", "halo_h", 3)]
+    ways = [(*name, model, remat) for name in names for model in MODELS for remat in REMATS if name[2] <= model.layers]
+    found = run_ranks(parts, measured, tmp_path, ways)
+    wrong = []
+    for number, (cut, strategy, depth, model, remat) in enumerate(ways):
+        predicted = step_memory(cuts[cut], model, strategy, depth, remat).total
+        peaks, sent = np.array([of_rank[number] for of_rank in found]).T
+        traffic = step_traffic(cuts[cut], model, strategy, depth, remat)
+        expected = sum((each.sent + each.sent_back for each in traffic), np.zeros(parts, int))
+        assert sent.tolist() == expected.tolist(), (strategy, depth, remat)
+        error = predicted.max() / peaks.max() - 1
+        if abs(error) > 0.1:
+            wrong.append((strategy, depth, remat, model.layers, round(float(error), 3)))
+    assert not wrong
