@@ -73,17 +73,16 @@ def shards(name: str, parts: int, folder: Path) -> None:
 class Runner:
     """One candidate's graph, model and optimiser on this rank."""
 
-    def __init__(self, candidate: dict, hidden: int):
+    def __init__(self, sg, hidden: int, remat: str = "none"):
         import torch
 
-        import dgl_gt
         from dgl_gt.nn import GraphTransformer
 
-        self.sg = dgl_gt.load(candidate["directory"], candidate["strategy"], candidate["depth"])
+        self.sg = sg
         torch.manual_seed(0)
-        feat = self.sg.srcdata["feat"] if candidate["depth"] > 1 else self.sg.ndata["feat"]
-        self.feat, self.label = feat.float(), self.sg.node_ids % CLASSES
-        self.model = GraphTransformer(feat.shape[1], hidden, CLASSES, LAYERS, HEADS, remat=candidate["remat"])
+        feat = sg.srcdata["feat"] if sg.depth > 1 else sg.ndata["feat"]
+        self.feat, self.label = feat.float(), sg.node_ids % CLASSES
+        self.model = GraphTransformer(feat.shape[1], hidden, CLASSES, LAYERS, HEADS, remat=remat)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
 
     def step(self) -> None:
@@ -116,7 +115,10 @@ def cell_on_rank(candidates: list[dict], tried: list[int], hidden: int, runs: in
     """Time all candidates, then the picks beside the quickest; rank 0 prints one JSON line."""
     import torch
 
-    runners = [Runner(each, hidden) for each in candidates]
+    import dgl_gt
+
+    graphs = [dgl_gt.load(each["directory"], each["strategy"], each["depth"]) for each in candidates]
+    runners = [Runner(sg, hidden, each["remat"]) for sg, each in zip(graphs, candidates)]
     for runner in runners:
         runner.step()
     times = [[] for _ in runners]
@@ -177,6 +179,12 @@ def on_ranks(setting: str, task: dict) -> dict:
         if any(rank.wait() for rank in started):
             raise RuntimeError(f"ranks ended with {[rank.returncode for rank in started]}")
     return json.loads(output.splitlines()[-1])
+
+
+def restore_keys(figures: dict) -> None:
+    """Of a profile, numbers that JSON made text."""
+    for where, key in ((figures, "products"), (figures["attention"], "far_column_s")):
+        where[key] = {int(number): value for number, value in where[key].items()}
 
 
 # ---- the grid -----------------------------------------------------------------------------------------------------
@@ -252,7 +260,7 @@ def main() -> None:
         for setting in args.settings:
             profile = Path(folder) / f"{setting}.yaml"
             figures = on_ranks(setting, {})
-            figures["products"] = {int(width): rates for width, rates in figures["products"].items()}
+            restore_keys(figures)
             profile.write_text(yaml.safe_dump(figures))
             for name in args.graphs:
                 cells.append(cell(setting, name, profile, Path(folder) / f"{name}-{setting}", args.runs))

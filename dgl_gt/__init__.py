@@ -23,7 +23,7 @@ _ATTRIBUTES = {
     "load": "dgl_gt.exchange.sharded_graph",
     "ShardedGraph": "dgl_gt.exchange.sharded_graph",
 }
-_SUBMODULES = ("nn", "partition")
+_SUBMODULES = ("nn", "partition", "selector")
 
 __all__ = [*_ATTRIBUTES, *_SUBMODULES, "__version__"]
 

@@ -117,7 +117,8 @@ def _parts(args) -> int:
 def _on_ranks(args, work):
     from .train.launch import on_ranks
 
-    return on_ranks(args.argv, lambda: _parts(args), work, args.port)
+    bounded = getattr(args, "rank_memory", None) is not None
+    return on_ranks(args.argv, lambda: _parts(args), work, args.port, keep_memory=not bounded)
 
 
 def _load(args):

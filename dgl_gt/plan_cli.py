@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from contextlib import ExitStack
 from pathlib import Path
 
 from partition import console
 from partition.atomic import check_parent
 from partition.cli import positive_integer, size_in_bytes
-from partition.console import table
+from partition.console import size, table
 from partition.errors import InputError
 
 from .selector.forecast import forecast, forecast_table, plot, text_of_plan
@@ -66,16 +67,27 @@ def add_choice(command) -> None:
 
 
 def _counts(text: str) -> list[int]:
-    return [positive_integer(each) for each in text.split(",")]
+    try:
+        return [positive_integer(each) for each in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers of ranks, such as 2 or 4,8,16") from None
+
+
+def _output(name: str, force: bool) -> Path:
+    """The file to write, refused before any work where it cannot be."""
+    path = Path(name)
+    if path.is_dir():
+        raise InputError(f"{name} is a directory; choose a file")
+    if path.exists() and not force:
+        raise InputError(f"{name} exists; choose another file or pass --force to replace it")
+    check_parent(path)
+    return path
 
 
 def _calibrate(args):
     from .train.launch import on_ranks
 
-    out = Path(args.out)
-    if out.exists() and not args.force:
-        raise InputError(f"{out} exists; choose another file or pass --force to replace it")
-    check_parent(out)
+    out = _output(args.out, args.force)
     return on_ranks(args.argv, lambda: args.nproc, lambda: _calibrate_rank(args, out), args.port)
 
 
@@ -91,6 +103,7 @@ def _calibrate_rank(args, out: Path):
         profile = measure(comm, progress if comm.rank == 0 else None)
     values = profile.as_dict()
     if comm.rank == 0:
+        out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100))
     return values, _profile_text(values) + f"\n\nwrote {out}"
 
@@ -104,7 +117,10 @@ def _profile_text(values: dict) -> str:
         ("products of width 128, GFLOP/s", listed(values["products"][128], 1e9)),
         ("operations on rows, GB/s", listed(values["stream_bytes_per_s"], 1e9)),
         ("edge, per number, near, ns", listed(values["attention"]["near_column_s"], 1e-9, 2)),
-        ("edge, per number, far, ns", listed(values["attention"]["far_column_s"], 1e-9, 2)),
+        *(
+            (f"edge, per number, among {size(held)}, ns", listed(seconds, 1e-9, 2))
+            for held, seconds in values["attention"]["far_column_s"].items()
+        ),
         ("memory, GiB", listed(values["memory_bytes"], 2**30)),
     ]
     if values["ranks"] > 1:
@@ -127,9 +143,9 @@ def _plan(args):
     if not args.source:
         raise InputError("SOURCE is missing: name shard directories, or a graph")
     if args.plot:
-        check_parent(Path(args.plot))
-        if Path(args.plot).exists() and not args.force:
-            raise InputError(f"{args.plot} exists; choose another file or pass --force to replace it")
+        if Path(args.plot).suffix != ".png":
+            raise InputError(f"--plot is {args.plot}; it must end in .png")
+        _output(args.plot, args.force)
     names = ("layers", "hidden", "heads", "ffn")
     config = read_config(args.config, **{name: getattr(args, name) for name in names})
     profile = read_profile(args.profile, args.preset)

@@ -218,6 +218,11 @@ def _check(directory, manifest: dict, comm: Comm, strategy: str, depth: int) -> 
             f"{directory} has {parts} parts but there are {comm.world_size} ranks; start {parts} ranks "
             f"(torchrun --nproc-per-node {parts}, then torch.distributed.init_process_group) or partition again"
         )
+    if strategy == "auto":
+        raise InputError(
+            "strategy auto depends on the model: use `dgl-gt train --strategy auto`, or choose with "
+            "dgl_gt.selector.choose and load what it chose, see docs/selector.md"
+        )
     if strategy not in CHOICES:
         raise InputError(f"strategy is {strategy!r}; it must be one of {', '.join(CHOICES)}")
     if (strategy == "mirror") != (cut == "vertex"):

@@ -16,7 +16,7 @@ from partition.vertex_cut import make_vertex_cut
 from .profile import Profile
 from .select import NothingFits, Plan, choose
 
-_SHOWN = 12  # candidates in the table
+_SHOWN = 12  # candidates that fit, in the table; those that do not are all there, with the reason
 _MOST_RANKS = 128  # tried where nothing fits
 _KINDS = {
     "measured": "ranks and links as measured",
@@ -77,6 +77,8 @@ def forecast(
         if profile.ranks is None:
             raise InputError("--world-size is missing: how many ranks are there? (such as 2, or 4,8,16)")
         world_sizes = [profile.ranks]
+    for ranks in world_sizes:
+        profile.speeds(Model(**model), ranks)  # refuses a profile of another number of ranks, before any work
     if progress:
         progress("reading the graph")
     graph = load_graph(sources[0], seed=seed, **additions)
@@ -94,7 +96,8 @@ def forecast(
         except NothingFits as error:
             if profile.ranks is not None:
                 raise
-            raise InputError(f"{error}; {_enough(plan, ranks)}") from None
+            bound = rank_memory or float(profile.memory_bytes[0])
+            raise InputError(f"{error}; {_enough(plan, ranks, bound, whole, profile)}") from None
     return plans
 
 
@@ -110,24 +113,30 @@ def _cuts(graph, ranks: int, depth: int, model: Model, profile: Profile, seed: i
     return cuts
 
 
-def _enough(plan, ranks: int) -> str:
+def _enough(plan, ranks: int, bound: float, model: Model, profile: Profile) -> str:
     """How many ranks it would take."""
-    while ranks < _MOST_RANKS:
-        ranks *= 2
+    fixed = float(profile.process_bytes[0]) + 4 * model.parameters * model.itemsize  # on any number of ranks
+    if fixed > bound:
+        return f"no number of ranks would do: process, parameters and optimiser alone take {size(fixed)}"
+    tried = ranks
+    while 2 * tried <= _MOST_RANKS:
         try:
-            plan(ranks)
+            plan(2 * tried)
         except NothingFits:
+            tried *= 2
             continue
         except InputError:  # more parts than nodes
             break
-        return f"{ranks} ranks would do"
-    return f"{_MOST_RANKS} ranks would not do either"
+        return f"{2 * tried} ranks would do"
+    return f"{tried} ranks would not do either" if tried > ranks else "more ranks were not tried"
 
 
 def text_of_plan(plan: Plan) -> str:
     """One plan: all candidates, and the reason."""
+    fitting = [each for each in plan.candidates if not each.refused]
+    refused = plan.candidates[len(fitting) :]
     rows = []
-    for each in plan.candidates[:_SHOWN]:
+    for each in fitting[:_SHOWN] + refused:
         terms = each.seconds_by_term or {}
         seconds = [f"{terms[key]:.3g}" for key in ("products_s", "rows_s", "attention_s")] if terms else [""] * 3
         exchange = f"{terms['exchange_s'] - terms['hidden_s']:.3g}" if terms else ""
@@ -135,8 +144,8 @@ def text_of_plan(plan: Plan) -> str:
         moved = [size(each.sent_bytes), size(each.memory_bytes)] if terms else ["", ""]
         rows.append([each.cut, each.strategy, each.depth, each.remat, *figures, *moved, each.refused or ""])
     header = "cut|strategy|depth|remat|s / step|products|rows|edges|exchange|sent|memory / rank|".split("|")
-    more = len(plan.candidates) - _SHOWN
-    listed = table(header, rows) + (f"\nand {more} more (--json lists all)" if more > 0 else "")
+    more = len(fitting) - _SHOWN
+    listed = table(header, rows) + (f"\nand {more} more that fit (--json lists all)" if more > 0 else "")
     return f"{listed}\n\nchosen: {plan.reason}\n{_KINDS[plan.profile['kind']]}"
 
 
@@ -179,5 +188,6 @@ def plot(plans: list[Plan], profile: Profile, path) -> None:
         axes.minorticks_off()
         axes.grid(alpha=0.3)
     figure.suptitle(_KINDS[profile.kind], fontsize=9)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

@@ -18,11 +18,13 @@ from .profile import Profile
 
 _ROWS = 20_000
 _EDGES = 240_000
-_FAR_ROWS = 60_000  # K and V of which no cache holds
+_FAR_ROWS = (6_000, 60_000)  # K and V of which a processor's caches hold, and do not hold
 _SHAPES = ((8, 8), (8, 16), (1, 64), (4, 32))  # heads and width of each
 _WIDTHS = (32, 64, 128, 256)
 _MESSAGES = (2**12, 2**18, 2**22)  # bytes of one exchange with one rank
 _RUNS = 3
+_MOST_EXCHANGED = 2**28  # bytes of the exchange that computation is to hide
+_TRAINING_BYTES = 96 * 2**20
 
 
 def measure(comm: Comm, progress=None) -> Profile:
@@ -48,7 +50,8 @@ def measure(comm: Comm, progress=None) -> Profile:
         ranks=ranks,
         **{key: figures[key] for key in ("memory_bytes", "process_bytes", "stream_bytes_per_s", "layer_s")},
         products={width: figures[f"products {width}"] for width in _WIDTHS},
-        attention={key: figures[key] for key in ("edge_s", "head_s", "near_column_s", "far_column_s")},
+        attention={key: figures[key] for key in ("edge_s", "head_s", "near_column_s")}
+        | {"far_column_s": {int(key): figures[key] for key in _far_keys()}},
         **_links(comm),
     )
 
@@ -56,8 +59,8 @@ def measure(comm: Comm, progress=None) -> Profile:
 def _attention(comm: Comm) -> dict[str, float]:
     """Least squares over shapes and localities: seconds of an edge = edge_s + H head_s + C column_s."""
     equations, seconds = [], []
-    for near in (True, False):
-        graph = _graph(comm, near)
+    for kind, rows in enumerate((None, *_FAR_ROWS)):
+        graph = _graph(comm, rows)
         for heads, head_dim in _SHAPES:
             shape = graph.num_src, 3, heads, head_dim
             qkv = torch.randn(shape, device=comm.device, requires_grad=True)
@@ -67,11 +70,17 @@ def _attention(comm: Comm) -> dict[str, float]:
                 torch.autograd.grad(sparse_attention(graph, qkv), qkv, upstream)
 
             columns = heads * head_dim
-            equations.append([1, heads, columns * near, columns * (not near)])
+            equations.append([1, heads, *(columns * (kind == each) for each in range(3))])
             seconds.append(_seconds(comm, step) / graph.num_edges)
     weights = 1 / np.array(seconds)  # so that errors count by their share
     solution = _not_negative(np.array(equations) * weights[:, None], np.array(seconds) * weights)
-    return dict(zip(("edge_s", "head_s", "near_column_s", "far_column_s"), solution.tolist()))
+    return dict(zip(("edge_s", "head_s", "near_column_s", *_far_keys()), solution.tolist()))
+
+
+def _far_keys() -> list[str]:
+    """Bytes of K and V on average over the shapes."""
+    columns = statistics.fmean(heads * head_dim for heads, head_dim in _SHAPES)
+    return [str(int(2 * 4 * columns * rows)) for rows in _FAR_ROWS]
 
 
 def _not_negative(equations: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -80,12 +89,13 @@ def _not_negative(equations: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.maximum(nnls(equations, values)[0], 1e-15)
 
 
-def _graph(comm: Comm, near: bool) -> CSC:
-    """Edges from rows nearby, or from anywhere among rows that no cache holds."""
-    rows, degree = (_ROWS, _EDGES // _ROWS) if near else (_FAR_ROWS, 2 * _EDGES // _FAR_ROWS)
+def _graph(comm: Comm, far_rows: int | None = None) -> CSC:
+    """Edges from rows nearby, or from anywhere among so many."""
+    rows = far_rows or _ROWS
+    degree = max(8, _EDGES // rows)
     generator = torch.Generator().manual_seed(0)
     target = torch.arange(rows).repeat_interleave(degree)
-    if near:
+    if far_rows is None:
         source = (target + torch.randint(-500, 500, target.shape, generator=generator)) % rows
     else:
         source = torch.randint(0, rows, target.shape, generator=generator)
@@ -146,7 +156,8 @@ def memory_at_hand(comm: Comm) -> int:
 
 
 def _memory(comm: Comm) -> dict[str, float]:
-    process = 0 if comm.device.type == "cuda" else peak_memory_bytes()  # nothing has been measured yet
+    # nothing has been measured yet; training loads more modules, and holds buffers of the transport
+    process = 0 if comm.device.type == "cuda" else peak_memory_bytes() + _TRAINING_BYTES
     return {"memory_bytes": memory_at_hand(comm), "process_bytes": process}
 
 
@@ -188,11 +199,12 @@ def _overlap(comm: Comm, link: np.ndarray) -> float:
     """Share of the shorter of an exchange and as much computation that both at once save."""
     ranks = comm.world_size
     slowest = min(min(_of_all(comm, float(value))) for value in link)
-    count = max(1024, int(0.1 * slowest / (ranks - 1) / 4))
+    count = int(0.1 * slowest / (ranks - 1) / 4)
+    count = min(max(1024, count), _MOST_EXCHANGED // 4 // ranks)
     rows, counts = torch.zeros(count * ranks, device=comm.device), [count] * ranks
     counts[comm.rank] = 0
     rows = rows[: sum(counts)]
-    graph = _graph(comm, near=True)
+    graph = _graph(comm)
     q = torch.randn(_ROWS, 8, 16, device=comm.device)
 
     def exchange():

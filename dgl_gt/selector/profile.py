@@ -17,9 +17,10 @@ FORMAT = "dgl-gt profile 1"
 _PRESETS = Path(__file__).parent / "presets"
 PRESETS = tuple(sorted(path.stem for path in _PRESETS.glob("*.yaml")))
 DEFAULT = "default"
+KINDS = ("measured", "datasheet", "default")
 _ITEMSIZE = 4  # of the numbers that were measured
 _RANK_KEYS = ("memory_bytes", "process_bytes", "stream_bytes_per_s", "layer_s")
-_ATTENTION_KEYS = ("edge_s", "head_s", "near_column_s", "far_column_s")
+_ATTENTION_KEYS = ("edge_s", "head_s", "near_column_s")
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ class Profile:
     products : dict of int to ndarray
         Operations a second of matrix products with rows of so many numbers.
     attention : dict of str to ndarray
-        Seconds of an edge, forward and backward: ``edge_s`` of any, ``head_s`` of each head, ``near_column_s`` and
-        ``far_column_s`` of each of C numbers, where the two rows lie near each other or anywhere.
+        Seconds of an edge, forward and backward: ``edge_s`` of any, ``head_s`` of each head, ``near_column_s`` of each
+        of C numbers where the two rows lie near each other, and, as a dict, ``far_column_s`` where they lie anywhere, by
+        the bytes of all keys and values.
     latency_s, overlap, reduce_bytes_per_s : float
         See :class:`partition.step_time.Speeds`.
     link_bytes_per_s : ndarray (P, P), or dict
@@ -64,8 +66,15 @@ class Profile:
     reduce_bytes_per_s: float
     link_bytes_per_s: np.ndarray | dict
 
-    def speeds(self, model: Model, ranks: int) -> Speeds:
+    def speeds(self, model: Model, ranks: int, held_rows=None) -> Speeds:
         """What so many ranks do with rows and heads of this model.
+
+        Parameters
+        ----------
+        model : Model
+        ranks : int
+        held_rows : ndarray, (P,), optional
+            Rows of keys and values that each rank reads; by default more than any cache holds.
 
         Raises
         ------
@@ -82,7 +91,7 @@ class Profile:
         flops = [np.interp(math.log(model.hidden), [math.log(w) for w in widths], rates) for rates in self._by_rank()]
         figures = {
             "flops_per_s": np.array(flops),
-            "gather_bytes_per_s": columns / self.attention["far_column_s"],
+            "gather_bytes_per_s": columns / self._far_column_s(model, ranks, held_rows),
             "near_bytes_per_s": columns / self.attention["near_column_s"],
             "edge_s": self.attention["edge_s"] + model.heads * self.attention["head_s"],
             "stream_bytes_per_s": self.stream_bytes_per_s,
@@ -117,12 +126,28 @@ class Profile:
             "ranks": self.ranks,
             **{key: _plain(getattr(self, key)) for key in _RANK_KEYS},
             "products": {width: _plain(rates) for width, rates in self.products.items()},
-            "attention": {key: _plain(self.attention[key]) for key in _ATTENTION_KEYS},
+            "attention": {
+                **{key: _plain(self.attention[key]) for key in _ATTENTION_KEYS},
+                "far_column_s": {held: _plain(seconds) for held, seconds in self.attention["far_column_s"].items()},
+            },
             "latency_s": self.latency_s,
             "overlap": self.overlap,
             "reduce_bytes_per_s": self.reduce_bytes_per_s,
-            "link_bytes_per_s": link if isinstance(link, dict) else [_plain(row) for row in link],
+            "link_bytes_per_s": link if isinstance(link, dict) else [_rounded(row) for row in link],
         }
+
+    def _far_column_s(self, model: Model, ranks: int, held_rows) -> np.ndarray:
+        """By rank, between what was measured by the logarithm of bytes."""
+        far = self.attention["far_column_s"]
+        sizes = sorted(far)
+        held_bytes = 2 * model.row_bytes * np.broadcast_to(np.inf if held_rows is None else held_rows, ranks)
+        by_size = [np.broadcast_to(far[each], ranks) for each in sizes]
+        return np.array(
+            [
+                np.interp(math.log(max(held, 1)) if held < np.inf else np.inf, np.log(sizes), seconds)
+                for held, seconds in zip(held_bytes, np.stack(by_size, axis=1))
+            ]
+        )
 
     def _by_rank(self) -> list[list[float]]:
         widths = sorted(self.products)
@@ -171,10 +196,10 @@ def _checked(name: str, values: dict) -> Profile:
     def numbers(value, title: str, *, zero: bool = False) -> np.ndarray:
         try:
             array = np.atleast_1d(np.asarray(value, float))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             array = np.array([np.nan])
         allowed = (array >= 0) if zero else (array > 0)
-        if not (allowed & np.isfinite(array)).all():
+        if array.ndim > 1 or not (allowed & np.isfinite(array)).all():
             raise InputError(
                 f"profile {name}: {title} is {value}; it must be {'0 or more' if zero else 'positive'}, for every rank"
             )
@@ -185,28 +210,40 @@ def _checked(name: str, values: dict) -> Profile:
         return array
 
     ranks = wanted(values, "ranks", "ranks")
-    if ranks is not None and (not isinstance(ranks, int) or ranks < 1):
+    if ranks is not None and (isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1):
         raise InputError(f"profile {name}: ranks is {ranks!r}; it must be a positive integer, or null for any number")
-    products = wanted(values, "products", "products")
-    if not isinstance(products, dict) or not products or any(not isinstance(w, int) or w < 1 for w in products):
-        raise InputError(f"profile {name}: products must map widths, such as 128, to operations a second")
+    kind = wanted(values, "kind", "kind")
+    if kind not in KINDS:
+        raise InputError(f"profile {name}: kind is {kind!r}; it must be one of {', '.join(KINDS)}")
     attention = wanted(values, "attention", "attention")
+    tables = {
+        "products": wanted(values, "products", "products"),
+        "far_column_s": wanted(attention, "far_column_s", "attention.far_column_s"),
+    }
+    for key, what in (("products", "widths, such as 128,"), ("far_column_s", "bytes of keys and values")):
+        found = tables[key]
+        if not isinstance(found, dict) or not found or any(type(each) is not int or each < 1 for each in found):
+            raise InputError(f"profile {name}: {key} must map {what} to positive numbers")
+        tables[key] = {each: numbers(figures, f"{key} of {each}") for each, figures in found.items()}
     zero_too = ("layer_s", "process_bytes", "edge_s", "head_s")
     scalars = {key: wanted(values, key, key) for key in ("latency_s", "overlap", "reduce_bytes_per_s")}
     for key, value in scalars.items():
+        if isinstance(value, (list, dict)):
+            raise InputError(f"profile {name}: {key} is {value}; it must be one number, for all ranks together")
         scalars[key] = float(numbers(value, key, zero=key != "reduce_bytes_per_s")[0])
     if scalars["overlap"] > 1:
         raise InputError(f"profile {name}: overlap is {scalars['overlap']}; it must be between 0 and 1")
     return Profile(
         name=name,
-        kind=str(wanted(values, "kind", "kind")),
+        kind=kind,
         ranks=ranks,
         **{key: numbers(wanted(values, key, key), key, zero=key in zero_too) for key in _RANK_KEYS},
-        products={width: numbers(rates, f"products of {width}") for width, rates in products.items()},
+        products=tables["products"],
         attention={
             key: numbers(wanted(attention, key, f"attention.{key}"), f"attention.{key}", zero=key in zero_too)
             for key in _ATTENTION_KEYS
-        },
+        }
+        | {"far_column_s": tables["far_column_s"]},
         **scalars,
         link_bytes_per_s=_checked_links(name, wanted(values, "link_bytes_per_s", "link_bytes_per_s"), ranks),
     )
@@ -218,10 +255,13 @@ def _checked_links(name: str, link, ranks: int | None):
             value = link.get(key)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
                 raise InputError(f"profile {name}: link_bytes_per_s.{key} is {value!r}; it must be a positive number")
+        hosted = link["ranks_per_host"]
+        if hosted % 1:
+            raise InputError(f"profile {name}: link_bytes_per_s.ranks_per_host is {hosted}; it must be a whole number")
         return link
     try:
         array = np.asarray(link, float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         array = np.zeros(0)
     if ranks is None or array.shape != (ranks, ranks) or not ((array > 0) & np.isfinite(array)).all():
         raise InputError(
@@ -232,5 +272,9 @@ def _checked_links(name: str, link, ranks: int | None):
 
 
 def _plain(array: np.ndarray):
-    values = [float(f"{value:.4g}") for value in np.atleast_1d(array)]
+    values = _rounded(np.atleast_1d(array))
     return values[0] if len(values) == 1 else values
+
+
+def _rounded(values) -> list[float]:
+    return [float(f"{value:.4g}") for value in values]

@@ -40,15 +40,26 @@ def errors(run) -> dict:
     plan = record.get("plan") if isinstance(record, dict) else None
     if not plan:
         raise InputError(f"{path} holds no plan; train with --strategy auto")
-    choice = plan["choice"]
-    (tried,) = (each for each in plan["trials"] if each["choice"] == plan["chosen"])
+    try:
+        return _errors(plan, record)
+    except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
+        raise InputError(
+            f"{path} is damaged or from another version of dgl-gt: its plan cannot be read; train again with "
+            "--strategy auto"
+        ) from None
+
+
+def _errors(plan: dict, record: dict) -> dict:
+    choice, trials = plan["choice"], plan["trials"]
+    names = {"choice": plan["chosen"], "predicted_seconds": choice["seconds"]}  # two cuts may share the first
+    tried = next(each for each in trials if names.items() <= each.items())
     figures = [
         _compared("seconds per epoch", choice["seconds"], record["seconds_per_epoch"]),
         _compared("exchanged bytes per epoch", choice["sent_bytes"], record["exchanged_bytes_per_epoch"]),
         _compared("bytes of tensors, largest rank", choice["peak_bytes"], tried["measured_peak_bytes"]),
         _compared("bytes of the process, largest rank", choice["memory_bytes"], max(record["peak_memory_bytes"])),
     ]
-    return {"choice": plan["chosen"], "figures": figures, "trials": plan["trials"]}
+    return {"choice": plan["chosen"], "figures": figures, "trials": trials}
 
 
 def _compared(name: str, predicted, measured) -> dict:

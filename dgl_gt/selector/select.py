@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from partition.console import size
-from partition.cost import STRATEGIES, Model, check_strategy, step_bytes, step_traffic
+from partition.cost import STRATEGIES, Model, check_strategy, rows_within, step_bytes, step_traffic
 from partition.errors import InputError
 from partition.step_memory import step_memory
 from partition.step_time import Speeds, step_time
@@ -171,11 +171,12 @@ def choose(
     judged = [_judged(each, bound, max_depth) for each in found]
     fitting = sorted((each for each in judged if not each.refused), key=lambda each: (each.seconds, each.memory_bytes))
     if not fitting:
-        possible = [each for each in judged if each.memory_bytes is not None]
+        possible = [each for each in judged if each.memory_bytes is not None and _is_shallow(each, max_depth)]
         least = min(possible, key=lambda each: each.memory_bytes)
+        enough = -(-least.memory_bytes // 2**20)  # rounded up: with what is printed it must fit
         raise NothingFits(
             f"nothing fits ranks of {size(bound)}: {least.title} needs least, {size(least.memory_bytes)} on its "
-            "largest rank; raise the bound (--rank-memory) to that, or partition for more ranks",
+            f"largest rank; raise the bound to that (--rank-memory {enough}MiB), or partition for more ranks",
             least.memory_bytes,
         )
     others = sorted((each for each in judged if each.refused), key=lambda each: each.seconds or np.inf)
@@ -197,7 +198,7 @@ def _alone(figures: dict, model: Model, profile: Profile, ranks: int) -> float:
     total = {key: sum(part.get(key, 0) for part in figures["per_part"]) for key in ("owned", "edges", "near_edges")}
     part = {**total, "edges_by_hop": [total["edges"]], "halo_by_hop": [0], "sent_by_hop": [0]}
     whole = {"cut": "edge", "halo_depth": 1, "parts": 1, "shares": [1.0], "per_part": [part]}
-    speeds = profile.speeds(model, ranks)
+    speeds = profile.speeds(model, ranks, total["owned"])
     slowest = {
         name: np.max(value) if name in ("edge_s", "layer_s") else np.min(value)
         for name, value in vars(speeds).items()
@@ -222,11 +223,15 @@ def _check_cuts(cuts) -> int:
 
 def _of_cut(figures: dict, directory, model: Model, profile: Profile, ranks: int, remats) -> list[Candidate]:
     """Every strategy, depth and rematerialisation of one cut."""
-    speeds = profile.speeds(model, ranks)
+    speeds = profile.speeds(model, ranks, rows_within(figures, 1))
     found = []
-    for strategy in STRATEGIES:
-        if (strategy == "mirror") != (figures["cut"] == "vertex") or (strategy == "local") != (ranks == 1):
-            continue
+    if figures["cut"] == "vertex":
+        strategies = ("mirror",)
+    elif ranks == 1:
+        strategies = ("local",)
+    else:
+        strategies = tuple(each for each in STRATEGIES if each not in ("local", "mirror"))
+    for strategy in strategies:
         deepest = min(figures["halo_depth"], model.layers) if strategy == "halo_h" else 1
         for depth in range(1, max(deepest, 1) + 1):
             try:
@@ -236,7 +241,7 @@ def _of_cut(figures: dict, directory, model: Model, profile: Profile, ranks: int
                 continue
             exchanges = bool(step_traffic(figures, model, strategy, depth)) and ranks > 1
             for remat in remats:
-                if remat == "repeat" or exchanges or remat == "none":  # with nothing to keep, keep is repeat
+                if remat != "keep" or exchanges or "repeat" not in remats:  # with nothing to keep, keep is repeat
                     found.append(_predicted(figures, directory, model, profile, speeds, strategy, depth, remat))
     return found
 
@@ -261,10 +266,14 @@ def _predicted(figures, directory, model, profile, speeds, strategy, depth, rema
     )
 
 
+def _is_shallow(candidate: Candidate, max_depth: int | None) -> bool:
+    return max_depth is None or candidate.depth <= max_depth
+
+
 def _judged(candidate: Candidate, bound: int, max_depth: int | None) -> Candidate:
     if candidate.refused:
         return candidate
-    if max_depth is not None and candidate.depth > max_depth:
+    if not _is_shallow(candidate, max_depth):
         return replace(candidate, refused=f"deeper than {max_depth}")
     if candidate.memory_bytes > bound:
         return replace(candidate, refused=f"needs {size(candidate.memory_bytes)} on its largest rank")
@@ -276,10 +285,12 @@ def _reason(best: Candidate, second: Candidate | None, others: list[Candidate], 
     shown = {"products": "products", "rows": "rows", "attention": "edges", "exchange": "exchange"}
     spent["exchange"] -= spent["hidden"]
     shares = ", ".join(f"{words} {spent[name] / best.seconds:.0%}" for name, words in shown.items())
-    text = f"{best.title}: a step is predicted to take {best.seconds:.3g} s ({shares})"
+    where = f" in {best.directory}" if second and second.title == best.title else ""
+    text = f"{best.title}{where}: a step is predicted to take {best.seconds:.3g} s ({shares})"
     if second:
         behind = second.seconds / best.seconds - 1
-        text += f"; {second.title} is {behind:.1%} behind"
+        where = f" in {second.directory}" if second.title == best.title else ""  # two cuts of one kind
+        text += f"; {second.title}{where} is {behind:.1%} behind"
     faster = [each for each in others if each.seconds is not None and each.seconds < best.seconds]
     if faster:
         text += f"; {faster[0].title} would take {faster[0].seconds:.3g} s, but {faster[0].refused}"

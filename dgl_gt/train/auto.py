@@ -75,21 +75,27 @@ def load_best(
         The plan, and of each candidate that was tried what was predicted and measured.
     """
     sg = load(directories[0], overlap=overlap)
-    classes = node_classification(sg, config.split).classes
-    comm, cuts = sg.comm, [(str(directory), read_manifest(directory)) for directory in directories]
-    features = cuts[0][1]["node_data"]["feat"]["shape"][0]
-    model = Model(config.layers, config.hidden, config.heads, config.ffn, features=features, classes=classes)
-    if rank_memory is None and profile.name == DEFAULT:
-        rank_memory = int(-comm.all_reduce(torch.tensor([-memory_at_hand(comm)]), "max")[0])
-    remats = REMATS if config.remat == "none" else (config.remat,)
-    plan = choose(cuts, model, profile, rank_memory=rank_memory, max_depth=max_depth, remats=remats)
-    comm.check_agreement({"plan": plan.choice.title})
+    comm = sg.comm
+    with comm.together():  # only one rank may find another cut missing
+        plan = _plan(sg, directories, config, profile, rank_memory, max_depth)
+        comm.check_agreement({"plan": plan.choice.title})
     del sg
     tried = [each for each in (plan.choice, plan.runner_up) if each is not None]
     trials = [_try(each, config, overlap) for each in tried]
     best = trials.index(min(trials, key=lambda trial: trial.seconds)) if comm.rank == 0 else 0
     chosen = trials[int(comm.all_reduce(torch.tensor([best]))[0])].candidate  # rank 0 decides for all
     return _load(chosen, overlap), replace(config, remat=chosen.remat), _record(plan, chosen, trials)
+
+
+def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Profile, rank_memory, max_depth) -> Plan:
+    comm, cuts = sg.comm, [(str(directory), read_manifest(directory)) for directory in directories]
+    classes = node_classification(sg, config.split).classes
+    features = cuts[0][1]["node_data"]["feat"]["shape"][0]
+    model = Model(config.layers, config.hidden, config.heads, config.ffn, features=features, classes=classes)
+    if rank_memory is None and profile.name == DEFAULT:
+        rank_memory = int(-comm.all_reduce(torch.tensor([-memory_at_hand(comm)]), "max")[0])
+    remats = REMATS if config.remat == "none" else (config.remat,)
+    return choose(cuts, model, profile, rank_memory=rank_memory, max_depth=max_depth, remats=remats)
 
 
 def _load(candidate: Candidate, overlap: bool) -> ShardedGraph:

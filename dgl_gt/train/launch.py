@@ -25,12 +25,13 @@ _LAUNCHER = "DGL_GT_LAUNCHER_PID"
 # For glibc: keep freed memory for the next tensor. It would go back to the system after every large tensor and come
 # back in pages of 4 KiB, which took 40 % of a training step on a CPU.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-
+# Or give it back at once, so that a process takes little more than its tensors.
+GIVE_BACK_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
 
 _LAST_WORD_S = 3.0  # for rank 0 to say what went wrong: the launcher ends all ranks as soon as one has ended
 
 
-def on_ranks(arguments: list[str], ranks, work, port: int = 0):
+def on_ranks(arguments: list[str], ranks, work, port: int = 0, keep_memory: bool = True):
     """Run ``work()`` where a launcher started this process as a rank; else start ranks and wait for them.
 
     Parameters
@@ -43,9 +44,11 @@ def on_ranks(arguments: list[str], ranks, work, port: int = 0):
         Its result is rank 0's.
     port : int
         Where ranks meet; 0 takes a free one.
+    keep_memory : bool
+        Whether ranks keep freed memory for the next tensor, or give it back to the system.
     """
     if "RANK" not in os.environ:
-        return launch(arguments, ranks(), port)
+        return launch(arguments, ranks(), port, keep_memory)
     rank = join()
     try:
         outcome = work()
@@ -82,7 +85,7 @@ def leave() -> None:
     dist.destroy_process_group()
 
 
-def launch(arguments: list[str], ranks: int, port: int = 0) -> int:
+def launch(arguments: list[str], ranks: int, port: int = 0, keep_memory: bool = True) -> int:
     """Run ``dgl-gt ARGUMENTS`` as ``ranks`` processes; return the exit code.
 
     Raises
@@ -96,7 +99,7 @@ def launch(arguments: list[str], ranks: int, port: int = 0) -> int:
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # the rank itself has said what went wrong
     os.environ.update(child.environment(), **{_LAUNCHER: str(os.getpid())})
-    for name, value in KEEP_MEMORY.items():
+    for name, value in (KEEP_MEMORY if keep_memory else GIVE_BACK_MEMORY).items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
     config = LaunchConfig(

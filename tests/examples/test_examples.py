@@ -1,4 +1,4 @@
-"""The examples do what they show: the script's two forms agree, the notebook runs and its model learns."""
+"""The examples do what they show: the script's two forms agree, the notebooks run and draw what they say."""
 
 import ast
 import json
@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "from_dgl_script.py"
 NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
+STRATEGIES = ROOT / "examples" / "choose_a_strategy.ipynb"
 ABORTED_BY_GLOO = "terminate called without an active exception"
 TIMEOUT_S = 300
 
@@ -87,20 +88,45 @@ def test_every_line_that_differs_in_the_distributed_form_is_marked():
         assert (line not in plain) == ("# <- " in line), line
 
 
+def results_of(path: Path, results: str, folder: Path):
+    """Execute a notebook and evaluate an expression after its last cell."""
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells.append(nbformat.v4.new_code_cell(f"print(json.dumps({results}))"))
+    NotebookClient(notebook, timeout=TIMEOUT_S, resources={"metadata": {"path": str(folder)}}).execute()
+    return json.loads(notebook.cells[-1].outputs[0].text)
+
+
 def test_the_notebook_runs_and_its_model_beats_the_features(tmp_path):
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
     results = "accuracy, feature_accuracy, run['metric']['test'], foretold, run['exchanged_bytes_per_epoch']"
-    notebook.cells.append(nbformat.v4.new_code_cell(f"print(json.dumps([float(x) for x in ({results})]))"))
-    NotebookClient(notebook, timeout=TIMEOUT_S, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    accuracy, feature_accuracy, reported, foretold, counted = json.loads(notebook.cells[-1].outputs[0].text)
+    figures = results_of(NOTEBOOK, f"[float(x) for x in ({results})]", tmp_path)
+    accuracy, feature_accuracy, reported, foretold, counted = figures
     assert feature_accuracy < 0.45
     assert accuracy > 0.85
     assert accuracy == pytest.approx(reported, abs=2e-3)
     assert counted == foretold
 
 
-def test_the_notebook_is_committed_with_outputs_of_one_clean_run():
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+def test_the_notebook_on_strategies_draws_the_candidates_of_its_plans(tmp_path):
+    rows = "[[label.get_text() for label in axis.get_yticklabels()] for axis in axes]"
+    marked = "[[label.get_text() for label in axis.get_yticklabels() if label.get_weight() == 'bold'] for axis in axes]"
+    plans, measured, drawn, chosen = results_of(STRATEGIES, f"[plans, measured, {rows}, {marked}]", tmp_path)
+    assert list(plans) == ["mesh", "random"]
+    for graph, rows_drawn, rows_marked in zip(plans, drawn, chosen):
+        candidates, choice = plans[graph]["candidates"], plans[graph]["choice"]
+        wanted = [each for each in candidates if each["remat"] == "none" and each["refused"] is None]
+        assert {each["cut"] for each in wanted} == {"edge", "vertex"}
+        assert [row.split(",")[0].split(" ")[0] for row in rows_drawn] == [each["strategy"] for each in wanted]
+        assert ["depth 2" in row for row in rows_drawn] == [each["depth"] == 2 for each in wanted]
+        assert len(set(rows_drawn)) == len(measured[graph]) == len(wanted)
+        assert all(len(runs) == 3 and min(runs) > 0 for runs in measured[graph])
+        (best,) = (each for each in candidates if all(each[key] == choice[key] for key in each.keys() & choice.keys()))
+        assert best["refused"] is None
+        assert rows_marked == [rows_drawn[wanted.index(best)]]
+
+
+@pytest.mark.parametrize(("path", "figures"), [(NOTEBOOK, 3), (STRATEGIES, 1)], ids=["quickstart", "strategies"])
+def test_a_notebook_is_committed_with_outputs_of_one_clean_run(path, figures):
+    notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
@@ -114,4 +140,4 @@ def test_the_notebook_is_committed_with_outputs_of_one_clean_run():
                 assert not re.search(r"(^|\s)/\w+/", output.text), "a path of the machine that ran it"
             else:
                 figures_shown += "image/png" in output.data
-    assert figures_shown == 3
+    assert figures_shown == figures

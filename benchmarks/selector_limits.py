@@ -1,0 +1,269 @@
+"""The selector where machines are tight or unequal, and a look ahead.
+
+    python benchmarks/selector_limits.py budget     the pick and the run's memory as the budget of a rank is tightened
+    python benchmarks/selector_limits.py unequal    a partition for ranks of unequal speed against an even one
+    python benchmarks/selector_limits.py ahead      speed-up at 8 ranks from each part's step, run alone
+
+`budget`: `dgl-gt train --strategy auto --rank-memory SIZE` on two ranks with both cuts of a graph at hand, from what is
+plenty down to what is refused; the process's peak resident memory must stay below SIZE.
+
+`unequal`: two ranks, each with a core of its own; beside the second another process is busy on the same core. Ranks
+are measured as they are, the graph is partitioned evenly and by the weights that follow, and both are trained in turn.
+Needs Linux and two cores.
+
+`ahead`: of a graph in 8 parts each part's training step runs alone on one core, what others would send being there at
+once, and so does the whole graph's. To the slowest part's seconds come exchanges and the sum of gradients over the
+links of a preset.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from exchange import DATA  # noqa: E402
+
+from dgl_gt.selector import read_profile  # noqa: E402
+from dgl_gt.train.launch import KEEP_MEMORY  # noqa: E402
+from partition import partition, read_manifest  # noqa: E402
+from partition.console import size, table  # noqa: E402
+from partition.cost import Model  # noqa: E402
+
+LAYERS, HIDDEN, HEADS, CLASSES, WIDTH = 3, 128, 8, 40, 128
+
+
+def command(*arguments, check: bool = True) -> subprocess.CompletedProcess:
+    """Run ``dgl-gt``."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    line = [sys.executable, "-m", "dgl_gt", *map(str, arguments)]
+    done = subprocess.run(line, env=env, capture_output=True, text=True)
+    if check and done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, arguments))}: {done.stderr}")
+    return done
+
+
+def source(args) -> Path:
+    return DATA / f"{args.graph}.npz"
+
+
+# ---- a budget -----------------------------------------------------------------------------------------------------
+
+
+def budget(args) -> str:
+    """Tighten the budget until nothing fits."""
+    model = ["--layers", LAYERS, "--hidden", args.hidden, "--heads", HEADS]
+    with tempfile.TemporaryDirectory() as folder:
+        edge, vertex, profile = (Path(folder) / name for name in ("edge", "vertex", "profile.yaml"))
+        partition(source(args), 2, edge, halo_depth=LAYERS)
+        partition(source(args), 2, vertex, cut="vertex")
+        command("calibrate", "--nproc", 2, "--out", profile)
+        plan = json.loads(command("plan", edge, vertex, *model, "--profile", profile, "--json").stdout)
+        needs = sorted({each["memory_bytes"] for each in plan["candidates"] if each["memory_bytes"]})
+        first = plan["choice"]["predicted_memory_bytes"]
+        steps = [first, *reversed([need for need in needs if need < first])]
+        steps = [*steps[:: max(1, len(steps) // args.steps)], needs[0], needs[0] - 2**20]
+        rows = []
+        for bound in dict.fromkeys(steps):
+            auto = ["--strategy", "auto", "--profile", profile, "--rank-memory", int(bound), "--other-cut", vertex]
+            done = command("train", edge, *auto, *model, "--epochs", 3, "--dropout", 0, "--json", check=False)
+            if done.returncode:
+                rows.append(
+                    [size(bound), f"exit {done.returncode}: {done.stderr.splitlines()[-1][:60]}...", "", "", ""]
+                )
+                continue
+            run = json.loads(done.stdout)
+            choice, peak = run["plan"]["chosen"], max(run["peak_memory_bytes"])
+            predicted = run["plan"]["choice"]["memory_bytes"]
+            fits = "yes" if peak <= bound else "NO"
+            rows.append([size(bound), choice, size(predicted), size(peak), fits])
+            print(rows[-1], file=sys.stderr, flush=True)
+    return table(["budget of a rank", "choice", "predicted", "resident", "below"], rows)
+
+
+# ---- unequal ranks ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def busy(core: int):
+    """Another process on a core."""
+    spinning = subprocess.Popen(["taskset", "-c", str(core), sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        spinning.kill()
+        spinning.wait()
+
+
+def on_cores(task: dict) -> str:
+    """Two ranks, each on its own core; what rank 0 prints last."""
+    ranks = []
+    for rank in range(2):
+        env = {**os.environ, **KEEP_MEMORY, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29500 + os.getpid() % 1000)}
+        env |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+        line = ["taskset", "-c", str(rank), sys.executable, __file__, "rank", "--task", json.dumps(task)]
+        ranks.append(subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True))
+    output, _ = ranks[0].communicate(timeout=1800)
+    if any(rank.wait() for rank in ranks):
+        raise RuntimeError(f"ranks ended with {[rank.returncode for rank in ranks]}")
+    return output.splitlines()[-1]
+
+
+def unequal(args) -> str:
+    """Even and weighted partitions, one rank at half speed."""
+    import yaml
+    from selector import restore_keys
+
+    with tempfile.TemporaryDirectory() as folder, busy(1):
+        figures = json.loads(on_cores({"folders": []}))
+        restore_keys(figures)
+        path = Path(folder) / "profile.yaml"
+        path.write_text(yaml.safe_dump(figures))
+        weights = read_profile(path).target_weights(Model(LAYERS, args.hidden, HEADS))
+        folders = [str(Path(folder) / name) for name in ("even", "weighted")]
+        for each, target in zip(folders, (None, weights)):
+            partition(source(args), 2, each, target_weights=target, **features(args))
+        seconds = json.loads(on_cores({"folders": folders, "runs": args.runs, "hidden": args.hidden}))
+        rows = []
+        for name, each, taken in zip(("even", "weighted"), folders, seconds):
+            owned, edges = ([part[key] for part in read_manifest(each)["per_part"]] for key in ("owned", "edges"))
+            rows.append([name, *(", ".join(f"{each:,}" for each in counts) for counts in (owned, edges))])
+            rows[-1] += [f"{statistics.median(taken):.3f}"]
+        ratio = statistics.median(even / weighted for even, weighted in zip(*seconds))
+    shown = ", ".join(f"{weight:.2f}" for weight in weights)
+    return table(["partition", "nodes", "edges", "s / step"], rows) + f"\n\nweights {shown}; weighted is {ratio:.2f}x"
+
+
+def features(args) -> dict:
+    from partition import load_graph
+
+    return {} if "feat" in load_graph(source(args)).node_data else {"random_features": WIDTH}
+
+
+def rank_main(task: dict) -> None:
+    import torch
+    import torch.distributed as dist
+    from selector import Runner
+
+    import dgl_gt
+    from dgl_gt.comm import Comm
+    from dgl_gt.selector.hardware import measure
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    if not task["folders"]:
+        profile = measure(Comm())
+        if dist.get_rank() == 0:
+            print(json.dumps(profile.as_dict()), flush=True)
+        dist.destroy_process_group()
+        return
+    runners = [Runner(dgl_gt.load(folder, "halo_kv"), task["hidden"]) for folder in task["folders"]]
+    for runner in runners:
+        runner.step()
+    seconds = [[] for _ in runners]
+    for _ in range(task["runs"]):
+        for runner, taken in zip(runners, seconds):
+            taken.append(runner.seconds())
+    if dist.get_rank() == 0:
+        print(json.dumps(seconds), flush=True)
+    dist.destroy_process_group()
+
+
+# ---- ahead --------------------------------------------------------------------------------------------------------
+
+
+def part_seconds(folder: Path, rank: int, args) -> float:
+    """Seconds of one part's training step on this process alone, whatever arrives."""
+    import torch
+    import torch.distributed as dist
+    from selector import Runner
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from dgl_gt.comm import Comm
+    from dgl_gt.exchange.halo import Halo
+    from dgl_gt.exchange.sharded_graph import ShardedGraph
+    from dgl_gt.shard import read_shard
+
+    torch.set_num_threads(1)
+    parts = read_manifest(folder)["parts"]
+    dist.init_process_group("fake", rank=rank, world_size=parts, store=FakeStore())  # moves nothing
+    comm, shard = Comm(), read_shard(folder, rank)
+    runner = Runner(ShardedGraph(shard, comm, Halo(shard, comm, True, "halo_kv")), args.hidden)
+    runner.step()
+    taken = []
+    for _ in range(args.runs):
+        started = time.perf_counter()
+        runner.step()
+        taken.append(time.perf_counter() - started)
+    dist.destroy_process_group()
+    return statistics.median(taken)
+
+
+def ahead(args) -> str:
+    """Each part alone, then the link model."""
+    from partition.step_time import Speeds, step_time
+
+    seconds = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for parts in (1, args.parts):
+            shards = Path(folder) / str(parts)
+            partition(source(args), parts, shards, **features(args))
+            seconds[parts] = [part_seconds(shards, rank, args) for rank in range(parts)]
+        figures = read_manifest(shards)
+    model = Model(LAYERS, args.hidden, HEADS, features=WIDTH, classes=CLASSES)
+    links = read_profile(preset=args.preset).speeds(model, args.parts)
+    free = {name: float("inf") for name in ("flops_per_s", "gather_bytes_per_s", "stream_bytes_per_s")}
+    wire = Speeds(
+        **free,
+        link_bytes_per_s=links.link_bytes_per_s,
+        latency_s=links.latency_s,
+        reduce_bytes_per_s=links.reduce_bytes_per_s,
+    )
+    time_of = step_time(figures, model, wire, "halo_kv")
+    alone, slowest = seconds[1][0], max(seconds[args.parts])
+    total = slowest + time_of.exchange_s + time_of.gradients_s
+    mean = statistics.fmean(seconds[args.parts])
+    rows = [
+        ["one rank, whole graph", f"{alone:.3f}"],
+        [f"slowest of {args.parts} parts", f"{slowest:.3f}"],
+        ["mean of the parts", f"{mean:.3f}"],
+        ["exchange, none of it hidden", f"{time_of.exchange_s:.4f}"],
+        ["sum of gradients", f"{time_of.gradients_s:.4f}"],
+        [f"{args.parts} ranks", f"{total:.3f}"],
+    ]
+    limits = {"unequal parts": slowest - mean, "work that parts repeat or add": mean - alone / args.parts}
+    limits |= {"exchange and gradients": time_of.exchange_s + time_of.gradients_s}
+    lost = ", ".join(f"{name} {value / total:.0%}" for name, value in limits.items())
+    return table(["seconds of a step", ""], rows) + f"\n\nspeed-up {alone / total:.2f}; of the step: {lost}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The selector where machines are tight or unequal, and a look ahead.")
+    parser.add_argument("question", choices=["budget", "unequal", "ahead", "rank"])
+    parser.add_argument("--graph", default="ogbn_arxiv_nofeat", help="of the data folder (budget: tolokers)")
+    parser.add_argument("--hidden", type=int, default=HIDDEN)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=6, help="budgets to try")
+    parser.add_argument("--parts", type=int, default=8)
+    parser.add_argument("--preset", default="cpu-10GbE")
+    parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.question == "rank":
+        return rank_main(args.task)
+    if args.question == "ahead" and not KEEP_MEMORY.items() <= os.environ.items():  # read when a process starts
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_MEMORY, "OMP_NUM_THREADS": "1"})
+    print({"budget": budget, "unequal": unequal, "ahead": ahead}[args.question](args))
+
+
+if __name__ == "__main__":
+    main()

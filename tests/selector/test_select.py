@@ -1,0 +1,283 @@
+"""What is chosen, against every way to train tried by hand; what is refused, and the words."""
+
+import re
+
+import numpy as np
+import pytest
+from cases import every_way, half_speed, profile_values, write_profile
+
+from dgl_gt.selector import choose, read_profile, select
+from partition.budget import parse_size
+from partition.console import size
+from partition.cost import STRATEGIES, Model
+from partition.edge_cut import make_edge_cut
+from partition.errors import InputError
+from partition.layout import Layout
+from partition.manifest import read_manifest
+from partition.step_memory import step_memory
+from partition.step_time import step_time
+from partition.vertex_cut import make_vertex_cut
+
+MODELS = {
+    "small": Model(2, 16, 4, 2, features=12, classes=10),
+    "wide": Model(3, 128, 8, 4, features=12, classes=10),
+    "one layer, odd heads": Model(1, 24, 3, 1, features=12, classes=10),
+}
+SLOW_LINK = [[1e12, 1e6], [1e6, 1e12]]
+PROFILES = {
+    "even": profile_values(),
+    "slow link": profile_values(link_bytes_per_s=SLOW_LINK, latency_s=1e-3, overlap=0.9),
+    "slow ranks": profile_values(products={64: 1e8}, stream_bytes_per_s=1e8),
+    "uneven": {**half_speed(), "process_bytes": [1e6, 3e6]},
+}
+
+
+@pytest.fixture(scope="module")
+def cuts(shards):
+    return [(name, read_manifest(shards / name)) for name in ("edge", "vertex")]
+
+
+@pytest.fixture
+def profile(tmp_path):
+    """A function: values -> Profile."""
+
+    def make(values=None, **changes):
+        return read_profile(write_profile(tmp_path / "profile.yaml", values or profile_values(**changes)))
+
+    return make
+
+
+@pytest.fixture
+def few_nodes(awkward_graph, one_cluster):
+    """A function: parts -> figures of an edge cut of 60 nodes, two hops deep, made without METIS."""
+
+    def make(parts, depth=2):
+        graph = awkward_graph(3)
+        return Layout(graph, make_edge_cut(graph, parts, owner=np.arange(graph.num_nodes) % parts), depth).figures
+
+    return make
+
+
+def way(candidate):
+    return candidate.directory, candidate.strategy, candidate.depth, candidate.remat
+
+
+# ---- the choice ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_depth", [None, 1])
+@pytest.mark.parametrize("values", PROFILES.values(), ids=PROFILES)
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_the_quickest_is_chosen_of_all_ways(cuts, profile, model, values, max_depth):
+    """Every way is a candidate, with the figures that partition gives; keep only where there is something to keep."""
+    profile = profile(values)
+    expected = every_way(cuts, model, profile, max_depth)
+    plan = choose(cuts, model, profile, max_depth=max_depth)
+    fitting = [each for each in plan.candidates if not each.refused]
+    for each in fitting:
+        assert (each.seconds, each.sent_bytes, each.memory_bytes) == expected[way(each)]
+        assert 0 < each.peak_bytes <= each.memory_bytes and sum(each.peak_bytes_by_term.values()) <= each.memory_bytes
+        terms = dict(each.seconds_by_term)
+        assert sum(terms.values()) - 2 * terms["hidden_s"] == pytest.approx(each.seconds)
+    keep = {each for each in expected if each[3] == "keep" and not expected[each][1]}
+    assert {way(each) for each in fitting} == expected.keys() - keep and len(fitting) == len(expected) - len(keep)
+    seconds = [each.seconds for each in fitting]
+    assert seconds == sorted(seconds)
+    assert plan.choice.seconds == min(figures[0] for figures in expected.values())
+    assert plan.choice == fitting[0] and plan.runner_up == fitting[1]
+    assert plan.load_options == {"strategy": plan.choice.strategy, "depth": plan.choice.depth}
+
+
+def test_figures_of_ranks_and_links_decide(cuts, profile):
+    """Each of these has a best of its own."""
+    picks = {
+        way(choose(cuts, model, profile(values)).choice) for values in PROFILES.values() for model in MODELS.values()
+    }
+    assert len(picks) >= 3
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_the_pick_changes_as_memory_tightens(cuts, profile, model):
+    """At every bound between two candidates it is the quickest that fits; below the least nothing is."""
+    profile = profile(process_bytes=[1e6, 2e6])
+    expected = every_way(cuts, model, profile)
+    everything = len(choose(cuts, model, profile).candidates)
+    picks, bounds = [], sorted({figures[2] for figures in expected.values()}, reverse=True)
+    for bound in bounds:
+        plan = choose(cuts, model, profile, rank_memory=bound)
+        fitting = [figures for figures in expected.values() if figures[2] <= bound]
+        assert plan.choice.seconds == min(figures[0] for figures in fitting)
+        assert plan.choice.memory_bytes <= bound
+        assert len(plan.candidates) == everything
+        runnable = [each for each in plan.candidates if each.memory_bytes is not None]
+        assert all((each.memory_bytes > bound) == bool(each.refused) for each in runnable)
+        refused = [each for each in runnable if each.refused]
+        assert all(each.refused == f"needs {size(each.memory_bytes)} on its largest rank" for each in refused)
+        if not picks or picks[-1] != way(plan.choice):
+            picks.append(way(plan.choice))
+    assert len(picks) >= min(3, 1 + model.layers) and len({remat for *_, remat in picks}) >= 2
+    with pytest.raises(select.NothingFits) as stopped:
+        choose(cuts, model, profile, rank_memory=bounds[-1] - 1)
+    assert stopped.value.least_bytes == bounds[-1]
+    enough = parse_size(re.search(r"--rank-memory (\S+)\)", str(stopped.value))[1])
+    assert bounds[-1] <= enough < bounds[-1] + 2**20
+    assert choose(cuts, model, profile, rank_memory=bounds[-1]).choice.memory_bytes == bounds[-1]
+
+
+def test_memory_of_the_profile_bounds_too(cuts, profile):
+    """That of the rank that has least, where none is given."""
+    model = MODELS["small"]
+    least = min(figures[2] for figures in every_way(cuts, model, profile()).values())
+    assert choose(cuts, model, profile(memory_bytes=[1e9, least])).choice.memory_bytes == least
+    with pytest.raises(select.NothingFits):
+        choose(cuts, model, profile(memory_bytes=[1e9, least - 1]))
+    assert choose(cuts, model, profile(memory_bytes=[1e9, least - 1]), rank_memory=10**9).choice
+
+
+def test_the_least_that_is_named_may_be_had(cuts, profile, monkeypatch):
+    """Where deep halos are not wanted, their memory is no advice."""
+    real = select.step_memory
+
+    def deep_takes_nothing(figures, model, strategy, depth, remat):
+        memory = real(figures, model, strategy, depth, remat)
+        return type(memory)(*(value // 1000 ** (depth - 1) for value in vars(memory).values()))
+
+    monkeypatch.setattr(select, "step_memory", deep_takes_nothing)
+    with pytest.raises(select.NothingFits) as stopped:
+        choose(cuts, MODELS["small"], profile(), rank_memory=1, max_depth=1)
+    assert choose(cuts, MODELS["small"], profile(), rank_memory=stopped.value.least_bytes, max_depth=1).choice
+    with pytest.raises(select.NothingFits, match="depth 2"):
+        choose(cuts, MODELS["small"], profile(), rank_memory=1)
+
+
+@pytest.mark.parametrize("cut", ["edge", "vertex"])
+def test_one_part_runs_alone(awkward_graph, one_cluster, profile, cut):
+    graph = awkward_graph(3)
+    figures = Layout(graph, (make_edge_cut if cut == "edge" else make_vertex_cut)(graph, 1)).figures
+    plan = choose([("one", figures)], MODELS["small"], profile(ranks=1))
+    assert plan.choice.strategy == {"edge": "local", "vertex": "mirror"}[cut]
+    assert {each.remat for each in plan.candidates} == {"none", "repeat"}  # there is no exchange to keep
+    assert all(each.sent_bytes == 0 for each in plan.candidates)
+
+
+@pytest.mark.parametrize("remat", ["none", "keep", "repeat"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_only_the_wanted_rematerialisation(few_nodes, profile, parts, remat):
+    plan = choose([("few", few_nodes(parts))], MODELS["small"], profile(ranks=parts), remats=(remat,))
+    assert {each.remat for each in plan.candidates if not each.refused} == {remat}
+
+
+# ---- what cannot be chosen ----------------------------------------------------------------------------------------
+
+
+def test_what_cannot_run_is_kept_with_the_reason(few_nodes, profile):
+    model = Model(2, 18, 3, 2, features=5, classes=3)
+    plan = choose([("few", few_nodes(2))], model, profile(), max_depth=1)
+    (heads,) = (each for each in plan.candidates if each.strategy == "heads")
+    assert "3 heads cannot go to 2 ranks" in heads.refused and heads.seconds is None
+    deep = [each for each in plan.candidates if each.depth == 2]
+    assert deep and all(each.refused == "deeper than 1" and each.seconds > 0 for each in deep)
+    listed = plan.as_dict()["candidates"]
+    assert [each["refused"] for each in listed].count(None) < len(listed) == len(plan.candidates)
+    is_refused = [bool(each.refused) for each in plan.candidates]
+    assert is_refused == sorted(is_refused)  # those that fit come first
+
+
+def test_cuts_must_be_of_one_graph(shards, cuts, few_nodes, profile):
+    edge = cuts[0]
+    for other, message in (
+        (few_nodes(2), "has 60 nodes and edge has 1000"),
+        ({**edge[1], "parts": 3}, "has 3 parts and edge has 2"),
+        ({**edge[1], "edges": 5}, "has 5 edges and edge has"),
+    ):
+        with pytest.raises(InputError, match=f"^other {message}"):
+            choose([edge, ("other", other)], MODELS["small"], profile())
+
+
+@pytest.mark.parametrize("key", ["quality", "per_part", "shares"])
+def test_shards_without_figures_are_refused(cuts, profile, key):
+    figures = {name: value for name, value in cuts[0][1].items() if name != key}
+    with pytest.raises(InputError, match="^old has no quality figures"):
+        choose([("old", figures)], MODELS["small"], profile())
+
+
+def test_a_profile_of_other_ranks_is_refused(cuts, profile):
+    with pytest.raises(InputError, match="is of 4 ranks, and there are 2"):
+        choose(cuts, MODELS["small"], profile(ranks=4))
+
+
+@pytest.mark.parametrize(("name", "value"), [("rank_memory", 0), ("rank_memory", -5), ("max_depth", 0)])
+def test_bounds_are_checked(cuts, profile, name, value):
+    with pytest.raises(InputError, match=f"{name} is {value}"):
+        choose(cuts, MODELS["small"], profile(), **{name: value})
+
+
+# ---- in words -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", PROFILES.values(), ids=PROFILES)
+def test_the_reason_names_both_and_the_margin(cuts, profile, values):
+    plan = choose(cuts, MODELS["wide"], profile(values))
+    best, second = plan.choice, plan.runner_up
+    assert plan.reason.startswith(f"{best.title}: a step is predicted to take {best.seconds:.3g} s")
+    for candidate in (best, second):
+        assert candidate.strategy in candidate.title and f"on the {candidate.cut} cut" in candidate.title
+        assert ("depth" in candidate.title) == (candidate.depth > 1)
+        assert ("remat" in candidate.title) == (candidate.remat != "none")
+    found = re.search(rf"; {re.escape(second.title)} is (\S+)% behind", plan.reason)
+    assert float(found[1]) / 100 == pytest.approx(second.seconds / best.seconds - 1, abs=6e-4)
+    for term in ("products", "rows", "edges", "exchange"):
+        assert term in plan.reason
+    assert "but" not in plan.reason  # nothing quicker had to be left out
+
+
+def test_the_reason_names_what_memory_forbids(cuts, profile):
+    first = choose(cuts, MODELS["wide"], profile())
+    bound = min(each.memory_bytes for each in first.candidates if each.seconds == first.choice.seconds) - 1
+    plan = choose(cuts, MODELS["wide"], profile(), rank_memory=bound)
+    needed = f"but needs {size(first.choice.memory_bytes)} on its largest rank, and a rank has {size(bound)}"
+    assert f"{first.choice.title} would take {first.choice.seconds:.3g} s, {needed}" in plan.reason
+
+
+def test_cuts_of_one_kind_are_told_apart(cuts, profile):
+    """By their directories, where both are in the reason under the same name."""
+    model = Model(1, 16, 4, 2, features=12, classes=10)
+    copies = [("here", cuts[1][1]), ("there", cuts[1][1])]
+    plan = choose(copies, model, profile(), remats=("none",))
+    assert plan.choice.title == plan.runner_up.title
+    assert "here" in plan.reason and "there" in plan.reason
+    assert "here" not in choose(copies[:1], model, profile()).reason
+
+
+def test_the_only_way_has_no_runner_up(cuts, profile):
+    plan = choose(cuts[1:], MODELS["small"], profile(), remats=("none",))
+    assert plan.runner_up is None and "behind" not in plan.reason and len(plan.candidates) == 1
+
+
+def test_one_rank_alone(few_nodes, profile):
+    """What the speed-up is over: the slowest rank with the whole graph."""
+    model = MODELS["small"]
+    even = {**profile_values()["attention"], "near_column_s": 2e-10}
+    for values in (profile_values(attention=even), half_speed()):
+        values["attention"]["near_column_s"] = values["attention"]["far_column_s"][1000]
+        plan = choose([("few", few_nodes(2))], model, profile(values))
+        alone = profile(profile_values(1, attention=even))
+        halved = 1 if values["stream_bytes_per_s"] == 1e10 else 2
+        seconds = step_time(few_nodes(1), model, alone.speeds(model, 1), "local").total_s
+        assert plan.one_rank_seconds == pytest.approx(halved * seconds, rel=1e-6)
+
+
+def test_strategies_are_those_of_partition(cuts, profile):
+    """A strategy that partition learns is a candidate without further ado."""
+    found = {each.strategy for each in choose(cuts, MODELS["small"], profile()).candidates}
+    assert found == set(STRATEGIES) - {"local"}
+
+
+def test_peaks_are_those_of_the_largest_rank(cuts, profile):
+    plan = choose(cuts, MODELS["small"], profile(process_bytes=[1e6, 9e6]))
+    edge = cuts[0][1]
+    for each in plan.candidates:
+        if each.cut == "edge":
+            memory = step_memory(edge, MODELS["small"], each.strategy, each.depth, each.remat)
+            assert each.peak_bytes == memory.total.max()
+            assert each.memory_bytes == (memory.total + [10**6, 9 * 10**6]).max()
