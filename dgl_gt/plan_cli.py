@@ -10,6 +10,7 @@ from partition import console
 from partition.atomic import check_parent
 from partition.cli import positive_integer, size_in_bytes
 from partition.console import size, table
+from partition.cost import Model
 from partition.errors import InputError
 
 from .selector.forecast import forecast, forecast_table, plot, text_of_plan
@@ -105,10 +106,10 @@ def _calibrate_rank(args, out: Path):
     if comm.rank == 0:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100))
-    return values, _profile_text(values) + f"\n\nwrote {out}"
+    return values, _profile_text(values, profile.target_weights(Model())) + f"\n\nwrote {out}"
 
 
-def _profile_text(values: dict) -> str:
+def _profile_text(values: dict, weights: list[float]) -> str:
     def listed(value, scale: float, digits: int = 1) -> str:
         return ", ".join(f"{each / scale:.{digits}f}" for each in (value if isinstance(value, list) else [value]))
 
@@ -130,6 +131,7 @@ def _profile_text(values: dict) -> str:
             ("slowest and fastest link, MB/s", listed([min(between), max(between)], 1e6)),
             ("latency of an exchange, ms", listed(values["latency_s"], 1e-3, 2)),
             ("exchange hidden by computation", f"{values['overlap']:.0%}"),
+            ("shares, for --target-weights", ",".join(f"{each:.3f}" for each in weights)),
         ]
     return table(["measured", ""], rows)
 

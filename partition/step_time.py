@@ -171,9 +171,8 @@ def _edge_seconds(figures: dict, model: Model, speeds: Speeds, strategy: str, in
     edges = hops_column(figures, "edges_by_hop", inner + 1) if figures["cut"] == "edge" else column(figures, "edges")
     near = np.minimum(column(figures, "near_edges", 0), edges)
     edge_bytes = ATTENTION_PASSES * 2 * model.row_bytes
-    if strategy == "heads":  # all edges, a share of the width
-        edges, near = (np.full(len(each), each.sum()) for each in (edges, near))
-        edge_bytes /= figures["parts"]
+    if strategy == "heads":  # a share of the heads of all edges
+        edges, near = (np.full(len(each), each.sum() / figures["parts"]) for each in (edges, near))
     near_rate = speeds.gather_bytes_per_s if speeds.near_bytes_per_s is None else speeds.near_bytes_per_s
     return edges * speeds.edge_s + edge_bytes * (near / near_rate + (edges - near) / speeds.gather_bytes_per_s)
 

@@ -16,7 +16,7 @@ from ..comm import Comm
 from ..ops import CSC, sparse_attention
 from .profile import Profile
 
-_ROWS = 20_000
+_ROWS = 40_000
 _EDGES = 240_000
 _FAR_ROWS = (6_000, 60_000)  # K and V of which a processor's caches hold, and do not hold
 _SHAPES = ((8, 8), (8, 16), (1, 64), (4, 32))  # heads and width of each

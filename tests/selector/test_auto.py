@@ -1,9 +1,11 @@
 """``dgl-gt train --strategy auto``: what is tried, kept and recorded, on two ranks."""
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from cases import every_way, profile_values, refused, write_profile
 from ranks import run_ranks
 
+from dgl_gt.cli import main
 from dgl_gt.selector import read_profile
 from dgl_gt.train.config import TrainConfig
 from partition import load_graph, partition
@@ -119,11 +122,15 @@ def test_check_prints_the_errors(trained, here):
     assert f"{tensors['error']:+.1%}" in text.stdout
 
 
-def test_the_final_table_names_the_plan(trained):
+def table_on_rank(rank, record):
     from dgl_gt.train.report import final_table
 
+    return final_table(record)
+
+
+def test_the_final_table_names_the_plan(trained):
     record = trained[0]
-    text = final_table(record)
+    (text,) = run_ranks(1, table_on_rank, record)
     assert "predicted seconds per epoch" in text and "predicted memory per rank" in text
     for trial in record["plan"]["trials"]:
         assert f"tried {trial['choice']}" in text
@@ -278,9 +285,34 @@ def test_bad_options_are_refused_before_ranks_start(here, shards, tmp_path):
     assert "write it as 4GiB" in text
 
 
-def test_too_little_memory_is_said_once(shards, tmp_path):
-    """By ranks that the command started; nothing is written."""
-    auto = ["--strategy", "auto", "--rank-memory", "2MiB", "--out", tmp_path / "run"]
-    done = run("train", shards / "edge", *auto, *QUICK)
-    refused(done, "nothing fits ranks of 2.0 MiB", "--rank-memory ")
-    assert not list(tmp_path.iterdir())
+def command_on_rank(rank, commands):
+    """Exit code, standard output and standard error of commands, as a rank that a launcher started."""
+    from dgl_gt.train import launch
+
+    os.environ["RANK"] = str(rank)
+    launch.join, launch.leave, launch._LAST_WORD_S = (lambda: rank), (lambda: None), 0.0
+    found = []
+    for words in commands:
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            code = main([str(word) for word in words])
+        found.append((code, out.getvalue(), err.getvalue()))
+    return found
+
+
+def test_what_only_ranks_can_tell_is_said_once(shards, tmp_path, awkward_graph):
+    """In one line, by rank 0; nothing is written."""
+    partition(awkward_graph(1), 2, tmp_path / "other")
+    four = write_profile(tmp_path / "four.yaml", profile_values(4))
+    cases = [
+        (["--rank-memory", "2MiB"], "nothing fits ranks of 2.0 MiB"),
+        (["--profile", four], "is of 4 ranks, and there are 2"),
+        (["--other-cut", tmp_path / "other"], "has 60 nodes and"),
+        (["--other-cut", tmp_path / "missing"], "holds no shards"),
+    ]
+    before = sorted(tmp_path.iterdir())
+    common = ["train", shards / "edge", "--strategy", "auto", *QUICK, "--out", tmp_path / "run"]
+    commands = [[*common, *options] for options, _ in cases]
+    for (options, message), first, second in zip(cases, *run_ranks(2, command_on_rank, commands), strict=True):
+        refused(subprocess.CompletedProcess(options, *first), message)
+        assert second == (2, "", "")
+    assert sorted(tmp_path.iterdir()) == before

@@ -1,6 +1,7 @@
 """Hardware profiles: as measured, as files, as presets; and every file that is none."""
 
 import copy
+import re
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -301,4 +302,9 @@ def test_calibrate_measures_every_rank(tmp_path, ranks):
     assert (profile.memory_bytes > profile.process_bytes).all()
     assert sum(profile.target_weights(MODEL)) == pytest.approx(1) and min(profile.target_weights(MODEL)) > 0
     assert f"wrote {out}" in text and ("link" in text) == (ranks > 1)
+    shares = re.search(r"for --target-weights +([\d.,]+)", text)
+    if ranks > 1:  # as partition reads them
+        np.testing.assert_allclose(
+            [float(each) for each in shares[1].split(",")], profile.target_weights(Model()), atol=2e-3
+        )
     assert profile.as_dict() == values
