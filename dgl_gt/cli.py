@@ -135,6 +135,8 @@ def _train(args):
     given = [name for name in ("other_cut", "profile", "preset", "rank_memory", "max_depth") if getattr(args, name)]
     if args.strategy != AUTO and given:
         raise InputError(f"--{given[0].replace('_', '-')} is for --strategy auto; add that, or leave it out")
+    if args.strategy == AUTO and args.depth != 1:
+        raise InputError(f"--depth is {args.depth}, but --strategy auto chooses it; bound it with --max-depth")
     if args.strategy == AUTO:
         args.chosen_from = read_profile(args.profile, args.preset)
     return _on_ranks(args, lambda: _train_rank(args, config))

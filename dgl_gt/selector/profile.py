@@ -44,7 +44,7 @@ class Profile:
         Operations a second of matrix products with rows of so many numbers.
     attention : dict of str to ndarray
         Seconds of an edge, forward and backward: ``edge_s`` of any, ``head_s`` of each head, ``near_column_s`` of each
-        of C numbers where the two rows lie near each other, and, as a dict, ``far_column_s`` where they lie anywhere, by
+        of C numbers where the two rows lie near each other, and, a dict, ``far_column_s`` where they lie anywhere, by
         the bytes of all keys and values.
     latency_s, overlap, reduce_bytes_per_s : float
         See :class:`partition.step_time.Speeds`.

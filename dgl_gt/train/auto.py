@@ -74,6 +74,7 @@ def load_best(
     record : dict
         The plan, and of each candidate that was tried what was predicted and measured.
     """
+    profile = profile if overlap else replace(profile, overlap=0.0)
     sg = load(directories[0], overlap=overlap)
     comm = sg.comm
     with comm.together():  # only one rank may find another cut missing
