@@ -89,10 +89,11 @@ class Profile:
         columns = ATTENTION_PASSES * 2 * _ITEMSIZE  # bytes that a column stands for
         widths = sorted(self.products)
         flops = [np.interp(math.log(model.hidden), [math.log(w) for w in widths], rates) for rates in self._by_rank()]
+        far = self._far_column_s(model, ranks, held_rows)
         figures = {
             "flops_per_s": np.array(flops),
-            "gather_bytes_per_s": columns / self._far_column_s(model, ranks, held_rows),
-            "near_bytes_per_s": columns / self.attention["near_column_s"],
+            "gather_bytes_per_s": columns / far,
+            "near_bytes_per_s": columns / np.minimum(self.attention["near_column_s"], far),
             "edge_s": self.attention["edge_s"] + model.heads * self.attention["head_s"],
             "stream_bytes_per_s": self.stream_bytes_per_s,
             "layer_s": self.layer_s,

@@ -118,7 +118,7 @@ def test_the_notebook_on_strategies_draws_the_candidates_of_its_plans(tmp_path):
         assert [row.split(",")[0].split(" ")[0] for row in rows_drawn] == [each["strategy"] for each in wanted]
         assert ["depth 2" in row for row in rows_drawn] == [each["depth"] == 2 for each in wanted]
         assert len(set(rows_drawn)) == len(measured[graph]) == len(wanted)
-        assert all(len(runs) == 3 and min(runs) > 0 for runs in measured[graph])
+        assert all(len(runs) == 5 and min(runs) > 0 for runs in measured[graph])
         (best,) = (each for each in candidates if all(each[key] == choice[key] for key in each.keys() & choice.keys()))
         assert best["refused"] is None
         assert rows_marked == [rows_drawn[wanted.index(best)]]
