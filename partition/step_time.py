@@ -39,8 +39,10 @@ class Speeds:
         Rows read along edges.
     near_bytes_per_s : float, optional
         The same along edges between rows that lie near each other (``near_edges`` of a manifest), hence in caches.
-    edge_s : float
-        Of an edge besides, over the three passes of a step's forward and backward.
+    edge_s, head_s : float
+        Of an edge besides, and of each head of it, over the three passes of a step's forward and backward.
+    attend_s : float
+        Of each number of a row that attends, however many edges it has, over the three passes.
     stream_bytes_per_s : float
         Rows read and written by operations on each number, such as norms.
     layer_s : float
@@ -58,6 +60,8 @@ class Speeds:
     gather_bytes_per_s: float | np.ndarray = 1e10
     near_bytes_per_s: float | np.ndarray | None = None
     edge_s: float | np.ndarray = 0.0
+    head_s: float | np.ndarray = 0.0
+    attend_s: float | np.ndarray = 0.0
     stream_bytes_per_s: float | np.ndarray = np.inf
     layer_s: float | np.ndarray = 0.0
     reduce_bytes_per_s: float = np.inf
@@ -71,7 +75,7 @@ class StepTime:
     Attributes
     ----------
     products_s, rows_s, attention_s : float
-        Matrix products, operations on each number of a row, and edges: of the rank that is slowest in each layer.
+        Matrix products, operations on each number of a row, and attention: of the rank that is slowest in each layer.
     exchange_s, hidden_s : float
         Between ranks, and how much of it goes on while ranks compute.
     gradients_s : float
@@ -151,7 +155,7 @@ def step_time(
 
 
 def _layer(figures: dict, model: Model, speeds: Speeds, strategy: str, depth: int, inner: int) -> np.ndarray:
-    """Seconds of one layer on each rank, (3, P): products on rows, all else on rows, and edges."""
+    """Seconds of one layer on each rank, (3, P): products on rows, all else on rows, and attention."""
     computed = rows_within(figures, inner)
     projected = rows_within(figures, inner + 1) if strategy in ("halo_h", "mirror") else computed
     queried = projected if strategy == "mirror" else computed
@@ -159,7 +163,7 @@ def _layer(figures: dict, model: Model, speeds: Speeds, strategy: str, depth: in
     flops = _PRODUCTS * product * ((1 + 2 * model.ffn) * computed + queried + 2 * projected)
     passes = (22 + 5 * model.ffn) * computed + _extra_passes(figures, strategy, depth, inner)
     rows = passes * model.row_bytes / speeds.stream_bytes_per_s + speeds.layer_s
-    attention = _edge_seconds(figures, model, speeds, strategy, inner)
+    attention = _edge_seconds(figures, model, speeds, strategy, inner) + computed * model.hidden * speeds.attend_s
     seconds = np.stack(np.broadcast_arrays(flops / speeds.flops_per_s, rows, attention))
     if np.ndim(speeds.flops_per_s) == 0:
         seconds = seconds / (np.array(figures["shares"]) * figures["parts"])
@@ -171,10 +175,12 @@ def _edge_seconds(figures: dict, model: Model, speeds: Speeds, strategy: str, in
     edges = hops_column(figures, "edges_by_hop", inner + 1) if figures["cut"] == "edge" else column(figures, "edges")
     near = np.minimum(column(figures, "near_edges", 0), edges)
     edge_bytes = ATTENTION_PASSES * 2 * model.row_bytes
+    visited = np.full(len(edges), edges.sum()) if strategy == "heads" else edges
     if strategy == "heads":  # a share of the heads of all edges
         edges, near = (np.full(len(each), each.sum() / figures["parts"]) for each in (edges, near))
     near_rate = speeds.gather_bytes_per_s if speeds.near_bytes_per_s is None else speeds.near_bytes_per_s
-    return edges * speeds.edge_s + edge_bytes * (near / near_rate + (edges - near) / speeds.gather_bytes_per_s)
+    besides = visited * speeds.edge_s + edges * model.heads * speeds.head_s
+    return besides + edge_bytes * (near / near_rate + (edges - near) / speeds.gather_bytes_per_s)
 
 
 def _extra_passes(figures: dict, strategy: str, depth: int, inner: int) -> np.ndarray:

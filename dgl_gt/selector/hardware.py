@@ -18,11 +18,12 @@ from .profile import Profile
 
 _ROWS = 40_000
 _EDGES = 240_000
+_HIGH_DEGREE = 60
 _FAR_ROWS = (6_000, 60_000)  # K and V of which a processor's caches hold, and do not hold
 _SHAPES = ((8, 8), (8, 16), (1, 64), (4, 32))  # heads and width of each
 _WIDTHS = (32, 64, 128, 256)
 _MESSAGES = (2**12, 2**18, 2**22)  # bytes of one exchange with one rank
-_RUNS = 3
+_BATCHES, _BATCH_S = 3, 0.25
 _MOST_EXCHANGED = 2**28  # bytes of the exchange that computation is to hide
 _TRAINING_BYTES = 96 * 2**20
 
@@ -50,17 +51,20 @@ def measure(comm: Comm, progress=None) -> Profile:
         ranks=ranks,
         **{key: figures[key] for key in ("memory_bytes", "process_bytes", "stream_bytes_per_s", "layer_s")},
         products={width: figures[f"products {width}"] for width in _WIDTHS},
-        attention={key: figures[key] for key in ("edge_s", "head_s", "near_column_s")}
+        attention={key: figures[key] for key in ("edge_s", "head_s", "row_column_s", "near_column_s")}
         | {"far_column_s": {int(key): figures[key] for key in _far_keys()}},
         **_links(comm),
     )
 
 
 def _attention(comm: Comm) -> dict[str, float]:
-    """Least squares over shapes and localities: seconds of an edge = edge_s + H head_s + C column_s."""
+    """Least squares over shapes, degrees and localities.
+
+    Seconds = E (edge_s + H head_s + C column_s) + N C row_column_s, with a column_s for each locality.
+    """
     equations, seconds = [], []
-    for kind, rows in enumerate((None, *_FAR_ROWS)):
-        graph = _graph(comm, rows)
+    graphs = [(0, _graph(comm)), (0, _graph(comm, degree=_HIGH_DEGREE))]
+    for kind, graph in graphs + [(kind, _graph(comm, rows)) for kind, rows in enumerate(_FAR_ROWS, 1)]:
         for heads, head_dim in _SHAPES:
             shape = graph.num_src, 3, heads, head_dim
             qkv = torch.randn(shape, device=comm.device, requires_grad=True)
@@ -70,11 +74,12 @@ def _attention(comm: Comm) -> dict[str, float]:
                 torch.autograd.grad(sparse_attention(graph, qkv), qkv, upstream)
 
             columns = heads * head_dim
-            equations.append([1, heads, *(columns * (kind == each) for each in range(3))])
+            of_row = columns * graph.num_src / graph.num_edges
+            equations.append([1, heads, of_row, *(columns * (kind == each) for each in range(3))])
             seconds.append(_seconds(comm, step) / graph.num_edges)
     weights = 1 / np.array(seconds)  # so that errors count by their share
     solution = _not_negative(np.array(equations) * weights[:, None], np.array(seconds) * weights)
-    return dict(zip(("edge_s", "head_s", "near_column_s", *_far_keys()), solution.tolist()))
+    return dict(zip(("edge_s", "head_s", "row_column_s", "near_column_s", *_far_keys()), solution.tolist()))
 
 
 def _far_keys() -> list[str]:
@@ -89,10 +94,10 @@ def _not_negative(equations: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.maximum(nnls(equations, values)[0], 1e-15)
 
 
-def _graph(comm: Comm, far_rows: int | None = None) -> CSC:
+def _graph(comm: Comm, far_rows: int | None = None, degree: int | None = None) -> CSC:
     """Edges from rows nearby, or from anywhere among so many."""
-    rows = far_rows or _ROWS
-    degree = max(8, _EDGES // rows)
+    rows = far_rows or (_EDGES // degree if degree else _ROWS)
+    degree = max(4, _EDGES // rows)
     generator = torch.Generator().manual_seed(0)
     target = torch.arange(rows).repeat_interleave(degree)
     if far_rows is None:
@@ -108,10 +113,12 @@ def _products(comm: Comm) -> dict[str, float]:
     for width in _WIDTHS:
         x = torch.randn(_ROWS, width, device=comm.device, requires_grad=True)
         weight = torch.randn(3 * width, width, device=comm.device, requires_grad=True)
+        bias = torch.randn(3 * width, device=comm.device, requires_grad=True)
 
-        def step(x=x, weight=weight):
-            out = F.linear(x, weight)
-            torch.autograd.grad(out, (x, weight), torch.ones_like(out))
+        upstream = torch.ones(_ROWS, 3 * width, device=comm.device)
+
+        def step(inputs=(x, weight, bias), upstream=upstream):
+            torch.autograd.grad(F.linear(*inputs), inputs, upstream)
 
         flops = 3 * 2 * _ROWS * width * 3 * width
         rates[f"products {width}"] = flops / _seconds(comm, step)
@@ -186,7 +193,7 @@ def _links(comm: Comm) -> dict:
         # noise may hide what bytes cost on a fast link; then the largest message's whole time does
         mine[(comm.rank - step) % ranks] = 1 / beta if beta > 0 else _MESSAGES[-1] / seconds[-1]
     few = torch.zeros(ranks, device=comm.device)
-    latency = _seconds(comm, lambda: comm.start(few, [1] * ranks, [1] * ranks).wait(), runs=20)
+    latency = _seconds(comm, lambda: comm.start(few, [1] * ranks, [1] * ranks).wait())
     flat = torch.zeros(2**20, device=comm.device)
     reduce = flat.nbytes / _seconds(comm, lambda: comm.all_reduce(flat))
     link = np.array([_of_all(comm, value) for value in mine]).T
@@ -228,18 +235,26 @@ def _overlap(comm: Comm, link: np.ndarray) -> float:
     return min(max((wire + busy - together) / min(wire, busy), 0.0), 1.0)
 
 
-def _seconds(comm: Comm, function, runs: int = _RUNS) -> float:
-    """Median on this rank, while all ranks do the same; after one untimed run."""
-    function()
-    times = []
-    for _ in range(runs):
-        comm.all_reduce(torch.zeros(1))
-        _synchronise(comm)
-        started = time.perf_counter()
+def _seconds(comm: Comm, function) -> float:
+    """Of one run on this rank, while all ranks do the same: the median of a few batches.
+
+    A batch is long enough for ranks that share cores to take turns, and for what a run leaves to the next.
+    """
+    for _ in range(2):
         function()
-        _synchronise(comm)
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
+    slowest = comm.all_reduce(torch.tensor([_elapsed(comm, function)], dtype=torch.float64), "max")
+    runs = max(1, round(_BATCH_S / float(slowest[0])))
+    return statistics.median(_elapsed(comm, function, runs) / runs for _ in range(_BATCHES))
+
+
+def _elapsed(comm: Comm, function, runs: int = 1) -> float:
+    comm.all_reduce(torch.zeros(1))
+    _synchronise(comm)
+    started = time.perf_counter()
+    for _ in range(runs):
+        function()
+    _synchronise(comm)
+    return time.perf_counter() - started
 
 
 def _synchronise(comm: Comm) -> None:

@@ -20,7 +20,7 @@ DEFAULT = "default"
 KINDS = ("measured", "datasheet", "default")
 _ITEMSIZE = 4  # of the numbers that were measured
 _RANK_KEYS = ("memory_bytes", "process_bytes", "stream_bytes_per_s", "layer_s")
-_ATTENTION_KEYS = ("edge_s", "head_s", "near_column_s")
+_ATTENTION_KEYS = ("edge_s", "head_s", "row_column_s", "near_column_s")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Profile:
     attention : dict of str to ndarray
         Seconds of an edge, forward and backward: ``edge_s`` of any, ``head_s`` of each head, ``near_column_s`` of each
         of C numbers where the two rows lie near each other, and, a dict, ``far_column_s`` where they lie anywhere, by
-        the bytes of all keys and values.
+        the bytes of all keys and values. And ``row_column_s`` of each of C numbers of a row, whatever its edges.
     latency_s, overlap, reduce_bytes_per_s : float
         See :class:`partition.step_time.Speeds`.
     link_bytes_per_s : ndarray (P, P), or dict
@@ -94,7 +94,8 @@ class Profile:
             "flops_per_s": np.array(flops),
             "gather_bytes_per_s": columns / far,
             "near_bytes_per_s": columns / np.minimum(self.attention["near_column_s"], far),
-            "edge_s": self.attention["edge_s"] + model.heads * self.attention["head_s"],
+            **{name: self.attention[name] for name in ("edge_s", "head_s")},
+            "attend_s": self.attention["row_column_s"],
             "stream_bytes_per_s": self.stream_bytes_per_s,
             "layer_s": self.layer_s,
         }
@@ -115,7 +116,10 @@ class Profile:
         width, row = model.hidden, model.row_bytes
         seconds = 6 * width**2 * (4 + 2 * model.ffn) / speeds.flops_per_s
         seconds = seconds + (22 + 5 * model.ffn) * row / speeds.stream_bytes_per_s
-        seconds = seconds + 20 * (speeds.edge_s + 2 * ATTENTION_PASSES * row / speeds.gather_bytes_per_s)
+        edge_s = speeds.edge_s + model.heads * speeds.head_s
+        seconds = (
+            seconds + width * speeds.attend_s + 20 * (edge_s + 2 * ATTENTION_PASSES * row / speeds.gather_bytes_per_s)
+        )
         return (1 / seconds / (1 / seconds).sum()).tolist()
 
     def as_dict(self) -> dict:
@@ -226,7 +230,7 @@ def _checked(name: str, values: dict) -> Profile:
         if not isinstance(found, dict) or not found or any(type(each) is not int or each < 1 for each in found):
             raise InputError(f"profile {name}: {key} must map {what} to positive numbers")
         tables[key] = {each: numbers(figures, f"{key} of {each}") for each, figures in found.items()}
-    zero_too = ("layer_s", "process_bytes", "edge_s", "head_s")
+    zero_too = ("layer_s", "process_bytes", "edge_s", "head_s", "row_column_s")
     scalars = {key: wanted(values, key, key) for key in ("latency_s", "overlap", "reduce_bytes_per_s")}
     for key, value in scalars.items():
         if isinstance(value, (list, dict)):

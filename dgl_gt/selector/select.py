@@ -200,7 +200,7 @@ def _alone(figures: dict, model: Model, profile: Profile, ranks: int) -> float:
     whole = {"cut": "edge", "halo_depth": 1, "parts": 1, "shares": [1.0], "per_part": [part]}
     speeds = profile.speeds(model, ranks, total["owned"])
     slowest = {
-        name: np.max(value) if name in ("edge_s", "layer_s") else np.min(value)
+        name: np.max(value) if name in ("edge_s", "head_s", "attend_s", "layer_s") else np.min(value)
         for name, value in vars(speeds).items()
         if name != "link_bytes_per_s"
     }

@@ -430,6 +430,11 @@ def test_seconds_of_what_else_a_step_does():
         2 * (7 / 2 + 7) * per_edge
     )
     assert seconds(edge_s=1.0, figures=near) == pytest.approx(2 * 14)
+    assert seconds(head_s=1.0, figures=near) == pytest.approx(2 * 14 * TWO.heads)
+    assert seconds(attend_s=1.0, figures=near) == pytest.approx(2 * 8 * TWO.hidden)
+    # every rank visits all edges, with its share of the heads
+    assert seconds("heads", edge_s=1.0, figures=near) == pytest.approx(2 * 24)
+    assert seconds("heads", head_s=1.0, figures=near) == pytest.approx(2 * 24 * TWO.heads / 2)
     assert seconds(layer_s=1.0, figures=near) == pytest.approx(2)
     assert seconds(reduce_bytes_per_s=4.0, figures=near) == pytest.approx(TWO.parameters)
     time = step_time(near, TWO, dataclasses.replace(FREE, link_bytes_per_s=8.0, edge_s=1.0, overlap=1.0), "halo_h")

@@ -39,8 +39,8 @@ def test_presets_give_positive_speeds(preset, ranks):
     for name in ("flops_per_s", "gather_bytes_per_s", "near_bytes_per_s", "stream_bytes_per_s"):
         value = getattr(speeds, name)
         assert value.shape == (ranks,) and np.isfinite(value).all() and (value > 0).all(), name
-    assert speeds.edge_s.shape == speeds.layer_s.shape == (ranks,)
-    assert (speeds.edge_s >= 0).all() and (speeds.layer_s >= 0).all()
+    assert speeds.edge_s.shape == speeds.head_s.shape == speeds.layer_s.shape == (ranks,)
+    assert (speeds.edge_s >= 0).all() and (speeds.head_s >= 0).all() and (speeds.layer_s >= 0).all()
     assert speeds.link_bytes_per_s.shape == (ranks, ranks) and (speeds.link_bytes_per_s > 0).all()
     assert speeds.latency_s > 0 and speeds.reduce_bytes_per_s > 0 and 0 <= speeds.overlap <= 1
 
@@ -105,7 +105,9 @@ def test_speeds_are_what_the_file_says(tmp_path):
     # three passes read a row of keys and of values: 24 bytes a number
     np.testing.assert_allclose(24 / speeds.near_bytes_per_s, 1e-10)
     np.testing.assert_allclose(24 / speeds.gather_bytes_per_s, 2e-10)
-    np.testing.assert_allclose(speeds.edge_s, 1e-9 + 4 * 1e-10)
+    np.testing.assert_allclose(speeds.edge_s, 1e-9)
+    np.testing.assert_allclose(speeds.head_s, 1e-10)
+    np.testing.assert_allclose(speeds.attend_s, 1e-11)
     np.testing.assert_allclose(speeds.layer_s, 1e-6)
     assert speeds.link_bytes_per_s.tolist() == [[1e12, 3e8], [2e8, 1e12]]
 
@@ -145,8 +147,8 @@ def changed(*path, to):
 
 NUMBERS = ("memory_bytes", "process_bytes", "stream_bytes_per_s", "layer_s")
 SCALARS = ("latency_s", "overlap", "reduce_bytes_per_s")
-EDGES = ("edge_s", "head_s", "near_column_s")
-MAY_BE_ZERO = {"process_bytes", "layer_s", "latency_s", "overlap", "edge_s", "head_s"}
+EDGES = ("edge_s", "head_s", "row_column_s", "near_column_s")
+MAY_BE_ZERO = {"process_bytes", "layer_s", "latency_s", "overlap", "edge_s", "head_s", "row_column_s"}
 PLACES = [(key,) for key in (*NUMBERS, *SCALARS)] + [("attention", key) for key in EDGES]
 TOP = ("ranks", "kind", "products", "attention", "link_bytes_per_s")
 
@@ -279,6 +281,7 @@ def calibrated(rank, out):
     hardware._ROWS, hardware._EDGES, hardware._FAR_ROWS = 300, 3600, (200, 900)
     hardware._SHAPES, hardware._WIDTHS = ((8, 4), (2, 16), (1, 8)), (16, 128)
     hardware._MESSAGES, hardware._MOST_EXCHANGED = (2**10, 2**12, 2**16), 2**20
+    hardware._BATCH_S = 0.01
     return plan_cli._calibrate_rank(SimpleNamespace(), out)
 
 
@@ -293,7 +296,16 @@ def test_calibrate_measures_every_rank(tmp_path, ranks):
     assert (values["kind"], values["ranks"], list(values["products"])) == ("measured", ranks, [16, 128])
     profile = read_profile(out)
     speeds = profile.speeds(MODEL, ranks)
-    for name in ("flops_per_s", "gather_bytes_per_s", "near_bytes_per_s", "edge_s", "stream_bytes_per_s", "layer_s"):
+    for name in (
+        "flops_per_s",
+        "gather_bytes_per_s",
+        "near_bytes_per_s",
+        "edge_s",
+        "head_s",
+        "attend_s",
+        "stream_bytes_per_s",
+        "layer_s",
+    ):
         value = getattr(speeds, name)
         assert value.shape == (ranks,) and np.isfinite(value).all() and (value > 0).all(), name
     assert speeds.link_bytes_per_s.shape == (ranks, ranks) and (speeds.link_bytes_per_s > 0).all()
