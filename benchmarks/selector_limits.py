@@ -199,7 +199,8 @@ def part_seconds(folder: Path, rank: int, args) -> float:
     dist.init_process_group("fake", rank=rank, world_size=parts, store=FakeStore())  # moves nothing
     comm, shard = Comm(), read_shard(folder, rank)
     runner = Runner(ShardedGraph(shard, comm, Halo(shard, comm, True, "halo_kv")), args.hidden)
-    runner.step()
+    for _ in range(2):
+        runner.step()
     taken = []
     for _ in range(args.runs):
         started = time.perf_counter()
@@ -213,15 +214,17 @@ def ahead(args) -> str:
     """Each part alone, then the link model."""
     from partition.step_time import Speeds, step_time
 
+    model = Model(LAYERS, args.hidden, HEADS, features=WIDTH, classes=CLASSES)
+    links = read_profile(preset=args.preset).speeds(model, args.parts)
+    slowest_link = Speeds(float(links.link_bytes_per_s.min()), links.latency_s)
+    best = {"model": model, "speeds": slowest_link, "attempts": args.attempts}
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
         for parts in (1, args.parts):
             shards = Path(folder) / str(parts)
-            partition(source(args), parts, shards, **features(args))
+            partition(source(args), parts, shards, **features(args), **best if parts > 1 else {})
             seconds[parts] = [part_seconds(shards, rank, args) for rank in range(parts)]
         figures = read_manifest(shards)
-    model = Model(LAYERS, args.hidden, HEADS, features=WIDTH, classes=CLASSES)
-    links = read_profile(preset=args.preset).speeds(model, args.parts)
     free = {name: float("inf") for name in ("flops_per_s", "gather_bytes_per_s", "stream_bytes_per_s")}
     wire = Speeds(
         **free,
@@ -255,6 +258,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6, help="budgets to try")
     parser.add_argument("--parts", type=int, default=8)
+    parser.add_argument("--attempts", type=int, default=12, help="at the cut into so many parts (ahead)")
     parser.add_argument("--preset", default="cpu-10GbE")
     parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from partition import console
 from partition.atomic import check_parent, check_target
-from partition.cli import add_commands, add_link
+from partition.cli import DEFAULT_LINK_GBIT, add_commands, add_link
 from partition.cost import CHOICES
 from partition.errors import InputError
 from partition.manifest import read_manifest
@@ -105,12 +105,17 @@ def _add_predict(commands) -> None:
 
 
 def _parts(args) -> int:
-    """Ranks to start: the number of parts."""
-    parts = read_manifest(args.directory)["parts"]
+    """Ranks to start: the number of parts. What the shards do not allow is refused before."""
+    from .exchange.sharded_graph import check_choice
+
+    manifest = read_manifest(args.directory)
+    parts = manifest["parts"]
     if args.nproc not in (None, parts):
         raise InputError(
             f"--nproc is {args.nproc} but {args.directory} has {parts} parts; use --nproc {parts} or partition again"
         )
+    if args.strategy != AUTO:
+        check_choice(args.directory, manifest, args.strategy, args.depth)
     return parts
 
 
@@ -133,12 +138,14 @@ def _train(args):
     if args.out:
         check_target(args.out, marker="model.safetensors", force=args.force)
     given = [name for name in ("other_cut", "profile", "preset", "rank_memory", "max_depth") if getattr(args, name)]
-    if args.strategy != AUTO and given:
-        raise InputError(f"--{given[0].replace('_', '-')} is for --strategy auto; add that, or leave it out")
-    if args.strategy == AUTO and args.depth != 1:
-        raise InputError(f"--depth is {args.depth}, but --strategy auto chooses it; bound it with --max-depth")
     if args.strategy == AUTO:
+        if args.depth != 1:
+            raise InputError(f"--depth is {args.depth}, but --strategy auto chooses it; bound it with --max-depth")
+        if args.link_gbit != DEFAULT_LINK_GBIT:
+            raise InputError("--link-gbit is not for --strategy auto: its links are those of --profile or --preset")
         args.chosen_from = read_profile(args.profile, args.preset)
+    elif given:
+        raise InputError(f"--{given[0].replace('_', '-')} is for --strategy auto; add that, or leave it out")
     return _on_ranks(args, lambda: _train_rank(args, config))
 
 

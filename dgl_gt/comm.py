@@ -1,4 +1,4 @@
-"""Differentiable collectives over a process group; the one place that moves bytes between ranks, and counts them."""
+"""A process group: differentiable collectives with counters, agreement of ranks, and what happens when one stops."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 
 from partition.errors import InputError
+
+from .transfer import Begin, Finish, Gathering, Tape, Transfer
 
 _POLL = timedelta(seconds=1)  # how often a rank that waits looks whether another has stopped
 _GLANCE_S = 0.01
@@ -53,7 +55,7 @@ class Comm:
         # where a rank of this group that stops says why
         members = dist.get_process_group_ranks(group or dist.group.WORLD) if self._active else [0]
         self._stopped = f"dgl_gt/stopped/{members[0]}-{len(members)}-{zlib.crc32(repr(members).encode()):x}"
-        self._tape: _Tape | None = None
+        self._tape: Tape | None = None
         self.reset_counters()
 
     @property
@@ -89,7 +91,7 @@ class Comm:
         was recorded between the two meanwhile.
         """
         transfer = Transfer(self, send_counts, recv_counts)
-        return _Begin.apply(rows, transfer), transfer
+        return Begin.apply(rows, transfer), transfer
 
     def begin_gather(self, rows: torch.Tensor, counts: list[int]):
         """Start to gather every rank's rows, (n_i, ...), on every rank; :meth:`finish` gives them, (sum(counts), ...).
@@ -97,11 +99,11 @@ class Comm:
         Gradients are summed at the rank whose rows they belong to.
         """
         gathering = Gathering(self, counts)
-        return _Begin.apply(rows, gathering), gathering
+        return Begin.apply(rows, gathering), gathering
 
     def finish(self, begun) -> torch.Tensor:
         """Wait for what :meth:`begin` or :meth:`begin_gather` started, and return it."""
-        return _Finish.apply(*begun)
+        return Finish.apply(*begun)
 
     def start(self, rows, send_counts, recv_counts, out=None, back: bool = False) -> Transfer:
         """Start an exchange without a gradient, into ``out`` where given; its ``wait()`` gives the result.
@@ -119,7 +121,7 @@ class Comm:
         return counts
 
     @contextmanager
-    def recorded(self, tape: _Tape):
+    def recorded(self, tape: Tape):
         """Inside, exchanges are recorded on a tape, or read from it once it is full; see :func:`kept_exchanges`."""
         self._tape, outer = tape, self._tape
         try:
@@ -274,139 +276,3 @@ class Comm:
             if kind == "input":
                 raise RankInputError(f"rank {rank}: {text}")
             raise RankError(f"rank {rank} stopped: {text}")
-
-
-class Transfer:
-    """One exchange under way: forward, and its gradient backward."""
-
-    def __init__(self, comm: Comm, send_counts: list[int], recv_counts: list[int]):
-        self._comm, self._counts = comm, (send_counts, recv_counts)
-        self._work = self._sent = self._received = None
-
-    def start(self, rows: torch.Tensor, back: bool = False, out: torch.Tensor | None = None) -> Transfer:
-        """Send rows as the counts say, or their gradients the opposite way."""
-        comm, (send_counts, recv_counts) = self._comm, reversed(self._counts) if back else self._counts
-        tape = None if back else comm._tape
-        if tape is not None and tape.is_full:
-            self._received = tape.read() if out is None else out.copy_(tape.read())
-            return self
-        started = time.perf_counter()
-        self._sent = rows.contiguous()
-        self._received = rows.new_empty((sum(recv_counts), *rows.shape[1:])) if out is None else out
-        if comm.world_size == 1:
-            self._received.copy_(rows)
-        else:
-            self._work = dist.all_to_all_single(
-                self._received, self._sent, recv_counts, send_counts, group=comm._group, async_op=True
-            )
-        row_bytes = rows.element_size() * rows.shape[1:].numel()
-        comm.sent_bytes += row_bytes * (sum(send_counts) - send_counts[comm.rank])
-        comm.received_bytes += row_bytes * (sum(recv_counts) - recv_counts[comm.rank])
-        comm.exchange_s += time.perf_counter() - started
-        if tape is not None:
-            tape.write(self._received)
-        return self
-
-    def wait(self) -> torch.Tensor:
-        """What arrived."""
-        started = time.perf_counter()
-        if self._work is not None:
-            self._comm._wait(self._work)
-        received = self._received
-        self._work = self._sent = self._received = None
-        self._comm.exchange_s += time.perf_counter() - started
-        return received
-
-
-class Gathering:
-    """Rows of all ranks on their way to all, by one exchange with each: no rank stores its rows more than once."""
-
-    def __init__(self, comm: Comm, counts: list[int]):
-        self._comm, self._counts = comm, counts
-        self._back, self._result, self._transfers = False, None, None
-
-    def start(self, rows: torch.Tensor, back: bool = False) -> Gathering:
-        """Send this rank's rows to all, or the gradients of all rows to where they belong."""
-        comm, counts = self._comm, self._counts
-        rank, own = comm.rank, counts[comm.rank]
-        self._back, self._transfers = back, []
-        if back:
-            pieces = rows.contiguous().split(counts)
-            self._result = pieces[rank].clone()
-        else:
-            self._result = rows.new_empty((sum(counts), *rows.shape[1:]))
-            pieces = self._result.split(counts)
-            pieces[rank].copy_(rows)
-        for step in range(1, comm.world_size):
-            to, source = (rank + step) % comm.world_size, (rank - step) % comm.world_size
-            if back:
-                transfer = comm.start(pieces[to], comm.only(to, counts[to]), comm.only(source, own), back=True)
-            else:
-                send_counts, recv_counts = comm.only(to, own), comm.only(source, counts[source])
-                transfer = comm.start(pieces[rank], send_counts, recv_counts, out=pieces[source])
-            self._transfers.append(transfer)
-        return self
-
-    def wait(self) -> torch.Tensor:
-        """Rows of all ranks; or the sum of what arrived and this rank's own."""
-        for transfer in self._transfers:
-            received = transfer.wait()
-            if self._back:
-                self._result.add_(received)
-        result, self._result, self._transfers = self._result, None, None
-        return result
-
-
-class _Begin(torch.autograd.Function):
-    """The token that it returns ties the two ends of a transfer together in the graph."""
-
-    @staticmethod
-    def forward(ctx, rows, transfer):
-        ctx.transfer = transfer.start(rows)
-        return rows.new_empty(0)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, _):
-        return ctx.transfer.wait(), None
-
-
-class _Finish(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, token, transfer):
-        ctx.transfer = transfer
-        return transfer.wait()
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad):
-        ctx.transfer.start(grad, back=True)
-        return grad.new_empty(0), None
-
-
-class _Tape:
-    """What exchanges brought while a layer ran, for the time when it is computed again."""
-
-    def __init__(self):
-        self._received: list[torch.Tensor] = []
-        self.is_full = False
-
-    def write(self, received: torch.Tensor) -> None:
-        self._received.append(received.detach())
-
-    def read(self) -> torch.Tensor:
-        return self._received.pop(0)
-
-
-def kept_exchanges(comm: Comm):
-    """Contexts for ``torch.utils.checkpoint.checkpoint(context_fn=...)``: what a layer's exchanges brought is kept, and
-    not fetched again when the layer is computed again in backward."""
-    tape = _Tape()
-
-    @contextmanager
-    def again():
-        tape.is_full = True
-        with comm.recorded(tape):
-            yield
-
-    return comm.recorded(tape), again()

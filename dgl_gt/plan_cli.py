@@ -13,9 +13,10 @@ from partition.console import size, table
 from partition.cost import Model
 from partition.errors import InputError
 
-from .selector.forecast import forecast, forecast_table, plot, text_of_plan
+from .selector.forecast import forecast, forecast_table, is_shards, plot, text_of_plan
 from .selector.profile import PRESETS, read_profile
 from .selector.record import check_table, errors
+from .selector.select import NothingFits
 from .train.config import TrainConfig, read_config
 
 
@@ -47,7 +48,7 @@ def add_commands(commands) -> None:
         default = getattr(TrainConfig, name)
         plan.add_argument(f"--{name}", type=positive_integer, help=f"of the model (default: {default})")
     plan.add_argument("--classes", type=positive_integer, default=40, help="of the model (default: %(default)s)")
-    plan.add_argument("--seed", type=int, default=0, help="of cuts made here (default: 0)")
+    plan.add_argument("--seed", type=int, help="of cuts made here (default: 0)")
     plan.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
     plan.add_argument("--random-features", type=int, metavar="WIDTH", help="for a graph that has none")
     plan.add_argument("--plot", metavar="FILE.png", help="draw seconds and memory by number of ranks")
@@ -144,6 +145,10 @@ def _plan(args):
         return found, check_table(found)
     if not args.source:
         raise InputError("SOURCE is missing: name shard directories, or a graph")
+    of_graph = [name for name in ("seed", "undirected", "random_features") if getattr(args, name)]
+    if of_graph and is_shards(args.source[0]):
+        option = "--" + of_graph[0].replace("_", "-")
+        raise InputError(f"{option} is for a graph, and {args.source[0]} is shards of one; leave it out")
     if args.plot:
         if Path(args.plot).suffix != ".png":
             raise InputError(f"--plot is {args.plot}; it must end in .png")
@@ -160,7 +165,7 @@ def _plan(args):
             profile,
             rank_memory=args.rank_memory,
             max_depth=args.max_depth,
-            seed=args.seed,
+            seed=args.seed or 0,
             progress=progress,
             undirected=args.undirected,
             random_features=args.random_features,
@@ -170,5 +175,13 @@ def _plan(args):
     if args.plot:
         plot(plans, profile, args.plot)
     if len(plans) == 1:
-        return plans[0].as_dict(), text_of_plan(plans[0])
-    return {"plans": [each.as_dict() for each in plans]}, forecast_table(plans, profile)
+        (only,) = plans.values()
+        return only.as_dict(), text_of_plan(only)
+    listed = [
+        _refused(ranks, each) if isinstance(each, NothingFits) else each.as_dict() for ranks, each in plans.items()
+    ]
+    return {"plans": listed}, forecast_table(plans, profile)
+
+
+def _refused(ranks: int, error: NothingFits) -> dict:
+    return {"ranks": ranks, "choice": None, "refused": str(error), "least_memory_bytes": error.least_bytes}

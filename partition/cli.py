@@ -18,6 +18,8 @@ from .sources import open_source
 from .step_time import Speeds
 from .tables import estimates_table, quality_table
 
+DEFAULT_LINK_GBIT = Speeds().link_bytes_per_s * 8 / 1e9
+
 
 def main(argv=None) -> int:
     """Run ``python -m partition``."""
@@ -132,7 +134,7 @@ def add_link(command) -> None:
     command.add_argument(
         "--link-gbit",
         type=positive_float,
-        default=Speeds().link_bytes_per_s * 8 / 1e9,
+        default=DEFAULT_LINK_GBIT,
         metavar="GBIT/S",
         help="into and out of a rank (default: %(default)g)",
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from ..comm import Comm, kept_exchanges
+from ..comm import Comm
 from ..ops.attention import sparse_attention
 from ..shard import Shard
+from ..transfer import kept_exchanges
 from .halo import begin, pull
 from .local import leading_rows
 

@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import torch
 
-from ..comm import Comm, kept_exchanges
+from ..comm import Comm
 from ..shard import Shard
+from ..transfer import kept_exchanges
 
 
 class OnRanks:

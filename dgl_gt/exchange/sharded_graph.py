@@ -11,8 +11,9 @@ from partition.errors import InputError
 from partition.manifest import read_manifest, verify
 from partition.step_time import Speeds
 
-from ..comm import Comm, kept_exchanges
+from ..comm import Comm
 from ..shard import Shard, read_shard
+from ..transfer import kept_exchanges
 from .deep import blocks
 from .gather import Gather
 from .halo import Halo, pull
@@ -170,8 +171,12 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, sp
     shard = error = None
     try:
         manifest = read_manifest(directory)
-        strategy = strategy or ("mirror" if manifest["cut"] == "vertex" else "halo")
-        _check(directory, manifest, comm, strategy, depth)
+        strategy = check_choice(directory, manifest, strategy, depth)
+        if (parts := manifest["parts"]) != comm.world_size:
+            raise InputError(
+                f"{directory} has {parts} parts but there are {comm.world_size} ranks; start {parts} ranks "
+                f"(torchrun --nproc-per-node {parts}, then torch.distributed.init_process_group) or partition again"
+            )
         shard = read_shard(directory, comm.rank, depth)
         if strategy == "heads":  # which reads the structure of all
             verify(directory, manifest, range(manifest["parts"]))
@@ -210,14 +215,10 @@ def _make(strategy: str, shard: Shard, comm: Comm, overlap: bool, speeds: Speeds
             return Halo(shard, comm, overlap, None if chooses else {"halo": "halo_h"}.get(strategy, strategy), speeds)
 
 
-def _check(directory, manifest: dict, comm: Comm, strategy: str, depth: int) -> None:
-    """Raise unless these ranks can run a strategy on these shards."""
+def check_choice(directory, manifest: dict, strategy: str | None, depth: int) -> str:
+    """The strategy's name, where None is given the cut's; raise ``InputError`` unless these shards can have it."""
     parts, cut, stored = manifest["parts"], manifest["cut"], manifest["halo_depth"]
-    if parts != comm.world_size:
-        raise InputError(
-            f"{directory} has {parts} parts but there are {comm.world_size} ranks; start {parts} ranks "
-            f"(torchrun --nproc-per-node {parts}, then torch.distributed.init_process_group) or partition again"
-        )
+    strategy = strategy or ("mirror" if cut == "vertex" else "halo")
     if strategy == "auto":
         raise InputError(
             "strategy auto depends on the model: use `dgl-gt train --strategy auto`, or choose with "
@@ -242,6 +243,7 @@ def _check(directory, manifest: dict, comm: Comm, strategy: str, depth: int) -> 
             f"depth is {depth}, but {directory} stores {stored} hops of halo; use at most {stored}, or partition with "
             f"--halo-depth {depth}"
         )
+    return strategy
 
 
 def _a(cut: str) -> str:

@@ -36,8 +36,8 @@ def forecast(
     seed: int = 0,
     progress=None,
     **additions,
-) -> list[Plan]:
-    """A plan for each number of ranks.
+) -> dict[int, Plan | NothingFits]:
+    """A plan for each number of ranks, or why there is none.
 
     Parameters
     ----------
@@ -58,10 +58,10 @@ def forecast(
     Raises
     ------
     InputError
-        Also where shards do not have as many parts as a world size, and where nothing fits.
+        Also where shards do not have as many parts as a world size, and where nothing fits any number of ranks.
     """
     bounds = {"rank_memory": rank_memory, "max_depth": max_depth}
-    if all((Path(source) / "manifest.json").is_file() for source in sources):
+    if all(map(is_shards, sources)):
         cuts = [(str(source), read_manifest(source)) for source in sources]
         parts = cuts[0][1]["parts"]
         if world_sizes not in (None, [parts]):
@@ -70,7 +70,7 @@ def forecast(
                 "in place of its shards, and it is cut for each"
             )
         width = cuts[0][1]["node_data"].get("feat", {}).get("shape", [0])
-        return [choose(cuts, Model(**model, features=width[0]), profile, **bounds)]
+        return {parts: choose(cuts, Model(**model, features=width[0]), profile, **bounds)}
     if len(sources) > 1:
         raise InputError(f"{sources[1]} is one source too many: give shard directories, or one graph")
     if world_sizes is None:
@@ -89,16 +89,24 @@ def forecast(
     def plan(ranks: int) -> Plan:
         return choose(_cuts(graph, ranks, deepest, whole, profile, seed, progress), whole, profile, **bounds)
 
-    plans = []
+    plans = {}
     for ranks in world_sizes:
         try:
-            plans.append(plan(ranks))
+            plans[ranks] = plan(ranks)
         except NothingFits as error:
-            if profile.ranks is not None:
-                raise
-            bound = rank_memory or float(profile.memory_bytes[0])
-            raise InputError(f"{error}; {_enough(plan, ranks, bound, whole, profile)}") from None
+            plans[ranks] = error
+    if all(isinstance(each, NothingFits) for each in plans.values()):
+        most = max(plans)
+        if profile.ranks is not None:
+            raise plans[most]
+        bound = rank_memory or float(profile.memory_bytes[0])
+        raise InputError(f"{plans[most]}; {_enough(plan, most, bound, whole, profile)}")
     return plans
+
+
+def is_shards(source) -> bool:
+    """Whether a source is a shard directory."""
+    return (Path(source) / "manifest.json").is_file()
 
 
 def _cuts(graph, ranks: int, depth: int, model: Model, profile: Profile, seed: int, progress):
@@ -149,20 +157,23 @@ def text_of_plan(plan: Plan) -> str:
     return f"{listed}\n\nchosen: {plan.reason}\n{_KINDS[plan.profile['kind']]}"
 
 
-def forecast_table(plans: list[Plan], profile: Profile) -> str:
+def forecast_table(plans: dict[int, Plan | NothingFits], profile: Profile) -> str:
     """Plans for several numbers of ranks."""
     rows = []
-    for plan in plans:
+    for ranks, plan in plans.items():
+        if isinstance(plan, NothingFits):
+            rows.append([ranks, *["-"] * 8, f"{size(plan.least_bytes)} at least: does not fit"])
+            continue
         choice, speed_up = plan.choice, plan.one_rank_seconds / plan.choice.seconds
         named = [choice.cut, choice.strategy, choice.depth, choice.remat]
         figures = [f"{choice.seconds:.3g}", f"{speed_up:.2f}", f"{speed_up / plan.ranks:.0%}"]
-        rows.append([plan.ranks, *named, *figures, size(choice.sent_bytes), size(choice.memory_bytes)])
+        rows.append([ranks, *named, *figures, size(choice.sent_bytes), size(choice.memory_bytes)])
     header = "ranks|cut|strategy|depth|remat|s / step|speed-up|efficiency|sent|memory / rank".split("|")
     measured = "rows, edges and bytes are those of real cuts into so many parts; " + _KINDS[profile.kind]
     return f"{table(header, rows)}\n\n{measured}"
 
 
-def plot(plans: list[Plan], profile: Profile, path) -> None:
+def plot(plans: dict[int, Plan | NothingFits], profile: Profile, path) -> None:
     """Draw seconds, memory and efficiency by number of ranks as a PNG."""
     try:
         import matplotlib
@@ -171,6 +182,7 @@ def plot(plans: list[Plan], profile: Profile, path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    plans = [plan for plan in plans.values() if isinstance(plan, Plan)]
     ranks = [plan.ranks for plan in plans]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     left.plot(ranks, [plan.choice.seconds for plan in plans], "o-", label="predicted")

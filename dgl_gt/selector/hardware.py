@@ -24,6 +24,7 @@ _SHAPES = ((8, 8), (8, 16), (1, 64), (4, 32))  # heads and width of each
 _WIDTHS = (32, 64, 128, 256)
 _MESSAGES = (2**12, 2**18, 2**22)  # bytes of one exchange with one rank
 _BATCHES, _BATCH_S = 3, 0.25
+_ALONE = 5  # runs
 _MOST_EXCHANGED = 2**28  # bytes of the exchange that computation is to hide
 _TRAINING_BYTES = 96 * 2**20
 
@@ -188,14 +189,18 @@ def _links(comm: Comm) -> dict:
         for size in _MESSAGES:
             rows = torch.zeros(size // 4, device=comm.device)
             to, source = comm.only(comm.rank + step, len(rows)), comm.only(comm.rank - step, len(rows))
-            seconds.append(_seconds(comm, lambda rows=rows, to=to, source=source: comm.start(rows, to, source).wait()))
+
+            def message(rows=rows, to=to, source=source):
+                comm.start(rows, to, source).wait()
+
+            seconds.append(_seconds(comm, message, alone=True))
         beta, _ = np.polyfit(_MESSAGES, seconds, 1, w=1 / np.array(seconds))
         # noise may hide what bytes cost on a fast link; then the largest message's whole time does
         mine[(comm.rank - step) % ranks] = 1 / beta if beta > 0 else _MESSAGES[-1] / seconds[-1]
     few = torch.zeros(ranks, device=comm.device)
-    latency = _seconds(comm, lambda: comm.start(few, [1] * ranks, [1] * ranks).wait())
+    latency = _seconds(comm, lambda: comm.start(few, [1] * ranks, [1] * ranks).wait(), alone=True)
     flat = torch.zeros(2**20, device=comm.device)
-    reduce = flat.nbytes / _seconds(comm, lambda: comm.all_reduce(flat))
+    reduce = flat.nbytes / _seconds(comm, lambda: comm.all_reduce(flat), alone=True)
     link = np.array([_of_all(comm, value) for value in mine]).T
     latency, reduce, overlap = (
         statistics.fmean(_of_all(comm, value)) for value in (latency, reduce, _overlap(comm, mine))
@@ -227,21 +232,24 @@ def _overlap(comm: Comm, link: np.ndarray) -> float:
         compute(times)
         under_way.wait()
 
-    wire = _seconds(comm, exchange)
+    wire = _seconds(comm, exchange, alone=True)
     times = max(1, round(wire / _seconds(comm, compute)))
     times = int(max(_of_all(comm, times)))
     busy = _seconds(comm, lambda: compute(times))
-    together = _seconds(comm, lambda: both(times))
+    together = _seconds(comm, lambda: both(times), alone=True)
     return min(max((wire + busy - together) / min(wire, busy), 0.0), 1.0)
 
 
-def _seconds(comm: Comm, function) -> float:
+def _seconds(comm: Comm, function, alone: bool = False) -> float:
     """Of one run on this rank, while all ranks do the same: the median of a few batches.
 
-    A batch is long enough for ranks that share cores to take turns, and for what a run leaves to the next.
+    A batch is long enough for ranks that share cores to take turns, and for what a run leaves to the next. Runs of an
+    exchange are timed ``alone``: in training, too, links have rested before, and that changes what they carry.
     """
     for _ in range(2):
         function()
+    if alone:
+        return statistics.median(_elapsed(comm, function) for _ in range(_ALONE))
     slowest = comm.all_reduce(torch.tensor([_elapsed(comm, function)], dtype=torch.float64), "max")
     runs = max(1, round(_BATCH_S / float(slowest[0])))
     return statistics.median(_elapsed(comm, function, runs) / runs for _ in range(_BATCHES))

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from partition.cost import Model
 from partition.errors import InputError
 from partition.step_time import ATTENTION_PASSES, Speeds
+
+from ..yaml_file import read_yaml
 
 FORMAT = "dgl-gt profile 1"
 _PRESETS = Path(__file__).parent / "presets"
@@ -181,13 +182,8 @@ def read_profile(path=None, preset: str | None = None) -> Profile:
         if preset not in PRESETS:
             raise InputError(f"preset is {preset!r}; it must be one of {', '.join(PRESETS)}")
         path = _PRESETS / f"{preset}.yaml"
-    try:
-        values = yaml.safe_load(Path(path).read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'not a text file'}") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
+    values = read_yaml(path)
+    if values.get("format") != FORMAT:
         raise InputError(f"{path} is no hardware profile ({FORMAT!r}); make one with `dgl-gt calibrate`")
     return _checked(preset or str(path), values)
 

@@ -166,16 +166,18 @@ def choose(
         raise InputError(f"rank_memory is {rank_memory}; it must be at least 1 byte")
     if max_depth is not None and max_depth < 1:
         raise InputError(f"max_depth is {max_depth}; it must be at least 1")
-    found = [each for directory, figures in cuts for each in _of_cut(figures, directory, model, profile, ranks, remats)]
-    bound = rank_memory or int(np.broadcast_to(profile.memory_bytes, ranks).min())
-    judged = [_judged(each, bound, max_depth) for each in found]
+    bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
+    cut_options = {"model": model, "profile": profile, "bounds": bounds, "remats": remats}
+    judged = [
+        _judged(each, max_depth) for directory, figures in cuts for each in _of_cut(figures, directory, **cut_options)
+    ]
     fitting = sorted((each for each in judged if not each.refused), key=lambda each: (each.seconds, each.memory_bytes))
     if not fitting:
         possible = [each for each in judged if each.memory_bytes is not None and _is_shallow(each, max_depth)]
         least = min(possible, key=lambda each: each.memory_bytes)
         enough = -(-least.memory_bytes // 2**20)  # rounded up: with what is printed it must fit
         raise NothingFits(
-            f"nothing fits ranks of {size(bound)}: {least.title} needs least, {size(least.memory_bytes)} on its "
+            f"nothing fits ranks of {_spread(bounds)}: {least.title} needs least, {size(least.memory_bytes)} on its "
             f"largest rank; raise the bound to that (--rank-memory {enough}MiB), or partition for more ranks",
             least.memory_bytes,
         )
@@ -184,7 +186,7 @@ def choose(
     return Plan(
         fitting[0],
         runner_up,
-        _reason(fitting[0], runner_up, others, bound),
+        _reason(fitting[0], runner_up, others, bounds),
         fitting + others,
         {"name": profile.name, "kind": profile.kind},
         asdict(model),
@@ -221,8 +223,9 @@ def _check_cuts(cuts) -> int:
     return first["parts"]
 
 
-def _of_cut(figures: dict, directory, model: Model, profile: Profile, ranks: int, remats) -> list[Candidate]:
+def _of_cut(figures: dict, directory, model: Model, profile: Profile, bounds, remats) -> list[Candidate]:
     """Every strategy, depth and rematerialisation of one cut."""
+    ranks = figures["parts"]
     speeds = profile.speeds(model, ranks, rows_within(figures, 1))
     found = []
     if figures["cut"] == "vertex":
@@ -242,15 +245,21 @@ def _of_cut(figures: dict, directory, model: Model, profile: Profile, ranks: int
             exchanges = bool(step_traffic(figures, model, strategy, depth)) and ranks > 1
             for remat in remats:
                 if remat != "keep" or exchanges or "repeat" not in remats:  # with nothing to keep, keep is repeat
-                    found.append(_predicted(figures, directory, model, profile, speeds, strategy, depth, remat))
+                    way = strategy, depth, remat
+                    found.append(_predicted(figures, directory, model, profile, speeds, bounds, *way))
     return found
 
 
-def _predicted(figures, directory, model, profile, speeds, strategy, depth, remat) -> Candidate:
+def _predicted(figures, directory, model, profile, speeds, bounds, strategy, depth, remat) -> Candidate:
+    """One way; refused where a rank's process would take more than the rank has."""
     time = step_time(figures, model, speeds, strategy, depth, remat)
     memory = step_memory(figures, model, strategy, depth, remat)
-    process = memory.total + np.broadcast_to(profile.process_bytes, figures["parts"])
-    largest = int(process.argmax())
+    process = (memory.total + np.broadcast_to(profile.process_bytes, figures["parts"])).astype(np.int64)
+    largest, short = int(process.argmax()), int((process / bounds).argmax())
+    refused = None
+    if process[short] > bounds[short]:
+        where = "its largest rank" if bounds.min() == bounds.max() else f"rank {short} of {size(bounds[short])}"
+        refused = f"needs {size(process[short])} on {where}"
     return Candidate(
         figures["cut"],
         strategy,
@@ -263,6 +272,7 @@ def _predicted(figures, directory, model, profile, speeds, strategy, depth, rema
         peak_bytes=int(memory.total.max()),
         peak_bytes_by_term={key: int(value[largest]) for key, value in vars(memory).items()},
         memory_bytes=int(process.max()),
+        refused=refused,
     )
 
 
@@ -270,17 +280,18 @@ def _is_shallow(candidate: Candidate, max_depth: int | None) -> bool:
     return max_depth is None or candidate.depth <= max_depth
 
 
-def _judged(candidate: Candidate, bound: int, max_depth: int | None) -> Candidate:
-    if candidate.refused:
-        return candidate
+def _judged(candidate: Candidate, max_depth: int | None) -> Candidate:
     if not _is_shallow(candidate, max_depth):
         return replace(candidate, refused=f"deeper than {max_depth}")
-    if candidate.memory_bytes > bound:
-        return replace(candidate, refused=f"needs {size(candidate.memory_bytes)} on its largest rank")
     return candidate
 
 
-def _reason(best: Candidate, second: Candidate | None, others: list[Candidate], bound: int) -> str:
+def _spread(bounds: np.ndarray) -> str:
+    least, most = size(bounds.min()), size(bounds.max())
+    return least if least == most else f"{least} to {most}"
+
+
+def _reason(best: Candidate, second: Candidate | None, others: list[Candidate], bounds: np.ndarray) -> str:
     spent = {name.removesuffix("_s"): value for name, value in best.seconds_by_term.items()}
     shown = {"products": "products", "rows": "rows", "attention": "edges", "exchange": "exchange"}
     spent["exchange"] -= spent["hidden"]
@@ -294,6 +305,6 @@ def _reason(best: Candidate, second: Candidate | None, others: list[Candidate], 
     faster = [each for each in others if each.seconds is not None and each.seconds < best.seconds]
     if faster:
         text += f"; {faster[0].title} would take {faster[0].seconds:.3g} s, but {faster[0].refused}"
-        if faster[0].refused.startswith("needs"):
-            text += f", and a rank has {size(bound)}"
+        if faster[0].refused.startswith("needs") and bounds.min() == bounds.max():
+            text += f", and a rank has {size(bounds[0])}"
     return text

@@ -13,7 +13,8 @@ from partition.atomic import new_directory
 from partition.errors import InputError
 
 from ..nn import GraphTransformer
-from .config import TrainConfig, as_dict, read_yaml
+from ..yaml_file import read_yaml
+from .config import TrainConfig, as_dict
 from .trainer import build_model
 
 WEIGHTS = "model.safetensors"

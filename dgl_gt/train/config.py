@@ -6,11 +6,10 @@ import dataclasses
 import math
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from pathlib import Path
-
-import yaml
 
 from partition.errors import InputError
+
+from ..yaml_file import read_yaml
 
 METRICS = ("auto", "accuracy", "roc_auc")
 REMAT = ("none", "repeat", "keep")  # as of dgl_gt.nn.model, which needs torch
@@ -102,19 +101,6 @@ def read_config(path=None, **overrides) -> TrainConfig:
             with suppress(ValueError):  # YAML 1.1 reads 3e-3, which has no point, as text
                 values[option.name] = float(values[option.name])
     return TrainConfig(**values)
-
-
-def read_yaml(path) -> dict:
-    """A YAML mapping, read safely."""
-    try:
-        values = yaml.safe_load(Path(path).read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'not a text file'}") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values or {}, dict):
-        raise InputError(f"{path} must hold keys and values, as in `layers: 2`")
-    return values or {}
 
 
 def as_dict(config: TrainConfig) -> dict:

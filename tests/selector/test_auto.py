@@ -278,6 +278,7 @@ def test_bad_options_are_refused_before_ranks_start(here, shards, tmp_path):
         (["--profile", tmp_path / "none.yaml"], "cannot read"),
         (["--preset", "8xH100", "--profile", bad], "give one"),
         (["--out", tmp_path / "exists"], "exists"),
+        (["--link-gbit", 1], "--link-gbit is not for --strategy auto"),
         (["--heads", 5], "hidden is 16; it must be a multiple of heads (5)"),
     ):
         refused(here("train", shards / "edge", "--strategy", "auto", *QUICK, *options), message)

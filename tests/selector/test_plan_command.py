@@ -235,6 +235,12 @@ def test_a_graph_that_does_not_fit_is_told_how_many_ranks_would_do(here, one_clu
     assert least[0] > least[1] > least[2]
     done = here(*options, "--world-size", 2, "--rank-memory", least[1])
     refused(done, "nothing fits", "needs least", "; 4 ranks would do", lines=None)
+    done = here(*options, "--world-size", "2,4", "--rank-memory", least[1])  # the sizes that fit are planned
+    assert done.returncode == 0 and "does not fit" in done.stdout.splitlines()[2]
+    both = planned(here(*options, "--world-size", "2,4", "--rank-memory", least[1], "--json"))["plans"]
+    assert [each["ranks"] for each in both] == [2, 4] and both[1]["choice"]["predicted_memory_bytes"] <= least[1]
+    assert both[0]["choice"] is None and "needs least" in both[0]["refused"]
+    assert both[0]["least_memory_bytes"] == least[0]
     done = here(*options, "--world-size", "2,4", "--rank-memory", least[1] - 1)
     refused(done, "; 8 ranks would do", lines=None)
     assert "plans" not in done.stdout
@@ -290,6 +296,9 @@ def test_bad_options_are_refused(here, both, shards, tmp_path):
         (["--plot", tmp_path / "picture.pgn"], ["must end in .png"]),
         (["--plot", tmp_path / "typo.yaml" / "new.png"], ["is not a writable directory"]),
         (["--check", tmp_path], [f"leave {both[0]} out"]),
+        (["--seed", "1"], [f"--seed is for a graph, and {both[0]} is shards"]),
+        (["--undirected"], ["--undirected is for a graph"]),
+        (["--random-features", "8"], ["--random-features is for a graph"]),
     ]
     before = sorted(path.name for path in tmp_path.iterdir())
     for options, messages in cases:

@@ -229,7 +229,7 @@ def test_figures_of_ranks_need_their_number(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"- 1\n- 2\n", "is no hardware profile"),
+        (b"- 1\n- 2\n", "must hold keys and values"),
         (b"", "is no hardware profile"),
         (b"format: [", "is not valid YAML"),
         (b"format: !!python/object:os.system {}", "is not valid YAML"),

@@ -124,6 +124,25 @@ def test_the_pick_changes_as_memory_tightens(cuts, profile, model):
     assert choose(cuts, model, profile, rank_memory=bounds[-1]).choice.memory_bytes == bounds[-1]
 
 
+def test_each_rank_is_held_to_its_own_memory(few_nodes, profile):
+    """Ranks of unequal memory with parts of unequal size: fits one way round, and not the other."""
+    figures = few_nodes(2, depth=1)
+    model = MODELS["wide"]
+    need = [int(each) for each in step_memory(figures, model, "gather", 1, "none").total]
+    few, many = sorted(range(2), key=need.__getitem__)
+    assert need[few] < need[many]
+
+    def gather(memory):
+        plan = choose([(None, figures)], model, profile(memory_bytes=memory, process_bytes=0.0))
+        return next(each for each in plan.candidates if (each.strategy, each.remat) == ("gather", "none"))
+
+    enough = [float(each) for each in need]
+    assert gather(enough).refused is None and gather(enough).memory_bytes == need[many]
+    enough[few] += 1e9
+    enough[many] -= 1
+    assert gather(enough).refused == f"needs {size(need[many])} on rank {many} of {size(enough[many])}"
+
+
 def test_memory_of_the_profile_bounds_too(cuts, profile):
     """That of the rank that has least, where none is given."""
     model = MODELS["small"]

@@ -156,6 +156,16 @@ def test_what_does_not_fit_is_refused_in_one_line(folder, tmp_path, shards, opti
     assert other == ""  # once for all ranks
 
 
+@pytest.mark.parametrize(
+    ("shards", "options", "message"), REFUSED[:-1], ids=[" ".join(case[1]) for case in REFUSED[:-1]]
+)
+def test_what_shards_do_not_allow_is_refused_before_ranks_start(folder, capsys, monkeypatch, shards, options, message):
+    monkeypatch.setattr("dgl_gt.train.launch.launch", lambda *_: pytest.fail("ranks were started"))
+    assert main(["train", str(folder / shards), *QUICK, *options]) == 2
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("dgl-gt: error: ") and stderr.count("\n") == 1 and message in stderr
+
+
 def test_a_depth_that_is_no_number_is_refused(folder, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["train", str(folder / "deep"), "--depth", "two"])
