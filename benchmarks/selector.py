@@ -219,6 +219,10 @@ def cell(setting: str, name: str, profile_path: Path, folder: Path, runs: int) -
     return {"setting": setting, "graph": name, "hidden": hidden, "rows": rows, "best": found["best"], **ratios}
 
 
+def _error(row: dict) -> float:
+    return abs(row["predicted_seconds"] / row["seconds"] - 1)
+
+
 def summary(cells: list[dict]) -> str:
     lines = []
     for each in cells:
@@ -233,7 +237,7 @@ def summary(cells: list[dict]) -> str:
         )  # fmt: skip
     header = "graph|ranks|C|pick|predicted|measured|quickest|measured|slowest|pick / best|with trial".split("|")
     rows = [row for each in cells for row in each["rows"]]
-    errors = sorted(abs(row["predicted_seconds"] / row["seconds"] - 1) for row in rows)
+    errors = [_error(row) for row in rows]
     memory = [row["predicted_bytes"] / row["tensor_bytes"] - 1 for row in rows]
     text = [table(header, lines), ""]
     for key, title in (("pick", "pick / best"), ("after_trial", "with trial")):
@@ -241,6 +245,9 @@ def summary(cells: list[dict]) -> str:
         mean = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
         text.append(f"{title}: geometric mean {mean:.3f}, worst {max(ratios):.3f}")
     text.append(f"predicted seconds: median error {statistics.median(errors):.1%} over {len(rows)} rows")
+    for setting in dict.fromkeys(each["setting"] for each in cells):
+        those = [row for each in cells if each["setting"] == setting for row in each["rows"]]
+        text.append(f"  ranks {setting}: {statistics.median(_error(row) for row in those):.1%}")
     text.append(f"predicted tensors: error {min(memory):+.1%} to {max(memory):+.1%}; bytes sent: exact")
     return "\n".join(text)
 

@@ -11,9 +11,9 @@ plenty down to what is refused; the process's peak resident memory must stay bel
 are measured as they are, the graph is partitioned evenly and by the weights that follow, and both are trained in turn.
 Needs Linux and two cores.
 
-`ahead`: of a graph in 8 parts, the best of so many attempts, each part's training step runs alone on one core, what others
-would send being there at once, and so does the whole graph's. To the slowest part's seconds come exchanges and the sum of gradients over the
-links of a preset.
+`ahead`: of a graph in 8 parts, the best of so many attempts, each part's training step runs alone on one core, what
+others would send being there at once, and so does the whole graph's. To the slowest part's seconds come exchanges and
+the sum of gradients over the links of a preset.
 """
 
 from __future__ import annotations
