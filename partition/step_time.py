@@ -75,7 +75,7 @@ class StepTime:
     Attributes
     ----------
     products_s, rows_s, attention_s : float
-        Matrix products, operations on each number of a row, and attention: of the rank that is slowest in each layer.
+        Matrix products, operations on each number of a row, and edges: of the rank that is slowest in each layer.
     exchange_s, hidden_s : float
         Between ranks, and how much of it goes on while ranks compute.
     gradients_s : float
@@ -155,15 +155,17 @@ def step_time(
 
 
 def _layer(figures: dict, model: Model, speeds: Speeds, strategy: str, depth: int, inner: int) -> np.ndarray:
-    """Seconds of one layer on each rank, (3, P): products on rows, all else on rows, and attention."""
+    """Seconds of one layer on each rank, (3, P): products on rows, all else on rows, and edges."""
     computed = rows_within(figures, inner)
     projected = rows_within(figures, inner + 1) if strategy in ("halo_h", "mirror") else computed
     queried = projected if strategy == "mirror" else computed
     product = 2 * model.hidden**2  # operations of C x C on one row
     flops = _PRODUCTS * product * ((1 + 2 * model.ffn) * computed + queried + 2 * projected)
     passes = (22 + 5 * model.ffn) * computed + _extra_passes(figures, strategy, depth, inner)
-    rows = passes * model.row_bytes / speeds.stream_bytes_per_s + speeds.layer_s
-    attention = _edge_seconds(figures, model, speeds, strategy, inner) + computed * model.hidden * speeds.attend_s
+    attending = np.full(len(computed), computed.sum() / len(computed)) if strategy == "heads" else computed
+    rows = passes * model.row_bytes / speeds.stream_bytes_per_s + attending * model.hidden * speeds.attend_s
+    rows = rows + speeds.layer_s
+    attention = _edge_seconds(figures, model, speeds, strategy, inner)
     seconds = np.stack(np.broadcast_arrays(flops / speeds.flops_per_s, rows, attention))
     if np.ndim(speeds.flops_per_s) == 0:
         seconds = seconds / (np.array(figures["shares"]) * figures["parts"])

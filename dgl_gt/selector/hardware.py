@@ -61,7 +61,8 @@ def measure(comm: Comm, progress=None) -> Profile:
 def _attention(comm: Comm) -> dict[str, float]:
     """Least squares over shapes, degrees and localities.
 
-    Seconds = E (edge_s + H head_s + C column_s) + N C row_column_s, with a column_s for each locality.
+    Seconds = E (edge_s + H head_s + C column_s) + N C row_column_s, with a column_s for each locality,
+    the least where sources lie near.
     """
     equations, seconds = [], []
     graphs = [(0, _graph(comm)), (0, _graph(comm, degree=_HIGH_DEGREE))]
@@ -76,11 +77,13 @@ def _attention(comm: Comm) -> dict[str, float]:
 
             columns = heads * head_dim
             of_row = columns * graph.num_src / graph.num_edges
-            equations.append([1, heads, of_row, *(columns * (kind == each) for each in range(3))])
+            equations.append([1, heads, of_row, columns, *(columns * (kind == each) for each in (1, 2))])
             seconds.append(_seconds(comm, step) / graph.num_edges)
     weights = 1 / np.array(seconds)  # so that errors count by their share
     solution = _not_negative(np.array(equations) * weights[:, None], np.array(seconds) * weights)
-    return dict(zip(("edge_s", "head_s", "row_column_s", "near_column_s", *_far_keys()), solution.tolist()))
+    edge_s, head_s, row_column_s, near, *more = solution.tolist()
+    figures = {"edge_s": edge_s, "head_s": head_s, "row_column_s": row_column_s, "near_column_s": near}
+    return figures | {key: near + extra for key, extra in zip(_far_keys(), more)}
 
 
 def _far_keys() -> list[str]:

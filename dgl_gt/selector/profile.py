@@ -82,19 +82,16 @@ class Profile:
         InputError
             The profile is of another number of ranks.
         """
-        if self.ranks not in (None, ranks):
-            raise InputError(
-                f"profile {self.name} is of {self.ranks} ranks, and there are {ranks}: run `dgl-gt calibrate --nproc "
-                f"{ranks}` on these machines, or name a preset ({', '.join(PRESETS)})"
-            )
+        self.check_ranks(ranks)
         columns = ATTENTION_PASSES * 2 * _ITEMSIZE  # bytes that a column stands for
         widths = sorted(self.products)
         flops = [np.interp(math.log(model.hidden), [math.log(w) for w in widths], rates) for rates in self._by_rank()]
-        far = self._far_column_s(model, ranks, held_rows)
+        near = self.attention["near_column_s"]
+        far = np.maximum(self._far_column_s(model, ranks, held_rows), near)
         figures = {
             "flops_per_s": np.array(flops),
             "gather_bytes_per_s": columns / far,
-            "near_bytes_per_s": columns / np.minimum(self.attention["near_column_s"], far),
+            "near_bytes_per_s": columns / near,
             **{name: self.attention[name] for name in ("edge_s", "head_s")},
             "attend_s": self.attention["row_column_s"],
             "stream_bytes_per_s": self.stream_bytes_per_s,
@@ -107,6 +104,14 @@ class Profile:
             reduce_bytes_per_s=self.reduce_bytes_per_s if ranks > 1 else np.inf,
             overlap=self.overlap,
         )
+
+    def check_ranks(self, ranks: int) -> None:
+        """Refuse another number of ranks than was measured; presets are of any."""
+        if self.ranks not in (None, ranks):
+            raise InputError(
+                f"profile {self.name} is of {self.ranks} ranks, and there are {ranks}: run `dgl-gt calibrate --nproc "
+                f"{ranks}` on these machines, or name a preset ({', '.join(PRESETS)})"
+            )
 
     def target_weights(self, model: Model) -> list[float]:
         """How much each rank should take, for ``--target-weights``: what it computes in a second, of all that ranks do.

@@ -432,6 +432,7 @@ def test_seconds_of_what_else_a_step_does():
     assert seconds(edge_s=1.0, figures=near) == pytest.approx(2 * 14)
     assert seconds(head_s=1.0, figures=near) == pytest.approx(2 * 14 * TWO.heads)
     assert seconds(attend_s=1.0, figures=near) == pytest.approx(2 * 8 * TWO.hidden)
+    assert seconds("heads", attend_s=1.0, figures=near) == pytest.approx(2 * 12 / 2 * TWO.hidden)
     # every rank visits all edges, with its share of the heads
     assert seconds("heads", edge_s=1.0, figures=near) == pytest.approx(2 * 24)
     assert seconds("heads", head_s=1.0, figures=near) == pytest.approx(2 * 24 * TWO.heads / 2)

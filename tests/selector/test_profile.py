@@ -285,6 +285,30 @@ def calibrated(rank, out):
     return plan_cli._calibrate_rank(SimpleNamespace(), out)
 
 
+def test_attention_is_fitted_to_what_was_measured(monkeypatch):
+    """Seconds made from known figures give those figures back, one for each of edge, head, row and locality."""
+    from dgl_gt.comm import Comm
+    from dgl_gt.selector import hardware
+
+    monkeypatch.setattr(hardware, "_EDGES", 3600)
+    monkeypatch.setattr(hardware, "_ROWS", 300)
+    monkeypatch.setattr(hardware, "_FAR_ROWS", (200, 900))
+    edge, head, row, columns = 3e-8, 2e-9, 5e-9, (1e-9, 1.5e-9, 4e-9)
+    kinds = iter([0] * 8 + [1] * 4 + [2] * 4)  # two graphs of near edges, two of far
+
+    def seconds(comm, step):
+        qkv, _, graph = step.__defaults__
+        heads, width = qkv.shape[2], qkv.shape[2] * qkv.shape[3]
+        of_edge = edge + heads * head + width * columns[next(kinds)]
+        return graph.num_edges * of_edge + graph.num_src * width * row
+
+    monkeypatch.setattr(hardware, "_seconds", seconds)
+    found = hardware._attention(Comm())
+    expected = {"edge_s": edge, "head_s": head, "row_column_s": row, "near_column_s": columns[0]}
+    expected |= dict(zip(hardware._far_keys(), columns[1:]))
+    assert found == pytest.approx(expected, rel=1e-6) and next(kinds, None) is None
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_calibrate_measures_every_rank(tmp_path, ranks):
     """All ranks get the same figures, and the file reads back as a profile that gives speeds."""
