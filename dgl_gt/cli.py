@@ -114,7 +114,7 @@ def _parts(args) -> int:
         raise InputError(
             f"--nproc is {args.nproc} but {args.directory} has {parts} parts; use --nproc {parts} or partition again"
         )
-    if args.strategy != AUTO:
+    if getattr(args, "chosen_from", None) is None:
         check_choice(args.directory, manifest, args.strategy, args.depth)
     return parts
 

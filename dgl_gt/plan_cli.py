@@ -70,7 +70,7 @@ def add_choice(command) -> None:
 
 def _counts(text: str) -> list[int]:
     try:
-        return [positive_integer(each) for each in text.split(",")]
+        return list(dict.fromkeys(positive_integer(each) for each in text.split(",")))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers of ranks, such as 2 or 4,8,16") from None
 
@@ -145,9 +145,9 @@ def _plan(args):
         return found, check_table(found)
     if not args.source:
         raise InputError("SOURCE is missing: name shard directories, or a graph")
-    of_graph = [name for name in ("seed", "undirected", "random_features") if getattr(args, name)]
-    if of_graph and is_shards(args.source[0]):
-        option = "--" + of_graph[0].replace("_", "-")
+    given = {"--seed": args.seed, "--random-features": args.random_features, "--undirected": args.undirected or None}
+    option = next((name for name, value in given.items() if value is not None), None)
+    if option and is_shards(args.source[0]):
         raise InputError(f"{option} is for a graph, and {args.source[0]} is shards of one; leave it out")
     if args.plot:
         if Path(args.plot).suffix != ".png":

@@ -24,5 +24,5 @@ def read_yaml(path) -> dict:
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values or {}, dict):
-        raise InputError(f"{path} must hold keys and values, as in `layers: 2`")
+        raise InputError(f"{path} must hold keys and values")
     return values or {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from partition.console import size, table
 from partition.cost import Model
-from partition.edge_cut import make_edge_cut
+from partition.edge_cut import check_parts, make_edge_cut
 from partition.errors import InputError
 from partition.layout import Layout
 from partition.manifest import read_manifest
@@ -78,10 +78,11 @@ def forecast(
             raise InputError("--world-size is missing: how many ranks are there? (such as 2, or 4,8,16)")
         world_sizes = [profile.ranks]
     for ranks in world_sizes:
-        profile.speeds(Model(**model), ranks)  # refuses a profile of another number of ranks, before any work
+        profile.check_ranks(ranks)  # before any work
     if progress:
         progress("reading the graph")
     graph = load_graph(sources[0], seed=seed, **additions)
+    check_parts(graph, max(world_sizes))  # before any is cut
     features = graph.node_data.get("feat")
     whole = Model(**model, features=0 if features is None or features.ndim < 2 else features.shape[1])
     deepest = min(max_depth or whole.layers, whole.layers)

@@ -38,6 +38,8 @@ class Candidate:
         Of that rank, see :class:`partition.step_memory.StepMemory`.
     memory_bytes : int
         The process of that rank: its tensors, the interpreter and its libraries.
+    shortage : float
+        What the rank that is shortest of memory needs over what it has; above 1 the candidate does not fit.
     refused : str or None
         Why it is no choice.
     """
@@ -53,6 +55,7 @@ class Candidate:
     peak_bytes: int | None = None
     peak_bytes_by_term: dict | None = None
     memory_bytes: int | None = None
+    shortage: float | None = None
     refused: str | None = None
 
     @property
@@ -122,7 +125,7 @@ class NothingFits(InputError):
     Attributes
     ----------
     least_bytes : int
-        Of a rank, with which the candidate that needs least would fit.
+        Of the largest process of the candidate that comes nearest.
     """
 
     def __init__(self, message: str, least_bytes: int):
@@ -174,13 +177,7 @@ def choose(
     fitting = sorted((each for each in judged if not each.refused), key=lambda each: (each.seconds, each.memory_bytes))
     if not fitting:
         possible = [each for each in judged if each.memory_bytes is not None and _is_shallow(each, max_depth)]
-        least = min(possible, key=lambda each: each.memory_bytes)
-        enough = -(-least.memory_bytes // 2**20)  # rounded up: with what is printed it must fit
-        raise NothingFits(
-            f"nothing fits ranks of {_spread(bounds)}: {least.title} needs least, {size(least.memory_bytes)} on its "
-            f"largest rank; raise the bound to that (--rank-memory {enough}MiB), or partition for more ranks",
-            least.memory_bytes,
-        )
+        raise _nothing_fits(possible, bounds)
     others = sorted((each for each in judged if each.refused), key=lambda each: each.seconds or np.inf)
     runner_up = fitting[1] if len(fitting) > 1 else None
     return Plan(
@@ -256,8 +253,8 @@ def _predicted(figures, directory, model, profile, speeds, bounds, strategy, dep
     memory = step_memory(figures, model, strategy, depth, remat)
     process = (memory.total + np.broadcast_to(profile.process_bytes, figures["parts"])).astype(np.int64)
     largest, short = int(process.argmax()), int((process / bounds).argmax())
-    refused = None
-    if process[short] > bounds[short]:
+    refused, shortage = None, float(process[short] / bounds[short])
+    if shortage > 1:
         where = "its largest rank" if bounds.min() == bounds.max() else f"rank {short} of {size(bounds[short])}"
         refused = f"needs {size(process[short])} on {where}"
     return Candidate(
@@ -272,6 +269,7 @@ def _predicted(figures, directory, model, profile, speeds, bounds, strategy, dep
         peak_bytes=int(memory.total.max()),
         peak_bytes_by_term={key: int(value[largest]) for key, value in vars(memory).items()},
         memory_bytes=int(process.max()),
+        shortage=shortage,
         refused=refused,
     )
 
@@ -286,9 +284,20 @@ def _judged(candidate: Candidate, max_depth: int | None) -> Candidate:
     return candidate
 
 
-def _spread(bounds: np.ndarray) -> str:
-    least, most = size(bounds.min()), size(bounds.max())
-    return least if least == most else f"{least} to {most}"
+def _nothing_fits(possible: list[Candidate], bounds: np.ndarray) -> NothingFits:
+    least = min(possible, key=lambda each: each.shortage)
+    if bounds.min() < bounds.max():
+        return NothingFits(
+            f"nothing fits ranks of {size(bounds.min())} to {size(bounds.max())}: {least.title} comes nearest and "
+            f"{least.refused}; partition by what ranks have (--target-weights), or for more ranks",
+            least.memory_bytes,
+        )
+    enough = -(-least.memory_bytes // 2**20)  # rounded up: with what is printed it must fit
+    return NothingFits(
+        f"nothing fits ranks of {size(bounds[0])}: {least.title} needs least, {size(least.memory_bytes)} on its "
+        f"largest rank; raise the bound to that (--rank-memory {enough}MiB), or partition for more ranks",
+        least.memory_bytes,
+    )
 
 
 def _reason(best: Candidate, second: Candidate | None, others: list[Candidate], bounds: np.ndarray) -> str:

@@ -41,6 +41,7 @@ CANDIDATE = {
     "peak_bytes_by_term",
     "memory_bytes",
     "refused",
+    "shortage",
 }
 GRAPH = "sample:communities?nodes=300&features=12&seed=0"
 SMALL = ["--hidden", 16, "--heads", 4, "--layers", 2, "--classes", 10]
@@ -247,6 +248,16 @@ def test_a_graph_that_does_not_fit_is_told_how_many_ranks_would_do(here, one_clu
     planned(here(*options, "--world-size", 4, "--rank-memory", least[1], "--json"))
 
 
+def test_a_size_beyond_the_nodes_is_refused_before_any_cut(here, monkeypatch):
+    monkeypatch.setattr(forecast, "make_edge_cut", lambda *_, **__: pytest.fail("a graph was cut"))
+    refused(here("plan", GRAPH, *SMALL, "--world-size", "2,1000000"), "into 1000000 parts", lines=None)
+
+
+def test_a_size_that_is_named_twice_is_planned_once(here, one_cluster):
+    plans = planned(here("plan", GRAPH, *SMALL, "--world-size", "2,1,2", "--json"))["plans"]
+    assert [each["ranks"] for each in plans] == [2, 1]
+
+
 def test_no_number_of_ranks_helps_where_the_process_is_too_large(here, one_cluster, tmp_path, monkeypatch):
     """Which takes no further cuts to say."""
     made = []
@@ -297,6 +308,7 @@ def test_bad_options_are_refused(here, both, shards, tmp_path):
         (["--plot", tmp_path / "typo.yaml" / "new.png"], ["is not a writable directory"]),
         (["--check", tmp_path], [f"leave {both[0]} out"]),
         (["--seed", "1"], [f"--seed is for a graph, and {both[0]} is shards"]),
+        (["--seed", "0"], ["--seed is for a graph"]),
         (["--undirected"], ["--undirected is for a graph"]),
         (["--random-features", "8"], ["--random-features is for a graph"]),
     ]

@@ -141,6 +141,10 @@ def test_each_rank_is_held_to_its_own_memory(few_nodes, profile):
     enough[few] += 1e9
     enough[many] -= 1
     assert gather(enough).refused == f"needs {size(need[many])} on rank {many} of {size(enough[many])}"
+    enough[many] = 10.0  # so little that nothing fits, while the other rank has plenty
+    with pytest.raises(select.NothingFits, match=rf"comes nearest and needs .* on rank {many} of 10 B") as stopped:
+        gather(enough)
+    assert "--rank-memory" not in str(stopped.value) and "--target-weights" in str(stopped.value)
 
 
 def test_memory_of_the_profile_bounds_too(cuts, profile):
