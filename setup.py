@@ -49,8 +49,8 @@ setup(
         ),
         Extension(
             "partition._native",
-            sources=["partition/native.cpp", "partition/refine.cpp"],
-            depends=["partition/native.h"],
+            sources=[f"partition/{name}.cpp" for name in ("native", "refine", "recombine")],
+            depends=["partition/native.h", "partition/search.h"],
             language="c++",
             extra_compile_args=["-O2", "-std=c++17", "-fvisibility=hidden"],
             optional=True,

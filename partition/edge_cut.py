@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ from .step_time import Speeds, step_seconds
 CLUSTER_NODES = 1000  # rows of one cluster stay in a core's cache while its edges are attended
 _MOST_SWEEPS, _LEAST_SWEEPS, _SWEPT_EDGES = 10, 4, 50_000_000  # of the local search; more gives a percent
 _TEMPERATURE = 0.5  # in halo rows
+_POPULATION = 12  # cuts that later attempts recombine
 _TIGHTNESS = 0.8  # of several bounds, which get in each other's way
 _CHUNK_ROWS = 1 << 16
 _MODEL, _SPEEDS = Model(), Speeds()
@@ -60,6 +63,14 @@ class EdgeCut(Rows):
     shares: np.ndarray
 
 
+class _Tried(NamedTuple):
+    """An assignment, its place among others, and whether the search kept nodes as even as edges."""
+
+    order: tuple[float, float]
+    owner: np.ndarray
+    levels_nodes: bool
+
+
 class _Way(NamedTuple):
     """One way to ask METIS: its objective, what a node weighs, and how uneven it may be."""
 
@@ -72,7 +83,7 @@ class _Way(NamedTuple):
 
 
 def _ways(graph: Graph) -> list[_Way]:
-    """What the attempts try, in this order; then with nodes levelled in the others, then again with another seed."""
+    """What the attempts try, in this order, then with nodes levelled in the others."""
     mean = graph.num_edges / graph.num_nodes
     return [
         _Way("cut", 1, 1.03, True),
@@ -101,7 +112,10 @@ def make_edge_cut(
 
     An attempt is METIS with one of two objectives (cut edges, or volume) and of three node weights (in-degree plus one,
     in-degree plus about the mean degree, or one), and then a local search that moves nodes for fewer halo rows and
-    keeps the bounds. Kept is the attempt of the lowest predicted step time (:func:`partition.step_time.step_seconds`).
+    keeps the bounds. From the thirteenth on, one of the twelve best so far is searched anew, moving clusters of nodes
+    before nodes: clusters anywhere for six attempts, and then such as another of the twelve keeps together, too
+    (evolutionary partitioning, Sanders and Schulz 2012). Kept is the attempt of the lowest predicted step time
+    (:func:`partition.step_time.step_seconds`).
 
     Parameters
     ----------
@@ -113,7 +127,7 @@ def make_edge_cut(
     owner : array of integers, (N,), optional
         The part of every node, where it is already known; parts may be empty.
     attempts : int
-        How many ways are tried; the thirteenth is the first again with another seed.
+        How many are made: up to twelve by METIS, the others of those.
     max_imbalance, target_weights
         See :func:`partition.balance.make_balance`. Where bounds are asked for and broken, more ways are tried, one of
         each kind.
@@ -141,8 +155,12 @@ def make_edge_cut(
         elif parts == 1:
             owner = np.zeros(graph.num_nodes, np.int32)
         else:
-            tried = candidates(graph, parts, adjacency, balance, attempts, seed, progress)
-            owner = _best(graph, parts, tried, balance, model, speeds)
+
+            def rank(owner: np.ndarray) -> float:
+                figures = {"cut": "edge", "parts": parts, "per_part": counts(graph, owner, parts)}
+                return step_seconds({**figures, "shares": balance.shares}, model, speeds)
+
+            owner = best_owner(graph, parts, adjacency, balance, attempts, rank, seed, progress)
         if balance.asked and balance.excess(owner) > 1:
             raise InputError(
                 f"no cut of {graph.name} into {parts} parts kept the bounds: the best has {balance.broken(owner)}; "
@@ -154,46 +172,63 @@ def make_edge_cut(
     return EdgeCut(order, ptr, balance.shares)
 
 
-def candidates(graph: Graph, parts: int, adjacency: dict, balance: Balance, attempts: int, seed: int, progress):
-    """Assignments of nodes to parts, (N,) int32 each, one an attempt."""
-    ways, kept = _ways(graph), not balance.asked
+def best_owner(graph: Graph, parts: int, adjacency: dict, balance: Balance, attempts: int, rank, seed: int, progress):
+    """The assignment of nodes to parts, (N,) int32, of the lowest ``rank(owner)``; those beyond bounds that were asked
+    for come last."""
+    ways = _ways(graph)
+    tried, kept = [], not balance.asked
     for attempt in range(max(attempts, len(ways) if balance.asked else 0)):
         if attempt >= attempts and kept:
-            return
-        turn, way = attempt // len(ways), ways[attempt % len(ways)]
-        weights = np.ones(graph.num_nodes, np.int64)
-        if way.row_weight is not None:
-            weights = graph.in_degrees() + round(way.row_weight)
-        owner = metis.k_way(
-            adjacency,
-            parts,
-            weights,
-            objective=way.objective,
-            slack=way.slack,
-            shares=balance.shares,
-            seed=seed + turn // 2,
-            progress=progress,
-        )
-        progress("edge cut, local search")
-        refine(graph, owner, with_aims(balance, graph, nodes=way.levels_nodes != turn % 2), seed)
+            break
+        if attempt < 2 * len(ways) or len(tried) < 2 or not _is_searched(graph, parts):
+            owner, levels_nodes = _by_metis(graph, parts, adjacency, balance, attempt, seed, progress)
+        else:
+            owner, levels_nodes = _recombined(graph, tried, balance, attempt, seed, progress)
         _fill_empty_parts(owner, parts)
         kept = kept or balance.excess(owner) <= 1
-        yield owner
+        if attempts == 1 and kept:
+            return owner
+        order = max(balance.excess(owner), 1.0) if balance.asked else 1.0, rank(owner)
+        if order not in (each.order for each in tried):
+            insort(tried, _Tried(order, owner, levels_nodes), key=attrgetter("order"))
+            del tried[_POPULATION if attempts > 2 * len(ways) else 1 :]
+    return tried[0].owner
 
 
-def _best(graph: Graph, parts: int, tried, balance: Balance, model: Model, speeds: Speeds) -> np.ndarray:
-    """The assignment of the lowest predicted step time, among those that keep the bounds if any does."""
+def _by_metis(graph: Graph, parts: int, adjacency: dict, balance: Balance, attempt: int, seed: int, progress):
+    ways = _ways(graph)
+    turn, way = attempt // len(ways), ways[attempt % len(ways)]
+    weights = np.ones(graph.num_nodes, np.int64)
+    if way.row_weight is not None:
+        weights = graph.in_degrees() + round(way.row_weight)
+    owner = metis.k_way(
+        adjacency,
+        parts,
+        weights,
+        objective=way.objective,
+        slack=way.slack,
+        shares=balance.shares,
+        seed=seed + turn // 2,
+        progress=progress,
+    )
+    progress("edge cut, local search")
+    levels_nodes = way.levels_nodes != turn % 2
+    refine(graph, owner, with_aims(balance, graph, nodes=levels_nodes), seed)
+    return owner, levels_nodes
 
-    def rank(owner: np.ndarray) -> tuple[float, float]:
-        figures = {"cut": "edge", "parts": parts, "per_part": counts(graph, owner, parts), "shares": balance.shares}
-        return max(balance.excess(owner), 1.0) if balance.asked else 1.0, step_seconds(figures, model, speeds)
 
-    best, best_rank = next(tried), None
-    for owner in tried:
-        best_rank = best_rank or rank(best)
-        if (new_rank := rank(owner)) < best_rank:
-            best, best_rank = owner, new_rank
-    return best
+def _recombined(graph: Graph, tried: list[_Tried], balance: Balance, attempt: int, seed: int, progress):
+    """One of the best so far searched anew, clusters of nodes first: any at first, later those that another keeps."""
+    progress("edge cut, search of clusters")
+    drawn = np.random.default_rng([seed, attempt]).choice(len(tried), min(3, len(tried)), replace=False)
+    better, other = (tried[i] for i in sorted(drawn)[:2])
+    owner = better.owner.copy()
+    if attempt < 3 * len(_ways(graph)):
+        together = np.zeros(graph.num_nodes, np.int64)
+    else:
+        together = owner * np.int64(len(balance.shares)) + other.owner
+    _run("recombine", graph, with_aims(balance, graph, nodes=better.levels_nodes), (together, attempt), owner)
+    return owner, better.levels_nodes
 
 
 def refine(graph: Graph, owner: np.ndarray, balance: Balance, seed: int = 0) -> None:
@@ -202,15 +237,23 @@ def refine(graph: Graph, owner: np.ndarray, balance: Balance, seed: int = 0) -> 
     Does nothing where the package has no compiled part, where ids do not fit into 32 bits, and where a count for each
     node and part would take far more memory than the edges.
     """
+    if _is_searched(graph, len(balance.shares)):
+        sweeps = min(_MOST_SWEEPS, max(_LEAST_SWEEPS, _SWEPT_EDGES // max(graph.num_edges, 1)))
+        _run("refine", graph, balance, (sweeps, _TEMPERATURE, seed), owner)
+
+
+def _is_searched(graph: Graph, parts: int) -> bool:
+    return (
+        native.counts_fit(graph.num_nodes, graph.num_edges, parts)
+        and graph.indices.dtype == np.int32
+        and native.available()
+    )
+
+
+def _run(name: str, graph: Graph, balance: Balance, options: tuple, owner: np.ndarray) -> None:
     parts = len(balance.shares)
-    if (
-        not native.counts_fit(graph.num_nodes, graph.num_edges, parts)
-        or graph.indices.dtype != np.int32
-        or not native.available()
-    ):
-        return
     native.run(
-        "refine",
+        name,
         graph.num_nodes,
         np.ascontiguousarray(graph.indptr, np.int64),
         np.ascontiguousarray(graph.indices),
@@ -219,9 +262,7 @@ def refine(graph: Graph, owner: np.ndarray, balance: Balance, seed: int = 0) -> 
         balance.weights,
         balance.floors(),
         balance.capacities(_TIGHTNESS if len(balance.kinds) > 1 else 1.0),
-        min(_MOST_SWEEPS, max(_LEAST_SWEEPS, _SWEPT_EDGES // max(graph.num_edges, 1))),
-        _TEMPERATURE,
-        seed,
+        *options,
         np.empty((graph.num_nodes, parts), np.int32),
         owner,
     )
