@@ -185,6 +185,8 @@ def main() -> int:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, the tables on stderr")
     args = parser.parse_args()
+    if args.attempts < 2:
+        parser.error(f"--attempts is {args.attempts}; it must be at least 2")
     folder = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data"))
     edge, vertex, picks = [], [], [("mesh 200 x 200", 4, auto(mesh(), 4))]
     for name in args.graph or GRAPHS:

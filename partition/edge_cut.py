@@ -127,7 +127,8 @@ def make_edge_cut(
     owner : array of integers, (N,), optional
         The part of every node, where it is already known; parts may be empty.
     attempts : int
-        How many are made: up to twelve by METIS, the others of those.
+        How many are made: up to twelve by METIS, the others of those; all by METIS where the package has no compiled
+        part and where a count for each node and part would take far more memory than the edges.
     max_imbalance, target_weights
         See :func:`partition.balance.make_balance`. Where bounds are asked for and broken, more ways are tried, one of
         each kind.
@@ -220,7 +221,7 @@ def _by_metis(graph: Graph, parts: int, adjacency: dict, balance: Balance, attem
 def _recombined(graph: Graph, tried: list[_Tried], balance: Balance, attempt: int, seed: int, progress):
     """One of the best so far searched anew, clusters of nodes first: any at first, later those that another keeps."""
     progress("edge cut, search of clusters")
-    drawn = np.random.default_rng([seed, attempt]).choice(len(tried), min(3, len(tried)), replace=False)
+    drawn = np.random.default_rng([abs(seed), attempt]).choice(len(tried), min(3, len(tried)), replace=False)
     better, other = (tried[i] for i in sorted(drawn)[:2])
     owner = better.owner.copy()
     if attempt < 3 * len(_ways(graph)):

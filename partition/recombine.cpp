@@ -16,6 +16,7 @@ constexpr double LEAST_SHRINKAGE = 1.05;
 constexpr double HEAVIEST = 1.5;      // item of the coarsest level, beside the mean
 constexpr int64_t MOST_ASKERS = 100;  // of a row that says which items belong together
 constexpr int64_t SWEEPS = 4;
+constexpr int64_t FEW = 4;  // times fewer items than nodes: where so many are left, more sweeps would take too long
 constexpr double TEMPERATURE = 1.0, COARSE_TEMPERATURES[] = {1.0, 5.0, 20.0}, CALMED = 0.2;
 constexpr int64_t COARSE_SWEEPS[] = {20, 100};
 
@@ -170,6 +171,8 @@ Level coarser(const Level& fine, int64_t kinds, int64_t items, std::vector<int32
     level.rows.items = items;
     level.rows.rows = int64_t(level.rows.alike.size());
     turned(level.rows.rows, level.first, level.askers, items, level.rows.begin, level.rows.asked);
+    for (int64_t item = 0; item < items; ++item)
+        level.rows.bare.push_back(level.rows.begin[item] == level.rows.begin[item + 1]);
     level.merged = std::move(merged);
     return level;
 }
@@ -205,7 +208,7 @@ EXPORT void dgl_gt_recombine(int64_t num_nodes, const int64_t* indptr, const int
         if (number + 1 < int64_t(levels.size()))
             for (int64_t item = 0; item < level.rows.items; ++item)
                 level.owner[item] = levels[number + 1].owner[levels[number + 1].merged[item]];
-        const bool coarsest = number > 0 && number == int64_t(levels.size()) - 1;
+        const bool coarsest = number == int64_t(levels.size()) - 1 && level.rows.items * FEW <= num_nodes;
         const double height = levels.size() > 1 ? double(number) / double(levels.size() - 1) : 0;
         const double heat = TEMPERATURE * std::pow(std::max(1.0, CALMED * coarse / TEMPERATURE), height);
         Holders holders(level.rows, parts, counts, level.owner.data());

@@ -22,6 +22,7 @@ struct Rows {
     std::vector<int64_t> begin;  // (items + 1,)
     std::vector<int32_t> asked;  // item i asks for asked[begin[i]:begin[i + 1]], each once
     std::vector<int64_t> alike;  // (rows,); empty where all are 1
+    std::vector<char> bare;      // (items,): whether nothing but a node's own row is asked for, by no edge
 
     // A node's row and those of the sources of its in-edges.
     static Rows of_graph(int64_t num_nodes, const int64_t* indptr, const int32_t* sources) {
@@ -40,6 +41,7 @@ struct Rows {
                 found.asked.push_back(sources[edge]);
             }
             found.begin.push_back(int64_t(found.asked.size()));
+            found.bare.push_back(indptr[node] == indptr[node + 1]);
         }
         return found;
     }
@@ -75,9 +77,9 @@ class Holders {
         for (int64_t to = 0; to < parts; ++to) cost[to] = all - here[to] - left;
     }
 
-    // Whether nothing that the item asks for is asked for by another: it may stay where it is.
+    // Whether the item has no edges: it may stay where it is.
     bool isolated(int64_t item, int64_t part) const {
-        if (rows.begin[item + 1] - rows.begin[item] > 1) return false;
+        if (!rows.bare[item]) return false;
         for (int64_t at = rows.begin[item]; at < rows.begin[item + 1]; ++at) {
             const int64_t row = rows.asked[at];
             if (counts[row * parts + part] != 1) return false;
@@ -104,7 +106,7 @@ class Holders {
             __builtin_prefetch(counts + rows.asked[at] * parts + part);
         }
     }
-    void prefetch(int64_t item) const { __builtin_prefetch(&rows.asked[rows.begin[item]]); }
+    void prefetch(int64_t item) const { __builtin_prefetch(rows.asked.data() + rows.begin[item]); }
 
    private:
     void enter(int64_t row, int64_t part) {

@@ -86,13 +86,15 @@ def test_bounds_hold_and_isolated_nodes_stay_on_awkward_graphs(awkward_graph, pa
         graph = awkward_graph(seed, nodes=400, edges=1500)
         owner = np.random.default_rng(seed).integers(0, parts, 400)
         balance = make_balance(graph, parts, {"nodes": 1.5, "edges": 20.0, "train": 2.0})
-        room = np.maximum(
-            balance.capacities(0.8), balance.loads(owner)
-        )  # what was beyond at the start may be at the end
+        room = np.maximum(balance.capacities(0.8), balance.loads(owner))  # a part beyond it at the start may stay so
+        within = (balance.loads(owner) <= balance.capacities(0.8)).all()
+        isolated = np.bincount(np.append(graph.indices, graph.destinations()), minlength=400) == 0
+        assert isolated.any()
         for together in (np.zeros(400), np.arange(400), owner * parts + np.arange(400) % parts):
             found = recombined(graph, owner, together, balance, seed)
             assert ((found >= 0) & (found < parts)).all()
             assert (balance.loads(found) <= room).all()
+            assert not within or (found[isolated] == owner[isolated]).all()
             assert (found == recombined(graph, owner, together, balance, seed)).all()
 
 

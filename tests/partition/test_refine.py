@@ -267,6 +267,14 @@ def test_isolated_nodes_stay_and_one_part_is_left_alone():
 
 
 @compiled
+def test_a_node_of_self_loops_alone_levels_edges():
+    """It costs no halo row anywhere, and its edges weigh."""
+    graph = from_edges(np.arange(40), np.arange(40), 40)
+    found = search(graph, np.zeros(40), np.full((2, 1), 40), np.ones((40, 1), np.int64), 2, 0.0)
+    assert np.bincount(found, minlength=2).tolist() == [20, 20]
+
+
+@compiled
 def test_a_hub_joins_its_spokes():
     """All nodes point to the hub, whose part holds all of them; in a part with them it costs nothing."""
     spokes = 70
