@@ -228,7 +228,7 @@ def _recombined(graph: Graph, tried: list[_Tried], balance: Balance, attempt: in
         together = np.zeros(graph.num_nodes, np.int64)
     else:
         together = owner * np.int64(len(balance.shares)) + other.owner
-    _run("recombine", graph, with_aims(balance, graph, nodes=better.levels_nodes), (together, attempt), owner)
+    _run("recombine", graph, with_aims(balance, graph, nodes=better.levels_nodes), (together, seed + attempt), owner)
     return owner, better.levels_nodes
 
 

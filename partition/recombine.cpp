@@ -22,12 +22,12 @@ constexpr int64_t COARSE_SWEEPS[] = {20, 100};
 
 struct Level {
     Rows rows;
-    std::vector<int64_t> first;    // (rows + 1,)
-    std::vector<int32_t> askers;   // row r is asked for by askers[first[r]:first[r + 1]]
-    std::vector<int64_t> weights;  // (items, kinds)
-    std::vector<int64_t> kept;     // (items,): those with equal ones may become one
-    std::vector<int32_t> owner;    // (items,)
-    std::vector<int32_t> merged;   // (items of the finer level,): the item that each is part of
+    std::vector<int64_t> first;     // (rows + 1,)
+    std::vector<int32_t> askers;    // row r is asked for by askers[first[r]:first[r + 1]]
+    std::vector<int64_t> weights;   // (items, kinds)
+    std::vector<int64_t> together;  // (items,): those with equal ones may become one
+    std::vector<int32_t> owner;     // (items,)
+    std::vector<int32_t> merged;    // (items of the finer level,): the item that each is part of
 
     int64_t asked_by(int64_t row) const { return first[row + 1] - first[row]; }
 };
@@ -67,7 +67,7 @@ int64_t clusters(const Level& level, int64_t kinds, const std::vector<int64_t>& 
             const double alike = level.rows.alike.empty() ? 1 : double(level.rows.alike[row]);
             for (int64_t other = level.first[row]; other < level.first[row + 1]; ++other) {
                 const int32_t to = leader[level.askers[other]];
-                if (to == item || level.kept[to] != level.kept[item]) continue;
+                if (to == item || level.together[to] != level.together[item]) continue;
                 if (shared[to] == 0) touched.push_back(to);
                 shared[to] += alike / double(count - 1);
             }
@@ -141,12 +141,12 @@ void unite(std::vector<int64_t>& first, std::vector<int32_t>& askers, std::vecto
 Level coarser(const Level& fine, int64_t kinds, int64_t items, std::vector<int32_t> merged) {
     Level level;
     level.weights.assign(items * kinds, 0);
-    level.kept.resize(items);
+    level.together.resize(items);
     level.owner.resize(items);
     for (int64_t item = 0; item < fine.rows.items; ++item) {
         for (int64_t kind = 0; kind < kinds; ++kind)
             level.weights[merged[item] * kinds + kind] += fine.weights[item * kinds + kind];
-        level.kept[merged[item]] = fine.kept[item];
+        level.together[merged[item]] = fine.together[item];
         level.owner[merged[item]] = fine.owner[item];
     }
     std::vector<int64_t> seen(items, -1);
@@ -190,7 +190,7 @@ EXPORT void dgl_gt_recombine(int64_t num_nodes, const int64_t* indptr, const int
     turned(num_nodes, levels[0].rows.begin, levels[0].rows.asked, num_nodes, levels[0].first, levels[0].askers);
     levels[0].weights.assign(weights, weights + num_nodes * kinds);
     levels[0].owner.assign(owner, owner + num_nodes);
-    levels[0].kept.assign(together, together + num_nodes);
+    levels[0].together.assign(together, together + num_nodes);
     std::vector<int64_t> heaviest(kinds, 0);
     for (int64_t at = 0; at < num_nodes * kinds; ++at) heaviest[at % kinds] += weights[at];
     for (int64_t& weight : heaviest)
