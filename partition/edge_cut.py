@@ -220,7 +220,7 @@ def _by_metis(graph: Graph, parts: int, adjacency: dict, balance: Balance, attem
 
 def _recombined(graph: Graph, tried: list[_Tried], balance: Balance, attempt: int, seed: int, progress):
     """One of the best so far searched anew, clusters of nodes first: any at first, later those that another keeps."""
-    progress("edge cut, search of clusters")
+    progress(f"edge cut, search of clusters, attempt {attempt + 1}")
     drawn = np.random.default_rng([abs(seed), attempt]).choice(len(tried), min(3, len(tried)), replace=False)
     better, other = (tried[i] for i in sorted(drawn)[:2])
     owner = better.owner.copy()
