@@ -48,7 +48,7 @@ def cases(parts: int, overlaps: list[bool]) -> list[tuple[str, int, bool]]:
     if parts == 1:
         return [("local", 1, True)]
     rows = [(name, depth, overlap) for name, depth in [*EDGE, ("mirror", 1)] for overlap in overlaps]
-    return [row for row in rows if row[2] is overlaps[0] or (row[1] == 1 and row[0] != "heads")]
+    return [row for row in rows if row[2] is overlaps[0] or (row[1] < LAYERS and row[0] != "heads")]
 
 
 # ---- a rank -------------------------------------------------------------------------------------------------------

@@ -191,6 +191,16 @@ def inner_hops(layers: int, depth: int) -> list[int]:
     return [inner for group in groups for inner in reversed(range(group))]
 
 
+def pulls(hops: list[int], number: int, depth: int) -> bool:
+    """Whether an exchange precedes a layer, by :func:`inner_hops`: the first of a deep halo is spared."""
+    return depth == 1 or number > 0 and hops[number - 1] == 0
+
+
+def is_shallow(hops: list[int], number: int, depth: int) -> bool:
+    """Whether a layer, by :func:`inner_hops`, is the only one behind its exchange, hence as with one hop of halo."""
+    return pulls(hops, number, depth) and hops[number] == 0
+
+
 def rows_within(figures: dict, hops: int) -> np.ndarray:
     """Owned rows and those of so many hops; of a vertex cut all held rows where any copy counts."""
     owned = column(figures, "owned")

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .cost import Model, check_strategy, column, default_strategy, hops_column, inner_hops, rows_within
+from .cost import (
+    Model,
+    check_strategy,
+    column,
+    default_strategy,
+    hops_column,
+    inner_hops,
+    is_shallow,
+    pulls,
+    rows_within,
+)
 
 _STATISTICS_BYTES = 16  # of a row's two layer norms
 
@@ -130,14 +140,14 @@ def step_memory(
 
 
 def _layers(figures: dict, model: Model, strategy: str, depth: int) -> list[_Layer]:
-    if depth == 1:
-        return [_shallow(figures, strategy)] * model.layers
     owned, layers = column(figures, "owned").astype(float), []
     hops = inner_hops(model.layers, depth)
     for number, inner in enumerate(hops):
         computed, read = (rows_within(figures, inner + more).astype(float) for more in (0, 1))
-        pulls = number > 0 and inner >= hops[number - 1]
-        pulled = read - owned if pulls else 0 * owned
+        if is_shallow(hops, number, depth):
+            layers.append(_shallow(figures, strategy))
+            continue
+        pulled = read - owned if pulls(hops, number, depth) else 0 * owned
         own, transient = 2 * computed + 2 * read, 3 * computed + 2 * read
         layers.append(_Layer(computed, read, pulled, own, 0 * owned, pulled, transient))
     return layers
@@ -186,17 +196,26 @@ def _shard_bytes(figures: dict, model: Model, strategy: str, depth: int) -> np.n
         read = 12 * edges + 8 * n
     elif depth > 1:
         read = 12 * sum(hops_column(figures, "edges_by_hop", inner + 1) for inner in range(depth)) + 8 * held * depth
+        hops = inner_hops(model.layers, depth)
+        if any(is_shallow(hops, number, depth) for number in range(len(hops))):
+            read = read + _pieces_bytes(figures, 2, rows_within(figures, 1))
     elif strategy == "heads":
         read = 24 * column(figures, "edges").sum() + 16 * total + 0 * n
     else:
         pieces = parts if strategy == "ring" else 2
         sources = total + (n if strategy == "gather" else 0) if strategy in ("ring", "gather") else held
-        read = 32 * edges + 8 * pieces * n + 8 * sources
+        read = _pieces_bytes(figures, pieces, sources)
     if model.features:
         data = 4 * model.features * (held if depth > 1 else n) + _other_data_bytes(figures, n)
     else:
         data = np.maximum(column(figures, "bytes", 0) - disk, 0)
     return disk + read + data
+
+
+def _pieces_bytes(figures: dict, pieces: int, sources) -> np.ndarray:
+    """A part's own edges as so many pieces read them."""
+    edges = column(figures, "edges")
+    return 32 * edges + 8 * pieces * column(figures, "owned") + 8 * sources
 
 
 def _other_data_bytes(figures: dict, owned: np.ndarray) -> np.ndarray:

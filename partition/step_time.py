@@ -14,6 +14,8 @@ from .cost import (
     default_strategy,
     hops_column,
     inner_hops,
+    is_shallow,
+    pulls,
     rows_within,
     step_traffic,
 )
@@ -139,12 +141,15 @@ def step_time(
     again = 1 + (_FORWARD if remat != "none" else 0)
     spent = np.zeros(3)
     hideable = []
-    for inner in inner_hops(model.layers, depth):
-        ranks = again * _layer(figures, model, speeds, strategy, depth, inner)
+    hops = inner_hops(model.layers, depth)
+    for number, inner in enumerate(hops):
+        hops_read = 1 if is_shallow(hops, number, depth) else depth
+        ranks = again * _layer(figures, model, speeds, strategy, hops_read, inner)
         slowest = ranks[:, ranks.sum(0).argmax()]
         spent += slowest
-        hideable.append(_local_share(figures, strategy, depth) * slowest[2])
-    spent[:2] += _ends(figures, model, speeds, inner_hops(model.layers, depth)[0])
+        if pulls(hops, number, depth):
+            hideable.append(_local_share(figures, strategy, hops_read) * slowest[2])
+    spent[:2] += _ends(figures, model, speeds, hops[0])
     exchange, hidden = 0.0, 0.0
     for number, traffic in enumerate(step_traffic(figures, model, strategy, depth, remat)):
         seconds = _exchange_seconds(figures, traffic, speeds, strategy)

@@ -1,4 +1,4 @@
-"""``halo`` of several hops: whole layers are replicated on halo rows, and ranks exchange every r layers alone."""
+"""``halo`` of several hops: whole layers are replicated on halo rows, and ranks exchange every r layers only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..comm import Comm
 from ..ops.attention import sparse_attention
 from ..shard import Shard
 from ..transfer import kept_exchanges
-from .halo import begin, pull
+from .halo import Halo, begin, pull
 from .local import leading_rows
 
 
@@ -66,11 +66,17 @@ class DeepHalo:
         return sparse_attention(self.shard.csc(self.inner), q, kv, bias=bias, dropout_p=p, seed=seed)
 
 
-def blocks(shard: Shard, comm: Comm, layers: int, from_held: bool) -> list[DeepHalo]:
-    """A view for each layer, ``shard.depth`` layers between exchanges; ``from_held``: the first exchange is spared."""
-    views = []
+def blocks(halo: Halo, layers: int, from_held: bool) -> list:
+    """A view for each layer, ``depth`` layers between exchanges; ``from_held``: the first exchange is spared.
+
+    A layer alone behind an exchange reads one hop: there ``halo`` itself attends, while the rows travel.
+    """
+    shard, comm, views = halo.shard, halo.comm, []
     for start in range(0, layers, shard.depth):
         group = min(shard.depth, layers - start)
-        for done in range(group):
-            views.append(DeepHalo(shard, comm, group - 1 - done, done == 0 and not (from_held and start == 0)))
+        pulls = not (from_held and start == 0)
+        if group == 1 and pulls:
+            views.append(halo)
+        else:
+            views += [DeepHalo(shard, comm, inner, pulls and inner == group - 1) for inner in reversed(range(group))]
     return views

@@ -103,7 +103,7 @@ class ShardedGraph:
         """
         if self.depth == 1:
             return [self.strategy] * layers
-        return blocks(self._shard, self.comm, layers, from_held)
+        return blocks(self.strategy, layers, from_held)
 
     def kept_exchanges(self):
         """For ``torch.utils.checkpoint.checkpoint(layer, ..., use_reentrant=False, context_fn=sg.kept_exchanges)``:

@@ -46,8 +46,10 @@ def measured(rank, folder, ways):
 
         step()
         before = sg.comm.sent_bytes
-        peak = step_peak_bytes(sg, network, feat, step)
-        results.append((peak, sg.comm.sent_bytes - before))
+        peaks = [step_peak_bytes(sg, network, feat, step)]
+        sent_bytes = sg.comm.sent_bytes - before
+        peaks += [step_peak_bytes(sg, network, feat, step) for _ in range(2)]  # gloo's threads may let go late
+        results.append((min(peaks), sent_bytes))
     return results
 
 

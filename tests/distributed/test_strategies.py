@@ -87,6 +87,7 @@ def all_cases(parts):
     names = [name for name in CHOICES if name != "local" or parts == 1]
     cases = [(name, 1, overlap, dtype, True) for name, overlap, dtype in product(names, (True, False), TOLERANCE)]
     cases += [("halo", depth, True, dtype, True) for depth, dtype in product((2, 3), TOLERANCE)]
+    cases.append(("halo", 2, False, torch.float64, True))  # its last layer is alone behind an exchange
     cases += [(name, 1, True, torch.float32, False) for name in names]
     return cases + [("halo", depth, True, torch.float32, False) for depth in (2, 3)]
 

@@ -445,6 +445,14 @@ def test_seconds_of_what_else_a_step_does():
     assert waiting.hidden_s == 0 and waiting.total_s == waiting.exchange_s
 
 
+@pytest.mark.parametrize(("layers", "hidden_s"), [(2, 0), (3, 7.5), (4, 0), (5, 7.5)])
+def test_a_deep_halo_hides_the_exchange_of_a_layer_alone(layers, hidden_s):
+    """Half of that layer's edges, 10 at two thirds of the speed; exchanges before two layers are not hidden."""
+    speeds = dataclasses.replace(FREE, link_bytes_per_s=1.0, edge_s=1.0, overlap=1.0)
+    time = step_time(HAND, dataclasses.replace(TWO, layers=layers), speeds, "halo_h", 2)
+    assert time.hidden_s == pytest.approx(hidden_s)
+
+
 def test_seconds_of_unequal_ranks_and_links():
     even = {**HAND, "shares": [0.5, 0.5], "received_rows": [[0, 3], [2, 0]]}
     slow = np.array([48.0, 96.0])
