@@ -10,7 +10,7 @@ freed memory, as under ``dgl-gt train``.
 
 Bytes are the most that a rank sends in a step; the benchmark stops if they are not what ``partition.cost`` says.
 Tensors are the most that a rank has alive at once in a step, features and structure included, model and optimiser
-aside; buffers, in the attention of one layer, what is alive beyond what owned rows alone would need. Neither is
+aside; buffers, in the attention of one layer of one hop, what is alive beyond what owned rows alone would need. Neither is
 measured with ``--link-mbit``. That puts each rank into its own network namespace behind a token bucket of such a rate
 (Linux, root, iproute2); else ranks talk over the loopback.
 """
@@ -48,7 +48,9 @@ def cases(parts: int, overlaps: list[bool]) -> list[tuple[str, int, bool]]:
     if parts == 1:
         return [("local", 1, True)]
     rows = [(name, depth, overlap) for name, depth in [*EDGE, ("mirror", 1)] for overlap in overlaps]
-    return [row for row in rows if row[2] is overlaps[0] or (row[1] < LAYERS and row[0] != "heads")]
+    return [
+        row for row in rows if row[2] is overlaps[0] or (row[0] != "heads" and (row[1] == 1 or LAYERS % row[1] == 1))
+    ]
 
 
 # ---- a rank -------------------------------------------------------------------------------------------------------
@@ -140,7 +142,9 @@ def rank_main(folder: Path, rows: list, runs: int, with_memory: bool) -> None:
                 raise RuntimeError(f"{runner.sg} sent {sent} bytes a step; partition.cost says {expected}")
     for row, runner, times in zip(rows, runners, timed):
         comm = runner.sg.comm
-        memory = [runner.live_bytes(), runner.buffer_bytes()] if with_memory else [0, 0]
+        memory = [0, 0]
+        if with_memory:  # sg.strategy is of one hop, whatever the depth
+            memory = [runner.live_bytes(), runner.buffer_bytes() if row[1] == 1 else 0]
         most = comm.all_reduce(torch.tensor([model_bytes(runner, world), *memory]), "max").tolist()
         if comm.rank == 0:
             figures = {"seconds": statistics.median(times), "sent_bytes": most[0]}
@@ -240,7 +244,7 @@ def report(rows: list[dict]) -> str:
         cell += [f"{alone['seconds'] / row['seconds']:.2f}" if alone else "", size(row["sent_bytes"])]
         if row["live_bytes"]:
             share = f"{row['live_bytes'] / alone['live_bytes']:.2f}" if alone else ""
-            cell += [size(row["live_bytes"]), share, size(max(row["buffer_bytes"], 0))]
+            cell += [size(row["live_bytes"]), share, size(max(row["buffer_bytes"], 0)) if row["depth"] == 1 else ""]
         cells.append(cell)
     header = "ranks|strategy|overlap|s / step|speed-up|sent / rank|tensors / rank|of one|buffers".split("|")
     return table(header[: len(cells[-1])], cells)

@@ -57,7 +57,7 @@ class DeepHalo:
         if len(h) != len(self.node_ids):
             raise ValueError(
                 f"got {len(h)} rows, but attention here reads {len(self.node_ids)}, owned and halo: use a "
-                "GraphTransformerLayer, or call sg.pull before it"
+                "GraphTransformerLayer, or pass what source_rows gives"
             )
         p, seed = dropout or (0.0, None)
         if bias is not None and self.inner and self.comm.world_size > 1:

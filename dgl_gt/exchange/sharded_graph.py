@@ -92,7 +92,7 @@ class ShardedGraph:
         """What each of so many layers sees, for a model that takes a list of blocks.
 
         With a depth of 1 that is the strategy at each. With a halo of r hops ranks exchange before every r-th layer
-        alone, which computes the halo's rows as well as its own, and the layers behind it fewer of them.
+        only, which computes halo rows as well as its own, as many as the layers until the next exchange need.
 
         Parameters
         ----------
