@@ -10,7 +10,7 @@ freed memory, as under ``dgl-gt train``.
 
 Bytes are the most that a rank sends in a step; the benchmark stops if they are not what ``partition.cost`` says.
 Tensors are the most that a rank has alive at once in a step, features and structure included, model and optimiser
-aside; buffers, in the attention of one layer of one hop, what is alive beyond what owned rows alone would need. Neither is
+aside; buffers, in the attention of a layer of one hop, what is alive beyond what owned rows alone need. Neither is
 measured with ``--link-mbit``. That puts each rank into its own network namespace behind a token bucket of such a rate
 (Linux, root, iproute2); else ranks talk over the loopback.
 """
