@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -45,11 +46,30 @@ class Strategy(Protocol):
     node_ids: Tensor | None
     name: str
 
+    def input_rows(self, x: Tensor) -> Tensor:
+        """The rows that a layer needs, of those that a model is given: without hops of halo that no layer reads.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer rows than the layer needs, or more where they are not those of a deeper halo.
+        """
+        ...
+
     def source_rows(self, h: Tensor) -> Tensor:
         """The rows that a layer works on, ``(N_src, C)``, of those that it was given; a collective.
 
         They are the same for all but the first layer of several that share a halo of several hops.
         """
+        ...
+
+    def agreed(self, seeds: Tensor) -> Tensor:
+        """What rank 0 was given, on every rank: seeds of dropout, int64 on the CPU; a collective."""
+        ...
+
+    def kept_exchanges(self) -> tuple[AbstractContextManager, AbstractContextManager]:
+        """Contexts for a layer's first pass and for the one in backward that computes it again, which finds there what
+        the first one's exchanges brought. For ``torch.utils.checkpoint.checkpoint(context_fn=...)``."""
         ...
 
     def attend(

@@ -5,6 +5,7 @@ import math
 import warnings
 
 import torch
+from torch.autograd import forward_ad
 
 from dgl_gt.ops import cpu
 from dgl_gt.ops.csc import CSC, csc
@@ -61,7 +62,7 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
     ValueError
         A shape, dtype, device or value does not fit.
     NotImplementedError
-        The gradient of a gradient is asked of a kernel.
+        The gradient of a gradient, or a derivative in forward mode, is asked of a kernel.
 
     References
     ----------
@@ -81,6 +82,7 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
     elif not isinstance(seed, torch.Tensor):
         seed = torch.tensor(seed, device="cpu")  # whatever the default device is
     if _kernel_at_hand(q.device.type, q.dtype):
+        refuse_forward_mode("sparse_attention", q, k, v, bias)
         fields = (graph.indptr, graph.indices, graph.edge_ids, graph.global_edge_ids, graph.rev_indptr)
         out, lse = _attention(
             q, k, v, bias, *fields, graph.rev_dst, graph.rev_position, seed, graph.head_offset, scale, float(dropout_p)
@@ -88,6 +90,17 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
     else:
         out, lse = reference_attention(graph, *_unpacked(q, k, v), bias, scale, float(dropout_p), seed)
     return (out, lse) if return_lse else out
+
+
+def refuse_forward_mode(name, *tensors):
+    """Raise ``NotImplementedError`` where a tensor has a tangent, which an operator would lose without a word."""
+    if torch.compiler.is_compiling():
+        return
+    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise NotImplementedError(
+            f"{name} has no derivative in forward mode (torch.func.jvp, jacfwd, dual tensors); use reverse mode: "
+            "backward or torch.autograd.grad"
+        )
 
 
 def _autocast(*tensors):

@@ -3,7 +3,7 @@
 import torch
 
 from dgl_gt.ops import cpu
-from dgl_gt.ops.attention import _backend, check_seed
+from dgl_gt.ops.attention import _backend, check_seed, refuse_forward_mode
 from dgl_gt.ops.reference import column_keep
 
 _STEPS = 2**16  # a probability is one of so many
@@ -35,7 +35,10 @@ def keyed_dropout(x, p, seed, ids=None):
     ------
     ValueError
         A shape or value does not fit.
+    NotImplementedError
+        A derivative in forward mode is asked for.
     """
+    refuse_forward_mode("keyed_dropout", x)
     if not 0 <= p < 1:
         raise ValueError(f"p is {p}; allowed: 0 <= p < 1")
     if x.dim() != 2 or x.shape[1] > 4 * _STEPS:

@@ -70,6 +70,7 @@ class Call:
         return cls(1 / math.sqrt(head_dim), float(p), seed)
 
 
+@torch.inference_mode(False)  # strategies keep the pieces, for training too
 def split(indptr, indices, keys, piece_of, ranges: list[tuple[int, int]]) -> list[CSC]:
     """In-edges in pieces, each over all destinations.
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from dgl_gt.ops import cpu, keyed_dropout
 from dgl_gt.ops import dropout as dropout_module
@@ -248,6 +249,15 @@ def test_a_seed_that_does_not_fit_is_refused(seed):
     """As of ``sparse_attention``: an int that 63 bits hold, or a tensor () of int64."""
     with pytest.raises(ValueError, match="seed is"):
         keyed_dropout(torch.ones(4, 6), P, seed)
+
+
+def test_forward_mode_is_refused(path):
+    """By torch.func.jvp and dual tensors: the operator would give no tangent, or zeros."""
+    x = draw(4, 6)
+    with pytest.raises(NotImplementedError, match="keyed_dropout has no derivative in forward mode.*reverse mode"):
+        torch.func.jvp(lambda x: keyed_dropout(x, P, SEED), (x,), (x,))
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward mode"):
+        keyed_dropout(forward_ad.make_dual(x, x), P, SEED)
 
 
 def test_integers_are_refused():
