@@ -11,7 +11,7 @@ from dgl_gt.ops import cpu
 from dgl_gt.ops.csc import CSC, csc
 from dgl_gt.ops.reference import MAX_HEADS, accumulation_dtype, reference_attention
 
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout_p=0.0, seed=None, return_lse=False):
@@ -137,8 +137,8 @@ def _check_tensors(graph, q, k, v, bias):
             f"q has shape {tuple(q.shape)}; allowed: (N_dst, H, D) with N_dst = {graph.num_dst} as in the graph, and H "
             "and D at least 1"
         )
-    if q.dtype not in _DTYPES:
-        raise ValueError(f"q has dtype {q.dtype}; allowed: {', '.join(map(str, _DTYPES))}")
+    if q.dtype not in DTYPES:
+        raise ValueError(f"q has dtype {q.dtype}; allowed: {', '.join(map(str, DTYPES))}")
     rows_shape = (graph.num_src, q.shape[1], q.shape[2])
     for name, tensor in (("k", k), ("v", v)):
         if tensor.shape != rows_shape:
