@@ -127,7 +127,8 @@ def as_strategy(graph, device: torch.device | None = None) -> Strategy:
     Raises
     ------
     ValueError
-        If ``graph`` is none of these, or a DGL graph with more or fewer than one edge type.
+        If ``graph`` is none of these, or a DGL graph with more or fewer than one edge type, or one whose edges go from
+        nodes of one type to nodes of another.
     """
     # By attribute and not by class: sharded_graph.py imports the strategies, so this module must not import it, and
     # torch.compile follows no isinstance of a protocol.
@@ -140,4 +141,12 @@ def as_strategy(graph, device: torch.device | None = None) -> Strategy:
             f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, a dgl_gt.CSC or a ShardedGraph. "
             "Make one with dgl.graph(...), or load shards with dgl_gt.load(directory)"
         )
-    return Local(csc(graph, device))
+    structure = csc(graph, device)
+    if not isinstance(graph, CSC) and graph.canonical_etypes[0][0] != graph.canonical_etypes[0][2]:
+        source, _, destination = graph.canonical_etypes[0]
+        raise ValueError(
+            f"the edges go from {source!r} nodes to {destination!r} nodes, but a layer attends within one type, whose "
+            "features it is given; pass dgl.to_homogeneous(graph), or use dgl_gt.sparse_attention with queries of the "
+            f"{destination!r} nodes"
+        )
+    return Local(structure)

@@ -62,8 +62,8 @@ class BiasedMHA(nn.Module):
     Raises
     ------
     ValueError
-        If ``num_heads`` does not divide ``feat_size``, ``attn_drop`` is outside [0, 1), or ``attn_bias_type`` is not
-        "add".
+        If ``num_heads`` does not divide ``feat_size``, ``attn_drop`` is outside [0, 1), ``attn_bias_type`` is not
+        "add", or a seed is out of range.
     """
 
     def __init__(

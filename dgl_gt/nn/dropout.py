@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dgl_gt.ops import keyed_dropout
+from dgl_gt.ops.attention import check_seed
 
 _SEED_LIMIT = 2**63 - 1
 
@@ -23,6 +24,7 @@ def as_seed(seed: int) -> Tensor:
     """A seed as modules keep it: a tensor, since torch.compile takes a number on a module for a constant and would
     compile for each step anew.
     """
+    check_seed(seed)
     return torch.tensor(seed, device="cpu")
 
 

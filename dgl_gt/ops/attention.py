@@ -155,10 +155,15 @@ def _check_tensors(graph, q, k, v, bias):
                 "edge id"
             )
         if bias.dtype not in (q.dtype, accumulation_dtype(q.dtype)):
-            raise ValueError(f"bias has dtype {bias.dtype}; allowed: {q.dtype} or {accumulation_dtype(q.dtype)}")
+            raise ValueError(f"bias has dtype {bias.dtype}; allowed: {bias_dtypes(q.dtype)}")
     for name, value in (("k", k), ("v", v), ("bias", bias), ("the graph", graph)):
         if value is not None and value.device != q.device:
             raise ValueError(f"{name} is on {value.device}, q on {q.device}; move it with .to({str(q.device)!r})")
+
+
+def bias_dtypes(dtype):
+    """Say which dtypes a bias may have beside queries of this one."""
+    return " or ".join(dict.fromkeys(str(each) for each in (dtype, accumulation_dtype(dtype))))
 
 
 def _check_dropout(graph, num_heads, dropout_p, seed):

@@ -78,6 +78,14 @@ def test_refuses_a_graph_of_several_edge_types():
         as_strategy(graph)
 
 
+def test_refuses_a_graph_between_nodes_of_two_types():
+    """Its first sources are no destinations, though a block's are."""
+    graph = dgl.heterograph({("user", "buys", "item"): ([0, 1, 2], [0, 1, 0])})
+    for each in (graph, dgl.to_block(graph, {"item": [0, 1]})["buys"]):
+        with pytest.raises(ValueError, match="from 'user' nodes to 'item' nodes.*to_homogeneous.*sparse_attention"):
+            BiasedMHA(12, 3)(each, torch.randn(3, 12))
+
+
 def test_a_layer_on_another_strategy_gives_the_same_numbers(graph, gradients):
     torch.manual_seed(0)
     layer = GraphTransformerLayer(12, 24, 3, dropout=0.0, attn_dropout=0.3).double().train()
