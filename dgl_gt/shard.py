@@ -256,7 +256,7 @@ def _pointers(ptr: torch.Tensor, parts: int, depth: int) -> torch.Tensor:
 def _read(path: Path, rows: int | None = None) -> dict[str, torch.Tensor]:
     """The tensors of a file, or the first rows of each."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with torch.device("cpu"), safe_open(path, framework="pt") as file:  # whatever torch's default device is
             return {key: file.get_slice(key)[:rows] for key in file.keys()}
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
