@@ -29,8 +29,8 @@ setup(
     ext_modules=[
         Extension(
             "dgl_gt.ops.cpu._kernel",
-            sources=[f"{CPU}/{name}.cpp" for name in ("kernel", "portable", "avx2", "avx512", "dropout")],
-            depends=[f"{CPU}/{name}.h" for name in ("problem", "vectors", "rows")],
+            sources=[f"{CPU}/{name}.cpp" for name in ("kernel", "portable", "avx2", "avx512")],
+            depends=[f"{CPU}/{name}.h" for name in ("problem", "vectors", "rows", "dropout")],
             language="c++",
             extra_compile_args=[
                 "-O2",

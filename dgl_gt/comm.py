@@ -166,7 +166,7 @@ class Comm:
         """
         if self.world_size == 1:
             return [rows]
-        counts = torch.zeros(self.world_size, dtype=torch.int64)
+        counts = torch.zeros(self.world_size, dtype=torch.int64, device="cpu")
         counts[self.rank] = len(rows)
         counts = self.all_reduce(counts).tolist()
         copies = rows.to(self.device).repeat(self.world_size, *[1] * (rows.dim() - 1))
@@ -213,7 +213,7 @@ class Comm:
             raise
 
     def _gather_text(self, text: str) -> list[str]:
-        rows = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        rows = torch.tensor(list(text.encode()), dtype=torch.uint8, device="cpu")
         return [bytes(row.tolist()).decode() for row in self.gather_rows(rows)]
 
     def _wait(self, work) -> None:

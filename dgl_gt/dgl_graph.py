@@ -60,6 +60,7 @@ def to_csc(graph, device=None):
     return by_device[device]
 
 
+@torch.inference_mode(False)  # what is kept on the graph serves training, too
 def _build(graph):
     indptr, indices, edge_ids = graph.adj_tensors("csc")
     num_src = graph.num_src_nodes(graph.canonical_etypes[0][0])
@@ -79,8 +80,7 @@ def to_block(csc):
     -------
     dgl.DGLGraph
     """
-    ids = torch.arange(
-        csc.num_edges, device=csc.device
-    )  # DGL lets them be left out, but then some backward passes fail
+    # DGL lets the edge ids be left out, but then some backward passes fail.
+    ids = torch.arange(csc.num_edges, device=csc.device)
     structure = ("csc", (csc.indptr, csc.indices.long(), ids))
     return dgl.create_block(structure, num_src_nodes=csc.num_src, num_dst_nodes=csc.num_dst)

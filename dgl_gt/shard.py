@@ -193,8 +193,8 @@ def _ranges(starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 
 def _by_peer(ptr: torch.Tensor) -> torch.Tensor:
     """Positions that sort hop-major rows by peer first, from their pointers (hops, P + 1)."""
-    ranges = [torch.arange(begin, end) for peer in zip(ptr[:, :-1].T, ptr[:, 1:].T) for begin, end in zip(*peer)]
-    return torch.cat(ranges) if ranges else torch.empty(0, dtype=torch.int64)
+    begins, ends = ptr[:, :-1].T.flatten(), ptr[:, 1:].T.flatten()
+    return _ranges(begins, ends - begins)
 
 
 def read_shard(directory, part: int, depth: int = 1, with_data: bool = True) -> Shard:
@@ -256,7 +256,7 @@ def _pointers(ptr: torch.Tensor, parts: int, depth: int) -> torch.Tensor:
 def _read(path: Path, rows: int | None = None) -> dict[str, torch.Tensor]:
     """The tensors of a file, or the first rows of each."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with torch.device("cpu"), safe_open(path, framework="pt") as file:  # whatever torch's default device is
             return {key: file.get_slice(key)[:rows] for key in file.keys()}
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot read {path}: {error}") from error

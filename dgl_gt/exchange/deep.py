@@ -10,6 +10,7 @@ from ..shard import Shard
 from ..transfer import kept_exchanges
 from .halo import Halo, begin, pull
 from .local import leading_rows
+from .on_ranks import of_rank_0
 
 
 class DeepHalo:
@@ -37,16 +38,25 @@ class DeepHalo:
         """Contexts for a checkpoint, see :func:`dgl_gt.comm.kept_exchanges`."""
         return kept_exchanges(self.comm)
 
-    def source_rows(self, h: torch.Tensor) -> torch.Tensor:
-        """The rows of all sources: with the halo's, where the layer is given owned rows alone."""
+    def input_rows(self, x: torch.Tensor) -> torch.Tensor:
+        """The owned rows, or those of all sources."""
         if self.pulls:
-            return pull(self.shard, self.comm, h, self.inner + 1)
-        if len(h) < len(self.node_ids):
+            self.shard.check_rows(x)
+            return x
+        if len(x) < len(self.node_ids):
             raise ValueError(
-                f"got {len(h)} rows, but this layer reads {len(self.node_ids)}, owned and halo: pass those of "
+                f"got {len(x)} rows, but this layer reads {len(self.node_ids)}, owned and halo: pass those of "
                 "sg.srcdata to the first layer, and to each other what the layer before it gave"
             )
-        return leading_rows(h, len(self.node_ids))
+        return leading_rows(x, len(self.node_ids))
+
+    def source_rows(self, h: torch.Tensor) -> torch.Tensor:
+        """The rows of all sources: with the halo's, where the layer is given owned rows alone."""
+        return pull(self.shard, self.comm, h, self.inner + 1) if self.pulls else self.input_rows(h)
+
+    def agreed(self, seeds: torch.Tensor) -> torch.Tensor:
+        """Rank 0's seeds."""
+        return of_rank_0(self.comm, seeds)
 
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.strategy.Strategy.attend`; ``h`` has the rows of all sources.

@@ -62,9 +62,10 @@ class Heads(OnRanks):
         directory, manifest = self.shard.directory, self.shard.manifest
         parts = range(manifest["parts"])
         structures = [read_shard(directory, part, with_data=False) for part in parts]
-        places = torch.empty(manifest["nodes"], dtype=structures[0].indices.dtype)
+        places = structures[0].indices.new_empty(manifest["nodes"])
         for begin, each in zip(self.ptr, structures):
-            places[each.node_ids[: each.num_owned]] = torch.arange(begin, begin + each.num_owned, dtype=places.dtype)
+            owned = each.node_ids[: each.num_owned]
+            places[owned] = torch.arange(begin, begin + len(owned), dtype=places.dtype, device=places.device)
         degrees = torch.cat([each.indptr.diff() for each in structures])
         whole = CSC.build(
             torch.cat([degrees.new_zeros(1), degrees.cumsum(0)]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -32,9 +33,26 @@ class Local:
     node_ids: Tensor | None = None
     name = "local"
 
+    def input_rows(self, x: Tensor) -> Tensor:
+        """The rows themselves."""
+        if x.shape[0] != self.csc.num_src:
+            raise ValueError(
+                f"the features have {x.shape[0]} rows, but the graph has {self.csc.num_src} source nodes: pass one row "
+                "for each (for a block, those of block.srcdata, with the destinations first)"
+            )
+        return x
+
     def source_rows(self, h: Tensor) -> Tensor:
         """The rows themselves."""
         return h
+
+    def agreed(self, seeds: Tensor) -> Tensor:
+        """The seeds themselves."""
+        return seeds
+
+    def kept_exchanges(self):
+        """Contexts that do nothing: there are no exchanges."""
+        return nullcontext(), nullcontext()
 
     @property
     def num_owned(self) -> int:
@@ -46,11 +64,7 @@ class Local:
 
         Here ``h`` is ``(N_src, C)``, and ``bias`` has one row for each edge id of the graph or block.
         """
-        if h.shape[0] != self.csc.num_src:
-            raise ValueError(
-                f"the features have {h.shape[0]} rows, but the graph has {self.csc.num_src} source nodes: pass one row "
-                "for each (for a block, those of block.srcdata, with the destinations first)"
-            )
+        h = self.input_rows(h)
         if self.csc.num_dst == self.csc.num_src:
             rows = (project(h, "qkv"),)
         else:

@@ -33,9 +33,18 @@ class OnRanks:
         """The user's ids of the rows that ``attend`` takes."""
         return self.shard.node_ids[: self.num_owned]
 
+    def input_rows(self, x: torch.Tensor) -> torch.Tensor:
+        """The rows themselves, one for each owned node."""
+        self.shard.check_rows(x)
+        return x
+
     def source_rows(self, h: torch.Tensor) -> torch.Tensor:
         """The rows that ``attend`` takes, made of those that a layer was given: here the same."""
         return h
+
+    def agreed(self, seeds: torch.Tensor) -> torch.Tensor:
+        """Rank 0's seeds."""
+        return of_rank_0(self.comm, seeds)
 
     def kept_exchanges(self):
         """Contexts for a checkpoint, see :func:`dgl_gt.comm.kept_exchanges`."""
@@ -57,3 +66,8 @@ class OnRanks:
         """Raise ``ValueError`` unless there is a row for each owned node, and of bias for each edge of the part."""
         self.shard.check_rows(h)
         self.shard.check_bias(bias)
+
+
+def of_rank_0(comm: Comm, values: torch.Tensor) -> torch.Tensor:
+    """Rank 0's values, on every rank."""
+    return comm.all_reduce(values if comm.rank == 0 else torch.zeros_like(values))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -45,11 +46,30 @@ class Strategy(Protocol):
     node_ids: Tensor | None
     name: str
 
+    def input_rows(self, x: Tensor) -> Tensor:
+        """The rows that a layer needs, of those that a model is given: without hops of halo that no layer reads.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer rows than the layer needs, or more where they are not those of a deeper halo.
+        """
+        ...
+
     def source_rows(self, h: Tensor) -> Tensor:
         """The rows that a layer works on, ``(N_src, C)``, of those that it was given; a collective.
 
         They are the same for all but the first layer of several that share a halo of several hops.
         """
+        ...
+
+    def agreed(self, seeds: Tensor) -> Tensor:
+        """What rank 0 was given, on every rank: seeds of dropout, int64 on the CPU; a collective."""
+        ...
+
+    def kept_exchanges(self) -> tuple[AbstractContextManager, AbstractContextManager]:
+        """Contexts for a layer's first pass and for the one in backward that computes it again, which finds there what
+        the first one's exchanges brought. For ``torch.utils.checkpoint.checkpoint(context_fn=...)``."""
         ...
 
     def attend(
@@ -107,7 +127,8 @@ def as_strategy(graph, device: torch.device | None = None) -> Strategy:
     Raises
     ------
     ValueError
-        If ``graph`` is none of these, or a DGL graph with more or fewer than one edge type.
+        If ``graph`` is none of these, or a DGL graph with more or fewer than one edge type, or one whose edges go from
+        nodes of one type to nodes of another.
     """
     # By attribute and not by class: sharded_graph.py imports the strategies, so this module must not import it, and
     # torch.compile follows no isinstance of a protocol.
@@ -120,4 +141,12 @@ def as_strategy(graph, device: torch.device | None = None) -> Strategy:
             f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, a dgl_gt.CSC or a ShardedGraph. "
             "Make one with dgl.graph(...), or load shards with dgl_gt.load(directory)"
         )
-    return Local(csc(graph, device))
+    structure = csc(graph, device)
+    if not isinstance(graph, CSC) and graph.canonical_etypes[0][0] != graph.canonical_etypes[0][2]:
+        source, _, destination = graph.canonical_etypes[0]
+        raise ValueError(
+            f"the edges go from {source!r} nodes to {destination!r} nodes, but a layer attends within one type, whose "
+            "features it is given; pass dgl.to_homogeneous(graph), or use dgl_gt.sparse_attention with queries of the "
+            f"{destination!r} nodes"
+        )
+    return Local(structure)

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from dgl_gt.exchange import as_strategy
 
-_SEED_LIMIT = 2**63 - 1
+from .dropout import as_seed, draw_seeds
 
 
 def _is_plain(projection: nn.Module) -> bool:
@@ -55,15 +55,15 @@ class BiasedMHA(nn.Module):
     Attributes
     ----------
     dropout_seed : int or None
-        Seed of the dropout mask, in [0, 2**63). With None, each training forward pass draws one from torch's default
-        CPU generator, which ``torch.manual_seed`` sets and ``torch.utils.checkpoint`` restores. Ranks that share a
-        graph draw the mask of one process if they set the same seed, as ``GraphTransformer.set_dropout_step`` does.
+        Seed of the dropout mask, in [0, 2**63), the same on all ranks that share a graph. With None, each training
+        forward pass draws one from torch's default CPU generator, which ``torch.manual_seed`` sets and
+        ``torch.utils.checkpoint`` restores; all ranks take the one that rank 0 draws.
 
     Raises
     ------
     ValueError
-        If ``num_heads`` does not divide ``feat_size``, ``attn_drop`` is outside [0, 1), or ``attn_bias_type`` is not
-        "add".
+        If ``num_heads`` does not divide ``feat_size``, ``attn_drop`` is outside [0, 1), ``attn_bias_type`` is not
+        "add", or a seed is out of range.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class BiasedMHA(nn.Module):
         if self.out_proj.bias is not None:
             nn.init.zeros_(self.out_proj.bias)
 
-    def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None) -> Tensor:
+    def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None, seed: Tensor | None = None) -> Tensor:
         """Attend along the edges of ``graph``.
 
         Parameters
@@ -121,6 +121,8 @@ class BiasedMHA(nn.Module):
             ``(N_owned, C)``.
         attn_bias : Tensor, floating point, (E, H), optional
             Added to the scores, in edge-id order.
+        seed : Tensor () int64 on the CPU, optional
+            Seed of this pass's dropout mask, the same on all ranks, where :attr:`dropout_seed` is None.
 
         Returns
         -------
@@ -133,7 +135,8 @@ class BiasedMHA(nn.Module):
             If ``graph`` is of another type, or ``feat`` or ``attn_bias`` has another shape.
         """
         self._check(feat, attn_bias)
-        attended = as_strategy(graph, feat.device).attend(feat, self._project, bias=attn_bias, dropout=self._dropout())
+        strategy = as_strategy(graph, feat.device)
+        attended = strategy.attend(feat, self._project, bias=attn_bias, dropout=self._dropout(strategy, seed))
         return self.out_proj(attended.flatten(1))
 
     @property
@@ -142,8 +145,12 @@ class BiasedMHA(nn.Module):
 
     @dropout_seed.setter
     def dropout_seed(self, seed: int | None) -> None:
-        # A tensor, since torch.compile takes numbers on a module for constants and would compile for each step anew.
-        self._seed = None if seed is None else torch.tensor(seed)
+        self._seed = None if seed is None else as_seed(seed)
+
+    @property
+    def lacks_seed(self) -> bool:
+        """Whether the next pass draws a seed, unless its caller gives one."""
+        return self.training and self.attn_drop > 0 and self._seed is None
 
     def extra_repr(self) -> str:
         return f"feat_size={self.feat_size}, num_heads={self.num_heads}, attn_drop={self.attn_drop}"
@@ -160,10 +167,12 @@ class BiasedMHA(nn.Module):
         rows = rows.unflatten(1, (len(which), self.num_heads, self.head_dim))
         return rows.squeeze(1) if len(which) == 1 else rows
 
-    def _dropout(self) -> tuple[float, Tensor] | None:
+    def _dropout(self, strategy, seed: Tensor | None) -> tuple[float, Tensor] | None:
         if not self.training or self.attn_drop == 0.0:
             return None
-        return self.attn_drop, torch.randint(_SEED_LIMIT, ()) if self._seed is None else self._seed
+        if self._seed is not None:
+            seed = self._seed
+        return self.attn_drop, strategy.agreed(draw_seeds()) if seed is None else seed
 
     def _check(self, feat: Tensor, attn_bias: Tensor | None) -> None:
         if feat.ndim != 2 or feat.shape[1] != self.feat_size:

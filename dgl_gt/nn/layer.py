@@ -8,7 +8,9 @@ from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import leading_rows
 
 from .attention import BiasedMHA, check_probability
-from .dropout import FeatureDropout, RowSequential
+from .dropout import FeatureDropout, RowSequential, draw_seeds
+
+SITES = 4  # dropouts of a layer: of attention weights, two in the feed-forward network, of attention's result
 
 
 class GraphTransformerLayer(nn.Module):
@@ -71,7 +73,12 @@ class GraphTransformerLayer(nn.Module):
         self.attn_layer_norm = nn.LayerNorm(feat_size)
         self.ffn_layer_norm = nn.LayerNorm(feat_size)
 
-    def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None) -> Tensor:
+    @property
+    def lacks_seed(self) -> bool:
+        """Whether the next pass draws seeds of dropout masks, unless its caller gives them."""
+        return self.attn.lacks_seed or self.ffn.lacks_seed or self.dropout.lacks_seed
+
+    def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None, seeds: Tensor | None = None) -> Tensor:
         """Run the layer on ``graph``.
 
         Parameters
@@ -83,6 +90,10 @@ class GraphTransformerLayer(nn.Module):
             ``(N_owned, C)``.
         attn_bias : Tensor, floating point, (E, H), optional
             Added to the scores, in edge-id order.
+        seeds : Tensor, int64, (4,), on the CPU, optional
+            Seeds of this pass's dropout masks, the same on all ranks, where none is set: of attention weights, of the
+            two in the feed-forward network, and of attention's result. By default each training pass draws them from
+            torch's default CPU generator, and all ranks take those that rank 0 draws.
 
         Returns
         -------
@@ -98,8 +109,13 @@ class GraphTransformerLayer(nn.Module):
         feat = strategy.source_rows(feat)
         residual = leading_rows(feat, strategy.num_owned)
         ids = None if strategy.node_ids is None else leading_rows(strategy.node_ids, strategy.num_owned)
+        if seeds is None and self.lacks_seed:
+            seeds = strategy.agreed(draw_seeds(SITES))
+        attention_seed, ffn_seeds, seed = (None,) * 3 if seeds is None else (seeds[0], seeds[1:3], seeds[3])
+        rows = self.attn_layer_norm(feat) if self.norm_first else feat
+        attended = self.attn(strategy, rows, attn_bias, attention_seed)
+        h = residual + self.dropout(attended, ids, seed)
         if self.norm_first:
-            h = residual + self.dropout(self.attn(strategy, self.attn_layer_norm(feat), attn_bias), ids)
-            return h + self.ffn(self.ffn_layer_norm(h), ids)
-        h = self.attn_layer_norm(residual + self.dropout(self.attn(strategy, feat, attn_bias), ids))
-        return self.ffn_layer_norm(h + self.ffn(h, ids))
+            return h + self.ffn(self.ffn_layer_norm(h), ids, ffn_seeds)
+        h = self.attn_layer_norm(h)
+        return self.ffn_layer_norm(h + self.ffn(h, ids, ffn_seeds))

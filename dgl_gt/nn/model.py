@@ -9,8 +9,8 @@ from torch.utils.checkpoint import checkpoint
 from dgl_gt.exchange import as_strategy
 
 from .attention import check_probability
-from .dropout import FeatureDropout, RowSequential
-from .layer import GraphTransformerLayer
+from .dropout import FeatureDropout, RowSequential, as_seed, draw_seeds
+from .layer import SITES, GraphTransformerLayer
 
 REMAT = ("none", "repeat", "keep")
 
@@ -155,40 +155,49 @@ class GraphTransformer(nn.Module):
                 "pass one row a node, or build the model with in_dim equal to their width"
             )
         views, biases = self._views(graph, feat.device), self._biases(graph, attn_bias)
-        ids = getattr(views[0], "node_ids", None)
-        h = self.encoder(feat, None if ids is None else ids[: len(feat)])
-        for layer, view, bias in zip(self.layers, views, biases, strict=True):
-            h = self._run(layer, view, h, bias)
+        feat = views[0].input_rows(feat)
+        ids = None if views[0].node_ids is None else views[0].node_ids[: len(feat)]
+        *layer_seeds, encoder_seeds = self._seeds(views[0])
+        h = self.encoder(feat, ids, encoder_seeds)
+        for layer, view, bias, seeds in zip(self.layers, views, biases, layer_seeds, strict=True):
+            h = self._run(layer, view, h, bias, seeds)
         return self.output(self.output_norm(h))
 
-    def _run(self, layer, view, h: Tensor, bias: Tensor | None) -> Tensor:
-        if self.remat == "none" or not torch.is_grad_enabled():
-            return layer(view, h, bias)
-        keeping = {}
-        if self.remat == "keep" and hasattr(view, "kept_exchanges"):
-            keeping["context_fn"] = view.kept_exchanges
-        return checkpoint(layer, view, h, bias, use_reentrant=False, **keeping)
+    def _seeds(self, view) -> list[Tensor] | list[None]:
+        """Seeds of this pass's masks for each layer and the encoder, or Nones where none is missing.
 
-    def set_dropout_step(self, run_seed: int, step: int, features: bool = True) -> None:
+        Drawn here and not where they are used, so that layers which are computed again find the same, and so that
+        ranks agree once.
+        """
+        parts = len(self.layers) + 1
+        if not any([part.lacks_seed for part in (*self.layers, self.encoder)]):
+            return [None] * parts
+        return list(view.agreed(draw_seeds(parts, SITES)))
+
+    def _run(self, layer, view, h: Tensor, bias: Tensor | None, seeds: Tensor | None) -> Tensor:
+        if self.remat == "none" or not torch.is_grad_enabled():
+            return layer(view, h, bias, seeds)
+        keeping = {"context_fn": view.kept_exchanges} if self.remat == "keep" else {}
+        return checkpoint(layer, view, h, bias, seeds, use_reentrant=False, **keeping)
+
+    def set_dropout_step(self, run_seed: int, step: int) -> None:
         """Fix every dropout mask until the next call.
 
-        Call it before each training step, on every rank with the same arguments: masks then differ by layer and step,
-        agree across ranks, and stay the same when a layer is recomputed during backward. See :func:`dropout_seed`.
+        Masks differ by layer and step, are the same on all ranks if each calls this with the same arguments, and do
+        not depend on torch's generators, from which each training pass draws its masks otherwise. See
+        :func:`dropout_seed`.
 
         Parameters
         ----------
         run_seed, step : int
             Any integers.
-        features : bool
-            Whether to fix the masks of features as well, by node: then a whole training run is the same on any number
-            of ranks. Else torch's generators draw them, and ranks must not hold more than their own rows.
         """
         for index, layer in enumerate([*self.layers, self.encoder]):
             if index < len(self.layers):
                 layer.attn.dropout_seed = dropout_seed(run_seed, step, index)
             sites = [module for module in layer.modules() if isinstance(module, FeatureDropout)]
             for site, module in enumerate(sites):
-                module.seed = torch.tensor(dropout_seed(run_seed, step, index, site)) if features else None
+                module.seed = as_seed(dropout_seed(run_seed, step, index, site))
 
     def _views(self, graph, device) -> list:
         """The graph as each layer sees it."""
@@ -201,7 +210,7 @@ class GraphTransformer(nn.Module):
                 f"got {len(graph)} blocks for {len(self.layers)} layers: pass one block a layer "
                 "(sample with as many fan-outs as there are layers), or one graph"
             )
-        return list(graph)
+        return [as_strategy(each, device) for each in graph]
 
     def _biases(self, graph, attn_bias) -> list:
         """The bias of each layer."""

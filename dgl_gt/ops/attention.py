@@ -5,12 +5,13 @@ import math
 import warnings
 
 import torch
+from torch.autograd import forward_ad
 
 from dgl_gt.ops import cpu
 from dgl_gt.ops.csc import CSC, csc
 from dgl_gt.ops.reference import MAX_HEADS, accumulation_dtype, reference_attention
 
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout_p=0.0, seed=None, return_lse=False):
@@ -61,7 +62,7 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
     ValueError
         A shape, dtype, device or value does not fit.
     NotImplementedError
-        The gradient of a gradient is asked of a kernel.
+        The gradient of a gradient, or a derivative in forward mode, is asked of a kernel.
 
     References
     ----------
@@ -81,6 +82,7 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
     elif not isinstance(seed, torch.Tensor):
         seed = torch.tensor(seed, device="cpu")  # whatever the default device is
     if _kernel_at_hand(q.device.type, q.dtype):
+        refuse_forward_mode("sparse_attention", q, k, v, bias)
         fields = (graph.indptr, graph.indices, graph.edge_ids, graph.global_edge_ids, graph.rev_indptr)
         out, lse = _attention(
             q, k, v, bias, *fields, graph.rev_dst, graph.rev_position, seed, graph.head_offset, scale, float(dropout_p)
@@ -88,6 +90,17 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
     else:
         out, lse = reference_attention(graph, *_unpacked(q, k, v), bias, scale, float(dropout_p), seed)
     return (out, lse) if return_lse else out
+
+
+def refuse_forward_mode(name, *tensors):
+    """Raise ``NotImplementedError`` where a tensor has a tangent, which an operator would lose without a word."""
+    if torch.compiler.is_compiling():
+        return
+    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise NotImplementedError(
+            f"{name} has no derivative in forward mode (torch.func.jvp, jacfwd, dual tensors); use reverse mode: "
+            "backward or torch.autograd.grad"
+        )
 
 
 def _autocast(*tensors):
@@ -124,8 +137,8 @@ def _check_tensors(graph, q, k, v, bias):
             f"q has shape {tuple(q.shape)}; allowed: (N_dst, H, D) with N_dst = {graph.num_dst} as in the graph, and H "
             "and D at least 1"
         )
-    if q.dtype not in _DTYPES:
-        raise ValueError(f"q has dtype {q.dtype}; allowed: {', '.join(map(str, _DTYPES))}")
+    if q.dtype not in DTYPES:
+        raise ValueError(f"q has dtype {q.dtype}; allowed: {', '.join(map(str, DTYPES))}")
     rows_shape = (graph.num_src, q.shape[1], q.shape[2])
     for name, tensor in (("k", k), ("v", v)):
         if tensor.shape != rows_shape:
@@ -142,10 +155,15 @@ def _check_tensors(graph, q, k, v, bias):
                 "edge id"
             )
         if bias.dtype not in (q.dtype, accumulation_dtype(q.dtype)):
-            raise ValueError(f"bias has dtype {bias.dtype}; allowed: {q.dtype} or {accumulation_dtype(q.dtype)}")
+            raise ValueError(f"bias has dtype {bias.dtype}; allowed: {bias_dtypes(q.dtype)}")
     for name, value in (("k", k), ("v", v), ("bias", bias), ("the graph", graph)):
         if value is not None and value.device != q.device:
             raise ValueError(f"{name} is on {value.device}, q on {q.device}; move it with .to({str(q.device)!r})")
+
+
+def bias_dtypes(dtype):
+    """Say which dtypes a bias may have beside queries of this one."""
+    return " or ".join(dict.fromkeys(str(each) for each in (dtype, accumulation_dtype(dtype))))
 
 
 def _check_dropout(graph, num_heads, dropout_p, seed):

@@ -45,6 +45,7 @@ class CSC:
     rev_position: torch.Tensor
 
     @classmethod
+    @torch.inference_mode(False)
     def build(cls, indptr, indices, num_src, edge_ids=None, global_edge_ids=None, head_offset=0):
         """Check the arrays, make the reverse index, and return the CSC.
 
@@ -60,7 +61,8 @@ class CSC:
         Returns
         -------
         CSC
-            On the device of `indptr`; the arrays are kept, not copied, where they are contiguous.
+            On the device of `indptr`; the arrays are kept, not copied, where they are contiguous. Also under
+            ``torch.inference_mode`` they are ordinary tensors, with which one can train later.
 
         Raises
         ------
@@ -79,7 +81,7 @@ class CSC:
         if indices.dtype == torch.int32 and num_dst >= 2**31:
             raise ValueError(f"{num_dst} destination rows do not fit int32 indices; pass indices as int64")
 
-        indices = indices.contiguous()
+        indices = _ordinary(indices)
         # The sort is stable, so that a source's out-edges come in ascending destination order: sums over them have
         # one order, and neighbouring destinations are read together.
         rev_position = torch.sort(indices, stable=True).indices
@@ -91,10 +93,10 @@ class CSC:
         rev_indptr = torch.zeros(num_src + 1, dtype=torch.int64, device=indptr.device)
         torch.cumsum(torch.bincount(indices, minlength=num_src), 0, out=rev_indptr[1:])
         return cls(
-            indptr=indptr.contiguous(),
+            indptr=_ordinary(indptr),
             indices=indices,
-            edge_ids=None if edge_ids is None else edge_ids.contiguous(),
-            global_edge_ids=None if global_edge_ids is None else global_edge_ids.contiguous(),
+            edge_ids=_ordinary(edge_ids),
+            global_edge_ids=_ordinary(global_edge_ids),
             num_src=int(num_src),
             head_offset=int(head_offset),
             rev_indptr=rev_indptr,
@@ -117,6 +119,7 @@ class CSC:
         """Device of all the arrays."""
         return self.indptr.device
 
+    @torch.inference_mode(False)
     def to(self, device):
         """Return this CSC with its arrays on `device`; itself if they are there."""
         device = torch.device(device)
@@ -157,6 +160,11 @@ def csc(graph, device=None):
     from dgl_gt.dgl_graph import to_csc
 
     return to_csc(graph, device)
+
+
+def _ordinary(x):
+    """A contiguous tensor that may be saved for backward; None where it is None."""
+    return x if x is None else x.clone() if x.is_inference() else x.contiguous()
 
 
 def _check_indptr(indptr):

@@ -3,7 +3,7 @@
 import torch
 
 from dgl_gt.ops import cpu
-from dgl_gt.ops.attention import _backend, check_seed
+from dgl_gt.ops.attention import DTYPES, _backend, check_seed, refuse_forward_mode
 from dgl_gt.ops.reference import column_keep
 
 _STEPS = 2**16  # a probability is one of so many
@@ -20,7 +20,7 @@ def keyed_dropout(x, p, seed, ids=None):
     Parameters
     ----------
     x : torch.Tensor, (rows, C)
-        C at most 262144.
+        float32, float64, bfloat16 or float16; C at most 262144.
     p : float
         Probability in [0, 1).
     seed : int, or torch.Tensor () int64 on the CPU
@@ -35,13 +35,16 @@ def keyed_dropout(x, p, seed, ids=None):
     ------
     ValueError
         A shape or value does not fit.
+    NotImplementedError
+        A derivative in forward mode is asked for.
     """
+    refuse_forward_mode("keyed_dropout", x)
     if not 0 <= p < 1:
         raise ValueError(f"p is {p}; allowed: 0 <= p < 1")
     if x.dim() != 2 or x.shape[1] > 4 * _STEPS:
         raise ValueError(f"x has shape {tuple(x.shape)}; allowed: (rows, C), C at most {4 * _STEPS}")
-    if not x.is_floating_point():
-        raise ValueError(f"x has dtype {x.dtype}; allowed: a floating point one")
+    if x.dtype not in DTYPES:
+        raise ValueError(f"x has dtype {x.dtype}; allowed: {', '.join(map(str, DTYPES))}")
     check_seed(seed)
     if ids is not None and (ids.shape != x.shape[:1] or ids.dtype != torch.int64 or ids.device != x.device):
         raise ValueError(
@@ -61,14 +64,14 @@ def _drop(x: torch.Tensor, p: float, seed: torch.Tensor, ids: torch.Tensor | Non
     if kernel is not None:
         return kernel(x, int(seed), ids, threshold, scale)
     ids = torch.arange(len(x), device=x.device) if ids is None else ids
-    return x.contiguous() * column_keep(ids, x.shape[1], threshold, seed).to(x.dtype) * scale
+    return torch.where(column_keep(ids, x.shape[1], threshold, seed), x * scale, 0.0).contiguous()
 
 
 def _kernel(device_type, dtype):
     """Return the function that drops on such devices, or None."""
     backend = _backend(device_type)
     if backend is cpu:
-        return cpu.drop if dtype in (torch.float32, torch.float64) else None
+        return cpu.drop
     if backend is None or dtype == torch.float64:
         return None
     from dgl_gt.ops import triton_dropout  # here, as most installs of torch for the CPU have no Triton

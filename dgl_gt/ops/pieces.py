@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from . import cpu
-from .attention import _autocast, _backend, _check_dropout, _kernel_at_hand, _unpacked
+from .attention import _autocast, _backend, _check_dropout, _kernel_at_hand, _unpacked, bias_dtypes
 from .csc import CSC
 from .merge import merge_into
 from .reference import accumulation_dtype, reference_attention
@@ -63,13 +63,14 @@ class Call:
         ):
             raise ValueError(
                 f"bias has shape {tuple(bias.shape)} and dtype {bias.dtype} on {bias.device}; allowed: (E, {num_heads})"
-                f", {q.dtype} or {accumulation_dtype(q.dtype)} on {q.device}"
+                f", {bias_dtypes(q.dtype)} on {q.device}"
             )
         _check_dropout(csc, num_heads, p, seed)
         seed = None if p == 0 else torch.as_tensor(seed, dtype=torch.int64, device="cpu")
         return cls(1 / math.sqrt(head_dim), float(p), seed)
 
 
+@torch.inference_mode(False)  # strategies keep the pieces, for training too
 def split(indptr, indices, keys, piece_of, ranges: list[tuple[int, int]]) -> list[CSC]:
     """In-edges in pieces, each over all destinations.
 

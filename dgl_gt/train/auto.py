@@ -112,7 +112,7 @@ def _try(candidate: Candidate, config: TrainConfig, overlap: bool) -> Trial:
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr)
 
     def step() -> None:
-        train_step(model, sg, task, optimizer, 0, config.seed, config.reproducible)
+        train_step(model, sg, task, optimizer, 0, config.seed)
 
     step()
     peak_bytes = step_peak_bytes(sg, model, task.feat, step)

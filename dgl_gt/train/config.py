@@ -44,7 +44,6 @@ class TrainConfig:
     metric: str = _option("auto", "auto (ROC-AUC for two classes, else accuracy), accuracy or roc_auc")
     split: int = _option(0, "which split, where the masks hold several")
     seed: int = _option(0, "seed of initial weights and dropout")
-    reproducible: bool = _option(True, "dropout on features keyed by node: the same run at any number of ranks")
     remat: str = _option(
         "none",
         "what backward finds of a layer: none: all; repeat: its input, exchanging again; keep: also what it exchanged",

@@ -60,18 +60,10 @@ class Result:
     peak_memory_bytes: list[int]
 
 
-def train_step(
-    model: GraphTransformer,
-    sg: ShardedGraph,
-    task: Task,
-    optimizer,
-    step: int,
-    seed: int = 0,
-    reproducible: bool = True,
-) -> float:
+def train_step(model: GraphTransformer, sg: ShardedGraph, task: Task, optimizer, step: int, seed: int = 0) -> float:
     """One full-graph step; returns the loss, the mean cross-entropy over all ranks' training rows."""
     model.train()
-    model.set_dropout_step(seed, step, features=reproducible or sg.depth > 1)
+    model.set_dropout_step(seed, step)
     optimizer.zero_grad()
     rows = task.rows["train"]
     logits = model(views(model, sg), task.feat)
@@ -141,7 +133,6 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch) -> Result:
     metric = choose_metric(config.metric, task.classes)
     torch.manual_seed(config.seed)
     model = build_model(config, task.feat.shape[1], task.classes).to(sg.device)
-    torch.manual_seed(config.seed + sg.comm.rank)  # dropout by torch's generator differs from rank to rank
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
     warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, (epoch + 1) / max(config.warmup, 1)))
     losses, validations, seconds, exchange_s = [], [], [], []
@@ -150,7 +141,7 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch) -> Result:
     for epoch in range(config.epochs):
         before = sg.comm.sent_bytes, sg.comm.exchange_s
         started = time.perf_counter()
-        losses.append(train_step(model, sg, task, optimizer, epoch, config.seed, config.reproducible))
+        losses.append(train_step(model, sg, task, optimizer, epoch, config.seed))
         seconds.append(time.perf_counter() - started)
         _check_finite("loss", losses[-1], epoch, config)
         exchange_s.append(sg.comm.exchange_s - before[1])

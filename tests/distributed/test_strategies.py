@@ -10,6 +10,7 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.ops.csc import CSC
+from dgl_gt.shard import read_shard
 from partition import partition
 from partition.cost import CHOICES, Model, step_traffic
 from partition.graph import from_edges
@@ -156,3 +157,24 @@ def test_layers_computed_again_in_backward(awkward_graph, tmp_path, remat):
     cases = [(name, 1, True, torch.float64, True) for name in CHOICES if name != "local"]
     cases += [("halo", 2, True, torch.float64, True), ("halo", 1, False, torch.float64, True)]
     check_everywhere(awkward_graph(3), 3, tmp_path, cases=cases, remat=remat)
+
+
+def test_the_default_device_of_torch_changes_nothing(awkward_graph, tmp_path):
+    """Shards are read to the CPU, and so are the arrays and seeds that are made of them."""
+    graph = awkward_graph(5)
+    partition(graph, 1, tmp_path / "one", halo_depth=2)
+    partition(graph, 2, tmp_path / "two", owner=np.arange(graph.num_nodes) % 2, halo_depth=2)
+    model = GraphTransformer(5, HIDDEN, 3, LAYERS, HEADS, dropout=0.3, attention_dropout=0.3)
+
+    def results():
+        model.set_dropout_step(0, 0)
+        for strategy, depth in (("halo", 2), ("heads", 1), ("gather", 1)):
+            sg = dgl_gt.load(tmp_path / "one", strategy, depth)
+            yield model(sg, sg.ndata["feat"])
+        mail = read_shard(tmp_path / "two", 0, 2).mail(2)
+        yield from (mail.send_rows, mail.order)
+
+    expected = list(results())
+    with torch.device("meta"):
+        found = list(results())
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))

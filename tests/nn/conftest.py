@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import torch
 
+from dgl_gt.ops import keyed_dropout
+
 NODES = 24
 
 
@@ -56,3 +58,24 @@ def gradients():
         return torch.autograd.grad((out * weights).sum(), tensors, materialize_grads=True)
 
     return of
+
+
+class Keyed(torch.nn.Module):
+    """The mask of one of our dropouts, on rows behind a batch dimension."""
+
+    def __init__(self, ours):
+        super().__init__()
+        self.ours = ours
+
+    def forward(self, h):
+        return keyed_dropout(h[0], self.ours.p, self.ours.seed)[None]
+
+
+@pytest.fixture
+def share_masks():
+    """``share_masks(dense, layer)``: DGL's dense layer drops the features that ours does, in the same places."""
+
+    def share(dense, layer):
+        dense.dropout, dense.ffn[2], dense.ffn[4] = map(Keyed, (layer.dropout, layer.ffn[2], layer.ffn[4]))
+
+    return share

@@ -118,6 +118,12 @@ def test_dropout_follows_an_explicit_seed(graph):
     assert not torch.allclose(mha(graph, feat), first)
 
 
+@pytest.mark.parametrize("seed", [-1, 2**63, 1.5])
+def test_refuses_seeds(seed):
+    with pytest.raises(ValueError, match=r"seed is .*allowed: an int from 0 to 2\*\*63 - 1"):
+        make().dropout_seed = seed
+
+
 def test_dropout_without_a_seed_follows_torchs_generator(graph):
     mha, feat = make(attn_drop=0.4).train(), features(graph)
     torch.manual_seed(0)

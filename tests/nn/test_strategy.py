@@ -17,8 +17,14 @@ class InPieces:
         self.num_owned, self.node_ids = self.local.num_owned, None
         self.calls = []
 
+    def input_rows(self, x):
+        return x
+
     def source_rows(self, h):
         return h
+
+    def agreed(self, seeds):
+        return seeds
 
     def attend(self, h, project, *, bias=None, dropout=None):
         self.calls.append({"width": h.shape[1], "bias": bias, "dropout": dropout})
@@ -70,6 +76,14 @@ def test_refuses_a_graph_of_several_edge_types():
     graph = dgl.heterograph({("a", "x", "b"): ([0], [0]), ("b", "y", "a"): ([0], [0])})
     with pytest.raises(ValueError, match="2 edge types"):
         as_strategy(graph)
+
+
+def test_refuses_a_graph_between_nodes_of_two_types():
+    """Its first sources are no destinations, though a block's are."""
+    graph = dgl.heterograph({("user", "buys", "item"): ([0, 1, 2], [0, 1, 0])})
+    for each in (graph, dgl.to_block(graph, {"item": [0, 1]})["buys"]):
+        with pytest.raises(ValueError, match="from 'user' nodes to 'item' nodes.*to_homogeneous.*sparse_attention"):
+            BiasedMHA(12, 3)(each, torch.randn(3, 12))
 
 
 def test_a_layer_on_another_strategy_gives_the_same_numbers(graph, gradients):

@@ -55,15 +55,14 @@ def test_constructor_arguments_are_those_of_the_dense_layer():
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
-def test_feature_dropout_is_drawn_in_the_dense_layers_order(graph, densify, norm_first):
+def test_features_are_dropped_where_the_dense_layer_does(graph, densify, share_masks, norm_first):
     options = {"norm_first": norm_first, "dropout": 0.3, "attn_dropout": 0.0}
     ours, dense = make(**options).train(), make_dense(**options).train()
+    for seed, site in enumerate((ours.ffn[2], ours.ffn[4], ours.dropout)):
+        site.seed = torch.tensor(seed)
+    share_masks(dense, ours)
     feat = random(graph.num_nodes(), C, seed=1)
-    torch.manual_seed(9)
-    out = ours(graph, feat)
-    torch.manual_seed(9)
-    expected = dense(feat[None], *densify(graph))[0]
-    torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours(graph, feat), dense(feat[None], *densify(graph))[0], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("options", [{}, {"norm_first": True}, {"activation": torch.nn.PReLU(dtype=torch.float64)}])

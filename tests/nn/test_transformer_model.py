@@ -51,20 +51,20 @@ def test_blocks_give_the_rows_of_the_graph(sparse_graph, gradients, norm_first, 
 
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("ffn", [1, 2])
-def test_equals_dense_layers_between_two_projections(graph, densify, norm_first, ffn):
+def test_equals_dense_layers_between_two_projections(graph, densify, share_masks, norm_first, ffn):
     model = make(norm_first=norm_first, ffn=ffn, dropout=0.3).train()
+    model.set_dropout_step(0, 0)
     dense = [
         dgl.nn.GraphormerLayer(C, ffn * C, H, norm_first=norm_first, dropout=0.3, attn_dropout=0, activation=nn.GELU())
         for _ in range(L)
     ]
     for theirs, layer in zip(dense, model.layers, strict=True):
         theirs.double().load_state_dict(layer.state_dict(), strict=True)
+        share_masks(theirs, layer)
     feat, bias = random(graph.num_nodes(), IN, seed=1), random(graph.num_edges(), H, seed=2)
 
-    torch.manual_seed(9)
     out = model(graph, feat, bias)
-    torch.manual_seed(9)
-    h = functional.gelu(functional.dropout(model.encoder[0](feat), 0.3))[None]
+    h = model.encoder(feat)[None]
     for theirs in dense:
         h = theirs(h, *densify(graph, bias))
     h = functional.layer_norm(h, [C]) if norm_first else h
@@ -191,6 +191,95 @@ def test_recomputed_layers_give_equal_gradients(graph, gradients, seeded):
         layer.forward = lambda *args, forward=forward: checkpoint(forward, *args, use_reentrant=False)
     for a, b in zip(run(model), kept, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("remat", ["none", "repeat", "keep"])
+def test_masks_without_seeds_follow_torchs_generator(graph, remat):
+    """Each pass has its own; layers that are computed again find theirs; each layer has its own."""
+    model, feat = make(dropout=0.4, attention_dropout=0.4, remat=remat).train(), random(graph.num_nodes(), IN, seed=1)
+    kept = make(dropout=0.4, attention_dropout=0.4).train()
+
+    def steps(model):
+        torch.manual_seed(6)
+        outs = [model(graph, feat) for _ in range(2)]
+        return outs, torch.autograd.grad(sum(out.square().sum() for out in outs), [feat, *model.parameters()])
+
+    (first, second), gradients_found = steps(model)
+    (again, _), expected = steps(kept)
+    assert torch.equal(first, again) and not torch.allclose(first, second)
+    for a, b in zip(gradients_found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_every_layer_and_place_draws_its_own_mask(graph, monkeypatch):
+    """Without seeds: one seed for each dropout of each layer, and one for the encoder."""
+    from dgl_gt.exchange import local
+    from dgl_gt.nn import dropout
+
+    seeds, drop, attend = [], dropout.keyed_dropout, local.sparse_attention
+
+    def noting_drop(h, p, seed, ids):
+        seeds.append(int(seed))
+        return drop(h, p, seed, ids)
+
+    def noting_attend(*rows, seed, **options):
+        seeds.append(int(seed))
+        return attend(*rows, seed=seed, **options)
+
+    monkeypatch.setattr(dropout, "keyed_dropout", noting_drop)
+    monkeypatch.setattr(local, "sparse_attention", noting_attend)
+    make(dropout=0.4, attention_dropout=0.4).train()(graph, random(graph.num_nodes(), IN, seed=1))
+    assert len(set(seeds)) == len(seeds) == 4 * L + 1
+
+
+def test_a_model_without_dropout_draws_nothing(graph):
+    feat = random(graph.num_nodes(), IN, seed=1)
+    for model in (make().train(), make(dropout=0.4, attention_dropout=0.4).eval()):
+        before = torch.get_rng_state()
+        model(graph, feat)
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_compiles_as_one_graph_where_no_seed_is_set(graph):
+    """The next pass has other masks, and is not compiled again."""
+    model, feat = make(dropout=0.4, attention_dropout=0.4).train(), random(graph.num_nodes(), IN, seed=1)
+    csc, compilations = dgl_gt.csc(graph), []
+    compiled = torch.compile(model, fullgraph=True, backend=lambda module, _: compilations.append(module) or module)
+    torch.manual_seed(6)
+    found = [compiled(csc, feat) for _ in range(2)]
+    torch.manual_seed(6)
+    for out in found:
+        torch.testing.assert_close(out, model(csc, feat), rtol=0, atol=1e-12)
+    assert len(compilations) == 1 and not torch.allclose(*found)
+
+
+def test_seeds_lie_on_the_cpu_whatever_the_default_device(graph):
+    model, feat = make(dropout=0.4, attention_dropout=0.4).train(), random(graph.num_nodes(), IN, seed=1)
+    csc = dgl_gt.csc(graph)
+    with torch.device("meta"):
+        model(csc, feat).sum().backward()
+        model.set_dropout_step(0, 0)
+        out = model(csc, feat)
+    assert torch.equal(out, model(csc, feat))
+
+
+@pytest.mark.parametrize("kind", ["graph", "csc", "block"])
+def test_trains_on_a_graph_that_was_first_seen_under_inference_mode(kind):
+    """What is made once and kept, the structure and the seeds, serves training later."""
+    model, feat = make(dropout=0.4, attention_dropout=0.4), random(9, IN, seed=1)
+    src, dst = torch.tensor([0, 0, 1, 4, 4, 5, 2]), torch.tensor([1, 1, 2, 2, 4, 2, 6])
+    with torch.inference_mode():
+        graph = dgl.graph((src.clone(), dst.clone()), num_nodes=9)
+        if kind == "csc":
+            graph = dgl_gt.csc(graph)
+        elif kind == "block":
+            graph = [dgl.to_block(graph, torch.arange(9))] * L
+        model.set_dropout_step(0, 0)
+        seen = model(graph, feat)
+    out = model(graph, feat)
+    assert torch.equal(out, seen)
+    out.sum().backward()
+    assert feat.grad.abs().sum() > 0
 
 
 def test_learns_what_only_neighbours_know():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from dgl_gt.ops import cpu, keyed_dropout
 from dgl_gt.ops import dropout as dropout_module
@@ -37,14 +38,16 @@ def threads(request):
     torch.set_num_threads(before)
 
 
-@pytest.fixture(params=["kernel", "torch"])
+@pytest.fixture(params=["portable", "avx2", "avx512", "torch"])
 def path(request, monkeypatch):
-    """Both ways of float32 and float64; the others have one."""
+    """The kernel in each instruction set that is there, and plain torch."""
     if request.param == "torch":
         monkeypatch.setattr(dropout_module, "_backend", lambda device_type: None)
-    elif cpu.library() is None:
-        pytest.skip("the CPU kernel is not built")
-    return request.param
+        return
+    number = ["portable", "avx2", "avx512"].index(request.param)
+    if cpu.library() is None or number > cpu.best_path():
+        pytest.skip("the CPU kernel is not built, or this processor lacks the instructions")
+    monkeypatch.setattr(cpu, "best_path", lambda: number)
 
 
 @pytest.mark.parametrize("threads", [3], indirect=True)
@@ -56,6 +59,19 @@ def test_the_mask_is_the_references(path, dtype):
         for ids in (None, draw_ids(rows)):
             for seed in (0, SEED, 2**63 - 1):
                 assert torch.equal(keyed_dropout(x, P, seed, ids), expected(x, P, seed, ids)), (rows, columns, seed)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_every_number_of_16_bits(path, dtype):
+    """Rounded as torch does, with subnormal numbers, infinities, what overflows, and NaN."""
+    x = torch.arange(STEPS, dtype=torch.int32).to(torch.int16).view(dtype)[:, None].expand(-1, 5)
+    torch.testing.assert_close(keyed_dropout(x, P, SEED), expected(x, P, SEED), rtol=0, atol=0, equal_nan=True)
+
+
+def test_what_is_dropped_is_zero_whatever_it_was(path):
+    x = torch.tensor([torch.inf, -torch.inf, torch.nan]).repeat(50, 4)
+    dropped = keyed_dropout(torch.ones_like(x), P, SEED) == 0
+    assert (keyed_dropout(x, P, SEED)[dropped] == 0).all() and dropped.any()
 
 
 def test_the_bits_are_those_of_the_formula():
@@ -248,6 +264,15 @@ def test_a_seed_that_does_not_fit_is_refused(seed):
     """As of ``sparse_attention``: an int that 63 bits hold, or a tensor () of int64."""
     with pytest.raises(ValueError, match="seed is"):
         keyed_dropout(torch.ones(4, 6), P, seed)
+
+
+def test_forward_mode_is_refused(path):
+    """By torch.func.jvp and dual tensors: the operator would give no tangent, or zeros."""
+    x = draw(4, 6)
+    with pytest.raises(NotImplementedError, match="keyed_dropout has no derivative in forward mode.*reverse mode"):
+        torch.func.jvp(lambda x: keyed_dropout(x, P, SEED), (x,), (x,))
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward mode"):
+        keyed_dropout(forward_ad.make_dual(x, x), P, SEED)
 
 
 def test_integers_are_refused():

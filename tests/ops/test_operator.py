@@ -6,6 +6,7 @@ import torch
 from attention_cases import Case, draw_csc, draw_inputs
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
+from torch.autograd import forward_ad
 
 from dgl_gt import csc, sparse_attention
 from dgl_gt.ops import cpu
@@ -159,3 +160,23 @@ def test_second_derivative_is_refused():
     (grad,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
     with pytest.raises(NotImplementedError, match="no second derivative.*create_graph"):
         grad.sum().backward()
+
+
+@needs_kernel
+@pytest.mark.parametrize("name", ["q", "k", "v", "bias"])
+def test_forward_mode_is_refused(name):
+    """By torch.func.jvp, jacfwd and dual tensors: the operator would give no tangent, or zeros."""
+    case = CASES[0]
+    made, inputs = draw_csc(case), dict(zip(("q", "k", "v", "bias"), draw_inputs(case, torch.float64)[1]))
+
+    def attend(x):
+        return sparse_attention(made, **{**inputs, name: x})
+
+    x, tangent = inputs[name].detach(), torch.ones_like(inputs[name])
+    for derivative in (lambda: torch.func.jvp(attend, (x,), (tangent,)), lambda: torch.func.jacfwd(attend)(x)):
+        with pytest.raises(NotImplementedError, match="sparse_attention has no derivative in forward mode.*reverse"):
+            derivative()
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward mode"):
+        attend(forward_ad.make_dual(x, tangent))
+    with forward_ad.dual_level():
+        assert torch.equal(attend(x), sparse_attention(made, **inputs)), "without a tangent there is nothing to lose"

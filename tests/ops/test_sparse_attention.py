@@ -318,7 +318,7 @@ BAD_CALLS = [
     (dict(k=None, v=None), "q has shape .4, 2, 3. and k and v are None; allowed: .N, 3, H, D."),
     (dict(k=torch.zeros(5, 2, 3, device="meta")), "k is on meta, q on cpu"),
     (dict(bias=torch.zeros(6, 1)), "bias has shape .6, 1.*E, H. = .6, 2"),
-    (dict(bias=torch.zeros(6, 2, dtype=torch.float64)), "bias has dtype torch.float64"),
+    (dict(bias=torch.zeros(6, 2, dtype=torch.float64)), "bias has dtype torch.float64; allowed: torch.float32$"),
     (dict(dropout_p=1.0, seed=1), "dropout_p is 1.0; allowed: 0 <= dropout_p < 1"),
     (dict(dropout_p=-0.1, seed=1), "dropout_p is -0.1"),
     (dict(dropout_p=0.1), "seed is None"),

@@ -51,9 +51,9 @@ def library():
         loaded.dgl_gt_run.argtypes = [ctypes.POINTER(_Problem)]
         loaded.dgl_gt_run.restype = None
         pointer, number, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-        loaded.dgl_gt_drop.argtypes = [pointer, pointer, number, number, pointer, ctypes.c_uint64, ctypes.c_uint64]
-        loaded.dgl_gt_drop.argtypes += [ctypes.c_double, flag, flag]
-        loaded.dgl_gt_drop.restype = None
+        loaded.dgl_gt_drop_rows.argtypes = [pointer, pointer, number, number, pointer, ctypes.c_uint64, ctypes.c_uint64]
+        loaded.dgl_gt_drop_rows.argtypes += [ctypes.c_double, flag, flag, flag]
+        loaded.dgl_gt_drop_rows.restype = None
         fits = loaded.dgl_gt_problem_bytes() == ctypes.sizeof(_Problem)
     except (OSError, AttributeError):  # built for another system, or for another version of this package
         return None
@@ -74,11 +74,12 @@ def empty(shape, dtype):
 
 
 def drop(x, seed, ids, threshold, scale):
-    """Keyed dropout of x, (rows, C) float32 or float64; see ``dgl_gt.ops.dropout``."""
+    """Keyed dropout of x, (rows, C); see ``dgl_gt.ops.dropout``."""
     x, out = x.contiguous(), empty(x.shape, x.dtype)
     ids = None if ids is None else ids.contiguous()
     pointers = x.data_ptr(), out.data_ptr(), *x.shape, None if ids is None else ids.data_ptr()
-    library().dgl_gt_drop(*pointers, seed, threshold, scale, x.dtype == torch.float64, torch.get_num_threads())
+    settings = _STORAGE[x.dtype], best_path(), torch.get_num_threads()
+    library().dgl_gt_drop_rows(*pointers, seed, threshold, scale, *settings)
     return out
 
 

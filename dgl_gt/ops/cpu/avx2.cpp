@@ -19,6 +19,7 @@ constexpr int kVectorBytes = 32;
 #define WIDE_HALVES 8
 INLINE __m256 widen_halves(uint16_t __attribute__((vector_size(16))) half) { return _mm256_cvtph_ps((__m128i)half); }
 #include "vectors.h"
+#include "dropout.h"
 #include "rows.h"
 }  // namespace avx2
 #if defined(__clang__)

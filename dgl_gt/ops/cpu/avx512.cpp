@@ -19,6 +19,7 @@ constexpr int kVectorBytes = 64;
 #define WIDE_HALVES 16
 INLINE __m512 widen_halves(uint16_t __attribute__((vector_size(32))) half) { return _mm512_maskz_cvtph_ps(0xFFFF, (__m256i)half); }
 #include "vectors.h"
+#include "dropout.h"
 #include "rows.h"
 }  // namespace avx512
 #if defined(__clang__)

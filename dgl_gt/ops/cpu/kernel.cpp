@@ -4,7 +4,7 @@
 // are computed again from the log-sum-exp (FlashAttention, Dao et al. 2022, arXiv 2205.14135), in one pass over
 // in-edges for dQ and dbias and one over out-edges for dK and dV. Every output row is written by one thread, and every
 // sum has one order: no atomics, and the same bits with any number of threads. Nothing depends on Python, torch or
-// numpy. This file spreads the rows over threads; rows.h has the arithmetic.
+// numpy. This file spreads the rows over threads; rows.h has the arithmetic, and dropout.h that of feature dropout.
 
 #include <algorithm>
 #include <cstdint>
@@ -112,6 +112,15 @@ Passes passes_of(const Problem& p) {
     return portable::passes(p);
 }
 
+auto drop_rows_of(int path) {
+#if defined(__x86_64__) && defined(__GNUC__)
+    if (path == 2) return avx512::drop_rows;
+    if (path == 1) return avx2::drop_rows;
+#endif
+    (void)path;
+    return portable::drop_rows;
+}
+
 }  // namespace
 
 EXPORT int64_t dgl_gt_problem_bytes() { return sizeof(Problem); }
@@ -132,6 +141,17 @@ EXPORT void dgl_gt_use_huge_pages(void* data, int64_t bytes, int32_t num_threads
 #else
     (void)data, (void)bytes, (void)num_threads;
 #endif
+}
+
+// Keyed dropout; the arguments as of Dropout in problem.h.
+EXPORT void dgl_gt_drop_rows(const void* from, void* to, int64_t rows, int64_t columns, const int64_t* ids,
+                             uint64_t seed, uint64_t threshold, double scale, int32_t storage, int32_t path,
+                             int32_t num_threads) {
+    constexpr int64_t kRows = 256;
+    const Dropout dropout = {from, to, columns, ids, seed, threshold, scale, storage};
+    const auto drop_rows = drop_rows_of(path);
+#pragma omp parallel for schedule(static) num_threads(num_threads)
+    for (int64_t first = 0; first < rows; first += kRows) drop_rows(dropout, first, std::min(rows, first + kRows));
 }
 
 EXPORT void dgl_gt_run(const Problem* problem) {

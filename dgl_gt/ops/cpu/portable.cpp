@@ -10,5 +10,6 @@
 namespace portable {
 constexpr int kVectorBytes = 16;
 #include "vectors.h"
+#include "dropout.h"
 #include "rows.h"
 }  // namespace portable

@@ -48,7 +48,18 @@ struct Passes {
     void (*stats)(const Problem&, int64_t row);
 };
 
+// Keyed dropout of a contiguous (rows, columns) array of the storage type; ids (rows) or null for the row numbers.
+struct Dropout {
+    const void* from;
+    void* to;
+    int64_t columns;
+    const int64_t* ids;
+    uint64_t seed, threshold;
+    double scale;
+    int32_t storage;
+};
+
 // One definition for each instruction set, in the file of that name.
-namespace portable { Passes passes(const Problem&); }
-namespace avx2 { Passes passes(const Problem&); }
-namespace avx512 { Passes passes(const Problem&); }
+namespace portable { Passes passes(const Problem&); void drop_rows(const Dropout&, int64_t first, int64_t last); }
+namespace avx2 { Passes passes(const Problem&); void drop_rows(const Dropout&, int64_t first, int64_t last); }
+namespace avx512 { Passes passes(const Problem&); void drop_rows(const Dropout&, int64_t first, int64_t last); }

@@ -18,14 +18,6 @@ INLINE int64_t index_at(const Problem& p, const void* indices, int64_t position)
     return p.is_int64 ? static_cast<const int64_t*>(indices)[position] : static_cast<const int32_t*>(indices)[position];
 }
 
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
-template <typename Bits>
-INLINE Bits mix64(Bits bits) {
-    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9ull;
-    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBull;
-    return bits ^ (bits >> 31);
-}
-
 // S: storage. W: lanes of one load of a row. CHUNKS: loads a head, or 0 for any head width.
 template <typename S, int W, int CHUNKS>
 struct Rows {

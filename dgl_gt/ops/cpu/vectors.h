@@ -1,5 +1,6 @@
-// Vectors of floats and doubles: loads from every storage type, stores, sums across lanes, exp. The file of each
-// instruction set includes this inside its own namespace, so that no two of them share a compiled function.
+// Vectors of floats and doubles: loads from every storage type, stores, sums across lanes, exp; and random bits. The
+// file of each instruction set includes this inside its own namespace, so that no two of them share a compiled
+// function.
 
 template <typename T, int W>
 struct VectorOf {
@@ -174,6 +175,14 @@ INLINE T largest(Vec<T, W> vector, T other) {
         const T pair = vector[0] > vector[1] ? vector[0] : vector[1];
         return pair > other ? pair : other;
     }
+}
+
+// The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+template <typename Bits>
+INLINE Bits mix64(Bits bits) {
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9ull;
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBull;
+    return bits ^ (bits >> 31);
 }
 
 // exp: float by the polynomial of Cephes (Moshier 1989) after Cody and Waite's range reduction, to about an ulp;
