@@ -121,6 +121,13 @@ class PartBlock(_PartGraph):
     is_block = True
     __repr__ = DGLBlock.__repr__
 
+    def _set_n_repr(self, ntid, u, data):
+        """Of data of all held rows, destinations take the first, theirs: ``EGATConv`` leaves that to the block."""
+        if ntid == self.get_ntype_id_from_dst(self.dsttypes[0]) and is_all(u):
+            held, owned = self.num_src_nodes(), self.num_dst_nodes()
+            data = {key: value[:owned] if len(value) == held else value for key, value in data.items()}
+        super()._set_n_repr(ntid, u, data)
+
 
 class OwnedGraph(_PartGraph):
     """One part of a graph as a homogeneous DGL graph of its owned nodes, which fetches what edges from elsewhere read.
