@@ -134,8 +134,8 @@ class OwnedGraph(_PartGraph):
 
     Node data have one row for each owned node. Node data that are set travel at once to the ranks that hold copies, and
     their gradients come home in backward, so every rank must set the same node data in the same order, as layers that
-    run on every rank do; a tensor that is changed in place must be set again. Edges are numbered as in the block, and so
-    are their sources.
+    run on every rank do; a tensor that is changed in place must be set again. Edges and their sources are numbered as
+    in the block.
     """
 
     is_block = False

@@ -29,8 +29,8 @@ from .ring import Ring
 class ShardedGraph:
     """One rank's part of a partitioned graph; layers take it in place of a ``DGLGraph``. Made by :func:`load`.
 
-    Methods that a ``DGLGraph`` has, too, speak of this rank's part: its rows are the owned nodes, as in ``ndata``. The
-    numbers of the whole graph are ``manifest["nodes"]`` and ``manifest["edges"]``. Degrees are those in the whole graph.
+    Methods that a ``DGLGraph`` has, too, speak of this rank's part: its nodes are the owned ones, as in ``ndata``. The
+    numbers of the whole graph are ``manifest["nodes"]`` and ``manifest["edges"]``. Only degrees are those of the whole.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class ShardedGraph:
     """
 
     def __init__(self, shard: Shard, comm: Comm, make_strategy, degrees: torch.Tensor):
-        """Of a shard, its ranks, what makes the strategy of a shard, and the :func:`dgl_gt.exchange.degrees.degrees`."""
+        """Of a shard, its ranks, a function that gives a shard's strategy, and :func:`~.degrees.degrees`."""
         self._shard, self._make_strategy, self._degrees = shard, make_strategy, degrees
         self.comm = comm
         self._strategy = make_strategy(shard)
@@ -208,8 +208,8 @@ class ShardedGraph:
             return
         self._has_warned = True
         warnings.warn(
-            "a ShardedGraph is used inside DistributedDataParallel, which divides gradients by the number of ranks: use "
-            "the model itself, divide the loss by the number of rows of all ranks, and call "
+            "a ShardedGraph is used inside DistributedDataParallel, which divides gradients by the number of ranks: "
+            "use the model itself, divide the loss by the number of rows of all ranks, and call "
             "sg.comm.sum_gradients(model.parameters()) after loss.backward()",
             stacklevel=3,
         )

@@ -1,4 +1,4 @@
-"""DGL's own convolutions on ``sg.block`` and ``sg.pull``, two layers deep, with every option that changes what they read."""
+"""DGL's own convolutions on ``sg.block`` and ``sg.pull``, two layers deep, with options that change what they read."""
 
 import numpy as np
 import pytest

@@ -59,7 +59,10 @@ CASES = {
     ),
     "CFConv": (lambda d: d.CFConv(WIDTH, 2, 6, OUT), on_edges),
     "ChebConv": (lambda d: d.ChebConv(WIDTH, OUT, 3), lambda conv, g, node, edge: conv(g, node("feat"), [2.0])),
-    "DGNConv": (lambda d: d.DGNConv(WIDTH, OUT, ["dir1-av"], ["identity"], 1.0), lambda conv, g, node, edge: conv(g, node("feat"), eig_vec=node("feat"))),
+    "DGNConv": (
+        lambda d: d.DGNConv(WIDTH, OUT, ["dir1-av"], ["identity"], 1.0),
+        lambda conv, g, node, edge: conv(g, node("feat"), eig_vec=node("feat")),
+    ),
     "DotGatConv": (lambda d: d.DotGatConv(WIDTH, OUT, 2), on_feat),
     "EGATConv": (lambda d: d.EGATConv(WIDTH, 2, OUT, 2, 2), on_edges),
     "EGNNConv": (
