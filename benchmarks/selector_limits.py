@@ -190,6 +190,7 @@ def part_seconds(folder: Path, rank: int, args) -> float:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from dgl_gt.comm import Comm
+    from dgl_gt.exchange.degrees import degrees
     from dgl_gt.exchange.halo import Halo
     from dgl_gt.exchange.sharded_graph import ShardedGraph
     from dgl_gt.shard import read_shard
@@ -198,7 +199,8 @@ def part_seconds(folder: Path, rank: int, args) -> float:
     parts = read_manifest(folder)["parts"]
     dist.init_process_group("fake", rank=rank, world_size=parts, store=FakeStore())  # moves nothing
     comm, shard = Comm(), read_shard(folder, rank)
-    runner = Runner(ShardedGraph(shard, comm, Halo(shard, comm, True, "halo_kv")), args.hidden)
+    graph = ShardedGraph(shard, comm, lambda on: Halo(on, comm, True, "halo_kv"), degrees(shard, comm))
+    runner = Runner(graph, args.hidden)
     for _ in range(2):
         runner.step()
     taken = []

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from partition.errors import InputError
 
+from .sum_over_ranks import sum_over_ranks
 from .transfer import Begin, Finish, Gathering, Tape, Transfer
 
 _POLL = timedelta(seconds=1)  # how often a rank that waits looks whether another has stopped
@@ -138,6 +139,25 @@ class Comm:
         if self.world_size > 1:
             self._wait(dist.all_reduce(total, operations[op], group=self._group, async_op=True))
         return total.to(values.device)
+
+    def all_reduce_sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum over ranks, as a new tensor; differentiable, where :meth:`all_reduce` is not. Not counted.
+
+        Batch statistics, for one, are sums over the rows of all ranks. The gradient of each rank's values is the sum of
+        the gradients that the result has on all ranks, in keeping with a loss that is the sum of every rank's share.
+
+        Parameters
+        ----------
+        values : Tensor, floating point, (...)
+            Of the same shape and dtype on every rank. Every rank calls it, and where one rank computes gradients
+            through the result, every rank must.
+
+        Raises
+        ------
+        ValueError
+            The values are not floating point.
+        """
+        return sum_over_ranks(values, self)
 
     def sum_gradients(self, parameters) -> None:
         """Sum parameter gradients over ranks in one flat all-reduce a dtype.

@@ -14,7 +14,7 @@ SPLIT_MASKS = ("train_mask", "val_mask", "test_mask")
 _CHUNK_ROWS, _CHUNK_EDGES = 1 << 16, 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Graph:
     """A directed graph held by its in-edges; build it with :func:`from_edges`.
 
@@ -41,6 +41,12 @@ class Graph:
     edge_data: dict[str, np.ndarray] = field(default_factory=dict)
     name: str = "graph"
 
+    def __repr__(self):
+        return (
+            f"Graph({self.name!r}: {self.num_nodes} nodes, {self.num_edges} edges, indices {self.indices.dtype}, "
+            f"node_data {_columns(self.node_data)}, edge_data {_columns(self.edge_data)})"
+        )
+
     @property
     def num_nodes(self) -> int:
         return len(self.indptr) - 1
@@ -60,6 +66,11 @@ class Graph:
     def destinations(self) -> np.ndarray:
         """Destination of every edge in CSR order, same dtype as ``indices``, (E,)."""
         return np.repeat(np.arange(self.num_nodes, dtype=self.indices.dtype), self.in_degrees())
+
+
+def _columns(data: dict[str, np.ndarray]) -> str:
+    """Names, dtypes and row shapes: ``{'feat': float32 (5,), 'label': int64 ()}``."""
+    return "{" + ", ".join(f"{key!r}: {value.dtype} {value.shape[1:]}" for key, value in data.items()) + "}"
 
 
 def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="graph") -> Graph:

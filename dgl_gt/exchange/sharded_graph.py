@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cached_property
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from partition.cost import CHOICES
 from partition.errors import InputError
@@ -15,6 +17,7 @@ from ..comm import Comm
 from ..shard import Shard, read_shard
 from ..transfer import kept_exchanges
 from .deep import blocks
+from .degrees import degrees
 from .gather import Gather
 from .halo import Halo, pull
 from .heads import Heads
@@ -25,6 +28,9 @@ from .ring import Ring
 
 class ShardedGraph:
     """One rank's part of a partitioned graph; layers take it in place of a ``DGLGraph``. Made by :func:`load`.
+
+    Methods that a ``DGLGraph`` has, too, speak of this rank's part: its nodes are the owned ones, as in ``ndata``. The
+    numbers of the whole graph are ``manifest["nodes"]`` and ``manifest["edges"]``. Only degrees are those of the whole.
 
     Attributes
     ----------
@@ -45,43 +51,112 @@ class ShardedGraph:
         Layers between exchanges, see :meth:`blocks`.
     """
 
-    def __init__(self, shard: Shard, comm: Comm, strategy):
-        self._shard = shard
+    def __init__(self, shard: Shard, comm: Comm, make_strategy, degrees: torch.Tensor):
+        """Of a shard, its ranks, a function that gives a shard's strategy, and :func:`~.degrees.degrees`."""
+        self._shard, self._make_strategy, self._degrees = shard, make_strategy, degrees
         self.comm = comm
-        self.strategy = strategy
+        self._strategy = make_strategy(shard)
         self.depth = shard.depth
         self.ndata = shard.node_data
         self.edata = shard.edge_data
         self.node_ids = shard.node_ids[: shard.num_owned]
         self.edge_ids = shard.edge_ids[: shard.edges[0]]
         self.manifest = shard.manifest
+        self._has_warned = False
 
     def __repr__(self):
         shard, whole = self._shard, self.manifest
         return (
             f"ShardedGraph(part {shard.part} of {whole['parts']}: {shard.num_owned} owned and "
             f"{shard.num_held - shard.num_owned} held besides, of {whole['nodes']} nodes, "
-            f"{shard.edges[0]} of {whole['edges']} edges, strategy={self.strategy.name!r}, depth={self.depth})"
+            f"{shard.edges[0]} of {whole['edges']} edges, strategy={self._strategy.name!r}, depth={self.depth})"
+        )
+
+    def __getattr__(self, name):
+        if hasattr(type(self), name):  # a property that failed: its own error is the one to see
+            return object.__getattribute__(self, name)
+        raise AttributeError(
+            f"a ShardedGraph has no {name!r}; a layer of DGL's takes its block, or the graph of its owned nodes: "
+            "use conv(sg.block, sg.pull(h)), or conv(sg.graph, h); layers of dgl_gt.nn take the ShardedGraph itself"
         )
 
     @property
+    def strategy(self):
+        """How attention crosses ranks."""
+        self._warn_inside_ddp()
+        return self._strategy
+
+    @property
     def device(self) -> torch.device:
+        """Where the tensors lie."""
         return self.node_ids.device
+
+    def to(self, device) -> ShardedGraph:
+        """This part with its tensors on a device; itself where they lie there already."""
+        device = torch.device(device)
+        if device == self.device:
+            return self
+        return ShardedGraph(self._shard.to(device), self.comm, self._make_strategy, self._degrees.to(device))
+
+    def num_nodes(self) -> int:
+        """N_owned, the nodes that this rank owns: the rows of ``ndata``. ``manifest["nodes"]`` counts those of all."""
+        return self._shard.num_owned
+
+    def num_edges(self) -> int:
+        """E, the edges of this part: the rows of ``edata``. ``manifest["edges"]`` counts those of all parts."""
+        return self._shard.edges[0]
+
+    def nodes(self) -> torch.Tensor:
+        """Rows of the owned nodes, int64, ``0 .. N_owned - 1``; ``node_ids`` holds the user's ids of them."""
+        return torch.arange(self.num_nodes(), device=self.device)
+
+    def edges(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Source and destination of this part's edges, int64, (E,) each, in the order of ``edata``.
+
+        They are held rows, those of :meth:`pull`'s result: ``h = sg.pull(h); h[src], h[dst]``. On an edge cut every
+        destination is an owned row.
+        """
+        csc = self._shard.csc()
+        rows = torch.arange(csc.num_dst, device=self.device)
+        return csc.indices.long(), torch.repeat_interleave(rows, csc.indptr.diff())
+
+    def in_degrees(self) -> torch.Tensor:
+        """In-degree in the whole graph of each owned node, int64, (N_owned,)."""
+        return self._degrees[: self.num_nodes(), 0]
+
+    def out_degrees(self) -> torch.Tensor:
+        """Out-degree in the whole graph of each owned node, int64, (N_owned,)."""
+        return self._degrees[: self.num_nodes(), 1]
 
     @cached_property
     def block(self):
         """This part as a DGL block (sources: held rows, destinations: owned rows), made at first use; needs DGL.
 
-        With :meth:`pull`, DGL convolutions that take blocks and read in-edges alone train full-graph across ranks:
-        ``conv(sg.block, sg.pull(h))``.
+        With :meth:`pull`, DGL convolutions that take blocks train full-graph across ranks:
+        ``conv(sg.block, sg.pull(h))``. Its in- and out-degrees are those in the whole graph.
         """
         from ..dgl_graph import to_block
 
+        return to_block(self._csc_of_in_edges(), self._degrees[:, 1])
+
+    @cached_property
+    def graph(self):
+        """This part as a homogeneous ``DGLGraph`` of the owned nodes, made at first use; needs DGL.
+
+        For DGL convolutions that refuse blocks, or that reach over several hops: ``conv(sg.graph, h)`` takes and gives
+        owned rows. Node data that the convolution sets are exchanged there and then. Degrees are those in the whole
+        graph.
+        """
+        from ..dgl_graph import to_owned_graph
+
+        return to_owned_graph(self._csc_of_in_edges(), self._degrees[:, 1], self.pull)
+
+    def _csc_of_in_edges(self):
         if self._shard.cut == "vertex":
             raise InputError(
                 "a vertex cut has no block: in-edges of one node lie on several ranks; partition with --cut edge"
             )
-        return to_block(self._shard.csc())
+        return self._shard.csc()
 
     @cached_property
     def srcdata(self) -> dict[str, torch.Tensor]:
@@ -101,9 +176,10 @@ class ShardedGraph:
             The first layer is given the rows of :attr:`srcdata`, made of features that the shards hold, instead of
             owned rows: that spares the first exchange of a deep halo. Same on all ranks.
         """
+        self._warn_inside_ddp()
         if self.depth == 1:
-            return [self.strategy] * layers
-        return blocks(self.strategy, layers, from_held)
+            return [self._strategy] * layers
+        return blocks(self._strategy, layers, from_held)
 
     def kept_exchanges(self):
         """For ``torch.utils.checkpoint.checkpoint(layer, ..., use_reentrant=False, context_fn=sg.kept_exchanges)``:
@@ -115,6 +191,7 @@ class ShardedGraph:
 
         Owned rows come first. The backward pass sums the gradients of halo rows at their owners. Every rank calls it.
         """
+        self._warn_inside_ddp()
         return pull(self._shard, self.comm, x)
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
@@ -123,6 +200,19 @@ class ShardedGraph:
         order = torch.cat(self.comm.gather_rows(self.node_ids))
         rows = torch.cat(self.comm.gather_rows(x.detach()))
         return torch.empty_like(rows).index_copy_(0, order, rows)
+
+    def _warn_inside_ddp(self) -> None:
+        """Warn, once for a graph, where a DistributedDataParallel runs the model."""
+        # torch has no public way to ask. If a later torch names this otherwise, the warning goes and nothing else.
+        if getattr(DistributedDataParallel, "_active_ddp_module", None) is None or self._has_warned:
+            return
+        self._has_warned = True
+        warnings.warn(
+            "a ShardedGraph is used inside DistributedDataParallel, which divides gradients by the number of ranks: "
+            "use the model itself, divide the loss by the number of rows of all ranks, and call "
+            "sg.comm.sum_gradients(model.parameters()) after loss.backward()",
+            stacklevel=3,
+        )
 
 
 def load(
@@ -193,7 +283,7 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, sp
         }
     )
     shard = shard.to(comm.device if device is None else device)
-    graph = ShardedGraph(shard, comm, _make(strategy, shard, comm, overlap, speeds))
+    graph = ShardedGraph(shard, comm, lambda on: _make(strategy, on, comm, overlap, speeds), degrees(shard, comm))
     comm.reset_counters()
     return graph
 

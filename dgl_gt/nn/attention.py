@@ -16,6 +16,20 @@ def _is_plain(projection: nn.Module) -> bool:
     return type(projection) is nn.Linear and not (projection._forward_hooks or projection._forward_pre_hooks)
 
 
+def check_features(feat, name: str, width: int) -> None:
+    """Raise ``ValueError`` unless the features are one tensor, (nodes, width); ``name`` is what sets the width."""
+    if isinstance(feat, (tuple, list)):
+        raise ValueError(
+            f"the features are a {type(feat).__name__}; allowed: one tensor (nodes, {width}). In place of DGL's pair "
+            "(h_src, h_dst) pass h_src, whose first rows are the destinations"
+        )
+    if feat.ndim != 2 or feat.shape[1] != width:
+        raise ValueError(
+            f"the features have shape {tuple(feat.shape)}, but this module takes (nodes, {width}): "
+            f"pass one row for each node, or build the module with {name} equal to their width"
+        )
+
+
 def check_probability(name: str, p: float) -> float:
     """``p`` itself if it is a probability of dropping below one; else ValueError naming ``name``."""
     if not 0.0 <= p < 1.0:
@@ -175,11 +189,7 @@ class BiasedMHA(nn.Module):
         return self.attn_drop, strategy.agreed(draw_seeds()) if seed is None else seed
 
     def _check(self, feat: Tensor, attn_bias: Tensor | None) -> None:
-        if feat.ndim != 2 or feat.shape[1] != self.feat_size:
-            raise ValueError(
-                f"the features have shape {tuple(feat.shape)}, but this module takes (nodes, {self.feat_size}): "
-                "pass one row a node, or build the module with feat_size equal to their width"
-            )
+        check_features(feat, "feat_size", self.feat_size)
         if attn_bias is not None and (attn_bias.ndim != 2 or attn_bias.shape[1] != self.num_heads):
             raise ValueError(
                 f"attn_bias has shape {tuple(attn_bias.shape)}, but this module takes (edges, {self.num_heads}): "

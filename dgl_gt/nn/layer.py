@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import leading_rows
 
-from .attention import BiasedMHA, check_probability
+from .attention import BiasedMHA, check_features, check_probability
 from .dropout import FeatureDropout, RowSequential, draw_seeds
 
 SITES = 4  # dropouts of a layer: of attention weights, two in the feed-forward network, of attention's result
@@ -105,6 +105,7 @@ class GraphTransformerLayer(nn.Module):
         ValueError
             If ``graph`` is of another type, or ``feat`` or ``attn_bias`` has another shape.
         """
+        check_features(feat, "feat_size", self.attn.feat_size)
         strategy = as_strategy(graph, feat.device)
         feat = strategy.source_rows(feat)
         residual = leading_rows(feat, strategy.num_owned)

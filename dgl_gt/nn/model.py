@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dgl_gt.exchange import as_strategy
 
-from .attention import check_probability
+from .attention import check_features, check_probability
 from .dropout import FeatureDropout, RowSequential, as_seed, draw_seeds
 from .layer import SITES, GraphTransformerLayer
 
@@ -149,11 +149,7 @@ class GraphTransformer(nn.Module):
             If a list does not have ``L`` entries, ``attn_bias`` is one tensor for a list of blocks, ``graph`` is of
             another type, or a shape does not fit.
         """
-        if feat.ndim != 2 or feat.shape[1] != self.in_dim:
-            raise ValueError(
-                f"the features have shape {tuple(feat.shape)}, but this model takes (nodes, {self.in_dim}): "
-                "pass one row a node, or build the model with in_dim equal to their width"
-            )
+        check_features(feat, "in_dim", self.in_dim)
         views, biases = self._views(graph, feat.device), self._biases(graph, attn_bias)
         feat = views[0].input_rows(feat)
         ids = None if views[0].node_ids is None else views[0].node_ids[: len(feat)]

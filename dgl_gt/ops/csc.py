@@ -5,7 +5,7 @@ import dataclasses
 import torch
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class CSC:
     """The edges of a graph, grouped by destination row, with the reverse index of the backward pass.
 
@@ -102,6 +102,13 @@ class CSC:
             rev_indptr=rev_indptr,
             rev_dst=row_of_position[rev_position],
             rev_position=rev_position,
+        )
+
+    def __repr__(self):
+        ids = [name for name in ("edge_ids", "global_edge_ids") if getattr(self, name) is not None]
+        return (
+            f"CSC(num_dst={self.num_dst}, num_src={self.num_src}, num_edges={self.num_edges}, "
+            f"indices={self.indices.dtype}, device={self.device}, ids={ids})"
         )
 
     @property

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from dgl_gt.nn import GraphTransformerLayer
+from dgl_gt.nn import BiasedMHA, GraphTransformer, GraphTransformerLayer
 
 C, HIDDEN, H = 12, 20, 3
 
@@ -151,3 +151,11 @@ def test_refuses_arguments(options, message):
 def test_refuses_features_of_another_graph(graph):
     with pytest.raises(ValueError, match="25 rows.*24 source nodes"):
         make()(graph, random(25, C, seed=1))
+
+
+def test_a_pair_of_features_is_refused_by_name():
+    """DGL's convolutions take (h_src, h_dst); here the first sources are the destinations."""
+    block, feat = dgl.to_block(dgl.graph(([0, 1], [1, 2]), num_nodes=3)), torch.randn(3, 8)
+    for module in (GraphTransformerLayer(8, 8, 2), BiasedMHA(8, 2), GraphTransformer(8, 8, 2, 1, 2)):
+        with pytest.raises(ValueError, match=r"features are a tuple.*\(h_src, h_dst\) pass h_src"):
+            module(block, (feat, feat))

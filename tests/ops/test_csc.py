@@ -192,3 +192,10 @@ def test_edge_ids_are_the_dropout_key_by_default():
     assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
     reference, _ = reference_attention(permuted, rows, rows, rows, None, 2**-0.5, 0.5, 1)
     torch.testing.assert_close(results[0], reference)
+
+
+def test_repr_is_one_line():
+    made = CSC.build(torch.tensor([0, 1, 3]), torch.tensor([0, 2, 1]), 3, global_edge_ids=torch.tensor([7, 8, 9]))
+    assert repr(made) == (
+        "CSC(num_dst=2, num_src=3, num_edges=3, indices=torch.int64, device=cpu, ids=['global_edge_ids'])"
+    )

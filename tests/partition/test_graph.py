@@ -84,3 +84,10 @@ MASKS = {
 def test_bad_graphs_are_refused_by_name(arguments, message):
     with pytest.raises(InputError, match=message):
         from_edges(**arguments)
+
+
+def test_repr_is_one_line():
+    graph = from_edges([0, 1], [1, 1], 3, {"feat": np.ones((3, 5), np.float32)}, name="a\nname")
+    assert repr(graph) == (
+        "Graph('a\\nname': 3 nodes, 2 edges, indices int32, node_data {'feat': float32 (5,)}, edge_data {})"
+    )
