@@ -108,6 +108,9 @@ class _MergeRows(torch.autograd.Function):
 def _check(partials):
     if not partials:
         raise ValueError("partials is empty; pass at least one pair (out, lse)")
+    for number, pair in enumerate(partials):
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(x, torch.Tensor) for x in pair)):
+            raise ValueError(f"partial {number} is a {type(pair).__name__}; allowed: a pair of tensors, (out, lse)")
     first_out, first_lse = partials[0]
     for number, (out, lse) in enumerate(partials):
         if out.dim() != 3 or out.shape != first_out.shape or out.dtype != first_out.dtype:

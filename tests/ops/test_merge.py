@@ -1,5 +1,6 @@
 """merge: the union of edge sets, rows without edges, gradients."""
 
+import numpy as np
 import pytest
 import torch
 from attention_cases import Case, draw_inputs, draw_upstream, from_edges
@@ -79,6 +80,8 @@ def test_low_precision_out_keeps_its_dtype():
 
 BAD_PARTIALS = [
     ([], "partials is empty"),
+    (np.zeros((2, 0), int), "partial 0 is a ndarray; allowed: a pair of tensors"),
+    ([(torch.zeros(2, 1, 3), None)], "partial 0 is a tuple; allowed: a pair of tensors"),
     ([(torch.zeros(2, 1, 3), torch.zeros(2, 1)), (torch.zeros(3, 1, 3), torch.zeros(3, 1))], "out of partial 1"),
     ([(torch.zeros(2, 1, 3), torch.zeros(2, 3))], "lse of partial 0 has shape .2, 3"),
     ([(torch.zeros(2, 3), torch.zeros(2, 3))], "out of partial 0 has shape .2, 3"),
