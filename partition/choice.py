@@ -40,7 +40,7 @@ def choose_cut(layouts: list[Layout], model: Model, speeds: Speeds, rank_memory:
         "cut": best["cut"],
         "reason": _reason(best, candidates, figures, model, rank_memory),
         "model": asdict(model),
-        "speeds": asdict(speeds),
+        "speeds": speeds.as_dict(),
         "candidates": candidates,
     }
 

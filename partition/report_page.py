@@ -319,9 +319,15 @@ def _cuts(figures: dict) -> str:
         + show.caption(
             f"Lower is better in every line, and the better one is blue. In full: {escape(choice['reason'])}. "
             f"Predicted for {model['layers']} layers of width {model['hidden']}, {model['heads']} heads and a link "
-            f"of {speeds['link_bytes_per_s'] * 8 / 1e9:g} Gbit/s."
+            f"of {_link(speeds['link_bytes_per_s'])} Gbit/s."
         ),
     )
+
+
+def _link(bytes_per_s) -> str:
+    """The speed of a link in Gbit/s, or of the slowest and the fastest of several."""
+    slowest, fastest = (f"{each * 8 / 1e9:g}" for each in (np.min(bytes_per_s), np.max(bytes_per_s)))
+    return slowest if slowest == fastest else f"{slowest} to {fastest}"
 
 
 def _compared(name: str, meaning: str, texts: list[str]) -> str:

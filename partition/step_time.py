@@ -69,6 +69,10 @@ class Speeds:
     reduce_bytes_per_s: float = np.inf
     overlap: float = 0.0
 
+    def as_dict(self) -> dict:
+        """Values that JSON has: arrays as lists."""
+        return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in vars(self).items()}
+
 
 @dataclass(frozen=True)
 class StepTime:
