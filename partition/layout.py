@@ -7,12 +7,10 @@ from functools import cached_property
 
 import numpy as np
 
-from .edge_cut import Rows
+from .edge_cut import NEAR_ROWS, Rows
 from .graph import Graph
 from .quality import edge_cut_quality, vertex_cut_quality
 from .vertex_cut import VertexCut
-
-NEAR_ROWS = 1024  # so near that a processor's caches hold what lies between
 
 
 @dataclass(frozen=True)
