@@ -125,11 +125,12 @@ def check_parent(out: Path) -> None:
 
 def cannot_write(path, error: OSError) -> InputError:
     """What to tell a user whose file or directory could not be written, by the cause."""
-    advice = "choose another place"
-    if error.errno in _FULL:
-        advice = "free space, or choose a place on another disk"
-    elif error.errno in _REFUSED:
+    if error.errno in _REFUSED:
         advice = "choose a writable place"
+    elif error.errno in (None, 0, *_FULL):  # libraries do not always say why
+        advice = "free space, or choose a place on another disk"
+    else:
+        advice = "choose another place"
     return InputError(f"cannot write {path}: {os.strerror(error.errno) if error.errno else error}; {advice}")
 
 

@@ -181,16 +181,33 @@ def _read(number: int) -> np.ndarray:
 def _part(xadj, adjncy, parts: int, weights, *, recursive: bool, shares=None, **options) -> np.ndarray:
     import pymetis
 
-    if not len(adjncy):
-        # Without edges METIS has nothing to cut: deal the nodes out by weight.
-        ends = np.cumsum(np.full(parts, 1 / parts) if shares is None else shares) * np.sum(weights)
-        return np.minimum(np.searchsorted(ends, np.cumsum(weights) - weights / 2), parts - 1)
     graph = pymetis.CSRAdjacency(xadj, adjncy)
     options["seed"] = options["seed"] % _SEEDS + 1  # seeds 0 and 1 coincide, so count from 1
     result = pymetis.part_graph(
         parts, graph, vweights=weights, tpwgts=shares, recursive=recursive, options=pymetis.Options(**options)
     )
     return np.asarray(result.vertex_part)
+
+
+def _linked(xadj, adjncy):
+    """The rows that have neighbours, and the graph of them alone: METIS's time grows with the square of the others."""
+    has_neighbours = np.diff(xadj) > 0
+    if has_neighbours.all():
+        return np.arange(len(xadj) - 1), xadj, adjncy
+    rows = np.flatnonzero(has_neighbours)
+    number = np.cumsum(has_neighbours) - 1
+    return rows, np.append(xadj[rows], xadj[-1]), number[adjncy]
+
+
+def _dealt(part: np.ndarray, alone: np.ndarray, parts: int, weights: np.ndarray, shares) -> None:
+    """Give the rows ``alone`` to the parts that lack most of their share of the weight; ``part`` is changed."""
+    shares = np.full(parts, 1 / parts) if shares is None else np.asarray(shares)
+    others = np.ones(len(part), bool)
+    others[alone] = False
+    lacking = np.maximum(shares * weights.sum() - np.bincount(part[others], weights[others], parts), 0)
+    own = weights[alone]
+    ends = np.cumsum(lacking) / max(lacking.sum(), 1e-9) * own.sum()
+    part[alone] = np.minimum(np.searchsorted(ends, np.cumsum(own) - own / 2), parts - 1)
 
 
 def _subgraph(xadj, adjncy, rows, slot):
@@ -208,31 +225,44 @@ def _subgraph(xadj, adjncy, rows, slot):
 def _answer(arrays: dict, job: dict) -> np.ndarray:
     xadj, adjncy = arrays["xadj"], arrays["adjncy"]
     if "parts" in job:
+        return _whole(xadj, adjncy, arrays["weights"], job)
+    owner = arrays["owner"]
+    cluster = np.zeros(len(owner), np.int64)
+    slot = np.full(len(owner), -1, np.int64)
+    for part in job["only"]:
+        rows = np.flatnonzero(owner == part)
+        if round(len(rows) / job["cluster_size"]) < 2:
+            continue
+        linked, sub_xadj, sub_adjncy = _linked(*_subgraph(xadj, adjncy, rows, slot))
+        count = max(1, round(len(linked) / job["cluster_size"]))
+        cluster[rows] = count  # rows without neighbours in the part come last
+        cluster[rows[linked]] = 0
+        if count > 1:
+            # Clusters need no exact balance, and bisection is twice as fast for as many parts.
+            weights = np.ones(len(linked), np.int64)
+            cluster[rows[linked]] = _part(sub_xadj, sub_adjncy, count, weights, recursive=True, seed=job["seed"])
+    return cluster[np.isin(owner, job["only"])]
+
+
+def _whole(xadj, adjncy, weights: np.ndarray, job: dict) -> np.ndarray:
+    """The part of every node."""
+    part, parts = np.zeros(len(weights), np.int64), job["parts"]
+    linked, xadj, adjncy = _linked(xadj, adjncy)
+    if len(linked) >= parts:
         # Recursive bisection, pymetis's default up to K = 8, ignores balance.
-        return _part(
+        part[linked] = _part(
             xadj,
             adjncy,
-            job["parts"],
-            arrays["weights"],
+            parts,
+            weights[linked],
             recursive=False,
             shares=job["shares"],
             objtype=int(job["objective"] == "volume"),
             ufactor=max(1, round(1000 * (job["slack"] - 1))),
             seed=job["seed"],
         )
-    owner = arrays["owner"]
-    cluster = np.zeros(len(owner), np.int64)
-    slot = np.full(len(owner), -1, np.int64)
-    for part in job["only"]:
-        rows = np.flatnonzero(owner == part)
-        count = round(len(rows) / job["cluster_size"])
-        if count > 1:
-            sub_xadj, sub_adjncy = _subgraph(xadj, adjncy, rows, slot)
-            # Clusters need no exact balance, and bisection is twice as fast for as many parts.
-            cluster[rows] = _part(
-                sub_xadj, sub_adjncy, count, np.ones(len(rows), np.int64), recursive=True, seed=job["seed"]
-            )
-    return cluster[np.isin(owner, job["only"])]
+    _dealt(part, np.setdiff1d(np.arange(len(part)), linked, assume_unique=True), parts, weights, job["shares"])
+    return part
 
 
 def _child(job: dict) -> None:

@@ -10,7 +10,7 @@ import pytest
 from partition import metis
 from partition.edge_cut import make_edge_cut
 from partition.errors import InputError
-from partition.graph import from_edges
+from partition.graph import from_edges, symmetrised
 
 
 def owner_of(cut):
@@ -127,3 +127,44 @@ def test_clusters_of_nearly_empty_graphs(edges):
     """Thousands of isolated nodes and a star: METIS must get through its bisections."""
     cut = make_edge_cut(from_edges(np.zeros(edges, int), np.arange(1, edges + 1), 5000), 2)
     assert sorted(cut.order) == list(range(5000))
+
+
+# ---- nodes without neighbours ----------------------------------------------------------------------------------------
+
+
+def seen_by_metis(monkeypatch):
+    """How many nodes METIS is given at each call, in this process."""
+    seen, part = [], metis._part
+    monkeypatch.setattr(metis, "_part", lambda xadj, *rest, **options: seen.append(len(xadj) - 1) or part(xadj, *rest, **options))
+    return seen
+
+
+@pytest.mark.parametrize("shares", [None, [0.6, 0.3, 0.1]])
+@pytest.mark.parametrize("linked", [0, 2, 300])
+def test_nodes_without_neighbours_are_dealt_out_without_metis(monkeypatch, linked, shares):
+    draw, seen = np.random.default_rng(0), seen_by_metis(monkeypatch)
+    ids = draw.permutation(5000)[:linked]
+    graph = symmetrised(from_edges(ids, np.roll(ids, 1), 5000))
+    weights = draw.integers(1, 5, 5000)
+    arrays = {"xadj": graph.indptr.astype(np.int64), "adjncy": graph.indices.astype(np.int64), "weights": weights}
+    job = {"parts": 3, "objective": "cut", "slack": 1.03, "seed": 0, "shares": shares}
+    part = metis._answer(arrays, job)
+    assert seen == ([300] if linked == 300 else [])
+    expected = np.array(shares or [1 / 3] * 3) * weights.sum()
+    assert np.bincount(part, weights, 3) == pytest.approx(expected, abs=10)
+    arrays["owner"] = part
+    seen.clear()
+    cluster = metis._answer(arrays, {"cluster_size": 50, "seed": 0, "only": [0, 2]})
+    kept = np.isin(part, [0, 2])
+    alone = np.setdiff1d(np.arange(5000), ids)
+    last = np.array([cluster[part[kept] == 0].max(), 0, cluster[part[kept] == 2].max()])
+    place = np.flatnonzero(kept)
+    assert sum(seen) <= linked and (cluster[np.isin(place, alone)] == last[part[np.intersect1d(place, alone)]]).all()
+
+
+def test_metis_sees_a_graph_without_such_nodes_as_it_is():
+    ring = np.arange(400)
+    graph = symmetrised(from_edges(ring, np.roll(ring, 1), 400))
+    xadj, adjncy = graph.indptr.astype(np.int64), graph.indices.astype(np.int64)
+    rows, same, also = metis._linked(xadj, adjncy)
+    assert same is xadj and also is adjncy and rows.tolist() == ring.tolist()
