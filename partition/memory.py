@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import sys
@@ -16,6 +17,19 @@ def peak_memory_bytes() -> int:
     if status.exists():  # getrusage would start from the peak of whatever process started this one
         return 1024 * next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def resident_memory_bytes() -> int:
+    """This process's resident memory now; its peak where the system does not say."""
+    numbers = _lines(Path("/proc/self/statm"))
+    return int(numbers[0].split()[1]) * resource.getpagesize() if numbers else peak_memory_bytes()
+
+
+def give_freed_back() -> None:
+    """Give memory that was freed back to the system, where glibc would keep it for later."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 def available_memory_bytes(root: Path = _ROOT) -> int:

@@ -11,6 +11,7 @@ import json
 import mmap
 import operator
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,11 +22,14 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 
 from . import child
+from .console import size
 from .errors import InputError
-from .memory import available_cpus, peak_memory_bytes
+from .memory import available_cpus, available_memory_bytes, peak_memory_bytes
 
 _SEEDS = 2**31 - 1  # METIS's are counted from 1
 _MOST_CHILDREN = 4
+_NO_ROOM = 28  # exit status of a child that cannot write its result
+EDGE_BYTES = 238  # what METIS takes for an undirected edge
 _POLL_S = 0.2
 _CHUNK = 1 << 20
 
@@ -48,14 +52,33 @@ def shared(**arrays):
     A graph is shared as ``xadj`` and ``adjncy``: the ``indptr`` and ``indices`` of :func:`partition.graph.symmetrised`.
     """
     with ExitStack() as stack:
-        files = {}
+        files, folder = {}, tempfile.gettempdir()
+        need, free = 8 * sum(map(len, arrays.values())), shutil.disk_usage(folder).free
+        if need > free:
+            raise InputError(
+                f"METIS needs {size(need)} for temporary files in {folder}, which has {size(free)} free; free space, or "
+                "set TMPDIR to a directory with more"
+            )
         for key in list(arrays):
-            files[key] = stack.enter_context(tempfile.TemporaryFile())
             array = arrays.pop(key)
-            for start in range(0, len(array), _CHUNK):
-                files[key].write(np.ascontiguousarray(array[start : start + _CHUNK], np.int64))
-            files[key].flush()
+            with _temporary_space(folder):
+                files[key] = stack.enter_context(tempfile.TemporaryFile())
+                for start in range(0, len(array), _CHUNK):
+                    files[key].write(np.ascontiguousarray(array[start : start + _CHUNK], np.int64))
+                files[key].flush()
         yield files
+
+
+@contextmanager
+def _temporary_space(folder: str):
+    """Name the directory of temporary files where it has no room, as it is not the one that the user named."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot write temporary files in {folder}: {error.strerror or error}; free space, or set TMPDIR to another "
+            "directory"
+        ) from error
 
 
 def k_way(
@@ -130,7 +153,8 @@ def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarra
     with ExitStack() as stack:
         running = []
         for job in jobs:
-            result, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+            with _temporary_space(tempfile.gettempdir()):
+                result, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
             files = {**inputs, "result": result}
             numbers = {key: file.fileno() for key, file in files.items()}
             command = [
@@ -156,14 +180,28 @@ def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarra
         for process, _, errors in running:
             if process.returncode:
                 errors.seek(0)
-                detail = errors.read().decode(errors="replace").strip()
-                raise RuntimeError(
-                    f"METIS ended with status {process.returncode}: {detail or 'no message (out of memory?)'}"
-                )
+                raise _failure(process.returncode, errors.read().decode(errors="replace").strip(), inputs)
         results = [_read(result.fileno()) for _, result, _ in running]
         if progress:
             progress(stage, sum(int(result[-1]) for result in results))
         return [result[:-1] for result in results]
+
+
+def _failure(status: int, said: str, inputs: dict) -> Exception:
+    """What to raise when a child has failed."""
+    if status == _NO_ROOM:
+        return InputError(
+            f"METIS cannot write its result in {tempfile.gettempdir()}: no space left; free space, or set TMPDIR to "
+            "another directory"
+        )
+    if status == -signal.SIGKILL or "MemoryError" in said or "Memory allocation failed" in said:
+        needed = os.fstat(inputs["adjncy"].fileno()).st_size // 16 * EDGE_BYTES
+        return InputError(
+            f"METIS ran out of memory: this graph takes it about {size(needed)}, and {size(available_memory_bytes())} are "
+            "available; give a memory bound (--memory), within which other ways of cutting are chosen, or use a larger "
+            "machine"
+        )
+    return RuntimeError(f"METIS ended with status {status}: {said or 'no message'}")
 
 
 def _end(process: subprocess.Popen) -> None:
@@ -270,8 +308,11 @@ def _child(job: dict) -> None:
     child.die_with_parent(job["parent"])
     result = job["files"].pop("result")
     answer = _answer({key: _read(number) for key, number in job["files"].items()}, job)
-    with open(result, "wb") as file:
-        file.write(np.append(answer, peak_memory_bytes()).astype(np.int64))
+    try:
+        with open(result, "wb") as file:
+            file.write(np.append(answer, peak_memory_bytes()).astype(np.int64))
+    except OSError:
+        sys.exit(_NO_ROOM)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from . import metis
 from .atomic import new_directory
-from .budget import NAMES, choose, measure
+from .budget import NAMES, check_disk, choose, measure, why_no_metis
 from .choice import check_memory, choose_cut
 from .console import size
 from .cost import Model
@@ -15,6 +15,7 @@ from .edge_cut import check_parts, make_edge_cut
 from .errors import InputError
 from .layout import Layout
 from .manifest import SHARDS
+from .memory import give_freed_back, peak_memory_bytes, resident_memory_bytes
 from .shards import write_shards
 from .sources import build, open_source
 from .step_time import Speeds
@@ -108,24 +109,38 @@ def partition(
     progress = progress or (lambda *_: None)
     with new_directory(out, SHARDS, force=force) as folder, ExitStack() as stack:
         progress("reading the graph")
-        graph = open_source(source, num_nodes=num_nodes, node_data=node_data)
-        method = "metis"
-        if memory is not None:
-            method = choose(measure(graph, max(parts, 1), **additions), memory, cut)
-            progress(f"within {size(memory)}: {NAMES[method]}")
+        graph, method = _opened(source, parts, memory, cut, additions, progress, num_nodes=num_nodes, node_data=node_data)
         if method == "streaming":
             graph = open_stream(graph)
             check_parts(graph, parts)
+            check_disk(graph, folder, method)
             cuts = [stack.enter_context(streamed_cut(graph, parts, folder / "edges", progress))]
         else:
             graph = build(graph, seed=seed, **additions)
+            check_disk(graph, folder, method)
             cuts = list(_cuts(graph, parts, cut, method, edge_options, seed, progress))
+        if memory is not None:
+            give_freed_back()
         layouts = [Layout(graph, each, halo_depth) for each in cuts]
         choice = choose_cut(layouts, model, speeds, rank_memory) if cut == "auto" else None
         (chosen,) = (each for each in layouts if choice is None or each.figures["cut"] == choice["cut"])
         del layouts, cuts
         check_memory(chosen, model, rank_memory)
         return write_shards(chosen, folder, seed=seed, choice=choice, method=method, progress=progress)
+
+
+def _opened(source, parts: int, memory: int | None, cut: str | None, additions: dict, progress, **options):
+    """The source, unchecked, and how to cut it: what is in memory stays within the bound, or it is refused."""
+    peak, resident = peak_memory_bytes(), resident_memory_bytes()
+    graph = open_source(source, **options)
+    if memory is None:
+        return graph, "metis"
+    sizes = measure(graph, max(parts, 1), **additions)
+    method = choose(sizes, memory, cut, peak_memory_bytes() - resident if peak_memory_bytes() > peak else 0)
+    give_freed_back()
+    by = NAMES[method] if method == "metis" else f"a vertex cut by {NAMES[method]}, as {why_no_metis(sizes)}"
+    progress(f"within {size(memory)}: {by}")
+    return graph, method
 
 
 def effective_cut(cut: str | None, halo_depth: int = 1, attempts: int = 1, **edge_options) -> str | None:
