@@ -6,7 +6,7 @@ The numbers are estimates: bytes by counting the arrays of each step, seconds fr
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +47,8 @@ class Sizes:
         What is to be added to the source, which no stream can have.
     added_bytes : int
         Of it, for each node, in memory.
+    held : float
+        Rows of the largest part over N / K; a guess until there is a cut.
     """
 
     nodes: int
@@ -59,6 +61,7 @@ class Sizes:
     is_graph: bool
     added: tuple[str, ...] = ()
     added_bytes: int = 0
+    held: float = _HELD
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ def estimate(sizes: Sizes, method: str) -> Estimate:
     """Memory, disk and time of one way of cutting."""
     n, e, k = sizes.nodes, sizes.edges, sizes.parts
     index = 4 if max(n, e) < 2**31 else 8
-    held, part_edges = _HELD * n / k, 1.1 * e / k
+    held, part_edges = sizes.held * n / k, 1.1 * e / k
     part = held * (2 * sizes.node_bytes + 16) + part_edges * (2 * sizes.edge_bytes + 72)
     shards = _HELD * n * (sizes.node_bytes + 8) + e * (sizes.edge_bytes + 8 + index)
     if method == "streaming":
@@ -185,6 +188,28 @@ def choose(sizes: Sizes, memory_bytes: int | None, cut: str | None, reading_byte
         f"a memory bound of {size(memory_bytes)} is too small{meant}: the least that works is about {_at_least(needs[least])} "
         f"({NAMES[least]}); {advice}"
     )
+
+
+def check_bound(sizes: Sizes, method: str, memory_bytes: int, held: float) -> None:
+    """Raise :class:`InputError` where a cut's largest part takes more memory to write than a bound allows.
+
+    Parameters
+    ----------
+    sizes : Sizes
+    method : str
+        One of ``METHODS``.
+    memory_bytes : int
+        The bound.
+    held : float
+        Rows of the largest part over N / K.
+    """
+    need = estimate(replace(sizes, held=held), method).memory_bytes
+    if need > memory_bytes:
+        raise InputError(
+            f"a memory bound of {size(memory_bytes)} is too small to write this cut: its largest part holds {held:.2f} "
+            f"times its share of the rows and takes about {_at_least(need)} in all; make more parts, or raise memory "
+            "(--memory)"
+        )
 
 
 def why_no_metis(sizes: Sizes) -> str:

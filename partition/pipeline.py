@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from . import metis
 from .atomic import new_directory
-from .budget import NAMES, check_disk, choose, measure, why_no_metis
+from .budget import NAMES, check_bound, check_disk, choose, measure, why_no_metis
 from .choice import check_memory, choose_cut
 from .console import size
 from .cost import Model
@@ -109,7 +109,7 @@ def partition(
     progress = progress or (lambda *_: None)
     with new_directory(out, SHARDS, force=force) as folder, ExitStack() as stack:
         progress("reading the graph")
-        graph, method = _opened(source, parts, memory, cut, additions, progress, num_nodes=num_nodes, node_data=node_data)
+        graph, method, sizes = _opened(source, parts, memory, cut, additions, progress, num_nodes=num_nodes, node_data=node_data)
         if method == "streaming":
             graph = open_stream(graph)
             check_parts(graph, parts)
@@ -126,6 +126,8 @@ def partition(
         (chosen,) = (each for each in layouts if choice is None or each.figures["cut"] == choice["cut"])
         del layouts, cuts
         check_memory(chosen, model, rank_memory)
+        if memory is not None:
+            check_bound(sizes, method, memory, chosen.figures["quality"]["max_copies_factor"])
         return write_shards(chosen, folder, seed=seed, choice=choice, method=method, progress=progress)
 
 
@@ -134,13 +136,13 @@ def _opened(source, parts: int, memory: int | None, cut: str | None, additions: 
     peak, resident = peak_memory_bytes(), resident_memory_bytes()
     graph = open_source(source, **options)
     if memory is None:
-        return graph, "metis"
+        return graph, "metis", None
     sizes = measure(graph, max(parts, 1), **additions)
     method = choose(sizes, memory, cut, peak_memory_bytes() - resident if peak_memory_bytes() > peak else 0)
     give_freed_back()
     by = NAMES[method] if method == "metis" else f"a vertex cut by {NAMES[method]}, as {why_no_metis(sizes)}"
     progress(f"within {size(memory)}: {by}")
-    return graph, method
+    return graph, method, sizes
 
 
 def effective_cut(cut: str | None, halo_depth: int = 1, attempts: int = 1, **edge_options) -> str | None:
