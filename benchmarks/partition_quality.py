@@ -59,7 +59,7 @@ def _judged(graph, owner, parts: int, seconds: float) -> dict:
     return {
         "halo": sum(halo),
         "edge_balance": max(edges) * parts / graph.num_edges,
-        "step_s": step_seconds(figures, Model(), SLOW),
+        "step_s": step_seconds(figures, Model(layers=3, hidden=128), SLOW),
         "seconds": seconds,
     }
 

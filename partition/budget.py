@@ -212,6 +212,12 @@ def check_bound(sizes: Sizes, method: str, memory_bytes: int, held: float) -> No
         )
 
 
+def free_disk_bytes(path) -> int:
+    """Room on the disk where a path is or would be made."""
+    path = Path(path).absolute()
+    return shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
+
+
 def why_no_metis(sizes: Sizes) -> str:
     """Why a memory bound leads to a vertex cut by another way."""
     return f"METIS needs about {_at_least(estimate(sizes, 'metis').memory_bytes)}"
@@ -232,7 +238,7 @@ def check_disk(graph, folder, method: str) -> None:
     least = graph.num_nodes * (_row_bytes(graph.node_data) + 8) + graph.num_edges * (
         _row_bytes(graph.edge_data) + 8 + index + (12 if method == "streaming" else 0)
     )
-    free = shutil.disk_usage(folder).free
+    free = free_disk_bytes(folder)
     if least > free:
         raise InputError(
             f"the disk of {Path(folder).parent} has {size(free)} free, and the shards take at least {size(least)}; free "

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 
@@ -62,11 +62,17 @@ def shared(**arrays):
         for key in list(arrays):
             array = arrays.pop(key)
             with _temporary_space(folder):
-                files[key] = stack.enter_context(tempfile.TemporaryFile())
+                files[key] = tempfile.TemporaryFile()
+                stack.callback(_closed, files[key])
                 for start in range(0, len(array), _CHUNK):
                     files[key].write(np.ascontiguousarray(array[start : start + _CHUNK], np.int64))
                 files[key].flush()
         yield files
+
+
+def _closed(file) -> None:
+    with suppress(OSError):  # what a full disk did not take is written once more
+        file.close()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 
 from partition.atomic import Kind
+from partition.cost import Model
 from partition.errors import InputError
 
 from ..yaml_file import read_yaml
@@ -37,10 +38,10 @@ class TrainConfig:
         A value out of range, naming it and what is allowed.
     """
 
-    layers: int = _option(2, "transformer layers")
-    hidden: int = _option(64, "width C of the layers")
-    heads: int = _option(8, "attention heads H; must divide hidden")
-    ffn: int = _option(2, "feed-forward width, as a multiple of hidden")
+    layers: int = _option(Model.layers, "transformer layers")
+    hidden: int = _option(Model.hidden, "width C of the layers")
+    heads: int = _option(Model.heads, "attention heads H; must divide hidden")
+    ffn: int = _option(Model.ffn, "feed-forward width, as a multiple of hidden")
     dropout: float = _option(0.2, "dropout on features")
     attention_dropout: float = _option(0.0, "dropout on attention weights")
     norm_first: bool = _option(True, "layer norm before attention and feed-forward, not after")

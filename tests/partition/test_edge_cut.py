@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,3 +169,31 @@ def test_metis_sees_a_graph_without_such_nodes_as_it_is():
     xadj, adjncy = graph.indptr.astype(np.int64), graph.indices.astype(np.int64)
     rows, same, also = metis._linked(xadj, adjncy)
     assert same is xadj and also is adjncy and rows.tolist() == ring.tolist()
+
+
+# ---- what METIS lacks ------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_of_temporary_files_is_named(awkward_graph, monkeypatch, tmp_path):
+    monkeypatch.setattr(metis.tempfile, "gettempdir", lambda: str(tmp_path))
+    disk = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(metis.shutil, "disk_usage", lambda _: disk._replace(free=1000))
+    with pytest.raises(InputError, match=f"temporary files in {tmp_path}, which has 1000 B free; free space, or set TMP"):
+        make_edge_cut(awkward_graph(0), 2)
+    monkeypatch.undo()
+    monkeypatch.setattr(metis.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(metis.tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))
+    with pytest.raises(InputError, match=f"cannot write temporary files in {tmp_path}: No space left.*set TMPDIR"):
+        make_edge_cut(awkward_graph(0), 2)
+
+
+def test_what_is_said_of_a_child_that_fails(tmp_path):
+    (tmp_path / "adjncy").write_bytes(bytes(16 * 1000))
+    with open(tmp_path / "adjncy", "rb") as adjncy:
+        inputs = {"adjncy": adjncy}
+        killed = metis._failure(-signal.SIGKILL, "", inputs)
+        assert isinstance(killed, InputError) and "METIS ran out of memory" in str(killed)
+        assert "takes it about 232.4 KiB" in str(killed) and "--memory" in str(killed)
+        full = metis._failure(metis._NO_ROOM, "", inputs)
+        assert isinstance(full, InputError) and "set TMPDIR" in str(full)
+        assert isinstance(metis._failure(1, "Traceback", inputs), RuntimeError)
