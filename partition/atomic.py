@@ -100,7 +100,8 @@ def check_target(out, kind: Kind, *, force: bool) -> Path:
     given = Path(out).absolute()
     try:
         if given.is_symlink() and not given.exists():
-            raise InputError(f"{given} is a link to {os.readlink(given)}, which does not exist; make that, or remove it")
+            target = os.readlink(given)
+            raise InputError(f"{given} is a link to {target}, which does not exist; make that, or remove the link")
         out = given.resolve()
         check_parent(out)
         _restore(out)
@@ -142,7 +143,8 @@ def _check_kind(folder: Path, kind: Kind) -> None:
     refused = "so --force will not replace it; choose another directory"
     if not _is_ours(folder / kind.record, kind):
         raise InputError(
-            f"{folder} does not hold {kind.name} made by dgl-gt (no such {kind.record}; it holds {names[0]!r}), {refused}"
+            f"{folder} does not hold {kind.name} made by dgl-gt (no such {kind.record}; it holds {names[0]!r}), "
+            + refused
         )
     if (foreign := _foreign_entry(folder, kind)) is not None:
         raise InputError(f"{folder} holds {foreign!r} besides {kind.name}, {refused}, or move that away")
@@ -213,7 +215,8 @@ def _put(new: Path, out: Path, kind: Kind, force: bool) -> None:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise
         raise InputError(
-            f"{out} appeared while this run was at work, and is kept; choose another directory, or replace it with --force"
+            f"{out} appeared while this run was at work, and is kept; choose another directory, or replace it with "
+            "--force"
         ) from error
 
 

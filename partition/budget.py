@@ -185,8 +185,8 @@ def choose(sizes: Sizes, memory_bytes: int | None, cut: str | None, reading_byte
         )
     meant = f" (did you mean {memory_bytes}GiB?)" if memory_bytes <= 1024 else ""
     raise InputError(
-        f"a memory bound of {size(memory_bytes)} is too small{meant}: the least that works is about {_at_least(needs[least])} "
-        f"({NAMES[least]}); {advice}"
+        f"a memory bound of {size(memory_bytes)} is too small{meant}: the least that works is about "
+        f"{_at_least(needs[least])} ({NAMES[least]}); {advice}"
     )
 
 
@@ -241,8 +241,8 @@ def check_disk(graph, folder, method: str) -> None:
     free = free_disk_bytes(folder)
     if least > free:
         raise InputError(
-            f"the disk of {Path(folder).parent} has {size(free)} free, and the shards take at least {size(least)}; free "
-            "space, or choose a directory on another disk"
+            f"the disk of {Path(folder).parent} has {size(free)} free, and the shards take at least {size(least)}; "
+            "free space, or choose a directory on another disk"
         )
 
 

@@ -61,9 +61,7 @@ def read_manifest(directory) -> dict:
     path = Path(directory) / "manifest.json"
     try:
         if not path.is_file():
-            raise InputError(
-                f"{directory} holds no shards (no manifest.json); make them with `dgl-gt partition`"
-            )
+            raise InputError(f"{directory} holds no shards (no manifest.json); make them with `dgl-gt partition`")
         written = path.read_text(encoding="utf-8")
         manifest = json.loads(written)
         unchanged = isinstance(manifest, dict) and written == _render(manifest)

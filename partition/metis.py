@@ -56,8 +56,8 @@ def shared(**arrays):
         need, free = 8 * sum(map(len, arrays.values())), shutil.disk_usage(folder).free
         if need > free:
             raise InputError(
-                f"METIS needs {size(need)} for temporary files in {folder}, which has {size(free)} free; free space, or "
-                "set TMPDIR to a directory with more"
+                f"METIS needs {size(need)} for temporary files in {folder}, which has {size(free)} free; free space, "
+                "or set TMPDIR to a directory with more"
             )
         for key in list(arrays):
             array = arrays.pop(key)
@@ -82,8 +82,8 @@ def _temporary_space(folder: str):
         yield
     except OSError as error:
         raise InputError(
-            f"cannot write temporary files in {folder}: {error.strerror or error}; free space, or set TMPDIR to another "
-            "directory"
+            f"cannot write temporary files in {folder}: {error.strerror or error}; free space, or set TMPDIR to "
+            "another directory"
         ) from error
 
 
@@ -203,9 +203,9 @@ def _failure(status: int, said: str, inputs: dict) -> Exception:
     if status == -signal.SIGKILL or "MemoryError" in said or "Memory allocation failed" in said:
         needed = os.fstat(inputs["adjncy"].fileno()).st_size // 16 * EDGE_BYTES
         return InputError(
-            f"METIS ran out of memory: this graph takes it about {size(needed)}, and {size(available_memory_bytes())} are "
-            "available; give a memory bound (--memory), within which other ways of cutting are chosen, or use a larger "
-            "machine"
+            f"METIS ran out of memory: this graph takes it about {size(needed)}, and {size(available_memory_bytes())} "
+            "are available; give a memory bound (--memory), within which other ways of cutting are chosen, or use a "
+            "larger machine"
         )
     return RuntimeError(f"METIS ended with status {status}: {said or 'no message'}")
 

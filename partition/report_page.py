@@ -159,17 +159,17 @@ def _traffic(figures: dict) -> str:
         rows = np.add.reduceat(np.add.reduceat(rows, starts, axis=0), starts, axis=1)
     darkest = show.darkest(rows, random_pair * shared**2)
     caption = (
-        "Each line of the map is a part that receives, and each column is a part that sends. The stronger the blue, the "
-        "more rows travel between the two in one exchange and direction."
+        "Each line of the map is a part that receives, and each column is a part that sends. The stronger the blue, "
+        "the more rows travel between the two in one exchange and direction."
     )
     if figures["cut"] == "vertex":
         caption += " The rows are the copies that mirrors get and the results that masters get back."
     if shared > 1:
         caption += f" Each cell adds up {shared} by {shared} parts."
     caption += (
-        " The darkest blue stands for what two parts exchange on average in a random cut, or for the busiest pair where "
-        "that exchanges more. The best map is pale all over. A strong cell is a pair of parts that the others wait for, "
-        "and a strong line is a part that waits for all the others."
+        " The darkest blue stands for what two parts exchange on average in a random cut, or for the busiest pair "
+        "where that exchanges more. The best map is pale all over. A strong cell is a pair of parts that the others "
+        "wait for, and a strong line is a part that waits for all the others."
     )
     scale = f'<div class="scale" aria-hidden="true">0<span></span>{show.count(darkest, "row")}</div>'
     return show.section(

@@ -28,7 +28,7 @@ def printable(text: str) -> str:
 
 
 def escaped(value):
-    """JSON values with every text in them, keys too, made fit to stand in HTML. All that a page shows goes through it."""
+    """JSON values with every text in them, keys too, made fit for HTML; all that a page shows goes through here."""
     if isinstance(value, str):
         return escape(printable(value))
     if isinstance(value, dict):

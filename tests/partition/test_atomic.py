@@ -63,7 +63,8 @@ def test_modes_follow_the_umask(tmp_path):
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").rglob("*")}
-    assert modes == {"part0": 0o750, "manifest.json": 0o640, **{name.split("/")[1]: 0o640 for name in manifest["files"]}}
+    files = [name.split("/")[1] for name in manifest["files"]]
+    assert modes == {"part0": 0o750, "manifest.json": 0o640, **dict.fromkeys(files, 0o640)}
 
 
 def test_files_are_flushed_before_the_directory_appears(tmp_path, monkeypatch):
@@ -141,7 +142,7 @@ def test_force_refuses_a_directory_without_our_record(tmp_path, record):
     (tmp_path / "out" / "src").mkdir(parents=True)
     if record is not None:
         (tmp_path / "out" / "notes.json").write_text(record)
-    with pytest.raises(InputError, match="does not hold notes made by dgl-gt .no such notes.json; it holds '(notes|src)"):
+    with pytest.raises(InputError, match="does not hold notes made by dgl-gt .no such notes.json; it holds "):
         write(tmp_path / "out", "new", force=True)
     assert (tmp_path / "out" / "src").exists()
 

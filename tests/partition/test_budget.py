@@ -691,3 +691,13 @@ def test_disks_without_room_are_refused_before_the_work(monkeypatch):
     with pytest.raises(InputError, match="has 1000 B free, and the shards take at least .*; free space, or choose"):
         partition("graph.npz", 2, "out")
     assert not Path("out").exists()
+
+
+def test_a_bound_is_no_more_than_what_is_available(monkeypatch):
+    monkeypatch.setattr(pipeline, "available_memory_bytes", lambda: 0)
+    monkeypatch.setattr(pipeline, "resident_memory_bytes", lambda: 50 << 20)
+    npz()
+    said = Said()
+    with pytest.raises(InputError, match="a memory bound of 50.0 MiB is too small: the least that works"):
+        partition("graph.npz", 2, "out", memory=1 << 30, progress=said)
+    assert "only 50.0 MiB of 1.0 GiB are available" in said.stages

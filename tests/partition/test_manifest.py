@@ -30,11 +30,13 @@ WRONG += [[], {}, [[]], [0], {"a": 1}, "\ud800", "<b>"]
 def shards(tmp_path_factory):
     folder = tmp_path_factory.mktemp("manifests")
     graph = load_graph("sample:communities?nodes=80&features=3")
-    edge = Layout(graph, EdgeCut(np.random.default_rng(0).permutation(80), np.array([0, 30, 60, 80]), np.ones(3) / 3), 2)
+    order = np.random.default_rng(0).permutation(80)
+    edge = Layout(graph, EdgeCut(order, np.array([0, 30, 60, 80]), np.ones(3) / 3), 2)
     vertex = Layout(graph, make_vertex_cut(graph, 3, by_metis=False))
     speeds = Speeds(link_bytes_per_s=np.ones((3, 3)), flops_per_s=np.ones(3))
     choice = choose_cut([edge, vertex], Model(), speeds)
-    for name, layout, why in (("edge", edge, None), ("vertex", vertex, None), ("auto", vertex if choice["cut"] == "vertex" else edge, choice)):
+    chosen = vertex if choice["cut"] == "vertex" else edge
+    for name, layout, why in (("edge", edge, None), ("vertex", vertex, None), ("auto", chosen, choice)):
         (folder / name).mkdir()
         write_shards(layout, folder / name, seed=3, choice=why)
     return folder
@@ -117,7 +119,10 @@ def test_what_is_said(shards, place, new, message):
         path.write_text(good)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"format": ' * 5000 + "1" + "}" * 5000, "1" * 10_000, "\ufeff{}", "null", ""])
+NOT_MANIFESTS = ["[" * 100_000, '{"format": ' * 5000 + "1" + "}" * 5000, "1" * 10_000, "\ufeff{}", "null", ""]
+
+
+@pytest.mark.parametrize("text", NOT_MANIFESTS)
 def test_what_is_no_manifest_at_all(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(InputError, match="damaged|not a dgl-gt manifest"):

@@ -167,3 +167,11 @@ def test_force_replaces_shards_but_nothing_else(awkward_graph, shards, tmp_path)
     with pytest.raises(InputError, match="will not replace it"):
         partition(awkward_graph(1), 3, tmp_path / "precious", force=True)
     assert (tmp_path / "precious" / "thesis.txt").exists()
+
+
+def test_what_is_added_is_named_in_the_signature(tmp_path):
+    source = "sample:communities?nodes=80"
+    with pytest.raises(TypeError, match=r"partition\(\) got an unexpected keyword argument 'self_loop'"):
+        partition(source, 2, tmp_path / "out", self_loop=True)
+    without = partition(source, 1, tmp_path / "a")["edges"]
+    assert partition(source, 1, tmp_path / "b", self_loops=True)["edges"] > without
