@@ -195,7 +195,7 @@ def verify(directory, manifest: dict, parts=None) -> None:
                 )
             if _sha256(path) != expected["sha256"]:
                 raise InputError(f"{path} is damaged: its checksum does not match; partition the graph again")
-            _check_shapes(path, _shapes(manifest, part, name))
+            _check_contents(path, _shapes(manifest, part, name), _limits(manifest, part, name))
 
 
 def _shapes(manifest: dict, part: int, name: str) -> dict[str, tuple]:
@@ -216,18 +216,43 @@ def _shapes(manifest: dict, part: int, name: str) -> dict[str, tuple]:
     }
 
 
-def _check_shapes(path: Path, expected: dict[str, tuple]) -> None:
+def _limits(manifest: dict, part: int, name: str) -> dict[str, int]:
+    """What the numbers of each tensor in a file of a part stay below; compiled loops trust them."""
+    if name != "structure.safetensors":
+        return {}
+    counts = manifest["per_part"][part]
+    (held,) = _shapes(manifest, part, name)["node_ids"]
+    return {"indices": held, "node_ids": manifest["nodes"], "edge_ids": manifest["edges"], "send_rows": counts["owned"]}
+
+
+def _check_contents(path: Path, shapes: dict[str, tuple], limits: dict[str, int]) -> None:
+    """Raise :class:`InputError` where a file holds other shapes than these, or numbers out of range."""
+    again = "partition the graph again"
     try:
         with safe_open(path, framework="numpy") as file:
             found = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}
+            for key in sorted({*shapes, *found}):
+                if found.get(key) != shapes.get(key):
+                    raise InputError(
+                        f"{path} does not fit the manifest: {key!r} has shape {found.get(key)} instead of "
+                        f"{shapes.get(key)}; {again}"
+                    )
+            for key, limit in limits.items():
+                values = file.get_tensor(key)
+                if values.dtype.kind != "i" or (len(values) and not 0 <= values.min() <= values.max() < limit):
+                    raise InputError(f"{path} is damaged: {key!r} holds what is no number from 0 to {limit - 1}; {again}")
+            if limits:
+                copies = limits["indices"] - limits["send_rows"]
+                for key, end in (("indptr", found["indices"][0]), ("send_ptr", found["send_rows"][0]), ("recv_ptr", copies)):
+                    _check_rises(path, key, file.get_tensor(key), end)
     except SafetensorError as error:
-        raise InputError(f"{path} cannot be read ({error}); partition the graph again") from error
-    for key in sorted({*expected, *found}):
-        if found.get(key) != expected.get(key):
-            raise InputError(
-                f"{path} does not fit the manifest: {key!r} has shape {found.get(key)} instead of {expected.get(key)}; "
-                "partition the graph again"
-            )
+        raise InputError(f"{path} cannot be read ({error}); {again}") from error
+
+
+def _check_rises(path: Path, key: str, values, end: int) -> None:
+    """Raise :class:`InputError` unless pointers rise from 0 to their end."""
+    if values.dtype.kind != "i" or values[0] != 0 or (values[1:] < values[:-1]).any() or values[-1] != end:
+        raise InputError(f"{path} is damaged: {key!r} does not rise from 0 to {end}; partition the graph again")
 
 
 def _versions() -> dict:

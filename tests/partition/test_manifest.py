@@ -4,9 +4,11 @@ import copy
 import json
 import os
 import random
+import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from partition import load_graph, read_manifest, verify
 from partition.choice import choose_cut
@@ -14,7 +16,7 @@ from partition.cost import Model
 from partition.edge_cut import EdgeCut
 from partition.errors import InputError
 from partition.layout import Layout
-from partition.manifest import _render
+from partition.manifest import _render, file_entry
 from partition.report_figures import figures
 from partition.report_page import page
 from partition.shards import write_shards
@@ -146,3 +148,27 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "manifest.json")
     with pytest.raises(InputError, match="holds no shards"):
         read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "place", "value", "message"),
+    [
+        ("indices", 0, 10**6, "'indices' holds what is no number from 0 to"),
+        ("node_ids", 1, -1, "'node_ids' holds what is no number from 0 to 79"),
+        ("send_rows", 0, 10**6, "'send_rows' holds what is no number"),
+        ("indptr", 2, 10**6, "'indptr' does not rise from 0 to"),
+        ("recv_ptr", -1, 10**6, "'recv_ptr' does not rise from 0 to"),
+    ],
+)
+def test_shards_that_were_crafted_throughout(shards, tmp_path, key, place, value, message):
+    """Their checksums match, and compiled loops would read beyond their arrays."""
+    shutil.copytree(shards / "edge", tmp_path / "out")
+    path = tmp_path / "out" / "part1" / "structure.safetensors"
+    arrays = load_file(path)
+    arrays[key][place] = value
+    save_file(arrays, path)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest["files"]["part1/structure.safetensors"] = file_entry(path)
+    (tmp_path / "out" / "manifest.json").write_text(_render(manifest))
+    with pytest.raises(InputError, match=f"part1/structure.safetensors is damaged: {message}"):
+        use(tmp_path / "out")
