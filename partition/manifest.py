@@ -240,10 +240,12 @@ def _check_contents(path: Path, shapes: dict[str, tuple], limits: dict[str, int]
             for key, limit in limits.items():
                 values = file.get_tensor(key)
                 if values.dtype.kind != "i" or (len(values) and not 0 <= values.min() <= values.max() < limit):
-                    raise InputError(f"{path} is damaged: {key!r} holds what is no number from 0 to {limit - 1}; {again}")
+                    wanted = f"a number from 0 to {limit - 1}"
+                    raise InputError(f"{path} is damaged: {key!r} holds a value that is not {wanted}; {again}")
             if limits:
                 copies = limits["indices"] - limits["send_rows"]
-                for key, end in (("indptr", found["indices"][0]), ("send_ptr", found["send_rows"][0]), ("recv_ptr", copies)):
+                ends = {"indptr": found["indices"][0], "send_ptr": found["send_rows"][0], "recv_ptr": copies}
+                for key, end in ends.items():
                     _check_rises(path, key, file.get_tensor(key), end)
     except SafetensorError as error:
         raise InputError(f"{path} cannot be read ({error}); {again}") from error

@@ -74,8 +74,8 @@ def partition(
         The graph transformer and the machines that predictions assume.
     memory : int, optional
         Bytes that this process and its children may take at their peak, with 80 MiB for the interpreter; no more than
-        the system or a container's limit leaves. The first of these that fits is taken: METIS, neighbour expansion (a vertex cut), streaming over the edges on disk (a vertex
-        cut). Estimates: :mod:`partition.budget`.
+        the system or a container's limit leaves. The first of these that fits is taken: METIS, neighbour expansion (a
+        vertex cut), streaming over the edges on disk (a vertex cut). Estimates: :mod:`partition.budget`.
     rank_memory : int, optional
         Bytes that a training rank has; a cut whose largest part needs more is refused.
     seed : int

@@ -153,9 +153,9 @@ def test_a_pipe_is_not_waited_for(tmp_path):
 @pytest.mark.parametrize(
     ("key", "place", "value", "message"),
     [
-        ("indices", 0, 10**6, "'indices' holds what is no number from 0 to"),
-        ("node_ids", 1, -1, "'node_ids' holds what is no number from 0 to 79"),
-        ("send_rows", 0, 10**6, "'send_rows' holds what is no number"),
+        ("indices", 0, 10**6, "'indices' holds a value that is not a number from 0 to"),
+        ("node_ids", 1, -1, "'node_ids' holds a value that is not a number from 0 to 79"),
+        ("send_rows", 0, 10**6, "'send_rows' holds a value that is not a number"),
         ("indptr", 2, 10**6, "'indptr' does not rise from 0 to"),
         ("recv_ptr", -1, 10**6, "'recv_ptr' does not rise from 0 to"),
     ],
