@@ -29,6 +29,7 @@ from .memory import available_cpus, available_memory_bytes, peak_memory_bytes
 _SEEDS = 2**31 - 1  # METIS's are counted from 1
 _MOST_CHILDREN = 4
 _NO_ROOM = 28  # exit status of a child that cannot write its result
+_ALONE = 0.1  # share of nodes without neighbours beyond which METIS does not see them
 EDGE_BYTES = 238  # what METIS takes for an undirected edge
 _POLL_S = 0.2
 _CHUNK = 1 << 20
@@ -234,9 +235,12 @@ def _part(xadj, adjncy, parts: int, weights, *, recursive: bool, shares=None, **
 
 
 def _linked(xadj, adjncy):
-    """The rows that have neighbours, and the graph of them alone: METIS's time grows with the square of the others."""
+    """The rows that have neighbours, and the graph of them alone; all rows where few have none.
+
+    METIS's time grows with the square of the rows without neighbours; few of them cost it nothing.
+    """
     has_neighbours = np.diff(xadj) > 0
-    if has_neighbours.all():
+    if np.count_nonzero(has_neighbours) >= (1 - _ALONE) * len(has_neighbours):
         return np.arange(len(xadj) - 1), xadj, adjncy
     rows = np.flatnonzero(has_neighbours)
     number = np.cumsum(has_neighbours) - 1
