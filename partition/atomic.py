@@ -17,9 +17,8 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from .errors import InputError
-from .writer import leftovers, temporary_name
+from .writer import PARTIAL, REPLACED, leftovers, temporary_name
 
-_PARTIAL, _REPLACED = "partial", "replaced"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _LONGEST_RECORD_BYTES = 1 << 30
@@ -70,10 +69,10 @@ def new_directory(out, kind: Kind, *, force: bool = False):
         ``out`` exists or appears meanwhile, holds what is not of this kind, or cannot be written to.
     """
     out = check_target(out, kind, force=force)
-    temporary = out.parent / temporary_name(out.name, _PARTIAL)
+    temporary = out.parent / temporary_name(out.name, PARTIAL)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        for old in [*leftovers(out.parent, out.name, _PARTIAL), *leftovers(out.parent, out.name, _REPLACED)]:
+        for old in [*leftovers(out.parent, out.name, PARTIAL), *leftovers(out.parent, out.name, REPLACED)]:
             shutil.rmtree(old, ignore_errors=True)
         temporary.mkdir()
     except OSError as error:
@@ -176,7 +175,7 @@ def _foreign_entry(folder: Path, kind: Kind) -> str | None:
 def _restore(out: Path) -> None:
     """Put back what a run moved aside that was killed before its own directory took the place."""
     if out.parent.is_dir() and not os.path.lexists(out):
-        for old in leftovers(out.parent, out.name, _REPLACED)[:1]:
+        for old in leftovers(out.parent, out.name, REPLACED)[:1]:
             old.rename(out)
 
 
@@ -236,7 +235,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 def _move_aside(new: Path, out: Path) -> None:
     """Replace a directory in two steps; the old one comes back on an error, and by :func:`_restore` after a kill."""
-    replaced = out.parent / temporary_name(out.name, _REPLACED)
+    replaced = out.parent / temporary_name(out.name, REPLACED)
     try:
         out.rename(replaced)
         new.rename(out)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from .errors import InputError
 from .manifest import read_manifest, verify
 from .report_figures import figures
 from .report_page import page
+from .writer import PARTIAL, leftovers, temporary_name
 
 __all__ = ["figures", "write_report"]
 
@@ -77,10 +77,12 @@ def _checked_targets(directory, out, force: bool) -> dict[str, Path]:
 
 def _write(contents: dict[Path, bytes]) -> None:
     """Write files that appear when all are complete."""
-    temporary = {path: path.with_name(f".{path.name}.partial-{os.getpid()}") for path in contents}
+    temporary = {path: path.with_name(temporary_name(path.name, PARTIAL)) for path in contents}
     try:
         for path, content in contents.items():
             path.parent.mkdir(parents=True, exist_ok=True)
+            for old in leftovers(path.parent, path.name, PARTIAL):
+                old.unlink()
             temporary[path].write_bytes(content)
         for path in contents:
             temporary[path].replace(path)

@@ -1,8 +1,8 @@
 """The process that writes a temporary directory, told from the directory's name, so that other runs know if it lives.
 
 A name holds the host, the process id namespace (a container's ids are its own), the process id and the time at which
-the process started, as ids are used again. A lock would need no such care on one machine, but network file systems
-often grant locks to one host at a time only in part, or not at all, so that a living writer would pass for a dead one.
+the process started, as ids are used again. A lock file would be simpler, but some network file systems do not pass
+locks on to other hosts, so that a writer that lives there would look dead here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import re
 import secrets
 import socket
 from pathlib import Path
+
+PARTIAL, REPLACED = "partial", "replaced"  # what names are for: what is being written, and what was moved aside
 
 
 def temporary_name(stem: str, purpose: str) -> str:
@@ -26,7 +28,7 @@ def leftovers(folder: Path, stem: str, purpose: str) -> list[Path]:
     What a process on another host or in another container left is never listed, as nothing here knows if it lives.
     """
     prefix = _prefix(stem, purpose)
-    return sorted(each for each in folder.iterdir() if each.name.startswith(prefix) and _is_dead(each.name))
+    return sorted(each for each in folder.iterdir() if each.name.startswith(prefix) and _is_dead(each.name[len(prefix) :]))
 
 
 def _prefix(stem: str, purpose: str) -> str:
@@ -42,9 +44,9 @@ def _home() -> str:
     return f"{host}-{namespace.stat().st_ino if namespace.exists() else 0}"
 
 
-def _is_dead(name: str) -> bool:
-    """Whether the process of a temporary name has ended; False where that is not certain."""
-    found = re.search(r"-([\w.]*-\d+)-(\d{1,9})-(\d+)-[0-9a-f]{6}$", name, re.ASCII)
+def _is_dead(process: str) -> bool:
+    """Whether the process that a temporary name ends with has ended; False where that is not certain."""
+    found = re.fullmatch(r"([\w.]*-\d+)-(\d{1,9})-(\d+)-[0-9a-f]{6}", process, re.ASCII)
     if found is None or found[1] != _home():
         return False
     pid = int(found[2])

@@ -1,6 +1,8 @@
 import builtins
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -511,3 +513,12 @@ def test_without_matplotlib_it_says_what_to_install(shards, tmp_path, monkeypatc
     with pytest.raises(InputError, match=r"needs matplotlib; install it with: pip install 'dgl-gt\[report\]'"):
         write_report(shards, tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+def test_what_a_killed_report_left_is_removed_by_the_next(shards, tmp_path):
+    code = "from partition.writer import temporary_name; print(temporary_name('report.png', 'partial'))"
+    name = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / name).write_bytes(b"half")
+    write_report(shards, tmp_path / "new" / "report.html")
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["report.html", "report.json", "report.png"]
