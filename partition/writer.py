@@ -28,7 +28,8 @@ def leftovers(folder: Path, stem: str, purpose: str) -> list[Path]:
     What a process on another host or in another container left is never listed, as nothing here knows if it lives.
     """
     prefix = _prefix(stem, purpose)
-    return sorted(each for each in folder.iterdir() if each.name.startswith(prefix) and _is_dead(each.name[len(prefix) :]))
+    found = [each for each in folder.iterdir() if each.name.startswith(prefix)]
+    return sorted(each for each in found if _is_dead(each.name[len(prefix) :]))
 
 
 def _prefix(stem: str, purpose: str) -> str:
