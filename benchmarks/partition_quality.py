@@ -54,13 +54,12 @@ def _quiet():
 
 
 def _judged(graph, owner, parts: int, seconds: float) -> dict:
-    per_part = counts(graph, owner, parts)
-    halo, edges = ([part[key][0] for part in per_part] for key in ("halo_by_hop", "edges_by_hop"))
-    figures = {"cut": "edge", "parts": parts, "per_part": per_part, "shares": [1 / parts] * parts}
+    figures = counts(graph, owner, [1 / parts] * parts)
+    halo, edges = ([part[key][0] for part in figures["per_part"]] for key in ("halo_by_hop", "edges_by_hop"))
     return {
         "halo": sum(halo),
         "edge_balance": max(edges) * parts / graph.num_edges,
-        "step_s": step_seconds(figures, Model(), SLOW),
+        "step_s": step_seconds(figures, Model(layers=3, hidden=128), SLOW),
         "seconds": seconds,
     }
 

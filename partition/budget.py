@@ -5,7 +5,9 @@ The numbers are estimates: bytes by counting the arrays of each step, seconds fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from .console import size
 from .errors import InputError
 from .graph import Graph, checked_num_nodes
 from .mapped import is_mapped
-from .metis import most_children
+from .metis import EDGE_BYTES, most_children
 from .native import counts_fit
 from .raw import RawGraph
 
@@ -21,7 +23,7 @@ METHODS = ("metis", "expansion", "streaming")
 NAMES = {"metis": "METIS", "expansion": "neighbour expansion", "streaming": "streaming"}
 _INTERPRETER_BYTES, _CHILD_BYTES = 80 << 20, 40 << 20  # with numpy and scipy; METIS runs in children
 _SLICE_BYTES = 80 << 20  # of a streamed edge list
-_METIS_EDGE_BYTES = 238 + 16  # an undirected edge: METIS's own, and the file that it maps
+_METIS_EDGE_BYTES = EDGE_BYTES + 16  # an undirected edge: METIS's own, and the file that it maps
 _HELD = 2.0  # rows of a part over N / K, for want of the cut
 _MICROSECONDS = {"metis": (1.2, 0.6), "expansion": (1.0, 0.6), "streaming": (1.1, 0.6)}  # an edge; KiB of shards
 
@@ -45,6 +47,8 @@ class Sizes:
         What is to be added to the source, which no stream can have.
     added_bytes : int
         Of it, for each node, in memory.
+    held : float
+        Rows of the largest part over N / K; a guess until there is a cut.
     """
 
     nodes: int
@@ -57,6 +61,7 @@ class Sizes:
     is_graph: bool
     added: tuple[str, ...] = ()
     added_bytes: int = 0
+    held: float = _HELD
 
 
 @dataclass(frozen=True)
@@ -117,8 +122,8 @@ def estimate(sizes: Sizes, method: str) -> Estimate:
     """Memory, disk and time of one way of cutting."""
     n, e, k = sizes.nodes, sizes.edges, sizes.parts
     index = 4 if max(n, e) < 2**31 else 8
-    held, part_edges = _HELD * n / k, 1.1 * e / k
-    part = held * (2 * sizes.node_bytes + 16) + part_edges * (2 * sizes.edge_bytes + 56)
+    held, part_edges = sizes.held * n / k, 1.1 * e / k
+    part = held * (2 * sizes.node_bytes + 16) + part_edges * (2 * sizes.edge_bytes + 72)
     shards = _HELD * n * (sizes.node_bytes + 8) + e * (sizes.edge_bytes + 8 + index)
     if method == "streaming":
         memory = 44 * n + n * 8 * -(-k // 64) + max(_SLICE_BYTES, part)
@@ -142,8 +147,17 @@ def estimate(sizes: Sizes, method: str) -> Estimate:
     return Estimate(int(_INTERPRETER_BYTES + sizes.loaded_bytes + memory), int(disk), float(seconds))
 
 
-def choose(sizes: Sizes, memory_bytes: int | None, cut: str | None) -> str:
+def choose(sizes: Sizes, memory_bytes: int | None, cut: str | None, reading_bytes: int = 0) -> str:
     """The first of ``METHODS`` whose estimate is within the bound; METIS without a bound.
+
+    Parameters
+    ----------
+    sizes : Sizes
+    memory_bytes : int, optional
+        The bound.
+    cut : {"edge", "vertex", "auto"}, optional
+    reading_bytes : int
+        What reading the source has taken at its peak; no way of cutting takes less.
 
     Raises
     ------
@@ -152,7 +166,8 @@ def choose(sizes: Sizes, memory_bytes: int | None, cut: str | None) -> str:
     """
     if memory_bytes is None:
         return "metis"
-    needs = {method: estimate(sizes, method).memory_bytes for method in possible(sizes)}
+    read = reading_bytes + _INTERPRETER_BYTES
+    needs = {method: max(read, estimate(sizes, method).memory_bytes) for method in possible(sizes)}
     allowed = ("metis",) if cut == "edge" else tuple(needs)
     for method in allowed:
         if needs[method] <= memory_bytes:
@@ -168,10 +183,67 @@ def choose(sizes: Sizes, memory_bytes: int | None, cut: str | None) -> str:
         advice = (
             f"{', '.join(sizes.added)} cannot be added to a graph that is streamed: add them to the source, or {advice}"
         )
+    meant = f" (did you mean {memory_bytes}GiB?)" if memory_bytes <= 1024 else ""
     raise InputError(
-        f"a memory bound of {size(memory_bytes)} is too small: the least that works is about {_at_least(needs[least])} "
-        f"({NAMES[least]}); {advice}"
+        f"a memory bound of {size(memory_bytes)} is too small{meant}: the least that works is about "
+        f"{_at_least(needs[least])} ({NAMES[least]}); {advice}"
     )
+
+
+def check_bound(sizes: Sizes, method: str, memory_bytes: int, held: float) -> None:
+    """Raise :class:`InputError` where a cut's largest part takes more memory to write than a bound allows.
+
+    Parameters
+    ----------
+    sizes : Sizes
+    method : str
+        One of ``METHODS``.
+    memory_bytes : int
+        The bound.
+    held : float
+        Rows of the largest part over N / K.
+    """
+    need = estimate(replace(sizes, held=held), method).memory_bytes
+    if need > memory_bytes:
+        raise InputError(
+            f"a memory bound of {size(memory_bytes)} is too small to write this cut: its largest part holds {held:.2f} "
+            f"times its share of the rows and takes about {_at_least(need)} in all; make more parts, or raise memory "
+            "(--memory)"
+        )
+
+
+def free_disk_bytes(path) -> int:
+    """Room on the disk where a path is or would be made."""
+    path = Path(path).absolute()
+    return shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
+
+
+def why_no_metis(sizes: Sizes) -> str:
+    """Why a memory bound leads to a vertex cut by another way."""
+    return f"METIS needs about {_at_least(estimate(sizes, 'metis').memory_bytes)}"
+
+
+def check_disk(graph, folder, method: str) -> None:
+    """Raise :class:`InputError` where a disk has less room than the least that a graph's shards take.
+
+    Parameters
+    ----------
+    graph : Graph or EdgeStream
+    folder : path
+        On that disk.
+    method : str
+        One of ``METHODS``.
+    """
+    index = 4 if max(graph.num_nodes, graph.num_edges) < 2**31 else 8
+    least = graph.num_nodes * (_row_bytes(graph.node_data) + 8) + graph.num_edges * (
+        _row_bytes(graph.edge_data) + 8 + index + (12 if method == "streaming" else 0)
+    )
+    free = free_disk_bytes(folder)
+    if least > free:
+        raise InputError(
+            f"the disk of {Path(folder).parent} has {size(free)} free, and the shards take at least {size(least)}; "
+            "free space, or choose a directory on another disk"
+        )
 
 
 def possible(sizes: Sizes) -> list[str]:

@@ -40,7 +40,7 @@ def choose_cut(layouts: list[Layout], model: Model, speeds: Speeds, rank_memory:
         "cut": best["cut"],
         "reason": _reason(best, candidates, figures, model, rank_memory),
         "model": asdict(model),
-        "speeds": asdict(speeds),
+        "speeds": speeds.as_dict(),
         "candidates": candidates,
     }
 
@@ -75,16 +75,16 @@ def _memory_bytes(layout: Layout, model: Model) -> int:
 def _reason(best: dict, candidates: list[dict], figures: dict, model: Model, rank_memory: int | None) -> str:
     others = [each for each in candidates if each is not best]
     if not others:
-        return f"the {best['cut']} cut is the only one that the memory bound lets try"
+        return f"the {best['cut']} cut is the only one that the memory bound allows"
     other = others[0]
     shown = (best, other)
     sent = [exchange_traffic(figures[each["cut"]], model).total_bytes for each in shown]
     held, edges = ([each["quality"][key] for each in shown] for key in ("max_copies_factor", "edge_balance"))
     reason = (
         f"a step is predicted to take {best['predicted_seconds']:.3g} s with the {best['cut']} cut and "
-        f"{other['predicted_seconds']:.3g} s with the {other['cut']} cut; a layer sends {sent[0]:,} and {sent[1]:,} "
-        f"bytes, the largest part holds {held[0]:.2f} and {held[1]:.2f} times N / K rows and has {edges[0]:.2f} and "
-        f"{edges[1]:.2f} times E / K edges"
+        f"{other['predicted_seconds']:.3g} s with the {other['cut']} cut; a layer sends {size(sent[0])} and "
+        f"{size(sent[1])}, and the largest part holds {held[0]:.2f} and {held[1]:.2f} times an even share of the nodes "
+        f"and {edges[0]:.2f} and {edges[1]:.2f} times an even share of the edges"
     )
     if rank_memory is not None and other["rank_memory_bytes"] > rank_memory:
         reason += (

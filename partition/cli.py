@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import console
 from .balance import KINDS, shares
-from .budget import NAMES, choose, estimate, measure, parse_size, possible
+from .budget import NAMES, choose, estimate, free_disk_bytes, measure, parse_size, possible
 from .cost import Model
 from .errors import InputError
 from .manifest import read_manifest, verify
@@ -279,8 +279,12 @@ def _dry_run(args) -> tuple[dict, str]:
         "parts": args.parts,
         "method": method,
         "estimates": {name: vars(each) for name, each in estimates.items()},
+        "disk_free_bytes": free_disk_bytes(args.out or "."),
     }
-    return result, estimates_table(args.source, sizes, estimates, method) + advice
+    room = f"\n\n{console.size(result['disk_free_bytes'])} are free on the disk of {args.out or 'this directory'}"
+    if method and estimates[method].disk_bytes > result["disk_free_bytes"]:
+        room += ", which may be too little: free space, or choose another disk with --out"
+    return result, estimates_table(args.source, sizes, estimates, method) + room + advice
 
 
 def _inspect(args) -> tuple[dict, str]:

@@ -16,7 +16,7 @@ _CALLS = {"local": 0, "halo_h": 2, "halo_kv": 2, "heads": 4, "mirror": 6}  # for
 
 @dataclass(frozen=True)
 class Model:
-    """A graph transformer.
+    """A graph transformer; its defaults are also those of training and of planning.
 
     Attributes
     ----------
@@ -30,8 +30,8 @@ class Model:
         Width of what goes in and of what comes out; 0 leaves the two projections out of predictions.
     """
 
-    layers: int = 3
-    hidden: int = 128
+    layers: int = 2
+    hidden: int = 64
     heads: int = 8
     ffn: int = 2
     itemsize: int = 4

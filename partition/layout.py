@@ -7,12 +7,10 @@ from functools import cached_property
 
 import numpy as np
 
-from .edge_cut import Rows
+from .edge_cut import NEAR_ROWS, Rows
 from .graph import Graph
 from .quality import edge_cut_quality, vertex_cut_quality
 from .vertex_cut import VertexCut
-
-NEAR_ROWS = 1024  # so near that a processor's caches hold what lies between
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Layout:
         self.is_vertex_cut = isinstance(cut, VertexCut)
         self.depth = 1 if self.is_vertex_cut else depth
         self._new_ids = cut.new_ids()
-        self._slot = np.full(graph.num_nodes, -1, np.int64)
+        self._slot = np.full(graph.num_nodes, -1, _row_type(graph.num_nodes))
         self._owned = np.diff(cut.ptr)
         self.rings, self.returning, self._edges, self._cut_edges, self._near_edges = [], [], [], [], []
         for index, owned in enumerate(self._owned):
@@ -183,14 +181,16 @@ def _mirrored(layout: Layout, index: int) -> Part:
     slot[begin:end] = np.arange(end - begin)
     slot[mirrors] = np.arange(len(mirrors)) + (end - begin)
     held = int(end - begin) + len(mirrors)
-    row, indices = slot[target], slot[source].astype(_row_type(held))
+    cut_edges = int(np.count_nonzero(remote | remote_target))
+    row, indices = slot[target], slot[source].astype(_row_type(held), copy=False)
+    del source, target, remote, remote_target
     slot[begin:end] = -1
     slot[mirrors] = -1
-    by_row = np.argsort(row, kind="stable")
+    near = _near(row, indices)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=held))])
-    cut_edges = int(np.count_nonzero(remote | remote_target))
+    by_row = np.argsort(row, kind="stable")
     rings = [mirrors.astype(cut.order.dtype)]
-    return Part(edge_ids[by_row], indptr, indices[by_row], rings, cut_edges, _near(row, indices))
+    return Part(edge_ids[by_row], indptr, indices[by_row], rings, cut_edges, near)
 
 
 def _near(row: np.ndarray, indices: np.ndarray) -> int:

@@ -11,21 +11,26 @@ import json
 import mmap
 import operator
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 
 from . import child
+from .console import size
 from .errors import InputError
-from .memory import peak_memory_bytes
+from .memory import available_cpus, available_memory_bytes, peak_memory_bytes
 
 _SEEDS = 2**31 - 1  # METIS's are counted from 1
 _MOST_CHILDREN = 4
+_NO_ROOM = 28  # exit status of a child that cannot write its result
+_ALONE = 0.1  # share of nodes without neighbours beyond which METIS does not see them
+EDGE_BYTES = 238  # what METIS takes for an undirected edge
 _POLL_S = 0.2
 _CHUNK = 1 << 20
 
@@ -48,14 +53,39 @@ def shared(**arrays):
     A graph is shared as ``xadj`` and ``adjncy``: the ``indptr`` and ``indices`` of :func:`partition.graph.symmetrised`.
     """
     with ExitStack() as stack:
-        files = {}
+        files, folder = {}, tempfile.gettempdir()
+        need, free = 8 * sum(map(len, arrays.values())), shutil.disk_usage(folder).free
+        if need > free:
+            raise InputError(
+                f"METIS needs {size(need)} for temporary files in {folder}, which has {size(free)} free; free space, "
+                "or set TMPDIR to a directory with more"
+            )
         for key in list(arrays):
-            files[key] = stack.enter_context(tempfile.TemporaryFile())
             array = arrays.pop(key)
-            for start in range(0, len(array), _CHUNK):
-                files[key].write(np.ascontiguousarray(array[start : start + _CHUNK], np.int64))
-            files[key].flush()
+            with _temporary_space(folder):
+                files[key] = tempfile.TemporaryFile()
+                stack.callback(_closed, files[key])
+                for start in range(0, len(array), _CHUNK):
+                    files[key].write(np.ascontiguousarray(array[start : start + _CHUNK], np.int64))
+                files[key].flush()
         yield files
+
+
+def _closed(file) -> None:
+    with suppress(OSError):  # what a full disk did not take is written once more
+        file.close()
+
+
+@contextmanager
+def _temporary_space(folder: str):
+    """Name the directory of temporary files where it has no room, as it is not the one that the user named."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot write temporary files in {folder}: {error.strerror or error}; free space, or set TMPDIR to "
+            "another directory"
+        ) from error
 
 
 def k_way(
@@ -121,8 +151,7 @@ def clusters(adjacency: dict, owner: np.ndarray, parts: int, size: int, *, seed:
 
 def most_children() -> int:
     """How many children run at once; each has an interpreter and scratch of its own."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, _MOST_CHILDREN)
+    return min(available_cpus(), _MOST_CHILDREN)
 
 
 def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarray]:
@@ -131,7 +160,8 @@ def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarra
     with ExitStack() as stack:
         running = []
         for job in jobs:
-            result, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+            with _temporary_space(tempfile.gettempdir()):
+                result, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
             files = {**inputs, "result": result}
             numbers = {key: file.fileno() for key, file in files.items()}
             command = [
@@ -157,14 +187,28 @@ def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarra
         for process, _, errors in running:
             if process.returncode:
                 errors.seek(0)
-                detail = errors.read().decode(errors="replace").strip()
-                raise RuntimeError(
-                    f"METIS ended with status {process.returncode}: {detail or 'no message (out of memory?)'}"
-                )
+                raise _failure(process.returncode, errors.read().decode(errors="replace").strip(), inputs)
         results = [_read(result.fileno()) for _, result, _ in running]
         if progress:
             progress(stage, sum(int(result[-1]) for result in results))
         return [result[:-1] for result in results]
+
+
+def _failure(status: int, said: str, inputs: dict) -> Exception:
+    """What to raise when a child has failed."""
+    if status == _NO_ROOM:
+        return InputError(
+            f"METIS cannot write its result in {tempfile.gettempdir()}: no space left; free space, or set TMPDIR to "
+            "another directory"
+        )
+    if status == -signal.SIGKILL or "MemoryError" in said or "Memory allocation failed" in said:
+        needed = os.fstat(inputs["adjncy"].fileno()).st_size // 16 * EDGE_BYTES
+        return InputError(
+            f"METIS ran out of memory: this graph takes it about {size(needed)}, and {size(available_memory_bytes())} "
+            "are available; give a memory bound (--memory), within which other ways of cutting are chosen, or use a "
+            "larger machine"
+        )
+    return RuntimeError(f"METIS ended with status {status}: {said or 'no message'}")
 
 
 def _end(process: subprocess.Popen) -> None:
@@ -182,16 +226,36 @@ def _read(number: int) -> np.ndarray:
 def _part(xadj, adjncy, parts: int, weights, *, recursive: bool, shares=None, **options) -> np.ndarray:
     import pymetis
 
-    if not len(adjncy):
-        # Without edges METIS has nothing to cut: deal the nodes out by weight.
-        ends = np.cumsum(np.full(parts, 1 / parts) if shares is None else shares) * np.sum(weights)
-        return np.minimum(np.searchsorted(ends, np.cumsum(weights) - weights / 2), parts - 1)
     graph = pymetis.CSRAdjacency(xadj, adjncy)
     options["seed"] = options["seed"] % _SEEDS + 1  # seeds 0 and 1 coincide, so count from 1
     result = pymetis.part_graph(
         parts, graph, vweights=weights, tpwgts=shares, recursive=recursive, options=pymetis.Options(**options)
     )
     return np.asarray(result.vertex_part)
+
+
+def _linked(xadj, adjncy):
+    """The rows that have neighbours, and the graph of them alone; all rows where few have none.
+
+    METIS's time grows with the square of the rows without neighbours; few of them cost it nothing.
+    """
+    has_neighbours = np.diff(xadj) > 0
+    if np.count_nonzero(has_neighbours) >= (1 - _ALONE) * len(has_neighbours):
+        return np.arange(len(xadj) - 1), xadj, adjncy
+    rows = np.flatnonzero(has_neighbours)
+    number = np.cumsum(has_neighbours) - 1
+    return rows, np.append(xadj[rows], xadj[-1]), number[adjncy]
+
+
+def _dealt(part: np.ndarray, alone: np.ndarray, parts: int, weights: np.ndarray, shares) -> None:
+    """Give the rows ``alone`` to the parts that lack most of their share of the weight; ``part`` is changed."""
+    shares = np.full(parts, 1 / parts) if shares is None else np.asarray(shares)
+    others = np.ones(len(part), bool)
+    others[alone] = False
+    lacking = np.maximum(shares * weights.sum() - np.bincount(part[others], weights[others], parts), 0)
+    own = weights[alone]
+    ends = np.cumsum(lacking) / max(lacking.sum(), 1e-9) * own.sum()
+    part[alone] = np.minimum(np.searchsorted(ends, np.cumsum(own) - own / 2), parts - 1)
 
 
 def _subgraph(xadj, adjncy, rows, slot):
@@ -209,31 +273,44 @@ def _subgraph(xadj, adjncy, rows, slot):
 def _answer(arrays: dict, job: dict) -> np.ndarray:
     xadj, adjncy = arrays["xadj"], arrays["adjncy"]
     if "parts" in job:
+        return _whole(xadj, adjncy, arrays["weights"], job)
+    owner = arrays["owner"]
+    cluster = np.zeros(len(owner), np.int64)
+    slot = np.full(len(owner), -1, np.int64)
+    for part in job["only"]:
+        rows = np.flatnonzero(owner == part)
+        if round(len(rows) / job["cluster_size"]) < 2:
+            continue
+        linked, sub_xadj, sub_adjncy = _linked(*_subgraph(xadj, adjncy, rows, slot))
+        count = max(1, round(len(linked) / job["cluster_size"]))
+        cluster[rows] = count  # rows without neighbours in the part come last
+        cluster[rows[linked]] = 0
+        if count > 1:
+            # Clusters need no exact balance, and bisection is twice as fast for as many parts.
+            weights = np.ones(len(linked), np.int64)
+            cluster[rows[linked]] = _part(sub_xadj, sub_adjncy, count, weights, recursive=True, seed=job["seed"])
+    return cluster[np.isin(owner, job["only"])]
+
+
+def _whole(xadj, adjncy, weights: np.ndarray, job: dict) -> np.ndarray:
+    """The part of every node."""
+    part, parts = np.zeros(len(weights), np.int64), job["parts"]
+    linked, xadj, adjncy = _linked(xadj, adjncy)
+    if len(linked) >= parts:
         # Recursive bisection, pymetis's default up to K = 8, ignores balance.
-        return _part(
+        part[linked] = _part(
             xadj,
             adjncy,
-            job["parts"],
-            arrays["weights"],
+            parts,
+            weights[linked],
             recursive=False,
             shares=job["shares"],
             objtype=int(job["objective"] == "volume"),
             ufactor=max(1, round(1000 * (job["slack"] - 1))),
             seed=job["seed"],
         )
-    owner = arrays["owner"]
-    cluster = np.zeros(len(owner), np.int64)
-    slot = np.full(len(owner), -1, np.int64)
-    for part in job["only"]:
-        rows = np.flatnonzero(owner == part)
-        count = round(len(rows) / job["cluster_size"])
-        if count > 1:
-            sub_xadj, sub_adjncy = _subgraph(xadj, adjncy, rows, slot)
-            # Clusters need no exact balance, and bisection is twice as fast for as many parts.
-            cluster[rows] = _part(
-                sub_xadj, sub_adjncy, count, np.ones(len(rows), np.int64), recursive=True, seed=job["seed"]
-            )
-    return cluster[np.isin(owner, job["only"])]
+    _dealt(part, np.setdiff1d(np.arange(len(part)), linked, assume_unique=True), parts, weights, job["shares"])
+    return part
 
 
 def _child(job: dict) -> None:
@@ -241,8 +318,11 @@ def _child(job: dict) -> None:
     child.die_with_parent(job["parent"])
     result = job["files"].pop("result")
     answer = _answer({key: _read(number) for key, number in job["files"].items()}, job)
-    with open(result, "wb") as file:
-        file.write(np.append(answer, peak_memory_bytes()).astype(np.int64))
+    try:
+        with open(result, "wb") as file:
+            file.write(np.append(answer, peak_memory_bytes()).astype(np.int64))
+    except OSError:
+        sys.exit(_NO_ROOM)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,15 @@ from contextlib import ExitStack
 
 from . import metis
 from .atomic import new_directory
-from .budget import NAMES, choose, measure
+from .budget import NAMES, check_bound, check_disk, choose, measure, why_no_metis
 from .choice import check_memory, choose_cut
 from .console import size
 from .cost import Model
 from .edge_cut import check_parts, make_edge_cut
 from .errors import InputError
 from .layout import Layout
+from .manifest import SHARDS
+from .memory import available_memory_bytes, give_freed_back, peak_memory_bytes, resident_memory_bytes
 from .shards import write_shards
 from .sources import build, open_source
 from .step_time import Speeds
@@ -44,7 +46,9 @@ def partition(
     progress=None,
     num_nodes: int | None = None,
     node_data=None,
-    **additions,
+    self_loops: bool = False,
+    undirected: bool = False,
+    random_features: int | None = None,
 ):
     """Partition a graph and write its shards.
 
@@ -67,10 +71,11 @@ def partition(
     attempts, max_imbalance, target_weights, owner
         Edge cuts: see :func:`partition.edge_cut.make_edge_cut`.
     model, speeds : Model, Speeds
-        The graph transformer and the machines that predictions have in mind.
+        The graph transformer and the machines that predictions assume.
     memory : int, optional
-        Bytes that this process and its children may need at their peak. What fits is taken first: METIS, neighbour
-        expansion (a vertex cut), streaming over the edges on disk (a vertex cut). Estimates: :mod:`partition.budget`.
+        Bytes that this process and its children may take at their peak, with 80 MiB for the interpreter; no more than
+        the system or a container's limit leaves. The first of these that fits is taken: METIS, neighbour expansion (a
+        vertex cut), streaming over the edges on disk (a vertex cut). Estimates: :mod:`partition.budget`.
     rank_memory : int, optional
         Bytes that a training rank has; a cut whose largest part needs more is refused.
     seed : int
@@ -79,8 +84,8 @@ def partition(
         Replace ``out`` where it holds shards.
     progress : callable, optional
         Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
-    num_nodes, node_data, **additions
-        Passed to :func:`partition.sources.load_graph`.
+    num_nodes, node_data, self_loops, undirected, random_features
+        See :func:`partition.sources.load_graph`.
 
     Returns
     -------
@@ -102,29 +107,50 @@ def partition(
     parts, seed, halo_depth = _integer("parts", parts), metis.check_seed(seed), _count("halo_depth", halo_depth)
     edge_options = {"max_imbalance": max_imbalance, "target_weights": target_weights, "owner": owner}
     attempts = _count("attempts", attempts)
+    additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
     cut = effective_cut(cut, halo_depth, attempts, **edge_options)
     edge_options |= {"attempts": attempts, "model": model, "speeds": speeds}
     progress = progress or (lambda *_: None)
-    with new_directory(out, marker="manifest.json", force=force) as folder, ExitStack() as stack:
+    with new_directory(out, SHARDS, force=force) as folder, ExitStack() as stack:
+        if memory is not None and (left := available_memory_bytes() + resident_memory_bytes()) < memory:
+            progress(f"only {size(left)} of {size(memory)} are available")
+            memory = left
         progress("reading the graph")
-        graph = open_source(source, num_nodes=num_nodes, node_data=node_data)
-        method = "metis"
-        if memory is not None:
-            method = choose(measure(graph, max(parts, 1), **additions), memory, cut)
-            progress(f"within {size(memory)}: {NAMES[method]}")
+        named = {"num_nodes": num_nodes, "node_data": node_data}
+        graph, method, sizes = _opened(source, named, parts, memory, cut, additions, progress)
         if method == "streaming":
             graph = open_stream(graph)
             check_parts(graph, parts)
+            check_disk(graph, folder, method)
             cuts = [stack.enter_context(streamed_cut(graph, parts, folder / "edges", progress))]
         else:
             graph = build(graph, seed=seed, **additions)
+            check_disk(graph, folder, method)
             cuts = list(_cuts(graph, parts, cut, method, edge_options, seed, progress))
+        if memory is not None:
+            give_freed_back()
         layouts = [Layout(graph, each, halo_depth) for each in cuts]
         choice = choose_cut(layouts, model, speeds, rank_memory) if cut == "auto" else None
         (chosen,) = (each for each in layouts if choice is None or each.figures["cut"] == choice["cut"])
         del layouts, cuts
         check_memory(chosen, model, rank_memory)
+        if memory is not None:
+            check_bound(sizes, method, memory, chosen.figures["quality"]["max_copies_factor"])
         return write_shards(chosen, folder, seed=seed, choice=choice, method=method, progress=progress)
+
+
+def _opened(source, named: dict, parts: int, memory: int | None, cut: str | None, additions: dict, progress):
+    """The source, unchecked, and how to cut it: what is in memory stays within the bound, or it is refused."""
+    peak, resident = peak_memory_bytes(), resident_memory_bytes()
+    graph = open_source(source, **named)
+    if memory is None:
+        return graph, "metis", None
+    sizes = measure(graph, max(parts, 1), **additions)
+    method = choose(sizes, memory, cut, peak_memory_bytes() - resident if peak_memory_bytes() > peak else 0)
+    give_freed_back()
+    by = NAMES[method] if method == "metis" else f"a vertex cut by {NAMES[method]}, as {why_no_metis(sizes)}"
+    progress(f"within {size(memory)}: {by}")
+    return graph, method, sizes
 
 
 def effective_cut(cut: str | None, halo_depth: int = 1, attempts: int = 1, **edge_options) -> str | None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 
 from . import report_style as show
-from .atomic import check_parent
+from .atomic import cannot_write, check_parent
 from .errors import InputError
 from .manifest import read_manifest, verify
 from .report_figures import figures
 from .report_page import page
+from .writer import PARTIAL, leftovers, temporary_name
 
 __all__ = ["figures", "write_report"]
 
@@ -48,7 +48,7 @@ def write_report(directory, out, *, force: bool = False) -> dict:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise InputError("the report needs matplotlib; install it with: pip install 'dgl-gt[report]'") from None
+        raise InputError("the report needs matplotlib; install it with: pip install matplotlib") from None
     verify(directory, read_manifest(directory))
     numbers = figures(directory)
     _write(
@@ -70,24 +70,24 @@ def _checked_targets(directory, out, force: bool) -> dict[str, Path]:
         if path.is_dir() or path.resolve() == (Path(directory) / "manifest.json").resolve():
             raise InputError(f"{path} is not to be replaced by a report; choose another name")
         if path.exists() and not force:
-            raise InputError(f"{path} exists; choose another name, or replace it with --force (in Python force=True)")
+            raise InputError(f"{path} exists; choose another name, or replace it with --force")
     check_parent(out)
     return targets
 
 
 def _write(contents: dict[Path, bytes]) -> None:
     """Write files that appear when all are complete."""
-    temporary = {path: path.with_name(f".{path.name}.partial-{os.getpid()}") for path in contents}
+    temporary = {path: path.with_name(temporary_name(path.name, PARTIAL)) for path in contents}
     try:
         for path, content in contents.items():
             path.parent.mkdir(parents=True, exist_ok=True)
+            for old in leftovers(path.parent, path.name, PARTIAL):
+                old.unlink()
             temporary[path].write_bytes(content)
         for path in contents:
             temporary[path].replace(path)
     except OSError as error:
-        raise InputError(
-            f"cannot write {path}: {error.strerror or error}; free space or choose another place"
-        ) from error
+        raise cannot_write(path, error) from error
     finally:
         for leftover in temporary.values():
             leftover.unlink(missing_ok=True)
@@ -116,7 +116,8 @@ def _picture(Figure, numbers: dict) -> bytes:
 
 
 def _title(head, numbers: dict) -> None:
-    name = numbers["source"] if len(numbers["source"]) <= 60 else numbers["source"][:59] + "…"
+    name = show.printable(numbers["source"])
+    name = name if len(name) <= 60 else name[:59] + "…"
     facts = ", ".join(show.count(numbers[f"{noun}s"], noun) for noun in ("node", "edge", "part"))
     head.text(0.012, 0.62, name, size=20, weight="bold", color=_INK, va="center", parse_math=False)
     head.text(0.012, 0.18, f"{facts}, {numbers['cut']} cut", size=12, color=_SOFT, va="center")
@@ -162,7 +163,7 @@ def _draw_traffic(panel, numbers: dict) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
     rows, axes = np.array(numbers["traffic"]["rows"]), panel.subplots()
-    most = max(int(rows.max()), 1)
+    most = show.darkest(rows, numbers["random"]["volume"] / max(len(rows) * (len(rows) - 1), 1))
     blues = LinearSegmentedColormap.from_list("blues", ["#f2f4f6", _BLUE])
     image = axes.imshow(rows, cmap=blues, vmin=0, vmax=most, interpolation="nearest")
     if len(rows) <= _MOST_NUMBERS:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
-
 import numpy as np
 
 from . import console
@@ -27,7 +25,8 @@ def page(figures: dict) -> str:
     str
         HTML; the same figures give the same text.
     """
-    title = f"{escape(figures['source'])}: {figures['cut']} cut, {show.count(figures['parts'], 'part')}"
+    figures = show.escaped(figures)
+    title = f"{figures['source']}: {figures['cut']} cut, {show.count(figures['parts'], 'part')}"
     sections = [_beside_random(figures), _traffic(figures), _parts(figures), _replication(figures), _cuts(figures)]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -64,7 +63,7 @@ def _header(figures: dict) -> str:
         tiles.append((show.MEANINGS[key][0], times, f"{meaning}; random{show.SPACE}{random[key]:.2f}"))
     items = "\n".join(f"<li>{name}<b>{number}</b><span>{beside}</span></li>" for name, number, beside in tiles)
     return (
-        f'<header>\n<p class="over">Partition report</p>\n<h1>{escape(figures["source"])}</h1>\n'
+        f'<header>\n<p class="over">Partition report</p>\n<h1>{figures["source"]}</h1>\n'
         f'<p class="facts">{" · ".join(facts)}</p>\n<p class="lead">{_judgement(figures)}</p>\n'
         f'<ul class="tiles">\n{items}\n</ul>\n</header>'
     )
@@ -105,8 +104,8 @@ def _footer(figures: dict) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in figures["versions"].items() if version)
     return (
         "<footer>The random cut is drawn with seed 0 and counted, not estimated. The JSON file beside this page has "
-        f"its numbers in full. Shards made with {escape(versions)}; checksum of their manifest "
-        f"{escape(figures['checksum'][:16])}.</footer>"
+        f"its numbers in full. Shards made with {versions}; checksum of their manifest "
+        f"{figures['checksum'][:16]}.</footer>"
     )
 
 
@@ -146,37 +145,43 @@ def _traffic(figures: dict) -> str:
     if not rows.any():
         return show.section(title, "No part needs a row of another: nothing travels.")
     busiest, received, parts = figures["traffic"]["busiest"], np.array(figures["traffic"]["received"]), len(rows)
-    most, mean_pair = int(received.argmax()), rows.sum() / (parts * (parts - 1))
+    most, pairs = int(received.argmax()), parts * (parts - 1)
+    mean_pair, random_pair = rows.sum() / pairs, figures["random"]["volume"] / pairs
     verdict = (
         f"Part {most} receives the most, {show.count(int(received[most]), 'row')}, "
         f"{received[most] / received.mean():.2f} times the mean. The busiest pair: part {busiest['receiver']} receives "
-        f"{show.count(busiest['rows'], 'row')} from part {busiest['sender']}, {busiest['rows'] / mean_pair:.1f} times "
+        f"{show.count(busiest['rows'], 'row')} from part {busiest['sender']}, {busiest['rows'] / mean_pair:.2f} times "
         "the mean pair."
     )
     shared = -(-parts // _MOST_LINES)  # parts that share a line
     if shared > 1:
         starts = np.arange(0, parts, shared)
         rows = np.add.reduceat(np.add.reduceat(rows, starts, axis=0), starts, axis=1)
-    caption = "Lines receive, columns send: the stronger the blue, the more rows in one exchange of one direction."
+    darkest = show.darkest(rows, random_pair * shared**2)
+    caption = (
+        "Each line of the map is a part that receives, and each column is a part that sends. The stronger the blue, "
+        "the more rows travel between the two in one exchange and direction."
+    )
     if figures["cut"] == "vertex":
-        caption += " They are the copies that mirrors get and the results that masters get back."
+        caption += " The rows are the copies that mirrors get and the results that masters get back."
     if shared > 1:
         caption += f" Each cell adds up {shared} by {shared} parts."
     caption += (
-        " An even, pale map is best. A strong cell is a pair that the others wait for, a strong line a part that waits "
-        "for everyone."
+        " The darkest blue stands for what two parts exchange on average in a random cut, or for the busiest pair "
+        "where that exchanges more. The best map is pale all over. A strong cell is a pair of parts that the others "
+        "wait for, and a strong line is a part that waits for all the others."
     )
-    scale = f'<div class="scale" aria-hidden="true">0<span></span>{show.count(int(rows.max()), "row")}</div>'
+    scale = f'<div class="scale" aria-hidden="true">0<span></span>{show.count(darkest, "row")}</div>'
     return show.section(
         title,
         verdict,
-        f'<figure class="beside">\n<div>{_heat_map(rows, shared)}\n{scale}</div>\n'
+        f'<figure class="beside">\n<div>{_heat_map(rows, shared, darkest)}\n{scale}</div>\n'
         f"<figcaption>{caption}</figcaption>\n</figure>\n",
     )
 
 
-def _heat_map(rows: np.ndarray, shared: int) -> str:
-    count, largest = len(rows), int(rows.max())
+def _heat_map(rows: np.ndarray, shared: int, darkest: int) -> str:
+    count = len(rows)
     unit, left, top = min(56.0, _GRID / count), 34, 40
     side, every, grid = f"{unit:.1f}", -(-count // _CROWDED), f"{count * unit:.1f}"
     cells = [f'<rect class="none" x="{left}" y="{top}" width="{grid}" height="{grid}"></rect>']
@@ -187,7 +192,7 @@ def _heat_map(rows: np.ndarray, shared: int) -> str:
             labels.append(f'<text x="{left - 8}" y="{top + middle + 4:.1f}" text-anchor="end">{i * shared}</text>')
             labels.append(f'<text x="{left + middle:.1f}" y="{top - 8}" text-anchor="middle">{i * shared}</text>')
         for j, number in enumerate(line):
-            share = number / largest
+            share = number / darkest
             if number:
                 place = f'x="{left + j * unit:.1f}" y="{top + i * unit:.1f}" width="{side}" height="{side}"'
                 pair = f"<title>part {i} from part {j}: {number:,}</title>" if shared == 1 else ""
@@ -243,9 +248,9 @@ def _parts(figures: dict) -> str:
             digits=digits,
         )
         + show.caption(
-            'Bars are drawn to the longest of their column; <span class="key mark"></span> is the part’s share of the '
-            f"sum. Edges are work, rows owned and copied are memory, and {columns[1][1]} are received an exchange. "
-            "Bars up to their mark are best, and short orange ones."
+            'Bars are drawn to the longest of their column, and <span class="key mark"></span> marks the part’s share '
+            "of the sum. Edges are the work, and the rows that a part owns or copies take memory. A part receives its "
+            f"{columns[1][1]} in every exchange. The best bars end at their mark, and the best orange bars are short."
         ),
     )
 
@@ -317,11 +322,17 @@ def _cuts(figures: dict) -> str:
         verdict,
         show.table(heads, lines, kind="halves", digits=7)
         + show.caption(
-            f"Lower is better in every line, and the better one is blue. In full: {escape(choice['reason'])}. "
+            f"Lower is better in every line, and the better one is blue. In full: {choice['reason']}. "
             f"Predicted for {model['layers']} layers of width {model['hidden']}, {model['heads']} heads and a link "
-            f"of {speeds['link_bytes_per_s'] * 8 / 1e9:g} Gbit/s."
+            f"of {_link(speeds['link_bytes_per_s'])} Gbit/s."
         ),
     )
+
+
+def _link(bytes_per_s) -> str:
+    """The speed of a link in Gbit/s, or of the slowest and the fastest of several."""
+    slowest, fastest = (f"{each * 8 / 1e9:g}" for each in (np.min(bytes_per_s), np.max(bytes_per_s)))
+    return slowest if slowest == fastest else f"{slowest} to {fastest}"
 
 
 def _compared(name: str, meaning: str, texts: list[str]) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from html import escape
+
+import numpy as np
+
 MEANINGS = {
     "cut_ratio": ("Edges cut", "edges whose source another part owns"),
     "volume": ("Rows sent", "rows that cross parts"),
@@ -13,6 +17,25 @@ MEANINGS = {
     "train_balance": ("Train balance", "training nodes of the fullest part / its share"),
 }
 SPACE = "\N{NO-BREAK SPACE}"
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def printable(text: str) -> str:
+    """A text without control characters, and without halves of characters that no file can hold."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def escaped(value):
+    """JSON values with every text in them, keys too, made fit for HTML; all that a page shows goes through here."""
+    if isinstance(value, str):
+        return escape(printable(value))
+    if isinstance(value, dict):
+        return {escaped(key): escaped(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [escaped(each) for each in value]
+    return value
 
 
 # ---- words and numbers -----------------------------------------------------------------------------------------------
@@ -38,6 +61,11 @@ def short(number: int) -> str:
         if number >= unit:
             return f"{number / unit:.{1 if number < 10 * unit else 0}f}{letter}"
     return f"{number // 1000}k" if number >= 10_000 else f"{number:,}"
+
+
+def darkest(rows: np.ndarray, random_pair: float) -> int:
+    """The rows that the darkest cell of the map stands for: the mean pair's of a random cut, or the busiest pair's."""
+    return max(int(rows.max()), round(random_pair), 1)
 
 
 def seconds(number: float) -> str:

@@ -69,6 +69,10 @@ class Speeds:
     reduce_bytes_per_s: float = np.inf
     overlap: float = 0.0
 
+    def as_dict(self) -> dict:
+        """Values that JSON has: arrays as lists."""
+        return {key: None if value is None else np.asarray(value).tolist() for key, value in vars(self).items()}
+
 
 @dataclass(frozen=True)
 class StepTime:
@@ -185,9 +189,10 @@ def _edge_seconds(figures: dict, model: Model, speeds: Speeds, strategy: str, in
     visited = np.full(len(edges), edges.sum()) if strategy == "heads" else edges
     if strategy == "heads":  # a share of the heads of all edges
         edges, near = (np.full(len(each), each.sum() / figures["parts"]) for each in (edges, near))
-    near_rate = speeds.gather_bytes_per_s if speeds.near_bytes_per_s is None else speeds.near_bytes_per_s
     besides = visited * speeds.edge_s + edges * model.heads * speeds.head_s
-    return besides + edge_bytes * (near / near_rate + (edges - near) / speeds.gather_bytes_per_s)
+    if speeds.near_bytes_per_s is None:
+        return besides + edge_bytes * edges / speeds.gather_bytes_per_s
+    return besides + edge_bytes * (near / speeds.near_bytes_per_s + (edges - near) / speeds.gather_bytes_per_s)
 
 
 def _extra_passes(figures: dict, strategy: str, depth: int, inner: int) -> np.ndarray:

@@ -279,7 +279,7 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, sp
             "strategy": strategy,
             "depth": depth,
             "overlap": overlap,
-            "speeds": vars(speeds),
+            "speeds": speeds.as_dict(),
         }
     )
     shard = shard.to(comm.device if device is None else device)

@@ -14,10 +14,8 @@ from partition.errors import InputError
 
 from ..nn import GraphTransformer
 from ..yaml_file import read_yaml
-from .config import TrainConfig, as_dict
+from .config import MODEL, WEIGHTS, TrainConfig, as_dict
 from .trainer import build_model
-
-WEIGHTS = "model.safetensors"
 
 
 def save(out, model: GraphTransformer, config: TrainConfig, record: dict, *, force: bool = False) -> None:
@@ -33,7 +31,7 @@ def save(out, model: GraphTransformer, config: TrainConfig, record: dict, *, for
     force : bool
         Replace ``out`` where it holds a model.
     """
-    with new_directory(out, marker=WEIGHTS, force=force) as folder:
+    with new_directory(out, MODEL, force=force) as folder:
         save_file(
             {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}, folder / WEIGHTS
         )

@@ -7,11 +7,20 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 
+from partition.atomic import Kind
+from partition.cost import Model
 from partition.errors import InputError
 
 from ..yaml_file import read_yaml
 
 METRICS = ("auto", "accuracy", "roc_auc")
+WEIGHTS = "model.safetensors"
+MODEL = Kind(
+    "a model",
+    "record.json",
+    lambda record: {"strategy", "ranks", "losses", "metric"} <= record.keys(),
+    r"model\.safetensors|config\.yaml",
+)  # the directory of dgl_gt.train.checkpoint, which needs torch
 REMAT = ("none", "repeat", "keep")  # as of dgl_gt.nn.model, which needs torch
 
 
@@ -29,10 +38,10 @@ class TrainConfig:
         A value out of range, naming it and what is allowed.
     """
 
-    layers: int = _option(2, "transformer layers")
-    hidden: int = _option(64, "width C of the layers")
-    heads: int = _option(8, "attention heads H; must divide hidden")
-    ffn: int = _option(2, "feed-forward width, as a multiple of hidden")
+    layers: int = _option(Model.layers, "transformer layers")
+    hidden: int = _option(Model.hidden, "width C of the layers")
+    heads: int = _option(Model.heads, "attention heads H; must divide hidden")
+    ffn: int = _option(Model.ffn, "feed-forward width, as a multiple of hidden")
     dropout: float = _option(0.2, "dropout on features")
     attention_dropout: float = _option(0.0, "dropout on attention weights")
     norm_first: bool = _option(True, "layer norm before attention and feed-forward, not after")

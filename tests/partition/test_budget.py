@@ -1,9 +1,11 @@
 """Memory bounds: what is estimated, what is chosen, and what then happens."""
 
+import gzip
 import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -285,7 +287,8 @@ def test_a_bound_decides_the_method(nothing_is_small, cut):
         assert any(NAMES[method] in stage and "within" in stage for stage in said.stages)
         assert manifest["cut"] == "vertex" or (method == "metis" and cut != "vertex")
         if method != "metis":
-            assert not any("METIS" in stage for stage in said.stages)
+            assert not any(stage.startswith("METIS") for stage in said.stages)
+            assert any("a vertex cut by" in stage and "as METIS needs about" in stage for stage in said.stages)
         assert (manifest["choice"] is not None) == (cut == "auto")
         if cut == "auto":
             assert len(manifest["choice"]["candidates"]) == (2 if method == "metis" else 1)
@@ -409,7 +412,7 @@ def test_dry_run(capsys, source):
     npz()
     before = os.listdir()
     code, made, _ = run(capsys, "partition", source, "--parts", 3, "--dry-run")
-    assert code == 0 and set(made) == {"nodes", "edges", "parts", "method", "estimates"}
+    assert code == 0 and set(made) == {"nodes", "edges", "parts", "method", "estimates", "disk_free_bytes"}
     manifest = partition(source, 3, "out")
     assert (made["nodes"], made["edges"], made["parts"]) == (manifest["nodes"], manifest["edges"], 3)
     assert made["method"] == "metis" and set(made["estimates"]) <= set(METHODS)
@@ -592,6 +595,7 @@ def test_rows_of_expansion_alone_lie_in_its_order(real_graph):
 def test_disk_of_streaming_and_of_expansion(monkeypatch, method):
     """The directory at its fullest: shards, and the buckets of a stream, which lie in it until the end."""
     monkeypatch.setattr(pipeline, "choose", lambda *_: method)
+    monkeypatch.setattr(pipeline, "check_bound", lambda *_: None)
     npz(nodes=2000, edges=60_000, x=np.ones((2000, 8), np.float32))
     fullest = []
 
@@ -611,6 +615,7 @@ import sys
 from partition import pipeline
 from partition.cli import main
 pipeline.choose = lambda *_: sys.argv[1]
+pipeline.check_bound = lambda *_: None
 sys.exit(main(sys.argv[2:]))
 """
 
@@ -634,3 +639,65 @@ def test_estimates_against_runs():
         assert made["method"] == method
         ratios[method] = made["peak_memory_bytes"] / bound("big.npz", method, parts)
     assert all(0.6 < ratio < 1.3 for ratio in ratios.values()), ratios
+
+
+def test_a_bound_holds_for_text_that_is_streamed():
+    """The peak of the whole process, as the kernel counts it; text in several blocks."""
+    ends = np.random.default_rng(0).integers(0, 50_000, (100_000, 2)).tolist()
+    with gzip.open("g.csv.gz", "wt", compresslevel=1) as file:
+        file.write("\n".join(f"{u},{v}" for u, v in ends * 15) + "\n")
+    found = sizes(nodes=50_000, edges=1_500_000, parts=4, node_bytes=0, edge_bytes=0, loaded_bytes=12_000_000)
+    bound_mib = -(-estimate(found, "streaming").memory_bytes // (1 << 20))
+    code = (
+        "import sys; from partition import cli; from partition.memory import peak_memory_bytes\n"
+        "code = cli.main(sys.argv[1:]); print(peak_memory_bytes(), file=sys.stderr); sys.exit(code)"
+    )
+    asked = [sys.executable, "-c", code, "partition", "g.csv.gz", "--parts", "4", "--out", "out"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*asked, "--memory", f"{bound_mib}MiB"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stderr.split()[-1]) <= bound_mib << 20
+
+
+def test_what_reading_took_counts():
+    found = sizes(nodes=1000, edges=1000, undirected_edges=500)
+    assert choose(found, 400 << 20, None) == choose(found, 400 << 20, None, 300 << 20) == "metis"
+    with pytest.raises(InputError, match=r"too small: the least that works is about 400 MiB"):
+        choose(found, 390 << 20, None, 320 << 20)
+
+
+def test_a_number_without_a_unit_is_asked_about():
+    with pytest.raises(InputError, match=r"a memory bound of 4 B is too small \(did you mean 4GiB\?\): the least"):
+        choose(sizes(), 4, None)
+
+
+def test_a_cut_whose_largest_part_is_too_large_to_write_is_refused(monkeypatch):
+    monkeypatch.setattr(budget, "_INTERPRETER_BYTES", 0)
+    x = np.ones((2000, 64), np.float32)
+    source = np.repeat([0], 4000), np.arange(4000) % 1999 + 1
+    npz("hub.npz", nodes=2000, edge_index=np.stack(source), x=x)
+    found = measure(open_source("hub.npz"), 40)
+    bound = estimate(found, "streaming").memory_bytes
+    monkeypatch.setattr(budget, "_SLICE_BYTES", 0)
+    budget.check_bound(found, "streaming", bound, 2.0)
+    with pytest.raises(InputError, match="its largest part holds 90.00 times its share .* make more parts, or raise"):
+        budget.check_bound(found, "streaming", bound // 40, 90.0)
+
+
+def test_disks_without_room_are_refused_before_the_work(monkeypatch):
+    npz()
+    disk = shutil.disk_usage(".")
+    monkeypatch.setattr(budget.shutil, "disk_usage", lambda _: disk._replace(free=1000))
+    with pytest.raises(InputError, match="has 1000 B free, and the shards take at least .*; free space, or choose"):
+        partition("graph.npz", 2, "out")
+    assert not Path("out").exists()
+
+
+def test_a_bound_is_no_more_than_what_is_available(monkeypatch):
+    monkeypatch.setattr(pipeline, "available_memory_bytes", lambda: 0)
+    monkeypatch.setattr(pipeline, "resident_memory_bytes", lambda: 50 << 20)
+    npz()
+    said = Said()
+    with pytest.raises(InputError, match="a memory bound of 50.0 MiB is too small: the least that works"):
+        partition("graph.npz", 2, "out", memory=1 << 30, progress=said)
+    assert "only 50.0 MiB of 1.0 GiB are available" in said.stages

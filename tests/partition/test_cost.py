@@ -111,3 +111,13 @@ def test_auto_on_the_command_line(tmp_path, capsys):
     for wrong in (["--link-gbit", "0"], ["--hidden", "0"], ["--cut", "corner"]):
         with pytest.raises(SystemExit, match="2"):
             main([*base, "--out", str(tmp_path / "c"), *wrong])
+
+
+def test_partitioning_training_and_planning_assume_one_model():
+    """So that --cut auto and a plan answer for the model that is trained."""
+    from dgl_gt.train.config import TrainConfig
+
+    config, model = TrainConfig(), Model()
+    assert [getattr(config, key) for key in ("layers", "hidden", "heads", "ffn")] == [
+        getattr(model, key) for key in ("layers", "hidden", "heads", "ffn")
+    ]

@@ -1,7 +1,6 @@
 """DGL's partition directory, both ways."""
 
 import json
-import shutil
 import sys
 
 import numpy as np
@@ -12,7 +11,6 @@ from partition import partition, read_manifest, verify
 from partition.dgl_format import export_dgl, import_dgl
 from partition.errors import InputError
 from partition.graph import from_edges
-from partition.manifest import file_entry, write_manifest
 
 
 @pytest.fixture
@@ -188,38 +186,11 @@ def test_no_data_and_no_edges(dgl, tmp_path):
     assert_same_shards(tmp_path / "shards", tmp_path / "back")
 
 
-def deepened(shards, out):
-    """A copy as if of halo depth 2: rows, in-edges and data after those of depth 1."""
-    shutil.copytree(shards, out)
-    manifest = read_manifest(out)
-    for part in range(manifest["parts"]):
-        folder = out / f"part{part}"
-        structure = load_file(folder / "structure.safetensors")
-        recv_ptr, held = structure["recv_ptr"], len(structure["node_ids"])
-        hop2 = [0] * len(recv_ptr[1:])
-        hop2[part - 1] = 2
-        structure["recv_ptr"] = np.concatenate([recv_ptr, recv_ptr[-1] + np.cumsum(hop2)])
-        structure["node_ids"] = np.concatenate([structure["node_ids"], [0, 1]])
-        more = np.arange(1, recv_ptr[-1] + 1)
-        structure["indptr"] = np.concatenate([structure["indptr"], structure["indptr"][-1] + more])
-        for key, value in (("indices", held), ("edge_ids", 0)):
-            tail = np.full(len(more), value, structure[key].dtype)
-            structure[key] = np.concatenate([structure[key], tail])
-        save_file(structure, folder / "structure.safetensors")
-        for kind, rows in (("node_data", 2), ("edge_data", len(more))):
-            data = load_file(folder / f"{kind}.safetensors")
-            save_file(
-                {k: np.concatenate([v, v[:1].repeat(rows, 0)]) for k, v in data.items()}, folder / f"{kind}.safetensors"
-            )
-    files = {name: file_entry(out / name) for name in manifest["files"]}
-    write_manifest(out, {**manifest, "halo_depth": 2, "files": files})
-    return out
-
-
 def test_the_halo_is_one_hop_whatever_the_depth(dgl, rich_graph, tmp_path):
     graph = rich_graph(9)
     config = exported(graph, owners(graph, 3), 3, tmp_path)
-    deeper = export_dgl(deepened(tmp_path / "shards", tmp_path / "deep"), tmp_path / "deep-dgl", graph_name="g")
+    partition(graph, 3, tmp_path / "deep", owner=owners(graph, 3), halo_depth=2)
+    deeper = export_dgl(tmp_path / "deep", tmp_path / "deep-dgl", graph_name="g")
     assert deeper.read_bytes() == config.read_bytes()
     for path in config.parent.glob("part*/*"):
         other = deeper.parent / path.parent.name / path.name
@@ -244,7 +215,7 @@ def test_export_refused(dgl, rich_graph, tmp_path, monkeypatch):
     for name in ("", "a/b", "a b", "x" * 101, "manifest", "ä"):
         refused(export_dgl, shards, tmp_path / "out", graph_name=name, words=[repr(name), "graph_name"])
     refused(export_dgl, shards, shards, words=["exists", "--force"])
-    refused(export_dgl, shards, shards, force=True, words=["has no shards.json", "will not replace"])
+    refused(export_dgl, shards, shards, force=True, words=["no such shards.json", "will not replace"])
     path = shards / "part1" / "edge_data.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

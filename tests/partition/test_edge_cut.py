@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 from partition import metis
 from partition.edge_cut import make_edge_cut
 from partition.errors import InputError
-from partition.graph import from_edges
+from partition.graph import from_edges, symmetrised
 
 
 def owner_of(cut):
@@ -127,3 +128,79 @@ def test_clusters_of_nearly_empty_graphs(edges):
     """Thousands of isolated nodes and a star: METIS must get through its bisections."""
     cut = make_edge_cut(from_edges(np.zeros(edges, int), np.arange(1, edges + 1), 5000), 2)
     assert sorted(cut.order) == list(range(5000))
+
+
+# ---- nodes without neighbours ----------------------------------------------------------------------------------------
+
+
+def seen_by_metis(monkeypatch):
+    """How many nodes METIS is given at each call, in this process."""
+    seen, part = [], metis._part
+
+    def noted(xadj, *rest, **options):
+        seen.append(len(xadj) - 1)
+        return part(xadj, *rest, **options)
+
+    monkeypatch.setattr(metis, "_part", noted)
+    return seen
+
+
+@pytest.mark.parametrize("shares", [None, [0.6, 0.3, 0.1]])
+@pytest.mark.parametrize("linked", [0, 2, 300])
+def test_nodes_without_neighbours_are_dealt_out_without_metis(monkeypatch, linked, shares):
+    draw, seen = np.random.default_rng(0), seen_by_metis(monkeypatch)
+    ids = draw.permutation(5000)[:linked]
+    graph = symmetrised(from_edges(ids, np.roll(ids, 1), 5000))
+    weights = draw.integers(1, 5, 5000)
+    arrays = {"xadj": graph.indptr.astype(np.int64), "adjncy": graph.indices.astype(np.int64), "weights": weights}
+    job = {"parts": 3, "objective": "cut", "slack": 1.03, "seed": 0, "shares": shares}
+    part = metis._answer(arrays, job)
+    assert seen == ([300] if linked == 300 else [])
+    expected = np.array(shares or [1 / 3] * 3) * weights.sum()
+    assert np.bincount(part, weights, 3) == pytest.approx(expected, abs=10)
+    arrays["owner"] = part
+    seen.clear()
+    cluster = metis._answer(arrays, {"cluster_size": 50, "seed": 0, "only": [0, 2]})
+    kept = np.isin(part, [0, 2])
+    alone = np.setdiff1d(np.arange(5000), ids)
+    last = np.array([cluster[part[kept] == 0].max(), 0, cluster[part[kept] == 2].max()])
+    place = np.flatnonzero(kept)
+    assert sum(seen) <= linked and (cluster[np.isin(place, alone)] == last[part[np.intersect1d(place, alone)]]).all()
+
+
+@pytest.mark.parametrize("alone", [0, 40])
+def test_metis_sees_a_graph_with_few_such_nodes_as_it_is(alone):
+    """So that its cuts stay as they are."""
+    ring = np.arange(400 - alone)
+    graph = symmetrised(from_edges(ring, np.roll(ring, 1), 400))
+    xadj, adjncy = graph.indptr.astype(np.int64), graph.indices.astype(np.int64)
+    rows, same, also = metis._linked(xadj, adjncy)
+    assert same is xadj and also is adjncy and rows.tolist() == list(range(400))
+
+
+# ---- what METIS lacks ------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_of_temporary_files_is_named(awkward_graph, monkeypatch, tmp_path):
+    monkeypatch.setattr(metis.tempfile, "gettempdir", lambda: str(tmp_path))
+    disk = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(metis.shutil, "disk_usage", lambda _: disk._replace(free=1000))
+    with pytest.raises(InputError, match=f"temporary files in {tmp_path}, which has 1000 B free; free space, or set"):
+        make_edge_cut(awkward_graph(0), 2)
+    monkeypatch.undo()
+    monkeypatch.setattr(metis.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(metis.tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))
+    with pytest.raises(InputError, match=f"cannot write temporary files in {tmp_path}: No space left.*set TMPDIR"):
+        make_edge_cut(awkward_graph(0), 2)
+
+
+def test_what_is_said_of_a_child_that_fails(tmp_path):
+    (tmp_path / "adjncy").write_bytes(bytes(16 * 1000))
+    with open(tmp_path / "adjncy", "rb") as adjncy:
+        inputs = {"adjncy": adjncy}
+        killed = metis._failure(-signal.SIGKILL, "", inputs)
+        assert isinstance(killed, InputError) and "METIS ran out of memory" in str(killed)
+        assert "takes it about 232.4 KiB" in str(killed) and "--memory" in str(killed)
+        full = metis._failure(metis._NO_ROOM, "", inputs)
+        assert isinstance(full, InputError) and "set TMPDIR" in str(full)
+        assert isinstance(metis._failure(1, "Traceback", inputs), RuntimeError)

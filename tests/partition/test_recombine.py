@@ -25,7 +25,8 @@ def planted(seed):
 
 
 def halo(graph, owner):
-    return sum(part["halo_by_hop"][0] for part in counts(graph, owner, int(owner.max()) + 1))
+    found = counts(graph, owner, np.ones(owner.max() + 1) / (owner.max() + 1))
+    return sum(part["halo_by_hop"][0] for part in found["per_part"])
 
 
 def recombined(graph, owner, together, balance, seed=0):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from partition import edge_cut as edge_cut_module
+from partition import layout as layout_module
 from partition import load_graph, metis, native
 from partition.balance import make_balance
 from partition.cost import Model
@@ -368,15 +369,43 @@ def test_counts_are_those_of_sets_and_of_the_layout(awkward_graph, monkeypatch, 
         graph = awkward_graph(seed)
         owner = np.random.default_rng(seed).integers(0, parts, graph.num_nodes)
         owner[owner == 1] = 0
-        found, copies = counts(graph, owner, parts), pulled(graph, owner)
-        for part, figures in enumerate(found):
+        found, copies = counts(graph, owner, np.full(parts, 1 / parts)), pulled(graph, owner)
+        for part, figures in enumerate(found["per_part"]):
             assert figures["owned"] == (owner == part).sum()
             assert figures["halo_by_hop"] == [sum(holder == part for _, holder in copies)]
             assert figures["sent_by_hop"] == [sum(owner[node] == part for node, _ in copies)]
             assert figures["edges_by_hop"] == [int((owner[graph.destinations()] == part).sum())]
     if parts < 65:
-        layout = Layout(graph, make_edge_cut(graph, parts, owner=owner)).figures["per_part"]
-        assert [{key: each[key] for key in found[0]} for each in layout] == found
+        monkeypatch.setattr(edge_cut_module, "NEAR_ROWS", 9)
+        monkeypatch.setattr(layout_module, "NEAR_ROWS", 9)
+        cut = make_edge_cut(graph, parts, owner=owner)
+        found, expected = counts(graph, owner, cut.shares, cut), Layout(graph, cut).figures
+        assert found["quality"]["cut_ratio"] == expected["quality"]["cut_ratio"]
+        assert [{key: each[key] for key in found["per_part"][0]} for each in expected["per_part"]] == found["per_part"]
+        assert {key: expected[key] for key in ("parts", "shares", "received_rows")}.items() <= found.items()
+
+
+@pytest.mark.parametrize(
+    "speeds",
+    [
+        Speeds(overlap=0.7),
+        Speeds(link_bytes_per_s=np.array([[1.0, 2, 3], [5, 1, 1], [1, 7, 1]]) * 1e9, overlap=0.5),
+        Speeds(near_bytes_per_s=9e10, edge_s=1e-9, flops_per_s=np.array([1e11, 2e11, 1e11])),
+    ],
+)
+def test_attempts_are_ranked_by_the_seconds_that_are_reported(awkward_graph, monkeypatch, speeds):
+    """To the last digit, with links between each two ranks, too."""
+    monkeypatch.setattr(edge_cut_module, "NEAR_ROWS", 9)
+    monkeypatch.setattr(layout_module, "NEAR_ROWS", 9)
+    draw = np.random.default_rng(0)
+    monkeypatch.setattr(metis, "k_way", lambda *_, **__: draw.integers(0, 3, 60).astype(np.int32))
+    monkeypatch.setattr(metis, "clusters", lambda adjacency, owner, *_, **__: np.arange(len(owner)) * 7 % 5)
+    ranked = []
+    noted = lambda *arguments: ranked.append(step_seconds(*arguments)) or ranked[-1]
+    monkeypatch.setattr(edge_cut_module, "step_seconds", noted)
+    graph = awkward_graph(1)
+    cut = make_edge_cut(graph, 3, attempts=4, speeds=speeds)
+    assert len(ranked) == 4 and min(ranked) == step_seconds(Layout(graph, cut).figures, Model(), speeds)
 
 
 def test_more_attempts_are_never_predicted_to_be_slower(awkward_graph, monkeypatch):

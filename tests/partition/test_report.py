@@ -1,18 +1,19 @@
 import builtins
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import networkx as nx
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from partition import partition, read_manifest
 from partition.errors import InputError
 from partition.graph import from_edges
-from partition.manifest import PART_FILES, file_entry, write_manifest
 from partition.report import figures, write_report
 from partition.report_page import page
 from partition.report_style import percent, seconds, short
@@ -231,43 +232,11 @@ def test_graphs_with_hardly_an_edge(tmp_path, cut, edges):
 
 
 def write_deep_shards(graph, owner, parts, depth, directory, shares=None):
-    """Shards with a halo of several hops, as docs/format.md has them, written from sets."""
-    nxg = networkx_graph(replace(graph, node_data={}))
-    counted = recount_edge_cut(nxg, owner, parts, depth, shares)
-    quality = {key: getattr(value, "expected", value) for key, value in counted["quality"].items()}
-    order = np.argsort(owner, kind="stable").tolist()
-    new_id = {node: row for row, node in enumerate(order)}
-    per_part, files = [], {}
-    for part in range(parts):
-        hops = [[node for node in order if owner[node] == part]]
-        for _ in range(depth):
-            seen = {node for hop in hops for node in hop}
-            reached = {src for node in hops[-1] for src in nxg.predecessors(node)} - seen
-            hops.append(sorted(reached, key=new_id.get))
-        ids = [node for hop in hops for node in hop]
-        row = {node: place for place, node in enumerate(ids)}
-        inner = [node for hop in hops[:-1] for node in hop]
-        in_edges = [sorted((edge, src) for src, _, edge in nxg.in_edges(node, keys=True)) for node in inner]
-        arrays = {
-            "indptr": np.concatenate([[0], np.cumsum([len(each) for each in in_edges])]),
-            "indices": np.array([row[src] for each in in_edges for _, src in each], np.int32),
-            "edge_ids": np.array([edge for each in in_edges for edge, _ in each], np.int64),
-            "node_ids": np.array(ids, np.int64),
-        }
-        (directory / f"part{part}").mkdir(parents=True)
-        for name in PART_FILES:
-            path = directory / f"part{part}" / name
-            save_file(arrays if name.startswith("structure") else {}, path)
-            files[f"part{part}/{name}"] = file_entry(path)
-        per_part.append({key: column[part] for key, column in counted["per_part"].items()})
-        per_part[-1] |= {"bytes": 1000, "halo_by_hop": [len(hop) for hop in hops[1:]]}
-    manifest = {
-        **{"cut": "edge", "halo_depth": depth, "parts": parts, "nodes": len(nxg), "edges": nxg.size()},
-        **{"source": "deep", "seed": None, "choice": None, "files": files, "quality": quality},
-        **{"per_part": per_part, "received_rows": counted["copies"], "node_data": {}},
-    }
-    write_manifest(directory, {**manifest, "shares": shares or [1 / parts] * parts})
-    return nxg, counted
+    """Shards with a halo of several hops, and their figures recounted from sets."""
+    graph = replace(graph, node_data={})
+    partition(graph, parts, directory, owner=owner, halo_depth=depth, target_weights=shares)
+    nxg = networkx_graph(graph)
+    return nxg, recount_edge_cut(nxg, owner, parts, depth, shares)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
@@ -372,6 +341,34 @@ def test_same_shards_same_bytes(shards, tmp_path):
         assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
 
 
+def test_all_text_of_a_crafted_manifest_is_escaped(awkward_graph, tmp_path):
+    """In its figures, too, were the manifest's own check not there."""
+    partition(awkward_graph(0), 2, tmp_path / "out", cut="auto")
+    numbers, marked = figures(tmp_path / "out"), "<script>&\0\ud800'\""
+
+    def crafted(value, key=""):
+        if isinstance(value, dict):
+            return {name: crafted(each, name) for name, each in value.items()}
+        return marked if isinstance(value, str) and key != "cut" else value
+
+    numbers = crafted(numbers) | {"seed": marked, "versions": {marked: marked}}
+    numbers["choice"] |= {"model": dict.fromkeys(("layers", "hidden", "heads"), marked)}
+    text = page(numbers)
+    text.encode()
+    assert "<script" not in text and "\0" not in text
+    assert text.count("&lt;script&gt;&amp;\ufffd\ufffd&#x27;&quot;") == 9
+    Tables(text)
+
+
+def test_an_even_cut_is_paler_than_a_random_one(awkward_graph, tmp_path):
+    graph = awkward_graph(0)
+    owner = np.arange(graph.num_nodes) // 30
+    partition(from_edges(*np.array([[0, 1, 31], [1, 30, 32]]), 60), 2, tmp_path / "out", owner=owner)
+    numbers = figures(tmp_path / "out") | {"random": {**figures(tmp_path / "out")["random"], "volume": 20}}
+    text = page(numbers)
+    assert 'fill-opacity="0.10"' in text and "0<span></span>10\N{NO-BREAK SPACE}rows" in text
+
+
 def test_names_are_escaped(awkward_graph, tmp_path):
     name = "<script>alert('$x$')</script> & \"$\\frac{\"" + "x" * 80
     partition(replace(awkward_graph(0), name=name), 2, tmp_path / "out")
@@ -386,13 +383,16 @@ def test_the_heat_map_of_few_and_many_parts(awkward_graph, tmp_path, parts, line
     graph = awkward_graph(0, nodes=140, edges=600)
     partition(graph, parts, tmp_path / "out", owner=np.arange(graph.num_nodes) % parts)
     rows = np.zeros((132, 132), int)
-    rows[:parts, :parts] = write_report(tmp_path / "out", tmp_path / "report.html")["traffic"]["rows"]
+    numbers = write_report(tmp_path / "out", tmp_path / "report.html")
+    rows[:parts, :parts] = numbers["traffic"]["rows"]
     if lines < parts:
         rows = rows.reshape(44, 3, 44, 3).sum(axis=(1, 3))
+    random_pair = numbers["random"]["volume"] / max(parts * (parts - 1), 1) * (9 if lines < parts else 1)
+    darkest = max(rows.max(), round(random_pair))
     text = (tmp_path / "report.html").read_text()
     page = Tables(text)
     shades = [attributes["fill-opacity"] for tag, attributes in page.tags if "fill-opacity" in attributes]
-    assert shades == [f"{max(number / rows.max(), 0.05):.2f}" for number in rows[rows > 0]]
+    assert shades == [f"{max(number / darkest, 0.05):.2f}" for number in rows[rows > 0]]
     assert ("3 by 3 parts" in text) == (1 < lines < parts)
     assert len(page.tables[1]) == parts + 1
     if parts == 1:
@@ -513,3 +513,12 @@ def test_without_matplotlib_it_says_what_to_install(shards, tmp_path, monkeypatc
     with pytest.raises(InputError, match=r"needs matplotlib; install it with: pip install 'dgl-gt\[report\]'"):
         write_report(shards, tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+def test_what_a_killed_report_left_is_removed_by_the_next(shards, tmp_path):
+    code = "from partition.writer import temporary_name; print(temporary_name('report.png', 'partial'))"
+    name = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / name).write_bytes(b"half")
+    write_report(shards, tmp_path / "new" / "report.html")
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["report.html", "report.json", "report.png"]
