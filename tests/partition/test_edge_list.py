@@ -24,7 +24,7 @@ from partition.sources import load_graph
         ("g.tsv", "0\t1\tx y\n1\t2\tz\n2\t0\t\n"),
         ("g.txt", "# FromNodeId\tToNodeId\n0 1\n\n% more, 5\n1   2\n   \n  2 0  \n#\n"),
         ("g.txt", "from to\n0 1\n1 2\n# é\n2 0\n"),
-        ("g.txt.gz", "0 1 3.5 a\n1 2 3\n2 0\n"),
+        ("g.txt.gz", "0 1 3.5 a\n1 2 3 b\n2 0 1 c\n"),
         ("g.tsv.gz", "u\tv\n0\t1\n1\t2\n2\t0\n"),
     ],
 )
@@ -71,7 +71,7 @@ def test_number_of_nodes_can_be_stated(tmp_path):
         ("src,dst,w\n0,1,2\n1,2,\n", ["line 3", "'1,2,'", "w"]),
         ("src,dst,w,w\n0,1,2,3\n", ["line 1", "'w'"]),
         ("0 99999999999999999999\n", ["line 1"]),
-        ("0 123456789\n", ["123456789", "1 edges", "num_nodes"]),
+        ("0 123456789\n", ["123456789", "edges is 1", "--num-nodes"]),
         ("", ["nodes"]),
         ("# nothing\n", ["nodes"]),
         ("5\n", ["line 1"]),

@@ -99,7 +99,7 @@ EDGE = {"edge_index": np.array([[0, 1], [1, 2]]), "num_nodes": 3}
         ({**EDGE, "train_mask": np.array(["a", "b", "c"])}, ["train_mask", "<U1"]),
         ({**EDGE, "edge_data_w": np.ones(3)}, ["edge_data_w", "(3,)", "2"]),
         ({**EDGE, "x_indptr": np.array([0, 1])}, ["x_indices, x_data, x_shape"]),
-        ({**EDGE, "x": np.array([{}, {}, {}], dtype=object)}, ["damaged", "Object arrays"]),
+        ({**EDGE, "x": np.array([{}, {}, {}], dtype=object)}, ["damaged", "Python objects"]),
     ],
 )
 def test_npz_refused(tmp_path, arrays, words):
