@@ -245,6 +245,7 @@ def _partition(args) -> tuple[dict, str]:
         )
     finally:
         progress.close()
+    console.say_left_out(manifest["left_out"])
     result = _figures(manifest, started, progress.children_bytes)
     chosen = f"chosen: {manifest['choice']['reason']}\n\n" if manifest["choice"] else ""
     by = f" by {NAMES[manifest['method']]}" if args.memory else ""
@@ -279,7 +280,9 @@ def _dry_run(args) -> tuple[dict, str]:
         "parts": args.parts,
         "method": method,
         "estimates": {name: vars(each) for name, each in estimates.items()},
+        "left_out": list(source.left_out),
     }
+    console.say_left_out(source.left_out)
     return result, estimates_table(args.source, sizes, estimates, method) + advice
 
 
@@ -334,6 +337,7 @@ def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:
     """The documented JSON keys."""
     return {
         **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "method", "choice", "quality")},
+        "left_out": manifest.get("left_out", []),  # manifests of earlier versions lack it
         "peak_memory_bytes": peak_memory_bytes() + children_bytes,
         "seconds": time.monotonic() - started,
     }

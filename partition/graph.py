@@ -173,8 +173,7 @@ def checked_num_nodes(num_nodes: int | None, smallest: int, largest: int, name: 
     if smallest < 0 or largest >= num_nodes:
         bad = smallest if smallest < 0 else largest
         raise InputError(
-            f"{name}: node id {bad} is outside 0..{num_nodes - 1}; correct the edges, or the number of nodes "
-            "(--num-nodes, in Python num_nodes)"
+            f"{name}: node id {bad} is outside 0..{num_nodes - 1}; correct the edges, or num_nodes"
         )
     check_room(f"{name}: a graph of {num_nodes} nodes", 8 * num_nodes)
     return num_nodes

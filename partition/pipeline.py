@@ -44,13 +44,15 @@ def partition(
     progress=None,
     num_nodes: int | None = None,
     node_data=None,
-    **additions,
+    self_loops: bool = False,
+    undirected: bool = False,
+    random_features: int | None = None,
 ):
     """Partition a graph and write its shards.
 
     Parameters
     ----------
-    source : str, path, DGLGraph, networkx graph or Graph
+    source : str, path, DGLGraph, networkx graph, scipy matrix, array, tensor, tuple or Graph
         See :func:`partition.sources.load_graph`.
     parts : int
         K, 1 <= K <= N.
@@ -79,13 +81,13 @@ def partition(
         Replace ``out`` where it holds shards.
     progress : callable, optional
         Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
-    num_nodes, node_data, **additions
-        Passed to :func:`partition.sources.load_graph`.
+    num_nodes, node_data, self_loops, undirected, random_features
+        See :func:`partition.sources.load_graph`.
 
     Returns
     -------
     dict
-        The manifest, see docs/format.md.
+        The manifest, see docs/format.md; its ``left_out`` names what of the source is not in the shards.
 
     Raises
     ------
@@ -103,6 +105,7 @@ def partition(
     edge_options = {"max_imbalance": max_imbalance, "target_weights": target_weights, "owner": owner}
     attempts = _count("attempts", attempts)
     cut = effective_cut(cut, halo_depth, attempts, **edge_options)
+    additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
     edge_options |= {"attempts": attempts, "model": model, "speeds": speeds}
     progress = progress or (lambda *_: None)
     with new_directory(out, marker="manifest.json", force=force) as folder, ExitStack() as stack:

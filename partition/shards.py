@@ -54,6 +54,7 @@ def write_shards(
             **figures,
             "per_part": per_part,
             "source": graph.name,
+            "left_out": list(graph.left_out),
             "seed": seed,
             "choice": choice,
             "method": method,
@@ -108,4 +109,4 @@ def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict
 
 
 def _columns(data: dict) -> dict:
-    return {key: {"dtype": str(value.dtype), "shape": list(value.shape[1:])} for key, value in data.items()}
+    return {key: {"dtype": str(value.dtype.newbyteorder("=")), "shape": list(value.shape[1:])} for key, value in data.items()}

@@ -129,7 +129,7 @@ def _too_large(source, error: MemoryError) -> InputError:
 
 def _with_random_features(graph: Graph, width: int, seed: int) -> Graph:
     if "feat" in graph.node_data:
-        raise InputError(f"{graph.name} has features already; leave {_option('random_features')} out")
+        raise InputError(f"{graph.name} has features already; leave random_features out")
     check_room(f"{graph.name}: random features of width {width}", 4 * width * graph.num_nodes)
     feat = np.random.default_rng(seed).standard_normal((graph.num_nodes, width), dtype=np.float32)
     return replace(graph, node_data={**graph.node_data, "feat": feat})
@@ -137,12 +137,7 @@ def _with_random_features(graph: Graph, width: int, seed: int) -> Graph:
 
 def _check_count(key: str, value, least: int) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least):
-        raise InputError(f"{_option(key)} is {value!r}; it must be a whole number from {least}")
-
-
-def _option(key: str) -> str:
-    """How the command line and Python call an option."""
-    return f"--{key.replace('_', '-')} (in Python {key})"
+        raise InputError(f"{key} is {value!r}; it must be a whole number from {least}")
 
 
 def _read(source) -> Graph | RawGraph:
@@ -264,7 +259,7 @@ def _joined(
     if twice:
         raise InputError(f"{read.name} has node data {', '.join(twice)} already; do not add them again")
     if read.num_nodes is not None and num_nodes not in (None, read.num_nodes):
-        raise InputError(f"{read.name} has {read.num_nodes} nodes, not {num_nodes}; leave {_option('num_nodes')} out")
+        raise InputError(f"{read.name} has {read.num_nodes} nodes, not {num_nodes}; leave num_nodes out")
     if isinstance(read, RawGraph):
         claimed = num_nodes is None and read.num_nodes is not None
         read.node_data, read.left_out = {**read.node_data, **added}, read.left_out + left_out
@@ -289,5 +284,5 @@ def _check_dense(read: RawGraph, num_nodes: int, said: str) -> None:
     if num_nodes > _SPARSEST_IDS * len(read.src) + _SMALL:
         raise InputError(
             f"{read.name}: {said}, while the number of edges is {len(read.src)}; number the nodes from 0 without gaps, "
-            f"or state {_option('num_nodes')} if so many have no edge"
+            "or state num_nodes if so many have no edge"
         )

@@ -71,7 +71,7 @@ def test_number_of_nodes_can_be_stated(tmp_path):
         ("src,dst,w\n0,1,2\n1,2,\n", ["line 3", "'1,2,'", "w"]),
         ("src,dst,w,w\n0,1,2,3\n", ["line 1", "'w'"]),
         ("0 99999999999999999999\n", ["line 1"]),
-        ("0 123456789\n", ["123456789", "edges is 1", "--num-nodes"]),
+        ("0 123456789\n", ["123456789", "edges is 1", "num_nodes"]),
         ("", ["nodes"]),
         ("# nothing\n", ["nodes"]),
         ("5\n", ["line 1"]),

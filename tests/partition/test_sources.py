@@ -68,12 +68,12 @@ def test_home_directory(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "options, word",
     [
-        ({"num_nodes": 0}, "--num-nodes (in Python num_nodes) is 0"),
-        ({"num_nodes": 3}, "2 nodes, not 3; leave --num-nodes (in Python num_nodes) out"),
-        ({"num_nodes": 2.0}, "num_nodes) is 2.0"),
-        ({"random_features": 0}, "--random-features (in Python random_features) is 0"),
-        ({"random_features": True}, "random_features) is True"),
-        ({"random_features": 4, "seed": -1}, "seed) is -1"),
+        ({"num_nodes": 0}, "num_nodes is 0"),
+        ({"num_nodes": 3}, "2 nodes, not 3; leave num_nodes out"),
+        ({"num_nodes": 2.0}, "num_nodes is 2.0"),
+        ({"random_features": 0}, "random_features is 0"),
+        ({"random_features": True}, "random_features is True"),
+        ({"random_features": 4, "seed": -1}, "seed is -1"),
     ],
 )
 def test_options_refused(options, word):
