@@ -106,7 +106,10 @@ def _parsed_header(path: Path, number: int, line: str) -> _Header:
         )
     largest = max(cells, key=len)
     if len(largest) > _MOST_DIGITS:
-        raise InputError(f"{path}, line {number}: {largest[:80]} is more than any file can hold; correct the header")
+        raise InputError(
+            f"{path}, line {number}: a number of {len(largest)} digits, {largest[:20]}..., is more than any file can "
+            "hold; correct the header"
+        )
     sizes, weights, edge_weights = (digit == "1" for digit in fmt)
     ncon = int(cells[3]) if len(cells) > 3 else 1
     return _Header(path, number, int(cells[0]), int(cells[1]), int(sizes), ncon * weights, edge_weights)

@@ -70,7 +70,7 @@ def _column(values: list, what: str) -> np.ndarray:
         raise InputError(f"{what} differ in length or kind; make them equally long rows of numbers") from None
     if column.dtype == np.float64:
         for value in values:  # numpy makes floats of whole numbers beside floats, and of some beyond 64 bits
-            if isinstance(value, Integral) and float(value) != value:
+            if isinstance(value, Integral) and (abs(value) > 2**64 or float(value) != value):
                 raise InputError(f"{what}: {value} beside floats would lose digits; make all of them int or all float")
     return narrowed(column)
 
