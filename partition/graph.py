@@ -109,6 +109,8 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
         )
     if len(src) and not (np.issubdtype(src.dtype, np.integer) and np.issubdtype(dst.dtype, np.integer)):
         raise InputError(f"{name}: node ids must be integers, not {src.dtype} and {dst.dtype}")
+    if not len(src):  # empty lists have no type of their own
+        src = dst = np.zeros(0, np.int64)
     largest = max(int(src.max()), int(dst.max())) if len(src) else -1
     smallest = min(int(src.min()), int(dst.min())) if len(src) else 0
     let_go(src), let_go(dst)

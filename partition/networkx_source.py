@@ -35,7 +35,7 @@ def from_networkx(graph, name: str = "networkx graph") -> RawGraph:
     dst = np.fromiter((number[v] for _, v, _ in listed), np.int64, len(listed))
     node_data, node_rest = _columns([graph.nodes[node] for node in nodes], f"{name}: node", nodes)
     edge_data, edge_rest = _columns([data for _, _, data in listed], f"{name}: edge", [(u, v) for u, v, _ in listed])
-    if "feat" in node_data:
+    if "feat" in node_data and node_data["feat"].dtype.kind in "iuf":
         node_data["feat"] = node_data["feat"].astype(np.float32)
     left_out = [] if numbered else ["node names (nodes are numbered in the graph's order)"]
     left_out += [f"node data {key} (no numbers)" for key in node_rest]

@@ -170,8 +170,11 @@ def _node_data(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarra
     missing = [key for key in _SPARSE_KEYS if key not in arrays]
     if missing:
         raise InputError(f"{path}: sparse features need {', '.join(_SPARSE_KEYS)}; {', '.join(missing)} is missing")
+    indptr, indices, data, shape = (arrays[key] for key in _SPARSE_KEYS)
+    kinds = "".join(array.dtype.kind for array in (indptr, indices, shape))
     try:
-        indptr, indices, data, shape = (arrays[key] for key in _SPARSE_KEYS)
+        if set(kinds) - {*"iu"} or data.dtype.kind not in "biuf" or shape.shape != (2,):
+            raise ValueError(f"they are {indptr.dtype}, {indices.dtype}, {data.dtype} and {shape.dtype} {shape.shape}")
         sparse = scipy.sparse.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
         sparse.check_format(full_check=True)
     except (ValueError, TypeError, OverflowError) as error:

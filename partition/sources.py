@@ -191,9 +191,8 @@ def _read_named(source: str) -> Graph | RawGraph:
 def _read_file(path: Path) -> RawGraph:
     kind = _kind(path)
     if kind not in _KINDS:
-        # `lexists` neither follows a link nor raises on a name that no file can have
-        hint = f"; for a data set write ogb:{path.name} or dgl:{path.name}" if not path.suffix else ""
-        hint = "" if os.path.lexists(path) else hint
+        looks_like_data_set = not path.suffix and len(path.name) < 100 and not os.path.lexists(path)
+        hint = f"; for a data set write ogb:{path.name} or dgl:{path.name}" if looks_like_data_set else ""
         raise InputError(f"{str(path)!r} names no graph; allowed are {_FORMS}{hint}")
     path = regular_file(path)
     match kind:

@@ -1,8 +1,9 @@
 """Hostile sources, seeded: every one must load as a Graph or be refused by an InputError of one printable line.
 
-A few hundred run in the suite; more with, for example::
+A few hundred run in the suite; more, and files of DGL, with::
 
     python tests/partition/source_fuzz.py --cases 20000 --seed 1
+    python tests/partition/source_fuzz.py --cases 2000 --seed 1 --dgl
 
 Memory and time of a case are bounded, so that a claim that is believed shows as a failure.
 """
@@ -306,15 +307,50 @@ def run(cases: int, seed: int) -> tuple[Counter, dict[str, str]]:
     return counts, failures
 
 
+def run_dgl(cases: int, seed: int) -> tuple[Counter, dict[str, str]]:
+    """The same of files of ``dgl.save_graphs``, as the child reads them: a signal that ends it is what it is there for."""
+    import dgl
+    import torch
+
+    from partition.dgl_source import records
+
+    counts, failures = Counter(), {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "g.bin"
+        graph = dgl.graph(([0, 1, 2], [1, 2, 3]))
+        graph.ndata["feat"], graph.edata["weight"] = torch.ones(4, 2), torch.ones(3, dtype=torch.int64)
+        dgl.save_graphs(str(path), [graph], {"label": torch.ones(1)})
+        whole = path.read_bytes()
+        for number in range(cases):
+            path.write_bytes(damaged(random.Random(f"{seed}/{number}"), whole))
+            reading, writing = os.pipe()
+            child = os.fork()
+            if not child:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+                os.write(writing, outcome(lambda: (list(records(path)), Graph(*np.zeros((3, 0))))[1]).encode()[-4000:])
+                os._exit(0)
+            os.close(writing)
+            with os.fdopen(reading) as stream:
+                found = stream.read()
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            found = f"signal {-code}" if code < 0 else found
+            fine = found in ("graph", "refused") or code < 0
+            counts[found if fine else "failed"] += 1
+            if not fine:
+                failures[f"{seed}/{number}"] = found
+    return counts, failures
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dgl", action="store_true", help="damage files of dgl.save_graphs")
     parser.add_argument("--cases", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     import networkx  # noqa: F401  before the memory is bounded
 
     os.chdir(tempfile.gettempdir())
-    counts, failures = run(args.cases, args.seed)
+    counts, failures = (run_dgl if args.dgl else run)(args.cases, args.seed)
     for where, failure in failures.items():
         print(f"---- case {where}: {failure}", file=sys.stderr)
     print(json.dumps(counts))
