@@ -257,7 +257,7 @@ def _rows(layout: _Layout, parse, wanted: str) -> Iterator[np.ndarray]:
                 rows = checked("\n".join(line for _, line in numbered))  # now without lines of spaces
             except ValueError:
                 number, line = first_bad_line(numbered, lambda lines: _fits(checked, lines))
-                if width > 1 and not _all_have(width, line, layout.delimiter):
+                if not _all_have(width, line, layout.delimiter):
                     which = "the first line" if layout.header is None else "the header"
                     wanted = f"as many columns as {which}, {width}"
                 raise InputError(f"{layout.path}, line {number}: {line.strip()[:80]!r} must hold {wanted}") from None
