@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
+import warnings
 from pathlib import Path
 
 from . import console
 from .balance import KINDS, shares
 from .budget import NAMES, choose, estimate, measure, parse_size, possible
 from .cost import Model
-from .errors import InputError
+from .errors import InputError, LeftOutWarning
 from .manifest import read_manifest, verify
 from .memory import peak_memory_bytes
 from .pipeline import CUTS, effective_cut, partition
@@ -218,6 +219,7 @@ def _number(option: str, text: str) -> float:
 
 def _partition(args) -> tuple[dict, str]:
     started, progress = time.monotonic(), console.Progress()
+    warnings.simplefilter("ignore", LeftOutWarning)  # said below, in the form of this command
     if args.dry_run:
         return _dry_run(args)
     if args.out is None:

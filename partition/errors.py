@@ -1,4 +1,4 @@
-"""The one exception for what a user can correct, and the one form in which text from outside is shown."""
+"""The one exception for what a user can correct, the one warning, and the form in which text from outside is shown."""
 
 
 class InputError(ValueError):
@@ -10,6 +10,10 @@ class InputError(ValueError):
 
     def __init__(self, message: str):
         super().__init__(printable(message))
+
+
+class LeftOutWarning(UserWarning):
+    """A source has data that are not taken; the Graph's ``left_out`` names them too. The command line says it itself."""
 
 
 def printable(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import scipy.sparse
 from . import sample
 from .array_source import from_array, from_pair, from_scipy
 from .edge_list import read_edge_list, read_node_table
-from .errors import InputError
+from .errors import InputError, LeftOutWarning, printable
 from .files import check_room, first_line, regular_file, split_name
 from .graph import Graph, check_data, named_arrays, with_reverse_edges, with_self_loops
 from .metis_file import read_metis
@@ -80,7 +81,7 @@ def load_graph(
     -------
     Graph
         Its ``name`` is the npz file's ``name``, the file's name, or ``source``. Its ``left_out`` names what the source
-        has besides, such as columns of text.
+        has besides, such as columns of text; where there is any, a ``LeftOutWarning`` says so.
 
     Raises
     ------
@@ -95,9 +96,13 @@ def open_source(source, *, num_nodes: int | None = None, node_data=None) -> Grap
     """The first half of :func:`load_graph`: what is there, joined with what the caller adds, mapped arrays unread."""
     _check_count("num_nodes", num_nodes, 1)
     try:
-        return _joined(_read(source), num_nodes, *_added_node_data(node_data))
+        joined = _joined(_read(source), num_nodes, *_added_node_data(node_data))
     except MemoryError as error:
         raise _too_large(source, error) from error
+    if joined.left_out:
+        notes = printable(", ".join(joined.left_out))
+        warnings.warn(f"{printable(joined.name)}: left out: {notes}", LeftOutWarning, stacklevel=3)
+    return joined
 
 
 def build(
