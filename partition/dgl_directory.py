@@ -103,7 +103,7 @@ def _part_files(path: Path, entry: dict) -> dict[str, Path]:
         if os.path.isabs(name) or name.split(os.sep)[0] == os.pardir:
             raise InputError(f"{path}: {key} is {entry[key]!r}, outside the json's directory; move the file into it")
         files[key] = path.parent / name
-        if not files[key].is_file():
+        if not os.path.isfile(files[key]):  # also false of names that no file can have
             raise InputError(f"{files[key]}: no such file, though {path.name} names it; copy all files, or {_AGAIN}")
     return files
 

@@ -20,6 +20,7 @@ _SOURCE_NAMES = ("src", "source", "from", "u", "src_id")
 _DESTINATION_NAMES = ("dst", "destination", "target", "to", "v", "dst_id")
 _NODE_NAMES = ("node", "id", "node_id")
 _LABEL_NAMES = ("label", "y")
+_SLICE = 1 << 19  # characters
 _TRUTH = {"true": 1.0, "false": 0.0}
 _QUOTED = re.compile(r'"[^"\n]*"')
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -265,7 +266,17 @@ def _rows(layout: _Layout, parse, wanted: str) -> Iterator[np.ndarray]:
 
 
 def _all_have(width: int, lines: str, delimiter: str | None) -> bool:
-    """Whether every line that is not empty has so many columns."""
+    """Whether every line that is not empty has so many columns; counted in slices, as the counting takes memory."""
+    begin = 0
+    while begin < len(lines):
+        end = lines.find("\n", begin + _SLICE) + 1 or len(lines)
+        if not _slice_has(width, lines[begin:end], delimiter):
+            return False
+        begin = end
+    return True
+
+
+def _slice_has(width: int, lines: str, delimiter: str | None) -> bool:
     if '"' in lines:
         lines = _QUOTED.sub("q", lines)
     data = np.frombuffer(lines.encode(), np.uint8)

@@ -103,40 +103,33 @@ def text_blocks(path: Path) -> Iterator[tuple[int, str]]:
     InputError
         A file that cannot be read or is not text.
     """
-    line = 1
-    rest = b""
-    for chunk in _chunks(path):
-        cut = chunk.rfind(b"\n") + 1
-        if cut == 0:
-            rest += chunk
-            if len(rest) > _LONGEST_LINE_BYTES:
-                raise InputError(
-                    f"{path}, line {line}: over {_LONGEST_LINE_BYTES} bytes without an end of line; is it a text file?"
-                )
-            continue
-        block, rest = rest + chunk[:cut], chunk[cut:]
-        yield line, _decoded(path, block, line)
-        line += block.count(b"\n")
-    if rest:
-        yield line, _decoded(path, rest, line)
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    """The unpacked bytes of a file; lines that end in CR LF, or in CR alone, end in LF."""
     packed = path.suffix.lower() == ".gz"
-    count, held = 0, b""
+    line, count, rest = 1, 0, b""
     with reading(path), gzip.open(path, "rb") if packed else open(path, "rb") as stream:
         while chunk := stream.read(_BLOCK_BYTES):
             count += len(chunk)
             if packed:
                 check_unpacked_size(path, count)
-            if b"\r" in chunk or held:
-                chunk = held + chunk
-                held = b"\r" if chunk.endswith(b"\r") else b""  # the LF may come with the next chunk
-                chunk = chunk[: len(chunk) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            yield chunk
-    if held:
-        yield b"\n"
+            chunk = _with_line_feeds(rest + chunk)
+            cut = chunk.rfind(b"\n") + 1
+            if cut == 0 and len(chunk) > _LONGEST_LINE_BYTES:
+                raise InputError(
+                    f"{path}, line {line}: over {_LONGEST_LINE_BYTES} bytes without an end of line; is it a text file?"
+                )
+            rest = chunk[cut:]
+            if cut:
+                yield line, _decoded(path, chunk[:cut], line)
+                line += chunk.count(b"\n", 0, cut)
+    if rest:
+        yield line, _decoded(path, rest.replace(b"\r", b"\n"), line)
+
+
+def _with_line_feeds(block: bytes) -> bytes:
+    """Lines that end in CR LF, or in CR alone, end in LF; a CR at the end stays, as its LF may come with the next block."""
+    if b"\r" not in block:
+        return block
+    last = b"\r" if block.endswith(b"\r") else b""
+    return block.removesuffix(last).replace(b"\r\n", b"\n").replace(b"\r", b"\n") + last
 
 
 def _decoded(path: Path, block: bytes, line: int) -> str:

@@ -392,6 +392,7 @@ BOOKS = {
     "no file": ({"part-1": MISSING}, ["part0/x.dgl", "no such file"]),
     "absolute": ({"part-0": {**MISSING, "part_graph": "/etc/passwd"}}, ["'/etc/passwd'", "outside"]),
     "upwards": ({"part-0": {**MISSING, "part_graph": "part0/../../g"}}, ["'part0/../../g'", "outside"]),
+    "a long name": ({"part-0": {**MISSING, "part_graph": "a" * 300}}, ["no such file"]),
     "a zero byte": ({"part-0": {**MISSING, "part_graph": "a\0"}}, ["no such file"]),
     "ids in one part": ({"part-1": {**MISSING, "part_graph": "part1/graph.dgl"}}, ["original_ids", "all"]),
 }
