@@ -25,7 +25,13 @@ def from_array(edge_index) -> RawGraph:
 
 
 def from_pair(src, dst, name: str = "(src, dst)") -> RawGraph:
-    """Take over sources and destinations, arrays, tensors or lists of integers, (E,) each; :class:`InputError` for others."""
+    """Take over sources and destinations: arrays, tensors or lists of integers, (E,) each.
+
+    Raises
+    ------
+    InputError
+        Other types, and lists of unequal length.
+    """
     src, dst = as_array(src, "the sources of edges"), as_array(dst, "the destinations of edges")
     for ends in (src, dst):
         if ends.ndim != 1 or ends.shape != src.shape or (ends.dtype.kind not in "iu" and len(ends)):

@@ -84,11 +84,12 @@ class _Columns:
         self.whole = {column for column in extra.values() if _WHOLE.fullmatch(layout.first_row[column])} | {*ends}
 
     def parse(self, lines: str) -> np.ndarray:
-        """Rows of the fields ``f0``, ``f1`` and so on, in the order of the columns; ValueError where a line does not fit."""
+        """Rows with the fields ``f0``, ``f1`` and so on, a column each; ValueError where a line does not fit."""
         try:
             rows = self._read(lines, self.usecols, self.whole)
         except ValueError:
-            decimal = {column for column in self.usecols[2:] if column in self.whole and not self._are_whole(lines, column)}
+            extra = self.whole.intersection(self.usecols[2:])
+            decimal = {column for column in extra if not self._are_whole(lines, column)}
             if not decimal:
                 raise
             rows = self._read(lines, self.usecols, self.whole - decimal)

@@ -13,7 +13,7 @@ class InputError(ValueError):
 
 
 class LeftOutWarning(UserWarning):
-    """A source has data that are not taken; the Graph's ``left_out`` names them too. The command line says it itself."""
+    """A source has data that are not taken; the Graph's ``left_out`` names them, too."""
 
 
 def printable(text: str) -> str:

@@ -56,8 +56,8 @@ def check_unpacked_size(path: Path, unpacked_bytes: int) -> None:
     """Refuse a compressed file that claims to hold, or holds, far more than graphs compress to."""
     if unpacked_bytes > max(_TRUSTED_BYTES, _MOST_EXPANSION * path.stat().st_size):
         raise InputError(
-            f"{path} unpacks to over {_MOST_EXPANSION} times its size, {unpacked_bytes >> 20} MiB or more, as a file made "
-            "to fill the memory does; if it is sound, unpack it and give the unpacked file"
+            f"{path} unpacks to over {_MOST_EXPANSION} times its size, {unpacked_bytes >> 20} MiB or more, as a file "
+            "does that was made to fill the memory; if it is sound, unpack it and give the unpacked file"
         )
 
 
@@ -125,7 +125,7 @@ def text_blocks(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _with_line_feeds(block: bytes) -> bytes:
-    """Lines that end in CR LF, or in CR alone, end in LF; a CR at the end stays, as its LF may come with the next block."""
+    """Make CR LF, and CR alone, LF; a CR at the very end stays, as its LF may come with the next block."""
     if b"\r" not in block:
         return block
     last = b"\r" if block.endswith(b"\r") else b""

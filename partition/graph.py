@@ -115,9 +115,9 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
     smallest = min(int(src.min()), int(dst.min())) if len(src) else 0
     let_go(src), let_go(dst)
     num_nodes = checked_num_nodes(num_nodes, smallest, largest, name)
-    data = {"node": named_arrays(node_data, f"{name}: node data"), "edge": named_arrays(edge_data, f"{name}: edge data")}
-    for kind, rows in (("node", num_nodes), ("edge", len(src))):  # before anything of that size is made
-        _check_columns(name, kind, data[kind], rows)
+    node_data, edge_data = named_arrays(node_data, f"{name}: node data"), named_arrays(edge_data, f"{name}: edge data")
+    for kind, data, rows in (("node", node_data, num_nodes), ("edge", edge_data, len(src))):
+        _check_columns(name, kind, data, rows)  # before anything of that size is made
     src, dst = (compact(ends, num_nodes) for ends in (src, dst))
     ids = np.arange(len(src), dtype=np.int32 if len(src) < 2**31 else np.int64)
     rows = scipy.sparse.coo_array((ids, (dst, src)), shape=(num_nodes, num_nodes))
@@ -127,8 +127,8 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
         indptr=rows.indptr.astype(np.int64),
         indices=rows.indices.astype(np.int32 if num_nodes < 2**31 else np.int64, copy=False),
         edge_ids=rows.data,
-        node_data=data["node"],
-        edge_data=data["edge"],
+        node_data=node_data,
+        edge_data=edge_data,
         name=name,
     )
     check_data(graph)

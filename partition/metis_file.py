@@ -38,7 +38,8 @@ def read_metis(path: Path) -> RawGraph:
 
     The header is ``n m [fmt [ncon]]``; line i then lists the neighbours of node i, counted from 1, so that every edge
     is listed by both its ends. An empty line is a node without edges; lines that start with ``%`` are comments. Node
-    sizes and node weights are left out, and named in ``left_out``. Edge ids follow the order of listing, from the line's node to its neighbour.
+    sizes and node weights are left out, and named in ``left_out``. Edge ids follow the order of listing, from the
+    line's node to its neighbour.
 
     Returns
     -------

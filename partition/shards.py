@@ -109,4 +109,7 @@ def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict
 
 
 def _columns(data: dict) -> dict:
-    return {key: {"dtype": str(value.dtype.newbyteorder("=")), "shape": list(value.shape[1:])} for key, value in data.items()}
+    return {
+        key: {"dtype": str(value.dtype.newbyteorder("=")), "shape": list(value.shape[1:])}  # written in native order
+        for key, value in data.items()
+    }

@@ -8,6 +8,7 @@ from safetensors.numpy import load_file
 from partition import partition, read_manifest, verify
 from partition.atomic import new_directory
 from partition.errors import InputError
+from partition.graph import from_edges
 
 
 def owners(graph, parts, seed=0):
@@ -189,3 +190,8 @@ def test_force_replaces_shards_but_nothing_else(awkward_graph, shards, tmp_path)
     with pytest.raises(InputError, match="will not replace it"):
         partition(awkward_graph(1), 3, tmp_path / "precious", force=True)
     assert (tmp_path / "precious" / "thesis.txt").exists()
+
+
+def test_the_other_byte_order_is_written_in_ours(tmp_path):
+    graph = from_edges([0, 1], [1, 0], 2, {"time": np.array([1.5, 2.5], ">f8")})
+    assert partition(graph, 1, tmp_path / "out")["node_data"]["time"]["dtype"] == "float64"
