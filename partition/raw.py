@@ -156,7 +156,7 @@ def _integer_label(label: np.ndarray) -> np.ndarray:
         return label.astype(np.int64, copy=False)
     if label.dtype.kind == "f":
         whole = np.where(np.isnan(label), -1, label)
-        if np.isfinite(whole).all() and (whole == np.floor(whole)).all():
+        if (np.abs(whole) < 2**63).all() and (whole == np.floor(whole)).all():
             return whole.astype(np.int64)
     return label
 

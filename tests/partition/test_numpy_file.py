@@ -185,6 +185,8 @@ def test_claims_of_nodes_and_features_beyond_the_memory(tmp_path):
     [
         ({"train_mask": np.zeros(3, [("train_mask", "?")])}, ["train_mask", "0 and 1"]),
         ({"y": np.zeros(3, [("a", "f8")])}, ["label", "allowed are"]),
+        ({"y": np.array([0, 1, 1e300])}, ["label", "float64"]),
+        ({"y": np.array([0, 1, np.inf])}, ["label", "float64"]),
         ({"y": np.zeros((3, 5), np.float32)}, ["not float32 (3, 5)"]),
         ({"x": np.zeros((3, 2), np.longdouble)}, ["'feat'", str(np.dtype(np.longdouble)), "64 bits"]),
         ({"edge_data_w": np.zeros(2, np.longdouble)}, ["'w'", "64 bits"]),
