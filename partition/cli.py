@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
+import warnings
 from pathlib import Path
 
 from . import console
 from .balance import KINDS, shares
 from .budget import NAMES, choose, estimate, free_disk_bytes, measure, parse_size, possible
 from .cost import Model
-from .errors import InputError
+from .errors import InputError, LeftOutWarning
 from .manifest import read_manifest, verify
 from .memory import peak_memory_bytes
 from .pipeline import CUTS, effective_cut, partition
@@ -218,6 +219,7 @@ def _number(option: str, text: str) -> float:
 
 def _partition(args) -> tuple[dict, str]:
     started, progress = time.monotonic(), console.Progress()
+    warnings.simplefilter("ignore", LeftOutWarning)  # said below, in the form of this command
     if args.dry_run:
         return _dry_run(args)
     if args.out is None:
@@ -245,6 +247,7 @@ def _partition(args) -> tuple[dict, str]:
         )
     finally:
         progress.close()
+    console.say_left_out(manifest["left_out"])
     result = _figures(manifest, started, progress.children_bytes)
     chosen = f"chosen: {manifest['choice']['reason']}\n\n" if manifest["choice"] else ""
     by = f" by {NAMES[manifest['method']]}" if args.memory else ""
@@ -279,11 +282,13 @@ def _dry_run(args) -> tuple[dict, str]:
         "parts": args.parts,
         "method": method,
         "estimates": {name: vars(each) for name, each in estimates.items()},
+        "left_out": list(source.left_out),
         "disk_free_bytes": free_disk_bytes(args.out or "."),
     }
     room = f"\n\n{console.size(result['disk_free_bytes'])} are free on the disk of {args.out or 'this directory'}"
     if method and estimates[method].disk_bytes > result["disk_free_bytes"]:
         room += ", which may be too little: free space, or choose another disk with --out"
+    console.say_left_out(source.left_out)
     return result, estimates_table(args.source, sizes, estimates, method) + room + advice
 
 
@@ -338,6 +343,7 @@ def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:
     """The documented JSON keys."""
     return {
         **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "method", "choice", "quality")},
+        "left_out": manifest["left_out"],
         "peak_memory_bytes": peak_memory_bytes() + children_bytes,
         "seconds": time.monotonic() - started,
     }

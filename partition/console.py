@@ -10,7 +10,9 @@ import signal
 import sys
 import time
 
-from .errors import InputError
+from .errors import InputError, printable
+
+_SHOWN = 10  # names in a line
 
 
 def run(parser: argparse.ArgumentParser, argv=None) -> int:
@@ -25,7 +27,8 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
         if isinstance(outcome, int):
             return outcome
         result, text = outcome
-        print(json.dumps(result) if args.json else text, flush=True)
+        lines = [json.dumps(result)] if args.json else map(printable, text.split("\n"))
+        print("\n".join(lines), flush=True)
         return 0
     except InputError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
@@ -71,6 +74,13 @@ class Progress:
         if self._stage:
             print(("\r" if sys.stderr.isatty() else "") + self._line(), file=sys.stderr)
         self._stage = None
+
+
+def say_left_out(notes) -> None:
+    """One line on stderr that names what of a source was not taken."""
+    if notes:
+        more = f" and {len(notes) - _SHOWN} more (all of them: --json)" if len(notes) > _SHOWN else ""
+        print(printable(f"left out: {', '.join(notes[:_SHOWN])}{more}"), file=sys.stderr)
 
 
 def table(header, rows) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +14,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from . import child
 from .dgl_source import INSTALL
 from .errors import InputError
-from .files import first_line, need, reading
+from .files import first_line, need, reading, regular_file
 from .graph import Graph, from_edges
+from .guarded import bound_memory, read_in_child, serve, with_prefix
 from .raw import customary
 
 NODE_TYPE, EDGE_TYPE = "_N", "_N:_E:_N"  # DGL's names of the types of a homogeneous graph
@@ -52,8 +52,8 @@ class Book:
 def read_book(path: Path) -> Book:
     """Read and check a partition's json; :class:`InputError` where it, or a file that it names, cannot be used."""
     try:
-        with reading(path):
-            config = json.loads(path.read_text())
+        with reading(regular_file(path)):
+            config = json.loads(path.read_text(encoding="utf-8"))
         parts = config["num_parts"]
         ptr, types, bools = {}, {}, {}
         for kind, default in (("node", NODE_TYPE), ("edge", EDGE_TYPE)):
@@ -103,7 +103,7 @@ def _part_files(path: Path, entry: dict) -> dict[str, Path]:
         if os.path.isabs(name) or name.split(os.sep)[0] == os.pardir:
             raise InputError(f"{path}: {key} is {entry[key]!r}, outside the json's directory; move the file into it")
         files[key] = path.parent / name
-        if not files[key].is_file():
+        if not os.path.isfile(files[key]):  # also false of names that no file can have
             raise InputError(f"{files[key]}: no such file, though {path.name} names it; copy all files, or {_AGAIN}")
     return files
 
@@ -121,15 +121,14 @@ def read_whole(book: Book, progress=None) -> tuple[Graph, np.ndarray]:
     InputError
         Files that are damaged or at odds with the json; data that cannot be trained on; no DGL.
     """
-    dgl = need("dgl", str(book.path), INSTALL)
-    _check_that_dgl_survives(book)
     parts = []
-    for index in range(len(book.files)):
-        if progress:
-            progress(f"reading part {index + 1} of {len(book.files)}")
-        parts.append(_read_part(dgl, book, index))
+    for header, part in read_in_child("partition.dgl_directory", book.path):
+        if progress and "reading" in header:
+            progress(f"reading {header['reading']} of {len(book.files)}")
+        if part:
+            parts.append(part)
     src, dst = (np.concatenate([part[key] for part in parts]) for key in ("src", "dst"))
-    data = {kind: _joined(book, kind, [part.pop(kind) for part in parts]) for kind in ("node", "edge")}
+    data = {kind: _joined(book, kind, [with_prefix(f"{kind}/", part) for part in parts]) for kind in ("node", "edge")}
     owner = np.repeat(np.arange(len(book.files)), np.diff(book.ptr["node"]))
     if "original_ids" in book.files[0]:
         ids = {kind: _original_ids(book, kind) for kind in ("node", "edge")}
@@ -141,33 +140,17 @@ def read_whole(book: Book, progress=None) -> tuple[Graph, np.ndarray]:
     return from_edges(src, dst, len(owner), data["node"], data["edge"], book.path.name), owner
 
 
-def _check_that_dgl_survives(book: Book) -> None:
-    """Let a child read every part first: on some damaged files DGL ends its process with a signal."""
-    command = [sys.executable, "-m", "partition.dgl_directory", str(book.path), str(os.getpid())]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=child.environment()
-    )
-    if done.returncode < 0:
-        parts = [word for word in done.stdout.decode(errors="replace").split() if word.isdigit()]
-        where = (
-            f"on the files of part {parts[-1]}, so they are damaged or exceed the memory" if parts else "at its import"
-        )
-        raise InputError(
-            f"{book.path}: DGL ends with signal {-done.returncode} {where}; {_AGAIN}, or use a larger machine"
-        )
-
-
-def _child(path: str, parent: str) -> None:
-    child.die_with_parent(int(parent))
-    book, dgl = read_book(Path(path)), need("dgl", path, INSTALL)
+def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
+    """The arrays of each part, for :func:`partition.guarded.serve`."""
+    book, dgl = read_book(path), need("dgl", str(path), INSTALL)
+    bound_memory(sum(file.stat().st_size for names in book.files for file in names.values()))
     for index in range(len(book.files)):
-        print(index, flush=True)
-        with contextlib.suppress(InputError):  # the parent meets it again, and says so
-            _read_part(dgl, book, index)
+        yield {"reading": f"part {index + 1}"}, {}
+        yield {}, _read_part(dgl, book, index)
 
 
-def _read_part(dgl, book: Book, index: int) -> dict:
-    """``src`` and ``dst`` of a part's inner edges in global ids, in order of edge ids; ``node`` and ``edge`` data."""
+def _read_part(dgl, book: Book, index: int) -> dict[str, np.ndarray]:
+    """``src`` and ``dst`` of a part's inner edges in global ids, in order of edge ids; ``node/`` and ``edge/`` data."""
     files = book.files[index]
     path = files["part_graph"]
     graphs, _ = _loaded(dgl.load_graphs, path)
@@ -193,7 +176,8 @@ def _read_part(dgl, book: Book, index: int) -> dict:
         tensors = _loaded(dgl.data.utils.load_tensors, path)
         if path.stat().st_size < _stored_bytes(tensors):  # DGL takes what is missing from wherever its memory lies
             raise InputError(f"{path} is cut short, so it is damaged; {_AGAIN}")
-        part[kind] = _columns(path, tensors, book.types[kind], len(inner[kind]))
+        columns = _columns(path, tensors, book.types[kind], len(inner[kind]))
+        part |= {f"{kind}/{key}": value for key, value in columns.items()}
     return part
 
 
@@ -279,4 +263,4 @@ def _placed(values: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    _child(*sys.argv[1:])
+    serve(sys.argv[2], records(Path(sys.argv[1])))

@@ -6,12 +6,15 @@ import contextlib
 import difflib
 import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from .errors import InputError
 from .files import first_line, need, nonempty, reading, split_name
+from .graph import Graph, as_array, named_arrays
+from .guarded import bound_memory, read_in_child, serve, with_prefix
 from .raw import RawGraph
 
 INSTALL = "pip install 'dgl>=1.1.3' (wheels up to Python 3.11; see docs.dgl.ai for newer)"
@@ -23,8 +26,8 @@ _DGL_COLUMNS = ("_ID", "_TYPE", "__orig__")
 def from_dgl(graph, name: str = "DGLGraph") -> RawGraph:
     """Take over a homogeneous DGLGraph: its edges in edge-id order, its node and edge data under their own names.
 
-    Columns that DGL adds for its own use (``_ID``, ``_TYPE``, ``__orig__``) are left out. Tensors on the CPU are
-    shared, not copied.
+    Columns that DGL adds for its own use (``_ID``, ``_TYPE``, ``__orig__``) are left out, and named in ``left_out``.
+    Tensors on the CPU are shared, not copied.
 
     Raises
     ------
@@ -38,23 +41,54 @@ def from_dgl(graph, name: str = "DGLGraph") -> RawGraph:
             f"{name}: a graph of node types {graph.ntypes} and edge types {graph.etypes}; only homogeneous graphs can "
             "be loaded: convert it with dgl.to_homogeneous first"
         )
-    src, dst = (_array(ids, name, "node ids") for ids in graph.edges(order="eid"))
-    node_data = {key: _array(value, name, key) for key, value in graph.ndata.items() if key not in _DGL_COLUMNS}
-    edge_data = {key: _array(value, name, key) for key, value in graph.edata.items() if key not in _DGL_COLUMNS}
-    return RawGraph(src, dst, graph.num_nodes(), node_data, edge_data, name)
+    src, dst = (as_array(ids, f"{name}: the node ids") for ids in graph.edges(order="eid"))
+    data, left_out = {}, []
+    for kind, columns in (("node", graph.ndata), ("edge", graph.edata)):
+        own = [key for key in columns if key in _DGL_COLUMNS]
+        left_out += [f"{kind} data {key} (DGL's own; copy it to another name to keep it)" for key in own]
+        data[kind] = named_arrays({key: columns[key] for key in columns if key not in own}, f"{name}: {kind} data")
+    return RawGraph(src, dst, graph.num_nodes(), data["node"], data["edge"], name, left_out=tuple(left_out))
+
+
+def to_dgl(graph: Graph):
+    """The DGLGraph of a Graph, see :meth:`partition.graph.Graph.to_dgl`."""
+    dgl, torch = (need(package, "to_dgl()", INSTALL) for package in ("dgl", "torch"))
+    src, dst = graph.edges()
+    made = dgl.graph((torch.from_numpy(src), torch.from_numpy(dst)), num_nodes=graph.num_nodes)
+    for columns, data in ((made.ndata, graph.node_data), (made.edata, graph.edge_data)):
+        for key, value in data.items():
+            # tensors know neither the other byte order nor read-only memory
+            native = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])
+            columns[key] = torch.from_numpy(native)
+    return made
 
 
 def read_dgl_file(path: Path) -> RawGraph:
     """Read the one graph of a file by ``dgl.save_graphs``; :class:`InputError` where there are more, or none."""
-    with reading(path), open(path, "rb"):  # DGL's own words for these errors are a C++ stack trace
+    with reading(path), open(path, "rb"):
         pass
+    ((header, arrays),) = read_in_child("partition.dgl_source", path)
+    node_data, edge_data = with_prefix("node/", arrays), with_prefix("edge/", arrays)
+    raw = RawGraph(arrays["src"], arrays["dst"], header["num_nodes"], node_data, edge_data, path.name)
+    raw.left_out = tuple(header["left_out"])
+    return raw
+
+
+def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
+    """The graph of a file of DGL, for :func:`partition.guarded.serve`."""
     dgl = need("dgl", str(path), INSTALL)
+    bound_memory(path.stat().st_size)
     try:
-        with contextlib.redirect_stdout(sys.stderr):
-            graphs, _ = dgl.load_graphs(str(path))
-    except (dgl.DGLError, RuntimeError, MemoryError) as error:
+        graphs, labels = dgl.load_graphs(str(path))
+        raw = from_dgl(_only(graphs, str(path)), path.name)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a damaged file makes of names and sizes
         raise InputError(f"{path} is not a file of dgl.save_graphs, or is damaged; save the graph again") from error
-    return from_dgl(_only(graphs, str(path)), path.name)
+    left_out = [*raw.left_out, *(f"{key} (a label of the whole graph)" for key in labels)]
+    data = {f"node/{key}": value for key, value in raw.node_data.items()}
+    data |= {f"edge/{key}": value for key, value in raw.edge_data.items()}
+    yield {"num_nodes": raw.num_nodes, "left_out": left_out}, {"src": raw.src, "dst": raw.dst, **data}
 
 
 def dgl_dataset(source: str) -> RawGraph:
@@ -101,16 +135,6 @@ def _only(graphs: list, name: str):
     return graphs[0]
 
 
-def _array(tensor, name: str, key: str) -> np.ndarray:
-    tensor = tensor.detach().cpu()
-    try:
-        return tensor.numpy()
-    except TypeError:
-        raise InputError(
-            f"{name}: {key!r} is {tensor.dtype}, which numpy does not have; convert it, say with .float()"
-        ) from None
-
-
 def _plain(name: str) -> str:
     """A class's or user's name without case, separators and the endings that every class carries."""
     plain = name.lower().replace("_", "").replace("-", "").removesuffix("dataset")
@@ -129,3 +153,7 @@ def _dataset_classes(data) -> dict[str, type]:
         if issubclass(found, data.DGLDataset) and not needed and not inspect.isabstract(found):
             classes[_plain(found.__name__)] = found
     return classes
+
+
+if __name__ == "__main__":
+    serve(sys.argv[2], records(Path(sys.argv[1])))

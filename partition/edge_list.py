@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +13,17 @@ import numpy as np
 from .errors import InputError
 from .files import first_bad_line, parse_rows, text_blocks
 from .graph import SPLIT_MASKS
-from .raw import RawGraph
+from .raw import RawGraph, narrowed
 
 _COMMENTS = ("#", "%")
 _SOURCE_NAMES = ("src", "source", "from", "u", "src_id")
 _DESTINATION_NAMES = ("dst", "destination", "target", "to", "v", "dst_id")
 _NODE_NAMES = ("node", "id", "node_id")
 _LABEL_NAMES = ("label", "y")
+_SLICE = 1 << 19  # characters
 _TRUTH = {"true": 1.0, "false": 0.0}
+_QUOTED = re.compile(r'"[^"\n]*"')
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,12 @@ class _Layout:
 def read_edge_list(path: Path) -> RawGraph:
     """Read one edge a line, source first.
 
-    Lines that start with ``#`` or ``%`` are comments. Columns are parted by commas, semicolons, tabs or spaces. A first
-    line of words is a header: it may name the two ends (``src``, ``source``, ``from``, ``u``; ``dst``, ``destination``,
-    ``target``, ``to``, ``v``), which otherwise are the first two columns, and its other columns become edge data, int64
-    or float32, where their first row is a number. Without a header, further columns are ignored.
+    Lines that start with ``#`` or ``%`` are comments. Columns are parted by commas, semicolons, tabs or spaces, and
+    every line has as many as the first. A first line of words is a header: it may name the two ends (``src``,
+    ``source``, ``from``, ``u``; ``dst``, ``destination``, ``target``, ``to``, ``v``), which otherwise are the first two
+    columns, and its other columns become edge data where their first row is a number: int64 where all are whole
+    numbers; else float32 where that holds each number exactly, and float64 where it does not. Columns of text and
+    columns without a name are left out, and named in ``left_out``.
 
     Returns
     -------
@@ -56,25 +62,54 @@ def read_edge_list(path: Path) -> RawGraph:
         A line that is not an edge, naming it; a file that is no text or cannot be read.
     """
     layout = _layout(path)
-    ends, extra = _edge_columns(layout)
-    dtype = np.dtype([("src", np.int64), ("dst", np.int64), *((f"data{i}", np.float64) for i in range(len(extra)))])
-    wanted = f"two node ids (whole numbers from 0){' and a number in each of: ' + ', '.join(extra) if extra else ''}"
+    ends, extra, left_out = _edge_columns(layout)
+    columns = _Columns(layout, ends, extra)
+    numbers = f" and a number in each of: {', '.join(extra)}; whole numbers are below 2**63" if extra else ""
+    src, dst = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+    pieces: dict[str, list[np.ndarray]] = {key: [] for key in extra}
+    for rows in _rows(layout, columns.parse, f"two node ids (whole numbers from 0){numbers}"):
+        src.append(_narrow(rows["f0"]))
+        dst.append(_narrow(rows["f1"]))
+        for i, kept in enumerate(pieces.values(), 2):
+            kept.append(rows[f"f{i}"].copy())
+    edge_data = {key: narrowed(np.concatenate(kept)) for key, kept in pieces.items() if kept}
+    return RawGraph(np.concatenate(src), np.concatenate(dst), None, {}, edge_data, path.name, left_out=left_out)
 
-    def parse(lines: str) -> np.ndarray:
-        rows = parse_rows(lines, dtype=dtype, delimiter=layout.delimiter, usecols=[*ends, *extra.values()], ndmin=1)
-        if len(rows) and min(rows["src"].min(), rows["dst"].min()) < 0:
+
+class _Columns:
+    """Parses the columns of an edge list; those of whole numbers as int64 until the first other number."""
+
+    def __init__(self, layout: _Layout, ends: list[int], extra: dict[str, int]):
+        self.delimiter, self.usecols = layout.delimiter, [*ends, *extra.values()]
+        self.whole = {column for column in extra.values() if _WHOLE.fullmatch(layout.first_row[column])} | {*ends}
+
+    def parse(self, lines: str) -> np.ndarray:
+        """Rows with the fields ``f0``, ``f1`` and so on, a column each; ValueError where a line does not fit."""
+        try:
+            rows = self._read(lines, self.usecols, self.whole)
+        except ValueError:
+            extra = self.whole.intersection(self.usecols[2:])
+            decimal = {column for column in extra if not self._are_whole(lines, column)}
+            if not decimal:
+                raise
+            rows = self._read(lines, self.usecols, self.whole - decimal)
+            if any((np.abs(rows[f"f{self.usecols.index(column)}"]) >= 2**63).any() for column in decimal):
+                raise
+            self.whole -= decimal
+        if len(rows) and min(rows["f0"].min(), rows["f1"].min()) < 0:
             raise ValueError("negative node id")
         return rows
 
-    pieces: dict[str, list[np.ndarray]] = {field: [] for field in dtype.names}
-    for rows in _rows(layout, parse, wanted):
-        for field, kept in pieces.items():
-            kept.append(_narrow(rows[field]) if field in ("src", "dst") else rows[field].astype(np.float64))
-    joined = {field: np.concatenate(kept) if kept else np.empty(0, np.int32) for field, kept in pieces.items()}
-    edge_data = {}
-    for i, (key, column) in enumerate(extra.items()):
-        edge_data[key] = _edge_column(joined.pop(f"data{i}"), layout.first_row[column])
-    return RawGraph(joined["src"], joined["dst"], None, {}, edge_data, path.name)
+    def _are_whole(self, lines: str, column: int) -> bool:
+        try:
+            self._read(lines, [column], self.whole)
+        except ValueError:
+            return False
+        return True
+
+    def _read(self, lines: str, columns: list[int], whole: set[int]) -> np.ndarray:
+        dtype = np.dtype([(f"f{i}", np.int64 if each in whole else np.float64) for i, each in enumerate(columns)])
+        return parse_rows(lines, dtype=dtype, delimiter=self.delimiter, usecols=columns, ndmin=1)
 
 
 def read_node_table(path: Path) -> dict[str, np.ndarray]:
@@ -125,7 +160,10 @@ def _layout(path: Path) -> _Layout:
                 continue
             if header is None:
                 delimiter = next((mark for mark in ",;\t" if mark in line), None)
-            cells = _cells(line, delimiter)
+            try:
+                cells = _cells(line, delimiter)
+            except csv.Error as error:
+                raise InputError(f"{path}, line {number} is no line of a table ({error}); is it a text file?") from None
             if header is None and not any(_is_number(cell) for cell in cells):
                 header, header_line = cells, number
                 continue
@@ -147,21 +185,29 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _edge_columns(layout: _Layout) -> tuple[list[int], dict[str, int]]:
-    """The columns of source and destination, and of each named number besides."""
+def _edge_columns(layout: _Layout) -> tuple[list[int], dict[str, int], tuple[str, ...]]:
+    """The columns of source and destination, those of each named number besides, and what is left out."""
     if layout.header is None:
-        return [0, 1], {}
+        others = range(3, len(layout.first_row) + 1)
+        return [0, 1], {}, tuple(f"column {number} (no header names it)" for number in others)
     names = [name.lower() for name in layout.header]
     ends = [[i for i, name in enumerate(names) if name in known] for known in (_SOURCE_NAMES, _DESTINATION_NAMES)]
     src, dst = (ends[0][0], ends[1][0]) if ends[0] and ends[1] else (0, 1)
-    extra = {}
-    for column, name in enumerate(layout.header):
-        if column not in (src, dst) and column < len(layout.first_row) and _is_number(layout.first_row[column]):
-            if not name or name in extra:
-                what = f"several columns are called {name!r}" if name else f"column {column + 1} has no name"
-                raise InputError(f"{layout.path}, line {layout.header_line}: {what}; give each its own name")
+    extra, left_out = {}, []
+    for column, (name, cell) in enumerate(zip(layout.header, layout.first_row)):
+        if column in (src, dst):
+            continue
+        if not name:
+            left_out.append(f"column {column + 1} (no name)")
+        elif not _is_number(cell):
+            left_out.append(f"edge data {name} (text)")
+        elif name in extra:
+            raise InputError(
+                f"{layout.path}, line {layout.header_line}: several columns are called {name!r}; give each its own name"
+            )
+        else:
             extra[name] = column
-    return [src, dst], extra
+    return [src, dst], extra, tuple(left_out)
 
 
 def _node_columns(layout: _Layout) -> tuple[list[int], list[int], dict[str, int], list[int]]:
@@ -190,7 +236,14 @@ def _node_columns(layout: _Layout) -> tuple[list[int], list[int], dict[str, int]
 
 
 def _rows(layout: _Layout, parse, wanted: str) -> Iterator[np.ndarray]:
-    """Parse the data lines block by block; the first line that does not parse is named."""
+    """Parse the data lines block by block; the first line that does not parse, or has other columns, is named."""
+    width = len(layout.first_row if layout.header is None else layout.header)
+
+    def checked(lines: str) -> np.ndarray:
+        if not _all_have(width, lines, layout.delimiter):
+            raise ValueError("ragged")
+        return parse(lines)
+
     for first_line, block in text_blocks(layout.path):
         text = block
         if first_line <= layout.header_line or any(mark in block for mark in _COMMENTS):
@@ -199,12 +252,47 @@ def _rows(layout: _Layout, parse, wanted: str) -> Iterator[np.ndarray]:
         if not text or text.isspace():
             continue
         try:
-            rows = parse(text)
+            rows = checked(text)
         except ValueError:
             numbered = [(i, line) for i, line in enumerate(block.split("\n"), first_line) if layout.is_data(i, line)]
-            number, line = first_bad_line(numbered, lambda lines: _fits(parse, lines))
-            raise InputError(f"{layout.path}, line {number}: {line.strip()[:80]!r} must hold {wanted}") from None
+            try:
+                rows = checked("\n".join(line for _, line in numbered))  # now without lines of spaces
+            except ValueError:
+                number, line = first_bad_line(numbered, lambda lines: _fits(checked, lines))
+                if not _all_have(width, line, layout.delimiter):
+                    which = "the first line" if layout.header is None else "the header"
+                    wanted = f"as many columns as {which}, {width}"
+                raise InputError(f"{layout.path}, line {number}: {line.strip()[:80]!r} must hold {wanted}") from None
         yield rows
+
+
+def _all_have(width: int, lines: str, delimiter: str | None) -> bool:
+    """Whether every line that is not empty has so many columns; counted in slices, as the counting takes memory."""
+    begin = 0
+    while begin < len(lines):
+        end = lines.find("\n", begin + _SLICE) + 1 or len(lines)
+        if not _slice_has(width, lines[begin:end], delimiter):
+            return False
+        begin = end
+    return True
+
+
+def _slice_has(width: int, lines: str, delimiter: str | None) -> bool:
+    if '"' in lines:
+        lines = _QUOTED.sub("q", lines)
+    data = np.frombuffer(lines.encode(), np.uint8)
+    ends = np.append(np.flatnonzero(data == ord("\n")), len(data))
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    starts, ends = starts[ends > starts], ends[ends > starts]
+    if delimiter is None:
+        begins = data > ord(" ")
+        begins[1:] &= data[:-1] <= ord(" ")
+        marks, count = np.flatnonzero(begins), width
+    else:
+        marks, count = np.flatnonzero(data == ord(delimiter)), width - 1
+    if len(marks) != count * len(ends):
+        return False
+    return count == 0 or bool((marks[::count] >= starts).all() and (marks[count - 1 :: count] < ends).all())
 
 
 def _fits(parse, lines: str) -> bool:
@@ -217,13 +305,6 @@ def _fits(parse, lines: str) -> bool:
 
 def _narrow(ids: np.ndarray) -> np.ndarray:
     return ids.astype(np.int32 if not len(ids) or ids.max() < 2**31 else np.int64)
-
-
-def _edge_column(values: np.ndarray, first: str) -> np.ndarray:
-    """int64 where the column is written in whole numbers that float64 holds exactly, else float32."""
-    if first.lstrip("+-").isdigit() and (np.abs(values) < 2**53).all() and (values == np.floor(values)).all():
-        return values.astype(np.int64)
-    return values.astype(np.float32)
 
 
 def _label_cell(cell: str) -> float:

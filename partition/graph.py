@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import scipy.sparse
 
 from .errors import InputError
+from .files import check_room, first_line
 from .mapped import is_mapped, let_go
 
 SPLIT_MASKS = ("train_mask", "val_mask", "test_mask")
@@ -32,6 +34,8 @@ class Graph:
         In the user's edge order; ``edge_data[key][edge_ids]`` is in CSR order.
     name : str
         What the graph was made from, for people to read.
+    left_out : tuple of str
+        What that had besides, and why it is not here, such as ``"node data title (text)"``.
     """
 
     indptr: np.ndarray
@@ -40,6 +44,7 @@ class Graph:
     node_data: dict[str, np.ndarray] = field(default_factory=dict)
     edge_data: dict[str, np.ndarray] = field(default_factory=dict)
     name: str = "graph"
+    left_out: tuple[str, ...] = ()
 
     def __repr__(self):
         return (
@@ -67,6 +72,24 @@ class Graph:
         """Destination of every edge in CSR order, same dtype as ``indices``, (E,)."""
         return np.repeat(np.arange(self.num_nodes, dtype=self.indices.dtype), self.in_degrees())
 
+    def edges(self) -> tuple[np.ndarray, np.ndarray]:
+        """Source and destination of every edge in the order of edge ids, same dtype as ``indices``, (E,) each."""
+        src, dst = np.empty_like(self.indices), np.empty_like(self.indices)
+        src[self.edge_ids], dst[self.edge_ids] = self.indices, self.destinations()
+        return src, dst
+
+    def to_dgl(self):
+        """The same graph as a DGLGraph on the CPU: edges in the order of their ids, all node and edge data; needs DGL.
+
+        Raises
+        ------
+        InputError
+            No DGL that can be imported.
+        """
+        from .dgl_source import to_dgl
+
+        return to_dgl(self)
+
 
 def _columns(data: dict[str, np.ndarray]) -> str:
     """Names, dtypes and row shapes: ``{'feat': float32 (5,), 'label': int64 ()}``."""
@@ -90,17 +113,22 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
         Ids negative or not below N, arrays of the wrong length, non-finite features, masks that overlap or
         are empty, labels missing for training nodes.
     """
-    src, dst = np.asarray(src), np.asarray(dst)
+    src, dst = as_array(src, f"{name}: the sources"), as_array(dst, f"{name}: the destinations")
     if src.ndim != 1 or src.shape != dst.shape:
         raise InputError(
             f"{name}: sources {src.shape} and destinations {dst.shape} must be two equally long lists of node ids"
         )
     if len(src) and not (np.issubdtype(src.dtype, np.integer) and np.issubdtype(dst.dtype, np.integer)):
         raise InputError(f"{name}: node ids must be integers, not {src.dtype} and {dst.dtype}")
+    if not len(src):  # empty lists have no type of their own
+        src = dst = np.zeros(0, np.int64)
     largest = max(int(src.max()), int(dst.max())) if len(src) else -1
     smallest = min(int(src.min()), int(dst.min())) if len(src) else 0
     let_go(src), let_go(dst)
     num_nodes = checked_num_nodes(num_nodes, smallest, largest, name)
+    node_data, edge_data = named_arrays(node_data, f"{name}: node data"), named_arrays(edge_data, f"{name}: edge data")
+    for kind, data, rows in (("node", node_data, num_nodes), ("edge", edge_data, len(src))):
+        _check_columns(name, kind, data, rows)  # before anything of that size is made
     src, dst = (compact(ends, num_nodes) for ends in (src, dst))
     ids = np.arange(len(src), dtype=np.int32 if len(src) < 2**31 else np.int64)
     rows = scipy.sparse.coo_array((ids, (dst, src)), shape=(num_nodes, num_nodes))
@@ -110,12 +138,43 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
         indptr=rows.indptr.astype(np.int64),
         indices=rows.indices.astype(np.int32 if num_nodes < 2**31 else np.int64, copy=False),
         edge_ids=rows.data,
-        node_data={key: np.asarray(value) for key, value in (node_data or {}).items()},
-        edge_data={key: np.asarray(value) for key, value in (edge_data or {}).items()},
+        node_data=node_data,
+        edge_data=edge_data,
         name=name,
     )
     check_data(graph)
     return graph
+
+
+def as_array(values, what: str) -> np.ndarray:
+    """Arrays, lists, tensors of torch on any device and sparse matrices as one array; without a copy where it can be.
+
+    Raises
+    ------
+    InputError
+        Lists of unequal length, and types that numpy does not have, such as bfloat16; ``what`` names the values.
+    """
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    if scipy.sparse.issparse(values):
+        check_room(f"{what} as a full matrix", math.prod(values.shape) * values.dtype.itemsize)
+        values = values.toarray()
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        kind = getattr(values, "dtype", type(values).__name__)
+        raise InputError(
+            f"{what} cannot become a numpy array from {kind} ({first_line(error)}); convert the values first, a tensor "
+            "for example with .float()"
+        ) from None
+
+
+def named_arrays(data, what: str) -> dict[str, np.ndarray]:
+    """A dict of arrays by name, or None for no data."""
+    for key in data or ():
+        if not isinstance(key, str):
+            raise InputError(f"{what} {key!r} must have a text as its name")
+    return {key: as_array(value, f"{what} {key!r}") for key, value in (data or {}).items()}
 
 
 def checked_num_nodes(num_nodes: int | None, smallest: int, largest: int, name: str) -> int:
@@ -127,8 +186,9 @@ def checked_num_nodes(num_nodes: int | None, smallest: int, largest: int, name: 
     if smallest < 0 or largest >= num_nodes:
         bad = smallest if smallest < 0 else largest
         raise InputError(
-            f"{name}: node id {bad} is outside 0..{num_nodes - 1}; mend the edges or state the number of nodes"
+            f"{name}: node id {bad} is outside 0..{num_nodes - 1}; correct the edges, or num_nodes"
         )
+    check_room(f"{name}: a graph of {num_nodes} nodes", 8 * num_nodes)
     return num_nodes
 
 
@@ -147,18 +207,24 @@ def compact(ids: np.ndarray, num_nodes: int) -> np.ndarray:
 def check_data(graph: Graph) -> None:
     """Raise :class:`InputError` where node or edge data cannot be trained on; structure is not looked at."""
     for kind, data, rows in (("node", graph.node_data, graph.num_nodes), ("edge", graph.edge_data, graph.num_edges)):
+        _check_columns(graph.name, kind, data, rows)
         for key, value in data.items():
-            if value.ndim < 1 or len(value) != rows:
-                raise InputError(
-                    f"{graph.name}: {kind} data {key!r} has shape {value.shape}; its first dimension must be {rows}"
-                )
-            if value.dtype.kind not in "biuf":
-                raise InputError(
-                    f"{graph.name}: {kind} data {key!r} has dtype {value.dtype}; allowed are bool, integers and floats"
-                )
             if value.dtype.kind == "f" and key != "label":
                 _check_finite(graph.name, kind, key, value)
     _check_labels_and_masks(graph)
+
+
+def _check_columns(name: str, kind: str, data: dict[str, np.ndarray], rows: int) -> None:
+    for key, value in data.items():
+        if value.ndim < 1 or len(value) != rows:
+            raise InputError(
+                f"{name}: {kind} data {key!r} has shape {value.shape}; its first dimension must be {rows}"
+            )
+        if value.dtype.kind not in "biuf" or value.dtype.itemsize > 8:
+            raise InputError(
+                f"{name}: {kind} data {key!r} has dtype {value.dtype}; allowed are bool, and integers and floats of up "
+                "to 64 bits: convert it, or leave it out"
+            )
 
 
 def _check_finite(name: str, kind: str, key: str, value: np.ndarray) -> None:
@@ -199,7 +265,7 @@ def _check_labels_and_masks(graph: Graph) -> None:
     if label.dtype.kind not in "iu" or label.ndim != 1:
         raise InputError(
             f"{graph.name}: label must be integers of shape (N,), -1 where unlabelled, not {label.dtype} {label.shape}"
-            "; targets of another kind pass as they are under another name"
+            "; targets of another kind are kept as they are under another name"
         )
     if "train_mask" in masks:
         train = masks["train_mask"]
@@ -235,9 +301,7 @@ def _with_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, what: str) -> Gr
             f"{graph.name}: {what} cannot be added, as their edge data ({', '.join(graph.edge_data)}) are unknown; "
             "add them to the source with their data"
         )
-    old_src, old_dst = np.empty_like(graph.indices), np.empty_like(graph.indices)
-    old_src[graph.edge_ids] = graph.indices
-    old_dst[graph.edge_ids] = graph.destinations()
+    old_src, old_dst = graph.edges()
     edges = from_edges(np.concatenate([old_src, src]), np.concatenate([old_dst, dst]), graph.num_nodes)
     return replace(graph, indptr=edges.indptr, indices=edges.indices, edge_ids=edges.edge_ids)
 

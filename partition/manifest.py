@@ -16,7 +16,7 @@ from .errors import InputError
 from .schema import Check, all_of, any_of, dict_of, fields, list_of, misfit, none_or, number, one_of, text, whole
 
 FORMAT = "dgl-gt shards"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 2: left_out
 PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
 SHARDS = Kind(
     "shards",
@@ -115,6 +115,7 @@ def _check(manifest: dict) -> None:
         choice=none_or(_choice(cut, parts)),
         node_data=columns,
         edge_data=columns,
+        left_out=list_of(text()),
         files=dict_of(
             fields(bytes=_COUNT, sha256=text("[0-9a-f]{64}")),
             {f"part{index}/{name}" for index in range(parts) for name in PART_FILES},

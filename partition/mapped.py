@@ -27,23 +27,39 @@ def map_npy(path: Path, offset: int = 0, end: int | None = None) -> np.ndarray:
     """
     with open(path, "rb") as file:
         file.seek(offset)
-        version = np.lib.format.read_magic(file)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
-        if read is None:
-            raise ValueError(f"npy format version {version} is not read here")
-        try:
-            shape, fortran, dtype = read(file)
-        except (SyntaxError, tokenize.TokenError) as error:  # what numpy lets through from Python's own parser
-            raise ValueError(f"its header is damaged ({error})") from error
-        if dtype.hasobject:
-            raise ValueError("it holds Python objects")
+        end = os.fstat(file.fileno()).st_size if end is None else end
+        shape, fortran, dtype = read_header(file, end)
         size_bytes = dtype.itemsize * math.prod(shape)
-        if file.tell() + size_bytes > (os.fstat(file.fileno()).st_size if end is None else end):
-            raise ValueError("it is cut short")
         if size_bytes < SMALLEST_BYTES:
             file.seek(offset)
             return np.lib.format.read_array(file, allow_pickle=False)
         return np.memmap(path, dtype, mode="r", offset=file.tell(), shape=shape, order="F" if fortran else "C")
+
+
+def read_header(file, end: int) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, Fortran order and dtype of the ``.npy`` array that begins where ``file`` stands.
+
+    Raises
+    ------
+    ValueError
+        No array, one of Python objects, or one that does not end by the position ``end``.
+    """
+    version = np.lib.format.read_magic(file)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if read is None:
+        raise ValueError(f"npy format version {version} is not read here")
+    try:
+        shape, fortran, dtype = read(file)
+    # what numpy lets through from Python's own parser
+    except (SyntaxError, TypeError, RecursionError, MemoryError, tokenize.TokenError) as error:
+        raise ValueError(f"its header is damaged ({error})") from error
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    if any(type(length) is not int or length < 0 for length in shape):
+        raise ValueError(f"its shape is {shape}")
+    if file.tell() + dtype.itemsize * math.prod(shape) > end:
+        raise ValueError("it is cut short")
+    return shape, fortran, dtype
 
 
 def map_npz_member(path: Path, member: zipfile.ZipInfo) -> np.ndarray:

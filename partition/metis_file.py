@@ -14,14 +14,23 @@ from .files import first_bad_line, text_blocks
 from .raw import RawGraph
 
 
+_MOST_DIGITS = 18  # so that counts are int64
+
+
 @dataclass(frozen=True)
 class _Header:
     path: Path
     line: int
     num_nodes: int
     num_edges: int  # undirected
-    skipped: int  # numbers before the neighbours: node size and node weights
+    sizes: int  # node sizes before the neighbours, 0 or 1
+    weights: int  # node weights after them
     weighted: bool  # a weight follows each neighbour
+
+    @property
+    def skipped(self) -> int:
+        """Numbers before the neighbours."""
+        return self.sizes + self.weights
 
 
 def read_metis(path: Path) -> RawGraph:
@@ -29,7 +38,8 @@ def read_metis(path: Path) -> RawGraph:
 
     The header is ``n m [fmt [ncon]]``; line i then lists the neighbours of node i, counted from 1, so that every edge
     is listed by both its ends. An empty line is a node without edges; lines that start with ``%`` are comments. Node
-    sizes and node weights are passed over. Edge ids follow the order of listing, from the line's node to its neighbour.
+    sizes and node weights are left out, and named in ``left_out``. Edge ids follow the order of listing, from the
+    line's node to its neighbour.
 
     Returns
     -------
@@ -71,7 +81,9 @@ def read_metis(path: Path) -> RawGraph:
             f"{path}: {seen} lines of neighbours for the {header.num_nodes} nodes of the header; it may be cut short"
         )
     edge_data = {"weight": np.concatenate(weight)} if header.weighted else {}
+    left_out = [("node sizes", header.sizes), ("node weights", header.weights)]
     raw = RawGraph(np.concatenate(src), np.concatenate(dst), header.num_nodes, {}, edge_data, path.name)
+    raw.left_out = tuple(f"{what} of {path.name} (METIS's own)" for what, count in left_out if count)
     _check_edges(header, raw)
     return raw
 
@@ -87,15 +99,21 @@ def _header(path: Path) -> _Header:
 def _parsed_header(path: Path, number: int, line: str) -> _Header:
     cells = line.split()
     fmt = cells[2].zfill(3) if len(cells) > 2 else "000"
-    numbers = 2 <= len(cells) <= 4 and all(cell.isdecimal() for cell in cells)
+    numbers = 2 <= len(cells) <= 4 and all(cell.isascii() and cell.isdecimal() for cell in cells)
     if not numbers or len(fmt) != 3 or set(fmt) - {"0", "1"}:
         raise InputError(
             f"{path}, line {number}: {line.strip()[:80]!r} is no METIS header; write 'nodes edges [fmt [ncon]]', fmt "
             "of three digits 0 or 1"
         )
+    largest = max(cells, key=len)
+    if len(largest) > _MOST_DIGITS:
+        raise InputError(
+            f"{path}, line {number}: a number of {len(largest)} digits, {largest[:20]}..., is more than any file can "
+            "hold; correct the header"
+        )
     sizes, weights, edge_weights = (digit == "1" for digit in fmt)
     ncon = int(cells[3]) if len(cells) > 3 else 1
-    return _Header(path, number, int(cells[0]), int(cells[1]), sizes + ncon * weights, edge_weights)
+    return _Header(path, number, int(cells[0]), int(cells[1]), int(sizes), ncon * weights, edge_weights)
 
 
 def _neighbour_lines(header: _Header) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import tokenize
+import lzma
+import struct
 import zipfile
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import numpy as np
 import scipy.sparse
 
 from .errors import InputError
-from .files import first_line, reading
-from .graph import SPLIT_MASKS
-from .mapped import SMALLEST_BYTES, map_npy, map_npz_member
+from .files import check_room, check_unpacked_size, first_line, reading
+from .graph import SPLIT_MASKS, as_array
+from .mapped import SMALLEST_BYTES, map_npy, map_npz_member, read_header
 from .raw import RawGraph
 
 _EDGE_DATA = "edge_data_"
@@ -22,14 +23,14 @@ _GRAPH_KEYS = ("edge_index", "num_nodes", "directed", "name")
 
 
 def read_npz(path: Path) -> RawGraph:
-    """Read a graph from the keys that :func:`partition.sources.load_graph` lists; others are not looked at.
+    """Read a graph from the keys that :func:`partition.sources.load_graph` lists; other arrays are left out by name.
 
     Raises
     ------
     InputError
         A damaged file, arrays of Python objects, a missing or misshapen ``edge_index``, undirected edges listed twice.
     """
-    arrays = _arrays(path, (*_GRAPH_KEYS, *_NODE_KEYS))
+    arrays, left_out = _arrays(path, (*_GRAPH_KEYS, *_NODE_KEYS))
     edge_index = arrays.get("edge_index")
     if edge_index is None:
         raise InputError(f"{path} has no edge_index; add one, whole numbers of shape (2, E), sources first")
@@ -41,6 +42,7 @@ def read_npz(path: Path) -> RawGraph:
                 f"{path}: {_EDGE_DATA}{key} has shape {value.shape}; its first dimension must be {len(src)}"
             )
     raw = RawGraph(src, dst, _value(path, arrays, "num_nodes", "iu", None), _node_data(path, arrays), edge_data)
+    raw.left_out = left_out
     raw.name = _value(path, arrays, "name", "U", path.name)
     raw.listed_once = not _value(path, arrays, "directed", "biu", True)
     if raw.listed_once:
@@ -77,44 +79,67 @@ def _ends(path: Path, edge_index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return edge_index[0], edge_index[1]
 
 
-def read_npz_node_data(path: Path) -> dict[str, np.ndarray]:
-    """Read the node keys alone; :class:`InputError` where there are none."""
-    node_data = _node_data(path, _arrays(path, _NODE_KEYS))
+def read_npz_node_data(path: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Read the node keys alone; :class:`InputError` where there are none. Also what is left out, as in a RawGraph."""
+    arrays, left_out = _arrays(path, _NODE_KEYS)
+    node_data = _node_data(path, arrays)
     if not node_data:
         raise InputError(f"{path} holds no node data; allowed keys are {', '.join(_NODE_KEYS)}")
-    return node_data
+    return node_data, left_out
 
 
-def _arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
-    arrays = {}
+def _arrays(path: Path, keys: tuple[str, ...]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """The arrays under the keys, and notes on those under others; lone values under others, such as a licence, pass."""
+    arrays, left_out = {}, []
     try:
         with reading(path), open(path, "rb") as stream, zipfile.ZipFile(stream) as archive:
-            for member in archive.namelist():
-                key = member.removesuffix(".npy")
-                if key not in keys and not (key.startswith(_EDGE_DATA) and "edge_index" in keys):
-                    continue
-                info = archive.getinfo(member)
-                if info.compress_type == zipfile.ZIP_STORED and info.file_size >= SMALLEST_BYTES:
-                    arrays[key] = map_npz_member(path, info)
-                    continue
-                with archive.open(member) as packed:
-                    arrays[key] = np.lib.format.read_array(packed, allow_pickle=False)
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            wanted = {
+                key: info
+                for key, info in members.items()
+                if key in keys or (key.startswith(_EDGE_DATA) and "edge_index" in keys)
+            }
+            packed = [info for info in wanted.values() if info.compress_type != zipfile.ZIP_STORED]
+            check_unpacked_size(path, sum(info.file_size for info in packed))
+            check_room(f"{path}: unpacking its arrays", sum(info.file_size for info in packed))
+            for key, info in members.items():
+                if key in wanted:
+                    arrays[key] = _member(path, archive, info)
+                elif not _is_lone_value(archive, info):
+                    left_out.append(f"{key} of {path.name} (not a key that is read)")
     except InputError:  # from `reading`; it is a ValueError, too
         raise
-    # ValueError: not an array, or one of Python objects; numpy lets its parser's errors through; the rest are zipfile's
+    # ValueError: not an array, or one of Python objects; the rest are zipfile's
     except (
         zipfile.BadZipFile,
         ValueError,
-        SyntaxError,
-        tokenize.TokenError,
         RuntimeError,
         NotImplementedError,
+        lzma.LZMAError,
+        struct.error,
     ) as error:
         raise InputError(
             f"{path} is not an .npz archive of plain arrays, or is damaged ({first_line(error)}); fetch it again or "
             "write it with numpy.savez"
         ) from error
-    return arrays
+    return arrays, tuple(left_out)
+
+
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    if info.compress_type == zipfile.ZIP_STORED and info.file_size >= SMALLEST_BYTES:
+        return map_npz_member(path, info)
+    with archive.open(info) as packed:
+        read_header(packed, info.file_size)  # checks it before an array of its size is made
+    with archive.open(info) as packed:
+        return np.lib.format.read_array(packed, allow_pickle=False)
+
+
+def _is_lone_value(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bool:
+    try:
+        with archive.open(info) as packed:
+            return read_header(packed, info.file_size)[0] == ()
+    except ValueError:  # no array, or one that could not be read either
+        return False
 
 
 def _value(path: Path, arrays: dict, key: str, kinds: str, default):
@@ -145,11 +170,14 @@ def _node_data(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarra
     missing = [key for key in _SPARSE_KEYS if key not in arrays]
     if missing:
         raise InputError(f"{path}: sparse features need {', '.join(_SPARSE_KEYS)}; {', '.join(missing)} is missing")
+    indptr, indices, data, shape = (arrays[key] for key in _SPARSE_KEYS)
+    kinds = "".join(array.dtype.kind for array in (indptr, indices, shape))
     try:
-        indptr, indices, data, shape = (arrays[key] for key in _SPARSE_KEYS)
+        if set(kinds) - {*"iu"} or data.dtype.kind not in "biuf" or shape.shape != (2,):
+            raise ValueError(f"they are {indptr.dtype}, {indices.dtype}, {data.dtype} and {shape.dtype} {shape.shape}")
         sparse = scipy.sparse.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
         sparse.check_format(full_check=True)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         keys = ", ".join(_SPARSE_KEYS)
         raise InputError(f"{path}: {keys} are no valid CSR matrix ({first_line(error)}); write them again") from error
-    return {**node_data, "feat": sparse.toarray()}
+    return {**node_data, "feat": as_array(sparse, f"{path}: x")}

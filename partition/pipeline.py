@@ -54,7 +54,7 @@ def partition(
 
     Parameters
     ----------
-    source : str, path, DGLGraph, networkx graph or Graph
+    source : str, path, DGLGraph, networkx graph, scipy matrix, array, tensor, tuple or Graph
         See :func:`partition.sources.load_graph`.
     parts : int
         K, 1 <= K <= N.
@@ -90,7 +90,7 @@ def partition(
     Returns
     -------
     dict
-        The manifest, see docs/format.md.
+        The manifest, see docs/format.md; its ``left_out`` names what of the source is not in the shards.
 
     Raises
     ------
@@ -109,6 +109,7 @@ def partition(
     attempts = _count("attempts", attempts)
     additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
     cut = effective_cut(cut, halo_depth, attempts, **edge_options)
+    additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
     edge_options |= {"attempts": attempts, "model": model, "speeds": speeds}
     progress = progress or (lambda *_: None)
     with new_directory(out, SHARDS, force=force) as folder, ExitStack() as stack:

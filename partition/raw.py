@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -30,6 +30,8 @@ class RawGraph:
         Edges are undirected, each is listed once and is to be stored both ways: the reverse of edge ``e`` is edge
         ``listed + e``, with the same data. A self-loop is stored once; where there are any, the reverses are numbered
         in order without them.
+    left_out : tuple of str
+        What the source has besides, and why it is not here, such as ``"node data title (text)"``.
     """
 
     src: np.ndarray
@@ -39,6 +41,7 @@ class RawGraph:
     edge_data: dict[str, np.ndarray] = field(default_factory=dict)
     name: str = "graph"
     listed_once: bool = False
+    left_out: tuple[str, ...] = ()
 
     @cached_property
     def loops(self) -> np.ndarray:
@@ -110,7 +113,8 @@ def to_graph(raw: RawGraph) -> Graph:
         rows = raw.edge_rows(np.arange(len(src), raw.num_edges))
         src, dst = np.concatenate([src, dst[rows]]), np.concatenate([dst, src[rows]])
         edge_data = {key: np.concatenate([value, value[rows]]) for key, value in edge_data.items()}
-    return from_edges(src, dst, raw.num_nodes, node_data, edge_data, raw.name)
+    graph = from_edges(src, dst, raw.num_nodes, node_data, edge_data, raw.name)
+    return replace(graph, left_out=raw.left_out)
 
 
 def customary(node_data: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
@@ -133,11 +137,12 @@ def customary(node_data: dict[str, np.ndarray], name: str) -> dict[str, np.ndarr
 def _bool_mask(mask: np.ndarray, key: str, name: str) -> np.ndarray:
     if mask.dtype == bool:
         return mask
+    if mask.dtype.kind not in "iuf":
+        raise InputError(f"{name}: {key} holds {mask.dtype}; a mask is bool, or 0 and 1")
     as_bool = mask == 1
     other = ~as_bool & (mask != 0)
-    if mask.dtype.kind not in "iuf" or other.any():
-        found = mask[other].ravel()[0] if mask.dtype.kind in "iuf" else mask.dtype
-        raise InputError(f"{name}: {key} holds {found}; a mask is bool, or 0 and 1")
+    if other.any():
+        raise InputError(f"{name}: {key} holds {mask[other].ravel()[0]}; a mask is bool, or 0 and 1")
     return as_bool
 
 
@@ -145,10 +150,21 @@ def _integer_label(label: np.ndarray) -> np.ndarray:
     """Labels as int64 (N,) where that is what they mean; others are left for the Graph's own check to refuse."""
     if label.ndim == 2 and label.shape[1] == 1:
         label = label[:, 0]
+    if label.ndim != 1:
+        return label
     if label.dtype.kind in "biu":
         return label.astype(np.int64, copy=False)
     if label.dtype.kind == "f":
         whole = np.where(np.isnan(label), -1, label)
-        if np.isfinite(whole).all() and (whole == np.floor(whole)).all():
+        if (np.abs(whole) < 2**63).all() and (whole == np.floor(whole)).all():
             return whole.astype(np.int64)
     return label
+
+
+def narrowed(column: np.ndarray) -> np.ndarray:
+    """A column of numbers that came as text or Python objects: float64 becomes float32 where that is exact."""
+    if column.dtype != np.float64:
+        return column
+    with np.errstate(over="ignore"):
+        narrow = column.astype(np.float32)
+    return narrow if np.array_equal(narrow, column) else column

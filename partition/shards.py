@@ -53,6 +53,7 @@ def write_shards(
             **figures,
             "per_part": per_part,
             "source": graph.name,
+            "left_out": list(graph.left_out),
             "seed": seed,
             "choice": choice,
             "method": method,

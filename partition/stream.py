@@ -37,6 +37,7 @@ class EdgeStream:
     node_data: dict[str, np.ndarray] = field(default_factory=dict)
     edge_data: dict[str, np.ndarray] = field(default_factory=dict)
     name: str = "graph"
+    left_out: tuple[str, ...] = ()
 
     def edge_rows(self, ids: np.ndarray) -> np.ndarray:
         """The row of ``edge_data`` of each edge."""
@@ -71,7 +72,8 @@ def open_stream(raw: RawGraph) -> EdgeStream:
             f"{raw.name} has {num_nodes} nodes and {raw.num_edges} edges; a vertex cut takes at most {LARGEST_ID} "
             "of each"
         )
-    stream = EdgeStream(raw, num_nodes, raw.num_edges, customary(raw.node_data, raw.name), raw.edge_data, raw.name)
+    node_data = customary(raw.node_data, raw.name)
+    stream = EdgeStream(raw, num_nodes, raw.num_edges, node_data, raw.edge_data, raw.name, raw.left_out)
     check_data(replace(stream, num_edges=len(raw.src)))  # edge data have a row for each listed edge
     return stream
 

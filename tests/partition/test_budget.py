@@ -412,7 +412,7 @@ def test_dry_run(capsys, source):
     npz()
     before = os.listdir()
     code, made, _ = run(capsys, "partition", source, "--parts", 3, "--dry-run")
-    assert code == 0 and set(made) == {"nodes", "edges", "parts", "method", "estimates", "disk_free_bytes"}
+    assert code == 0 and set(made) == {"nodes", "edges", "parts", "method", "estimates", "left_out", "disk_free_bytes"}
     manifest = partition(source, 3, "out")
     assert (made["nodes"], made["edges"], made["parts"]) == (manifest["nodes"], manifest["edges"], 3)
     assert made["method"] == "metis" and set(made["estimates"]) <= set(METHODS)

@@ -25,7 +25,7 @@ def test_partition_and_inspect_agree(capsys):
     out, err = capsys.readouterr()
     made = json.loads(out)
     assert "METIS" in err
-    keys = {"nodes", "edges", "parts", "cut", "method", "choice", "quality", "peak_memory_bytes", "seconds"}
+    keys = {"nodes", "edges", "parts", "cut", "method", "choice", "quality", "peak_memory_bytes", "seconds", "left_out"}
     assert set(made) == keys
     assert made["choice"] is None
     assert set(made["quality"]) == {
@@ -43,6 +43,23 @@ def test_partition_and_inspect_agree(capsys):
     assert main(["inspect", "shards", "--json"]) == 0
     inspected = json.loads(capsys.readouterr().out)
     assert all(inspected[key] == made[key] for key in ("nodes", "edges", "parts", "cut", "quality"))
+
+
+def test_what_is_left_out_is_named_and_no_escape_sequence_is_printed(capsys):
+    name = "\x1b[31mred.csv"
+    Path(name).write_text("src,dst,\x1b[31mkind\n0,1,a\n1,0,b\n")
+    for options in (["--out", "shards"], ["--dry-run"]):
+        assert main(["partition", name, "--parts", "2", *options]) == 0
+        out, err = capsys.readouterr()
+        assert "left out: edge data \\x1b[31mkind (text)\n" in err
+        assert out.startswith("\\x1b[31mred.csv: 2 nodes") and "\x1b" not in out + err
+        assert main(["partition", name, "--parts", "2", *options, "--json", "--force"]) == 0
+        assert json.loads(capsys.readouterr().out)["left_out"] == ["edge data \x1b[31mkind (text)"]
+    assert main(["inspect", "shards", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == ["edge data \x1b[31mkind (text)"]
+    Path("many.txt").write_text(" ".join("01" * 20) + "\n")
+    main(["partition", "many.txt", "--parts", "1", "--dry-run"])
+    assert "and 28 more" in capsys.readouterr().err
 
 
 def test_the_table_names_every_figure(capsys):

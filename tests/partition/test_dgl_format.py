@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from partition import partition, read_manifest, verify
+from partition.dgl_directory import records
 from partition.dgl_format import export_dgl, import_dgl
 from partition.errors import InputError
 from partition.graph import from_edges
@@ -362,6 +363,7 @@ BOOKS = {
     "no file": ({"part-1": MISSING}, ["part0/x.dgl", "no such file"]),
     "absolute": ({"part-0": {**MISSING, "part_graph": "/etc/passwd"}}, ["'/etc/passwd'", "outside"]),
     "upwards": ({"part-0": {**MISSING, "part_graph": "part0/../../g"}}, ["'part0/../../g'", "outside"]),
+    "a long name": ({"part-0": {**MISSING, "part_graph": "a" * 300}}, ["no such file"]),
     "a zero byte": ({"part-0": {**MISSING, "part_graph": "a\0"}}, ["no such file"]),
     "ids in one part": ({"part-1": {**MISSING, "part_graph": "part1/graph.dgl"}}, ["original_ids", "all"]),
 }
@@ -380,7 +382,8 @@ def test_no_json(two_parts, tmp_path, monkeypatch):
     refused(import_dgl, two_parts, tmp_path / "out", seed=-1, words=["seed is -1"])
     refused(import_dgl, two_parts, tmp_path / "shards", words=["exists"])
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "dgl", None)
+        (tmp_path / "dgl.py").write_text("raise ImportError")
+        patch.setenv("PYTHONPATH", str(tmp_path))
         refused(import_dgl, two_parts, tmp_path / "out", words=["needs dgl", "pip install"])
     for text in (b"", b"{", b"[]", b"3", b"\xff\xfe", b"[" * 100000, b'{"num_parts": NaN}'):
         two_parts.write_bytes(text)
@@ -412,10 +415,15 @@ def resaved(dgl, path, change):
     dgl.data.utils.save_tensors(str(path), tensors)
 
 
+def without_child(monkeypatch):
+    """Read in this process: the child is what the damaged files test; elsewhere it would only take its time."""
+    monkeypatch.setattr("partition.dgl_directory.read_in_child", lambda module, path: records(path))
+    monkeypatch.setattr("partition.dgl_directory.bound_memory", lambda count_bytes: None)
+
+
 def test_data_at_odds(dgl, two_parts, tmp_path, monkeypatch):
     torch = sys.modules["torch"]
-    # the child is what the damaged files test; here it would only take its time
-    monkeypatch.setattr("partition.dgl_directory._check_that_dgl_survives", lambda book: None)
+    without_child(monkeypatch)
     path = two_parts.parent / "part1" / "node_feat.dgl"
     whole = path.read_bytes()
     rows = len(original(two_parts, 1)[0])
@@ -436,7 +444,7 @@ def test_data_at_odds(dgl, two_parts, tmp_path, monkeypatch):
 
 
 def test_graphs_at_odds(dgl, two_parts, tmp_path, monkeypatch):
-    monkeypatch.setattr("partition.dgl_directory._check_that_dgl_survives", lambda book: None)
+    without_child(monkeypatch)
     path = two_parts.parent / "part0" / "graph.dgl"
     graph = dgl.load_graphs(str(path))[0][0]
     float_ids, other, far, bare = (graph.clone() for _ in range(4))
@@ -458,7 +466,7 @@ def test_graphs_at_odds(dgl, two_parts, tmp_path, monkeypatch):
 
 
 def test_original_ids_at_odds(dgl, two_parts, tmp_path, monkeypatch):
-    monkeypatch.setattr("partition.dgl_directory._check_that_dgl_survives", lambda book: None)
+    without_child(monkeypatch)
     path = two_parts.parent / "part0" / "original_ids.safetensors"
     good = load_file(path)
     for change, words in (

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from source_checks import edges, refused
 
+from partition.graph import from_edges
 from partition.sources import load_graph
 
 
@@ -97,3 +98,42 @@ def test_dgl_dataset_refused(dgl, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("requests.get", unreachable)
     refused(f"dgl:cora?raw_dir={tmp_path}", "download", "no route", "raw_dir")
     assert capsys.readouterr().out == ""
+
+
+def test_columns_of_dgl_are_named(dgl):
+    hetero = dgl.heterograph({("a", "to", "b"): ([0], [0]), ("b", "to", "a"): ([0], [1])})
+    kept = load_graph(dgl.to_homogeneous(hetero)).left_out
+    assert [note.partition(" (")[0] for note in kept] == [
+        f"{kind} data {key}" for kind in ("node", "edge") for key in ("_ID", "_TYPE")
+    ] or sorted(note.split()[2] for note in kept) == ["_ID", "_ID", "_TYPE", "_TYPE"]
+    assert all("another name to keep it" in note for note in kept)
+
+
+def test_graph_to_dgl_and_back(dgl):
+    graph = from_edges(
+        [2, 0, 1, 0],
+        [0, 1, 1, 1],
+        4,
+        {"feat": np.arange(8, dtype=">f8").reshape(4, 2), "train_mask": np.array([True, False, False, False])},
+        {"weight": np.arange(4, dtype=np.int32)},
+    )
+    made = graph.to_dgl()
+    assert isinstance(made, dgl.DGLGraph) and made.num_nodes() == 4
+    back = load_graph(made)
+    assert edges(back) == edges(graph) and back.edge_data["weight"].tolist() == [0, 1, 2, 3]
+    assert back.node_data["feat"].tolist() == graph.node_data["feat"].tolist()
+    assert back.node_data["train_mask"].dtype == bool
+
+
+def test_a_file_that_ends_dgl_by_a_signal(dgl, tmp_path):
+    path = tmp_path / "g.bin"
+    dgl.save_graphs(str(path), [dgl.graph(([0, 1], [1, 2]))])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:24] + (2**62).to_bytes(8, "little") + whole[32:])
+    refused(path, str(path), "signal", "damaged")
+
+
+def test_labels_of_a_file_of_dgl_are_named(dgl, tmp_path):
+    torch = sys.modules["torch"]
+    dgl.save_graphs(str(tmp_path / "g.bin"), [dgl.graph(([0, 1], [1, 2]))], {"kind": torch.ones(1)})
+    assert load_graph(tmp_path / "g.bin").left_out == ("kind (a label of the whole graph)",)

@@ -7,6 +7,7 @@ import pytest
 from source_checks import edges, refused, written
 
 from partition import files
+from partition.errors import LeftOutWarning
 from partition.graph import from_edges
 from partition.sources import load_graph
 
@@ -24,7 +25,7 @@ from partition.sources import load_graph
         ("g.tsv", "0\t1\tx y\n1\t2\tz\n2\t0\t\n"),
         ("g.txt", "# FromNodeId\tToNodeId\n0 1\n\n% more, 5\n1   2\n   \n  2 0  \n#\n"),
         ("g.txt", "from to\n0 1\n1 2\n# é\n2 0\n"),
-        ("g.txt.gz", "0 1 3.5 a\n1 2 3\n2 0\n"),
+        ("g.txt.gz", "0 1 3.5 a\n1 2 3 b\n2 0 1 c\n"),
         ("g.tsv.gz", "u\tv\n0\t1\n1\t2\n2\t0\n"),
     ],
 )
@@ -71,7 +72,7 @@ def test_number_of_nodes_can_be_stated(tmp_path):
         ("src,dst,w\n0,1,2\n1,2,\n", ["line 3", "'1,2,'", "w"]),
         ("src,dst,w,w\n0,1,2,3\n", ["line 1", "'w'"]),
         ("0 99999999999999999999\n", ["line 1"]),
-        ("0 123456789\n", ["123456789", "1 edges", "num_nodes"]),
+        ("0 123456789\n", ["123456789", "edges is 1", "num_nodes"]),
         ("", ["nodes"]),
         ("# nothing\n", ["nodes"]),
         ("5\n", ["line 1"]),
@@ -175,3 +176,82 @@ def test_node_data_refused(tmp_path):
     refused(graph, ".parquet", ".npz", node_data="n.parquet")
     refused(graph, "no node data", "train_mask", node_data=tmp_path / "n.npz")
     refused(graph, "no such file", node_data=tmp_path / "absent.csv")
+
+
+# ---- what files may hold besides, and what they may claim
+
+
+@pytest.mark.parametrize("text", ["src,dst,w\r0,1,2\r1,2,3\r", "src,dst,w\r\n0,1,2\r\n1,2,3\r\n", "src,dst,w\r0,1,2\n1,2,3"])
+@pytest.mark.parametrize("block", [1, 5, 1 << 24])
+def test_ends_of_line(tmp_path, monkeypatch, text, block):
+    monkeypatch.setattr(files, "_BLOCK_BYTES", block)
+    graph = load_graph(written(tmp_path / "g.csv", text))
+    assert edges(graph) == [(0, 1), (1, 2)] and graph.edge_data["w"].tolist() == [2, 3]
+    refused(written(tmp_path / "g.csv", text.rstrip() + "\r\n\rx,1,2"), "line 5", "'x,1,2'")
+
+
+def test_columns_keep_their_digits(tmp_path, small_blocks):
+    text = (
+        "src,dst,ns,unix,half,third,late\n0,1,1700000000123456789,1700000000.25,0.5,0.1,7\n"
+        "1,2,1700000000123456790,3,2,2,2.5\n"
+    )
+    data = load_graph(written(tmp_path / "g.csv", text)).edge_data
+    assert {key: value.dtype.name for key, value in data.items()} == {
+        "ns": "int64",
+        "unix": "float64",
+        "half": "float32",
+        "third": "float64",
+        "late": "float32",
+    }
+    assert data["ns"].tolist() == [1700000000123456789, 1700000000123456790]
+    assert data["unix"].tolist() == [1700000000.25, 3] and data["late"].tolist() == [7, 2.5]
+    for number in ("9223372036854775808", "99999999999999999999"):
+        refused(written(tmp_path / "g.csv", f"src,dst,ns\n0,1,2\n1,2,{number}\n"), "line 3", "ns", "2**63")
+
+
+def test_columns_left_out_are_named(tmp_path):
+    text = ",src,dst,kind,w\n0,0,1,a,5\n1,1,2,b,6\n"
+    with pytest.warns(LeftOutWarning, match=r"g.csv: left out: column 1 \(no name\), edge data kind \(text\)"):
+        graph = load_graph(written(tmp_path / "g.csv", text))
+    assert graph.left_out == ("column 1 (no name)", "edge data kind (text)") and list(graph.edge_data) == ["w"]
+    graph = load_graph(written(tmp_path / "g.txt", "0 1 3 a\n1 2 4 b\n"), undirected=True)
+    assert graph.left_out == ("column 3 (no header names it)", "column 4 (no header names it)")
+    assert load_graph(written(tmp_path / "g.csv", "0,1\n")).left_out == ()
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("0,1\n1,2,3\n", ["line 2", "'1,2,3'", "the first line, 2"]),
+        ("0 1 2\n1 0\n", ["line 2", "'1 0'", "the first line, 3"]),
+        ("src,dst\n0,1\n1,2,3\n", ["line 3", "'1,2,3'", "the header, 2"]),
+        ('src,dst,k\n0,1,"a,b"\n1,2,a,b\n', ["line 3", "the header, 3"]),
+        ("src,dst\n0,1,5\n", ["line 2", "the header, 2"]),
+    ],
+)
+def test_ragged_lines_are_refused(tmp_path, small_blocks, text, words):
+    refused(written(tmp_path / "g.csv", text), *words)
+
+
+def test_lines_of_spaces_are_no_lines(tmp_path, small_blocks):
+    text = 'src,dst,k\n0,1,"a,b"\n  \n\t\n1,2,"c"\n\n'
+    assert edges(load_graph(written(tmp_path / "g.csv", text))) == [(0, 1), (1, 2)]
+
+
+def test_a_cell_beyond_what_tables_have(tmp_path):
+    refused(written(tmp_path / "g.csv", "src,dst,t\n0,1," + "a" * 200_000 + "\n"), "line 2", "text file")
+
+
+def test_gzip_that_unpacks_beyond_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_TRUSTED_BYTES", 1 << 16)
+    monkeypatch.setattr(files, "_BLOCK_BYTES", 1 << 16)
+    bomb = written(tmp_path / "g.txt.gz", "0 1\n" * (1 << 18))
+    refused(bomb, "g.txt.gz unpacks to over 500 times its size", "unpack it")
+    refused(written(tmp_path / "g.graph.gz", "% c\n" * (1 << 18)), "unpacks to over 500 times")
+    sound = written(tmp_path / "g.txt.gz", "\n".join(f"{i} {i + 1}" for i in range(20_000)))
+    assert load_graph(sound).num_edges == 20_000
+
+
+def test_node_table_of_ragged_lines(tmp_path):
+    table = written(tmp_path / "n.csv", "label,a\n1,2\n2,3,4\n")
+    refused(from_edges([0], [1]), "line 3", "the header, 2", node_data=table)

@@ -64,3 +64,14 @@ def test_metis_against_a_plain_writing(tmp_path, small_blocks):
 )
 def test_metis_refused(tmp_path, small_blocks, text, words):
     refused(written(tmp_path / "g.graph", text), "g.graph", *words)
+
+
+@pytest.mark.parametrize("header", ["1" + "0" * 30 + " 2\n", "3 " + "9" * 5000 + "\n", "3 2 11 " + "9" * 30 + "\n"])
+def test_metis_header_beyond_any_file(tmp_path, header):
+    refused(written(tmp_path / "g.graph", header + "2 3\n1\n1\n"), "line 1", "digits", "header")
+    refused(written(tmp_path / "g.graph", "9" * 18 + " 2\n2 3\n1\n1\n"), "cut short")
+
+
+def test_metis_weights_of_nodes_are_named(tmp_path):
+    graph = load_graph(written(tmp_path / "g.graph", "3 2 111 2\n8 9 9 2 5 3 6\n8 9 9 1 5\n8 9 9 1 6\n"))
+    assert graph.left_out == ("node sizes of g.graph (METIS's own)", "node weights of g.graph (METIS's own)")

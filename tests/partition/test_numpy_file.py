@@ -1,11 +1,14 @@
 """Graphs in .npz archives."""
 
+import io
 import os
+import zipfile
 
 import numpy as np
 import pytest
 from source_checks import edges, refused
 
+from partition import files
 from partition.sources import load_graph
 
 REAL = {  # nodes, stored edges, width of the features, classes
@@ -99,7 +102,7 @@ EDGE = {"edge_index": np.array([[0, 1], [1, 2]]), "num_nodes": 3}
         ({**EDGE, "train_mask": np.array(["a", "b", "c"])}, ["train_mask", "<U1"]),
         ({**EDGE, "edge_data_w": np.ones(3)}, ["edge_data_w", "(3,)", "2"]),
         ({**EDGE, "x_indptr": np.array([0, 1])}, ["x_indices, x_data, x_shape"]),
-        ({**EDGE, "x": np.array([{}, {}, {}], dtype=object)}, ["damaged", "Object arrays"]),
+        ({**EDGE, "x": np.array([{}, {}, {}], dtype=object)}, ["damaged", "Python objects"]),
     ],
 )
 def test_npz_refused(tmp_path, arrays, words):
@@ -131,3 +134,72 @@ def test_npy_under_the_name_of_npz(tmp_path):
     np.save(tmp_path / "g.npy", np.eye(2))
     os.rename(tmp_path / "g.npy", tmp_path / "g.npz")
     refused(tmp_path / "g.npz", "not an .npz archive")
+
+
+# ---- what files may hold besides, and what they may claim
+
+
+def npy(shape, descr="<i8", data=bytes(80)):
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
+    return stream.getvalue() + data
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 10**12), (2, 2**62), (10**30,), (-1, 5), (2, -1), (True, 5), (2, True), (1.0, 5)], ids=str
+)
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, None])
+def test_headers_that_lie(tmp_path, shape, method):
+    path = tmp_path / ("g.npy" if method is None else "g.npz")
+    if method is None:
+        path.write_bytes(npy(shape))
+    else:
+        with zipfile.ZipFile(path, "w", method) as archive:
+            archive.writestr("edge_index.npy", npy(shape))
+    refused(path, path.name, "damaged")
+
+
+def test_archive_that_unpacks_beyond_reason(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "g.npz", **EDGE, x=np.zeros((3, 100_000), np.float32))
+    assert load_graph(tmp_path / "g.npz").node_data["feat"].shape == (3, 100_000)
+    monkeypatch.setattr(files, "_TRUSTED_BYTES", 1 << 16)
+    refused(tmp_path / "g.npz", "unpacks to over 500 times its size")
+    monkeypatch.setattr(files, "_MOST_EXPANSION", 10_000)
+    monkeypatch.setattr(files, "available_memory_bytes", lambda: 1 << 20)
+    refused(tmp_path / "g.npz", "would need", "1 MiB are available")
+
+
+def test_claims_of_nodes_and_features_beyond_the_memory(tmp_path):
+    np.savez(tmp_path / "g.npz", edge_index=EDGE["edge_index"], num_nodes=10**15)
+    refused(tmp_path / "g.npz", "it states 1000000000000000 nodes", "edges is 2", "num_nodes")
+    refused(tmp_path / "g.npz", "1000000000000000 nodes", "MiB", num_nodes=10**15)
+    np.savez(tmp_path / "g.npz", edge_index=EDGE["edge_index"], num_nodes=10**15, y=np.arange(3))
+    refused(tmp_path / "g.npz", "1000000000000000 nodes", "MiB")
+    sparse = {"x_indptr": np.zeros(4, int), "x_indices": np.zeros(0, int), "x_data": np.zeros(0)}
+    np.savez(tmp_path / "g.npz", **EDGE, **sparse, x_shape=np.array([3, 10**15]))
+    refused(tmp_path / "g.npz", "full matrix", "MiB")
+
+
+@pytest.mark.parametrize(
+    "arrays, words",
+    [
+        ({"train_mask": np.zeros(3, [("train_mask", "?")])}, ["train_mask", "0 and 1"]),
+        ({"y": np.zeros(3, [("a", "f8")])}, ["label", "allowed are"]),
+        ({"y": np.array([0, 1, 1e300])}, ["label", "float64"]),
+        ({"y": np.array([0, 1, np.inf])}, ["label", "float64"]),
+        ({"y": np.zeros((3, 5), np.float32)}, ["not float32 (3, 5)"]),
+        ({"x": np.zeros((3, 2), np.longdouble)}, ["'feat'", str(np.dtype(np.longdouble)), "64 bits"]),
+        ({"edge_data_w": np.zeros(2, np.longdouble)}, ["'w'", "64 bits"]),
+    ],
+)
+def test_dtypes_refused_at_reading(tmp_path, arrays, words):
+    np.savez(tmp_path / "g.npz", **EDGE, **arrays)
+    refused(tmp_path / "g.npz", *words)
+
+
+def test_arrays_under_other_keys_are_named(tmp_path):
+    np.savez(tmp_path / "g.npz", **EDGE, license="MIT", edge_weight=np.ones(2))
+    assert load_graph(tmp_path / "g.npz").left_out == ("edge_weight of g.npz (not a key that is read)",)
+    np.savez(tmp_path / "n.npz", y=np.arange(3), classes=np.array(["a", "b"]))
+    graph = load_graph(tmp_path / "g.npz", node_data=tmp_path / "n.npz")
+    assert graph.left_out[1:] == ("classes of n.npz (not a key that is read)",)

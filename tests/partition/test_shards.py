@@ -6,6 +6,7 @@ from safetensors.numpy import load_file
 
 from partition import partition, read_manifest, verify
 from partition.errors import InputError
+from partition.graph import from_edges
 
 
 def owners(graph, parts, seed=0):
@@ -141,7 +142,7 @@ def test_a_flipped_byte_of_any_part_file_is_noticed(shards):
 def test_another_format_version_is_refused(shards):
     path = shards / "manifest.json"
     manifest = json.loads(path.read_text())
-    path.write_text(json.dumps({**manifest, "format_version": 2}))
+    path.write_text(json.dumps({**manifest, "format_version": 1}))
     with pytest.raises(InputError, match="has format version 2; this dgl-gt reads version 1"):
         read_manifest(shards)
 
@@ -175,3 +176,8 @@ def test_what_is_added_is_named_in_the_signature(tmp_path):
         partition(source, 2, tmp_path / "out", self_loop=True)
     without = partition(source, 1, tmp_path / "a")["edges"]
     assert partition(source, 1, tmp_path / "b", self_loops=True)["edges"] > without
+
+
+def test_the_other_byte_order_is_written_in_ours(tmp_path):
+    graph = from_edges([0, 1], [1, 0], 2, {"time": np.array([1.5, 2.5], ">f8")})
+    assert partition(graph, 1, tmp_path / "out")["node_data"]["time"]["dtype"] == "float64"
