@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "dgl_gt.partition": {"partition"},
     "dgl_gt.cli": {"partition", "dgl_gt.plan_cli", "dgl_gt.selector", "dgl_gt.train", "dgl_gt"},
     "dgl_gt.plan_cli": {"partition", "dgl_gt.comm", "dgl_gt.selector", "dgl_gt.train"},
-    "dgl_gt.__main__": {"dgl_gt.cli"},
+    "dgl_gt.__main__": {"partition.child", "partition.entry", "dgl_gt.cli", "dgl_gt.train.launch"},
     "dgl_gt": {"partition"},
 }
 
