@@ -13,7 +13,7 @@ from .console import size
 from .errors import InputError
 from .graph import Graph, checked_num_nodes
 from .mapped import is_mapped
-from .metis import most_children
+from .metis import EDGE_BYTES, most_children
 from .native import counts_fit
 from .raw import RawGraph
 
@@ -21,7 +21,7 @@ METHODS = ("metis", "expansion", "streaming")
 NAMES = {"metis": "METIS", "expansion": "neighbour expansion", "streaming": "streaming"}
 _INTERPRETER_BYTES, _CHILD_BYTES = 80 << 20, 40 << 20  # with numpy and scipy; METIS runs in children
 _SLICE_BYTES = 80 << 20  # of a streamed edge list
-_METIS_EDGE_BYTES = 238 + 16  # an undirected edge: METIS's own, and the file that it maps
+_METIS_EDGE_BYTES = EDGE_BYTES + 16  # an undirected edge: METIS's own, and the file that it maps
 _HELD = 2.0  # rows of a part over N / K, for want of the cut
 _MICROSECONDS = {"metis": (1.2, 0.6), "expansion": (1.0, 0.6), "streaming": (1.1, 0.6)}  # an edge; KiB of shards
 

@@ -21,9 +21,11 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 
 from . import child
+from .console import size
 from .errors import InputError
 from .memory import available_cpus, peak_memory_bytes
 
+EDGE_BYTES = 238  # that METIS takes for an undirected edge
 _SEEDS = 2**31 - 1  # METIS's are counted from 1
 _MOST_CHILDREN = 4
 _POLL_S = 0.2
@@ -126,7 +128,7 @@ def most_children() -> int:
 
 def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarray]:
     """Run one child a job side by side; if this process is interrupted they are killed at once."""
-    started = time.monotonic()
+    started, kills = time.monotonic(), child.memory_kills()
     with ExitStack() as stack:
         running = []
         for job in jobs:
@@ -156,14 +158,24 @@ def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarra
         for process, _, errors in running:
             if process.returncode:
                 errors.seek(0)
-                detail = errors.read().decode(errors="replace").strip()
-                raise RuntimeError(
-                    f"METIS ended with status {process.returncode}: {detail or 'no message (out of memory?)'}"
-                )
+                raise _failure(process.returncode, errors.read().decode(errors="replace").strip(), inputs, kills)
         results = [_read(result.fileno()) for _, result, _ in running]
         if progress:
             progress(stage, sum(int(result[-1]) for result in results))
         return [result[:-1] for result in results]
+
+
+def _failure(code: int, said: str, inputs: dict, kills: int | None) -> Exception:
+    """Why a child has ended before its time."""
+    if child.was_for_memory(code, kills) or "memory" in said.lower():
+        edges = os.fstat(inputs["adjncy"].fileno()).st_size // 16  # each is listed by both of its ends, as an int64
+        return InputError(
+            f"METIS ran out of memory on {edges:,} undirected edges, for which it needs about "
+            f"{size(edges * EDGE_BYTES)}; free memory, or pass --memory with what there is, to cut in a way that fits"
+        )
+    if code < 0:
+        return InputError(f"METIS was {child.signal_text(code)}; nothing is written")
+    return RuntimeError(f"METIS ended with exit code {code}: {said}")
 
 
 def _end(process: subprocess.Popen) -> None:
