@@ -206,7 +206,7 @@ class Comm:
         """
         try:
             yield
-        except RankError:
+        except (RankError, SystemExit):  # a rank that was told to end waits for nobody: its connections end with it
             raise
         except BaseException as error:
             self._announce(error)
