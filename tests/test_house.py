@@ -15,8 +15,9 @@ MAY_IMPORT = {
     "partition": {"partition"},
     "dgl_gt.ops": {"dgl_gt.ops", "dgl_gt.dgl_graph"},
     "dgl_gt.dgl_graph": {"dgl_gt.ops"},
+    "dgl_gt.in_flight": set(),
     "dgl_gt.transfer": set(),
-    "dgl_gt.comm": {"partition.errors", "dgl_gt.transfer"},
+    "dgl_gt.comm": {"partition.errors", "dgl_gt.in_flight", "dgl_gt.transfer"},
     "dgl_gt.yaml_file": {"partition.errors"},
     "dgl_gt.shard": {"partition", "dgl_gt.ops"},
     "dgl_gt.exchange": {

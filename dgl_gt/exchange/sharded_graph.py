@@ -64,6 +64,19 @@ class ShardedGraph:
             f"{shard.edges[0]} of {whole['edges']} edges, strategy={self.strategy.name!r}, depth={self.depth})"
         )
 
+    def __enter__(self) -> ShardedGraph:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wait until the process group has let go of this graph's tensors; the end of the interpreter does the same.
+
+        ``with dgl_gt.load(directory) as sg:`` calls it at the end.
+        """
+        self.comm.close()
+
     @property
     def device(self) -> torch.device:
         return self.node_ids.device
