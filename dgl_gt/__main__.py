@@ -29,10 +29,4 @@ def _run() -> int:
 
 
 if __name__ == "__main__":
-    code = main()
-    if "RANK" in os.environ:
-        # A thread of gloo's that asks for the GIL while the interpreter shuts down aborts a run that has already ended.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    sys.exit(main())

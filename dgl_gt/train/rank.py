@@ -43,11 +43,23 @@ def run(work, launcher: Launcher | None, timeout: float | None = None, memory_ad
         _stop_once(launcher)
         outcome = work()
         leave()
+    except SystemExit as stopped:  # by a signal, which the launcher knows of
+        _end(stopped.code)
     except Exception as error:
         failure = _failure(error)
         _tell(launcher, **asdict(failure))
-        return failure.exit_code
+        _end(failure.exit_code)
     return outcome if rank == 0 else 0
+
+
+def _end(code: int) -> None:
+    """End this process though an exchange has begun, which others may never finish: the interpreter would wait for it.
+
+    What is half-written has been removed on the way here.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _run_under_torchrun(work, timeout: float | None, memory_advice):

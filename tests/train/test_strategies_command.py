@@ -50,10 +50,7 @@ def as_rank(rank, port, output, arguments):
         os.dup2(os.open(output / f"{name}{rank}", os.O_WRONLY | os.O_CREAT), stream)
     sys.argv = ["dgl-gt", *arguments]
     torch.set_num_threads(1)
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # as python -m dgl_gt does
+    sys.exit(main())
 
 
 def on_two_ranks(output, *arguments):
