@@ -1,12 +1,32 @@
+"""The command ``dgl-gt``."""
+
 import os
 import sys
 
-from .cli import main
+from partition.entry import enter
 
-code = main()
-if "RANK" in os.environ:
-    # A thread of gloo's that asks for the GIL while the interpreter shuts down aborts a run that has already finished.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-sys.exit(code)
+
+def main() -> int:
+    """Run ``dgl-gt``; returns the exit code."""
+    return enter("dgl-gt", _run)
+
+
+def _run() -> int:
+    import tempfile
+
+    from partition.child import die_with_parent
+
+    from .train.launch import launcher
+
+    started_by = launcher()
+    if started_by:
+        die_with_parent(started_by.pid)
+    # torch makes this directory when it is imported, by default a new one that stays. Nothing here writes into it.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
+    from .cli import main
+
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

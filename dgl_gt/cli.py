@@ -16,6 +16,7 @@ from partition.manifest import read_manifest
 from partition.step_time import Speeds
 
 from . import __version__, plan_cli
+from .plan_cli import add_timeout
 from .selector.profile import read_profile
 from .train.config import MODEL, TrainConfig, read_config
 
@@ -43,7 +44,7 @@ def _add_ranks(command, choices=CHOICES) -> None:
     command.add_argument(
         "--nproc", type=int, metavar="P", help="ranks to start here, one a part (default: the number of parts)"
     )
-    command.add_argument("--port", type=int, default=0, help="port where the ranks meet (default: a free one)")
+    add_timeout(command)
     command.add_argument(
         "--strategy",
         metavar="NAME",
@@ -119,11 +120,11 @@ def _parts(args) -> int:
     return parts
 
 
-def _on_ranks(args, work):
+def _on_ranks(args, work, memory_advice=None):
     from .train.launch import on_ranks
 
-    bounded = getattr(args, "rank_memory", None) is not None
-    return on_ranks(args.argv, lambda: _parts(args), work, args.port, keep_memory=not bounded)
+    options = {"keep_memory": getattr(args, "rank_memory", None) is None, "timeout": args.timeout}
+    return on_ranks(args.argv, lambda: _parts(args), work, memory_advice=memory_advice, **options)
 
 
 def _load(args):
@@ -146,7 +147,14 @@ def _train(args):
         args.chosen_from = read_profile(args.profile, args.preset)
     elif given:
         raise InputError(f"--{given[0].replace('_', '-')} is for --strategy auto; add that, or leave it out")
-    return _on_ranks(args, lambda: _train_rank(args, config))
+    return _on_ranks(args, lambda: _train_rank(args, config), lambda: _memory_advice(args, config))
+
+
+def _memory_advice(args, config) -> str:
+    from .train.memory import advice
+
+    strategy = None if args.strategy == AUTO else args.strategy
+    return advice(args.directory, config, strategy, args.depth)
 
 
 def _train_rank(args, config):

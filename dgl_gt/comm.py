@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from partition.errors import InputError
 
+from .in_flight import InFlight
 from .sum_over_ranks import sum_over_ranks
 from .transfer import Begin, Finish, Gathering, Tape, Transfer
 
@@ -57,7 +58,18 @@ class Comm:
         members = dist.get_process_group_ranks(group or dist.group.WORLD) if self._active else [0]
         self._stopped = f"dgl_gt/stopped/{members[0]}-{len(members)}-{zlib.crc32(repr(members).encode()):x}"
         self._tape: Tape | None = None
+        self._in_flight = InFlight()
         self.reset_counters()
+
+    def __enter__(self) -> Comm:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wait until the backend has let go of all tensors. The end of the interpreter does the same."""
+        self._in_flight.close()
 
     @property
     def device(self) -> torch.device:
@@ -137,7 +149,7 @@ class Comm:
             raise ValueError(f"op is {op!r}; allowed: {', '.join(operations)}")
         total = values.detach().to(self.device, copy=True)
         if self.world_size > 1:
-            self._wait(dist.all_reduce(total, operations[op], group=self._group, async_op=True))
+            self._wait(self._all_reduce(total, operations[op]))
         return total.to(values.device)
 
     def all_reduce_sum(self, values: torch.Tensor) -> torch.Tensor:
@@ -174,7 +186,7 @@ class Comm:
             return
         for group in by_dtype.values():
             flat = torch.cat([parameter.grad.reshape(-1) for parameter in group])
-            self._wait(dist.all_reduce(flat, group=self._group, async_op=True))
+            self._wait(self._all_reduce(flat))
             for parameter, total in zip(group, flat.split([parameter.numel() for parameter in group])):
                 parameter.grad.copy_(total.view_as(parameter))
 
@@ -192,7 +204,7 @@ class Comm:
         copies = rows.to(self.device).repeat(self.world_size, *[1] * (rows.dim() - 1))
         received = copies.new_empty((sum(counts), *rows.shape[1:]))
         send_counts = [len(rows)] * self.world_size
-        self._wait(dist.all_to_all_single(received, copies, counts, send_counts, group=self._group, async_op=True))
+        self._wait(self._all_to_all(received, copies, counts, send_counts))
         return list(received.to(rows.device).split(counts))
 
     def raise_together(self, error: InputError | None) -> None:
@@ -226,7 +238,7 @@ class Comm:
         """
         try:
             yield
-        except RankError:
+        except (RankError, SystemExit):  # a rank that was told to end waits for nobody: its connections end with it
             raise
         except BaseException as error:
             self._announce(error)
@@ -235,6 +247,15 @@ class Comm:
     def _gather_text(self, text: str) -> list[str]:
         rows = torch.tensor(list(text.encode()), dtype=torch.uint8, device="cpu")
         return [bytes(row.tolist()).decode() for row in self.gather_rows(rows)]
+
+    def _all_to_all(self, received: torch.Tensor, sent: torch.Tensor, recv_counts, send_counts):
+        """Start an exchange; :meth:`_wait` ends it."""
+        aliases = self._in_flight.aliases(received, sent)
+        return dist.all_to_all_single(*aliases, recv_counts, send_counts, group=self._group, async_op=True)
+
+    def _all_reduce(self, total: torch.Tensor, op=dist.ReduceOp.SUM):
+        """Start to sum a tensor in place; :meth:`_wait` ends it."""
+        return dist.all_reduce(*self._in_flight.aliases(total), op, group=self._group, async_op=True)
 
     def _wait(self, work) -> None:
         """Wait for a collective, or raise what stopped another rank."""

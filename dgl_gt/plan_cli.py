@@ -8,7 +8,7 @@ from pathlib import Path
 
 from partition import console
 from partition.atomic import check_parent
-from partition.cli import positive_integer, size_in_bytes
+from partition.cli import positive_float, positive_integer, size_in_bytes
 from partition.console import size, table
 from partition.cost import Model
 from partition.errors import InputError
@@ -30,7 +30,7 @@ def add_commands(commands) -> None:
     )
     calibrate.add_argument("--nproc", type=positive_integer, default=1, metavar="P", help="ranks to start here")
     calibrate.add_argument("--out", required=True, metavar="FILE.yaml", help="the profile to write")
-    calibrate.add_argument("--port", type=int, default=0, help="port where the ranks meet (default: a free one)")
+    add_timeout(calibrate)
     calibrate.add_argument("--force", action="store_true", help="replace FILE.yaml where it exists")
     calibrate.set_defaults(command=_calibrate)
 
@@ -58,6 +58,16 @@ def add_commands(commands) -> None:
     for command in (calibrate, plan):
         command.add_argument("--json", action="store_true", help="one JSON object on stdout")
     plan.set_defaults(command=_plan)
+
+
+def add_timeout(command) -> None:
+    """Add ``--timeout``."""
+    command.add_argument(
+        "--timeout",
+        type=positive_float,
+        metavar="SECONDS",
+        help="longest time that ranks wait for each other (default: no end; after 60 s the awaited rank is named)",
+    )
 
 
 def add_choice(command) -> None:
@@ -90,7 +100,7 @@ def _calibrate(args):
     from .train.launch import on_ranks
 
     out = _output(args.out, args.force)
-    return on_ranks(args.argv, lambda: args.nproc, lambda: _calibrate_rank(args, out), args.port)
+    return on_ranks(args.argv, lambda: args.nproc, lambda: _calibrate_rank(args, out), timeout=args.timeout)
 
 
 def _calibrate_rank(args, out: Path):

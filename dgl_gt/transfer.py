@@ -9,7 +9,6 @@ import time
 from contextlib import contextmanager
 
 import torch
-import torch.distributed as dist
 
 
 class Transfer:
@@ -32,9 +31,7 @@ class Transfer:
         if comm.world_size == 1:
             self._received.copy_(rows)
         else:
-            self._work = dist.all_to_all_single(
-                self._received, self._sent, recv_counts, send_counts, group=comm._group, async_op=True
-            )
+            self._work = comm._all_to_all(self._received, self._sent, recv_counts, send_counts)
         row_bytes = rows.element_size() * rows.shape[1:].numel()
         comm.sent_bytes += row_bytes * (sum(send_counts) - send_counts[comm.rank])
         comm.received_bytes += row_bytes * (sum(recv_counts) - recv_counts[comm.rank])

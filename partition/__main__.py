@@ -1,5 +1,12 @@
 import sys
 
-from .cli import main
+from .entry import enter
 
-sys.exit(main())
+
+def _run() -> int:
+    from .cli import main
+
+    return main()
+
+
+sys.exit(enter("python -m partition", _run))

@@ -9,10 +9,15 @@ import os
 import signal
 import sys
 import time
+from contextlib import contextmanager
 
+from .entry import is_rank, to_nowhere
 from .errors import InputError, printable
 
 _SHOWN = 10  # names in a line
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ONE_STOP_S = 1.0  # signals within it are one: shells and `timeout` send theirs to a process and to its group
 
 
 def run(parser: argparse.ArgumentParser, argv=None) -> int:
@@ -21,29 +26,61 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
     A command returns an exit code, or its result as (JSON value, text for people), which is printed here.
     """
     args = parser.parse_args(argv)
-    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # let cleanups run
+    with _cleanups_when_stopped():
+        try:
+            outcome = args.command(args)
+            if isinstance(outcome, int):
+                return outcome
+            result, text = outcome
+            lines = [json.dumps(result)] if args.json else map(printable, text.split("\n"))
+            return _print_result(parser.prog, "\n".join(lines))
+        except InputError as error:
+            print(f"{parser.prog}: error: {error}", file=sys.stderr)
+            return 2
+        except MemoryError as error:
+            detail = f" ({error})" if str(error) else ""
+            advice = "use a smaller input, or a machine with more memory"
+            print(f"{parser.prog}: error: out of memory{detail}; {advice}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            if not is_rank():
+                print(f"{parser.prog}: interrupted", file=sys.stderr)
+            return 128 + signal.SIGINT
+
+
+def _print_result(program: str, text: str) -> int:
     try:
-        outcome = args.command(args)
-        if isinstance(outcome, int):
-            return outcome
-        result, text = outcome
-        lines = [json.dumps(result)] if args.json else map(printable, text.split("\n"))
-        print("\n".join(lines), flush=True)
-        return 0
-    except InputError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 2
-    except MemoryError as error:
-        print(f"{parser.prog}: out of memory{f': {error}' if str(error) else ''}", file=sys.stderr)
-        return 1
+        print(text, flush=True)
     except BrokenPipeError:  # whoever read our output has stopped, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        print(f"{parser.prog}: interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
+        to_nowhere(sys.stdout)
+    except OSError as error:
+        to_nowhere(sys.stdout)
+        reason = f"cannot write the result to standard output: {error.strerror or error}"
+        print(f"{program}: error: {reason}; files that the command writes are complete", file=sys.stderr)
+        return 2
+    return 0
+
+
+@contextmanager
+def _cleanups_when_stopped():
+    """Inside, SIGINT, SIGTERM and SIGHUP raise, so that what is half-written is removed; a later one ends at once."""
+    first = None
+
+    def stop(number, _):
+        nonlocal first
+        if first is None:
+            first = time.monotonic()
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+        if time.monotonic() - first > _ONE_STOP_S:
+            os._exit(128 + number)
+
+    wanted = [each for each in STOPPING if signal.getsignal(each) is not signal.SIG_IGN]  # which nohup sets
+    previous = {each: signal.signal(each, stop) for each in wanted}
+    try:
+        yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for each, handler in previous.items():
+            signal.signal(each, handler)
 
 
 class Progress:

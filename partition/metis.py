@@ -156,7 +156,7 @@ def most_children() -> int:
 
 def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarray]:
     """Run one child a job side by side; if this process is interrupted they are killed at once."""
-    started = time.monotonic()
+    started, kills = time.monotonic(), child.memory_kills()
     with ExitStack() as stack:
         running = []
         for job in jobs:
@@ -187,28 +187,30 @@ def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarra
         for process, _, errors in running:
             if process.returncode:
                 errors.seek(0)
-                raise _failure(process.returncode, errors.read().decode(errors="replace").strip(), inputs)
+                raise _failure(process.returncode, errors.read().decode(errors="replace").strip(), inputs, kills)
         results = [_read(result.fileno()) for _, result, _ in running]
         if progress:
             progress(stage, sum(int(result[-1]) for result in results))
         return [result[:-1] for result in results]
 
 
-def _failure(status: int, said: str, inputs: dict) -> Exception:
+def _failure(code: int, said: str, inputs: dict, kills: int | None) -> Exception:
     """What to raise when a child has failed."""
-    if status == _NO_ROOM:
+    if code == _NO_ROOM:
         return InputError(
             f"METIS cannot write its result in {tempfile.gettempdir()}: no space left; free space, or set TMPDIR to "
             "another directory"
         )
-    if status == -signal.SIGKILL or "MemoryError" in said or "Memory allocation failed" in said:
-        needed = os.fstat(inputs["adjncy"].fileno()).st_size // 16 * EDGE_BYTES
+    if child.was_for_memory(code, kills) or "memory" in said.lower():
+        edges = os.fstat(inputs["adjncy"].fileno()).st_size // 16  # each is listed by both of its ends, as an int64
         return InputError(
-            f"METIS ran out of memory: this graph takes it about {size(needed)}, and {size(available_memory_bytes())} "
-            "are available; give a memory bound (--memory), within which other ways of cutting are chosen, or use a "
-            "larger machine"
+            f"METIS ran out of memory on {edges:,} undirected edges, for which it needs about "
+            f"{size(edges * EDGE_BYTES)}; {size(available_memory_bytes())} are available. Give a memory bound "
+            "(--memory), within which other ways of cutting are chosen, or use a larger machine"
         )
-    return RuntimeError(f"METIS ended with status {status}: {said or 'no message'}")
+    if code < 0:
+        return InputError(f"METIS was {child.signal_text(code)}; nothing is written")
+    return RuntimeError(f"METIS ended with exit code {code}: {said or 'no message'}")
 
 
 def _end(process: subprocess.Popen) -> None:

@@ -15,9 +15,10 @@ MAY_IMPORT = {
     "partition": {"partition"},
     "dgl_gt.ops": {"dgl_gt.ops", "dgl_gt.dgl_graph"},
     "dgl_gt.dgl_graph": {"dgl_gt.ops"},
+    "dgl_gt.in_flight": set(),
     "dgl_gt.transfer": set(),
     "dgl_gt.sum_over_ranks": set(),
-    "dgl_gt.comm": {"partition.errors", "dgl_gt.sum_over_ranks", "dgl_gt.transfer"},
+    "dgl_gt.comm": {"partition.errors", "dgl_gt.in_flight", "dgl_gt.sum_over_ranks", "dgl_gt.transfer"},
     "dgl_gt.yaml_file": {"partition.errors"},
     "dgl_gt.shard": {"partition", "dgl_gt.ops"},
     "dgl_gt.exchange": {
@@ -43,7 +44,7 @@ MAY_IMPORT = {
     "dgl_gt.partition": {"partition"},
     "dgl_gt.cli": {"partition", "dgl_gt.plan_cli", "dgl_gt.selector", "dgl_gt.train", "dgl_gt"},
     "dgl_gt.plan_cli": {"partition", "dgl_gt.comm", "dgl_gt.selector", "dgl_gt.train"},
-    "dgl_gt.__main__": {"dgl_gt.cli"},
+    "dgl_gt.__main__": {"partition.child", "partition.entry", "dgl_gt.cli", "dgl_gt.train.launch"},
     "dgl_gt": {"partition"},
 }
 

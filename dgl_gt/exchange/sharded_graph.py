@@ -80,6 +80,19 @@ class ShardedGraph:
             "use conv(sg.block, sg.pull(h)), or conv(sg.graph, h); layers of dgl_gt.nn take the ShardedGraph itself"
         )
 
+    def __enter__(self) -> ShardedGraph:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wait until the process group has let go of this graph's tensors; the end of the interpreter does the same.
+
+        ``with dgl_gt.load(directory) as sg:`` calls it at the end.
+        """
+        self.comm.close()
+
     @property
     def strategy(self):
         """How attention crosses ranks."""

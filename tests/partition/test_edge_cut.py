@@ -192,15 +192,3 @@ def test_a_full_disk_of_temporary_files_is_named(awkward_graph, monkeypatch, tmp
     monkeypatch.setattr(metis.tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))
     with pytest.raises(InputError, match=f"cannot write temporary files in {tmp_path}: No space left.*set TMPDIR"):
         make_edge_cut(awkward_graph(0), 2)
-
-
-def test_what_is_said_of_a_child_that_fails(tmp_path):
-    (tmp_path / "adjncy").write_bytes(bytes(16 * 1000))
-    with open(tmp_path / "adjncy", "rb") as adjncy:
-        inputs = {"adjncy": adjncy}
-        killed = metis._failure(-signal.SIGKILL, "", inputs)
-        assert isinstance(killed, InputError) and "METIS ran out of memory" in str(killed)
-        assert "takes it about 232.4 KiB" in str(killed) and "--memory" in str(killed)
-        full = metis._failure(metis._NO_ROOM, "", inputs)
-        assert isinstance(full, InputError) and "set TMPDIR" in str(full)
-        assert isinstance(metis._failure(1, "Traceback", inputs), RuntimeError)

@@ -288,10 +288,10 @@ def test_bad_options_are_refused_before_ranks_start(here, shards, tmp_path):
 
 def command_on_rank(rank, commands):
     """Exit code, standard output and standard error of commands, as a rank that a launcher started."""
-    from dgl_gt.train import launch
+    from dgl_gt.train import rank as rank_module
 
-    os.environ["RANK"] = str(rank)
-    launch.join, launch.leave, launch._LAST_WORD_S = (lambda: rank), (lambda: None), 0.0
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    rank_module.join, rank_module.leave, rank_module._LAST_WORD_S = (lambda *_: rank), (lambda: None), 0.0
     found = []
     for words in commands:
         with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:

@@ -50,10 +50,7 @@ def as_rank(rank, port, output, arguments):
         os.dup2(os.open(output / f"{name}{rank}", os.O_WRONLY | os.O_CREAT), stream)
     sys.argv = ["dgl-gt", *arguments]
     torch.set_num_threads(1)
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # as python -m dgl_gt does
+    sys.exit(main())
 
 
 def on_two_ranks(output, *arguments):
@@ -160,7 +157,7 @@ def test_what_does_not_fit_is_refused_in_one_line(folder, tmp_path, shards, opti
     ("shards", "options", "message"), REFUSED[:-1], ids=[" ".join(case[1]) for case in REFUSED[:-1]]
 )
 def test_what_shards_do_not_allow_is_refused_before_ranks_start(folder, capsys, monkeypatch, shards, options, message):
-    monkeypatch.setattr("dgl_gt.train.launch.launch", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr("dgl_gt.train.launch.launch", lambda *_, **__: pytest.fail("ranks were started"))
     assert main(["train", str(folder / shards), *QUICK, *options]) == 2
     stderr = capsys.readouterr().err
     assert stderr.startswith("dgl-gt: error: ") and stderr.count("\n") == 1 and message in stderr
@@ -173,18 +170,19 @@ def test_a_depth_that_is_no_number_is_refused(folder, capsys):
 
 
 def test_torchrun_on_two_nodes_gives_the_launchers_run(folder, launched):
-    """Two agents that meet at one endpoint, each with one rank."""
-    endpoint = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}", "--rdzv-id", "two"]
+    """Two agents that meet as docs/cli.md has it, each with one rank."""
+    endpoint = ["--master-addr", "localhost", "--master-port", free_port()]
     torchrun = ["-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", 1, *endpoint]
-    words = command(*torchrun, "-m", "dgl_gt", RING[0], folder / "edge", *RING[1:])
+    words = ["-m", "dgl_gt", RING[0], folder / "edge", *RING[1:]]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment()}
-    agents = [subprocess.Popen(words, **pipes) for _ in range(2)]
+    agents = [subprocess.Popen(command(*torchrun, "--node-rank", node, *words), **pipes) for node in range(2)]
     try:
         outputs = [agent.communicate(timeout=LIMIT_S) for agent in agents]
     finally:
         for agent in agents:
             agent.terminate()
     assert [agent.returncode for agent in agents] == [0, 0], outputs
-    (record,) = [json.loads(stdout) for stdout, _ in outputs if stdout]  # rank 0 is with either
+    record = json.loads(outputs[0][0])
+    assert outputs[1][0] == ""
     assert record["losses"] == launched["losses"]
     assert record["ranks"] == 2 and record["strategy"] == "ring"

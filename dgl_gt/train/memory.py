@@ -1,0 +1,35 @@
+"""What to say of a training run that runs out of memory."""
+
+from __future__ import annotations
+
+from partition.console import size
+from partition.cost import Model
+from partition.manifest import read_manifest
+from partition.step_memory import rank_memory_bytes
+
+from .config import TrainConfig
+
+_CLASSES = 40  # as `dgl-gt plan` assumes: labels are not read for a prediction
+
+
+def advice(directory, config: TrainConfig, strategy: str | None, depth: int) -> str:
+    """What a training step was predicted to need on the largest rank, and what to change.
+
+    Parameters
+    ----------
+    directory : path
+        The shards.
+    config : TrainConfig
+    strategy : str or None
+        None for the default one.
+    depth : int
+    """
+    manifest = read_manifest(directory)
+    features = manifest["node_data"]["feat"]["shape"][0]
+    model = Model(config.layers, config.hidden, config.heads, config.ffn, features=features, classes=_CLASSES)
+    needed = int(rank_memory_bytes(manifest, model, strategy, depth, config.remat).max())
+    return (
+        f"a training step with --layers {config.layers} --hidden {config.hidden} is predicted to need {size(needed)} for "
+        "tensors on the largest rank; choose a smaller model, partition into more parts on more machines, or let "
+        "`dgl-gt plan DIR --rank-memory SIZE` find a strategy that fits"
+    )

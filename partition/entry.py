@@ -1,0 +1,96 @@
+"""What comes before and after a command line: its streams, and Ctrl-C while it imports. Nothing heavy is imported."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+
+
+def enter(program: str, run) -> int:
+    """Run a command line; ``run()`` imports it and returns its exit code.
+
+    Parameters
+    ----------
+    program : str
+        Name in messages.
+    run : callable
+    """
+    may_be_interrupted = leave_when_interrupted("" if is_rank() else f"{program}: interrupted\n")
+    open_streams()
+    try:
+        code = run()
+    except SystemExit as stopped:
+        code = stopped.code
+    if may_be_interrupted:
+        leave_when_interrupted("")  # what was asked for is done
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        to_nowhere(sys.stdout)
+    except OSError as error:
+        to_nowhere(sys.stdout)
+        code = code or 2
+        print(f"{program}: error: cannot write to standard output: {error.strerror or error}", file=sys.stderr)
+    return code
+
+
+def is_rank() -> bool:
+    """Whether a launcher started this process as one of several ranks; it tells of interruptions for all of them."""
+    return "RANK" in os.environ
+
+
+def open_streams() -> None:
+    """Open what the caller has closed of standard input, output and error, and let messages never stop the work.
+
+    Else the next file that is opened takes the place of standard output, and what is printed goes into it.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))
+    messages = io.BufferedWriter(_Heedless(2, "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(messages, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
+
+
+class _Heedless(io.FileIO):
+    """A file that takes what it is given though it cannot be written: work goes on when nobody can read messages."""
+
+    def write(self, data) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def to_nowhere(stream) -> None:
+    """Let a stream that nobody reads any more, or whose disk is full, take the rest without an error."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+
+
+def leave_when_interrupted(message: str) -> bool:
+    """Let SIGINT end this process at once with exit code 130; False where the caller has it ignored, as nohup does.
+
+    An exception would show a traceback from wherever an import has come to, or be lost there.
+    """
+
+    def leave(*_):
+        try:
+            os.write(2, message.encode())
+        finally:
+            os._exit(128 + signal.SIGINT)
+
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        return False
+    signal.signal(signal.SIGINT, leave)
+    return True

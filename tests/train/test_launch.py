@@ -1,0 +1,330 @@
+"""The launcher: what its ranks listen on, whose failure is named, and how long it waits."""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from dgl_gt.cli import main
+from dgl_gt.train import launch, rank, watch
+from dgl_gt.train.watch import Failure, StartedRank, first_failure
+from partition import partition
+from partition.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 300
+ENDLESS = ["--epochs", "100000", "--patience", "0", "--hidden", "16", "--heads", "2", "--layers", "1"]
+LISTENING = "0A"  # in /proc/net/tcp
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("shards") / "shards"
+    partition("sample:communities?nodes=400&features=8", 2, directory)
+    return directory
+
+
+@pytest.fixture
+def own_network():
+    """Words before a command that give it a network of its own: a loopback interface, and one to the outside."""
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        pytest.skip("a network namespace with a second interface needs root and the command ip")
+    name = f"dglgt{secrets.token_hex(3)}"
+    inside = ["ip", "netns", "exec", name]
+    steps = [
+        ["ip", "netns", "add", name],
+        [*inside, "ip", "link", "add", "lan", "type", "veth", "peer", "name", "other"],
+        *([*inside, "ip", "link", "set", each, "up"] for each in ("lo", "lan", "other")),
+        [*inside, "ip", "address", "add", "10.98.0.1/24", "dev", "lan"],
+    ]
+    try:
+        for step in steps:
+            done = subprocess.run(step, capture_output=True, text=True)
+            if done.returncode:
+                pytest.skip(f"this machine gives no network namespace: {' '.join(step)}: {done.stderr.strip()}")
+        yield inside
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+
+def family(pid: int) -> list[Path]:
+    """A process, its children, theirs, and so on."""
+    parents = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            parents[process] = Path("/proc", (process / "stat").read_text().rpartition(")")[2].split()[1])
+    found = [Path("/proc", str(pid))]
+    for process in found:
+        found += [each for each, parent in parents.items() if parent == process]
+    return found
+
+
+def listening(tables: str, processes: list[Path] | None = None) -> list[str]:
+    """Hexadecimal addresses of a network's tables on which somebody listens, or one of these processes does."""
+    inodes = set()
+    for process in processes or []:
+        for descriptor in (process / "fd").iterdir():
+            with suppress(OSError):
+                inodes.add(os.readlink(descriptor).removeprefix("socket:[").removesuffix("]"))
+    rows = [line.split() for line in tables.splitlines()]
+    return [row[1] for row in rows if row[3] == LISTENING and (processes is None or row[9] in inodes)]
+
+
+def tables(prefix=()) -> str:
+    words = [*prefix, "cat", "/proc/net/tcp", "/proc/net/tcp6"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def is_loopback(address: str) -> bool:
+    host = address.partition(":")[0]  # each word of four bytes is in the order of this machine
+    if len(host) == 8:
+        return socket.inet_ntop(socket.AF_INET, bytes.fromhex(host)[::-1]).startswith("127.")
+    return host in ("00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
+
+
+def sockets_of_a_run(shards, folder, prefix=()) -> list[str]:
+    """Everywhere that a training run listens once both of its ranks do; with a prefix all that its network has."""
+    clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+    environment = {**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
+    words = [*prefix, sys.executable, "-m", "dgl_gt", "train", str(shards), *ENDLESS]
+    with open(folder.parent / "stderr", "w") as stderr:
+        run = subprocess.Popen(words, stdout=stderr, stderr=stderr, env=environment)
+    try:
+        deadline, joined = time.monotonic() + LIMIT_S, []
+        while len(joined) < 2:
+            assert run.poll() is None and time.monotonic() < deadline, (folder.parent / "stderr").read_text()
+            time.sleep(0.2)
+            found = tables(prefix)
+            joined = [each for each in family(run.pid)[1:] if listening(found, [each])]
+        return listening(found, None if prefix else family(run.pid))
+    finally:
+        run.terminate()
+        assert run.wait(LIMIT_S) == 128 + signal.SIGTERM
+        assert list(folder.iterdir()) == []  # nothing that torch or the launcher makes for itself
+
+
+def test_a_run_listens_on_the_loopback_alone(shards, tmp_path):
+    (tmp_path / "tmp").mkdir()
+    found = sockets_of_a_run(shards, tmp_path / "tmp")
+    assert found and all(is_loopback(address) for address in found), found
+
+
+def test_a_run_listens_on_the_loopback_alone_where_there_is_a_second_interface(own_network, shards, tmp_path):
+    (tmp_path / "tmp").mkdir()
+    found = sockets_of_a_run(shards, tmp_path / "tmp", own_network)
+    assert found and all(is_loopback(address) for address in found), found
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"RANK": "0"}, "RANK is set in the environment, which makes this process one of several ranks, but WORLD_SIZE"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}, "but MASTER_PORT is not; start ranks with"),
+        (
+            {"RANK": "first", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
+            "RANK is 'first' in the environment; it must be a whole number from 0 to 1",
+        ),
+    ],
+)
+def test_half_of_a_launchers_environment_is_refused(shards, monkeypatch, capsys, values, message):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", str(shards)]) == 2
+    stderr = capsys.readouterr().err
+    assert message in stderr and stderr.count("\n") == 1
+
+
+# ---- ranks of a few words of shell: what is made of their ends ----------------------------------------------------
+
+
+def say(**words) -> str:
+    return f"echo '{json.dumps(words)}' >&$PIPE;"
+
+
+def failed(kind, text="", **more) -> str:
+    return say(kind=kind, text=text, at_s=time.monotonic(), **more)
+
+
+JOINED = say(state="joined")
+WAITS = "sleep 600 & wait;"  # a shell that waits hears a signal at once
+CLINGS = "trap '' TERM; sleep 600 & wait; wait;"
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """A function: a shell script a rank -> the ranks, which are ended with the test."""
+    monkeypatch.setattr(watch, "_CAUSE_S", 0.5)
+    monkeypatch.setattr(watch, "_LAST_S", 0.5)
+    ranks, ends = [], []
+
+    def start(*scripts):
+        for number, script in enumerate(scripts):
+            ours, theirs = os.pipe()
+            ends.append(ours)
+            words = ["bash", "-c", f"PIPE={theirs}; {script}"]
+            process = subprocess.Popen(words, pass_fds=(theirs,), start_new_session=True)
+            os.close(theirs)
+            ranks.append(StartedRank(number, process, ours))
+        return ranks
+
+    yield start
+    for each in ranks:
+        with suppress(ProcessLookupError):
+            os.killpg(each.process.pid, signal.SIGKILL)
+        each.process.wait()
+    for end in ends:
+        os.close(end)
+
+
+def outcome(ranks, timeout=None):
+    watch.watch(ranks, lambda: False, timeout)
+    watch.end(ranks)
+    assert all(each.has_ended for each in ranks)
+    return first_failure(ranks)
+
+
+def test_ranks_that_end_well_are_no_failure(started):
+    assert outcome(started(JOINED, JOINED + "sleep 0.1")) is None
+
+
+@pytest.mark.parametrize(
+    ("scripts", "expected"),
+    [
+        ([JOINED + WAITS, JOINED + "kill -9 $$"], (1, "signal", "9")),
+        (["kill -TERM $$", WAITS], (0, "signal", "15")),
+        ([WAITS, "exit 143"], (1, "signal", "15")),  # a rank that had no time to say so
+        ([CLINGS, WAITS, "exit 7"], (2, "exit", "7")),
+        # told first of what another rank says later
+        ([failed("told", "rank 1 stopped") + "exit 1", "sleep 0.2;" + failed("error", "it broke") + "exit 1"], None),
+        # and told by a connection that has ended with the process
+        ([failed("told", "connection lost") + "exit 1", "sleep 0.2; kill -9 $$"], (1, "signal", "9")),
+        ([failed("told", "rank 1 stopped") + "exit 1", WAITS], (0, "told", "rank 1 stopped")),
+        ([WAITS, failed("memory", "it asked for 1 TiB") + "exit 2"], (1, "memory", "it asked for 1 TiB")),
+    ],
+    ids=lambda value: None,
+)
+def test_the_first_failure_is_named_and_all_ranks_end(started, scripts, expected):
+    number, failure = outcome(started(*scripts))
+    assert (number, failure.kind, failure.text) == (expected or (1, "error", "it broke"))
+
+
+def test_of_a_mistake_that_all_ranks_find_the_first_ranks_words_are_shown(started, monkeypatch):
+    script = failed("input", "rank 1: a bad number") + "exit 2", failed("input", "a bad number") + "exit 2"
+    assert outcome(started(*script))[1].text == "rank 1: a bad number"
+
+
+def test_what_the_launcher_ends_is_no_failure(started):
+    ranks = started(WAITS, CLINGS)
+    time.sleep(0.2)  # until the trap is set
+    watch.watch(ranks, lambda: True)
+    watch.end(ranks)
+    assert ranks[1].process.returncode == -signal.SIGKILL
+    assert first_failure(ranks) is None
+
+
+def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
+    monkeypatch.setattr(watch, "AWAITED_S", 0.1)
+    joining = say(state="joining")
+    ranks = started(joining + WAITS, WAITS)
+    with pytest.raises(InputError, match=r"^rank 1 \(process \d+\) has not joined after 0.6 s"):
+        outcome(ranks, timeout=0.6)
+    assert capsys.readouterr().err == (
+        f"dgl-gt: rank 1 (process {ranks[1].process.pid}) has not joined after 0 s; waiting goes on "
+        "(--timeout SECONDS would end it)\n"
+    )
+    watch.end(ranks)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "text"),
+    [
+        (Failure("input", "a bad number", 0), 2, "dgl-gt: error: a bad number\n"),
+        (Failure("told", "rank 0: a bad number", 0, is_input=True), 2, "dgl-gt: error: rank 0: a bad number\n"),
+        (Failure("told", "rank 0 stopped: it broke", 0), 1, "dgl-gt: rank 0 stopped: it broke\n"),
+        (Failure("signal", "15", 0), 143, "dgl-gt: rank 1 was ended by signal 15 (SIGTERM)\n"),
+        (Failure("signal", "6", 0), 134, "dgl-gt: rank 1 was ended by signal 6 (SIGABRT)\n"),
+        (Failure("exit", "2", 0), 2, ""),  # it has said why itself
+        (Failure("exit", "7", 0), 7, "dgl-gt: rank 1 ended with exit code 7\n"),
+        (Failure("error", "Traceback ...", 0), 1, "dgl-gt: rank 1 stopped by an error in dgl-gt:\nTraceback ...\n"),
+        (Failure("memory", "it asked", 0), 2, "dgl-gt: error: rank 1 ran out of memory: it asked; take less\n"),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Failure) else None,
+)
+def test_one_line_says_which_rank_and_why(capsys, failure, code, text):
+    assert launch._explain(1, failure, launch.child.memory_kills(), lambda: "take less") == code
+    assert capsys.readouterr().err == text
+
+
+def test_a_kill_for_want_of_memory_is_told_from_others(capsys, monkeypatch):
+    monkeypatch.setattr(launch.child, "memory_kills", lambda: 3)
+    killed = Failure("signal", "9", 0)
+    assert launch._explain(0, killed, 3, lambda: "take less") == 137
+    assert launch._explain(0, killed, 2, lambda: "take less") == 2
+    assert capsys.readouterr().err == (
+        "dgl-gt: rank 0 was ended by signal 9 (SIGKILL)\n"
+        "dgl-gt: error: rank 0 ran out of memory: the system killed it; take less\n"
+    )
+
+
+# ---- a rank's side ------------------------------------------------------------------------------------------------
+
+
+def test_under_torchrun_a_rank_that_waits_for_others_says_so(monkeypatch, capsys):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(rank, "AWAITED_S", 0.1)
+    monkeypatch.setattr(rank, "_LAST_WORD_S", 0.0)
+    assert rank.run(lambda: pytest.fail("there is no other rank"), None, timeout=1.0) == 1
+    assert capsys.readouterr().err == (
+        "dgl-gt: rank 1 has waited 0 s at 127.0.0.1:1 for the others to join; waiting goes on "
+        "(--timeout SECONDS would end it)\n"
+    )
+
+
+def test_an_allocation_that_fails_is_told_from_a_bug():
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(1 << 57, dtype=torch.uint8)
+    failure = rank._failure(refused.value)
+    assert (failure.kind, failure.text, failure.exit_code) == ("memory", "it asked for 134217728.0 GiB at once", 2)
+    assert rank._failure(MemoryError()).text == "an allocation failed"
+    bug = rank._failure(RuntimeError("shapes do not match"))
+    assert bug.kind == "error" and bug.text.endswith("RuntimeError: shapes do not match")
+
+
+def test_advice_names_what_was_predicted(shards):
+    from dgl_gt.train.config import TrainConfig
+    from dgl_gt.train.memory import advice
+
+    text = advice(shards, TrainConfig(hidden=100_000, heads=1), None, 1)
+    assert "--layers 2 --hidden 100000 is predicted to need" in text and "GiB" in text
+
+
+@pytest.mark.parametrize(
+    ("threads", "cpus", "ranks", "text"),
+    [
+        ("16", 2, 2, "OMP_NUM_THREADS is 16, but 2 ranks share 2 processors, so that threads wait for each other; set"),
+        ("2", 1, 1, "OMP_NUM_THREADS is 2, but 1 rank has 1 processor, so"),
+        ("1", 2, 4, ""),  # as few as can be
+        ("2", 4, 2, ""),
+        ("", 4, 2, ""),
+        ("2,4", 1, 1, ""),
+    ],
+)
+def test_more_threads_than_processors_are_warned_of(monkeypatch, capsys, threads, cpus, ranks, text):
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    monkeypatch.setattr(launch, "available_cpus", lambda: cpus)
+    launch.warn_of_threads(ranks)
+    stderr = capsys.readouterr().err
+    assert stderr.startswith(f"dgl-gt: warning: {text}") if text else stderr == ""
