@@ -84,7 +84,7 @@ def test_bad_owners_are_refused(awkward_graph, owner, message):
 
 
 def test_a_crash_of_metis_is_an_error_not_a_crash():
-    with pytest.raises(RuntimeError, match="(?s)METIS ended with status 1: .*xadj"):
+    with pytest.raises(RuntimeError, match="(?s)METIS ended with exit code 1: .*xadj"):
         metis._run({}, [{"parts": 2, "seed": 0}], "METIS", None)
 
 
