@@ -196,9 +196,11 @@ def _predict_rank(args):
     from .train import checkpoint, predict
 
     sg = _load(args)
-    prediction, probability = predict.predict(checkpoint.load(args.model), sg)
-    if sg.comm.rank == 0:
-        predict.write(args.out, prediction, probability)
+    found = predict.predict(checkpoint.load(args.model), sg)
+    if found is None:  # not rank 0
+        return None
+    prediction, probability = found
+    predict.write(args.out, prediction, probability)
     result = {"nodes": len(prediction), "classes": probability.shape[1], "out": args.out}
     return (
         result,

@@ -1,33 +1,38 @@
-"""A process group: differentiable collectives with counters, agreement of ranks, and what happens when one stops."""
+"""A process group: differentiable collectives with counters, and agreement of ranks."""
 
 from __future__ import annotations
 
 import json
-import time
-import zlib
-from contextlib import contextmanager, suppress
-from datetime import timedelta
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 
 from partition.errors import InputError
 
+from .failure import RankError, Watch
 from .in_flight import InFlight
 from .sum_over_ranks import sum_over_ranks
-from .transfer import Begin, Finish, Gathering, Tape, Transfer
+from .transfer import Begin, Finish, Gathering, Tape, Transfer, recorded
 
-_POLL = timedelta(seconds=1)  # how often a rank that waits looks whether another has stopped
-_GLANCE_S = 0.01
-_FAREWELL_S = 10.0  # how long a rank that stops waits for the others to have read why
-
-
-class RankError(RuntimeError):
-    """Another rank has stopped; the message says which, and why."""
+# What gloo and nccl carry.
+_DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32),
+    *(torch.float64, torch.complex64, torch.complex128),
+)
 
 
-class RankInputError(InputError, RankError):
-    """Another rank has stopped over bad input."""
+def device_type(backends: str) -> str:
+    """Where collectives run, "cuda" or "cpu", of a process group with such backends.
+
+    Parameters
+    ----------
+    backends : str
+        As ``torch.distributed.get_backend_config`` gives them, such as "cpu:gloo,cuda:nccl". GPUs take part through
+        nccl alone: gloo copies their tensors to the CPU and back.
+    """
+    by_device = dict(each.split(":", 1) for each in backends.split(",") if ":" in each)
+    return "cuda" if by_device.get("cuda") == "nccl" or backends == "nccl" else "cpu"
 
 
 class Comm:
@@ -37,6 +42,9 @@ class Comm:
     ----------
     group : torch.distributed.ProcessGroup, optional
         By default all ranks, where torch.distributed is initialised.
+    timeout_s : float, optional
+        How long a rank waits for the others in one collective before it raises :class:`RankError` (s). By default as
+        long as the process group allows. A rank that waits longer than a minute says on stderr for which ranks.
 
     Attributes
     ----------
@@ -48,15 +56,16 @@ class Comm:
         Wall seconds spent starting exchanges and waiting for them, slower ranks included.
     """
 
-    def __init__(self, group=None):
+    def __init__(self, group=None, timeout_s: float | None = None):
         self._active = dist.is_available() and dist.is_initialized()
         self._group = group
         self.rank = dist.get_rank(group) if self._active else 0
         self.world_size = dist.get_world_size(group) if self._active else 1
-        self._is_nccl = self._active and dist.get_backend(group) == "nccl"
-        # where a rank of this group that stops says why
-        members = dist.get_process_group_ranks(group or dist.group.WORLD) if self._active else [0]
-        self._stopped = f"dgl_gt/stopped/{members[0]}-{len(members)}-{zlib.crc32(repr(members).encode()):x}"
+        if timeout_s is not None and not timeout_s > 0:
+            raise InputError(f"timeout_s is {timeout_s}; it must be a number of seconds above 0, or None")
+        backends = dist.get_backend_config(group) if self._active else ""
+        self._is_nccl = torch.cuda.is_available() and device_type(backends) == "cuda"
+        self._watch = Watch(group, timeout_s) if self.world_size > 1 else None
         self._tape: Tape | None = None
         self._in_flight = InFlight()
         self.reset_counters()
@@ -101,7 +110,8 @@ class Comm:
         """Start an :meth:`exchange`, which goes on while this rank computes; :meth:`finish` gives its result.
 
         In backward the gradient starts to travel at ``finish`` and is waited for at ``begin``: autograd computes what
-        was recorded between the two meanwhile.
+        was recorded between the two meanwhile. The rows must need a gradient on every rank or on none, see
+        :meth:`agree_on_grad`.
         """
         transfer = Transfer(self, send_counts, recv_counts)
         return Begin.apply(rows, transfer), transfer
@@ -113,6 +123,17 @@ class Comm:
         """
         gathering = Gathering(self, counts)
         return Begin.apply(rows, gathering), gathering
+
+    def agree_on_grad(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows, which need a gradient on every rank where they need one on any; every rank calls it.
+
+        Else ranks whose rows need none would be missing from the backward pass of their exchange.
+        """
+        if self.world_size == 1 or not torch.is_grad_enabled():
+            return rows
+        _check_dtype(rows.dtype)
+        needed = self.all_reduce(torch.tensor([int(rows.requires_grad)], device="cpu"), "max")
+        return recorded(rows) if needed[0] else rows
 
     def finish(self, begun) -> torch.Tensor:
         """Wait for what :meth:`begin` or :meth:`begin_gather` started, and return it."""
@@ -132,15 +153,6 @@ class Comm:
         counts = [0] * self.world_size
         counts[rank % self.world_size] = count
         return counts
-
-    @contextmanager
-    def recorded(self, tape: Tape):
-        """Inside, exchanges are recorded on a tape, or read from it once it is full; see :func:`kept_exchanges`."""
-        self._tape, outer = tape, self._tape
-        try:
-            yield
-        finally:
-            self._tape = outer
 
     def all_reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
         """Sum or maximum (``op="max"``) over ranks, as a new tensor; not differentiable and not counted."""
@@ -190,22 +202,32 @@ class Comm:
             for parameter, total in zip(group, flat.split([parameter.numel() for parameter in group])):
                 parameter.grad.copy_(total.view_as(parameter))
 
-    def gather_rows(self, rows: torch.Tensor) -> list[torch.Tensor]:
-        """Every rank's rows, (n_i, ...), on every rank; not differentiable and not counted.
+    def gather_rows(self, rows: torch.Tensor, to: int | None = None) -> list[torch.Tensor] | None:
+        """Every rank's rows, (n_i, ...), on every rank or on rank ``to`` alone; not differentiable and not counted.
 
-        The rows may differ in number but not in width or dtype. gloo's all_gather takes equal pieces only, hence
+        The rows may differ in number but not in width or dtype. No rank stores its rows more than once, and with
+        ``to`` the other ranks, which get None, store no other's. gloo's all_gather takes equal pieces only, hence
         all-to-all.
         """
         if self.world_size == 1:
             return [rows]
+        _check_dtype(rows.dtype)
         counts = torch.zeros(self.world_size, dtype=torch.int64, device="cpu")
         counts[self.rank] = len(rows)
-        counts = self.all_reduce(counts).tolist()
-        copies = rows.to(self.device).repeat(self.world_size, *[1] * (rows.dim() - 1))
-        received = copies.new_empty((sum(counts), *rows.shape[1:]))
-        send_counts = [len(rows)] * self.world_size
-        self._wait(self._all_to_all(received, copies, counts, send_counts))
-        return list(received.to(rows.device).split(counts))
+        counts, mine, gathered = self.all_reduce(counts).tolist(), rows.to(self.device).contiguous(), None
+        for root in range(self.world_size) if to is None else [to]:
+            is_root = root == self.rank
+            recv_counts = counts if is_root else [0] * self.world_size
+            received = mine.new_empty((sum(recv_counts), *mine.shape[1:]))
+            self._wait(self._all_to_all(received, mine, recv_counts, self.only(root, len(mine))))
+            gathered = received if is_root else gathered
+        return None if gathered is None else list(gathered.to(rows.device).split(counts))
+
+    def from_first(self, value):
+        """Rank 0's ``value``, a plain one as JSON has them, on every rank."""
+        if self.world_size == 1:
+            return value
+        return json.loads(self._gather_text(json.dumps(value) if self.rank == 0 else "")[0])
 
     def raise_together(self, error: InputError | None) -> None:
         """Raise on every rank where any rank has an error, with the message of the first such rank; else return."""
@@ -241,7 +263,8 @@ class Comm:
         except (RankError, SystemExit):  # a rank that was told to end waits for nobody: its connections end with it
             raise
         except BaseException as error:
-            self._announce(error)
+            if self._watch:
+                self._watch.announce(error)
             raise
 
     def _gather_text(self, text: str) -> list[str]:
@@ -250,70 +273,31 @@ class Comm:
 
     def _all_to_all(self, received: torch.Tensor, sent: torch.Tensor, recv_counts, send_counts):
         """Start an exchange; :meth:`_wait` ends it."""
-        aliases = self._in_flight.aliases(received, sent)
+        aliases = self._given(received, sent)
         return dist.all_to_all_single(*aliases, recv_counts, send_counts, group=self._group, async_op=True)
 
     def _all_reduce(self, total: torch.Tensor, op=dist.ReduceOp.SUM):
         """Start to sum a tensor in place; :meth:`_wait` ends it."""
-        return dist.all_reduce(*self._in_flight.aliases(total), op, group=self._group, async_op=True)
+        return dist.all_reduce(*self._given(total), op, group=self._group, async_op=True)
+
+    def _given(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        """What a collective is given for such tensors."""
+        _check_dtype(tensors[0].dtype)
+        self._watch.started()
+        return self._in_flight.aliases(*tensors)
 
     def _wait(self, work) -> None:
         """Wait for a collective, or raise what stopped another rank."""
         if self._is_nccl:  # makes the current stream wait, not this thread
             work.wait()
-            return
-        while True:
-            has_ended = work.is_completed()
-            try:
-                work.wait(_POLL)
-                return
-            except RuntimeError as error:
-                self._raise_stopped()
-                if has_ended or "Operation timed out" not in str(error):  # which is how waiting for a second ends
-                    raise RankError(
-                        f"rank {self.rank} lost its connection: another rank has ended, and its own output says why "
-                        f"({str(error).splitlines()[0]})"
-                    ) from error
+        else:
+            self._watch.wait(work)
 
-    def _store(self):
-        return dist.distributed_c10d._get_default_store() if self._active and self.world_size > 1 else None
 
-    def _announce(self, error: BaseException) -> None:
-        """Say why this rank stops, and wait until the others have read it: the store may end with this process."""
-        kind = "input" if isinstance(error, InputError) else "error"
-        text = str(error) if kind == "input" else f"{type(error).__name__}: {error}"
-        with suppress(RuntimeError):  # no store any more: then the others' connections break, too
-            store = self._store()
-            if store is None:
-                return
-            mine = json.dumps([self.rank, kind, text])
-            if store.compare_set(self._stopped, "", mine).decode() != mine:  # another was quicker
-                self._take_note(store)
-                return
-            read = [f"{self._stopped}/read/{rank}" for rank in range(self.world_size) if rank != self.rank]
-            deadline = time.monotonic() + _FAREWELL_S
-            while not store.check(read) and time.monotonic() < deadline:
-                time.sleep(_GLANCE_S)
-            for key in [*read, self._stopped]:  # at the last the others leave
-                store.delete_key(key)
-            time.sleep(20 * _GLANCE_S)  # until they have seen it
-
-    def _take_note(self, store) -> None:
-        """Tell the rank that stopped that this one knows, and leave with it: the store may end with this process."""
-        store.set(f"{self._stopped}/read/{self.rank}", "")
-        deadline = time.monotonic() + _FAREWELL_S
-        while store.check([self._stopped]) and time.monotonic() < deadline:
-            time.sleep(_GLANCE_S)
-
-    def _raise_stopped(self) -> None:
-        found = None
-        with suppress(RuntimeError):
-            store = self._store()
-            if store.check([self._stopped]):
-                found = json.loads(store.get(self._stopped))
-                self._take_note(store)
-        if found:
-            rank, kind, text = found
-            if kind == "input":
-                raise RankInputError(f"rank {rank}: {text}")
-            raise RankError(f"rank {rank} stopped: {text}")
+def _check_dtype(dtype: torch.dtype) -> None:
+    if dtype not in _DTYPES:
+        allowed = ", ".join(str(each).removeprefix("torch.") for each in _DTYPES)
+        raise ValueError(
+            f"ranks cannot exchange tensors of {dtype}; allowed: {allowed}. Convert them before, for example by "
+            "x.to(torch.int32)"
+        )

@@ -67,6 +67,9 @@ class Shard:
     directory : Path
     manifest : dict
         The whole partition's figures, see docs/format.md.
+
+    What a shard or a strategy makes once and keeps is made outside of inference mode, whatever the caller's mode is:
+    tensors made inside can never take part in training.
     """
 
     cut: str
@@ -97,6 +100,7 @@ class Shard:
         """Owned rows and copies of one hop."""
         return self.rows[1]
 
+    @torch.inference_mode(False)
     def csc(self, inner: int = 0) -> CSC:
         """In-edges of the owned rows and ``inner`` hops of halo, from those and one hop more; of a vertex cut, all.
 
@@ -113,6 +117,7 @@ class Shard:
             )
         return self._made[inner]
 
+    @torch.inference_mode(False)
     def mail(self, hops: int = 1) -> Mail:
         """What crosses ranks to fill the copies of the first ``hops`` hops."""
         key = "mail", hops
@@ -132,6 +137,7 @@ class Shard:
             )
         return self._made[key]
 
+    @torch.inference_mode(False)
     def edge_mail(self, inner: int) -> Mail:
         """What crosses ranks to bring data of the in-edges of ``inner`` hops of halo from where they are owned.
 
@@ -153,6 +159,7 @@ class Shard:
             )
         return self._made[key]
 
+    @torch.inference_mode(False)
     def held_node_data(self, hops: int = 1) -> dict[str, torch.Tensor]:
         """Node data of owned rows and the copies of so many hops, read from disk."""
         data = _read(self.directory / f"part{self.part}" / "node_data.safetensors", rows=self.rows[hops])

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 
 import torch
 
@@ -117,29 +116,53 @@ class Finish(torch.autograd.Function):
         return grad.new_empty(0), None
 
 
+def recorded(rows: torch.Tensor) -> torch.Tensor:
+    """Rows that autograd records wherever it is on, so that no rank is missing from the backward pass of an exchange.
+
+    For what needs a gradient on every rank but in odd cases; :meth:`dgl_gt.comm.Comm.agree_on_grad` asks the other ranks.
+    """
+    if rows.requires_grad or not torch.is_grad_enabled() or not rows.is_floating_point():
+        return rows
+    return rows.detach().requires_grad_()
+
+
 class Tape:
-    """What exchanges brought while a layer ran, for the time when it is computed again."""
+    """What exchanges brought while a layer ran, for the times when it is computed again."""
 
     def __init__(self):
         self._received: list[torch.Tensor] = []
+        self._position = 0
         self.is_full = False
 
     def write(self, received: torch.Tensor) -> None:
         self._received.append(received.detach())
 
+    def rewind(self) -> None:
+        """Read from the start, and write no more."""
+        self.is_full, self._position = True, 0
+
     def read(self) -> torch.Tensor:
-        return self._received.pop(0)
+        self._position += 1
+        return self._received[self._position - 1].detach()
 
 
-def kept_exchanges(comm):
+class Recorded:
+    """A context, which may be entered more than once: inside, exchanges are recorded on a tape, or read from it."""
+
+    def __init__(self, comm, tape: Tape, reads: bool):
+        self._comm, self._tape, self._reads = comm, tape, reads
+
+    def __enter__(self) -> None:
+        if self._reads:
+            self._tape.rewind()
+        self._outer, self._comm._tape = self._comm._tape, self._tape
+
+    def __exit__(self, *_) -> None:
+        self._comm._tape = self._outer
+
+
+def kept_exchanges(comm) -> tuple[Recorded, Recorded]:
     """Contexts for ``torch.utils.checkpoint.checkpoint(context_fn=...)``: what a layer's exchanges brought is kept, and
-    not fetched again when the layer is computed again in backward."""
+    not fetched again when the layer is computed again in backward, in each backward pass where there are several."""
     tape = Tape()
-
-    @contextmanager
-    def again():
-        tape.is_full = True
-        with comm.recorded(tape):
-            yield
-
-    return comm.recorded(tape), again()
+    return Recorded(comm, tape, reads=False), Recorded(comm, tape, reads=True)

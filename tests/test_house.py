@@ -18,7 +18,14 @@ MAY_IMPORT = {
     "dgl_gt.in_flight": set(),
     "dgl_gt.transfer": set(),
     "dgl_gt.sum_over_ranks": set(),
-    "dgl_gt.comm": {"partition.errors", "dgl_gt.in_flight", "dgl_gt.sum_over_ranks", "dgl_gt.transfer"},
+    "dgl_gt.failure": {"partition.errors"},
+    "dgl_gt.comm": {
+        "partition.errors",
+        "dgl_gt.failure",
+        "dgl_gt.in_flight",
+        "dgl_gt.sum_over_ranks",
+        "dgl_gt.transfer",
+    },
     "dgl_gt.yaml_file": {"partition.errors"},
     "dgl_gt.shard": {"partition", "dgl_gt.ops"},
     "dgl_gt.exchange": {

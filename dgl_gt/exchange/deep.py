@@ -7,7 +7,7 @@ import torch
 from ..comm import Comm
 from ..ops.attention import sparse_attention
 from ..shard import Shard
-from ..transfer import kept_exchanges
+from ..transfer import kept_exchanges, recorded
 from .halo import Halo, begin, pull
 from .local import leading_rows
 from .on_ranks import of_rank_0
@@ -52,7 +52,7 @@ class DeepHalo:
 
     def source_rows(self, h: torch.Tensor) -> torch.Tensor:
         """The rows of all sources: with the halo's, where the layer is given owned rows alone."""
-        return pull(self.shard, self.comm, h, self.inner + 1) if self.pulls else self.input_rows(h)
+        return pull(self.shard, self.comm, recorded(h), self.inner + 1) if self.pulls else self.input_rows(h)
 
     def agreed(self, seeds: torch.Tensor) -> torch.Tensor:
         """Rank 0's seeds."""
@@ -71,6 +71,7 @@ class DeepHalo:
             )
         p, seed = dropout or (0.0, None)
         if bias is not None and self.inner and self.comm.world_size > 1:
+            bias = self.comm.agree_on_grad(bias)
             bias = torch.cat([bias, begin(self.comm, self.shard.edge_mail(self.inner), bias, overlap=False)()])
         q, kv = project(leading_rows(h, self.num_owned), "q"), project(h, "kv")
         return sparse_attention(self.shard.csc(self.inner), q, kv, bias=bias, dropout_p=p, seed=seed)

@@ -25,7 +25,7 @@ class Gather(OnRanks):
 
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.strategy.Strategy.attend`."""
-        self.check(h, bias)
+        h = self.checked(h, bias)
         joint = Joint(self._pieces, dropout)
         q, kv = project(h, "q"), project(h, "kv")
         begun = self.comm.begin_gather(kv, self.counts)
@@ -34,6 +34,7 @@ class Gather(OnRanks):
         return joint.rest(first, q, self.comm.finish(begun) if self.overlap else everything, bias)[0]
 
     @cached_property
+    @torch.inference_mode(False)
     def _pieces(self):
         """Edges from owned rows, and edges from all others, by their places among all rows."""
         shard, owned = self.shard, self.num_owned

@@ -39,7 +39,7 @@ class Halo(OnRanks):
 
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.strategy.Strategy.attend`."""
-        self.check(h, bias)
+        h = self.checked(h, bias)
         if self.comm.world_size == 1:
             p, seed = dropout or (0.0, None)
             return sparse_attention(self.shard.csc(), project(h, "qkv"), bias=bias, dropout_p=p, seed=seed)
@@ -56,6 +56,7 @@ class Halo(OnRanks):
         return joint.rest(first, q, halo if kv is not None else project(halo, "kv"), bias)[0]
 
     @cached_property
+    @torch.inference_mode(False)
     def _pieces(self):
         """Edges from owned rows, and edges from the halo."""
         shard, owned = self.shard, self.num_owned

@@ -27,7 +27,7 @@ class Heads(OnRanks):
 
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.strategy.Strategy.attend`."""
-        self.check(h, bias)
+        h = self.checked(h, bias)
         qkv = project(h, "qkv")
         ranks, num_heads = self.comm.world_size, qkv.shape[2]
         if num_heads % ranks:
@@ -37,7 +37,7 @@ class Heads(OnRanks):
             )
         qkv = self._spread(qkv, self.counts)
         if bias is not None:
-            bias = self._spread(bias, [part["edges"] for part in self.shard.manifest["per_part"]])
+            bias = self._spread(self.comm.agree_on_grad(bias), [part["edges"] for part in self.shard.manifest["per_part"]])
         p, seed = dropout or (0.0, None)
         structure = self._structure(self.comm.rank * (num_heads // ranks))
         out = sparse_attention(structure, qkv, bias=bias, dropout_p=p, seed=seed)
@@ -51,12 +51,14 @@ class Heads(OnRanks):
         shares = torch.cat(rows.chunk(ranks, axis))
         return self.comm.exchange(shares, [len(rows)] * ranks, counts)
 
+    @torch.inference_mode(False)
     def _structure(self, head_offset: int) -> CSC:
         if self._whole.head_offset != head_offset:
             self._whole = replace(self._whole, head_offset=head_offset)
         return self._whole
 
     @cached_property
+    @torch.inference_mode(False)
     def _whole(self) -> CSC:
         """In-edges of all rows, in rank order; read from every part's structure."""
         directory, manifest = self.shard.directory, self.shard.manifest

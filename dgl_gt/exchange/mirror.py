@@ -26,7 +26,7 @@ class Mirror(OnRanks):
 
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.strategy.Strategy.attend`."""
-        self.check(h, bias)
+        h = self.checked(h, bias)
         begun = begin(self.comm, self.shard.mail(), h, self.overlap)
         joint = Joint(self._to_owned, dropout)
         q, kv = project(h, "q"), project(h, "kv")
@@ -54,6 +54,7 @@ class Mirror(OnRanks):
         return merge_rows(out, lse, *parts, home.order, home.recv_counts)
 
     @cached_property
+    @torch.inference_mode(False)
     def _to_owned(self) -> list[CSC]:
         """Edges into owned rows, from owned rows and from mirrors."""
         shard, owned = self.shard, self.num_owned
@@ -63,6 +64,7 @@ class Mirror(OnRanks):
         return split(shard.indptr[: owned + 1], indices, shard.edge_ids[:edges], indices >= owned, ranges)
 
     @cached_property
+    @torch.inference_mode(False)
     def _to_mirrors(self):
         """Edges into mirrors that have any, from all held rows; their positions; and those mirrors' slots."""
         shard, owned = self.shard, self.num_owned
@@ -77,6 +79,7 @@ class Mirror(OnRanks):
         return csc, positions, slots
 
     @cached_property
+    @torch.inference_mode(False)
     def _home(self) -> Mail:
         """Partial results on their way to masters: ``order`` is the owned row that each is for."""
         shard, mail = self.shard, self.shard.mail()

@@ -8,7 +8,7 @@ import torch
 
 from ..comm import Comm
 from ..shard import Shard
-from ..transfer import kept_exchanges
+from ..transfer import kept_exchanges, recorded
 
 
 class OnRanks:
@@ -62,10 +62,12 @@ class OnRanks:
         copies = self.comm.start(owned[mail.send_rows], mail.send_counts, mail.recv_counts).wait()
         return torch.cat([owned, copies])
 
-    def check(self, h: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """Raise ``ValueError`` unless there is a row for each owned node, and of bias for each edge of the part."""
+    def checked(self, h: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """``h``, recorded by autograd on every rank alike; raise ``ValueError`` unless there is a row for each owned
+        node, and of bias for each edge of the part."""
         self.shard.check_rows(h)
         self.shard.check_bias(bias)
+        return recorded(h) if self.comm.world_size > 1 else h
 
 
 def of_rank_0(comm: Comm, values: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ class Ring(OnRanks):
 
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.strategy.Strategy.attend`."""
-        self.check(h, bias)
+        h = self.checked(h, bias)
         q, kv = project(h, "q"), project(h, "kv")
         call = Call.make(self._blocks[0], q, kv, bias, dropout)
         return _Ring.apply(q, kv, bias, self, call)
@@ -48,6 +48,7 @@ class Ring(OnRanks):
         return [(self.comm.rank - step) % self.comm.world_size for step in range(self.comm.world_size)]
 
     @cached_property
+    @torch.inference_mode(False)
     def _blocks(self):
         """Edges from each rank's rows."""
         shard = self.shard

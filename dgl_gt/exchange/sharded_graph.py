@@ -142,6 +142,7 @@ class ShardedGraph:
         return self._degrees[: self.num_nodes(), 1]
 
     @cached_property
+    @torch.inference_mode(False)
     def block(self):
         """This part as a DGL block (sources: held rows, destinations: owned rows), made at first use; needs DGL.
 
@@ -203,16 +204,25 @@ class ShardedGraph:
         """The differentiable exchange by itself: owned rows in, held rows out, (N_owned, ...) -> (N_held, ...).
 
         Owned rows come first. The backward pass sums the gradients of halo rows at their owners. Every rank calls it.
+        Where ``x`` needs a gradient on one rank, every rank takes part in that.
         """
         self._warn_inside_ddp()
-        return pull(self._shard, self.comm, x)
+        return pull(self._shard, self.comm, self.comm.agree_on_grad(x))
 
-    def gather(self, x: torch.Tensor) -> torch.Tensor:
-        """Rows of all ranks in the user's node order, (N_owned, ...) -> (N, ...), on every rank; no gradient."""
+    def gather(self, x: torch.Tensor, to: int | None = None) -> torch.Tensor | None:
+        """Rows of all ranks in the user's node order, (N_owned, ...) -> (N, ...); no gradient. Every rank calls it.
+
+        Every rank gets them, or rank ``to`` alone, and the others None and no memory filled.
+        """
         self._shard.check_rows(x)
-        order = torch.cat(self.comm.gather_rows(self.node_ids))
-        rows = torch.cat(self.comm.gather_rows(x.detach()))
-        return torch.empty_like(rows).index_copy_(0, order, rows)
+        rows = self.comm.gather_rows(x.detach(), to)
+        order = self.comm.gather_rows(self.node_ids, to)
+        if rows is None:
+            return None
+        gathered = x.new_empty((self.manifest["nodes"], *x.shape[1:]))
+        for places, piece in zip(order, rows):
+            gathered.index_copy_(0, places, piece)
+        return gathered
 
     def _warn_inside_ddp(self) -> None:
         """Warn, once for a graph, where a DistributedDataParallel runs the model."""
@@ -228,6 +238,7 @@ class ShardedGraph:
         )
 
 
+@torch.inference_mode(False)  # its tensors are for training, too
 def load(
     directory,
     strategy: str | None = None,
@@ -237,6 +248,7 @@ def load(
     *,
     overlap: bool = True,
     speeds: Speeds = Speeds(),
+    timeout_s: float | None = None,
 ) -> ShardedGraph:
     """Load this rank's part of a shard directory; every rank of the group calls it, with the same arguments.
 
@@ -258,14 +270,20 @@ def load(
         Whether to compute while rows travel.
     speeds : Speeds
         Of ranks and links, for what ``halo`` sends.
+    timeout_s : float, optional
+        How long a rank waits for the others in one exchange before it raises :class:`dgl_gt.comm.RankError`, which
+        names the ranks that it waits for (s). It becomes the timeout of the group, too. By default as long as the group
+        allows. A rank that waits longer than a minute says on stderr for which ranks.
 
     Raises
     ------
     InputError
         Damaged shards, a number of ranks other than the number of parts, a strategy that does not fit, or ranks that
         disagree; on every rank if on any.
+    RankError
+        Another rank has stopped, or does not answer in time; from here on every exchange may raise it.
     """
-    comm = Comm(group)
+    comm = Comm(group, timeout_s)
     with comm.together():
         return _load(directory, strategy, depth, comm, device, overlap, speeds)
 

@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass, replace
 import torch
 
 from partition.cost import Model
+from partition.errors import InputError
 from partition.manifest import read_manifest
 
 from ..exchange.sharded_graph import ShardedGraph, load
 from ..selector.hardware import memory_at_hand
 from ..selector.profile import DEFAULT, Profile
-from ..selector.select import REMATS, Candidate, Plan, choose
+from ..selector.select import REMATS, Candidate, choose
 from .config import TrainConfig
 from .live_tensors import step_peak_bytes
 from .task import node_classification
@@ -52,6 +53,7 @@ def load_best(
     rank_memory: int | None = None,
     max_depth: int | None = None,
     overlap: bool = True,
+    timeout_s: float | None = None,
 ) -> tuple[ShardedGraph, TrainConfig, dict]:
     """Load the cut and strategy that train this model fastest; every rank calls it with the same arguments.
 
@@ -64,7 +66,8 @@ def load_best(
     profile, rank_memory, max_depth
         See :func:`dgl_gt.selector.choose`. With the default profile a rank may take its share of what memory the
         machine has available.
-    overlap : bool
+    overlap, timeout_s
+        See :func:`dgl_gt.load`.
 
     Returns
     -------
@@ -75,36 +78,51 @@ def load_best(
         The plan, and of each candidate that was tried what was predicted and measured.
     """
     profile = profile if overlap else replace(profile, overlap=0.0)
-    sg = load(directories[0], overlap=overlap)
+    options = {"overlap": overlap, "timeout_s": timeout_s}
+    sg = load(directories[0], **options)
     comm = sg.comm
     with comm.together():  # only one rank may find another cut missing
-        plan = _plan(sg, directories, config, profile, rank_memory, max_depth)
-        comm.check_agreement({"plan": plan.choice.title})
+        tried, plan = _plan(sg, directories, config, profile, rank_memory, max_depth)
     del sg
-    tried = [each for each in (plan.choice, plan.runner_up) if each is not None]
-    trials = [_try(each, config, overlap) for each in tried]
+    trials = [_try(each, config, options) for each in tried]
     best = trials.index(min(trials, key=lambda trial: trial.seconds)) if comm.rank == 0 else 0
     chosen = trials[int(comm.all_reduce(torch.tensor([best]))[0])].candidate  # rank 0 decides for all
-    return _load(chosen, overlap), replace(config, remat=chosen.remat), _record(plan, chosen, trials)
+    return _load(chosen, options), replace(config, remat=chosen.remat), _record(plan, chosen, trials)
 
 
-def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Profile, rank_memory, max_depth) -> Plan:
+def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Profile, rank_memory, max_depth):
+    """The candidates to try, and the plan as a dict.
+
+    Rank 0 makes the plan for all ranks, by its own profile. Another host's profile may rank the candidates differently,
+    and ranks that try different candidates would wait for each other for good.
+    """
     comm, cuts = sg.comm, [(str(directory), read_manifest(directory)) for directory in directories]
     classes = node_classification(sg, config.split).classes
     features = cuts[0][1]["node_data"]["feat"]["shape"][0]
     model = Model(config.layers, config.hidden, config.heads, config.ffn, features=features, classes=classes)
+    at_hand = int(-comm.all_reduce(torch.tensor([-memory_at_hand(comm)]), "max")[0])
     if rank_memory is None and profile.name == DEFAULT:
-        rank_memory = int(-comm.all_reduce(torch.tensor([-memory_at_hand(comm)]), "max")[0])
+        rank_memory = at_hand
     remats = REMATS if config.remat == "none" else (config.remat,)
-    return choose(cuts, model, profile, rank_memory=rank_memory, max_depth=max_depth, remats=remats)
+    plan = error = None
+    try:
+        if comm.rank == 0:
+            plan = choose(cuts, model, profile, rank_memory=rank_memory, max_depth=max_depth, remats=remats)
+    except InputError as caught:
+        error = caught
+    comm.raise_together(error)
+    tried = [asdict(each) for each in (plan.choice, plan.runner_up) if each is not None] if plan else None
+    tried, record, named = comm.from_first([tried, plan and plan.as_dict(), [name for name, _ in cuts]])
+    here = dict(zip(named, (name for name, _ in cuts)))  # hosts may keep the same shards in different places
+    return [Candidate(**each | {"directory": here[each["directory"]]}) for each in tried], record
 
 
-def _load(candidate: Candidate, overlap: bool) -> ShardedGraph:
-    return load(candidate.directory, candidate.strategy, candidate.depth, overlap=overlap)
+def _load(candidate: Candidate, options: dict) -> ShardedGraph:
+    return load(candidate.directory, candidate.strategy, candidate.depth, **options)
 
 
-def _try(candidate: Candidate, config: TrainConfig, overlap: bool) -> Trial:
-    sg = _load(candidate, overlap)
+def _try(candidate: Candidate, config: TrainConfig, options: dict) -> Trial:
+    sg = _load(candidate, options)
     task, comm = node_classification(sg, config.split), sg.comm
     torch.manual_seed(config.seed)
     config = replace(config, remat=candidate.remat)
@@ -128,15 +146,14 @@ def _try(candidate: Candidate, config: TrainConfig, overlap: bool) -> Trial:
     return Trial(candidate, statistics.median(slowest), int(comm.all_reduce(sent)[0]), largest)
 
 
-def _record(plan: Plan, chosen: Candidate, trials: list[Trial]) -> dict:
+def _record(plan: dict, chosen: Candidate, trials: list[Trial]) -> dict:
     """The documented ``plan`` of a run's record."""
-    best = plan.as_dict()
     return {
-        "predicted_choice": best["choice"],
+        "predicted_choice": plan["choice"],
         "chosen": chosen.title,
         "choice": asdict(chosen),
-        "profile": plan.profile,
-        "model": plan.model,
+        "profile": plan["profile"],
+        "model": plan["model"],
         "trials": [
             {
                 "choice": trial.candidate.title,

@@ -20,16 +20,22 @@ def accuracy(logits: torch.Tensor, labels: torch.Tensor, comm: Comm) -> float:
 def roc_auc(logits: torch.Tensor, labels: torch.Tensor, comm: Comm) -> float:
     """Area under the ROC curve of class 1 by the rank-sum formula (Hanley and McNeil 1982), ties counted half.
 
-    ``logits`` (n_i, 2), ``labels`` (n_i,) of 0 and 1.
+    ``logits`` (n_i, 2), ``labels`` (n_i,) of 0 and 1. Rank 0 alone gathers the rows.
     """
-    scores = torch.cat(comm.gather_rows((logits[:, 1] - logits[:, 0]).double())).cpu().numpy()
-    positive = torch.cat(comm.gather_rows(labels)).cpu().numpy() == 1
-    positives, negatives = int(positive.sum()), int((~positive).sum())
+    is_positive = labels == 1
+    counts = torch.tensor([int(is_positive.sum()), int((~is_positive).sum())])
+    positives, negatives = comm.all_reduce(counts).tolist()
     if not positives or not negatives:
         raise InputError(
             "ROC-AUC needs rows of both classes in every split; choose the metric accuracy or other splits"
         )
-    return float((rankdata(scores)[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+    scores = comm.gather_rows((logits[:, 1] - logits[:, 0]).double(), to=0)
+    gathered = comm.gather_rows(is_positive, to=0)
+    area = torch.zeros(1, dtype=torch.float64)  # of rank 0, which is the only one to add something
+    if scores is not None:
+        rank_sum = rankdata(torch.cat(scores).cpu().numpy())[torch.cat(gathered).cpu().numpy()].sum()
+        area[0] = (rank_sum - positives * (positives + 1) / 2) / (positives * negatives)
+    return float(comm.all_reduce(area)[0])
 
 
 METRIC_FUNCTIONS = {"accuracy": accuracy, "roc_auc": roc_auc}

@@ -17,8 +17,8 @@ from .trainer import views
 
 
 @torch.no_grad()
-def predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray]:
-    """Class and class probabilities of every node; every rank calls it and gets all.
+def predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray] | None:
+    """Class and class probabilities of every node; every rank calls it, rank 0 gets all, and the others None.
 
     Returns
     -------
@@ -37,8 +37,8 @@ def predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.n
             "use the model's own shards"
         )
     model = model.to(sg.device).eval()
-    probability = sg.gather(model(views(model, sg), feat).float().softmax(1)).cpu()
-    return probability.argmax(1).numpy(), probability.numpy()
+    probability = sg.gather(model(views(model, sg), feat).float().softmax(1), to=0)
+    return None if probability is None else (probability.argmax(1).cpu().numpy(), probability.cpu().numpy())
 
 
 def write(path, prediction: np.ndarray, probability: np.ndarray) -> None:

@@ -2,8 +2,8 @@
 
     python ends.py PAIRS
 
-A rank wakes up while gloo's thread, which completed its exchange, is about to release the tensors. Here all threads of a
-rank share one processor, gloo's have the lowest priority, and the rank keeps Python's lock, which they need for that.
+A rank wakes up while gloo's thread, which completed its exchange, is about to release the tensors. Here all threads of
+a rank share one processor, gloo's have the lowest priority, and the rank keeps Python's lock, which they need for that.
 """
 
 import collections

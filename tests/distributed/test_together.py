@@ -5,7 +5,6 @@ import os
 import pickle
 import signal
 import time
-from datetime import timedelta
 from functools import partial
 
 import numpy as np
@@ -17,8 +16,8 @@ from ranks import run_ranks
 from test_strategies import compare, make_shards, run_model, whole
 
 import dgl_gt
-from dgl_gt import comm as comm_module
 from dgl_gt.comm import Comm
+from dgl_gt.failure import Watch
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.trainer import train
@@ -34,7 +33,7 @@ LIMIT_S = 90  # then a rank that hangs is killed, instead of the whole run waiti
 
 def prepare():
     """Look for ranks that have stopped ten times a second; and do not wait for good."""
-    comm_module._POLL = timedelta(seconds=0.1)
+    Watch.poll_s = 0.1
     signal.alarm(LIMIT_S)
 
 

@@ -195,7 +195,7 @@ def decide_on_rank(rank, both, profile, seconds):
     from dgl_gt.train import auto
 
     clock = iter(seconds[rank])
-    auto._try = lambda candidate, config, overlap: auto.Trial(candidate, next(clock), 0, 1)
+    auto._try = lambda candidate, config, options: auto.Trial(candidate, next(clock), 0, 1)
     sg, _, record = auto.load_best(both, CONFIG, profile)
     return sg.strategy.name, sg.depth, record["chosen"], [trial["choice"] for trial in record["trials"]]
 
@@ -208,6 +208,27 @@ def test_rank_0_decides_by_what_it_measured(both, profile, quicker):
     assert first == second
     *_, chosen, tried = first
     assert len(tried) == 2 and chosen == tried[quicker]
+
+
+def own_profile(rank, paths, profiles):
+    """With a profile of its own, and the same shards elsewhere."""
+    from dgl_gt.train import auto
+
+    auto._try = lambda candidate, config, options: auto.Trial(candidate, 1.0, 0, 1)
+    sg, _, record = auto.load_best(paths[rank], CONFIG, profiles[rank])
+    return record["choice"].pop("directory"), sg.strategy.name, record
+
+
+def test_rank_0_plans_for_hosts_with_other_profiles(both, profile, tmp_path):
+    """Another host's profile would have other candidates tried, or ask all ranks for their memory."""
+    elsewhere = [tmp_path / "vertex", tmp_path / "edge"]
+    for here, there in zip(both, elsewhere):
+        there.symlink_to(here, target_is_directory=True)
+    profiles = [profile, read_profile(None, None)]
+    first, second = run_ranks(2, own_profile, [both, elsewhere], profiles)
+    assert first[1:] == second[1:]
+    assert second[0] in map(str, elsewhere) and first[0] in map(str, both)
+    assert first[2]["profile"]["kind"] == "measured"
 
 
 def test_what_is_refused_is_refused_on_both_ranks(both, profile, shards, tmp_path, awkward_graph):

@@ -1,0 +1,108 @@
+"""Ranks that are late: who is awaited, how long, and what they are told when they come; and the device of a group."""
+
+import io
+import time
+from contextlib import redirect_stderr
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+
+from dgl_gt import failure
+from dgl_gt.comm import Comm, device_type
+from dgl_gt.failure import RankError, Watch
+from partition.errors import InputError
+
+
+def quickly():
+    """Ten polls a second, words after a third of one, and no farewell."""
+    Watch.poll_s, Watch.warn_after_s, failure._FAREWELL_S = 0.1, 0.3, 0.0
+
+
+def late(rank):
+    """Rank 1 comes when ranks 0 and 2 have long said that they wait for it."""
+    quickly()
+    comm = Comm()
+    if rank == 1:
+        time.sleep(2.0)
+    with redirect_stderr(io.StringIO()) as said:
+        total = comm.all_reduce(torch.ones(1))
+    return total.tolist(), said.getvalue().splitlines()
+
+
+def test_ranks_that_wait_long_say_for_whom():
+    results = run_ranks(3, late)
+    assert [total for total, _ in results] == [[3.0]] * 3
+    assert results[1][1] == []
+    for rank in (0, 2):
+        lines = results[rank][1]
+        assert 1 <= len(lines) <= 3  # the time between two doubles
+        for line in lines:
+            assert line.startswith(f"dgl-gt: rank {rank} has waited ") and line.endswith(" s for rank 1")
+
+
+def hung(rank):
+    """Rank 1 never comes, as far as the others can tell."""
+    quickly()
+    comm = Comm(timeout_s=1.5)
+    if rank == 1:
+        time.sleep(4.0)
+        return None
+    with pytest.raises(RankError) as raised:
+        comm.all_reduce(torch.ones(1))
+    return str(raised.value)
+
+
+def test_a_timeout_names_the_rank_that_is_awaited():
+    first, _, last = run_ranks(3, hung)
+    for rank, message in ((0, first), (2, last)):
+        assert message.startswith(f"rank {rank} has waited ")
+        assert " s for rank 1, and the timeout is 1.5 s; look at the output of that rank, or allow" in message
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
+def test_a_timeout_is_a_positive_number(timeout_s):
+    with pytest.raises(InputError, match="timeout_s is .* above 0"):
+        Comm(timeout_s=timeout_s)
+
+
+def told_late(rank):
+    """Rank 1 stops at once, rank 2 asks when rank 1 has given up waiting for it; then all go on in a new Comm."""
+    quickly()
+    comm = Comm()
+    messages = []
+    for number in range(2):
+        try:
+            with comm.together():
+                if rank == 1:
+                    raise ValueError(f"it broke {number}")
+                time.sleep(1.0 if rank == 2 else 0.0)
+                comm.all_reduce(torch.ones(1))
+        except (ValueError, RankError) as error:
+            messages.append(str(error))
+        comm = Comm(dist.new_group(range(3)))
+    return messages, comm.all_reduce(torch.ones(1)).tolist()
+
+
+def test_a_note_stays_until_the_last_rank_has_read_it():
+    told = [f"rank 1 stopped: ValueError: it broke {number}" for number in range(2)]
+    broke = [f"it broke {number}" for number in range(2)]
+    assert run_ranks(3, told_late) == [(told, [3.0]), (broke, [3.0]), (told, [3.0])]
+
+
+@pytest.mark.parametrize(
+    ("backends", "expected"),
+    [
+        ("cpu:gloo", "cpu"),
+        ("cpu:gloo,cuda:gloo", "cpu"),
+        ("cuda:nccl", "cuda"),
+        ("nccl", "cuda"),
+        ("cpu:gloo,cuda:nccl", "cuda"),
+        ("cpu:gloo,cuda:nccl,xpu:xccl,mps:gloo", "cuda"),
+        ("cpu:mpi,cuda:mpi", "cpu"),
+        ("", "cpu"),
+    ],
+)
+def test_collectives_run_where_the_backends_say(backends, expected):
+    assert device_type(backends) == expected
