@@ -2,8 +2,8 @@
 
     python tests/hostile/kills.py --kills 300 --seed 0
 
-starts partition, train, predict and calibrate, and sends SIGTERM, SIGINT or SIGKILL to the command, to one of its
-child processes (a rank, or METIS) or to all of them at once. The exit code is 1 where something was not as it should be.
+starts partition, train, predict and calibrate, and sends SIGTERM, SIGINT or SIGKILL to the command, to one of its child
+processes (a rank, or METIS) or to all of them at once. The exit code is 1 where something was not as it should be.
 """
 
 from __future__ import annotations

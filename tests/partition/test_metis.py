@@ -21,7 +21,7 @@ def adjacency():
 @pytest.mark.parametrize(
     ("code", "said", "kills", "kind", "message"),
     [
-        (-9, "", 4, InputError, "METIS ran out of memory on 1,000 undirected edges, for which it needs about 232.4 KiB"),
+        (-9, "", 4, InputError, "on 1,000 undirected edges, for which it needs about 232.4 KiB; free"),
         (1, "RuntimeError: metis: insufficient memory", 5, InputError, "METIS ran out of memory on 1,000 undirected"),
         (-9, "", 5, InputError, "METIS was ended by signal 9 (SIGKILL); nothing is written"),
         (-2, "Traceback (most recent call last):\nKeyboardInterrupt", 5, InputError, "ended by signal 2 (SIGINT)"),
