@@ -26,7 +26,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def memory_kills() -> int | None:
-    """How many processes the system has killed for lack of memory, in control groups too; None where it does not say."""
+    """How many processes the system has killed for lack of memory, in control groups too; None if it does not say."""
     try:
         counts = Path("/proc/vmstat").read_text().splitlines()
     except OSError:

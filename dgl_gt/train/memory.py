@@ -29,7 +29,7 @@ def advice(directory, config: TrainConfig, strategy: str | None, depth: int) -> 
     model = Model(config.layers, config.hidden, config.heads, config.ffn, features=features, classes=_CLASSES)
     needed = int(rank_memory_bytes(manifest, model, strategy, depth, config.remat).max())
     return (
-        f"a training step with --layers {config.layers} --hidden {config.hidden} is predicted to need {size(needed)} for "
-        "tensors on the largest rank; choose a smaller model, partition into more parts on more machines, or let "
+        f"a training step with --layers {config.layers} --hidden {config.hidden} is predicted to need {size(needed)} "
+        "for tensors on the largest rank; choose a smaller model, partition into more parts on more machines, or let "
         "`dgl-gt plan DIR --rank-memory SIZE` find a strategy that fits"
     )

@@ -125,7 +125,8 @@ def watch(ranks: list[StartedRank], is_stopped: Callable[[], bool], timeout: flo
         if is_stopped() or any(each.failure for each in ranks) or all(each.has_ended for each in ranks):
             return
         waited = time.monotonic() - started
-        late = [each for each in ranks if each.state == "starting"] or [each for each in ranks if each.state != "joined"]
+        late = [each for each in ranks if each.state == "starting"]
+        late = late or [each for each in ranks if each.state != "joined"]
         if late and timeout is not None and waited > timeout:
             raise InputError(
                 f"{_named(late)} not joined after {timeout:g} s, which is what --timeout allows; allow more, "
@@ -168,7 +169,7 @@ def _wait(ranks: list[StartedRank], seconds: float, goes_on: Callable[[], bool])
 
 
 def first_failure(ranks: list[StartedRank]) -> tuple[int, Failure] | None:
-    """The rank whose failure ended the run, and the failure; of a mistake that several ranks found, the first rank's."""
+    """The rank whose failure ended the run, and the failure; of mistakes that several ranks found, rank 0's first."""
     failed = [(each.number, each.failure) for each in ranks if each.failure]
     causes = [found for found in failed if found[1].kind != "told"] or failed
     if not causes:

@@ -2,8 +2,8 @@
 
     python tests/hostile/kills.py --kills 300 --seed 0
 
-starts partition, train, predict and calibrate, and sends SIGTERM, SIGINT or SIGKILL to the command, to one of its
-child processes (a rank, or METIS) or to all of them at once. The exit code is 1 where something was not as it should be.
+starts partition, train, predict and calibrate, and sends SIGTERM, SIGINT or SIGKILL to the command, to one of its child
+processes (a rank, or METIS) or to all of them at once. The exit code is 1 where something was not as it should be.
 """
 
 from __future__ import annotations
@@ -112,6 +112,14 @@ class Trial:
         if kill.command not in self.seconds:
             self.undisturbed(kill.command)
         process = self.start(kill.command)
+        try:
+            return self._send_and_judge(kill, process)
+        finally:
+            if process.poll() is None:  # this trial has been interrupted, or the command hangs
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _send_and_judge(self, kill: Kill, process: subprocess.Popen) -> list[str]:
         time.sleep(kill.share * self.seconds[kill.command])
         targets = [process.pid]
         if kill.target == "child":
@@ -125,8 +133,6 @@ class Trial:
         try:
             process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
             return [f"still running {LIMIT_S:.0f} s after the signal"]
         self.longest_wait_s = max(self.longest_wait_s, time.monotonic() - sent)
         wrong = [f"processes left: {left}"] if (left := left_over(process.pid, sent + LIMIT_S)) else []

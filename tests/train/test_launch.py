@@ -128,7 +128,7 @@ def test_a_run_listens_on_the_loopback_alone_where_there_is_a_second_interface(o
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"RANK": "0"}, "RANK is set in the environment, which makes this process one of several ranks, but WORLD_SIZE"),
+        ({"RANK": "0"}, "which makes this process one of several ranks, but WORLD_SIZE is not"),
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}, "but MASTER_PORT is not; start ranks with"),
         (
             {"RANK": "first", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
