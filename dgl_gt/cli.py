@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 
 from partition import console
-from partition.atomic import check_parent, check_target
+from partition.atomic import check_file, check_target
 from partition.cli import DEFAULT_LINK_GBIT, add_commands, add_link
 from partition.cost import CHOICES
 from partition.errors import InputError
@@ -150,7 +151,8 @@ def _train(args):
 
 
 def _train_rank(args, config):
-    from .train import checkpoint, report
+    from .train import report
+    from .train.checkpoint import ModelWriter
     from .train.trainer import train
 
     plan = {}
@@ -161,11 +163,14 @@ def _train_rank(args, config):
         sg, config, plan["plan"] = load_best([args.directory, *args.other_cut], config, args.chosen_from, **bounds)
     else:
         sg = _load(args)
-    with report.progress(config.epochs, show=sg.comm.rank == 0) as on_epoch:
-        result = train(sg, config, on_epoch)
-    record = report.record(result, sg) | plan
+    writer = None
     if sg.comm.rank == 0 and args.out:
-        checkpoint.save(args.out, result.model, config, record, force=args.force)
+        writer = ModelWriter(args.out, config, lambda run: report.unfinished(run, sg) | plan, force=args.force)
+    with writer or nullcontext(), report.progress(config.epochs, show=sg.comm.rank == 0) as on_epoch:
+        result = train(sg, config, on_epoch, writer)
+    record = report.record(result, sg) | plan
+    if writer:
+        writer.finish(result.model.state_dict(), record)
     return record, report.final_table(record) + (
         f"\n\nwrote {args.out}" if args.out else "\n\nmodel not kept (no --out)"
     )
@@ -177,9 +182,7 @@ def _predict(args):
     suffix = Path(args.out).suffix
     if suffix not in (".npz", ".csv"):
         raise InputError(f"--out is {args.out}; it must end in .npz or .csv")
-    if Path(args.out).exists() and not args.force:
-        raise InputError(f"{args.out} exists; choose another file or pass --force to replace it")
-    check_parent(Path(args.out))
+    check_file(args.out, force=args.force)
     checkpoint.load(args.model)  # refuse a bad one before ranks start
     return _on_ranks(args, lambda: _predict_rank(args))
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from partition import console
-from partition.atomic import check_parent
+from partition.atomic import check_file, new_file
 from partition.cli import positive_integer, size_in_bytes
 from partition.console import size, table
 from partition.cost import Model
@@ -75,21 +75,10 @@ def _counts(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers of ranks, such as 2 or 4,8,16") from None
 
 
-def _output(name: str, force: bool) -> Path:
-    """The file to write, refused before any work where it cannot be."""
-    path = Path(name)
-    if path.is_dir():
-        raise InputError(f"{name} is a directory; choose a file")
-    if path.exists() and not force:
-        raise InputError(f"{name} exists; choose another file or pass --force to replace it")
-    check_parent(path)
-    return path
-
-
 def _calibrate(args):
     from .train.launch import on_ranks
 
-    out = _output(args.out, args.force)
+    out = check_file(args.out, force=args.force)
     return on_ranks(args.argv, lambda: args.nproc, lambda: _calibrate_rank(args, out), args.port)
 
 
@@ -105,8 +94,8 @@ def _calibrate_rank(args, out: Path):
         profile = measure(comm, progress if comm.rank == 0 else None)
     values = profile.as_dict()
     if comm.rank == 0:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100))
+        with new_file(out) as temporary:
+            temporary.write_text(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100))
     return values, _profile_text(values, profile.target_weights(Model())) + f"\n\nwrote {out}"
 
 
@@ -152,7 +141,7 @@ def _plan(args):
     if args.plot:
         if Path(args.plot).suffix != ".png":
             raise InputError(f"--plot is {args.plot}; it must end in .png")
-        _output(args.plot, args.force)
+        check_file(args.plot, force=args.force)
     names = ("layers", "hidden", "heads", "ffn")
     config = read_config(args.config, **{name: getattr(args, name) for name in names})
     profile = read_profile(args.profile, args.preset)

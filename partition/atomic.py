@@ -1,12 +1,14 @@
-"""A directory that appears when it is complete, never before."""
+"""A directory or a file that appears when it is complete, never before."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from .console import size
 from .errors import InputError
 
 
@@ -93,3 +95,56 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+@contextmanager
+def new_file(out):
+    """Give the path of a temporary sibling of ``out`` to write; it takes ``out``'s place at the end, or is removed on
+    any error. What must not be replaced is refused before the work, by :func:`check_file`.
+
+    Raises
+    ------
+    InputError
+        ``out`` cannot be written: no space, no permission, a name that is too long.
+    """
+    out = Path(out).resolve()  # a symbolic link stays, and what it leads to is written
+    temporary = out.parent / f".dgl-gt-{secrets.token_hex(4)}{out.suffix}"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.replace(out)
+    except OSError as error:
+        raise InputError(
+            f"cannot write {out}: {error.strerror or error}; free space or choose another place"
+        ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def check_file(out, *, force: bool = False) -> Path:
+    """The path of a file that :func:`new_file` may make, or with ``force`` replace; else :class:`InputError`."""
+    path = Path(out)
+    try:
+        if path.is_dir():
+            raise InputError(f"{out} is a directory; choose a file")
+        exists = path.exists()
+    except OSError as error:
+        raise InputError(f"cannot write {out}: {error.strerror}; choose another name") from error
+    if exists and not force:
+        raise InputError(f"{out} exists; choose another file, or replace it with force=True")
+    check_parent(path)
+    return path
+
+
+def check_room(out, needed_bytes: int) -> None:
+    """Raise :class:`InputError` where the disk of ``out`` has less room than needed."""
+    parent = next(parent for parent in Path(out).absolute().parents if parent.exists())
+    free_bytes = shutil.disk_usage(parent).free
+    if free_bytes < needed_bytes:
+        raise InputError(
+            f"{out} needs {size(needed_bytes)} of disk, and {parent} has {size(free_bytes)} left; free space or choose "
+            "another place"
+        )

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import re
 import signal
 import sys
 import time
@@ -25,10 +26,10 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
         if isinstance(outcome, int):
             return outcome
         result, text = outcome
-        print(json.dumps(result) if args.json else text, flush=True)
+        print(json.dumps(result) if args.json else _encodable(text), flush=True)
         return 0
     except InputError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        print(f"{parser.prog}: error: {_with_options(str(error), args)}", file=sys.stderr)
         return 2
     except MemoryError as error:
         print(f"{parser.prog}: out of memory{f': {error}' if str(error) else ''}", file=sys.stderr)
@@ -41,6 +42,20 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
         return 128 + signal.SIGINT
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def _encodable(text: str) -> str:
+    """Text for stdout; what its encoding does not have, as a name under LC_ALL=C, is written as ``\\xe9``."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _with_options(message: str, args: argparse.Namespace) -> str:
+    """A message of the Python functions, which name their arguments, as the command line names them."""
+    for name in vars(args):
+        if "_" in name:
+            message = re.sub(rf"(?<![\w/.-]){name}(?![\w/.-])", "--" + name.replace("_", "-"), message)
+    return message.replace("force=True", "--force")
 
 
 class Progress:
@@ -85,3 +100,8 @@ def size(count_bytes: float) -> str:
     """A number of bytes for people: 1.5 MiB."""
     power = min(3, max(0, int(math.log2(max(count_bytes, 1)) // 10)))
     return f"{count_bytes / 1024**power:.{1 if power else 0}f} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 part, 2 parts."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

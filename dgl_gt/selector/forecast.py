@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from partition.atomic import new_file
 from partition.console import size, table
 from partition.cost import Model
 from partition.edge_cut import check_parts, make_edge_cut
@@ -201,6 +202,6 @@ def plot(plans: dict[int, Plan | NothingFits], profile: Profile, path) -> None:
         axes.minorticks_off()
         axes.grid(alpha=0.3)
     figure.suptitle(_KINDS[profile.kind], fontsize=9)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    with new_file(path) as temporary:
+        figure.savefig(temporary, dpi=120)
     pyplot.close(figure)
