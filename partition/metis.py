@@ -22,7 +22,7 @@ import numpy as np
 
 from . import child
 from .errors import InputError
-from .memory import peak_memory_bytes
+from .memory import available_cpus, peak_memory_bytes
 
 _SEEDS = 2**31 - 1  # METIS's are counted from 1
 _MOST_CHILDREN = 4
@@ -121,8 +121,7 @@ def clusters(adjacency: dict, owner: np.ndarray, parts: int, size: int, *, seed:
 
 def most_children() -> int:
     """How many children run at once; each has an interpreter and scratch of its own."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, _MOST_CHILDREN)
+    return min(available_cpus(), _MOST_CHILDREN)
 
 
 def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarray]:
