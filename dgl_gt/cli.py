@@ -18,7 +18,7 @@ from partition.step_time import Speeds
 
 from . import __version__, plan_cli
 from .selector.profile import read_profile
-from .train.config import TrainConfig, read_config
+from .train.config import MODEL, TrainConfig, read_config
 
 AUTO = "auto"
 
@@ -137,7 +137,7 @@ def _load(args):
 def _train(args):
     config = read_config(args.config, **{option.name: getattr(args, option.name) for option in fields(TrainConfig)})
     if args.out:
-        check_target(args.out, marker="model.safetensors", force=args.force)
+        check_target(args.out, MODEL, force=args.force)
     given = [name for name in ("other_cut", "profile", "preset", "rank_memory", "max_depth") if getattr(args, name)]
     if args.strategy == AUTO:
         if args.depth != 1:

@@ -94,8 +94,8 @@ def _calibrate_rank(args, out: Path):
         profile = measure(comm, progress if comm.rank == 0 else None)
     values = profile.as_dict()
     if comm.rank == 0:
-        with new_file(out) as temporary:
-            temporary.write_text(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100))
+        with new_file(out) as file:
+            file.write(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100).encode())
     return values, _profile_text(values, profile.target_weights(Model())) + f"\n\nwrote {out}"
 
 

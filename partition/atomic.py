@@ -1,72 +1,119 @@
-"""A directory or a file that appears when it is complete, never before."""
+"""A directory or file that appears when it is complete, never before; a directory replaces only one of its kind."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import json
 import os
-import secrets
+import re
 import shutil
-from contextlib import contextmanager, suppress
+import stat
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from .console import size
 from .errors import InputError
+from .writer import leftovers, temporary_name
+
+_PARTIAL, _REPLACED = "partial", "replaced"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_LONGEST_RECORD_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a directory of ours holds, so that ``force`` replaces nothing else.
+
+    Attributes
+    ----------
+    name : str
+        In messages: "shards".
+    record : str
+        A file of JSON that says who made the directory.
+    is_ours : callable
+        Tells from the record's value, a dict, whether we made it.
+    files : str
+        Regular expression of the names of all other files, relative to the directory.
+    """
+
+    name: str
+    record: str
+    is_ours: Callable[[dict], bool]
+    files: str
 
 
 @contextmanager
-def new_directory(out, *, marker: str, force: bool = False):
+def new_directory(out, kind: Kind, *, force: bool = False):
     """Give a temporary sibling of ``out`` to fill; it takes ``out``'s place at the end, or is removed on any error.
+
+    Its files are on the disk, flushed and with the modes of the umask, before it takes that place in one step. Where
+    the file system has no such step, an old directory is moved aside first; it comes back if the process is killed
+    just then and another run names the same ``out``.
 
     Parameters
     ----------
     out : path
-    marker : str
-        The file that shows that an existing directory is one of ours, hence one that ``force`` may replace.
+        A link is followed.
+    kind : Kind
+        What an existing directory must be for ``force`` to replace it.
     force : bool
         Replace ``out`` where it exists.
 
     Raises
     ------
     InputError
-        ``out`` exists, or cannot be written to.
+        ``out`` exists or appears meanwhile, holds what is not of this kind, or cannot be written to.
     """
-    out = check_target(out, marker=marker, force=force)
-    temporary = out.parent / f".{out.name}.partial-{os.getpid()}"
+    out = check_target(out, kind, force=force)
+    temporary = out.parent / temporary_name(out.name, _PARTIAL)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(out)
+        for old in [*leftovers(out.parent, out.name, _PARTIAL), *leftovers(out.parent, out.name, _REPLACED)]:
+            shutil.rmtree(old, ignore_errors=True)
         temporary.mkdir()
     except OSError as error:
-        raise InputError(
-            f"cannot write to {out.parent}: {error.strerror or error}; choose a writable directory"
-        ) from error
+        raise cannot_write(out.parent, error) from error
     try:
         yield temporary
-        if out.exists():
-            replaced = out.parent / f".{out.name}.replaced-{os.getpid()}"
-            out.rename(replaced)
-            temporary.rename(out)
-            shutil.rmtree(replaced)
-        else:
-            temporary.rename(out)
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise InputError(
-                f"cannot write {out}: {error.strerror or error}; free space or choose another directory"
-            ) from error
-        raise
+        _flush(temporary)
+        _put(temporary, out, kind, force)
+        _flush_folder(out.parent)
+    except OSError as error:
+        raise cannot_write(out, error) from error
+    except SafetensorError as error:  # how that library reports a full disk
+        code = re.search(r"os error (\d+)", str(error))
+        raise cannot_write(out, OSError(int(code[1]) if code else 0, str(error))) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # what was replaced, or what an error left
 
 
-def check_target(out, *, marker: str, force: bool) -> Path:
-    """The absolute path of ``out``, if :func:`new_directory` may make or replace it; else :class:`InputError`."""
-    out = Path(out).absolute()
-    if out.exists() and not force:
-        raise InputError(f"{out} exists; choose another directory, or replace it with --force (in Python force=True)")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; choose a directory")
-    if force and out.is_dir() and any(out.iterdir()) and not (out / marker).is_file():
-        raise InputError(f"{out} has no {marker}, so --force will not replace it; choose another directory")
-    check_parent(out)
+def check_target(out, kind: Kind, *, force: bool) -> Path:
+    """The real path of ``out``, if :func:`new_directory` may make or replace it; else :class:`InputError`.
+
+    An old directory that a killed run moved aside is put back first.
+    """
+    given = Path(out).absolute()
+    try:
+        if given.is_symlink() and not given.exists():
+            raise InputError(f"{given} is a link to {os.readlink(given)}, which does not exist; make that, or remove it")
+        out = given.resolve()
+        check_parent(out)
+        _restore(out)
+        if not os.path.lexists(out):
+            return out
+        if not out.is_dir():
+            raise InputError(f"{out} is a file; choose a directory")
+        if not force:
+            raise InputError(f"{out} exists; choose another directory, or replace it with force=True")
+        _check_kind(out, kind)
+    except (OSError, RuntimeError) as error:  # a name that is too long; links in a circle
+        raise InputError(f"cannot use {given}: {getattr(error, 'strerror', None) or error}; choose another") from error
     return out
 
 
@@ -77,51 +124,153 @@ def check_parent(out: Path) -> None:
         raise InputError(f"cannot write {out}: {parent} is not a writable directory; choose another place")
 
 
-def _remove_leftovers(out: Path) -> None:
-    """Remove what killed runs left beside ``out``; a run that is still alive keeps its directory."""
-    for old in out.parent.iterdir():
-        if not old.name.startswith((f".{out.name}.partial-", f".{out.name}.replaced-")):
-            continue
-        pid = old.name.rpartition("-")[2]
-        if pid.isdigit() and (int(pid) == os.getpid() or not _alive(int(pid))):
-            shutil.rmtree(old, ignore_errors=True)
+def cannot_write(path, error: OSError) -> InputError:
+    """What to tell a user whose file or directory could not be written, by the cause."""
+    advice = "choose another place"
+    if error.errno in _FULL:
+        advice = "free space, or choose a place on another disk"
+    elif error.errno in _REFUSED:
+        advice = "choose a writable place"
+    return InputError(f"cannot write {path}: {os.strerror(error.errno) if error.errno else error}; {advice}")
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+def _check_kind(folder: Path, kind: Kind) -> None:
+    """Raise :class:`InputError` unless all that a directory holds is of a kind; an empty one may be replaced."""
+    names = sorted(os.listdir(folder))
+    if not names:
+        return
+    refused = "so --force will not replace it; choose another directory"
+    if not _is_ours(folder / kind.record, kind):
+        raise InputError(
+            f"{folder} does not hold {kind.name} made by dgl-gt (no such {kind.record}; it holds {names[0]!r}), {refused}"
+        )
+    if (foreign := _foreign_entry(folder, kind)) is not None:
+        raise InputError(f"{folder} holds {foreign!r} besides {kind.name}, {refused}, or move that away")
+
+
+def _is_ours(record: Path, kind: Kind) -> bool:
+    if record.is_symlink() or not record.is_file() or record.stat().st_size > _LONGEST_RECORD_BYTES:
         return False
-    except PermissionError:
-        pass
-    return True
+    try:
+        value = json.loads(record.read_bytes())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and kind.is_ours(value)
+
+
+def _foreign_entry(folder: Path, kind: Kind) -> str | None:
+    """The first name in a directory that is not of a kind: another file, a link, an empty directory."""
+    for entry in sorted(folder.rglob("*")):
+        name = entry.relative_to(folder).as_posix()
+        mode = entry.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            if not any(entry.iterdir()):
+                return name
+        elif not stat.S_ISREG(mode) or (name != kind.record and not re.fullmatch(kind.files, name)):
+            return name
+    return None
+
+
+def _restore(out: Path) -> None:
+    """Put back what a run moved aside that was killed before its own directory took the place."""
+    if out.parent.is_dir() and not os.path.lexists(out):
+        for old in leftovers(out.parent, out.name, _REPLACED)[:1]:
+            old.rename(out)
+
+
+def _flush(folder: Path) -> None:
+    """Have every file of a directory on the disk, with the mode that the umask gives."""
+    for root, _, files in os.walk(folder):
+        mode = os.stat(root).st_mode & 0o666
+        for name in files:
+            with open(os.path.join(root, name), "rb") as file:
+                os.fchmod(file.fileno(), mode)  # safetensors keeps its files from everybody else
+                os.fsync(file.fileno())
+        _flush_folder(root)
+
+
+def _flush_folder(folder) -> None:
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems cannot flush a directory
+            raise
+    finally:
+        os.close(number)
+
+
+def _put(new: Path, out: Path, kind: Kind, force: bool) -> None:
+    """Move a complete directory to its place; one that was there is at ``new`` afterwards, or gone."""
+    if force and os.path.lexists(out):
+        check_target(out, kind, force=True)
+        if not _exchange(new, out):
+            _move_aside(new, out)
+        return
+    try:
+        new.rename(out)  # refused by the system where there is a file, or a directory that is not empty
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise
+        raise InputError(
+            f"{out} appeared while this run was at work, and is kept; choose another directory, or replace it with force=True"
+        ) from error
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two names in one step; False where the system or the file system cannot."""
+    AT_FDCWD, RENAME_EXCHANGE = -100, 2
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        return False
+    if libc.renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        return False
+    raise OSError(code, os.strerror(code))
+
+
+def _move_aside(new: Path, out: Path) -> None:
+    """Replace a directory in two steps; the old one comes back on an error, and by :func:`_restore` after a kill."""
+    replaced = out.parent / temporary_name(out.name, _REPLACED)
+    try:
+        out.rename(replaced)
+        new.rename(out)
+    except BaseException:
+        if not os.path.lexists(out) and os.path.lexists(replaced):
+            replaced.rename(out)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 @contextmanager
 def new_file(out):
-    """Give the path of a temporary sibling of ``out`` to write; it takes ``out``'s place at the end, or is removed on
-    any error. What must not be replaced is refused before the work, by :func:`check_file`.
+    """Give a binary file to write, which takes the place of ``out`` at the end, or is removed on any error.
+
+    What must not be replaced is refused before the work, by :func:`check_file`.
 
     Raises
     ------
     InputError
-        ``out`` cannot be written: no space, no permission, a name that is too long.
+        ``out`` cannot be written: no room, no permission, a name that is too long.
     """
-    out = Path(out).resolve()  # a symbolic link stays, and what it leads to is written
-    temporary = out.parent / f".dgl-gt-{secrets.token_hex(4)}{out.suffix}"
+    out = Path(out).resolve()  # a link stays, and what it leads to is written
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(out)
+        for old in leftovers(out.parent, out.name, _PARTIAL):
+            old.unlink(missing_ok=True)
+        temporary = out.parent / temporary_name(out.name, _PARTIAL)
+        try:
+            with temporary.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(out)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise InputError(
-            f"cannot write {out}: {error.strerror or error}; free space or choose another place"
-        ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+        raise cannot_write(out, error) from error
 
 
 def check_file(out, *, force: bool = False) -> Path:
@@ -130,21 +279,20 @@ def check_file(out, *, force: bool = False) -> Path:
     try:
         if path.is_dir():
             raise InputError(f"{out} is a directory; choose a file")
-        exists = path.exists()
-    except OSError as error:
-        raise InputError(f"cannot write {out}: {error.strerror}; choose another name") from error
-    if exists and not force:
-        raise InputError(f"{out} exists; choose another file, or replace it with force=True")
-    check_parent(path)
+        if path.exists() and not force:
+            raise InputError(f"{out} exists; choose another file, or replace it with force=True")
+        check_parent(path)
+    except OSError as error:  # a name that is too long
+        raise InputError(f"cannot use {out}: {error.strerror}; choose another name") from error
     return path
 
 
 def check_room(out, needed_bytes: int) -> None:
-    """Raise :class:`InputError` where the disk of ``out`` has less room than needed."""
+    """Raise :class:`InputError` where the disk of ``out`` has less room than is needed."""
     parent = next(parent for parent in Path(out).absolute().parents if parent.exists())
     free_bytes = shutil.disk_usage(parent).free
     if free_bytes < needed_bytes:
         raise InputError(
-            f"{out} needs {size(needed_bytes)} of disk, and {parent} has {size(free_bytes)} left; free space or choose "
-            "another place"
+            f"{out} needs {size(needed_bytes)} of disk, and {parent} has {size(free_bytes)} left; free space, or choose "
+            "a place on another disk"
         )

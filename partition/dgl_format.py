@@ -12,14 +12,14 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from .atomic import new_directory
+from .atomic import Kind, new_directory
 from .dgl_directory import EDGE_TYPE, NODE_TYPE, read_book, read_whole
 from .dgl_source import INSTALL
 from .edge_cut import make_edge_cut
 from .errors import InputError
 from .files import first_line, need, reading
 from .layout import Layout
-from .manifest import read_manifest, verify
+from .manifest import SHARDS, read_manifest, verify
 from .metis import check_seed
 from .shards import write_shards
 
@@ -29,6 +29,14 @@ _FILES = {
     "part_graph": "graph.dgl",
     "original_ids": "original_ids.safetensors",  # ours, as DGL drops them
 }
+
+
+def _kind(name: str) -> Kind:
+    """What :func:`export_dgl` writes under a name."""
+    files = "|".join(map(re.escape, _FILES.values()))
+    return Kind(
+        "a partition directory", f"{name}.json", lambda book: book.get("part_method") == "dgl-gt", rf"part\d+/({files})"
+    )
 
 
 def export_dgl(directory, out, *, graph_name: str | None = None, force: bool = False, progress=None) -> Path:
@@ -75,7 +83,7 @@ def export_dgl(directory, out, *, graph_name: str | None = None, force: bool = F
             "digits, '_', '.' and '-', other than 'manifest'"
         )
     dgl, torch = (need(package, "exporting to DGL", INSTALL) for package in ("dgl", "torch"))
-    with new_directory(out, marker=f"{name}.json", force=force) as folder:
+    with new_directory(out, _kind(name), force=force) as folder:
         _say(progress, "verifying checksums")
         with reading(directory):
             verify(directory, manifest)
@@ -135,7 +143,7 @@ def import_dgl(config_json, out, *, seed: int = 0, force: bool = False, progress
         that are not ranges of ids; data that cannot be trained on; ``out`` that cannot be written; no DGL.
     """
     seed = check_seed(seed)
-    with new_directory(out, marker="manifest.json", force=force) as folder:
+    with new_directory(out, SHARDS, force=force) as folder:
         _say(progress, "reading the partition")
         book = read_book(Path(config_json).absolute())
         graph, owner = read_whole(book, progress)

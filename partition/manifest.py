@@ -5,14 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 from importlib import metadata
 from pathlib import Path
 
+from .atomic import Kind
 from .errors import InputError
 
 FORMAT = "dgl-gt shards"
 FORMAT_VERSION = 1
 PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
+SHARDS = Kind(
+    "shards",
+    "manifest.json",
+    lambda manifest: manifest.get("format") == FORMAT,
+    rf"part\d+/({'|'.join(map(re.escape, PART_FILES))})",
+)
 _HASH_BLOCK_BYTES = 1 << 20
 
 

@@ -14,6 +14,7 @@ from .cost import Model
 from .edge_cut import check_parts, make_edge_cut
 from .errors import InputError
 from .layout import Layout
+from .manifest import SHARDS
 from .shards import write_shards
 from .sources import build, open_source
 from .step_time import Speeds
@@ -105,7 +106,7 @@ def partition(
     cut = effective_cut(cut, halo_depth, attempts, **edge_options)
     edge_options |= {"attempts": attempts, "model": model, "speeds": speeds}
     progress = progress or (lambda *_: None)
-    with new_directory(out, marker="manifest.json", force=force) as folder, ExitStack() as stack:
+    with new_directory(out, SHARDS, force=force) as folder, ExitStack() as stack:
         progress("reading the graph")
         graph = open_source(source, num_nodes=num_nodes, node_data=node_data)
         method = "metis"

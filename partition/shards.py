@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from .graph import Graph
@@ -99,10 +98,7 @@ def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict
             rows = graph.edge_rows(structure["edge_ids"])
             arrays = {key: take_rows(value, rows) for key, value in graph.edge_data.items()}
         path = folder / f"part{index}" / name
-        try:
-            save_file({key: np.ascontiguousarray(array) for key, array in arrays.items()}, path)
-        except SafetensorError as error:  # how the library reports a full disk
-            raise OSError(str(error)) from error
+        save_file({key: np.ascontiguousarray(array) for key, array in arrays.items()}, path)
         written[f"part{index}/{name}"] = file_entry(path)
     return written
 

@@ -202,6 +202,6 @@ def plot(plans: dict[int, Plan | NothingFits], profile: Profile, path) -> None:
         axes.minorticks_off()
         axes.grid(alpha=0.3)
     figure.suptitle(_KINDS[profile.kind], fontsize=9)
-    with new_file(path) as temporary:
-        figure.savefig(temporary, dpi=120)
+    with new_file(path) as file:
+        figure.savefig(file, format="png", dpi=120)
     pyplot.close(figure)

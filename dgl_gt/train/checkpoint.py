@@ -22,10 +22,9 @@ from partition.errors import InputError
 
 from ..nn import GraphTransformer
 from ..yaml_file import read_yaml
-from .config import TrainConfig, as_dict
+from .config import MODEL, WEIGHTS, TrainConfig, as_dict
 from .trainer import History, build_model, first_not_finite
 
-WEIGHTS = "model.safetensors"
 _PAUSE_S = 5.0  # between two writes while a model trains, at least
 _WRITING_SHARE = 0.02  # of the time, at most
 _ROOM_BESIDE = 1 << 20  # for the record, the config and directories
@@ -160,7 +159,7 @@ def save(out, state: dict, config: TrainConfig, shape: dict, record: dict, *, fo
     """
     weights = bytes_of({key: value.detach().cpu().contiguous() for key, value in state.items()})
     checksum = {"weights_sha256": hashlib.sha256(weights).hexdigest()}
-    with new_directory(out, marker=WEIGHTS, force=force) as folder:
+    with new_directory(out, MODEL, force=force) as folder:
         (folder / WEIGHTS).write_bytes(weights)
         (folder / "config.yaml").write_text(yaml.safe_dump({**as_dict(config), **shape, **checksum}, sort_keys=False))
         (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n")

@@ -7,11 +7,19 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 
+from partition.atomic import Kind
 from partition.errors import InputError
 
 from ..yaml_file import read_yaml
 
 METRICS = ("auto", "accuracy", "roc_auc")
+WEIGHTS = "model.safetensors"
+MODEL = Kind(
+    "a model",
+    "record.json",
+    lambda record: {"strategy", "ranks", "losses", "metric"} <= record.keys(),
+    r"model\.safetensors|config\.yaml",
+)  # the directory of dgl_gt.train.checkpoint, which needs torch
 REMAT = ("none", "repeat", "keep")  # as of dgl_gt.nn.model, which needs torch
 
 

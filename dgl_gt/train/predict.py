@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 
@@ -44,11 +46,11 @@ def write(path, prediction: np.ndarray, probability: np.ndarray) -> None:
 
     The file appears when it is complete.
     """
-    with new_file(path) as temporary:
-        if temporary.suffix == ".npz":
-            np.savez(temporary, prediction=prediction, probability=probability)
+    with new_file(path) as file:
+        if Path(path).suffix == ".npz":
+            np.savez(file, prediction=prediction, probability=probability)
         else:
             header = ",".join(["node", "prediction", *(f"probability_{i}" for i in range(probability.shape[1]))])
             rows = np.column_stack([np.arange(len(prediction)), prediction, probability])
             formats = ["%d", "%d", *["%.6g"] * probability.shape[1]]
-            np.savetxt(temporary, rows, fmt=formats, delimiter=",", header=header, comments="")
+            np.savetxt(file, rows, fmt=formats, delimiter=",", header=header, comments="")

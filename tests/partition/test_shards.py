@@ -1,12 +1,10 @@
 import json
-import os
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from partition import partition, read_manifest, verify
-from partition.atomic import new_directory
 from partition.errors import InputError
 
 
@@ -155,27 +153,7 @@ def test_no_shards_at_all(tmp_path):
         read_manifest(tmp_path / "nowhere")
 
 
-# ---- atomic ------------------------------------------------------------------------------------------------------
-
-
-def test_an_error_leaves_nothing_behind(tmp_path):
-    with pytest.raises(KeyboardInterrupt), new_directory(tmp_path / "a" / "out", marker="m") as folder:
-        (folder / "half").write_text("written")
-        raise KeyboardInterrupt
-    assert list((tmp_path / "a").iterdir()) == []
-
-
-def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path):
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-    (tmp_path / f".out.partial-{pid}").mkdir()
-    alive = tmp_path / f".out.partial-{os.getppid()}"
-    alive.mkdir()
-    with new_directory(tmp_path / "out", marker="m") as folder:
-        (folder / "m").write_text("")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([alive.name, "out"])
+# ---- replacing --------------------------------------------------------------------------------------------------
 
 
 def test_force_replaces_shards_but_nothing_else(awkward_graph, shards, tmp_path):
