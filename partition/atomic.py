@@ -20,7 +20,7 @@ from .console import size
 from .errors import InputError
 from .writer import leftovers, temporary_name
 
-_PARTIAL, _REPLACED = "partial", "replaced"
+_PARTIAL, _REPLACED, _FILE = "partial", "replaced", "file"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _LONGEST_RECORD_BYTES = 1 << 30
@@ -110,7 +110,7 @@ def check_target(out, kind: Kind, *, force: bool) -> Path:
         if not out.is_dir():
             raise InputError(f"{out} is a file; choose a directory")
         if not force:
-            raise InputError(f"{out} exists; choose another directory, or replace it with force=True")
+            raise InputError(f"{out} exists; choose another directory, or replace it with --force")
         _check_kind(out, kind)
     except (OSError, RuntimeError) as error:  # a name that is too long; links in a circle
         raise InputError(f"cannot use {given}: {getattr(error, 'strerror', None) or error}; choose another") from error
@@ -213,7 +213,7 @@ def _put(new: Path, out: Path, kind: Kind, force: bool) -> None:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise
         raise InputError(
-            f"{out} appeared while this run was at work, and is kept; choose another directory, or replace it with force=True"
+            f"{out} appeared while this run was at work, and is kept; choose another directory, or replace it with --force"
         ) from error
 
 
@@ -258,9 +258,9 @@ def new_file(out):
     out = Path(out).resolve()  # a link stays, and what it leads to is written
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        for old in leftovers(out.parent, out.name, _PARTIAL):
+        for old in leftovers(out.parent, out.name, _FILE):
             old.unlink(missing_ok=True)
-        temporary = out.parent / temporary_name(out.name, _PARTIAL)
+        temporary = out.parent / temporary_name(out.name, _FILE)
         try:
             with temporary.open("xb") as file:
                 yield file
@@ -280,7 +280,7 @@ def check_file(out, *, force: bool = False) -> Path:
         if path.is_dir():
             raise InputError(f"{out} is a directory; choose a file")
         if path.exists() and not force:
-            raise InputError(f"{out} exists; choose another file, or replace it with force=True")
+            raise InputError(f"{out} exists; choose another file, or replace it with --force")
         check_parent(path)
     except OSError as error:  # a name that is too long
         raise InputError(f"cannot use {out}: {error.strerror}; choose another name") from error

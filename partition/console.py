@@ -55,7 +55,7 @@ def _with_options(message: str, args: argparse.Namespace) -> str:
     for name in vars(args):
         if "_" in name:
             message = re.sub(rf"(?<![\w/.-]){name}(?![\w/.-])", "--" + name.replace("_", "-"), message)
-    return message.replace("force=True", "--force")
+    return message
 
 
 class Progress:
