@@ -69,10 +69,10 @@ def add_choice(command) -> None:
 
 
 def _counts(text: str) -> list[int]:
-    try:
-        return list(dict.fromkeys(positive_integer(each) for each in text.split(",")))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers of ranks, such as 2 or 4,8,16") from None
+    words = text.split(",")
+    if not all(word.strip().lstrip("-").isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers of ranks, such as 2 or 4,8,16")
+    return list(dict.fromkeys(map(positive_integer, words)))
 
 
 def _calibrate(args):

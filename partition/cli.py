@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import reprlib
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from .sources import open_source
 from .step_time import Speeds
 from .tables import estimates_table, quality_table
 
+_LARGEST = 10**9  # whole number that an option takes: far beyond any use
 DEFAULT_LINK_GBIT = Speeds().link_bytes_per_s * 8 / 1e9
 
 
@@ -154,9 +156,14 @@ def _add_graph(graph) -> None:
 
 
 def positive_integer(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is no whole number") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    if number > _LARGEST:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(number)} is more than {_LARGEST:,}")
     return number
 
 

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "dgl_gt.dgl_graph": {"dgl_gt.ops"},
     "dgl_gt.transfer": set(),
     "dgl_gt.comm": {"partition.errors", "dgl_gt.transfer"},
-    "dgl_gt.yaml_file": {"partition.errors"},
+    "dgl_gt.yaml_file": {"partition.console", "partition.errors"},
     "dgl_gt.shard": {"partition", "dgl_gt.ops"},
     "dgl_gt.exchange": {
         "partition",

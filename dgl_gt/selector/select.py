@@ -165,6 +165,7 @@ def choose(
         :class:`NothingFits`, no candidate fits.
     """
     ranks = _check_cuts(cuts)
+    profile.check_ranks(ranks)
     if rank_memory is not None and rank_memory < 1:
         raise InputError(f"rank_memory is {rank_memory}; it must be at least 1 byte")
     if max_depth is not None and max_depth < 1:
@@ -207,6 +208,8 @@ def _alone(figures: dict, model: Model, profile: Profile, ranks: int) -> float:
 
 
 def _check_cuts(cuts) -> int:
+    if not cuts:
+        raise InputError("no cut is given; give at least one shard directory with its manifest, or one Layout's figures")
     first = cuts[0][1]
     for directory, figures in cuts:
         for name, key in (("parts", "parts"), ("nodes", "nodes"), ("edges", "edges")):

@@ -280,7 +280,7 @@ def test_a_profile_of_other_ranks_is_refused_before_any_work(here, tmp_path, mon
     monkeypatch.setattr(forecast, "load_graph", lambda *_, **__: pytest.fail("the graph was read"))
     path = write_profile(tmp_path / "two.yaml", half_speed())
     done = here("plan", GRAPH, "--profile", path, "--world-size", "2,4")
-    refused(done, "is of 2 ranks, and there are 4", *PRESETS)
+    refused(done, "is for 2 ranks, and 4 ranks will train", *PRESETS)
 
 
 # ---- bad input ----------------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_bad_options_are_refused(here, both, shards, tmp_path):
     (tmp_path / "picture.png").write_text("mine")
     (tmp_path / "folder.png").mkdir()
     cases = [
-        (["--profile", four], ["is of 4 ranks, and there are 2", "calibrate --nproc 2", *PRESETS]),
+        (["--profile", four], ["is for 4 ranks, and 2 ranks will train", "calibrate --nproc 2", *PRESETS]),
         (["--preset", "9xB200"], ["preset is '9xB200'", *PRESETS]),
         (["--preset", "8xH100", "--profile", two], ["give one"]),
         (["--profile", tmp_path / "none.yaml"], ["cannot read", "none.yaml"]),
@@ -350,7 +350,7 @@ BAD_PROFILES = [
     ("negative", lambda values: values.update(memory_bytes=-1.0), "memory_bytes is -1.0"),
     ("nan", lambda values: values.update(stream_bytes_per_s=float("nan")), "stream_bytes_per_s is nan"),
     ("zero", lambda values: values["attention"].update(near_column_s=0), "attention.near_column_s is 0"),
-    ("text", lambda values: values.update(overlap="half"), "overlap is half"),
+    ("text", lambda values: values.update(overlap="half"), "overlap is 'half'"),
     ("too long", lambda values: values.update(layer_s=[1e-6] * 3), "layer_s has 3 figures for 2 ranks"),
     ("links", lambda values: values.update(link_bytes_per_s=[[1e9] * 3] * 3), "must be 2 lists"),
     ("kind", lambda values: values.update(kind="guess"), "kind is 'guess'"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dgl_gt
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import LIMITS, TrainConfig
 from dgl_gt.train.predict import predict
 from dgl_gt.train.trainer import train
 from partition import InputError, from_edges, partition
@@ -61,7 +61,8 @@ def test_a_diverged_run_is_an_error(sharded):
         train(sharded(feat=feat), QUICK)
 
 
-def test_a_run_that_diverges_in_its_last_step_is_an_error(sharded):
+def test_a_run_that_diverges_in_its_last_step_is_an_error(sharded, monkeypatch):
+    monkeypatch.setitem(LIMITS, "lr", (0.0, 1e30))
     config = TrainConfig(layers=1, hidden=8, heads=2, epochs=1, lr=1e30, warmup=0)
     with pytest.raises(InputError, match="the validation metric is nan in epoch 1; lower lr"):
         train(sharded(label=np.arange(60) % 2), config)
