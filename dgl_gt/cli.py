@@ -11,6 +11,7 @@ from pathlib import Path
 from partition import console
 from partition.atomic import check_file, check_target
 from partition.cli import DEFAULT_LINK_GBIT, add_commands, add_link
+from partition.console import counted
 from partition.cost import CHOICES
 from partition.errors import InputError
 from partition.manifest import read_manifest
@@ -113,7 +114,8 @@ def _parts(args) -> int:
     parts = manifest["parts"]
     if args.nproc not in (None, parts):
         raise InputError(
-            f"--nproc is {args.nproc} but {args.directory} has {parts} parts; use --nproc {parts} or partition again"
+            f"--nproc is {args.nproc} but {args.directory} has {counted(parts, 'part')}; use --nproc {parts}, or "
+            "partition again"
         )
     if getattr(args, "chosen_from", None) is None:
         check_choice(args.directory, manifest, args.strategy, args.depth)
@@ -153,6 +155,7 @@ def _train(args):
 def _train_rank(args, config):
     from .train import report
     from .train.checkpoint import ModelWriter
+    from .train.task import unused
     from .train.trainer import train
 
     plan = {}
@@ -163,7 +166,9 @@ def _train_rank(args, config):
         sg, config, plan["plan"] = load_best([args.directory, *args.other_cut], config, args.chosen_from, **bounds)
     else:
         sg = _load(args)
-    writer = None
+    left_out, writer = unused(sg.manifest), None
+    if sg.comm.rank == 0 and left_out:
+        print(f"dgl-gt: {left_out}", file=sys.stderr)
     if sg.comm.rank == 0 and args.out:
         writer = ModelWriter(args.out, config, lambda run: report.unfinished(run, sg) | plan, force=args.force)
     with writer or nullcontext(), report.progress(config.epochs, show=sg.comm.rank == 0) as on_epoch:

@@ -39,8 +39,8 @@ def read_text(path, most_bytes: int = _MOST_BYTES) -> str:
 def read_yaml(path) -> dict:
     """A YAML mapping, read safely; {} of an empty file.
 
-    Of YAML it takes maps, lists, numbers, text, true, false and null: no anchors, aliases, tags, dates or merged maps. A
-    key is text or a whole number, and is given once.
+    Of YAML it takes maps, lists, numbers, text, true, false and null: no anchors, aliases, tags, dates or merged maps.
+    A key is text or a whole number, and is given once.
 
     Raises
     ------

@@ -293,6 +293,6 @@ def check_room(out, needed_bytes: int) -> None:
     free_bytes = shutil.disk_usage(parent).free
     if free_bytes < needed_bytes:
         raise InputError(
-            f"{out} needs {size(needed_bytes)} of disk, and {parent} has {size(free_bytes)} left; free space, or choose "
-            "a place on another disk"
+            f"{out} needs {size(needed_bytes)} of disk, and {parent} has {size(free_bytes)} left; free space, or "
+            "choose a place on another disk"
         )

@@ -82,9 +82,9 @@ def _reason(best: dict, candidates: list[dict], figures: dict, model: Model, ran
     held, edges = ([each["quality"][key] for each in shown] for key in ("max_copies_factor", "edge_balance"))
     reason = (
         f"a step is predicted to take {best['predicted_seconds']:.3g} s with the {best['cut']} cut and "
-        f"{other['predicted_seconds']:.3g} s with the {other['cut']} cut; a layer sends {sent[0]:,} and {sent[1]:,} "
-        f"bytes, the largest part holds {held[0]:.2f} and {held[1]:.2f} times N / K rows and has {edges[0]:.2f} and "
-        f"{edges[1]:.2f} times E / K edges"
+        f"{other['predicted_seconds']:.3g} s with the {other['cut']} cut; a layer sends {size(sent[0])} and "
+        f"{size(sent[1])}; the largest part holds {held[0]:.2f} and {held[1]:.2f} times an even share of the nodes, "
+        f"and {edges[0]:.2f} and {edges[1]:.2f} times its share of the edges"
     )
     if rank_memory is not None and other["rank_memory_bytes"] > rank_memory:
         reason += (

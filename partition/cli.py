@@ -14,12 +14,12 @@ from .cost import Model
 from .errors import InputError
 from .manifest import read_manifest, verify
 from .memory import peak_memory_bytes
-from .pipeline import CUTS, effective_cut, partition
+from .pipeline import CUTS, MOST_HALO_DEPTH, check_count, effective_cut, partition
 from .sources import open_source
 from .step_time import Speeds
 from .tables import estimates_table, quality_table
 
-_LARGEST = 10**9  # whole number that an option takes: far beyond any use
+_LARGEST, _LEAST_FLOAT = 10**9, 1e-6  # numbers that an option takes: far beyond any use
 DEFAULT_LINK_GBIT = Speeds().link_bytes_per_s * 8 / 1e9
 
 
@@ -168,9 +168,12 @@ def positive_integer(text: str) -> int:
 
 
 def positive_float(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is no number") from None
+    if not _LEAST_FLOAT <= number <= _LARGEST:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not from {_LEAST_FLOAT:g} to {_LARGEST:g}")
     return number
 
 
@@ -264,9 +267,9 @@ def _additions(args) -> dict:
 
 
 def _dry_run(args) -> tuple[dict, str]:
-    for name in ("parts", "attempts", "halo_depth"):
-        if getattr(args, name) < 1:
-            raise InputError(f"{name} is {getattr(args, name)}; it must be at least 1")
+    for name in ("parts", "attempts"):
+        check_count(name, getattr(args, name))
+    check_count("halo_depth", args.halo_depth, MOST_HALO_DEPTH)
     weights = _weights(args.target_weights)
     shares(args.parts, weights)
     bounds = _imbalance(args.max_imbalance)

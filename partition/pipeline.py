@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import reprlib
 from contextlib import ExitStack
 
 from . import metis
@@ -22,6 +23,7 @@ from .stream import open_stream, streamed_cut
 from .vertex_cut import make_vertex_cut
 
 CUTS = ("edge", "vertex", "auto")
+MOST_HALO_DEPTH = 100  # hops; halos of connected graphs hold every node long before
 _MODEL, _SPEEDS = Model(), Speeds()
 
 
@@ -64,7 +66,7 @@ def partition(
         quicker (:mod:`partition.cost`); the manifest's ``choice`` says why. By default an edge cut, or a vertex cut
         where ``memory`` is too little for METIS.
     halo_depth : int
-        Edge cuts: how many hops of halo each part stores, with their edges, 1 or more.
+        Edge cuts: how many hops of halo each part stores, with their edges, 1 to 100.
     attempts, max_imbalance, target_weights, owner
         Edge cuts: see :func:`partition.edge_cut.make_edge_cut`.
     model, speeds : Model, Speeds
@@ -98,11 +100,12 @@ def partition(
     >>> from partition import partition
     >>> manifest = partition("sample:communities?nodes=1000", parts=2, out="communities-2")  # doctest: +SKIP
     """
-    memory = None if memory is None else _count("memory", memory)
-    rank_memory = None if rank_memory is None else _count("rank_memory", rank_memory)
-    parts, seed, halo_depth = _integer("parts", parts), metis.check_seed(seed), _count("halo_depth", halo_depth)
+    memory = None if memory is None else check_count("memory", memory)
+    rank_memory = None if rank_memory is None else check_count("rank_memory", rank_memory)
+    parts, seed = _integer("parts", parts), metis.check_seed(seed)
+    halo_depth = check_count("halo_depth", halo_depth, MOST_HALO_DEPTH)
     edge_options = {"max_imbalance": max_imbalance, "target_weights": target_weights, "owner": owner}
-    attempts = _count("attempts", attempts)
+    attempts = check_count("attempts", attempts)
     cut = effective_cut(cut, halo_depth, attempts, **edge_options)
     edge_options |= {"attempts": attempts, "model": model, "speeds": speeds}
     progress = progress or (lambda *_: None)
@@ -158,11 +161,13 @@ def _integer(name: str, value) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise InputError(f"{name} is {value!r}; it must be an integer") from None
+        raise InputError(f"{name} is {reprlib.repr(value)}; it must be an integer") from None
 
 
-def _count(name: str, value) -> int:
+def check_count(name: str, value, most: int | None = None) -> int:
+    """The value as an int; :class:`InputError` unless it is a whole number from 1, to ``most`` where that is given."""
     value = _integer(name, value)
-    if value < 1:
-        raise InputError(f"{name} is {value}; it must be at least 1")
+    if value < 1 or (most is not None and value > most):
+        allowed = "at least 1" if most is None else f"from 1 to {most}"
+        raise InputError(f"{name} is {reprlib.repr(value)}; it must be {allowed}")
     return value

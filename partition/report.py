@@ -48,7 +48,7 @@ def write_report(directory, out, *, force: bool = False) -> dict:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise InputError("the report needs matplotlib; install it with: pip install 'dgl-gt[report]'") from None
+        raise InputError("the report needs matplotlib; install it with: pip install matplotlib") from None
     verify(directory, read_manifest(directory))
     numbers = figures(directory)
     _write(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from partition.atomic import new_file
-from partition.console import size, table
+from partition.console import counted, size, table
 from partition.cost import Model
 from partition.edge_cut import check_parts, make_edge_cut
 from partition.errors import InputError
@@ -67,8 +67,8 @@ def forecast(
         parts = cuts[0][1]["parts"]
         if world_sizes not in (None, [parts]):
             raise InputError(
-                f"--world-size is {','.join(map(str, world_sizes))} and {sources[0]} has {parts} parts; name the graph "
-                "in place of its shards, and it is cut for each"
+                f"--world-size is {','.join(map(str, world_sizes))} and {sources[0]} has {counted(parts, 'part')}; name the "
+                "graph in place of its shards, and it is cut for each"
             )
         width = cuts[0][1]["node_data"].get("feat", {}).get("shape", [0])
         return {parts: choose(cuts, Model(**model, features=width[0]), profile, **bounds)}
@@ -180,7 +180,7 @@ def plot(plans: dict[int, Plan | NothingFits], profile: Profile, path) -> None:
     try:
         import matplotlib
     except ImportError:
-        raise InputError("--plot needs matplotlib: pip install 'dgl-gt[report]'") from None
+        raise InputError("--plot needs matplotlib; install it with: pip install matplotlib") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

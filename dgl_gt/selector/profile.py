@@ -217,8 +217,8 @@ def _checked(name: str, values: dict) -> Profile:
             )
         if ranks is not None and len(array) not in (1, ranks):
             raise InputError(
-                f"profile {name}: {title} has {counted(len(array), 'figure')} for {counted(ranks, 'rank')}; give one for "
-                "each"
+                f"profile {name}: {title} has {counted(len(array), 'figure')} for {counted(ranks, 'rank')}; give one "
+                "for each"
             )
         if ranks is None and array.size != 1:
             raise InputError(
@@ -229,8 +229,8 @@ def _checked(name: str, values: dict) -> Profile:
     ranks = wanted(values, "ranks", "ranks")
     if ranks is not None and (isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= MOST_RANKS):
         raise InputError(
-            f"profile {name}: ranks is {reprlib.repr(ranks)}; it must be a whole number from 1 to {MOST_RANKS}, or null "
-            "for any number"
+            f"profile {name}: ranks is {reprlib.repr(ranks)}; it must be a whole number from 1 to {MOST_RANKS}, or "
+            "null for any number"
         )
     kind = wanted(values, "kind", "kind")
     if kind not in KINDS:
@@ -249,7 +249,9 @@ def _checked(name: str, values: dict) -> Profile:
     scalars = {key: wanted(values, key, key) for key in ("latency_s", "overlap", "reduce_bytes_per_s")}
     for key, value in scalars.items():
         if isinstance(value, (list, dict)):
-            raise InputError(f"profile {name}: {key} is {reprlib.repr(value)}; it must be one number, for all ranks together")
+            raise InputError(
+                f"profile {name}: {key} is {reprlib.repr(value)}; it must be one number, for all ranks together"
+            )
         scalars[key] = float(numbers(value, key, zero=key != "reduce_bytes_per_s")[0])
     if scalars["overlap"] > 1:
         raise InputError(f"profile {name}: overlap is {scalars['overlap']}; it must be between 0 and 1")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from partition.console import size
+from partition.console import counted, size
 from partition.cost import STRATEGIES, Model, check_strategy, rows_within, step_bytes, step_traffic
 from partition.errors import InputError
 from partition.step_memory import step_memory
@@ -209,14 +209,14 @@ def _alone(figures: dict, model: Model, profile: Profile, ranks: int) -> float:
 
 def _check_cuts(cuts) -> int:
     if not cuts:
-        raise InputError("no cut is given; give at least one shard directory with its manifest, or one Layout's figures")
+        raise InputError("no cut is given; give at least one shard directory with its manifest")
     first = cuts[0][1]
     for directory, figures in cuts:
-        for name, key in (("parts", "parts"), ("nodes", "nodes"), ("edges", "edges")):
+        for name, key in (("part", "parts"), ("node", "nodes"), ("edge", "edges")):
             if figures[key] != first[key]:
                 raise InputError(
-                    f"{directory} has {figures[key]} {name} and {cuts[0][0]} has {first[key]}: give cuts of one graph "
-                    "into one number of parts"
+                    f"{directory} has {counted(figures[key], name)} and {cuts[0][0]} has {first[key]:,}: give cuts of "
+                    "one graph into one number of parts"
                 )
         if not {"quality", "per_part", "shares"} <= set(figures):
             raise InputError(f"{directory} has no quality figures: partition the graph again")

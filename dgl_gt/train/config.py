@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 
 from partition.atomic import Kind
+from partition.cost import MODEL_LIMITS
 from partition.errors import InputError
 
 from ..yaml_file import read_yaml
@@ -22,10 +23,7 @@ MODEL = Kind(
 )  # the directory of dgl_gt.train.checkpoint, which needs torch
 # What a setting may be, from and to: far beyond any use, so that what is refused is a slip.
 LIMITS = {
-    "layers": (1, 1000),
-    "hidden": (1, 1_000_000),
-    "heads": (1, 1_000_000),
-    "ffn": (1, 1000),
+    **{name: MODEL_LIMITS[name] for name in ("layers", "hidden", "heads", "ffn")},
     "epochs": (1, 10**9),
     "warmup": (0, 10**9),
     "patience": (0, 10**9),

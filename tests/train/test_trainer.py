@@ -6,6 +6,7 @@ import pytest
 import dgl_gt
 from dgl_gt.train.config import LIMITS, TrainConfig
 from dgl_gt.train.predict import predict
+from dgl_gt.train.task import unused
 from dgl_gt.train.trainer import train
 from partition import InputError, from_edges, partition
 
@@ -53,6 +54,13 @@ def test_features_of_any_dtype_train_as_float32(sharded, dtype):
 def test_data_that_cannot_be_trained_on(sharded, changes, message):
     with pytest.raises(InputError, match=message):
         train(sharded(**changes), QUICK)
+
+
+def test_what_training_does_not_read_is_named(sharded):
+    manifest = sharded(age=np.zeros((60, 2), np.float32)).manifest
+    assert unused(manifest) == "not used by train: node data 'age'"
+    assert unused(manifest | {"edge_data": {"w": {}}}) == "not used by train: node data 'age', edge data 'w'"
+    assert unused(manifest | {"node_data": {"feat": {}, "label": {}, "val_mask": {}}}) is None
 
 
 def test_a_diverged_run_is_an_error(sharded):
