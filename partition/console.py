@@ -80,7 +80,7 @@ class Progress:
             print(f"\r{self._line()}", end="", file=sys.stderr, flush=True)
 
     def _line(self) -> str:
-        return f"{self._stage:<40} {time.monotonic() - self._since:8.1f} s"
+        return f"{self._stage:<58} {time.monotonic() - self._since:8.1f} s"
 
     def close(self) -> None:
         if self._stage:
