@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
 from partition.atomic import new_file
 from partition.console import counted, size, table
@@ -112,7 +112,7 @@ def forecast(
 
 def is_shards(source) -> bool:
     """Whether a source is a shard directory."""
-    return (Path(source) / "manifest.json").is_file()
+    return os.path.isfile(os.path.join(source, "manifest.json"))  # False, too, for a name that is too long
 
 
 def _cuts(graph, ranks: int, depth: int, model: Model, profile: Profile, seed: int, progress):

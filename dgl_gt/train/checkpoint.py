@@ -174,7 +174,7 @@ def load(directory) -> GraphTransformer:
         Not a model directory, files that are damaged or do not fit each other, or weights that are not finite.
     """
     folder = Path(directory)
-    if not (folder / WEIGHTS).is_file() or not (folder / "config.yaml").is_file():
+    if not all(os.path.isfile(folder / name) for name in (WEIGHTS, "config.yaml")):
         raise InputError(
             f"{folder} holds no model ({WEIGHTS} and config.yaml); make one with `dgl-gt train ... --out {folder}`"
         )

@@ -229,7 +229,7 @@ def test_what_is_refused_is_refused_on_both_ranks(both, profile, shards, tmp_pat
         "nothing fits ranks of 1 B",
         "is for 4 ranks, and 2 ranks will train",
         f"{other} has 60 nodes",
-        "has 1 parts",
+        "has 1 part and",
         f"{missing} holds no shards",
         "split is 3",
         f"{missing} holds no shards",

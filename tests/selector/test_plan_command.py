@@ -371,9 +371,9 @@ def test_sources_that_do_not_belong_together(here, both, shards, tmp_path, awkwa
 
     other = tmp_path / "other"
     partition(awkward_graph(1), 2, other)
-    refused(here("plan", both[0], other), f"{other} has 60 nodes and {both[0]} has 1000")
+    refused(here("plan", both[0], other), f"{other} has 60 nodes and {both[0]} has 1,000")
     partition(load_graph(GRAPH), 1, tmp_path / "alone")
-    refused(here("plan", both[0], tmp_path / "alone"), f"{tmp_path / 'alone'} has 1 parts")
+    refused(here("plan", both[0], tmp_path / "alone"), f"{tmp_path / 'alone'} has 1 part and")
     refused(here("plan", both[0], GRAPH), "one source too many")
     refused(here("plan", GRAPH, both[0], "--world-size", 2), "one source too many")
 
@@ -446,6 +446,10 @@ def test_check_of_what_is_no_run(here, tmp_path):
         "text.json": ("not json", "is not valid JSON"),
         "number.json": (json.dumps({"plan": 3}), "its plan cannot be read"),
         "half.json": (json.dumps({"plan": record()["plan"]}), "its plan cannot be read"),
+        "text-figures.json": (json.dumps(record() | {"seconds_per_epoch": "0.5"}), "its plan cannot be read"),
+        "huge.json": (json.dumps(record() | {"peak_memory_bytes": [10**400]}), "its plan cannot be read"),
+        "deep.json": ("[" * 100_000, "is not valid JSON"),
+        "early.json": (json.dumps(record() | {"finished": False}), "is of a run that was ended early"),
         "other.json": (json.dumps(record(chosen="c")), "its plan cannot be read"),
     }
     for name, (content, message) in files.items():
@@ -454,6 +458,11 @@ def test_check_of_what_is_no_run(here, tmp_path):
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     refused(here("plan", "--check", tmp_path / "binary.json"), "not a text file")
     refused(here("plan", "--check", tmp_path / "nothing"), "cannot read")
+    refused(here("plan", "--check", "n" * 5000), "File name too long")
+    zero = record()
+    zero["plan"]["trials"][1]["measured_seconds"] = 0
+    (tmp_path / "zero.json").write_text(json.dumps(zero))
+    assert here("plan", "--check", tmp_path / "zero.json").returncode == 0
     refused(here("plan", "--check", tmp_path), "record.json")
 
 
