@@ -14,7 +14,7 @@ from .cost import Model
 from .errors import InputError
 from .manifest import read_manifest, verify
 from .memory import peak_memory_bytes
-from .pipeline import CUTS, MOST_HALO_DEPTH, check_count, effective_cut, partition
+from .pipeline import CUTS, effective_cut, partition
 from .sources import open_source
 from .step_time import Speeds
 from .tables import estimates_table, quality_table
@@ -267,9 +267,9 @@ def _additions(args) -> dict:
 
 
 def _dry_run(args) -> tuple[dict, str]:
-    for name in ("parts", "attempts"):
-        check_count(name, getattr(args, name))
-    check_count("halo_depth", args.halo_depth, MOST_HALO_DEPTH)
+    for name in ("parts", "attempts", "halo_depth"):
+        if getattr(args, name) < 1:
+            raise InputError(f"{name} is {getattr(args, name)}; it must be at least 1")
     weights = _weights(args.target_weights)
     shares(args.parts, weights)
     bounds = _imbalance(args.max_imbalance)

@@ -167,7 +167,7 @@ def make_edge_cut(
         if balance.asked and balance.excess(owner) > 1:
             raise InputError(
                 f"no cut of {graph.name} into {parts} parts kept the bounds: the best has {balance.broken(owner)}; "
-                "raise max_imbalance (--max-imbalance), or make fewer parts or a vertex cut"
+                "raise max_imbalance, or make fewer parts or a vertex cut"
             )
         cluster = metis.clusters(adjacency, owner, parts, CLUSTER_NODES, seed=seed, progress=progress)
     order = np.lexsort((cluster, owner)).astype(graph.indices.dtype)

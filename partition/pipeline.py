@@ -23,7 +23,7 @@ from .stream import open_stream, streamed_cut
 from .vertex_cut import make_vertex_cut
 
 CUTS = ("edge", "vertex", "auto")
-MOST_HALO_DEPTH = 100  # hops; halos of connected graphs hold every node long before
+_MOST_HALO_DEPTH = 100  # hops; the halos of a connected graph hold every node long before
 _MODEL, _SPEEDS = Model(), Speeds()
 
 
@@ -100,12 +100,11 @@ def partition(
     >>> from partition import partition
     >>> manifest = partition("sample:communities?nodes=1000", parts=2, out="communities-2")  # doctest: +SKIP
     """
-    memory = None if memory is None else check_count("memory", memory)
-    rank_memory = None if rank_memory is None else check_count("rank_memory", rank_memory)
-    parts, seed = _integer("parts", parts), metis.check_seed(seed)
-    halo_depth = check_count("halo_depth", halo_depth, MOST_HALO_DEPTH)
+    memory = None if memory is None else _count("memory", memory)
+    rank_memory = None if rank_memory is None else _count("rank_memory", rank_memory)
+    parts, seed, halo_depth = _integer("parts", parts), metis.check_seed(seed), _count("halo_depth", halo_depth)
     edge_options = {"max_imbalance": max_imbalance, "target_weights": target_weights, "owner": owner}
-    attempts = check_count("attempts", attempts)
+    attempts = _count("attempts", attempts)
     cut = effective_cut(cut, halo_depth, attempts, **edge_options)
     edge_options |= {"attempts": attempts, "model": model, "speeds": speeds}
     progress = progress or (lambda *_: None)
@@ -137,10 +136,12 @@ def effective_cut(cut: str | None, halo_depth: int = 1, attempts: int = 1, **edg
     Raises
     ------
     InputError
-        No such cut, or options for edge cuts with another.
+        No such cut, a halo that is too deep, or options for edge cuts with another.
     """
     if cut not in (None, *CUTS):
         raise InputError(f"cut is {cut!r}; it must be one of {', '.join(CUTS)}")
+    if halo_depth > _MOST_HALO_DEPTH:
+        raise InputError(f"halo_depth is {reprlib.repr(halo_depth)}; it must be from 1 to {_MOST_HALO_DEPTH}")
     given = [name for name, value in edge_options.items() if value is not None]
     given += ["halo_depth"] if halo_depth > 1 else []
     given += ["attempts"] if attempts > 1 and cut != "auto" else []
@@ -161,13 +162,11 @@ def _integer(name: str, value) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise InputError(f"{name} is {reprlib.repr(value)}; it must be an integer") from None
+        raise InputError(f"{name} is {value!r}; it must be an integer") from None
 
 
-def check_count(name: str, value, most: int | None = None) -> int:
-    """The value as an int; :class:`InputError` unless it is a whole number from 1, to ``most`` where that is given."""
+def _count(name: str, value) -> int:
     value = _integer(name, value)
-    if value < 1 or (most is not None and value > most):
-        allowed = "at least 1" if most is None else f"from 1 to {most}"
-        raise InputError(f"{name} is {reprlib.repr(value)}; it must be {allowed}")
+    if value < 1:
+        raise InputError(f"{name} is {value}; it must be at least 1")
     return value
