@@ -98,8 +98,9 @@ def table(header, rows) -> str:
 
 def size(count_bytes: float) -> str:
     """A number of bytes for people: 1.5 MiB."""
-    power = min(3, max(0, int(math.log2(max(count_bytes, 1)) // 10)))
-    return f"{count_bytes / 1024**power:.{1 if power else 0}f} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = min(len(units) - 1, max(0, int(math.log2(max(count_bytes, 1)) // 10)))
+    return f"{count_bytes / 1024**power:.{1 if power else 0}f} {units[power]}"
 
 
 def counted(number: int, noun: str) -> str:

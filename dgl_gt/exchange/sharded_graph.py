@@ -176,7 +176,8 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, sp
         if (parts := manifest["parts"]) != comm.world_size:
             raise InputError(
                 f"{directory} has {counted(parts, 'part')}, but the number of ranks is {comm.world_size}; start "
-                f"{parts} (torchrun --nproc-per-node {parts}, then torch.distributed.init_process_group) or partition again"
+                f"{parts} (torchrun --nproc-per-node {parts}, then torch.distributed.init_process_group), or partition "
+                "again"
             )
         shard = read_shard(directory, comm.rank, depth)
         if strategy == "heads":  # which reads the structure of all

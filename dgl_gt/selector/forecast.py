@@ -71,8 +71,8 @@ def forecast(
         parts = cuts[0][1]["parts"]
         if world_sizes not in (None, [parts]):
             raise InputError(
-                f"--world-size is {','.join(map(str, world_sizes))} and {sources[0]} has {counted(parts, 'part')}; name the "
-                "graph in place of its shards, and it is cut for each"
+                f"--world-size is {','.join(map(str, world_sizes))} and {sources[0]} has {counted(parts, 'part')}; "
+                "name the graph in place of its shards, and it is cut for each"
             )
         width = cuts[0][1]["node_data"].get("feat", {}).get("shape", [0])
         return {parts: choose(cuts, Model(**model, features=width[0]), profile, **bounds)}

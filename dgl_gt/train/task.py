@@ -88,10 +88,10 @@ def node_classification(sg: ShardedGraph, split: int = 0) -> Task:
 
 def _required(sg: ShardedGraph, key: str) -> torch.Tensor:
     if key not in sg.ndata:
-        have = f"only {', '.join(sg.ndata)}" if sg.ndata else "none at all"
+        have = f"only {', '.join(map(repr, sg.ndata))}" if sg.ndata else "none at all"
         raise InputError(
-            f"the shards of {sg.manifest['source']} have no node data {key!r}, and this command needs it; they have {have}. "
-            f"Partition a graph that has {key!r}, or give a file with it by --node-data"
+            f"the shards of {sg.manifest['source']} have no node data {key!r}, and this command needs it; they have "
+            f"{have}. Partition a graph that has {key!r}, or give a file with it by --node-data"
         )
     return sg.ndata[key]
 
