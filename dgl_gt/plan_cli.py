@@ -14,7 +14,7 @@ from partition.cost import Model
 from partition.errors import InputError
 
 from .selector.forecast import forecast, forecast_table, is_shards, plot, text_of_plan
-from .selector.profile import PRESETS, read_profile
+from .selector.profile import MOST_RANKS, PRESETS, read_profile
 from .selector.record import check_table, errors
 from .selector.select import NothingFits
 from .train.config import TrainConfig, read_config
@@ -36,7 +36,7 @@ def add_commands(commands) -> None:
 
     plan = commands.add_parser(
         "plan",
-        help="choose cut, strategy, depth and rematerialisation",
+        help="choose cut, strategy, depth and activation checkpointing",
         description="Predict a training step under every strategy that fits, and choose; see docs/selector.md.",
     )
     plan.add_argument("source", nargs="*", metavar="SOURCE", help="shard directories of one graph, or a graph to cut")
@@ -64,7 +64,7 @@ def add_choice(command) -> None:
     """Add what a choice of strategy depends on: ``--profile``, ``--preset``, ``--rank-memory``, ``--max-depth``."""
     command.add_argument("--profile", metavar="FILE.yaml", help="what `dgl-gt calibrate` wrote")
     command.add_argument("--preset", metavar="NAME", help=f"instead of a profile: {', '.join(PRESETS)}")
-    command.add_argument("--rank-memory", type=size_in_bytes, metavar="SIZE", help="that a rank's process may take")
+    command.add_argument("--rank-memory", type=size_in_bytes, metavar="SIZE", help="memory per rank; candidates that need more are refused")
     command.add_argument("--max-depth", type=positive_integer, metavar="R", help="deepest halo to consider")
 
 
@@ -78,6 +78,8 @@ def _counts(text: str) -> list[int]:
 def _calibrate(args):
     from .train.launch import on_ranks
 
+    if args.nproc > MOST_RANKS:
+        raise InputError(f"--nproc is {args.nproc}; it must be from 1 to {MOST_RANKS}")
     out = check_file(args.out, force=args.force)
     return on_ranks(args.argv, lambda: args.nproc, lambda: _calibrate_rank(args, out), args.port)
 

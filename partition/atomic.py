@@ -289,7 +289,7 @@ def check_file(out, *, force: bool = False) -> Path:
 
 def check_room(out, needed_bytes: int) -> None:
     """Raise :class:`InputError` where the disk of ``out`` has less room than is needed."""
-    parent = next(parent for parent in Path(out).absolute().parents if parent.exists())
+    parent = next(parent for parent in Path(out).resolve().parents if parent.exists())
     free_bytes = shutil.disk_usage(parent).free
     if free_bytes < needed_bytes:
         raise InputError(

@@ -85,7 +85,7 @@ def _add_partition(commands) -> None:
     make.set_defaults(command=_partition)
     _add_cut(make.add_argument_group("the cut"))
     _add_memory(make.add_argument_group("memory"))
-    _add_predictions(make.add_argument_group("what predictions have in mind"))
+    _add_predictions(make.add_argument_group("model and link that predictions assume"))
     _add_graph(make.add_argument_group("the graph"))
 
 
@@ -112,10 +112,10 @@ def _add_cut(cut) -> None:
 
 def _add_memory(memory) -> None:
     memory.add_argument(
-        "--memory", type=size_in_bytes, metavar="SIZE", help="for partitioning, e.g. 4GiB: METIS, or what needs less"
+        "--memory", type=size_in_bytes, metavar="SIZE", help="bound on the memory of partitioning, e.g. 4GiB: METIS runs, or a method that needs less"
     )
     memory.add_argument(
-        "--rank-memory", type=size_in_bytes, metavar="SIZE", help="of a training rank: its part must fit"
+        "--rank-memory", type=size_in_bytes, metavar="SIZE", help="memory per training rank; cuts that exceed it are refused"
     )
 
 

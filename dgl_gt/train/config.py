@@ -67,7 +67,8 @@ class TrainConfig:
     reproducible: bool = _option(True, "dropout on features keyed by node: the same run at any number of ranks")
     remat: str = _option(
         "none",
-        "what backward finds of a layer: none: all; repeat: its input, exchanging again; keep: also what it exchanged",
+        "activation checkpointing. none: keep all; repeat: keep a layer's input, compute and exchange again; keep: keep "
+        "its input and what it exchanged",
     )
 
     def __post_init__(self):
