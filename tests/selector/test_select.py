@@ -209,7 +209,7 @@ def test_what_cannot_run_is_kept_with_the_reason(few_nodes, profile):
 def test_cuts_must_be_of_one_graph(shards, cuts, few_nodes, profile):
     edge = cuts[0]
     for other, message in (
-        (few_nodes(2), "has 60 nodes and edge has 1000"),
+        (few_nodes(2), "has 60 nodes and edge has 1,000"),
         ({**edge[1], "parts": 3}, "has 3 parts and edge has 2"),
         ({**edge[1], "edges": 5}, "has 5 edges and edge has"),
     ):
