@@ -2,6 +2,9 @@
 
 import sys
 
+if sys.version_info < (3, 10):  # before any dependency is looked for, whose own error would come first
+    sys.exit("dgl-gt needs Python 3.10 or newer, and this is Python %d.%d" % sys.version_info[:2])
+
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 
 from partition import console
-from partition.atomic import check_parent, check_target
+from partition.atomic import check_file, check_target
 from partition.cli import DEFAULT_LINK_GBIT, add_commands, add_link
+from partition.console import counted
 from partition.cost import CHOICES
 from partition.errors import InputError
 from partition.manifest import read_manifest
@@ -113,7 +115,8 @@ def _parts(args) -> int:
     parts = manifest["parts"]
     if args.nproc not in (None, parts):
         raise InputError(
-            f"--nproc is {args.nproc} but {args.directory} has {parts} parts; use --nproc {parts} or partition again"
+            f"--nproc is {args.nproc} but {args.directory} has {counted(parts, 'part')}; use --nproc {parts}, or "
+            "partition again"
         )
     if getattr(args, "chosen_from", None) is None:
         check_choice(args.directory, manifest, args.strategy, args.depth)
@@ -131,7 +134,8 @@ def _load(args):
     from . import load
 
     speeds = Speeds(link_bytes_per_s=args.link_gbit * 1e9 / 8)
-    return load(args.directory, args.strategy, args.depth, overlap=args.overlap, speeds=speeds)
+    options = {"overlap": args.overlap, "speeds": speeds, "timeout_s": args.timeout}
+    return load(args.directory, args.strategy, args.depth, **options)
 
 
 def _train(args):
@@ -158,22 +162,30 @@ def _memory_advice(args, config) -> str:
 
 
 def _train_rank(args, config):
-    from .train import checkpoint, report
+    from .train import report
+    from .train.checkpoint import ModelWriter
+    from .train.task import unused
     from .train.trainer import train
 
     plan = {}
     if args.strategy == AUTO:
         from .train.auto import load_best
 
-        bounds = {"rank_memory": args.rank_memory, "max_depth": args.max_depth, "overlap": args.overlap}
-        sg, config, plan["plan"] = load_best([args.directory, *args.other_cut], config, args.chosen_from, **bounds)
+        options = {name: getattr(args, name) for name in ("rank_memory", "max_depth", "overlap")}
+        options["timeout_s"] = args.timeout
+        sg, config, plan["plan"] = load_best([args.directory, *args.other_cut], config, args.chosen_from, **options)
     else:
         sg = _load(args)
-    with report.progress(config.epochs, show=sg.comm.rank == 0) as on_epoch:
-        result = train(sg, config, on_epoch)
-    record = report.record(result, sg) | plan
+    left_out, writer = unused(sg.manifest), None
+    if sg.comm.rank == 0 and left_out:
+        print(f"dgl-gt: {left_out}", file=sys.stderr)
     if sg.comm.rank == 0 and args.out:
-        checkpoint.save(args.out, result.model, config, record, force=args.force)
+        writer = ModelWriter(args.out, config, lambda run: report.unfinished(run, sg) | plan, force=args.force)
+    with writer or nullcontext(), report.progress(config.epochs, show=sg.comm.rank == 0) as on_epoch:
+        result = train(sg, config, on_epoch, writer)
+    record = report.record(result, sg) | plan
+    if writer:
+        writer.finish(result.model.state_dict(), record)
     return record, report.final_table(record) + (
         f"\n\nwrote {args.out}" if args.out else "\n\nmodel not kept (no --out)"
     )
@@ -185,9 +197,7 @@ def _predict(args):
     suffix = Path(args.out).suffix
     if suffix not in (".npz", ".csv"):
         raise InputError(f"--out is {args.out}; it must end in .npz or .csv")
-    if Path(args.out).exists() and not args.force:
-        raise InputError(f"{args.out} exists; choose another file or pass --force to replace it")
-    check_parent(Path(args.out))
+    check_file(args.out, force=args.force)
     checkpoint.load(args.model)  # refuse a bad one before ranks start
     return _on_ranks(args, lambda: _predict_rank(args))
 

@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from partition import console
-from partition.atomic import check_parent
+from partition.atomic import check_file, new_file
 from partition.cli import positive_float, positive_integer, size_in_bytes
 from partition.console import size, table
 from partition.cost import Model
 from partition.errors import InputError
 
 from .selector.forecast import forecast, forecast_table, is_shards, plot, text_of_plan
-from .selector.profile import PRESETS, read_profile
+from .selector.profile import MOST_RANKS, PRESETS, read_profile
 from .selector.record import check_table, errors
 from .selector.select import NothingFits
 from .train.config import TrainConfig, read_config
@@ -36,7 +36,7 @@ def add_commands(commands) -> None:
 
     plan = commands.add_parser(
         "plan",
-        help="choose cut, strategy, depth and rematerialisation",
+        help="choose cut, strategy, depth and activation checkpointing",
         description="Predict a training step under every strategy that fits, and choose; see docs/selector.md.",
     )
     plan.add_argument("source", nargs="*", metavar="SOURCE", help="shard directories of one graph, or a graph to cut")
@@ -74,32 +74,23 @@ def add_choice(command) -> None:
     """Add what a choice of strategy depends on: ``--profile``, ``--preset``, ``--rank-memory``, ``--max-depth``."""
     command.add_argument("--profile", metavar="FILE.yaml", help="what `dgl-gt calibrate` wrote")
     command.add_argument("--preset", metavar="NAME", help=f"instead of a profile: {', '.join(PRESETS)}")
-    command.add_argument("--rank-memory", type=size_in_bytes, metavar="SIZE", help="that a rank's process may take")
+    command.add_argument("--rank-memory", type=size_in_bytes, metavar="SIZE", help="memory per rank; candidates that need more are refused")
     command.add_argument("--max-depth", type=positive_integer, metavar="R", help="deepest halo to consider")
 
 
 def _counts(text: str) -> list[int]:
-    try:
-        return list(dict.fromkeys(positive_integer(each) for each in text.split(",")))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers of ranks, such as 2 or 4,8,16") from None
-
-
-def _output(name: str, force: bool) -> Path:
-    """The file to write, refused before any work where it cannot be."""
-    path = Path(name)
-    if path.is_dir():
-        raise InputError(f"{name} is a directory; choose a file")
-    if path.exists() and not force:
-        raise InputError(f"{name} exists; choose another file or pass --force to replace it")
-    check_parent(path)
-    return path
+    words = text.split(",")
+    if not all(word.strip().lstrip("-").isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers of ranks, such as 2 or 4,8,16")
+    return list(dict.fromkeys(map(positive_integer, words)))
 
 
 def _calibrate(args):
     from .train.launch import on_ranks
 
-    out = _output(args.out, args.force)
+    if args.nproc > MOST_RANKS:
+        raise InputError(f"--nproc is {args.nproc}; it must be from 1 to {MOST_RANKS}")
+    out = check_file(args.out, force=args.force)
     return on_ranks(args.argv, lambda: args.nproc, lambda: _calibrate_rank(args, out), timeout=args.timeout)
 
 
@@ -109,14 +100,14 @@ def _calibrate_rank(args, out: Path):
     from .comm import Comm
     from .selector.hardware import measure
 
-    comm, progress = Comm(), console.Progress()
+    comm, progress = Comm(timeout_s=args.timeout), console.Progress()
     with comm.together(), ExitStack() as stack:
         stack.callback(progress.close)
         profile = measure(comm, progress if comm.rank == 0 else None)
     values = profile.as_dict()
     if comm.rank == 0:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100))
+        with new_file(out) as file:
+            file.write(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100).encode())
     return values, _profile_text(values, profile.target_weights(Model())) + f"\n\nwrote {out}"
 
 
@@ -162,7 +153,7 @@ def _plan(args):
     if args.plot:
         if Path(args.plot).suffix != ".png":
             raise InputError(f"--plot is {args.plot}; it must end in .png")
-        _output(args.plot, args.force)
+        check_file(args.plot, force=args.force)
     names = ("layers", "hidden", "heads", "ffn")
     config = read_config(args.config, **{name: getattr(args, name) for name in names})
     profile = read_profile(args.profile, args.preset)

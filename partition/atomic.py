@@ -1,4 +1,4 @@
-"""A directory that appears when it is complete, never before, and that replaces nothing but one of its own kind."""
+"""A directory or file that appears when it is complete, never before; a directory replaces only one of its kind."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from .console import size
 from .errors import InputError
-from .writer import PARTIAL, REPLACED, leftovers, temporary_name
+from .writer import FILE, PARTIAL, REPLACED, leftovers, temporary_name
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -244,3 +245,57 @@ def _move_aside(new: Path, out: Path) -> None:
             replaced.rename(out)
         raise
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+@contextmanager
+def new_file(out):
+    """Give a binary file to write, which takes the place of ``out`` at the end, or is removed on any error.
+
+    What must not be replaced is refused before the work, by :func:`check_file`.
+
+    Raises
+    ------
+    InputError
+        ``out`` cannot be written: no room, no permission, a name that is too long.
+    """
+    out = Path(out).resolve()  # a link stays, and what it leads to is written
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        for old in leftovers(out.parent, out.name, FILE):
+            old.unlink(missing_ok=True)
+        temporary = out.parent / temporary_name(out.name, FILE)
+        try:
+            with temporary.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(out)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise cannot_write(out, error) from error
+
+
+def check_file(out, *, force: bool = False) -> Path:
+    """The path of a file that :func:`new_file` may make, or with ``force`` replace; else :class:`InputError`."""
+    path = Path(out)
+    try:
+        if path.is_dir():
+            raise InputError(f"{out} is a directory; choose a file")
+        if path.exists() and not force:
+            raise InputError(f"{out} exists; choose another file, or replace it with --force")
+        check_parent(path)
+    except OSError as error:  # a name that is too long
+        raise InputError(f"cannot use {out}: {error.strerror}; choose another name") from error
+    return path
+
+
+def check_room(out, needed_bytes: int) -> None:
+    """Raise :class:`InputError` where the disk of ``out`` has less room than is needed."""
+    parent = next(parent for parent in Path(out).resolve().parents if parent.exists())
+    free_bytes = shutil.disk_usage(parent).free
+    if free_bytes < needed_bytes:
+        raise InputError(
+            f"{out} needs {size(needed_bytes)} of disk, and {parent} has {size(free_bytes)} left; free space, or "
+            "choose a place on another disk"
+        )

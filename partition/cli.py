@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import reprlib
 import time
 import warnings
 from pathlib import Path
@@ -19,6 +20,7 @@ from .sources import open_source
 from .step_time import Speeds
 from .tables import estimates_table, quality_table
 
+_LARGEST, _LEAST_FLOAT = 10**9, 1e-6  # numbers that an option takes: far beyond any use
 DEFAULT_LINK_GBIT = Speeds().link_bytes_per_s * 8 / 1e9
 
 
@@ -84,7 +86,7 @@ def _add_partition(commands) -> None:
     make.set_defaults(command=_partition)
     _add_cut(make.add_argument_group("the cut"))
     _add_memory(make.add_argument_group("memory"))
-    _add_predictions(make.add_argument_group("what predictions have in mind"))
+    _add_predictions(make.add_argument_group("model and link that predictions assume"))
     _add_graph(make.add_argument_group("the graph"))
 
 
@@ -111,10 +113,10 @@ def _add_cut(cut) -> None:
 
 def _add_memory(memory) -> None:
     memory.add_argument(
-        "--memory", type=size_in_bytes, metavar="SIZE", help="for partitioning, e.g. 4GiB: METIS, or what needs less"
+        "--memory", type=size_in_bytes, metavar="SIZE", help="bound on the memory of partitioning, e.g. 4GiB: METIS runs, or a method that needs less"
     )
     memory.add_argument(
-        "--rank-memory", type=size_in_bytes, metavar="SIZE", help="of a training rank: its part must fit"
+        "--rank-memory", type=size_in_bytes, metavar="SIZE", help="memory per training rank; cuts that exceed it are refused"
     )
 
 
@@ -155,16 +157,24 @@ def _add_graph(graph) -> None:
 
 
 def positive_integer(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is no whole number") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    if number > _LARGEST:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(number)} is more than {_LARGEST:,}")
     return number
 
 
 def positive_float(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is no number") from None
+    if not _LEAST_FLOAT <= number <= _LARGEST:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not from {_LEAST_FLOAT:g} to {_LARGEST:g}")
     return number
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import re
 import signal
 import sys
 import time
@@ -33,9 +34,9 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
                 return outcome
             result, text = outcome
             lines = [json.dumps(result)] if args.json else map(printable, text.split("\n"))
-            return _print_result(parser.prog, "\n".join(lines))
+            return _print_result(parser.prog, _encodable("\n".join(lines)))
         except InputError as error:
-            print(f"{parser.prog}: error: {error}", file=sys.stderr)
+            print(f"{parser.prog}: error: {_with_options(str(error), args)}", file=sys.stderr)
             return 2
         except MemoryError as error:
             detail = f" ({error})" if str(error) else ""
@@ -83,6 +84,20 @@ def _cleanups_when_stopped():
             signal.signal(each, handler)
 
 
+def _encodable(text: str) -> str:
+    """Text for stdout; what its encoding does not have, as a name under LC_ALL=C, is written as ``\\xe9``."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _with_options(message: str, args: argparse.Namespace) -> str:
+    """A message of the Python functions, which name their arguments, as the command line names them."""
+    for name in vars(args):
+        if "_" in name:
+            message = re.sub(rf"(?<![\w/.-]){name}(?![\w/.-])", "--" + name.replace("_", "-"), message)
+    return message
+
+
 class Progress:
     """One line on stderr a stage: counting up on a terminal, printed when the stage ends elsewhere.
 
@@ -105,7 +120,7 @@ class Progress:
             print(f"\r{self._line()}", end="", file=sys.stderr, flush=True)
 
     def _line(self) -> str:
-        return f"{self._stage:<40} {time.monotonic() - self._since:8.1f} s"
+        return f"{self._stage:<58} {time.monotonic() - self._since:8.1f} s"
 
     def close(self) -> None:
         if self._stage:
@@ -130,5 +145,11 @@ def table(header, rows) -> str:
 
 def size(count_bytes: float) -> str:
     """A number of bytes for people: 1.5 MiB."""
-    power = min(3, max(0, int(math.log2(max(count_bytes, 1)) // 10)))
-    return f"{count_bytes / 1024**power:.{1 if power else 0}f} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = min(len(units) - 1, max(0, int(math.log2(max(count_bytes, 1)) // 10)))
+    return f"{count_bytes / 1024**power:.{1 if power else 0}f} {units[power]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 part, 2 parts."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -5,13 +5,27 @@ What follows from these and from speeds: :mod:`partition.step_time`; what ranks 
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .errors import InputError
+
 STRATEGIES = ("local", "halo_h", "halo_kv", "gather", "heads", "ring", "mirror")
 CHOICES = ("halo", *STRATEGIES)  # halo: whichever of halo_h and halo_kv is quicker, see halo_sends
 _CALLS = {"local": 0, "halo_h": 2, "halo_kv": 2, "heads": 4, "mirror": 6}  # forward and backward
+
+
+# What sizes of a model may be, from and to: far beyond any use, so that what is refused is a slip.
+MODEL_LIMITS = {
+    "layers": (1, 1000),
+    "hidden": (1, 1_000_000),
+    "heads": (1, 1_000_000),
+    "ffn": (1, 1000),
+    "features": (0, 10**9),
+    "classes": (0, 10**9),
+}
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,13 @@ class Model:
     itemsize: int = 4
     features: int = 0
     classes: int = 0
+
+    def __post_init__(self):
+        for name, (least, most) in MODEL_LIMITS.items():
+            if not least <= getattr(self, name) <= most:
+                raise InputError(
+                    f"{name} is {reprlib.repr(getattr(self, name))}; it must be from {least:,} to {most:,}"
+                )
 
     @property
     def row_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import insort
 from dataclasses import dataclass
 from operator import attrgetter
@@ -65,11 +66,12 @@ class EdgeCut(Rows):
 
 
 class _Tried(NamedTuple):
-    """An assignment, its place among others, and whether the search kept nodes as even as edges."""
+    """An assignment, its place among others, whether the search kept nodes as even as edges, and when it was made."""
 
     order: tuple[float, float]
     owner: np.ndarray
     levels_nodes: bool
+    attempt: int  # counted from 1
 
 
 class _Way(NamedTuple):
@@ -173,7 +175,7 @@ def make_edge_cut(
         if balance.asked and balance.excess(owner) > 1:
             raise InputError(
                 f"no cut of {graph.name} into {parts} parts kept the bounds: the best has {balance.broken(owner)}; "
-                "raise max_imbalance (--max-imbalance), or make fewer parts or a vertex cut"
+                "raise max_imbalance, or make fewer parts or a vertex cut"
             )
         return in_order(owner)
 
@@ -183,22 +185,37 @@ def best_owner(graph: Graph, parts: int, adjacency: dict, balance: Balance, atte
     for come last."""
     ways = _ways(graph)
     tried, kept = [], not balance.asked
+    started_s = time.monotonic()
     for attempt in range(max(attempts, len(ways) if balance.asked else 0)):
         if attempt >= attempts and kept:
             break
+        say = _of_attempt(progress, attempt, attempts, started_s)
         if attempt < 2 * len(ways) or len(tried) < 2 or not _is_searched(graph, parts):
-            owner, levels_nodes = _by_metis(graph, parts, adjacency, balance, attempt, seed, progress)
+            owner, levels_nodes = _by_metis(graph, parts, adjacency, balance, attempt, seed, say)
         else:
-            owner, levels_nodes = _recombined(graph, tried, balance, attempt, seed, progress)
+            owner, levels_nodes = _recombined(graph, tried, balance, attempt, seed, say)
         _fill_empty_parts(owner, parts)
         kept = kept or balance.excess(owner) <= 1
         if attempts == 1 and kept:
             return owner
         order = max(balance.excess(owner), 1.0) if balance.asked else 1.0, rank(owner)
         if order not in (each.order for each in tried):
-            insort(tried, _Tried(order, owner, levels_nodes), key=attrgetter("order"))
+            insort(tried, _Tried(order, owner, levels_nodes, attempt + 1), key=attrgetter("order"))
             del tried[_POPULATION if attempts > 2 * len(ways) else 1 :]
-    return tried[0].owner
+    best = tried[0]
+    progress(f"attempt {best.attempt} is kept: predicted step {best.order[1]:.3g} s")
+    return best.owner
+
+
+def _of_attempt(progress, attempt: int, attempts: int, started_s: float):
+    """A progress callback that names the attempt, where there are several, and about how long is left."""
+    if max(attempt + 1, attempts) == 1:
+        return progress
+    left = ""
+    if 0 < attempt < attempts:
+        left_s = (time.monotonic() - started_s) / attempt * (attempts - attempt)
+        left = f", about {left_s:.0f} s left"
+    return lambda stage, *more: progress(f"attempt {attempt + 1} of {max(attempt + 1, attempts)}{left}: {stage}", *more)
 
 
 def _by_metis(graph: Graph, parts: int, adjacency: dict, balance: Balance, attempt: int, seed: int, progress):
@@ -225,7 +242,7 @@ def _by_metis(graph: Graph, parts: int, adjacency: dict, balance: Balance, attem
 
 def _recombined(graph: Graph, tried: list[_Tried], balance: Balance, attempt: int, seed: int, progress):
     """One of the best so far searched anew, clusters of nodes first: any at first, later those that another keeps."""
-    progress(f"edge cut, search of clusters, attempt {attempt + 1}")
+    progress("edge cut, search of clusters")
     drawn = np.random.default_rng([abs(seed), attempt]).choice(len(tried), min(3, len(tried)), replace=False)
     better, other = (tried[i] for i in sorted(drawn)[:2])
     owner = better.owner.copy()

@@ -15,7 +15,7 @@ from .files import first_line, need, nonempty, split_name
 from .graph import SPLIT_MASKS
 from .raw import RawGraph
 
-_INSTALL = "pip install 'dgl-gt[ogb]'"
+_INSTALL = "pip install ogb"
 _GIB = 1 << 30
 _ASKS_ABOVE_BYTES = _GIB  # ogb asks on stdin before a larger download
 _TIMEOUT_S = 20

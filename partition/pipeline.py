@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import reprlib
 from contextlib import ExitStack
 
 from . import metis
@@ -23,6 +24,7 @@ from .stream import open_stream, streamed_cut
 from .vertex_cut import make_vertex_cut
 
 CUTS = ("edge", "vertex", "auto")
+_MOST_HALO_DEPTH = 100  # hops; the halos of a connected graph hold every node long before
 _MODEL, _SPEEDS = Model(), Speeds()
 
 
@@ -67,7 +69,7 @@ def partition(
         quicker (:mod:`partition.cost`); the manifest's ``choice`` says why. By default an edge cut, or a vertex cut
         where ``memory`` is too little for METIS.
     halo_depth : int
-        Edge cuts: how many hops of halo each part stores, with their edges, 1 or more.
+        Edge cuts: how many hops of halo each part stores, with their edges, 1 to 100.
     attempts, max_imbalance, target_weights, owner
         Edge cuts: see :func:`partition.edge_cut.make_edge_cut`.
     model, speeds : Model, Speeds
@@ -160,10 +162,12 @@ def effective_cut(cut: str | None, halo_depth: int = 1, attempts: int = 1, **edg
     Raises
     ------
     InputError
-        No such cut, or options for edge cuts with another.
+        No such cut, a halo that is too deep, or options for edge cuts with another.
     """
     if cut not in (None, *CUTS):
         raise InputError(f"cut is {cut!r}; it must be one of {', '.join(CUTS)}")
+    if halo_depth > _MOST_HALO_DEPTH:
+        raise InputError(f"halo_depth is {reprlib.repr(halo_depth)}; it must be from 1 to {_MOST_HALO_DEPTH}")
     given = [name for name, value in edge_options.items() if value is not None]
     given += ["halo_depth"] if halo_depth > 1 else []
     given += ["attempts"] if attempts > 1 and cut != "auto" else []

@@ -22,7 +22,7 @@ class Quality:
     replication_factor : float
         Rows held over nodes.
     max_copies_factor : float
-        Rows held by the largest part, times K / N.
+        Rows held by the largest part, over an even share of the nodes, N / K.
     node_balance, edge_balance : float
         Owned nodes (edges) of the part that has most for its share, over that share; 1 is perfect.
     train_balance : float or None
@@ -56,7 +56,7 @@ class VertexCutQuality:
     replication_factor : float
         Rows held over nodes.
     max_copies_factor : float
-        Rows held by the largest part, times K / N.
+        Rows held by the largest part, over an even share of the nodes, N / K.
     node_balance, edge_balance : float
         Masters (edges) of the part that has most for its share, over that share; 1 is perfect.
     train_balance : float or None

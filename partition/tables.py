@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .budget import NAMES, Estimate, Sizes
-from .console import size, table
+from .console import counted, size, table
 
 
 def quality_table(manifest: dict) -> str:
@@ -20,7 +20,7 @@ def quality_table(manifest: dict) -> str:
     lines = [
         ("volume", f"{quality['volume']:,}", "rows that cross ranks per exchange and direction"),
         ("replication", f"{quality['replication_factor']:.3f}", "rows held / nodes"),
-        ("max copies", f"{quality['max_copies_factor']:.3f}", "rows held by the largest part x parts / nodes"),
+        ("max copies", f"{quality['max_copies_factor']:.3f}", "rows held by the largest part / nodes per part"),
         ("node balance", f"{quality['node_balance']:.3f}", "largest part's nodes / its share"),
         ("edge balance", f"{quality['edge_balance']:.3f}", "largest part's edges / its share"),
     ]
@@ -30,7 +30,8 @@ def quality_table(manifest: dict) -> str:
         lines.insert(0, ("cut ratio", f"{quality['cut_ratio']:.2%}", "edges whose source another part owns"))
     figures = "\n".join(f"{name:<13} {value:>12}  {meaning}" for name, value, meaning in lines)
     depth = f", halo depth {manifest['halo_depth']}" if manifest["halo_depth"] > 1 else ""
-    counts = f"{manifest['nodes']:,} nodes, {manifest['edges']:,} edges, {manifest['parts']} parts, {cut} cut{depth}"
+    sizes = f"{counted(manifest['nodes'], 'node')}, {counted(manifest['edges'], 'edge')}"
+    counts = f"{sizes}, {counted(manifest['parts'], 'part')}, {cut} cut{depth}"
     return f"{manifest['source']}: {counts}\n\n{parts}\n\n{figures}"
 
 
@@ -45,5 +46,5 @@ def estimates_table(source: str, sizes: Sizes, estimates: dict[str, Estimate], c
         ]
         for method, each in estimates.items()
     ]
-    counts = f"{sizes.nodes:,} nodes, {sizes.edges:,} edges, {sizes.parts} parts"
+    counts = f"{counted(sizes.nodes, 'node')}, {counted(sizes.edges, 'edge')}, {counted(sizes.parts, 'part')}"
     return f"{source}: {counts}; estimates, nothing is written\n\n{table(['by', 'peak memory', 'disk', 'time'], rows)}"

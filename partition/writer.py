@@ -14,7 +14,8 @@ import secrets
 import socket
 from pathlib import Path
 
-PARTIAL, REPLACED = "partial", "replaced"  # what names are for: what is being written, and what was moved aside
+# What names are for: a directory that is being written, one that was moved aside, a file that is being written.
+PARTIAL, REPLACED, FILE = "partial", "replaced", "file"
 
 
 def temporary_name(stem: str, purpose: str) -> str:

@@ -26,7 +26,7 @@ MAY_IMPORT = {
         "dgl_gt.sum_over_ranks",
         "dgl_gt.transfer",
     },
-    "dgl_gt.yaml_file": {"partition.errors"},
+    "dgl_gt.yaml_file": {"partition.console", "partition.errors"},
     "dgl_gt.shard": {"partition", "dgl_gt.ops"},
     "dgl_gt.exchange": {
         "partition",

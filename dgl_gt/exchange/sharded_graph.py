@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from partition.console import counted
 from partition.cost import CHOICES
 from partition.errors import InputError
 from partition.manifest import read_manifest, verify
@@ -295,8 +296,9 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, sp
         strategy = check_choice(directory, manifest, strategy, depth)
         if (parts := manifest["parts"]) != comm.world_size:
             raise InputError(
-                f"{directory} has {parts} parts but there are {comm.world_size} ranks; start {parts} ranks "
-                f"(torchrun --nproc-per-node {parts}, then torch.distributed.init_process_group) or partition again"
+                f"{directory} has {counted(parts, 'part')}, but the number of ranks is {comm.world_size}; start "
+                f"{parts} (torchrun --nproc-per-node {parts}, then torch.distributed.init_process_group), or partition "
+                "again"
             )
         shard = read_shard(directory, comm.rank, depth)
         if strategy == "heads":  # which reads the structure of all
@@ -346,7 +348,9 @@ def check_choice(directory, manifest: dict, strategy: str | None, depth: int) ->
             "dgl_gt.selector.choose and load what it chose, see docs/selector.md"
         )
     if strategy not in CHOICES:
-        raise InputError(f"strategy is {strategy!r}; it must be one of {', '.join(CHOICES)}")
+        raise InputError(
+            f"strategy is {strategy!r}; it must be one of {', '.join(CHOICES)}, or auto with `dgl-gt train`"
+        )
     if (strategy == "mirror") != (cut == "vertex"):
         fitting = "mirror" if cut == "vertex" else "halo, gather, heads or ring"
         raise InputError(
@@ -361,8 +365,8 @@ def check_choice(directory, manifest: dict, strategy: str | None, depth: int) ->
         raise InputError(f"depth is {depth} with strategy {strategy}; beyond 1 it is for halo alone")
     if depth > max(stored, 1):
         raise InputError(
-            f"depth is {depth}, but {directory} stores {stored} hops of halo; use at most {stored}, or partition with "
-            f"--halo-depth {depth}"
+            f"depth is {depth}, but {directory} stores {counted(stored, 'hop')} of halo; use at most {stored}, or "
+            f"partition with --halo-depth {depth}"
         )
     return strategy
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from partition.memory import peak_memory_bytes
+from partition.memory import available_memory_bytes, peak_memory_bytes
 
 from ..comm import Comm
 from ..ops import CSC, sparse_attention
@@ -159,25 +159,17 @@ def _rows(comm: Comm) -> dict[str, float]:
 
 
 def memory_at_hand(comm: Comm) -> int:
-    """Bytes that this rank may take: a GPU's memory, or its share of what the machine has available."""
+    """Bytes that this rank may take: a GPU's memory, or its share of what machine and control group leave."""
     if comm.device.type == "cuda":
         return torch.cuda.get_device_properties(comm.device).total_memory
     local = int(os.environ.get("LOCAL_WORLD_SIZE", comm.world_size))
-    return _available_bytes() // local + peak_memory_bytes()
+    return available_memory_bytes() // local + peak_memory_bytes()
 
 
 def _memory(comm: Comm) -> dict[str, float]:
     # nothing has been measured yet; training loads more modules, and holds buffers of the transport
     process = 0 if comm.device.type == "cuda" else peak_memory_bytes() + _TRAINING_BYTES
     return {"memory_bytes": memory_at_hand(comm), "process_bytes": process}
-
-
-def _available_bytes() -> int:
-    try:
-        with open("/proc/meminfo") as file:
-            return next(1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):  # not Linux
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _links(comm: Comm) -> dict:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from partition.console import counted
 from partition.cost import Model
 from partition.errors import InputError
 from partition.step_time import ATTENTION_PASSES, Speeds
@@ -18,7 +20,9 @@ FORMAT = "dgl-gt profile 1"
 _PRESETS = Path(__file__).parent / "presets"
 PRESETS = tuple(sorted(path.stem for path in _PRESETS.glob("*.yaml")))
 DEFAULT = "default"
+MOST_RANKS = 4096
 KINDS = ("measured", "datasheet", "default")
+_LEAST, _MOST = 1e-18, 1e18  # of any figure: beyond, seconds and bytes would overflow
 _ITEMSIZE = 4  # of the numbers that were measured
 _RANK_KEYS = ("memory_bytes", "process_bytes", "stream_bytes_per_s", "layer_s")
 _ATTENTION_KEYS = ("edge_s", "head_s", "row_column_s", "near_column_s")
@@ -109,8 +113,9 @@ class Profile:
         """Refuse another number of ranks than was measured; presets are of any."""
         if self.ranks not in (None, ranks):
             raise InputError(
-                f"profile {self.name} is of {self.ranks} ranks, and there are {ranks}: run `dgl-gt calibrate --nproc "
-                f"{ranks}` on these machines, or name a preset ({', '.join(PRESETS)})"
+                f"profile {self.name} is for {counted(self.ranks, 'rank')}, and {counted(ranks, 'rank')} will "
+                f"train: run `dgl-gt calibrate --nproc {ranks}` on these machines, or name a preset "
+                f"({', '.join(PRESETS)})"
             )
 
     def target_weights(self, model: Model) -> list[float]:
@@ -204,23 +209,32 @@ def _checked(name: str, values: dict) -> Profile:
             array = np.atleast_1d(np.asarray(value, float))
         except (TypeError, ValueError, OverflowError):
             array = np.array([np.nan])
-        allowed = (array >= 0) if zero else (array > 0)
-        if array.ndim > 1 or not (allowed & np.isfinite(array)).all():
+        allowed = (array >= _LEAST) & (array <= _MOST) | (zero & (array == 0))
+        if array.ndim > 1 or not allowed.all():
             raise InputError(
-                f"profile {name}: {title} is {value}; it must be {'0 or more' if zero else 'positive'}, for every rank"
+                f"profile {name}: {title} is {reprlib.repr(value)}; it must be {'0, or ' if zero else ''}a number from "
+                f"{_LEAST:g} to {_MOST:g}, for every rank"
             )
         if ranks is not None and len(array) not in (1, ranks):
-            raise InputError(f"profile {name}: {title} has {len(array)} figures for {ranks} ranks; give one for each")
+            raise InputError(
+                f"profile {name}: {title} has {counted(len(array), 'figure')} for {counted(ranks, 'rank')}; give one "
+                "for each"
+            )
         if ranks is None and array.size != 1:
-            raise InputError(f"profile {name}: {title} has {array.size} figures and no number of ranks; give one")
+            raise InputError(
+                f"profile {name}: {title} has {counted(array.size, 'figure')} and no number of ranks; give one"
+            )
         return array
 
     ranks = wanted(values, "ranks", "ranks")
-    if ranks is not None and (isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1):
-        raise InputError(f"profile {name}: ranks is {ranks!r}; it must be a positive integer, or null for any number")
+    if ranks is not None and (isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= MOST_RANKS):
+        raise InputError(
+            f"profile {name}: ranks is {reprlib.repr(ranks)}; it must be a whole number from 1 to {MOST_RANKS}, or "
+            "null for any number"
+        )
     kind = wanted(values, "kind", "kind")
     if kind not in KINDS:
-        raise InputError(f"profile {name}: kind is {kind!r}; it must be one of {', '.join(KINDS)}")
+        raise InputError(f"profile {name}: kind is {reprlib.repr(kind)}; it must be one of {', '.join(KINDS)}")
     attention = wanted(values, "attention", "attention")
     tables = {
         "products": wanted(values, "products", "products"),
@@ -235,7 +249,9 @@ def _checked(name: str, values: dict) -> Profile:
     scalars = {key: wanted(values, key, key) for key in ("latency_s", "overlap", "reduce_bytes_per_s")}
     for key, value in scalars.items():
         if isinstance(value, (list, dict)):
-            raise InputError(f"profile {name}: {key} is {value}; it must be one number, for all ranks together")
+            raise InputError(
+                f"profile {name}: {key} is {reprlib.repr(value)}; it must be one number, for all ranks together"
+            )
         scalars[key] = float(numbers(value, key, zero=key != "reduce_bytes_per_s")[0])
     if scalars["overlap"] > 1:
         raise InputError(f"profile {name}: overlap is {scalars['overlap']}; it must be between 0 and 1")
@@ -259,8 +275,11 @@ def _checked_links(name: str, link, ranks: int | None):
     if isinstance(link, dict):
         for key in ("within", "between", "ranks_per_host"):
             value = link.get(key)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                raise InputError(f"profile {name}: link_bytes_per_s.{key} is {value!r}; it must be a positive number")
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not _LEAST <= value <= _MOST:
+                raise InputError(
+                    f"profile {name}: link_bytes_per_s.{key} is {reprlib.repr(value)}; it must be a number from "
+                    f"{_LEAST:g} to {_MOST:g}"
+                )
         hosted = link["ranks_per_host"]
         if hosted % 1:
             raise InputError(f"profile {name}: link_bytes_per_s.ranks_per_host is {hosted}; it must be a whole number")
@@ -269,7 +288,7 @@ def _checked_links(name: str, link, ranks: int | None):
         array = np.asarray(link, float)
     except (TypeError, ValueError, OverflowError):
         array = np.zeros(0)
-    if ranks is None or array.shape != (ranks, ranks) or not ((array > 0) & np.isfinite(array)).all():
+    if ranks is None or array.shape != (ranks, ranks) or not ((array >= _LEAST) & (array <= _MOST)).all():
         raise InputError(
             f"profile {name}: link_bytes_per_s must be {ranks or 'P'} lists of as many positive numbers, or within, "
             "between and ranks_per_host"

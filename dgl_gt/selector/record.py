@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from partition.console import size, table
 from partition.errors import InputError
+
+from ..yaml_file import read_text
+
+_MOST_BYTES = 1 << 30  # a run of a million epochs has two million figures
 
 
 def errors(run) -> dict:
@@ -28,18 +33,19 @@ def errors(run) -> dict:
     InputError
         No such run, or one without a plan.
     """
-    path = Path(run) / "record.json" if Path(run).is_dir() else Path(run)
+    path = Path(run) / "record.json" if os.path.isdir(run) else Path(run)
+    text = read_text(path, _MOST_BYTES)
     try:
-        record = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'not a text file'}") from error
-    except ValueError:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
         raise InputError(
             f"{path} is not valid JSON; name what `dgl-gt train --strategy auto --out RUN` wrote"
         ) from None
     plan = record.get("plan") if isinstance(record, dict) else None
     if not plan:
         raise InputError(f"{path} holds no plan; train with --strategy auto")
+    if record.get("finished") is False:
+        raise InputError(f"{path} is of a run that was ended early, and holds no measured figures; train again")
     try:
         return _errors(plan, record)
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
@@ -59,12 +65,25 @@ def _errors(plan: dict, record: dict) -> dict:
         _compared("bytes of tensors, largest rank", choice["peak_bytes"], tried["measured_peak_bytes"]),
         _compared("bytes of the process, largest rank", choice["memory_bytes"], max(record["peak_memory_bytes"])),
     ]
+    for each in trials:
+        _of_trial(each)  # raises where a figure is no number
     return {"choice": plan["chosen"], "figures": figures, "trials": trials}
 
 
+def _of_trial(trial: dict) -> dict:
+    return _compared(str(trial["choice"]), trial["predicted_seconds"], trial["measured_seconds"])
+
+
 def _compared(name: str, predicted, measured) -> dict:
+    predicted, measured = _number(predicted), _number(measured)
     error = 0.0 if predicted == measured else (predicted - measured) / measured if measured else None
     return {"name": name, "predicted": predicted, "measured": measured, "error": error}
+
+
+def _number(value):
+    if type(value) not in (int, float) or not 0 <= value < 1e18:
+        raise ValueError
+    return value
 
 
 def check_table(found: dict) -> str:
@@ -82,7 +101,8 @@ def check_table(found: dict) -> str:
     ]
     trials = []
     for each in found["trials"]:
-        predicted, measured = each["predicted_seconds"], each["measured_seconds"]
-        trials.append([each["choice"], f"{predicted:.3f}", f"{measured:.3f}", share(predicted / measured - 1)])
+        of_trial = _of_trial(each)
+        seconds = [f"{of_trial[key]:.3f}" for key in ("predicted", "measured")]
+        trials.append([of_trial["name"], *seconds, share(of_trial["error"])])
     first = table([found["choice"], "predicted", "measured", "error"], rows)
     return f"{first}\n\n{table(['tried, seconds a step', 'predicted', 'measured', 'error'], trials)}"

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from partition.console import size
+from partition.console import counted, size
 from partition.cost import STRATEGIES, Model, check_strategy, rows_within, step_bytes, step_traffic
 from partition.errors import InputError
 from partition.step_memory import step_memory
@@ -165,6 +165,7 @@ def choose(
         :class:`NothingFits`, no candidate fits.
     """
     ranks = _check_cuts(cuts)
+    profile.check_ranks(ranks)
     if rank_memory is not None and rank_memory < 1:
         raise InputError(f"rank_memory is {rank_memory}; it must be at least 1 byte")
     if max_depth is not None and max_depth < 1:
@@ -207,13 +208,15 @@ def _alone(figures: dict, model: Model, profile: Profile, ranks: int) -> float:
 
 
 def _check_cuts(cuts) -> int:
+    if not cuts:
+        raise InputError("no cut is given; give at least one shard directory with its manifest")
     first = cuts[0][1]
     for directory, figures in cuts:
-        for name, key in (("parts", "parts"), ("nodes", "nodes"), ("edges", "edges")):
+        for name, key in (("part", "parts"), ("node", "nodes"), ("edge", "edges")):
             if figures[key] != first[key]:
                 raise InputError(
-                    f"{directory} has {figures[key]} {name} and {cuts[0][0]} has {first[key]}: give cuts of one graph "
-                    "into one number of parts"
+                    f"{directory} has {counted(figures[key], name)} and {cuts[0][0]} has {first[key]:,}: give cuts of "
+                    "one graph into one number of parts"
                 )
         if not {"quality", "per_part", "shares"} <= set(figures):
             raise InputError(f"{directory} has no quality figures: partition the graph again")

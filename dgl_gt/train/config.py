@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import reprlib
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 
 from partition.atomic import Kind
-from partition.cost import Model
+from partition.cost import MODEL_LIMITS, Model
 from partition.errors import InputError
 
 from ..yaml_file import read_yaml
@@ -21,6 +21,17 @@ MODEL = Kind(
     lambda record: {"strategy", "ranks", "losses", "metric"} <= record.keys(),
     r"model\.safetensors|config\.yaml",
 )  # the directory of dgl_gt.train.checkpoint, which needs torch
+# What a setting may be, from and to: far beyond any use, so that what is refused is a slip.
+LIMITS = {
+    **{name: MODEL_LIMITS[name] for name in ("layers", "hidden", "heads", "ffn")},
+    "epochs": (1, 10**9),
+    "warmup": (0, 10**9),
+    "patience": (0, 10**9),
+    "split": (0, 10**9),
+    "seed": (0, 2**62 - 1),
+    "lr": (1e-12, 1000.0),
+    "weight_decay": (0.0, 1000.0),
+}
 REMAT = ("none", "repeat", "keep")  # as of dgl_gt.nn.model, which needs torch
 
 
@@ -55,23 +66,19 @@ class TrainConfig:
     seed: int = _option(0, "seed of initial weights and dropout")
     remat: str = _option(
         "none",
-        "what backward finds of a layer: none: all; repeat: its input, exchanging again; keep: also what it exchanged",
+        "activation checkpointing. none: keep all; repeat: keep a layer's input, compute and exchange again; keep: keep "
+        "its input and what it exchanged",
     )
 
     def __post_init__(self):
         for option in fields(self):
             _check_type(option, getattr(self, option.name))
-        for name in ("layers", "hidden", "heads", "ffn", "epochs"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        for name in ("warmup", "patience", "split", "seed"):
-            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name, (least, most) in LIMITS.items():
+            value = getattr(self, name)
+            style = "g" if isinstance(most, float) else ","
+            _require(least <= value <= most, name, value, f"from {least:{style}} to {most:{style}}")
         for name in ("dropout", "attention_dropout"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
-        _require(self.seed < 2**62, "seed", self.seed, f"below {2**62}")
-        _require(self.lr > 0 and math.isfinite(self.lr), "lr", self.lr, "positive")
-        _require(
-            self.weight_decay >= 0 and math.isfinite(self.weight_decay), "weight_decay", self.weight_decay, "0 or more"
-        )
         _require(self.metric in METRICS, "metric", self.metric, ", ".join(METRICS))
         _require(self.remat in REMAT, "remat", self.remat, ", ".join(REMAT))
         _require(self.hidden % self.heads == 0, "hidden", self.hidden, f"a multiple of heads ({self.heads})")
@@ -79,13 +86,13 @@ class TrainConfig:
 
 def _require(holds: bool, name: str, value, allowed: str) -> None:
     if not holds:
-        raise InputError(f"{name} is {value}; it must be {allowed}")
+        raise InputError(f"{name} is {reprlib.repr(value)}; it must be {allowed}")
 
 
 def _check_type(option, value) -> None:
     kind = {"int": int, "float": (int, float), "bool": bool, "str": str}[option.type]
     if not isinstance(value, kind) or (isinstance(value, bool) and option.type != "bool"):
-        raise InputError(f"{option.name} is {value!r}; it must be of type {option.type}")
+        raise InputError(f"{option.name} is {reprlib.repr(value)}; it must be of type {option.type}")
 
 
 def read_config(path=None, **overrides) -> TrainConfig:
@@ -102,7 +109,7 @@ def read_config(path=None, **overrides) -> TrainConfig:
     known = {option.name for option in fields(TrainConfig)}
     unknown = sorted(set(values) - known, key=str)
     if unknown:
-        raise InputError(f"{path}: unknown key {unknown[0]!r}; allowed are {', '.join(sorted(known))}")
+        raise InputError(f"{path}: unknown key {reprlib.repr(unknown[0])}; allowed are {', '.join(sorted(known))}")
     values |= {key: value for key, value in overrides.items() if value is not None}
     for option in fields(TrainConfig):
         if option.type == "float" and isinstance(values.get(option.name), str):

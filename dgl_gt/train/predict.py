@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from partition.atomic import new_file
 from partition.errors import InputError
 
 from ..exchange.sharded_graph import ShardedGraph
@@ -46,17 +46,11 @@ def write(path, prediction: np.ndarray, probability: np.ndarray) -> None:
 
     The file appears when it is complete.
     """
-    path = Path(path)
-    temporary = path.with_name(f".{path.stem}.partial-{os.getpid()}{path.suffix}")
-    try:
-        if path.suffix == ".npz":
-            np.savez(temporary, prediction=prediction, probability=probability)
+    with new_file(path) as file:
+        if Path(path).suffix == ".npz":
+            np.savez(file, prediction=prediction, probability=probability)
         else:
             header = ",".join(["node", "prediction", *(f"probability_{i}" for i in range(probability.shape[1]))])
             rows = np.column_stack([np.arange(len(prediction)), prediction, probability])
             formats = ["%d", "%d", *["%.6g"] * probability.shape[1]]
-            np.savetxt(temporary, rows, fmt=formats, delimiter=",", header=header, comments="")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror or error}; choose a writable place") from error
+            np.savetxt(file, rows, fmt=formats, delimiter=",", header=header, comments="")

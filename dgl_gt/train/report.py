@@ -10,7 +10,7 @@ from tqdm import tqdm
 from partition.console import size, table
 
 from ..exchange.sharded_graph import ShardedGraph
-from .trainer import Result
+from .trainer import History, Result
 
 METRIC_TITLES = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
 _PLAIN_LINES = 10
@@ -35,17 +35,26 @@ def progress(epochs: int, show: bool):
         yield on_epoch
 
 
-def record(result: Result, sg: ShardedGraph) -> dict:
-    """The run as plain values: the documented keys of ``dgl-gt train --json``."""
+def unfinished(history: History, sg: ShardedGraph) -> dict:
+    """The part of :func:`record` that is known while a run goes on; ``finished`` is false."""
     return {
+        "finished": False,
         "strategy": sg.strategy.name,
         "depth": sg.depth,
         "ranks": sg.comm.world_size,
-        "epochs": len(result.losses),
-        "best_epoch": result.best_epoch + 1,
-        "losses": result.losses,
-        "validations": result.validations,
-        "metric": {"name": result.metric_name, "validation": result.validation, "test": result.test},
+        "epochs": len(history.losses),
+        "best_epoch": history.best_epoch + 1,
+        "losses": history.losses,
+        "validations": history.validations,
+        "metric": {"name": history.metric_name, "validation": history.validation, "test": history.test},
+    }
+
+
+def record(result: Result, sg: ShardedGraph) -> dict:
+    """The run as plain values: the documented keys of ``dgl-gt train --json``."""
+    return {
+        **unfinished(result, sg),
+        "finished": True,
         "seconds_per_epoch": result.seconds_per_epoch,
         "exchange_share": result.exchange_share,
         "exchanged_bytes_per_epoch": result.exchanged_bytes_per_epoch,
@@ -70,7 +79,7 @@ def final_table(run: dict) -> str:
     if "plan" in run:
         choice = run["plan"]["choice"]
         rows.append(("predicted seconds per epoch", f"{choice['seconds']:.3f}"))
-        rows.append(("predicted memory per rank", f"{size(choice['memory_bytes'])} at most"))
+        rows.append(("predicted memory per rank", f"{size(choice['memory_bytes'])} with --rank-memory"))
         rows += [
             (f"tried {each['choice']}", f"{each['measured_seconds']:.3f} s a step") for each in run["plan"]["trials"]
         ]

@@ -88,9 +88,17 @@ def node_classification(sg: ShardedGraph, split: int = 0) -> Task:
 
 def _required(sg: ShardedGraph, key: str) -> torch.Tensor:
     if key not in sg.ndata:
-        have = ", ".join(sg.ndata) or "nothing"
+        have = f"only {', '.join(map(repr, sg.ndata))}" if sg.ndata else "none at all"
         raise InputError(
-            f"{sg.manifest['source']} has no node data {key!r}, which is needed here; it has {have}: "
-            "partition a source with it"
+            f"the shards of {sg.manifest['source']} have no node data {key!r}, and this command needs it; they have "
+            f"{have}. Partition a graph that has {key!r}, or give a file with it by --node-data"
         )
     return sg.ndata[key]
+
+
+def unused(manifest: dict) -> str | None:
+    """Names of node data and edge data in the shards that training does not read, as a sentence; None without any."""
+    known = {"feat", "label", *(f"{name}_mask" for name in SPLITS)}
+    left = [f"node data {key!r}" for key in manifest["node_data"] if key not in known]
+    left += [f"edge data {key!r}" for key in manifest["edge_data"]]
+    return f"not used by train: {', '.join(left)}" if left else None

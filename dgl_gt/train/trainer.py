@@ -22,20 +22,36 @@ from .task import Task, node_classification
 
 
 @dataclass
-class Result:
-    """What a run leaves; the same on every rank.
+class History:
+    """What a run has come to after some epochs; the same on every rank.
+
+    Attributes
+    ----------
+    metric_name : str
+    losses, validations : list of float
+        Training loss and validation metric of each epoch.
+    best_epoch : int
+        Counted from 0.
+    validation, test : float
+        At the best epoch.
+    """
+
+    metric_name: str
+    losses: list[float]
+    validations: list[float]
+    best_epoch: int
+    validation: float
+    test: float
+
+
+@dataclass
+class Result(History):
+    """What a finished run leaves; the same on every rank.
 
     Attributes
     ----------
     model : GraphTransformer
         With the parameters of the epoch that validated best.
-    losses, validations : list of float
-        Training loss and validation metric of each epoch.
-    metric_name : str
-    validation, test : float
-        At the best epoch.
-    best_epoch : int
-        Counted from 0.
     seconds_per_epoch : float
         Median wall seconds of a training step (forward, backward, gradient sum, optimiser) of the slowest rank;
         evaluation is not counted.
@@ -48,12 +64,6 @@ class Result:
     """
 
     model: GraphTransformer
-    losses: list[float]
-    validations: list[float]
-    metric_name: str
-    validation: float
-    test: float
-    best_epoch: int
     seconds_per_epoch: float
     exchange_share: float
     exchanged_bytes_per_epoch: int
@@ -106,7 +116,7 @@ def build_model(config: TrainConfig, in_dim: int, classes: int) -> GraphTransfor
     )
 
 
-def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None) -> Result:
+def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None, writer=None) -> Result:
     """Train a graph transformer for node classification; every rank calls it with the same config.
 
     Parameters
@@ -116,63 +126,76 @@ def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None) -> Result:
     config : TrainConfig
     on_epoch : callable, optional
         Called after each epoch as ``on_epoch(epoch, loss, validation, seconds)``.
+    writer : dgl_gt.train.checkpoint.ModelWriter, optional
+        Is given the best model as it comes; on one rank.
 
     Raises
     ------
     InputError
         Data that training needs are missing or unfit, see :func:`dgl_gt.train.task.node_classification`, a metric that
-        does not fit, or a loss that is no longer finite.
+        does not fit, or a loss or weights that are no longer finite.
     """
     sg.comm.check_agreement(as_dict(config))
     with sg.comm.together():
-        return _train(sg, config, on_epoch)
+        return _train(sg, config, on_epoch, writer)
 
 
-def _train(sg: ShardedGraph, config: TrainConfig, on_epoch) -> Result:
+def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer) -> Result:
     task = node_classification(sg, config.split)
-    metric = choose_metric(config.metric, task.classes)
+    history = History(choose_metric(config.metric, task.classes), [], [], -1, -1.0, -1.0)
     torch.manual_seed(config.seed)
     model = build_model(config, task.feat.shape[1], task.classes).to(sg.device)
+    if writer:
+        writer.start(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
     warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, (epoch + 1) / max(config.warmup, 1)))
-    losses, validations, seconds, exchange_s = [], [], [], []
-    best = (-1.0, -1.0, -1, None)
-    step_bytes = 0
+    seconds, exchange_s = [], []
+    best_state, step_bytes = None, 0
     for epoch in range(config.epochs):
         before = sg.comm.sent_bytes, sg.comm.exchange_s
         started = time.perf_counter()
-        losses.append(train_step(model, sg, task, optimizer, epoch, config.seed))
+        loss = train_step(model, sg, task, optimizer, epoch, config.seed)
         seconds.append(time.perf_counter() - started)
-        _check_finite("loss", losses[-1], epoch, config)
+        _check_finite("loss", loss, epoch, config)
         exchange_s.append(sg.comm.exchange_s - before[1])
         step_bytes = sg.comm.sent_bytes - before[0]
         warmup.step()
-        validation, test = evaluate(model, sg, task, metric)
+        validation, test = evaluate(model, sg, task, history.metric_name)
         _check_finite("validation metric", validation, epoch, config)
-        validations.append(validation)
-        if validation > best[0]:
-            best = (validation, test, epoch, copy.deepcopy(model.state_dict()))
+        history.losses.append(loss)
+        history.validations.append(validation)
+        if validation > history.validation:
+            _check_weights(model, epoch, config)
+            history.best_epoch, history.validation, history.test = epoch, validation, test
+            best_state = copy.deepcopy(model.state_dict())
+            if writer:
+                writer.better(best_state, copy.deepcopy(history))
         if on_epoch:
-            on_epoch(epoch, losses[-1], validation, seconds[-1])
-        if config.patience and epoch - best[2] >= config.patience:
+            on_epoch(epoch, loss, validation, seconds[-1])
+        if config.patience and epoch - history.best_epoch >= config.patience:
             break
-    validation, test, best_epoch, state = best
-    model.load_state_dict(state)
-    return Result(
-        model,
-        losses,
-        validations,
-        metric,
-        validation,
-        test,
-        best_epoch,
-        **_measured(sg, statistics.median(seconds), exchange_s, seconds, step_bytes),
-    )
+    model.load_state_dict(best_state)
+    measured = _measured(sg, statistics.median(seconds), exchange_s, seconds, step_bytes)
+    return Result(**vars(history), model=model, **measured)
 
 
 def _check_finite(name: str, value: float, epoch: int, config: TrainConfig) -> None:
     if not math.isfinite(value):
         raise InputError(f"the {name} is {value} in epoch {epoch + 1}; lower lr ({config.lr}) or scale the features")
+
+
+def _check_weights(model: GraphTransformer, epoch: int, config: TrainConfig) -> None:
+    """Accuracy is finite even where logits are not."""
+    name = first_not_finite(model.state_dict())
+    if name is not None:
+        raise InputError(
+            f"{name} holds NaN or infinity after epoch {epoch + 1}; lower lr ({config.lr}) or scale the features"
+        )
+
+
+def first_not_finite(state: dict) -> str | None:
+    """The name of the first tensor that holds NaN or infinity, if there is one."""
+    return next((name for name, value in state.items() if not torch.isfinite(value).all()), None)
 
 
 def _measured(sg: ShardedGraph, median_s: float, exchange_s, seconds, step_bytes: int) -> dict:

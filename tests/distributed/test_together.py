@@ -360,7 +360,7 @@ BAD = [
     (("edge", "edge"), (dict(depth=0),) * 2, "depth is 0; it must be an integer of at least 1"),
     (("edge", "edge"), (dict(depth=1.5),) * 2, "depth is 1.5; it must be an integer"),
     (("edge", "edge"), (dict(strategy="local"),) * 2, "strategy local runs on one part, and"),
-    (("three", "three"), (dict(),) * 2, "has 3 parts but there are 2 ranks; start 3 ranks"),
+    (("three", "three"), (dict(),) * 2, "has 3 parts, but the number of ranks is 2; start 3"),
     (("absent", "absent"), (dict(),) * 2, "absent"),
     # wrong on one rank alone
     (("edge", "absent"), (dict(),) * 2, "absent"),

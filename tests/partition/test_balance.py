@@ -360,8 +360,8 @@ REFUSED = [
     (["--max-imbalance", "edges="], "--max-imbalance: ''"),
     (["--max-imbalance", "edges=1.1,edges=1.2"], "names a kind twice"),
     (["--max-imbalance", "edges=1.1, edges=1.2"], "names a kind twice"),
-    (["--max-imbalance", "1.1", "--cut", "vertex"], "max_imbalance is for edge cuts alone"),
-    (["--target-weights", "1,1,1,1", "--cut", "auto"], "target_weights is for edge cuts alone"),
+    (["--max-imbalance", "1.1", "--cut", "vertex"], "--max-imbalance is for edge cuts alone"),
+    (["--target-weights", "1,1,1,1", "--cut", "auto"], "--target-weights is for edge cuts alone"),
     (["--attempts", "0"], "attempts is 0; it must be at least 1"),
 ]
 

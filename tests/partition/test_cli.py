@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import signal
@@ -199,3 +200,54 @@ def test_no_part_is_empty_where_there_are_nodes_enough(capsys):
 def test_wrong_types_from_python(arguments, message):
     with pytest.raises(InputError, match=message):
         partition(SAMPLE, out="shards", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--halo-depth", "1000000"], "--halo-depth is 1000000; it must be from 1 to 100"),
+        (["--halo-depth", "1000000", "--dry-run"], "--halo-depth is 1000000; it must be from 1 to 100"),
+        (["--layers", "1001"], "layers is 1001; it must be from 1 to 1,000"),
+        (["--hidden", "10000000"], "hidden is 10000000; it must be from 1 to 1,000,000"),
+        (["--max-imbalance", "0.5"], "--max-imbalance is 0.5 for"),
+        (["--target-weights", "1,2,3"], "--target-weights are 3 numbers"),
+    ],
+)
+def test_what_options_may_be(capsys, options, message):
+    """Messages name the option, not the Python argument."""
+    assert main(["partition", SAMPLE, "--parts", "2", "--out", "shards", *options]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert message in last and "_" not in last.replace("sample:", "")
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--layers", "1e22"], "argument --layers: '1e22' is no whole number"),
+        (["--layers", "9" * 5000], "argument --layers: '9999"),
+        (["--heads", str(10**22)], "argument --heads: 10000000000000000000000 is more than 1,000,000,000"),
+        (["--link-gbit", "1e-320"], "argument --link-gbit: '1e-320' is not from 1e-06 to 1e+09"),
+        (["--link-gbit", "fast"], "argument --link-gbit: 'fast' is no number"),
+    ],
+)
+def test_numbers_that_options_do_not_take(capsys, options, message):
+    with pytest.raises(SystemExit) as stopped:
+        main(["partition", SAMPLE, "--parts", "2", "--out", "shards", *options])
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert stopped.value.code == 2 and message in last and len(last) < 200
+
+
+def test_one_of_each(capsys):
+    """One part, one edge; and a name that the terminal's encoding does not have."""
+    Path("\u00e9.csv").write_text("0,1\n")
+    assert main(["partition", "\u00e9.csv", "--parts", "1", "--out", "shards"]) == 0
+    assert capsys.readouterr().out.startswith("\u00e9.csv: 2 nodes, 1 edge, 1 part, edge cut\n")
+
+
+def test_a_name_that_the_terminal_cannot_show(capsys, monkeypatch):
+    Path("\u00e9.csv").write_text("0,1\n")
+    ascii_only = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", ascii_only)
+    assert main(["partition", "\u00e9.csv", "--parts", "1", "--out", "shards"]) == 0
+    assert ascii_only.buffer.getvalue().startswith(rb"\xe9.csv: 2 nodes")

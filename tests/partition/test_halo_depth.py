@@ -286,7 +286,7 @@ def test_inspect_takes_deeper_halos(tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out.count("edge cut, halo depth 2") == 2
     assert main([*base, "--halo-depth", "0", "--force"]) == 2
-    assert "halo_depth is 0; it must be at least 1" in capsys.readouterr().err
+    assert "--halo-depth is 0; it must be at least 1" in capsys.readouterr().err
     assert read_manifest(tmp_path / "out")["halo_depth"] == 2
 
 

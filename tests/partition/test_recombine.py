@@ -1,5 +1,7 @@
 """Later attempts at edge cuts: a cut searched anew, clusters of nodes first."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -125,8 +127,12 @@ def test_the_thirteenth_attempt_and_later_ones_search_the_best_anew(monkeypatch)
     balance = make_balance(graph, BLOCKS)
     found = best_owner(graph, BLOCKS, {}, balance, 24, rank, 3, lambda stage, *_: stages.append(stage))
     assert asked == [3] * 12 and len(ranked) == 24
-    later = [f"edge cut, search of clusters, attempt {attempt}" for attempt in range(13, 25)]
-    assert stages == ["edge cut, local search"] * 12 + later
+    said = [re.fullmatch(r"attempt (\d+) of 24(, about \d+ s left)?: (.*)", stage).groups() for stage in stages[:-1]]
+    assert [int(attempt) for attempt, *_ in said] == list(range(1, 25))
+    assert [left is None for _, left, _ in said] == [True] + [False] * 23  # nothing is known before the first has ended
+    assert [stage for *_, stage in said] == ["edge cut, local search"] * 12 + ["edge cut, search of clusters"] * 12
+    best = ranked.index(min(ranked)) + 1
+    assert stages[-1] == f"attempt {best} is kept: predicted step {min(ranked):.3g} s"
     assert halo(graph, found) == min(ranked) < min(ranked[:12])
 
 

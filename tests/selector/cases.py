@@ -53,9 +53,16 @@ def half_speed(ranks=2, slow=1) -> dict:
     return values
 
 
+class _PlainDumper(yaml.SafeDumper):
+    """Writes a list in full wherever it is, as aliases are refused."""
+
+    def ignore_aliases(self, data):
+        return True
+
+
 def write_profile(path, values=None):
     """Write a profile; gives its path."""
-    path.write_text(yaml.safe_dump(profile_values() if values is None else values))
+    path.write_text(yaml.dump(profile_values() if values is None else values, Dumper=_PlainDumper))
     return path
 
 

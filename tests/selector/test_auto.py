@@ -248,9 +248,9 @@ def test_what_is_refused_is_refused_on_both_ranks(both, profile, shards, tmp_pat
     ]
     messages = [
         "nothing fits ranks of 1 B",
-        "is of 4 ranks, and there are 2",
+        "is for 4 ranks, and 2 ranks will train",
         f"{other} has 60 nodes",
-        "has 1 parts",
+        "has 1 part and",
         f"{missing} holds no shards",
         "split is 3",
         f"{missing} holds no shards",
@@ -327,7 +327,7 @@ def test_what_only_ranks_can_tell_is_said_once(shards, tmp_path, awkward_graph):
     four = write_profile(tmp_path / "four.yaml", profile_values(4))
     cases = [
         (["--rank-memory", "2MiB"], "nothing fits ranks of 2.0 MiB"),
-        (["--profile", four], "is of 4 ranks, and there are 2"),
+        (["--profile", four], "is for 4 ranks, and 2 ranks will train"),
         (["--other-cut", tmp_path / "other"], "has 60 nodes and"),
         (["--other-cut", tmp_path / "missing"], "holds no shards"),
     ]

@@ -280,7 +280,7 @@ def test_a_profile_of_other_ranks_is_refused_before_any_work(here, tmp_path, mon
     monkeypatch.setattr(forecast, "load_graph", lambda *_, **__: pytest.fail("the graph was read"))
     path = write_profile(tmp_path / "two.yaml", half_speed())
     done = here("plan", GRAPH, "--profile", path, "--world-size", "2,4")
-    refused(done, "is of 2 ranks, and there are 4", *PRESETS)
+    refused(done, "is for 2 ranks, and 4 ranks will train", *PRESETS)
 
 
 # ---- bad input ----------------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_bad_options_are_refused(here, both, shards, tmp_path):
     (tmp_path / "picture.png").write_text("mine")
     (tmp_path / "folder.png").mkdir()
     cases = [
-        (["--profile", four], ["is of 4 ranks, and there are 2", "calibrate --nproc 2", *PRESETS]),
+        (["--profile", four], ["is for 4 ranks, and 2 ranks will train", "calibrate --nproc 2", *PRESETS]),
         (["--preset", "9xB200"], ["preset is '9xB200'", *PRESETS]),
         (["--preset", "8xH100", "--profile", two], ["give one"]),
         (["--profile", tmp_path / "none.yaml"], ["cannot read", "none.yaml"]),
@@ -350,7 +350,7 @@ BAD_PROFILES = [
     ("negative", lambda values: values.update(memory_bytes=-1.0), "memory_bytes is -1.0"),
     ("nan", lambda values: values.update(stream_bytes_per_s=float("nan")), "stream_bytes_per_s is nan"),
     ("zero", lambda values: values["attention"].update(near_column_s=0), "attention.near_column_s is 0"),
-    ("text", lambda values: values.update(overlap="half"), "overlap is half"),
+    ("text", lambda values: values.update(overlap="half"), "overlap is 'half'"),
     ("too long", lambda values: values.update(layer_s=[1e-6] * 3), "layer_s has 3 figures for 2 ranks"),
     ("links", lambda values: values.update(link_bytes_per_s=[[1e9] * 3] * 3), "must be 2 lists"),
     ("kind", lambda values: values.update(kind="guess"), "kind is 'guess'"),
@@ -371,9 +371,9 @@ def test_sources_that_do_not_belong_together(here, both, shards, tmp_path, awkwa
 
     other = tmp_path / "other"
     partition(awkward_graph(1), 2, other)
-    refused(here("plan", both[0], other), f"{other} has 60 nodes and {both[0]} has 1000")
+    refused(here("plan", both[0], other), f"{other} has 60 nodes and {both[0]} has 1,000")
     partition(load_graph(GRAPH), 1, tmp_path / "alone")
-    refused(here("plan", both[0], tmp_path / "alone"), f"{tmp_path / 'alone'} has 1 parts")
+    refused(here("plan", both[0], tmp_path / "alone"), f"{tmp_path / 'alone'} has 1 part and")
     refused(here("plan", both[0], GRAPH), "one source too many")
     refused(here("plan", GRAPH, both[0], "--world-size", 2), "one source too many")
 
@@ -446,6 +446,10 @@ def test_check_of_what_is_no_run(here, tmp_path):
         "text.json": ("not json", "is not valid JSON"),
         "number.json": (json.dumps({"plan": 3}), "its plan cannot be read"),
         "half.json": (json.dumps({"plan": record()["plan"]}), "its plan cannot be read"),
+        "text-figures.json": (json.dumps(record() | {"seconds_per_epoch": "0.5"}), "its plan cannot be read"),
+        "huge.json": (json.dumps(record() | {"peak_memory_bytes": [10**400]}), "its plan cannot be read"),
+        "deep.json": ("[" * 100_000, "is not valid JSON"),
+        "early.json": (json.dumps(record() | {"finished": False}), "is of a run that was ended early"),
         "other.json": (json.dumps(record(chosen="c")), "its plan cannot be read"),
     }
     for name, (content, message) in files.items():
@@ -454,6 +458,11 @@ def test_check_of_what_is_no_run(here, tmp_path):
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     refused(here("plan", "--check", tmp_path / "binary.json"), "not a text file")
     refused(here("plan", "--check", tmp_path / "nothing"), "cannot read")
+    refused(here("plan", "--check", "n" * 5000), "File name too long")
+    zero = record()
+    zero["plan"]["trials"][1]["measured_seconds"] = 0
+    (tmp_path / "zero.json").write_text(json.dumps(zero))
+    assert here("plan", "--check", tmp_path / "zero.json").returncode == 0
     refused(here("plan", "--check", tmp_path), "record.json")
 
 
@@ -463,6 +472,7 @@ def test_calibrate_refuses_its_file_before_it_measures(here, tmp_path):
     refused(here("calibrate", "--out", tmp_path, "--force"), "is a directory")
     refused(here("calibrate", "--out", tmp_path / "mine.yaml" / "new.yaml"), "is not a writable directory")
     refused(here("calibrate", "--out", tmp_path / "new.yaml", "--port", 99999), "port 99999 cannot be used")
+    refused(here("calibrate", "--out", tmp_path / "new.yaml", "--nproc", 100_000), "--nproc is 100000; it must be from")
     refused(here("calibrate"), "--out", lines=None)
     refused(here("calibrate", "--out", tmp_path / "new.yaml", "--nproc", 0), "0 is not at least 1", lines=None)
     assert (tmp_path / "mine.yaml").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1

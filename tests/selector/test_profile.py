@@ -13,6 +13,7 @@ from cases import half_speed, profile_values, write_profile
 from ranks import run_ranks
 
 from dgl_gt.selector.profile import PRESETS, read_profile
+from partition import memory
 from partition.cost import Model
 from partition.errors import InputError
 from partition.step_time import Speeds
@@ -125,7 +126,7 @@ def test_far_edges_cost_by_what_the_rank_reads(tmp_path):
 
 def test_a_profile_of_other_ranks_is_refused(tmp_path):
     profile = read_profile(write_profile(tmp_path / "two.yaml"))
-    with pytest.raises(InputError, match="is of 2 ranks, and there are 4") as stopped:
+    with pytest.raises(InputError, match="is for 2 ranks, and 4 ranks will train") as stopped:
         profile.speeds(MODEL, 4)
     assert "calibrate --nproc 4" in str(stopped.value) and all(name in str(stopped.value) for name in PRESETS)
 
@@ -157,7 +158,7 @@ for place in PLACES:
     key = place[-1]
     BAD.append((f"{key} missing", changed(*place, to=None), f"has no {'.'.join(place)}"))
     for word, value in (("negative", -1.0), ("nan", np.nan), ("inf", np.inf), ("text", "fast"), ("a dict", {"a": 1})):
-        BAD.append((f"{key} {word}", changed(*place, to=value), f"{'.'.join(place)} is {value}"))
+        BAD.append((f"{key} {word}", changed(*place, to=value), f"{'.'.join(place)} is {value!r}"))
     if key not in MAY_BE_ZERO:
         BAD.append((f"{key} zero", changed(*place, to=0), f"{'.'.join(place)} is 0"))
     if key not in SCALARS:
@@ -307,6 +308,18 @@ def test_attention_is_fitted_to_what_was_measured(monkeypatch):
     expected = {"edge_s": edge, "head_s": head, "row_column_s": row, "near_column_s": columns[0]}
     expected |= dict(zip(hardware._far_keys(), columns[1:]))
     assert found == pytest.approx(expected, rel=1e-6) and next(kinds, None) is None
+
+
+def test_ranks_share_what_the_control_group_leaves(monkeypatch):
+    """Not what the whole machine has."""
+    from dgl_gt.comm import Comm
+    from dgl_gt.selector import hardware
+
+    assert hardware.available_memory_bytes is memory.available_memory_bytes  # which heeds limits of control groups
+    monkeypatch.setattr(hardware, "available_memory_bytes", lambda: 6 << 30)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    left = hardware.memory_at_hand(Comm()) - memory.peak_memory_bytes()
+    assert left == pytest.approx(2 << 30, abs=1 << 20)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

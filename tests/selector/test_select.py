@@ -209,7 +209,7 @@ def test_what_cannot_run_is_kept_with_the_reason(few_nodes, profile):
 def test_cuts_must_be_of_one_graph(shards, cuts, few_nodes, profile):
     edge = cuts[0]
     for other, message in (
-        (few_nodes(2), "has 60 nodes and edge has 1000"),
+        (few_nodes(2), "has 60 nodes and edge has 1,000"),
         ({**edge[1], "parts": 3}, "has 3 parts and edge has 2"),
         ({**edge[1], "edges": 5}, "has 5 edges and edge has"),
     ):
@@ -225,8 +225,20 @@ def test_shards_without_figures_are_refused(cuts, profile, key):
 
 
 def test_a_profile_of_other_ranks_is_refused(cuts, profile):
-    with pytest.raises(InputError, match="is of 4 ranks, and there are 2"):
+    with pytest.raises(InputError, match="is for 4 ranks, and 2 ranks will train"):
         choose(cuts, MODELS["small"], profile(ranks=4))
+
+
+def test_a_profile_with_figures_of_each_of_other_ranks_is_refused(cuts, tmp_path):
+    """In the same words, though its memory has four figures, too."""
+    values = half_speed(4) | {"memory_bytes": [1e9] * 4, "process_bytes": [1e6] * 4}
+    with pytest.raises(InputError, match="is for 4 ranks, and 2 ranks will train"):
+        choose(cuts, MODELS["small"], read_profile(write_profile(tmp_path / "four.yaml", values)))
+
+
+def test_no_cut_is_refused(profile):
+    with pytest.raises(ValueError, match="no cut is given; give at least one"):
+        choose([], MODELS["small"], profile())
 
 
 @pytest.mark.parametrize(("name", "value"), [("rank_memory", 0), ("rank_memory", -5), ("max_depth", 0)])

@@ -78,6 +78,7 @@ def trained(shards):
 def test_train_reports_what_the_documentation_lists(trained):
     record, model = trained
     assert set(record) == {
+        "finished",
         "strategy",
         "depth",
         "ranks",
@@ -91,7 +92,7 @@ def test_train_reports_what_the_documentation_lists(trained):
         "exchanged_bytes_per_epoch",
         "peak_memory_bytes",
     }
-    assert (record["strategy"], record["ranks"], record["epochs"]) == ("halo_h", 2, 40)
+    assert (record["strategy"], record["ranks"], record["epochs"]) == ("halo_h", 2, 40) and record["finished"] is True
     assert len(record["losses"]) == 40 and record["losses"][-1] < record["losses"][0] / 2
     assert record["metric"]["name"] == "accuracy"
     assert len(record["peak_memory_bytes"]) == 2 and 0 < record["exchange_share"] < 1
@@ -230,7 +231,7 @@ def test_bad_models_and_outputs_are_refused(here, shards, trained, tmp_path):
     weights = load_file(model / "model.safetensors")
     weights.pop("output.bias")
     save_file(weights, bad / "model.safetensors")
-    refused(here("predict", shards, "--model", bad, "--out", tmp_path / "q.npz"), "output.bias")
+    refused(here("predict", shards, "--model", bad, "--out", tmp_path / "q.npz"), "its checksum is not that in")
     assert not (tmp_path / "q.npz").exists()
 
 

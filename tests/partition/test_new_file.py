@@ -1,0 +1,63 @@
+"""A file that appears when it is complete."""
+
+import os
+import resource
+
+import pytest
+
+from partition import InputError
+from partition.atomic import check_file, new_file
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path):
+    path = tmp_path / "out.txt"
+    path.write_text("old")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.raises(InputError, match=r"cannot write .*out.txt: File too large; choose another place"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+        try:
+            with new_file(path) as file:
+                file.write(b"x" * 2000)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["out.txt"]
+
+
+def test_an_error_leaves_nothing(tmp_path):
+    with pytest.raises(KeyError), new_file(tmp_path / "out.txt") as file:
+        file.write(b"half")
+        raise KeyError
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_link_leads_to_is_written(tmp_path):
+    (tmp_path / "link.txt").symlink_to("new/real.txt")
+    with new_file(tmp_path / "link.txt") as file:
+        file.write(b"text")
+    assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "new" / "real.txt").read_text() == "text"
+
+
+def test_permissions_follow_the_umask(tmp_path):
+    with new_file(tmp_path / "out.txt") as file:
+        file.write(b"text")
+    (tmp_path / "plain.txt").write_text("text")
+    assert (tmp_path / "out.txt").stat().st_mode == (tmp_path / "plain.txt").stat().st_mode
+
+
+def test_long_names(tmp_path):
+    """As long as the file system allows, and longer, which is refused before the work."""
+    path = check_file(tmp_path / ("n" * 251 + ".txt"))
+    with new_file(path) as file:
+        file.write(b"text")
+    assert path.read_text() == "text"
+    with pytest.raises(InputError, match="File name too long; choose another name"):
+        check_file(tmp_path / ("n" * 252 + ".txt"))
+
+
+def test_what_must_not_be_replaced(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="mine.txt exists; choose another file, or replace it with --force"):
+        check_file(tmp_path / "mine.txt")
+    assert check_file(tmp_path / "mine.txt", force=True) == tmp_path / "mine.txt"
+    with pytest.raises(InputError, match="is a directory; choose a file"):
+        check_file(tmp_path, force=True)

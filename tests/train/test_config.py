@@ -1,0 +1,93 @@
+"""Settings from YAML and options: what is taken, what is refused, and in which words."""
+
+import os
+
+import pytest
+
+from dgl_gt.train.config import LIMITS, TrainConfig, read_config
+from dgl_gt.yaml_file import read_yaml
+from partition import InputError
+
+BAD_YAML = {
+    "aliases": (b"a: &a [1]\nb: *a", "line 1 is not valid YAML: anchors and aliases are not taken here"),
+    "a bomb": (
+        b"a: &a [x,x,x,x,x,x,x,x,x]\n"
+        + b"".join(b"%c: &%c [%s]\n" % (i, i, b",".join([b"*%c" % (i - 1)] * 9)) for i in range(98, 106)),
+        "anchors and aliases are not taken here",
+    ),
+    "an object": (b"a: !!python/object:os.system {}", "tags such as 'tag:yaml.org...ect:os.system' are not taken"),
+    "a tag that raises": (b"a: !!bool maybe", "tags such as"),
+    "a timestamp that raises": (b"a: !!timestamp never", "tags such as"),
+    "binary numbers without digits": (b"a: 0b_", "is not valid YAML: invalid literal"),
+    "more digits than Python reads": (b"a: " + b"9" * 5000, "is not valid YAML: Exceeds the limit"),
+    "a number beyond 64 bits": (b"a: 0x" + b"f" * 9000, "line 1 is not valid YAML: a number is beyond 64 bits"),
+    "an escape beyond Unicode": (rb'a: "\U00110000"', "is not valid YAML: chr()"),
+    "an escape beyond 32 bits": (rb'a: "\UFFFFFFFF"', "is not valid YAML: Python int too large"),
+    "brackets without end": (b"a: " + b"[" * 5000, "it goes more than 20 levels deep"),
+    "a key twice": (b"lr: 1\nlr: 2", "line 2 is not valid YAML: the key 'lr' is given twice"),
+    "a key that is no name": (b"true: 1", "the key True is neither text nor a whole number"),
+    "a map as key": (b"{a: 1}: 2", "is neither text nor a whole number"),
+    "two documents": (b"a: 1\n---\nb: 2", "line 2 is not valid YAML: but found another document"),
+    "an escape sequence": (b"a: \x1b[31m", "special characters are not allowed"),
+    "another encoding": ("a: é".encode("latin-1"), "not a text file in UTF-8"),
+    "no mapping": (b"false", "must hold keys and values"),
+    "a large file": (b"#" * (5 << 20), "it holds more than 4.0 MiB"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_YAML.values(), ids=BAD_YAML)
+def test_yaml_that_is_refused(tmp_path, content, message):
+    (tmp_path / "bad.yaml").write_bytes(content)
+    with pytest.raises(InputError) as stopped:
+        read_yaml(tmp_path / "bad.yaml")
+    text = str(stopped.value)
+    assert message in text and "bad.yaml" in text and "\n" not in text and "\x1b" not in text and len(text) < 400
+
+
+def test_what_is_no_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
+        with pytest.raises(InputError, match="it is not a regular file"):
+            read_yaml(path)
+
+
+def test_yaml_that_is_taken(tmp_path):
+    path = tmp_path / "good.yaml"
+    path.write_bytes("\ufeffa: 1\nü: [1.5e+3, .5, text, 2020-01-01]\n8: {x: null, y: true}\n".encode())
+    assert read_yaml(path) == {"a": 1, "ü": [1500.0, 0.5, "text", "2020-01-01"], 8: {"x": None, "y": True}}
+    path.write_text("# nothing\n")
+    assert read_yaml(path) == {}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_every_setting_has_its_limits(name):
+    least, most = LIMITS[name]
+    others = {"heads": 1} if name == "hidden" else {"hidden": most} if name == "heads" else {}
+    assert getattr(TrainConfig(**{name: most} | others), name) == most
+    for value in (most * 2, least - 1):
+        with pytest.raises(InputError, match=f"^{name} is .*; it must be from .* to "):
+            TrainConfig(**{name: value} | others)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"layers": 10**22}, "layers is 10000000000000000000000; it must be from 1 to 1,000$"),
+        ({"layers": 100_000}, "layers is 100000; it must be from 1 to 1,000$"),
+        ({"lr": 1e308}, r"lr is 1e\+308; it must be from 1e-12 to 1000$"),
+        ({"lr": float("nan")}, "lr is nan; it must be from"),
+        ({"metric": "x" * 10_000}, "^metric is 'xxxx.{0,60}; it must be auto"),
+        ({"layers": [[1] * 1000] * 1000}, r"^layers is \[\[1.{0,200}; it must be of type int$"),
+        ({"seed": True}, "seed is True; it must be of type int"),
+    ],
+)
+def test_values_are_shown_in_short(values, message):
+    with pytest.raises(InputError, match=message):
+        TrainConfig(**values)
+
+
+def test_an_unknown_key_is_shown_in_short(tmp_path):
+    (tmp_path / "c.yaml").write_text(f"? {'k' * 5000}\n: 1\n")
+    with pytest.raises(InputError) as stopped:
+        read_config(tmp_path / "c.yaml")
+    assert "unknown key 'kkkk" in str(stopped.value) and len(str(stopped.value)) < 400
