@@ -1,0 +1,384 @@
+"""Run hostile inputs and judge what comes of them.
+
+    python tests/hostile/trial.py --cases 20000 --seed 0 --jobs 2
+    python tests/hostile/trial.py --seed 0 --number 1234          # one case again, its files kept
+
+A parent that has imported everything forks a child for each case, and watches exit code, signal, time and memory. Every
+case lies in a directory of its own. No case may end with a traceback, by a signal, after the time bound, or with an exit
+code that is not right for it; write half of an output; touch its inputs; leave temporary files or processes; or write
+control characters to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import resource
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+QUIET = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "DGLBACKEND": "pytorch", "MPLBACKEND": "agg"}
+ROOM_BYTES = 2**33  # of address space
+RESIDENT_BYTES = 3 * 2**29
+LINES, LINE_LENGTH = 3, 1200  # of a message
+OWN = Path(__file__).parents[2]
+
+
+@dataclasses.dataclass
+class Failure:
+    number: int
+    kind: str
+    cause: str  # failures of one cause are one group
+    command: str
+    detail: str
+
+
+class Trial:
+    """Runs cases below ``root``, so many at a time, each within ``seconds``."""
+
+    def __init__(self, root: Path, seed: int, jobs: int, seconds: float, keep: bool = False):
+        self.root, self.seed, self.jobs, self.seconds, self.keep = root, seed, jobs, seconds, keep
+        self.material, self.running, self.durations = root / "material", {}, {}
+        (root / "home").mkdir(parents=True)
+
+    def run(self, numbers):
+        """Yield a Failure for each case that fails."""
+        from cases import kind_of
+
+        for number in numbers:
+            while len(self.running) >= self.jobs:
+                yield from self._reap()
+            self._start(number, kind_of(number))
+        while self.running:
+            yield from self._reap()
+
+    def _start(self, number: int, kind: str) -> None:
+        folder = self.root / str(number)
+        folder.mkdir()
+        pid = os.fork()
+        if not pid:
+            _child(folder, self.seed, number, self.material, self.root / "home")
+        self.running[pid] = (number, kind, folder, time.monotonic())
+
+    def _reap(self):
+        for pid, (number, kind, folder, since) in list(self.running.items()):
+            done, status, used = os.wait4(pid, os.WNOHANG)
+            spent = time.monotonic() - since
+            hung = not done and spent > self.seconds
+            if hung:
+                os.killpg(pid, signal.SIGKILL)
+                done, status, used = os.wait4(pid, 0)
+            if done:
+                del self.running[pid]
+                self.durations[number] = spent
+                code = os.waitstatus_to_exitcode(status)
+                failure = self._judge(number, kind, folder, pid, code, hung, used.ru_maxrss * 1024)
+                if failure:
+                    yield failure
+                if not self.keep or not failure:
+                    shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.003)
+
+    def _judge(self, number, kind, folder, pid, code, hung, resident) -> Failure | None:
+        if not (folder / "case.json").exists():
+            text = (folder / "stderr").read_text(errors="replace") if (folder / "stderr").exists() else ""
+            return Failure(number, kind, f"the trial itself: {cause(text)}", "", text[-1500:])
+        case, before = (json.loads((folder / name).read_text()) for name in ("case.json", "before.json"))
+        stderr = (folder / "stderr").read_bytes().decode(errors="replace")
+        stdout = (folder / "stdout").read_bytes()
+        what = "hangs" if hung else judged(case, code, stderr, stdout) or left(folder, before, code)
+        what = what or ("takes too much memory" if resident > RESIDENT_BYTES else None)
+        try:
+            os.killpg(pid, signal.SIGKILL)
+            what = what or "leaves processes running"
+        except ProcessLookupError:
+            pass
+        return what and Failure(number, kind, what, shell(case), f"exit code {code}; stderr:\n{stderr[-1500:]}")
+
+
+def _child(folder: Path, seed: int, number: int, material: Path, home: Path) -> None:
+    """Make the case and become it; never returns."""
+    os.setsid()
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY, 0o644), descriptor)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdout, sys.stderr = (open(d, "w", closefd=False, errors="backslashreplace") for d in (1, 2))
+    try:
+        from cases import make
+
+        (folder / "cwd").mkdir()
+        os.chdir(folder / "cwd")
+        case = make(seed, number, material)
+        environment = {"HOME": str(home), "TMPDIR": "tmp", "PYTHONPATH": str(OWN), **QUIET, **case.env}
+        for key, value in environment.items():
+            os.environ.pop(key, None) if value is None else os.environ.update({key: value})
+        tempfile.tempdir = None
+        (folder / "case.json").write_text(json.dumps(dataclasses.asdict(case)))
+        (folder / "before.json").write_text(json.dumps(snapshot(Path("."))))
+        resource.setrlimit(resource.RLIMIT_AS, (ROOM_BYTES, ROOM_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if case.room:
+            _small_disk(*case.room)
+        code = _call(case.call) if case.call else _fresh(case) if case.fresh else _command(case.argv)
+    except BaseException:  # the interpreter would print it, too
+        import traceback
+
+        traceback.print_exc()
+        code = 1
+    if case.room and code and any(Path("out").iterdir()):
+        print(f"Traceback: left in a full place: {sorted(os.listdir('out'))}", file=sys.stderr)  # the parent cannot see in
+    sys.stdout.flush(), sys.stderr.flush()
+    os._exit(code)
+
+
+def _command(argv: list[str]) -> int:
+    """``python -m dgl_gt ARGV`` without a new interpreter."""
+    import runpy
+
+    sys.argv = ["dgl-gt", *argv]
+    try:
+        runpy.run_module("dgl_gt", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return 0
+
+
+def _fresh(case) -> int:
+    """A shell's redirections, then a new interpreter in this one's place."""
+    command = [sys.executable, "-m", "dgl_gt", *case.argv]
+    if case.streams:
+        words = " ".join(map(shlex.quote, command))
+        command = ["bash", "-c", f"set -o pipefail; {words} {case.streams}" + ("" if "|" in case.streams else "; exit $?")]
+    os.execvp(command[0], command)
+
+
+def _call(expression: str) -> int:
+    """0 for a result, 2 for an exception that our code raises on purpose; others pass."""
+    import traceback
+
+    from calls import NAMES
+
+    names = {}
+    exec(NAMES, names)
+    try:
+        eval(expression, names)
+        return 0
+    except (ValueError, TypeError, NotImplementedError) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        outer = len(frames) == 2 and isinstance(error, TypeError)  # no such argument
+        if not (outer or (_is_own(frames[-1].filename) and (frames[-1].line or "").startswith("raise"))):
+            raise
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+
+
+def _small_disk(where: str, size: int) -> None:
+    if where == "file":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        return
+    import ctypes
+
+    libc, new_namespace, private = ctypes.CDLL(None), 0x20000, 0x44000
+    ready = libc.unshare(new_namespace) == 0 and libc.mount(b"none", b"/", None, private, None) == 0
+    if not ready or libc.mount(b"none", where.encode(), b"tmpfs", 0, f"size={max(size, 4096)}".encode()):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))  # mounting needs the superuser
+
+
+def snapshot(folder: Path) -> dict[str, str]:
+    """What lies below a directory."""
+    found = {}
+    for where, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(where, name)
+            if path.is_symlink():
+                found[str(path)] = f"link to {os.readlink(path)}"
+            elif path.is_file():
+                found[str(path)] = hashlib.md5(path.read_bytes()).hexdigest()
+            else:
+                found[str(path)] = f"type {path.lstat().st_mode >> 12}"
+    return {repr(name): value for name, value in found.items()}
+
+
+def judged(case: dict, code: int, stderr: str, stdout: bytes) -> str | None:
+    """What is wrong with how it ended, or None."""
+    if "Traceback" in stderr or "Exception ignored" in stderr:
+        return cause(stderr)
+    if code < 0 or code > 128:
+        return f"ends by signal {-code if code < 0 else code - 128}"
+    if code not in case["codes"]:
+        last = stderr.strip().rpartition("\n")[2]
+        return f"exit code {code} instead of {' or '.join(map(str, case['codes']))}: {plain(last) if code else case['kind']}"
+    if "2>" in case["streams"] or case["call"]:
+        return None
+    if re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", stderr):
+        return f"control characters on stderr: {plain(stderr)}"
+    if re.search(r"\.py:\d+: \w*Warning", stderr):
+        return f"a warning of a library: {plain(stderr)}"
+    lines = [line for line in re.sub(r"(?s)usage:.*\n(?=dgl-gt)", "", stderr).splitlines() if not re.search(r"\d s$", line)]
+    if code == 2 and not (lines and re.match(r"dgl-gt.*error: .", lines[-1])):
+        return f"exit code 2 without a message: {plain(stderr)}"
+    if code == 2 and (len(lines) > LINES or len(lines[-1]) > LINE_LENGTH):
+        return f"a message of {len(lines)} lines, {len(lines[-1])} characters: {plain(lines[-1])}"
+    if code == 0 and "--json" in case["argv"] and not case["streams"] and "--help" not in case["argv"]:
+        try:
+            json.loads(stdout, parse_constant=lambda word: 1 / 0)
+        except (ValueError, ZeroDivisionError):
+            return "--json prints no JSON"
+    return None
+
+
+def left(folder: Path, before: dict, code: int) -> str | None:
+    """What lies there that should not, or is missing, or None."""
+    os.chdir(folder / "cwd")
+    after = snapshot(Path("."))
+    os.chdir(folder.parent)
+    changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    for name in changed:
+        if code or not name.strip("'\"").startswith("out"):
+            return f"{'failed, but changed' if code else 'changed'} {re.sub(r'[0-9]+', 'N', name)}"
+        if ".partial" in name or ".replaced" in name:
+            return f"left behind {re.sub(r'[0-9]+', 'N', name)}"
+    return None
+
+
+def cause(text: str) -> str:
+    """Of a traceback on stderr: the exception, and the innermost frame of ours."""
+    raised = [line for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit|Warning|\w+): |[\w.]+Error$", line)]
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (.+)', text)
+    own = [(path, line, name) for path, line, name in frames if _is_own(path)]
+    where = f"{Path(own[-1][0]).relative_to(OWN)}:{own[-1][1]} {own[-1][2]}" if own else "no frame of ours"
+    return f"{plain(raised[-1]) if raised else 'traceback'} in {where}"
+
+
+def _is_own(path: str) -> bool:
+    return path.startswith((f"{OWN}/partition/", f"{OWN}/dgl_gt/"))
+
+
+def plain(message: str) -> str:
+    """A message without what differs between cases of one cause."""
+    message = re.sub(r"(['\"]).*?\1|(\S*/\S+)", "'..'", message.strip()[-500:], flags=re.S)
+    return ascii(re.sub(r"[-+]?\d[\d.e+]*", "N", message))[1:110]
+
+
+def shell(case: dict) -> str:
+    """The case as a command to copy, for the directory that holds its ``in``."""
+    room = f"  # {case['room'][0]} has room for {case['room'][1]} bytes" if case["room"] else ""
+    if case["call"]:
+        return f"python -c {shlex.quote(case['call'])}  # names: tests/hostile/calls.py"
+    env = " ".join(f"{key}={shlex.quote(value)}" if value is not None else f"-u {key}" for key, value in case["env"].items())
+    words = " ".join(shlex.quote(word) if word.isprintable() and word.isascii() else f"$'{ascii(word)[1:-1]}'" for word in case["argv"])
+    return f"{'env ' + env + ' ' if env else ''}dgl-gt {words} {case['streams']}{room}"
+
+
+def warm_up() -> None:
+    """Import everything, so that a fork starts at once; no thread may have started."""
+    import importlib
+    import pkgutil
+
+    os.environ.update(QUIET)
+    sys.path.insert(0, str(OWN))
+    for package in ("dgl", "networkx", "matplotlib.pyplot", "scipy.sparse", "safetensors.torch", "yaml"):
+        importlib.import_module(package)
+    for package in map(importlib.import_module, ("partition", "dgl_gt")):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith(("__main__", ".triton")) and "._" not in module.name and ".lib" not in module.name:
+                importlib.import_module(module.name)
+    from calls import NAMES
+
+    exec(NAMES, {})
+    from options import option_names
+
+    for command in ("partition", "inspect", "report", "export", "import", "train", "predict", "calibrate", "plan"):
+        option_names(command)
+
+
+def make_material(folder: Path, home: Path) -> None:
+    """In a child, as threads may start there."""
+    import subprocess
+
+    from material import make
+
+    def run(argv):
+        environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(OWN)}
+        done = subprocess.run([sys.executable, "-m", "dgl_gt", *argv], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+
+    pid = os.fork()
+    if not pid:
+        try:
+            make(folder, run)
+            os._exit(0)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0, "the good files could not be made"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Hostile inputs for dgl-gt.")
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", type=int, default=0, help="number of the first case")
+    parser.add_argument("--number", type=int, help="this case alone")
+    parser.add_argument("--kind", action="append", help="of these cases those of a kind; may be given again")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=20.0, help="that a case may take")
+    parser.add_argument("--keep", metavar="DIR", help="keep the directories of failed cases here")
+    parser.add_argument("--json", metavar="FILE", help="write counts and failures")
+    args = parser.parse_args()
+    warm_up()
+    from cases import KINDS, kind_of
+
+    numbers = range(args.start, args.start + args.cases) if args.number is None else [args.number]
+    numbers = [n for n in numbers if not args.kind or kind_of(n) in args.kind]
+    if {*(args.kind or ())} - {*KINDS}:
+        parser.error(f"kinds are {', '.join(KINDS)}")
+    root = Path(tempfile.mkdtemp(prefix="dgl-gt-hostile-", dir=args.keep)).resolve()
+    trial = Trial(root, args.seed, args.jobs, args.seconds, keep=args.keep is not None)
+    began = time.monotonic()
+    try:
+        make_material(trial.material, root / "home")
+        failures = [told(failure, args.seed, root) for failure in trial.run(numbers)]
+    finally:
+        for pid in trial.running:
+            os.killpg(pid, signal.SIGKILL)
+        if args.keep is None:
+            shutil.rmtree(root, ignore_errors=True)
+    summary(failures, trial, numbers, time.monotonic() - began)
+    if args.json:
+        counts = Counter(kind_of(number) for number in numbers)
+        Path(args.json).write_text(json.dumps({"cases": counts, "failures": [vars(f) for f in failures]}, indent=1))
+    return int(bool(failures))
+
+
+def told(failure: Failure, seed: int, root: Path) -> Failure:
+    print(f"{failure.kind} {failure.number}: {failure.cause}\n    {failure.command[:600]}", flush=True)
+    return failure
+
+
+def summary(failures: list[Failure], trial: Trial, numbers, seconds: float) -> None:
+    groups = defaultdict(list)
+    for failure in failures:
+        groups[failure.cause].append(failure)
+    print(f"\n{len(numbers)} cases in {seconds:.0f} s, {len(failures)} failures of {len(groups)} causes; seed {trial.seed}")
+    for what, group in sorted(groups.items(), key=lambda each: -len(each[1])):
+        kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(f.kind for f in group).items())
+        print(f"{len(group):5}  {what}\n       {kinds}; for one: --seed {trial.seed} --number {group[0].number}")
+    slowest = sorted(trial.durations.items(), key=lambda each: -each[1])[:3]
+    print("slowest:", ", ".join(f"{number} ({spent:.1f} s)" for number, spent in slowest))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
