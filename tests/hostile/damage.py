@@ -66,8 +66,40 @@ def damaged_text(text: str, dice: Dice) -> bytes:
     lines = text.split("\n")
     for _ in range(1 + dice.below(2)):
         at = dice.below(len(lines)) if dice.chance(0.5) else dice.below(min(3, len(lines)))
-        words = ("-1", "nan", "inf", "1e400", "99999999999", str(2**63), "1" * 30, "1" * 5000, "0x1", "1.5", "1_0", "٣", "")
-        junk = (*words, "a", '"', '"1', "'", "\0", "\ufeff", "\x1b[31m", "1 2 3 4", "#", "%", ";", "\t", " ", "\x1a", "é", "True")
+        words = (
+            "-1",
+            "nan",
+            "inf",
+            "1e400",
+            "99999999999",
+            str(2**63),
+            "1" * 30,
+            "1" * 5000,
+            "0x1",
+            "1.5",
+            "1_0",
+            "٣",
+            "",
+        )
+        junk = (
+            *words,
+            "a",
+            '"',
+            '"1',
+            "'",
+            "\0",
+            "\ufeff",
+            "\x1b[31m",
+            "1 2 3 4",
+            "#",
+            "%",
+            ";",
+            "\t",
+            " ",
+            "\x1a",
+            "é",
+            "True",
+        )
         match dice.below(9):
             case 0 | 1 | 2:
                 mark = next((mark for mark in ",;\t " if mark in lines[at]), ",")
@@ -77,7 +109,9 @@ def damaged_text(text: str, dice: Dice) -> bytes:
             case 3:
                 lines[at] = dice.pick(junk)
             case 4:
-                lines.insert(at, dice.pick(("", "1,2,3,4,5", "src,dst", "a", "1", "," * 50, "1," * 70_000, "1" * 140_000)))
+                lines.insert(
+                    at, dice.pick(("", "1,2,3,4,5", "src,dst", "a", "1", "," * 50, "1," * 70_000, "1" * 140_000))
+                )
             case 5:
                 lines[at] = lines[at] + dice.pick((",1", ",", " 7", "\t", ' "', ",x"))
             case 6:
@@ -163,11 +197,15 @@ def safetensors(data: bytes, dice: Dice) -> bytes:
     entry = header[dice.pick(names)]
     match dice.below(6):
         case 0:
-            entry["dtype"] = dice.pick(("F64", "F32", "I32", "I64", "BOOL", "BF16", "F16", "U8", "F8_E5M2", "X", 3, None))
+            entry["dtype"] = dice.pick(
+                ("F64", "F32", "I32", "I64", "BOOL", "BF16", "F16", "U8", "F8_E5M2", "X", 3, None)
+            )
         case 1:
             entry["shape"] = dice.pick(([], [0], [1], [-1], [2**62], [2**62, 4], [1] * 70, "x", [1.5], [True], None))
         case 2:
-            entry["data_offsets"] = dice.pick(([0, 0], [8, 0], [0, 2**63], [-8, 8], [0, len(body) + 8], [1, 9], "x", []))
+            entry["data_offsets"] = dice.pick(
+                ([0, 0], [8, 0], [0, 2**63], [-8, 8], [0, len(body) + 8], [1, 9], "x", [])
+            )
         case 3:
             first = dice.pick(names)
             header[dice.pick(names)] = header[first]
@@ -183,11 +221,24 @@ def hostile_array(good: np.ndarray, dice: Dice) -> np.ndarray:
     """An array like the good one, of another type, shape, or with hostile values."""
     good = good.copy()
     if dice.chance(0.4):
-        kinds = (np.float64, np.float16, np.longdouble, np.complex128, np.bool_, np.uint8, np.int8, np.uint64, ">i4", "S3")
+        kinds = (
+            np.float64,
+            np.float16,
+            np.longdouble,
+            np.complex128,
+            np.bool_,
+            np.uint8,
+            np.int8,
+            np.uint64,
+            ">i4",
+            "S3",
+        )
         return good.astype(dice.pick((*kinds, "U5", "M8[s]", "m8[s]", object, [("a", "i4"), ("b", "f8")], "V4", ">f8")))
     if dice.chance(0.5):
         shapes = (good[None], good[..., None], good.ravel(), good[:0], good[:1], good[..., :0], good[..., :-1], good.T)
-        return dice.pick((*shapes, np.zeros(()), np.zeros((0,) * 5), np.concatenate([good, good]), good.reshape(-1)[:1]))
+        return dice.pick(
+            (*shapes, np.zeros(()), np.zeros((0,) * 5), np.concatenate([good, good]), good.reshape(-1)[:1])
+        )
     values = (-1, np.iinfo(np.int64).max, np.iinfo(np.int64).min, 2**31, 2**40, 10**6, 60)
     if good.dtype.kind == "f":
         values = (np.nan, np.inf, -np.inf, 1e38, 1e-45)
@@ -206,9 +257,31 @@ def npy(array: np.ndarray, dice: Dice, lie: bool) -> bytes:
         return buffer.getvalue()
     body = array.tobytes() if array.dtype != object else b""
     n = int(array.size)
-    shapes = (f"({n * 2},)", "(-1,)", f"({2**62},)", f"({2**31}, {2**31})", f"({2**33},)", "(True,)", "(1.5,)", "('a',)")
+    shapes = (
+        f"({n * 2},)",
+        "(-1,)",
+        f"({2**62},)",
+        f"({2**31}, {2**31})",
+        f"({2**33},)",
+        "(True,)",
+        "(1.5,)",
+        "('a',)",
+    )
     shapes += (f"({n},)", "()", "[2, 3]", "5", "None", "(1,)*9", "(" + "1," * 70 + ")", f"(2, {2**34})", f"({10**30},)")
-    descrs = ("'<i8'", "'|O'", "'<f4'", "'|V0'", "'|S0'", "'|u1'", "'<i9'", "[('a','<i8')]", "[]", "3", "'('", "'<M8[ns]'")
+    descrs = (
+        "'<i8'",
+        "'|O'",
+        "'<f4'",
+        "'|V0'",
+        "'|S0'",
+        "'|u1'",
+        "'<i9'",
+        "[('a','<i8')]",
+        "[]",
+        "3",
+        "'('",
+        "'<M8[ns]'",
+    )
     shape, descr = repr(array.shape), repr(array.dtype.str)
     if dice.chance(0.6):
         shape = dice.pick(shapes)
@@ -229,7 +302,9 @@ def npz(arrays: dict[str, np.ndarray], dice: Dice) -> bytes:
     buffer = io.BytesIO()
     victim = "edge_index" if dice.chance(0.3) else dice.pick(list(arrays))
     how = dice.below(6)
-    packing = dice.pick((zipfile.ZIP_STORED, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA))
+    packing = dice.pick(
+        (zipfile.ZIP_STORED, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+    )
     with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(buffer, "w", packing) as archive:
         for key, array in arrays.items():
             hit = key == victim
@@ -257,4 +332,6 @@ def _zip_field(data: bytes, dice: Dice) -> bytes:
     if not places:
         return data[: len(data) // 2]
     at = dice.pick(places) + 4 + 2 * dice.below(20)
-    return data[:at] + dice.pick((b"\x01\x00", b"\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x63\0")) + data[at + 2 :]
+    return (
+        data[:at] + dice.pick((b"\x01\x00", b"\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x63\0")) + data[at + 2 :]
+    )

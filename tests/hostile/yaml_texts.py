@@ -57,7 +57,7 @@ TEXTS = (
     "hidden: 1000000\nheads: 1\n",
     "heads: 0\n",
     "seed: 4611686018427387904\n",
-    "metric: \"\\e[31m\"\n",
+    'metric: "\\e[31m"\n',
     "metric: " + "x" * 100_000 + "\n",
     "x" * 100_000 + ": 1\n",
     "layers: !!int ''\n",
