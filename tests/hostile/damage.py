@@ -219,7 +219,7 @@ def safetensors(data: bytes, dice: Dice) -> bytes:
 
 def hostile_array(good: np.ndarray, dice: Dice) -> np.ndarray:
     """An array like the good one, of another type, shape, or with hostile values."""
-    good = good.copy()
+    good = np.atleast_1d(good).copy()
     if dice.chance(0.4):
         kinds = (
             np.float64,

@@ -12,11 +12,10 @@ characters to stderr.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
-import hashlib
 import json
 import os
-import re
 import resource
 import shlex
 import shutil
@@ -27,12 +26,12 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from judge import OWN, cause, is_own, judged, left, shell, snapshot
+
 QUIET = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "DGLBACKEND": "pytorch", "MPLBACKEND": "agg"}
 ROOM_BYTES = 2**33  # of address space
 RESIDENT_BYTES = 3 * 2**29
-LINES, LINE_LENGTH = 3, 1200  # of a message
 TENSOR_CALLS = ("dgl_gt.merge", "dgl_gt.nn", "dgl_gt.csc", "dgl_gt.CSC", "dgl_gt.sparse_attention")
-OWN = Path(__file__).parents[2]
 
 
 @dataclasses.dataclass
@@ -62,6 +61,11 @@ class Trial:
             self._start(number, kind_of(number))
         while self.running:
             yield from self._reap()
+
+    def stop(self) -> None:
+        for pid in self.running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
 
     def _start(self, number: int, kind: str) -> None:
         folder = self.root / str(number)
@@ -99,11 +103,9 @@ class Trial:
         stdout = (folder / "stdout").read_bytes()
         what = "hangs" if hung else judged(case, code, stderr, stdout) or left(folder, before, code)
         what = what or ("takes too much memory" if resident > RESIDENT_BYTES else None)
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
             what = what or "leaves processes running"
-        except ProcessLookupError:
-            pass
         return what and Failure(number, kind, what, shell(case), f"exit code {code}; stderr:\n{stderr[-1500:]}")
 
 
@@ -114,6 +116,7 @@ def _child(folder: Path, seed: int, number: int, material: Path, home: Path) -> 
         os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY, 0o644), descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdout, sys.stderr = (open(d, "w", closefd=False, errors="backslashreplace") for d in (1, 2))
+    case = None
     try:
         from kinds import make
 
@@ -136,7 +139,7 @@ def _child(folder: Path, seed: int, number: int, material: Path, home: Path) -> 
 
         traceback.print_exc()
         code = 1
-    if case.room and code and any(Path("out").iterdir()):
+    if case and case.room and code and any(Path("out").iterdir()):
         print(
             f"Traceback: left in a full place: {sorted(os.listdir('out'))}", file=sys.stderr
         )  # the parent cannot see in
@@ -190,13 +193,13 @@ def _is_for_users(error: Exception, expression: str) -> bool:
     import traceback
 
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    if not any(_is_own(frame.filename) for frame in frames):  # no such argument; or the expression itself is wrong
+    if not any(is_own(frame.filename) for frame in frames):  # no such argument; or the expression itself is wrong
         return True
     if expression.startswith(TENSOR_CALLS) and isinstance(error, (TypeError, AttributeError, RuntimeError)):
         return True  # what is no tensor or number at all shows when it is used
     if isinstance(error, TypeError) and frames[-1].filename.endswith("pathlib.py"):
         return True  # no path
-    raises = _is_own(frames[-1].filename) and (frames[-1].line or "").startswith("raise")
+    raises = is_own(frames[-1].filename) and (frames[-1].line or "").startswith("raise")
     return raises and isinstance(error, (ValueError, TypeError, NotImplementedError))
 
 
@@ -210,99 +213,6 @@ def _small_disk(where: str, size: int) -> None:
     ready = libc.unshare(new_namespace) == 0 and libc.mount(b"none", b"/", None, private, None) == 0
     if not ready or libc.mount(b"none", where.encode(), b"tmpfs", 0, f"size={max(size, 4096)}".encode()):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))  # mounting needs the superuser
-
-
-def snapshot(folder: Path) -> dict[str, str]:
-    """What lies below a directory."""
-    found = {}
-    for where, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            path = Path(where, name)
-            if path.is_symlink():
-                found[str(path)] = f"link to {os.readlink(path)}"
-            elif path.is_file():
-                found[str(path)] = hashlib.md5(path.read_bytes()).hexdigest()
-            else:
-                found[str(path)] = f"type {path.lstat().st_mode >> 12}"
-    return {repr(name): value for name, value in found.items()}
-
-
-def judged(case: dict, code: int, stderr: str, stdout: bytes) -> str | None:
-    """What is wrong with how it ended, or None."""
-    if "Traceback" in stderr or "Exception ignored" in stderr:
-        return cause(stderr)
-    if code < 0 or code > 128:
-        return f"ends by signal {-code if code < 0 else code - 128}"
-    if code not in case["codes"]:
-        last = plain(stderr.strip().rpartition("\n")[2]) if code else case["kind"]
-        return f"exit code {code} instead of {' or '.join(map(str, case['codes']))}: {last}"
-    if "2>" in case["streams"] or case["call"]:
-        return None
-    if re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", stderr):
-        return f"control characters on stderr: {plain(stderr)}"
-    if re.search(r"\.py:\d+: \w*Warning", stderr):
-        return f"a warning of a library: {plain(stderr)}"
-    lines = [
-        line for line in re.sub(r"(?s)usage:.*\n(?=dgl-gt)", "", stderr).splitlines() if not re.search(r"\d s$", line)
-    ]
-    if code == 2 and not (lines and re.match(r"dgl-gt.*error: .", lines[-1])):
-        return f"exit code 2 without a message: {plain(stderr)}"
-    if code == 2 and (len(lines) > LINES or len(lines[-1]) > LINE_LENGTH):
-        return f"a message of {len(lines)} lines, {len(lines[-1])} characters: {plain(lines[-1])}"
-    if code == 0 and "--json" in case["argv"] and not case["streams"] and "--help" not in case["argv"]:
-        try:
-            json.loads(stdout, parse_constant=lambda word: 1 / 0)
-        except (ValueError, ZeroDivisionError):
-            return "--json prints no JSON"
-    return None
-
-
-def left(folder: Path, before: dict, code: int) -> str | None:
-    """What lies there that should not, or is missing, or None."""
-    os.chdir(folder / "cwd")
-    after = snapshot(Path("."))
-    os.chdir(folder.parent)
-    changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-    for name in changed:
-        if code or name.strip("'\"").startswith(("in", "tmp")):
-            return f"{'failed, but changed' if code else 'changed'} {re.sub(r'[0-9]+', 'N', name)}"
-        if ".partial" in name or ".replaced" in name:
-            return f"left behind {re.sub(r'[0-9]+', 'N', name)}"
-    return None
-
-
-def cause(text: str) -> str:
-    """Of a traceback on stderr: the exception, and the innermost frame of ours."""
-    raised = re.findall(r"^(?:Exception ignored.*|[A-Za-z_][\w.]*(?=:|$))", text, re.M)
-    frames = re.findall(r'File "([^"]+)", line (\d+), in (.+)', text)
-    own = [(path, line, name) for path, line, name in frames if _is_own(path)]
-    where = f"{Path(own[-1][0]).relative_to(OWN)}:{own[-1][1]} {own[-1][2]}" if own else "no frame of ours"
-    return f"{raised[-1] if raised else 'a traceback'} in {where}"
-
-
-def _is_own(path: str) -> bool:
-    return path.startswith((f"{OWN}/partition/", f"{OWN}/dgl_gt/"))
-
-
-def plain(message: str) -> str:
-    """A message without what differs between cases of one cause."""
-    message = re.sub(r"(['\"]).*?\1|(\S*/\S+)", "'..'", message.strip()[-500:], flags=re.S)
-    return ascii(re.sub(r"[-+]?\d[\d.e+]*", "N", message))[1:110]
-
-
-def shell(case: dict) -> str:
-    """The case as a command to copy, for the directory that holds its ``in``."""
-    room = f"  # {case['room'][0]} has room for {case['room'][1]} bytes" if case["room"] else ""
-    if case["call"]:
-        return f"python -c {shlex.quote(case['call'])}  # names: tests/hostile/calls.py"
-    env = " ".join(
-        f"{key}={shlex.quote(value)}" if value is not None else f"-u {key}" for key, value in case["env"].items()
-    )
-    words = " ".join(
-        shlex.quote(word) if word.isprintable() and word.isascii() else f"$'{ascii(word)[1:-1]}'"
-        for word in case["argv"]
-    )
-    return f"{'env ' + env + ' ' if env else ''}dgl-gt {words} {case['streams']}{room}"
 
 
 def warm_up() -> None:
@@ -381,8 +291,7 @@ def main() -> int:
         make_material(trial.material, root / "home")
         failures = [told(failure, args.seed, root) for failure in trial.run(numbers)]
     finally:
-        for pid in trial.running:
-            os.killpg(pid, signal.SIGKILL)
+        trial.stop()
         if args.keep is None:
             shutil.rmtree(root, ignore_errors=True)
     summary(failures, trial, numbers, time.monotonic() - began)
