@@ -7,9 +7,11 @@ import json
 import os
 import re
 import shlex
+import stat
 from pathlib import Path
 
 OWN = Path(__file__).resolve().parents[2]
+DEVICE = tuple(f"type {mode >> 12}" for mode in (stat.S_IFCHR, stat.S_IFIFO, stat.S_IFSOCK))
 LINES, LINE_LENGTH = 3, 1200  # of a message
 
 
@@ -67,6 +69,8 @@ def left(folder: Path, before: dict, code: int) -> str | None:
     for name in changed:
         if code or name.strip("'\"").startswith(("in", "tmp")):
             return f"{'failed, but changed' if code else 'changed'} {re.sub(r'[0-9]+', 'N', name)}"
+        if before.get(name, "").startswith(DEVICE):
+            return f"a device or pipe was replaced: {name}"
         if ".partial" in name or ".replaced" in name:
             return f"left behind {re.sub(r'[0-9]+', 'N', name)}"
     return None

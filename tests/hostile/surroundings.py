@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import stat
 from pathlib import Path
 
 from calls import python_call
@@ -122,7 +123,7 @@ def outputs(dice, material):
     )
     argv, env = command(name, material)
     out, codes = Path(f"out/there{suffix}"), BAD
-    match dice.below(9):
+    match dice.below(10):
         case 0:  # another program's directory, with a file of the name that marks ours
             out.mkdir()
             for marker in ("manifest.json", "model.safetensors", "dgl.json", "there.json"):
@@ -154,6 +155,12 @@ def outputs(dice, material):
         case 8:
             parts = ("n" * 256, "n" * 250, "line\nline", "\x1b[31m", "\udcff", "é", "-", "a/b/c", "..", ".", "x\u202ey")
             out, codes = Path("out", dice.pick(parts) + suffix), EITHER
+        case 9:  # a device, such as /dev/null, must not become a file
+            try:
+                os.mknod(out, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+            except PermissionError:
+                os.mkfifo(out)
+            codes = EITHER
     if option == 2:
         argv[2] = str(out)
     else:
