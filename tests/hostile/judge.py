@@ -50,7 +50,8 @@ def judged(case: dict, code: int, stderr: str, stdout: bytes) -> str | None:
     ]
     if code == 2 and not (lines and re.match(r"dgl-gt.*error: .", lines[-1])):
         return f"exit code 2 without a message: {plain(stderr)}"
-    if code == 2 and (len(lines) > LINES or len(lines[-1]) > LINE_LENGTH):
+    longest = LINE_LENGTH + max(map(len, case["argv"]), default=0)  # a message may quote an argument
+    if code == 2 and (len(lines) > LINES or len(lines[-1]) > longest):
         return f"a message of {len(lines)} lines, {len(lines[-1])} characters: {plain(lines[-1])}"
     if code == 0 and "--json" in case["argv"] and not case["streams"] and "--help" not in case["argv"]:
         try:

@@ -155,9 +155,9 @@ def outputs(dice, material):
         case 8:
             parts = ("n" * 256, "n" * 250, "line\nline", "\x1b[31m", "\udcff", "é", "-", "a/b/c", "..", ".", "x\u202ey")
             out, codes = Path("out", dice.pick(parts) + suffix), EITHER
-        case 9:  # a device, such as /dev/null, must not become a file
+        case 9:  # a device (null, zero, full) must not become a file
             try:
-                os.mknod(out, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+                os.mknod(out, 0o600 | stat.S_IFCHR, os.makedev(1, dice.pick((3, 5, 7))))
             except PermissionError:
                 os.mkfifo(out)
             codes = EITHER
@@ -198,7 +198,7 @@ def environment(dice, material):
         )
         env |= {"MASTER_PORT": dice.pick(("x", "", "-1", "99999999"))}
     argv, _ = command(name, material)
-    if name != "calibrate" and dice.chance(0.3):
+    if name != "calibrate" and (key == "LC_ALL" or dice.chance(0.3)):
         Path("in", argv[1].split("/")[1]).rename("in/é名.npz" if "graph" in argv[1] else "in/é名")
         argv[1] = "in/é名.npz" if "graph" in argv[1] else "in/é名"
     return Case(argv=argv, env=env, fresh=True)

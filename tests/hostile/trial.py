@@ -23,6 +23,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -90,7 +91,7 @@ class Trial:
                 failure = self._judge(number, kind, folder, pid, code, hung, used.ru_maxrss * 1024)
                 if failure:
                     yield failure
-                if not self.keep or not failure:
+                if not (failure and self.keep):
                     shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.003)
 
@@ -135,8 +136,6 @@ def _child(folder: Path, seed: int, number: int, material: Path, home: Path) -> 
             _small_disk(*case.room)
         code = _call(case.call) if case.call else _fresh(case) if case.fresh else _command(case.argv)
     except BaseException:  # the interpreter would print it, too
-        import traceback
-
         traceback.print_exc()
         code = 1
     if case and case.room and code and any(Path("out").iterdir()):
@@ -190,8 +189,6 @@ def _call(expression: str) -> int:
 
 def _is_for_users(error: Exception, expression: str) -> bool:
     """Whether our code raised it on purpose, or Python's custom is to let it pass."""
-    import traceback
-
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     if not any(is_own(frame.filename) for frame in frames):  # no such argument; or the expression itself is wrong
         return True
@@ -242,27 +239,34 @@ def warm_up() -> None:
 
 
 def make_material(folder: Path, home: Path) -> None:
-    """In a child, as threads may start there."""
-    import subprocess
-
+    """In a child, as threads may start there, and each command in one of its own."""
+    from case import RANK
     from material import make
 
     def run(argv):
-        environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(OWN)}
-        done = subprocess.run([sys.executable, "-m", "dgl_gt", *argv], capture_output=True, text=True, env=environment)
-        assert done.returncode == 0, done.stderr
+        assert _forked(lambda: _command(argv)) == 0, f"dgl-gt {' '.join(argv)} failed"
 
+    def all_of_it():
+        os.environ.update({"HOME": str(home), "PYTHONPATH": str(OWN), **RANK})
+        sys.stdout = open(os.devnull, "w")
+        make(folder, run)
+        return 0
+
+    assert _forked(all_of_it) == 0, "the good files could not be made"
+
+
+def _forked(work) -> int:
+    """The exit code of a child that does it."""
     pid = os.fork()
-    if not pid:
-        try:
-            make(folder, run)
-            os._exit(0)
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-            os._exit(1)
-    assert os.waitpid(pid, 0)[1] == 0, "the good files could not be made"
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = 1
+    try:
+        code = work()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def main() -> int:
@@ -284,15 +288,16 @@ def main() -> int:
     numbers = [n for n in numbers if not args.kind or kind_of(n) in args.kind]
     if {*(args.kind or ())} - {*KINDS}:
         parser.error(f"kinds are {', '.join(KINDS)}")
-    root = Path(tempfile.mkdtemp(prefix="dgl-gt-hostile-", dir=args.keep)).resolve()
-    trial = Trial(root, args.seed, args.jobs, args.seconds, keep=args.keep is not None)
+    keep = args.keep or (tempfile.gettempdir() if args.number is not None else None)
+    root = Path(tempfile.mkdtemp(prefix="dgl-gt-hostile-", dir=keep)).resolve()
+    trial = Trial(root, args.seed, args.jobs, args.seconds, keep=keep is not None)
     began = time.monotonic()
     try:
         make_material(trial.material, root / "home")
-        failures = [told(failure, args.seed, root) for failure in trial.run(numbers)]
+        failures = [told(failure, trial) for failure in trial.run(numbers)]
     finally:
         trial.stop()
-        if args.keep is None:
+        if not keep:
             shutil.rmtree(root, ignore_errors=True)
     summary(failures, trial, numbers, time.monotonic() - began)
     if args.json:
@@ -301,8 +306,10 @@ def main() -> int:
     return int(bool(failures))
 
 
-def told(failure: Failure, seed: int, root: Path) -> Failure:
+def told(failure: Failure, trial: Trial) -> Failure:
     print(f"{failure.kind} {failure.number}: {failure.cause}\n    {failure.command[:600]}", flush=True)
+    if trial.keep:
+        print(f"    in {trial.root}/{failure.number}/cwd; {failure.detail}", flush=True)
     return failure
 
 
