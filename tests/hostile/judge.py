@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 
 OWN = Path(__file__).resolve().parents[2]
+HALF_WRITTEN = "left on a full disk"  # said on stderr by the trial itself
 DEVICE = tuple(f"type {mode >> 12}" for mode in (stat.S_IFCHR, stat.S_IFIFO, stat.S_IFSOCK))
 LINES, LINE_LENGTH = 3, 1200  # of a message
 
@@ -34,6 +35,8 @@ def judged(case: dict, code: int, stderr: str, stdout: bytes) -> str | None:
     """What is wrong with how it ended, or None."""
     if "Traceback" in stderr or "Exception ignored" in stderr:
         return cause(stderr)
+    if HALF_WRITTEN in stderr:
+        return HALF_WRITTEN
     if code < 0 or code > 128:
         return f"ends by signal {-code if code < 0 else code - 128}"
     if code not in case["codes"]:

@@ -27,7 +27,7 @@ import traceback
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from judge import OWN, cause, is_own, judged, left, shell, snapshot
+from judge import HALF_WRITTEN, OWN, cause, is_own, judged, left, shell, snapshot
 
 QUIET = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "DGLBACKEND": "pytorch", "MPLBACKEND": "agg"}
 ROOM_BYTES = 2**33  # of address space
@@ -133,15 +133,12 @@ def _child(folder: Path, seed: int, number: int, material: Path, home: Path) -> 
         resource.setrlimit(resource.RLIMIT_AS, (ROOM_BYTES, ROOM_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if case.room:
-            _small_disk(*case.room)
-        code = _call(case.call) if case.call else _fresh(case) if case.fresh else _command(case.argv)
+            code = _in_small_room(case)
+        else:
+            code = _call(case.call) if case.call else _fresh(case) if case.fresh else _command(case.argv)
     except BaseException:  # the interpreter would print it, too
         traceback.print_exc()
         code = 1
-    if case and case.room and code and any(Path("out").iterdir()):
-        print(
-            f"Traceback: left in a full place: {sorted(os.listdir('out'))}", file=sys.stderr
-        )  # the parent cannot see in
     sys.stdout.flush(), sys.stderr.flush()
     os._exit(code)
 
@@ -200,16 +197,24 @@ def _is_for_users(error: Exception, expression: str) -> bool:
     return raises and isinstance(error, (ValueError, TypeError, NotImplementedError))
 
 
-def _small_disk(where: str, size: int) -> None:
-    if where == "file":
+def _in_small_room(case) -> int:
+    """The command where a file system, or every file, has a bound. What it leaves there only this process can see."""
+    where, size = case.room
+    if where == "file" or not _mounted(where, max(size, 4096)):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-        return
+    code = _forked(lambda: _command(case.argv))
+    if code and os.listdir("out"):
+        print(f"{HALF_WRITTEN}: {sorted(os.listdir('out'))}", file=sys.stderr)
+    return code if code >= 0 else 128 - code
+
+
+def _mounted(where: str, size: int) -> bool:
+    """Whether a file system of so many bytes could be mounted for this process; only the superuser may."""
     import ctypes
 
     libc, new_namespace, private = ctypes.CDLL(None), 0x20000, 0x44000
     ready = libc.unshare(new_namespace) == 0 and libc.mount(b"none", b"/", None, private, None) == 0
-    if not ready or libc.mount(b"none", where.encode(), b"tmpfs", 0, f"size={max(size, 4096)}".encode()):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))  # mounting needs the superuser
+    return ready and libc.mount(b"none", where.encode(), b"tmpfs", 0, f"size={size}".encode()) == 0
 
 
 def warm_up() -> None:
@@ -266,6 +271,7 @@ def _forked(work) -> int:
     except BaseException:
         traceback.print_exc()
     finally:
+        sys.stdout.flush(), sys.stderr.flush()
         os._exit(code)
 
 
