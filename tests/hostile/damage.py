@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import struct
-import warnings
 import zipfile
 from pathlib import Path
 
@@ -245,7 +244,9 @@ def hostile_array(good: np.ndarray, dice: Dice) -> np.ndarray:
     elif good.dtype.kind == "b":
         return dice.pick((np.zeros_like(good), np.ones_like(good), good.astype(int) * 2, good.astype(float) * np.nan))
     flat = good.reshape(-1)
-    flat[dice.below(len(flat)) if dice.chance(0.7) else slice(None)] = dice.pick(values)
+    if not len(flat):
+        return np.zeros(3, good.dtype)
+    flat[dice.below(len(flat)) if dice.chance(0.7) else slice(None)] = np.array(dice.pick(values)).astype(good.dtype)
     return good
 
 
@@ -305,7 +306,7 @@ def npz(arrays: dict[str, np.ndarray], dice: Dice) -> bytes:
     packing = dice.pick(
         (zipfile.ZIP_STORED, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
     )
-    with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(buffer, "w", packing) as archive:
+    with zipfile.ZipFile(buffer, "w", packing) as archive:
         for key, array in arrays.items():
             hit = key == victim
             if hit and how == 0:

@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -123,7 +124,8 @@ def _child(folder: Path, seed: int, number: int, material: Path, home: Path) -> 
 
         (folder / "cwd").mkdir()
         os.chdir(folder / "cwd")
-        case = make(seed, number, material)
+        with warnings.catch_warnings(action="ignore"):  # numpy and zipfile say what they think of such files
+            case = make(seed, number, material)
         environment = {"HOME": str(home), "TMPDIR": "tmp", "PYTHONPATH": str(OWN), **QUIET, **case.env}
         for key, value in environment.items():
             os.environ.pop(key, None) if value is None else os.environ.update({key: value})
@@ -201,6 +203,7 @@ def _in_small_room(case) -> int:
     """The command where a file system, or every file, has a bound. What it leaves there only this process can see."""
     where, size = case.room
     if where == "file" or not _mounted(where, max(size, 4096)):
+        size = max(size, 4096)  # stderr is a file, too
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     code = _forked(lambda: _command(case.argv))
     if code and os.listdir("out"):
