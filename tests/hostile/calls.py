@@ -60,7 +60,7 @@ NODE_KEYS = _listed(r"""
 """)
 PARTITION_OPTIONS = _listed(r"""
 cut | halo_depth | attempts | max_imbalance | target_weights | owner | memory | rank_memory | seed | num_nodes
-node_data | self_loops | undirected | random_features | force | progress | unknown
+node_data | self_loops | undirected | random_features | force | unknown
 """)
 
 

@@ -103,7 +103,7 @@ class Trial:
         case, before = (json.loads((folder / name).read_text()) for name in ("case.json", "before.json"))
         stderr = (folder / "stderr").read_bytes().decode(errors="replace")
         stdout = (folder / "stdout").read_bytes()
-        what = "hangs" if hung else judged(case, code, stderr, stdout) or left(folder, before, code)
+        what = "hangs" if hung else judged(case, code, stderr, stdout) or left(folder, case, before, code)
         what = what or ("takes too much memory" if resident > RESIDENT_BYTES else None)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
