@@ -1,7 +1,7 @@
 """Run hostile inputs and judge what comes of them.
 
     python tests/hostile/trial.py --cases 20000 --seed 0 --jobs 2
-    python tests/hostile/trial.py --seed 0 --number 1234          # one case again, its files kept
+    python tests/hostile/trial.py --seed 0 --number 1234          # one case again; if it fails, its files are kept
 
 A parent that has imported everything forks a child for each case, in a directory of its own, and watches exit code,
 signal, time and memory. No case may end with a traceback, by a signal, after the time bound, or with an exit code that
@@ -283,7 +283,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
-    parser.add_argument("--number", type=int, help="this case alone")
+    parser.add_argument("--number", type=int, nargs="+", help="these cases alone, their files kept where they fail")
     parser.add_argument("--kind", action="append", help="of these cases those of a kind; may be given again")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=20.0, help="that a case may take")
@@ -293,7 +293,7 @@ def main() -> int:
     warm_up()
     from kinds import KINDS, kind_of
 
-    numbers = range(args.start, args.start + args.cases) if args.number is None else [args.number]
+    numbers = range(args.start, args.start + args.cases) if args.number is None else args.number
     numbers = [n for n in numbers if not args.kind or kind_of(n) in args.kind]
     if {*(args.kind or ())} - {*KINDS}:
         parser.error(f"kinds are {', '.join(KINDS)}")
