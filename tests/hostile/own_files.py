@@ -1,0 +1,149 @@
+"""Hostile forms of the files that dgl-gt writes or is told to read: shards, models, settings, DGL's partitions."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import yaml
+from case import RANK, TRAIN, Case, take
+from damage import Dice, altered, damaged, hostile_array, json_text, safetensors, sign_files, signed
+from yaml_texts import yaml_text
+
+
+def manifests(dice, material):
+    name = dice.pick(("shards1", "shards1", "shards2", "vertex2"))
+    path = take(material, name) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    if dice.chance(0.85):
+        manifest = altered(manifest, dice)
+        try:
+            text = signed(manifest)
+        except (ValueError, RecursionError):  # a number that JSON cannot write
+            text = "{" * 1000
+        if "@deep@" in text:
+            text = json_text(manifest, dice)
+        path.write_text(text, errors="surrogatepass")
+    else:
+        path.write_bytes(damaged(path.read_bytes(), dice))
+    return _on_shards(dice, material, name)
+
+
+def shard_files(dice, material):
+    name = dice.pick(("shards1", "shards1", "shards2", "vertex2"))
+    shards = take(material, name)
+    part = shards / f"part{dice.below(2 if name != 'shards1' else 1)}"
+    path = part / dice.pick(("structure", "structure", "node_data", "edge_data"))
+    path = path.with_suffix(".safetensors")
+    how = dice.below(12)
+    if how == 0:
+        path.unlink()
+    elif how == 1:
+        path.unlink()
+        path.symlink_to("/dev/zero")
+    elif how == 2:
+        path.unlink()
+        os.mkfifo(path)
+    elif how < 6:
+        _hostile_tensor(path, dice)
+    else:
+        path.write_bytes(safetensors(path.read_bytes(), dice))
+    if how > 2 and dice.chance(0.8):
+        sign_files(shards)
+    return _on_shards(dice, material, name)
+
+
+def _hostile_tensor(path: Path, dice: Dice) -> None:
+    """One array of a safetensors file, changed in a way that the format allows."""
+    from safetensors.numpy import load_file, save_file
+
+    arrays = load_file(path)
+    key = dice.pick(list(arrays) or ["extra"])
+    hostile = hostile_array(arrays.get(key, np.arange(3)), dice)
+    if hostile.dtype.kind in "biuf" and hostile.dtype.itemsize <= 8 and hostile.dtype.isnative:
+        arrays[key] = np.ascontiguousarray(hostile)
+    else:
+        del arrays[key]
+    save_file(arrays, path)
+
+
+def _on_shards(dice, material, name: str) -> Case:
+    """A command that reads ``in/NAME``."""
+    shards = f"in/{name}"
+    names = ("inspect", "inspect", "plan", "plan", "load", "load", "report", "export", "train", "train")
+    match dice.pick(names[:-2] if name != "shards1" else names):
+        case "inspect":
+            return Case(argv=["inspect", shards])
+        case "plan":
+            return Case(argv=["plan", shards, *dice.pick(([], ["--max-depth", "2"], ["--rank-memory", "1GiB"]))])
+        case "report":
+            return Case(argv=["report", shards, "-o", "out/r.html"])
+        case "export":
+            return Case(argv=["export", shards, "out/dgl"])
+        case "load":
+            call = "dgl_gt.load" if name == "shards1" else "partition.read_manifest"
+            return Case(call=f"{call}({shards!r})")
+        case _:
+            take(material, "model")
+            predict = ["predict", shards, "--model", "in/model", "--out", "out/p.csv"]
+            return Case(argv=dice.pick((predict, [*TRAIN, *dice.pick(([], ["--out", "out/m"]))])), env=RANK)
+
+
+def model_files(dice, material):
+    model = take(material, "model")
+    match dice.below(5):
+        case 0:
+            path = model / dice.pick([each.name for each in sorted(model.iterdir())])
+            path.unlink()
+            if dice.chance(0.5):
+                path.symlink_to(dice.pick(("/dev/zero", path.name, ".")))
+        case 1 | 2:
+            path = model / "model.safetensors"
+            path.write_bytes(safetensors(path.read_bytes(), dice))
+        case 3:
+            path = model / "config.yaml"
+            path.write_bytes(yaml_text(yaml.safe_load(path.read_text()), dice))
+        case 4:
+            path = model / "record.json"
+            path.write_text(json_text(altered(json.loads(path.read_text()), dice), dice), errors="surrogatepass")
+            return Case(argv=["plan", "--check", "in/model"])
+    take(material, "shards1")
+    return Case(
+        argv=["predict", "in/shards1", "--model", "in/model", "--out", dice.pick(("out/p.npz", "out/p.csv"))], env=RANK
+    )
+
+
+def config_files(dice, material):
+    tree = yaml.safe_load((material / "config.yaml").read_text())
+    Path("in/config.yaml").write_bytes(yaml_text(tree, dice))
+    if dice.chance(0.6):
+        take(material, "shards1")
+        return Case(argv=["train", "in/shards1", "--epochs", "1", "--config", "in/config.yaml"], env=RANK)
+    take(material, "shards2")
+    return Case(argv=["plan", "in/shards2", "--config", "in/config.yaml"])
+
+
+def profiles(dice, material):
+    two = dice.chance(0.5)
+    tree = yaml.safe_load((material / ("profile2.yaml" if two else "profile.yaml")).read_text())
+    Path("in/p.yaml").write_bytes(yaml_text(tree, dice))
+    if dice.chance(0.3):
+        return Case(call="dgl_gt.selector.read_profile('in/p.yaml')")
+    shards = take(material, dice.pick(("shards1", "shards2", "vertex2")))
+    if dice.chance(0.1) and shards.name == "shards1":
+        return Case(argv=[*TRAIN, "--strategy", "auto", "--profile", "in/p.yaml"], env=RANK)
+    return Case(argv=["plan", str(shards), "--profile", "in/p.yaml"])
+
+
+def dgl_directories(dice, material):
+    folder = take(material, "dgl")
+    path = folder / "dgl.json"
+    if dice.chance(0.8):
+        path.write_text(json_text(altered(json.loads(path.read_text()), dice), dice), errors="surrogatepass")
+    else:
+        files = sorted(each for each in folder.rglob("*") if each.is_file())
+        path = dice.pick(files)
+        path.write_bytes(damaged(path.read_bytes(), dice))
+    return Case(argv=["import", "in/dgl/dgl.json", "--out", "out/shards"])
