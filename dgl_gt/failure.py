@@ -159,6 +159,4 @@ class Watch:
                 f"rank {self._rank} has waited for {self._awaited()} as long as the process group allows, see timeout "
                 f"of init_process_group ({reason})"
             )
-        return (
-            f"rank {self._rank} lost its connection: another rank has ended, and its own output says why ({reason})"
-        )
+        return f"rank {self._rank} lost its connection: another rank has ended, and its own output says why ({reason})"

@@ -74,7 +74,12 @@ def add_choice(command) -> None:
     """Add what a choice of strategy depends on: ``--profile``, ``--preset``, ``--rank-memory``, ``--max-depth``."""
     command.add_argument("--profile", metavar="FILE.yaml", help="what `dgl-gt calibrate` wrote")
     command.add_argument("--preset", metavar="NAME", help=f"instead of a profile: {', '.join(PRESETS)}")
-    command.add_argument("--rank-memory", type=size_in_bytes, metavar="SIZE", help="memory per rank; candidates that need more are refused")
+    command.add_argument(
+        "--rank-memory",
+        type=size_in_bytes,
+        metavar="SIZE",
+        help="memory per rank; candidates that need more are refused",
+    )
     command.add_argument("--max-depth", type=positive_integer, metavar="R", help="deepest halo to consider")
 
 

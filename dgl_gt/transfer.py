@@ -119,7 +119,7 @@ class Finish(torch.autograd.Function):
 def recorded(rows: torch.Tensor) -> torch.Tensor:
     """Rows that autograd records wherever it is on, so that no rank is missing from the backward pass of an exchange.
 
-    For what needs a gradient on every rank but in odd cases; :meth:`dgl_gt.comm.Comm.agree_on_grad` asks the other ranks.
+    For what needs a gradient on every rank in nearly all cases; :meth:`dgl_gt.comm.Comm.agree_on_grad` asks the others.
     """
     if rows.requires_grad or not torch.is_grad_enabled() or not rows.is_floating_point():
         return rows

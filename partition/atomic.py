@@ -258,7 +258,7 @@ def new_file(out):
     InputError
         ``out`` cannot be written: no room, no permission, a name that is too long.
     """
-    out = Path(out).resolve()  # a link stays, and what it leads to is written
+    out = Path(os.path.realpath(out))  # a link stays, and what it leads to is written
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         for old in leftovers(out.parent, out.name, FILE):
@@ -280,13 +280,19 @@ def check_file(out, *, force: bool = False) -> Path:
     """The path of a file that :func:`new_file` may make, or with ``force`` replace; else :class:`InputError`."""
     path = Path(out)
     try:
-        if path.is_dir():
-            raise InputError(f"{out} is a directory; choose a file")
-        if path.exists() and not force:
-            raise InputError(f"{out} exists; choose another file, or replace it with --force")
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
         check_parent(path)
-    except OSError as error:  # a name that is too long
+        return path
+    except OSError as error:  # a name that is too long, links that lead to each other
         raise InputError(f"cannot use {out}: {error.strerror}; choose another name") from error
+    if stat.S_ISDIR(mode):
+        raise InputError(f"{out} is a directory; choose a file")
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{out} is a device, a pipe or a socket, which is never replaced; choose a file")
+    if not force:
+        raise InputError(f"{out} exists; choose another file, or replace it with --force")
+    check_parent(path)
     return path
 
 

@@ -13,6 +13,7 @@ from .balance import KINDS, shares
 from .budget import NAMES, choose, estimate, free_disk_bytes, measure, parse_size, possible
 from .cost import Model
 from .errors import InputError, LeftOutWarning
+from .files import regular_file
 from .manifest import read_manifest, verify
 from .memory import peak_memory_bytes
 from .pipeline import CUTS, effective_cut, partition
@@ -113,10 +114,16 @@ def _add_cut(cut) -> None:
 
 def _add_memory(memory) -> None:
     memory.add_argument(
-        "--memory", type=size_in_bytes, metavar="SIZE", help="bound on the memory of partitioning, e.g. 4GiB: METIS runs, or a method that needs less"
+        "--memory",
+        type=size_in_bytes,
+        metavar="SIZE",
+        help="bound on the memory of partitioning, e.g. 4GiB: METIS runs, or a method that needs less",
     )
     memory.add_argument(
-        "--rank-memory", type=size_in_bytes, metavar="SIZE", help="memory per training rank; cuts that exceed it are refused"
+        "--rank-memory",
+        type=size_in_bytes,
+        metavar="SIZE",
+        help="memory per training rank; cuts that exceed it are refused",
     )
 
 
@@ -205,12 +212,11 @@ def _weights(text: str | None) -> list[float] | None:
     try:
         return [float(word) for word in words]
     except ValueError as error:
-        path = Path(text)
         try:
-            words = path.read_text().replace(",", " ").split()
-        except (OSError, ValueError):
+            words = regular_file(text).read_text().replace(",", " ").split()
+        except (OSError, ValueError):  # InputError is a ValueError, too
             raise InputError(
-                f"--target-weights: {_last(error)} is no number, and no file {text!r} can be read"
+                f"--target-weights: {_last(error)} is no number, and {text!r} is no file of numbers that can be read"
             ) from None
     return [_number(f"--target-weights {text}", word) for word in words]
 

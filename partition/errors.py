@@ -1,5 +1,9 @@
 """The one exception for what a user can correct, the one warning, and the form in which text from outside is shown."""
 
+import re
+
+_LONG = re.compile(r"\S{400,}")  # a path or a value that a message shows in part
+
 
 class InputError(ValueError):
     """Bad input: the message names the value, what is allowed and what to do.
@@ -9,7 +13,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: str):
-        super().__init__(printable(message))
+        super().__init__(_LONG.sub(lambda word: f"{word[0][:200]}...{word[0][-50:]}", printable(message)))
 
 
 class LeftOutWarning(UserWarning):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -154,13 +155,11 @@ def as_array(values, what: str) -> np.ndarray:
     InputError
         Lists of unequal length, and types that numpy does not have, such as bfloat16; ``what`` names the values.
     """
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
     if scipy.sparse.issparse(values):
         check_room(f"{what} as a full matrix", math.prod(values.shape) * values.dtype.itemsize)
         values = values.toarray()
     try:
-        return np.asarray(values)
+        return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         kind = getattr(values, "dtype", type(values).__name__)
         raise InputError(
@@ -171,10 +170,14 @@ def as_array(values, what: str) -> np.ndarray:
 
 def named_arrays(data, what: str) -> dict[str, np.ndarray]:
     """A dict of arrays by name, or None for no data."""
-    for key in data or ():
+    if data is None:
+        return {}
+    if not isinstance(data, Mapping):
+        raise InputError(f"{what} is a {type(data).__name__}; it must be a dict of arrays by name, or None")
+    for key in data:
         if not isinstance(key, str):
             raise InputError(f"{what} {key!r} must have a text as its name")
-    return {key: as_array(value, f"{what} {key!r}") for key, value in (data or {}).items()}
+    return {key: as_array(value, f"{what} {key!r}") for key, value in data.items()}
 
 
 def checked_num_nodes(num_nodes: int | None, smallest: int, largest: int, name: str) -> int:
@@ -185,9 +188,7 @@ def checked_num_nodes(num_nodes: int | None, smallest: int, largest: int, name: 
         raise InputError(f"{name}: the graph has {num_nodes} nodes; at least one is needed")
     if smallest < 0 or largest >= num_nodes:
         bad = smallest if smallest < 0 else largest
-        raise InputError(
-            f"{name}: node id {bad} is outside 0..{num_nodes - 1}; correct the edges, or num_nodes"
-        )
+        raise InputError(f"{name}: node id {bad} is outside 0..{num_nodes - 1}; correct the edges, or num_nodes")
     check_room(f"{name}: a graph of {num_nodes} nodes", 8 * num_nodes)
     return num_nodes
 
@@ -217,9 +218,7 @@ def check_data(graph: Graph) -> None:
 def _check_columns(name: str, kind: str, data: dict[str, np.ndarray], rows: int) -> None:
     for key, value in data.items():
         if value.ndim < 1 or len(value) != rows:
-            raise InputError(
-                f"{name}: {kind} data {key!r} has shape {value.shape}; its first dimension must be {rows}"
-            )
+            raise InputError(f"{name}: {kind} data {key!r} has shape {value.shape}; its first dimension must be {rows}")
         if value.dtype.kind not in "biuf" or value.dtype.itemsize > 8:
             raise InputError(
                 f"{name}: {kind} data {key!r} has dtype {value.dtype}; allowed are bool, and integers and floats of up "

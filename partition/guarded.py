@@ -114,4 +114,3 @@ class _Pipe:
 
     def write(self, data) -> None:
         self.stream.write(data)
-

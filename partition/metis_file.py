@@ -13,7 +13,6 @@ from .errors import InputError
 from .files import first_bad_line, text_blocks
 from .raw import RawGraph
 
-
 _MOST_DIGITS = 18  # so that counts are int64
 
 

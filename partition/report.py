@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 
 from . import report_style as show
-from .atomic import cannot_write, check_parent
+from .atomic import cannot_write, check_file
 from .errors import InputError
 from .manifest import read_manifest, verify
 from .report_figures import figures
@@ -67,11 +68,9 @@ def _checked_targets(directory, out, force: bool) -> dict[str, Path]:
         raise InputError(f"{out} does not end in .html; the report is a page: name it report.html, for example")
     targets = {suffix: out.with_suffix(suffix) for suffix in (".json", ".png", ".html")}
     for path in targets.values():
-        if path.is_dir() or path.resolve() == (Path(directory) / "manifest.json").resolve():
+        if os.path.realpath(path) == os.path.realpath(Path(directory) / "manifest.json"):
             raise InputError(f"{path} is not to be replaced by a report; choose another name")
-        if path.exists() and not force:
-            raise InputError(f"{path} exists; choose another name, or replace it with --force")
-    check_parent(out)
+        check_file(path, force=force)
     return targets
 
 

@@ -241,13 +241,14 @@ def _added_node_data(node_data) -> tuple[dict[str, np.ndarray], tuple[str, ...]]
 def _read_node_data(path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(
-            f"node data cannot be read from an object of type {type(path).__name__}; give a path, several, or a dict of "
-            "arrays"
+            f"node data cannot be read from an object of type {type(path).__name__}; give a path, several paths, or a "
+            "dict of arrays"
         )
     kind = _kind(Path(path))
     if kind not in (".npz", ".npy", *_TEXT_TABLES):
         raise InputError(
-            f"{str(path)!r} holds no node data; allowed are .npz, .npy, .csv, .tsv and .txt, the last three also with .gz"
+            f"{str(path)!r} holds no node data; allowed are .npz, .npy, .csv, .tsv and .txt, the last three also with "
+            ".gz"
         )
     path = regular_file(path)
     if kind == ".npz":

@@ -37,7 +37,9 @@ class Heads(OnRanks):
             )
         qkv = self._spread(qkv, self.counts)
         if bias is not None:
-            bias = self._spread(self.comm.agree_on_grad(bias), [part["edges"] for part in self.shard.manifest["per_part"]])
+            bias = self._spread(
+                self.comm.agree_on_grad(bias), [part["edges"] for part in self.shard.manifest["per_part"]]
+            )
         p, seed = dropout or (0.0, None)
         structure = self._structure(self.comm.rank * (num_heads // ranks))
         out = sparse_attention(structure, qkv, bias=bias, dropout_p=p, seed=seed)

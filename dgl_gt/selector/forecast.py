@@ -74,8 +74,9 @@ def forecast(
                 f"--world-size is {','.join(map(str, world_sizes))} and {sources[0]} has {counted(parts, 'part')}; "
                 "name the graph in place of its shards, and it is cut for each"
             )
-        width = cuts[0][1]["node_data"].get("feat", {}).get("shape", [0])
-        return {parts: choose(cuts, Model(**model, features=width[0]), profile, **bounds)}
+        feat = cuts[0][1]["node_data"].get("feat", {"shape": []})
+        width = feat["shape"][0] if feat["shape"] else 0  # one number per node is no row of features
+        return {parts: choose(cuts, Model(**model, features=width), profile, **bounds)}
     if len(sources) > 1:
         raise InputError(f"{sources[1]} is one source too many: give shard directories, or one graph")
     if world_sizes is None:

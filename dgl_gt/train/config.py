@@ -66,8 +66,8 @@ class TrainConfig:
     seed: int = _option(0, "seed of initial weights and dropout")
     remat: str = _option(
         "none",
-        "activation checkpointing. none: keep all; repeat: keep a layer's input, compute and exchange again; keep: keep "
-        "its input and what it exchanged",
+        "activation checkpointing. none: keep all; repeat: keep a layer's input, compute and exchange again; keep: "
+        "keep its input and what it exchanged",
     )
 
     def __post_init__(self):

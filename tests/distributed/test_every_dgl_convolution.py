@@ -121,8 +121,6 @@ NOT_TRIED = {  # they take an adjacency matrix, or need NVIDIA's library
 SINGLE = ("APPNPConv", "TWIRLSConv", "TWIRLSUnfoldingAndAttention")  # of float32 edge weights that they make themselves
 
 
-
-
 def sample():
     rng = np.random.default_rng(0)
     loops = np.arange(NODES)

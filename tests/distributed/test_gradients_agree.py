@@ -125,7 +125,9 @@ def test_dtypes_that_ranks_cannot_exchange_are_named(awkward_graph, tmp_path):
     for messages, sent_bytes in run_ranks(2, odd_dtypes, tmp_path):
         assert sent_bytes == 0
         for message, dtype in zip(messages, ["int16"] * 3 + ["float8_e4m3fn"] * 3, strict=True):
-            assert message.startswith(f"ranks cannot exchange tensors of torch.{dtype}; allowed: bool, uint8, int8, int")
+            assert message.startswith(
+                f"ranks cannot exchange tensors of torch.{dtype}; allowed: bool, uint8, int8, int"
+            )
 
 
 def gathered_bytes(rank):

@@ -52,9 +52,7 @@ class Kill:
 def draw(seed: int, count: int, commands=COMMANDS) -> list[Kill]:
     """The kills of a seed; the first ones are the same however many are drawn."""
     rng = random.Random(seed)
-    return [
-        Kill(rng.choice(commands), rng.choice(TARGETS), rng.choice(SIGNALS), rng.random()) for _ in range(count)
-    ]
+    return [Kill(rng.choice(commands), rng.choice(TARGETS), rng.choice(SIGNALS), rng.random()) for _ in range(count)]
 
 
 class Trial:
@@ -96,9 +94,7 @@ class Trial:
         clean |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder / "tmp")}
         words = [sys.executable, "-m", "dgl_gt", *self.arguments(command)]
         with open(self.folder / "stderr", "wb") as stderr:
-            return subprocess.Popen(
-                words, stdout=subprocess.DEVNULL, stderr=stderr, env=clean, start_new_session=True
-            )
+            return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=stderr, env=clean, start_new_session=True)
 
     def undisturbed(self, command: str) -> None:
         """Run a command to its end, and note how long it takes."""

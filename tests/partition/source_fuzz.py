@@ -89,7 +89,9 @@ def some_array(rng: random.Random) -> np.ndarray:
             values = np.array([rng.choice((0, 1, 2, 5, 6, -1, 127, np.nan)) for _ in range(values.size)], "f8")
             values = values.reshape(shape).astype(dtype)
         if dtype.kind in "iuf" and values.size and rng.random() < 0.2:
-            values.flat[rng.randrange(values.size)] = rng.choice((0, np.iinfo(dtype).max if dtype.kind in "iu" else np.inf))
+            values.flat[rng.randrange(values.size)] = rng.choice(
+                (0, np.iinfo(dtype).max if dtype.kind in "iu" else np.inf)
+            )
     return values
 
 
@@ -229,13 +231,28 @@ def scipy_matrix(rng: random.Random):
     place = [rng.randrange(max(1, min(shape))) for _ in range(3)]
     if min(shape) == 0:
         return scipy.sparse.csr_array(shape)
-    values = np.array([rng.choice((1, 0, 0.5, np.nan)) for _ in place]).astype(rng.choice(("f4", "f8", "i8", "c8", "?")))
+    values = np.array([rng.choice((1, 0, 0.5, np.nan)) for _ in place]).astype(
+        rng.choice(("f4", "f8", "i8", "c8", "?"))
+    )
     matrix = scipy.sparse.coo_array((values, (place, place[::-1])), shape)
     return matrix if max(shape) > 10**6 else matrix.asformat(rng.choice(("coo", "csr", "csc")))
 
 
 def arrays(rng: random.Random):
-    pool = (some_array(rng), [0, 1, 2], [], [0, "x"], [[0], [1, 2]], "01", None, 3, range(3), {0: 1}, [10**30, 0], [0.5])
+    pool = (
+        some_array(rng),
+        [0, 1, 2],
+        [],
+        [0, "x"],
+        [[0], [1, 2]],
+        "01",
+        None,
+        3,
+        range(3),
+        {0: 1},
+        [10**30, 0],
+        [0.5],
+    )
     return rng.choice((some_array(rng), tuple(rng.choices(pool, k=2)), rng.choices(pool, k=rng.choice((1, 2, 3)))))
 
 
@@ -304,12 +321,14 @@ def run(cases: int, seed: int) -> tuple[Counter, dict[str, str]]:
             found = outcome(lambda source=source, options=options: load_graph(source, **options))
         counts[found if found in ("graph", "refused") else "failed"] += 1
         if found not in ("graph", "refused"):
-            failures[f"{seed}/{number}"] = f"{type(source).__name__} {str(source)[:200]!r} {str(options)[:200]}\n{found}"
+            failures[f"{seed}/{number}"] = (
+                f"{type(source).__name__} {str(source)[:200]!r} {str(options)[:200]}\n{found}"
+            )
     return counts, failures
 
 
 def run_dgl(cases: int, seed: int) -> tuple[Counter, dict[str, str]]:
-    """The same of files of ``dgl.save_graphs``, as the child reads them: a signal that ends it is what it is there for."""
+    """The same of files of ``dgl.save_graphs``, as the child reads them: it exists to be ended by a signal."""
     import dgl
     import torch
 

@@ -97,8 +97,9 @@ def test_long_names(tmp_path):
     ],
 )
 def test_what_is_said_of_a_failed_write(tmp_path, error, advice):
-    with pytest.raises(InputError, match=f"cannot write {tmp_path / 'out'}: {advice}"), new_directory(
-        tmp_path / "out", KIND
+    with (
+        pytest.raises(InputError, match=f"cannot write {tmp_path / 'out'}: {advice}"),
+        new_directory(tmp_path / "out", KIND),
     ):
         raise error
     assert names(tmp_path) == []

@@ -210,6 +210,7 @@ def test_wrong_types_from_python(arguments, message):
         (["--layers", "1001"], "layers is 1001; it must be from 1 to 1,000"),
         (["--hidden", "10000000"], "hidden is 10000000; it must be from 1 to 1,000,000"),
         (["--max-imbalance", "0.5"], "--max-imbalance is 0.5 for"),
+        (["--target-weights", "/dev/zero"], "'/dev/zero' is no file of numbers that can be read"),
         (["--target-weights", "1,2,3"], "--target-weights are 3 numbers"),
     ],
 )

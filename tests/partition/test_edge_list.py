@@ -181,7 +181,9 @@ def test_node_data_refused(tmp_path):
 # ---- what files may hold besides, and what they may claim
 
 
-@pytest.mark.parametrize("text", ["src,dst,w\r0,1,2\r1,2,3\r", "src,dst,w\r\n0,1,2\r\n1,2,3\r\n", "src,dst,w\r0,1,2\n1,2,3"])
+@pytest.mark.parametrize(
+    "text", ["src,dst,w\r0,1,2\r1,2,3\r", "src,dst,w\r\n0,1,2\r\n1,2,3\r\n", "src,dst,w\r0,1,2\n1,2,3"]
+)
 @pytest.mark.parametrize("block", [1, 5, 1 << 24])
 def test_ends_of_line(tmp_path, monkeypatch, text, block):
     monkeypatch.setattr(files, "_BLOCK_BYTES", block)

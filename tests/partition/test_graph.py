@@ -3,6 +3,7 @@ import pytest
 
 from partition.errors import InputError
 from partition.graph import from_edges, symmetrised, with_reverse_edges, with_self_loops
+from partition.sources import load_graph
 
 
 def test_in_edges_keep_their_ids_and_order():
@@ -91,3 +92,17 @@ def test_repr_is_one_line():
     assert repr(graph) == (
         "Graph('a\\nname': 3 nodes, 2 edges, indices int32, node_data {'feat': float32 (5,)}, edge_data {})"
     )
+
+
+def test_data_that_are_no_arrays_by_name_are_refused():
+    import torch
+
+    for data in (True, torch.arange(3), [1, 2, 3]):
+        with pytest.raises(InputError, match="node data is a .*; it must be a dict of arrays by name, or None"):
+            from_edges([0, 1], [1, 0], None, data)
+    with pytest.raises(InputError, match="edge_index cannot become a numpy array from torch.float32"):
+        load_graph(torch.zeros(2, 3, device="meta"))
+
+
+def test_a_message_shows_part_of_a_value_that_never_ends():
+    assert str(InputError(f"no file {'n' * 5000}; check it")) == f"no file {'n' * 200}...{'n' * 49}; check it"

@@ -61,3 +61,19 @@ def test_what_must_not_be_replaced(tmp_path):
     assert check_file(tmp_path / "mine.txt", force=True) == tmp_path / "mine.txt"
     with pytest.raises(InputError, match="is a directory; choose a file"):
         check_file(tmp_path, force=True)
+
+
+def test_only_regular_files_are_replaced(tmp_path):
+    """As root, --force would put a file in the place of /dev/null."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/null")
+    for path in (tmp_path / "pipe", tmp_path / "link", "/dev/null"):
+        with pytest.raises(InputError, match="is a device, a pipe or a socket, which is never replaced"):
+            check_file(path, force=True)
+
+
+def test_links_that_lead_to_each_other(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(InputError, match="cannot use .*a: Too many levels of symbolic links; choose another name"):
+        check_file(tmp_path / "a", force=True)

@@ -448,7 +448,7 @@ def test_numbers_for_people():
 def test_what_exists_is_kept_without_force(shards, tmp_path):
     for name in ("report.html", "report.json", "report.png"):
         (tmp_path / name).write_text("precious")
-        with pytest.raises(InputError, match=f"{name} exists; choose another name, or replace it with --force"):
+        with pytest.raises(InputError, match=f"{name} exists; choose another file, or replace it with --force"):
             write_report(shards, tmp_path / "report.html")
         assert (tmp_path / name).read_text() == "precious"
         (tmp_path / name).unlink()
@@ -464,7 +464,7 @@ def test_bad_places_are_refused(shards, tmp_path):
         (tmp_path / "report.pdf", "does not end in .html"),
         (tmp_path / "report", "does not end in .html"),
         (tmp_path / "file" / "report.html", "not a writable directory"),
-        (tmp_path / "folder.html", "not to be replaced"),
+        (tmp_path / "folder.html", "is a directory; choose a file"),
         (shards / ".." / shards.name / "manifest.html", "manifest.json is not to be replaced"),
     ]:
         with pytest.raises(InputError, match=message):

@@ -11,7 +11,7 @@ from cases import every_way, half_speed, profile_values, refused, write_profile
 
 from dgl_gt.selector import forecast, read_profile
 from dgl_gt.selector.profile import PRESETS
-from partition import load_graph
+from partition import from_edges, load_graph, partition
 from partition.budget import parse_size
 from partition.cost import Model
 from partition.manifest import read_manifest, write_manifest
@@ -384,6 +384,12 @@ def test_sources_that_are_missing(here, both, tmp_path):
     refused(here("plan", tmp_path / "nothing", "--world-size", 2), "names no graph", lines=None)
     refused(here("plan", GRAPH, "--world-size", 2, "--random-features", 8), "has features already", lines=None)
     refused(here("plan", GRAPH, "--world-size", 1000), "1000", "300", lines=None)
+
+
+def test_features_of_one_number_per_node(here, tmp_path):
+    graph = from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4, {"feat": np.ones(4, np.float32)})
+    partition(graph, 2, tmp_path / "shards")
+    assert here("plan", tmp_path / "shards").returncode == 0
 
 
 def test_shards_without_quality_figures_are_refused(here, both, tmp_path):
