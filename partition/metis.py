@@ -11,6 +11,7 @@ import json
 import mmap
 import operator
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from .memory import available_cpus, available_memory_bytes, peak_memory_bytes
 
 _SEEDS = 2**31 - 1  # METIS's are counted from 1
 _MOST_CHILDREN = 4
+_OUT_OF_MEMORY = re.compile("MemoryError|insufficient memory|Memory allocation failed")  # Python's, pymetis's, METIS's
 _NO_ROOM = 28  # exit status of a child that cannot write its result
 _ALONE = 0.1  # share of nodes without neighbours beyond which METIS does not see them
 EDGE_BYTES = 238  # what METIS takes for an undirected edge
@@ -201,7 +203,7 @@ def _failure(code: int, said: str, inputs: dict, kills: int | None) -> Exception
             f"METIS cannot write its result in {tempfile.gettempdir()}: no space left; free space, or set TMPDIR to "
             "another directory"
         )
-    if child.was_for_memory(code, kills) or "memory" in said.lower():
+    if child.was_for_memory(code, kills) or _OUT_OF_MEMORY.search(said):
         edges = os.fstat(inputs["adjncy"].fileno()).st_size // 16  # each is listed by both of its ends, as an int64
         return InputError(
             f"METIS ran out of memory on {edges:,} undirected edges, for which it needs about "

@@ -21,7 +21,7 @@ def adjacency():
 @pytest.mark.parametrize(
     ("code", "said", "kills", "kind", "message"),
     [
-        (-9, "", 4, InputError, "on 1,000 undirected edges, for which it needs about 232.4 KiB; free"),
+        (-9, "", 4, InputError, "on 1,000 undirected edges, for which it needs about 232.4 KiB; "),
         (1, "RuntimeError: metis: insufficient memory", 5, InputError, "METIS ran out of memory on 1,000 undirected"),
         (-9, "", 5, InputError, "METIS was ended by signal 9 (SIGKILL); nothing is written"),
         (metis._NO_ROOM, "", 5, InputError, "no space left; free space, or set TMPDIR"),
