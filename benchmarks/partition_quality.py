@@ -38,6 +38,7 @@ from partition.vertex_cut import make_vertex_cut  # noqa: E402
 
 GRAPHS = ("email_enron", "amazon_computer", "tolokers", "ogbn_arxiv_nofeat")
 SLOW = Speeds(link_bytes_per_s=2.5e7)  # 200 Mbit/s
+MODEL = Model(layers=3, hidden=128)
 
 
 @contextlib.contextmanager
@@ -59,7 +60,7 @@ def _judged(graph, owner, parts: int, seconds: float) -> dict:
     return {
         "halo": sum(halo),
         "edge_balance": max(edges) * parts / graph.num_edges,
-        "step_s": step_seconds(figures, Model(layers=3, hidden=128), SLOW),
+        "step_s": step_seconds(figures, MODEL, SLOW),
         "seconds": seconds,
     }
 
@@ -138,7 +139,7 @@ def mesh(side: int = 200):
 def auto(graph, parts: int) -> dict:
     """What ``--cut auto`` keeps on a slow link."""
     with tempfile.TemporaryDirectory() as folder:
-        choice = partition(graph, parts, Path(folder) / "out", cut="auto", speeds=SLOW)["choice"]
+        choice = partition(graph, parts, Path(folder) / "out", cut="auto", speeds=SLOW, model=MODEL)["choice"]
     return {"cut": choice["cut"], **{each["cut"]: each["predicted_seconds"] for each in choice["candidates"]}}
 
 

@@ -224,7 +224,7 @@ def full_disks(dice, material):
 def ranks(dice, material):
     """Ranks that are really started: seconds a case."""
     argv, _ = command(dice.pick(("train", "predict")), material)
-    argv += dice.pick(([], ["--json"], ["--port", "1"], ["--port", "99999"], ["--nproc", "2"], ["--nproc", "-1"]))
+    argv += dice.pick(([], ["--json"], ["--timeout", "0"], ["--timeout", "nan"], ["--nproc", "2"], ["--nproc", "-1"]))
     if dice.chance(0.5):
         path = Path("in/shards1/part0/structure.safetensors")
         path.write_bytes(safetensors(path.read_bytes(), dice))
