@@ -142,8 +142,21 @@ class Tape:
         self.is_full, self._position = True, 0
 
     def read(self) -> torch.Tensor:
+        """The next rows. They stay for another backward pass only where this one keeps its graph."""
+        received = self._received[self._position]
+        if not _graph_is_kept():
+            self._received[self._position] = None
         self._position += 1
-        return self._received[self._position - 1].detach()
+        return received.detach()
+
+
+def _graph_is_kept() -> bool:
+    """Whether the backward pass that runs was called with ``retain_graph=True``.
+
+    torch has no public way to ask. Where a version lacks this one, rows stay until the layer's graph is freed.
+    """
+    ask = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return ask is None or ask()
 
 
 class Recorded:

@@ -35,7 +35,7 @@ def save_model(folder):
     config = TrainConfig(hidden=16, heads=2)
     torch.manual_seed(1)
     model = build_model(config, WIDTH, 4)
-    save(folder / "model", model, config, {})
+    save(folder / "model", model.state_dict(), config, {"in_dim": WIDTH, "classes": 4}, {})
     return model.eval()
 
 

@@ -354,7 +354,7 @@ BAD = [
     (("vertex", "vertex"), (dict(strategy="ring"),) * 2, "holds a vertex cut; use mirror"),
     (("vertex", "vertex"), (dict(depth=2),) * 2, "depth is 2 with strategy mirror; beyond 1 it is for halo alone"),
     (("edge", "edge"), (dict(depth=3),) * 2, "stores 2 hops of halo; use at most 2, or partition with --halo-depth 3"),
-    (("other", "other"), (dict(depth=2),) * 2, "stores 1 hops of halo"),
+    (("other", "other"), (dict(depth=2),) * 2, "stores 1 hop of halo"),
     (("edge", "edge"), (dict(strategy="gather", depth=2),) * 2, "depth is 2 with strategy gather; beyond 1"),
     (("edge", "edge"), (dict(strategy="halo_kv", depth=2),) * 2, "depth is 2 with strategy halo_kv"),
     (("edge", "edge"), (dict(depth=0),) * 2, "depth is 0; it must be an integer of at least 1"),

@@ -104,7 +104,8 @@ def predict_on_rank(rank, folder, depths):
     """Probabilities of every node, of an untrained model of one layer, with each halo depth."""
     torch.manual_seed(0)
     model = GraphTransformer(5, 8, 3, layers=1, heads=2)
-    return [predict(model, dgl_gt.load(folder / "edge", "halo", depth))[1] for depth in depths]
+    found = [predict(model, dgl_gt.load(folder / "edge", "halo", depth)) for depth in depths]
+    return None if rank else [probability for _, probability in found]
 
 
 def test_more_hops_of_halo_than_layers(awkward_graph, tmp_path):

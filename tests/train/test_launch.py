@@ -297,7 +297,7 @@ def test_an_allocation_that_fails_is_told_from_a_bug():
     with pytest.raises(RuntimeError) as refused:
         torch.empty(1 << 57, dtype=torch.uint8)
     failure = rank._failure(refused.value)
-    assert (failure.kind, failure.text, failure.exit_code) == ("memory", "it asked for 134217728.0 GiB at once", 2)
+    assert (failure.kind, failure.text, failure.exit_code) == ("memory", "it asked for 131072.0 TiB at once", 2)
     assert rank._failure(MemoryError()).text == "an allocation failed"
     bug = rank._failure(RuntimeError("shapes do not match"))
     assert bug.kind == "error" and bug.text.endswith("RuntimeError: shapes do not match")
@@ -308,7 +308,7 @@ def test_advice_names_what_was_predicted(shards):
     from dgl_gt.train.memory import advice
 
     text = advice(shards, TrainConfig(hidden=100_000, heads=1), None, 1)
-    assert "--layers 2 --hidden 100000 is predicted to need" in text and "GiB" in text
+    assert "--layers 2 --hidden 100000 is predicted to need" in text and "TiB" in text
 
 
 @pytest.mark.parametrize(
