@@ -166,7 +166,7 @@ def save(out, state: dict, config: TrainConfig, shape: dict, record: dict, *, fo
 
 
 def load(directory) -> GraphTransformer:
-    """Read a model back, on the CPU, in evaluation mode.
+    """Read a model back, on the CPU, in torch's default dtype and in evaluation mode.
 
     Raises
     ------
@@ -200,4 +200,4 @@ def load(directory) -> GraphTransformer:
     name = first_not_finite(model.state_dict())
     if name is not None:
         raise InputError(f"{folder / WEIGHTS}: {name} holds NaN or infinity; train again, with a lower lr")
-    return model.eval()
+    return model.to(torch.get_default_dtype()).eval()
