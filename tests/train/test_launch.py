@@ -293,6 +293,65 @@ def test_under_torchrun_a_rank_that_waits_for_others_says_so(monkeypatch, capsys
     )
 
 
+@pytest.fixture
+def ended(monkeypatch):
+    """Exit codes that a rank ends itself with; joining the others and telling the launcher are left out."""
+    codes = []
+
+    def end(code):
+        codes.append(code)
+        raise EndedHere
+
+    monkeypatch.setattr(rank.os, "_exit", end)
+    monkeypatch.setattr(rank, "STOPPING", ())
+    monkeypatch.setattr(rank, "join", lambda *_: 0)
+    monkeypatch.setattr(rank, "_tell", lambda *_, **__: None)
+    monkeypatch.setattr(rank.dist, "FileStore", lambda *_: None)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    return codes
+
+
+class EndedHere(BaseException):
+    """In place of the end of this process."""
+
+
+def test_a_rank_that_has_finished_is_not_ended_over_an_error_in_leaving(ended, monkeypatch):
+    def leave():
+        raise RuntimeError("the others have gone")
+
+    monkeypatch.setattr(rank, "leave", leave)
+    with pytest.raises(RuntimeError, match="the others have gone"):
+        rank.run(lambda: "result", launch.Launcher(1, 2, 3))
+    assert ended == []
+
+
+@pytest.mark.parametrize(("given", "code"), [(None, 0), (143, 143), ("it is over", 1)])
+def test_a_rank_that_is_told_to_exit_does_so(ended, monkeypatch, capsys, given, code):
+    """Though nobody reads its output any more."""
+    monkeypatch.setattr(sys, "stdout", open(os.devnull, "w"))
+    sys.stdout.close()
+    with pytest.raises(EndedHere):
+        rank.run(lambda: sys.exit(given), launch.Launcher(1, 2, 3))
+    assert ended == [code]
+    assert capsys.readouterr().err == ("it is over\n" if isinstance(given, str) else "")
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize("timeout", [None, 7.0])
+def test_ranks_wait_without_end_or_as_long_as_was_asked_for(monkeypatch, backend, timeout):
+    asked = {}
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: backend == "nccl")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(rank.dist, "init_process_group", lambda name, **options: asked.update(options, name=name))
+    monkeypatch.setattr(rank.dist, "get_rank", lambda: 0)
+    rank.join(timeout)
+    assert asked["name"] == backend
+    assert asked["timeout"].total_seconds() == (timeout or 365 * 24 * 3600)
+
+
 def test_an_allocation_that_fails_is_told_from_a_bug():
     with pytest.raises(RuntimeError) as refused:
         torch.empty(1 << 57, dtype=torch.uint8)
