@@ -85,8 +85,8 @@ def load_best(
         tried, plan = _plan(sg, directories, config, profile, rank_memory, max_depth)
     del sg
     trials = [_try(each, config, options) for each in tried]
-    best = trials.index(min(trials, key=lambda trial: trial.seconds)) if comm.rank == 0 else 0
-    chosen = trials[int(comm.all_reduce(torch.tensor([best]))[0])].candidate  # rank 0 decides for all
+    best = min(range(len(trials)), key=lambda number: trials[number].seconds)
+    chosen = trials[comm.from_first(best)].candidate
     return _load(chosen, options), replace(config, remat=chosen.remat), _record(plan, chosen, trials)
 
 
@@ -123,6 +123,11 @@ def _load(candidate: Candidate, options: dict) -> ShardedGraph:
 
 def _try(candidate: Candidate, config: TrainConfig, options: dict) -> Trial:
     sg = _load(candidate, options)
+    with sg.comm.together():
+        return _time(sg, candidate, config)
+
+
+def _time(sg: ShardedGraph, candidate: Candidate, config: TrainConfig) -> Trial:
     task, comm = node_classification(sg, config.split), sg.comm
     torch.manual_seed(config.seed)
     config = replace(config, remat=candidate.remat)
