@@ -155,10 +155,9 @@ def _train(args):
 
 
 def _memory_advice(args, config) -> str:
-    from .train.memory import advice
+    from .train.memory import advice, advice_for_auto
 
-    strategy = None if args.strategy == AUTO else args.strategy
-    return advice(args.directory, config, strategy, args.depth)
+    return advice_for_auto() if args.strategy == AUTO else advice(args.directory, config, args.strategy, args.depth)
 
 
 def _train_rank(args, config):

@@ -77,6 +77,12 @@ class Model:
         return self.layers * layer + ends
 
 
+def feature_width(manifest: dict) -> int:
+    """Columns of a manifest's ``feat``; 0 where there is none, or one number a node, which is no row of features."""
+    shape = manifest["node_data"].get("feat", {"shape": []})["shape"]
+    return shape[0] if shape else 0
+
+
 @dataclass(frozen=True)
 class Traffic:
     """Bytes of one exchange, int64 (P,) each: of one layer, or of ``depth`` layers where the halo is deeper.

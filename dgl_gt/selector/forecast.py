@@ -6,7 +6,7 @@ import os
 
 from partition.atomic import new_file
 from partition.console import counted, size, table
-from partition.cost import Model
+from partition.cost import Model, feature_width
 from partition.edge_cut import check_parts, make_edge_cut
 from partition.errors import InputError
 from partition.layout import Layout
@@ -74,9 +74,7 @@ def forecast(
                 f"--world-size is {','.join(map(str, world_sizes))} and {sources[0]} has {counted(parts, 'part')}; "
                 "name the graph in place of its shards, and it is cut for each"
             )
-        feat = cuts[0][1]["node_data"].get("feat", {"shape": []})
-        width = feat["shape"][0] if feat["shape"] else 0  # one number per node is no row of features
-        return {parts: choose(cuts, Model(**model, features=width), profile, **bounds)}
+        return {parts: choose(cuts, Model(**model, features=feature_width(cuts[0][1])), profile, **bounds)}
     if len(sources) > 1:
         raise InputError(f"{sources[1]} is one source too many: give shard directories, or one graph")
     if world_sizes is None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from partition.cost import Model
+from partition.cost import Model, feature_width
 from partition.errors import InputError
 from partition.manifest import read_manifest
 
@@ -98,7 +98,7 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     """
     comm, cuts = sg.comm, [(str(directory), read_manifest(directory)) for directory in directories]
     classes = node_classification(sg, config.split).classes
-    features = cuts[0][1]["node_data"]["feat"]["shape"][0]
+    features = feature_width(cuts[0][1])
     model = Model(config.layers, config.hidden, config.heads, config.ffn, features=features, classes=classes)
     at_hand = int(-comm.all_reduce(torch.tensor([-memory_at_hand(comm)]), "max")[0])
     if rank_memory is None and profile.name == DEFAULT:

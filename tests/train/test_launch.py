@@ -12,13 +12,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from dgl_gt.cli import main
 from dgl_gt.train import launch, rank, watch
 from dgl_gt.train.watch import Failure, StartedRank, first_failure
-from partition import partition
+from partition import from_edges, partition
 from partition.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -368,6 +369,25 @@ def test_advice_names_what_was_predicted(shards):
 
     text = advice(shards, TrainConfig(hidden=100_000, heads=1), None, 1)
     assert "--layers 2 --hidden 100000 is predicted to need" in text and "TiB" in text
+
+
+@pytest.mark.parametrize("node_data", [{}, {"feat": np.ones(4, np.float32)}], ids=["none", "one number a node"])
+def test_advice_on_shards_without_rows_of_features(tmp_path, node_data):
+    from dgl_gt.train.config import TrainConfig
+    from dgl_gt.train.memory import advice
+
+    partition(from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4, node_data), 2, tmp_path / "shards")
+    assert "is predicted to need" in advice(tmp_path / "shards", TrainConfig(), None, 1)
+
+
+def test_advice_where_ranks_choose_names_no_figure_of_another_run(shards, monkeypatch):
+    advised = []
+    monkeypatch.setattr("dgl_gt.cli._on_ranks", lambda args, work, advice: advised.append(advice()) or 0)
+    assert main(["train", str(shards), "--strategy", "auto", "--hidden", "100000", "--heads", "1"]) == 0
+    assert advised == [
+        "choose a smaller model, partition into more parts on more machines, or let --rank-memory SIZE bound what "
+        "--strategy auto chooses from"
+    ]
 
 
 @pytest.mark.parametrize(
