@@ -12,7 +12,7 @@ from partition import console
 from partition.atomic import check_file, check_target
 from partition.cli import DEFAULT_LINK_GBIT, add_commands, add_link
 from partition.console import counted
-from partition.cost import CHOICES
+from partition.cost import AUTO, CHOICES
 from partition.errors import InputError
 from partition.manifest import read_manifest
 from partition.step_time import Speeds
@@ -21,8 +21,6 @@ from . import __version__, plan_cli
 from .plan_cli import add_timeout
 from .selector.profile import read_profile
 from .train.config import MODEL, TrainConfig, read_config
-
-AUTO = "auto"
 
 
 def main(argv=None) -> int:

@@ -14,6 +14,8 @@ from .errors import InputError
 
 STRATEGIES = ("local", "halo_h", "halo_kv", "gather", "heads", "ring", "mirror")
 CHOICES = ("halo", *STRATEGIES)  # halo: whichever of halo_h and halo_kv is quicker, see halo_sends
+AUTO = "auto"  # in place of one of them, where the selector chooses
+REMATS = ("none", "keep", "repeat")  # what of a layer is kept for backward, see partition.step_time.step_time
 _CALLS = {"local": 0, "halo_h": 2, "halo_kv": 2, "heads": 4, "mirror": 6}  # forward and backward
 
 

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from partition.cost import Model, feature_width
+from partition.cost import REMATS, Model, feature_width
 from partition.errors import InputError
 from partition.manifest import read_manifest
 
 from ..exchange.sharded_graph import ShardedGraph, load
 from ..selector.hardware import memory_at_hand
 from ..selector.profile import DEFAULT, Profile
-from ..selector.select import REMATS, Candidate, choose
+from ..selector.select import Candidate, choose
 from .config import TrainConfig
 from .live_tensors import step_peak_bytes
 from .task import node_classification

@@ -56,7 +56,8 @@ def run(work, launcher: Launcher | None, timeout: float | None = None, memory_ad
 def _end(code: int | str | None) -> None:
     """End a rank that fails, with what ``SystemExit`` takes, without waiting for anything.
 
-    An exchange may have begun that others never finish, and the interpreter would wait for it. What is half-written has been removed on the way here.
+    An exchange may have begun that others never finish, and the interpreter would wait for it. What is half-written
+    has been removed on the way here.
     """
     if isinstance(code, str):
         print(code, file=sys.stderr)

@@ -258,7 +258,7 @@ def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
         (Failure("signal", "6", 0), 134, "dgl-gt: rank 1 was ended by signal 6 (SIGABRT)\n"),
         (Failure("exit", "2", 0), 2, ""),  # it has said why itself
         (Failure("exit", "7", 0), 7, "dgl-gt: rank 1 ended with exit code 7\n"),
-        (Failure("error", "Traceback ...", 0), 1, "dgl-gt: rank 1 stopped by an error in dgl-gt:\nTraceback ...\n"),
+        (Failure("error", "Traceback ...", 0), 1, "dgl-gt: rank 1 was stopped by an error in dgl-gt:\nTraceback ...\n"),
         (Failure("memory", "it asked", 0), 2, "dgl-gt: error: rank 1 ran out of memory: it asked; take less\n"),
     ],
     ids=lambda value: value.kind if isinstance(value, Failure) else None,
