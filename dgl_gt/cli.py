@@ -12,7 +12,7 @@ from partition import console
 from partition.atomic import check_file, check_target
 from partition.cli import DEFAULT_LINK_GBIT, add_commands, add_link
 from partition.console import counted
-from partition.cost import CHOICES
+from partition.cost import AUTO, CHOICES
 from partition.errors import InputError
 from partition.manifest import read_manifest
 from partition.step_time import Speeds
@@ -21,8 +21,6 @@ from . import __version__, plan_cli
 from .plan_cli import add_timeout
 from .selector.profile import read_profile
 from .train.config import MODEL, TrainConfig, read_config
-
-AUTO = "auto"
 
 
 def main(argv=None) -> int:
@@ -155,10 +153,9 @@ def _train(args):
 
 
 def _memory_advice(args, config) -> str:
-    from .train.memory import advice
+    from .train.memory import advice, advice_for_auto
 
-    strategy = None if args.strategy == AUTO else args.strategy
-    return advice(args.directory, config, strategy, args.depth)
+    return advice_for_auto() if args.strategy == AUTO else advice(args.directory, config, args.strategy, args.depth)
 
 
 def _train_rank(args, config):

@@ -78,7 +78,7 @@ class Comm:
 
     def close(self) -> None:
         """Wait until the backend has let go of all tensors. The end of the interpreter does the same."""
-        self._in_flight.close()
+        self._in_flight.drain()
 
     @property
     def device(self) -> torch.device:
@@ -159,7 +159,8 @@ class Comm:
         operations = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
         if op not in operations:
             raise ValueError(f"op is {op!r}; allowed: {', '.join(operations)}")
-        total = values.detach().to(self.device, copy=True)
+        # The backend sums memory as it lies, whatever its strides, which may differ between ranks.
+        total = values.detach().to(self.device, copy=True, memory_format=torch.contiguous_format)
         if self.world_size > 1:
             self._wait(self._all_reduce(total, operations[op]))
         return total.to(values.device)

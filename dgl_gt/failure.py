@@ -55,6 +55,7 @@ class Watch:
         members = dist.get_process_group_ranks(group or dist.group.WORLD)
         self._rank, self._world_size = dist.get_rank(group), len(members)
         self._prefix = f"dgl_gt/{members[0]}-{len(members)}-{zlib.crc32(repr(members).encode()):x}"
+        self._store = dist.distributed_c10d._get_default_store()
         self._timeout_s, self._started, self._note = timeout_s, 0, 0
         if timeout_s is not None:  # so that gloo's threads give up, too, and this process can end
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s + _MARGIN_S), group)
@@ -87,55 +88,50 @@ class Watch:
                 print(f"dgl-gt: rank {self._rank} has waited {waited:.0f} s for {self._awaited()}", file=sys.stderr)
         if has_told:
             with suppress(RuntimeError):
-                self._store().delete_key(self._place(self._rank))
+                self._store.delete_key(self._place(self._rank))
 
     def announce(self, error: BaseException) -> None:
         """Say why this rank stops, and wait until the others have read it, for a while."""
         kind = "input" if isinstance(error, InputError) else "error"
         text = str(error) if kind == "input" else f"{type(error).__name__}: {error}"
         with suppress(RuntimeError):  # no store any more: then the others' connections break, too
-            store = self._store()
-            store.compare_set(self._next_note(store), "", json.dumps([self._rank, kind, text]))  # the first one stays
-            self._mark(store)
+            self._store.compare_set(self._next_note(), "", json.dumps([self._rank, kind, text]))  # the first one stays
+            self._mark()
 
     def _raise_stopped(self) -> None:
         """Raise what stopped another rank, if one has left a note that this rank has not read."""
         found = None
         with suppress(RuntimeError):
-            store = self._store()
-            note = self._next_note(store)
-            if store.check([note]):
-                found = json.loads(store.get(note))
-                self._mark(store)
+            note = self._next_note()
+            if self._store.check([note]):
+                found = json.loads(self._store.get(note))
+                self._mark()
         if found:
             rank, kind, text = found
             if kind == "input":
                 raise RankInputError(f"rank {rank}: {text}")
             raise RankError(f"rank {rank} stopped: {text}")
 
-    def _store(self):
-        return dist.distributed_c10d._get_default_store()
-
-    def _next_note(self, store) -> str:
+    def _next_note(self) -> str:
         """Key of the first note without this rank's mark."""
-        while store.check([self._marks()[self._rank]]):
+        while self._store.check([self._marks()[self._rank]]):
             self._note += 1
         return f"{self._prefix}/note/{self._note}"
 
     def _marks(self) -> list[str]:
         return [f"{self._prefix}/note/{self._note}/read/{rank}" for rank in range(self._world_size)]
 
-    def _mark(self, store) -> None:
+    def _mark(self) -> None:
         """Mark the note as read, and leave when all have, or after a while: the store may end with this process."""
         marks, deadline = self._marks(), time.monotonic() + _FAREWELL_S
-        store.set(marks[self._rank], "")
-        while not store.check(marks) and time.monotonic() < deadline:
+        self._store.set(marks[self._rank], "")
+        while not self._store.check(marks) and time.monotonic() < deadline:
             time.sleep(_GLANCE_S)
 
     def _tell_where(self) -> None:
         """Write which collective this rank waits in."""
         with suppress(RuntimeError):
-            self._store().set(self._place(self._rank), str(self._started))
+            self._store.set(self._place(self._rank), str(self._started))
 
     def _place(self, rank: int) -> str:
         return f"{self._prefix}/waits/{rank}"
@@ -144,10 +140,9 @@ class Watch:
         """The ranks that do not wait in this collective or a later one, in words."""
         behind = []
         with suppress(RuntimeError):
-            store = self._store()
             for rank in range(self._world_size):
                 key = self._place(rank)
-                if rank != self._rank and not (store.check([key]) and int(store.get(key)) >= self._started):
+                if rank != self._rank and not (self._store.check([key]) and int(self._store.get(key)) >= self._started):
                     behind.append(str(rank))
         if not behind:
             return "the network: all other ranks wait, too"

@@ -22,12 +22,13 @@ class InFlight:
     """
 
     def __init__(self):
-        self._aliases: list[weakref.ref] = []
-        atexit.register(self.drain)
+        self._aliases: list[weakref.ref] = []  # the end of the interpreter waits as long as it is not empty
 
     def aliases(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Tensors that share memory with those given, to be handed to one collective and to nobody else."""
         made = [tensor.detach() for tensor in tensors]
+        if not self._aliases:
+            atexit.register(self.drain)
         self._aliases = [each for each in self._aliases if each() is not None] + [weakref.ref(each) for each in made]
         return made
 
@@ -36,8 +37,6 @@ class InFlight:
         deadline = time.monotonic() + limit_s
         while any(each() is not None for each in self._aliases) and time.monotonic() < deadline:
             time.sleep(_GLANCE_S)  # which lets the other threads have the interpreter's lock
-
-    def close(self) -> None:
-        """Wait, and have the end of the interpreter wait for these no more."""
-        self.drain()
-        atexit.unregister(self.drain)
+        self._aliases = [each for each in self._aliases if each() is not None]
+        if not self._aliases:
+            atexit.unregister(self.drain)

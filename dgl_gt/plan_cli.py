@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from partition.atomic import check_file, new_file
 from partition.cli import positive_float, positive_integer, size_in_bytes
 from partition.console import size, table
 from partition.cost import Model
-from partition.errors import InputError
+from partition.errors import InputError, LeftOutWarning
 
 from .selector.forecast import forecast, forecast_table, is_shards, plot, text_of_plan
 from .selector.profile import MOST_RANKS, PRESETS, read_profile
@@ -96,7 +97,13 @@ def _calibrate(args):
     if args.nproc > MOST_RANKS:
         raise InputError(f"--nproc is {args.nproc}; it must be from 1 to {MOST_RANKS}")
     out = check_file(args.out, force=args.force)
-    return on_ranks(args.argv, lambda: args.nproc, lambda: _calibrate_rank(args, out), timeout=args.timeout)
+    return on_ranks(
+        args.argv,
+        lambda: args.nproc,
+        lambda: _calibrate_rank(args, out),
+        timeout=args.timeout,
+        memory_advice=lambda: "free memory, or measure fewer ranks",
+    )
 
 
 def _calibrate_rank(args, out: Path):
@@ -163,6 +170,7 @@ def _plan(args):
     config = read_config(args.config, **{name: getattr(args, name) for name in names})
     profile = read_profile(args.profile, args.preset)
     progress = console.Progress()
+    warnings.simplefilter("ignore", LeftOutWarning)  # said below, in the form of the command line
     try:
         plans = forecast(
             args.source,
@@ -173,6 +181,7 @@ def _plan(args):
             max_depth=args.max_depth,
             seed=args.seed or 0,
             progress=progress,
+            say_left_out=console.say_left_out,
             undirected=args.undirected,
             random_features=args.random_features,
         )

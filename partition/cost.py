@@ -14,6 +14,8 @@ from .errors import InputError
 
 STRATEGIES = ("local", "halo_h", "halo_kv", "gather", "heads", "ring", "mirror")
 CHOICES = ("halo", *STRATEGIES)  # halo: whichever of halo_h and halo_kv is quicker, see halo_sends
+AUTO = "auto"  # in place of one of them, where the selector chooses
+REMATS = ("none", "keep", "repeat")  # what of a layer is kept for backward, see partition.step_time.step_time
 _CALLS = {"local": 0, "halo_h": 2, "halo_kv": 2, "heads": 4, "mirror": 6}  # forward and backward
 
 
@@ -75,6 +77,12 @@ class Model:
         layer = 4 * width**2 + 2 * self.ffn * width**2 + (4 + self.ffn + 1 + 4) * width
         ends = (self.features + 1) * width + (width + 1) * self.classes + 2 * width
         return self.layers * layer + ends
+
+
+def feature_width(manifest: dict) -> int:
+    """Columns of a manifest's ``feat``; 0 where there is none, or one number a node, which is no row of features."""
+    shape = manifest["node_data"].get("feat", {"shape": []})["shape"]
+    return shape[0] if shape else 0
 
 
 @dataclass(frozen=True)

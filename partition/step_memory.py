@@ -23,6 +23,7 @@ from .cost import (
 )
 
 _STATISTICS_BYTES = 16  # of a row's two layer norms
+_DEGREES_BYTES = 16  # in and out in the whole graph, of each owned row and copy of one hop
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class StepMemory:
     Attributes
     ----------
     shard : ndarray
-        Structure, as on disk and as the strategy reads it, and features.
+        Structure, as on disk and as the strategy reads it, degrees in the whole graph, and node and edge data.
     activations : ndarray
         What backward finds of the model's rows, and what it makes of them where the peak is.
     exchange : ndarray
@@ -209,7 +210,7 @@ def _shard_bytes(figures: dict, model: Model, strategy: str, depth: int) -> np.n
         data = 4 * model.features * (held if depth > 1 else n) + _other_data_bytes(figures, n)
     else:
         data = np.maximum(column(figures, "bytes", 0) - disk, 0)
-    return disk + read + data
+    return disk + read + data + _DEGREES_BYTES * rows_within(figures, 1)
 
 
 def _pieces_bytes(figures: dict, pieces: int, sources) -> np.ndarray:

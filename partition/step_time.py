@@ -42,7 +42,7 @@ class Speeds:
     near_bytes_per_s : float, optional
         The same along edges between rows that lie near each other (``near_edges`` of a manifest), hence in caches.
     edge_s, head_s : float
-        Of an edge besides, and of each head of it, over the three passes of a step's forward and backward.
+        Fixed time per edge, and per edge and head (s), over the three passes of a step's forward and backward.
     attend_s : float
         Of each number of a row that attends, however many edges it has, over the three passes.
     stream_bytes_per_s : float

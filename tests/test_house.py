@@ -37,7 +37,7 @@ MAY_IMPORT = {
         "dgl_gt.exchange",
         "dgl_gt.dgl_graph",
     },
-    "dgl_gt.nn": {"dgl_gt.exchange", "dgl_gt.nn", "dgl_gt.ops"},
+    "dgl_gt.nn": {"partition.cost", "dgl_gt.exchange", "dgl_gt.nn", "dgl_gt.ops"},
     "dgl_gt.selector": {"partition", "dgl_gt.comm", "dgl_gt.ops", "dgl_gt.selector", "dgl_gt.yaml_file"},
     "dgl_gt.train": {
         "partition",

@@ -9,7 +9,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from partition.console import counted
-from partition.cost import CHOICES
+from partition.cost import AUTO, CHOICES
 from partition.errors import InputError
 from partition.manifest import read_manifest, verify
 from partition.step_time import Speeds
@@ -53,7 +53,7 @@ class ShardedGraph:
     """
 
     def __init__(self, shard: Shard, comm: Comm, make_strategy, degrees: torch.Tensor):
-        """Of a shard, its ranks, a function that gives a shard's strategy, and :func:`~.degrees.degrees`."""
+        """Take a shard, its ranks, a function that makes a shard's strategy, and :func:`~.degrees.degrees`."""
         self._shard, self._make_strategy, self._degrees = shard, make_strategy, degrees
         self.comm = comm
         self._strategy = make_strategy(shard)
@@ -67,9 +67,10 @@ class ShardedGraph:
 
     def __repr__(self):
         shard, whole = self._shard, self.manifest
+        copies = "mirror" if shard.cut == "vertex" else "halo"
         return (
             f"ShardedGraph(part {shard.part} of {whole['parts']}: {shard.num_owned} owned and "
-            f"{shard.num_held - shard.num_owned} held besides, of {whole['nodes']} nodes, "
+            f"{shard.num_held - shard.num_owned} {copies} rows, of {whole['nodes']} nodes, "
             f"{shard.edges[0]} of {whole['edges']} edges, strategy={self._strategy.name!r}, depth={self.depth})"
         )
 
@@ -259,8 +260,8 @@ def load(
         Made by ``dgl-gt partition``.
     strategy : str, optional
         How attention crosses ranks: ``halo`` (sends h or K,V, as :func:`partition.step_time.halo_sends` says;
-        ``halo_h`` and ``halo_kv`` insist), ``gather``, ``heads`` or ``ring`` on an edge cut, ``mirror`` on a vertex
-        cut, ``local`` on one part. By default ``halo`` or ``mirror``. All give the same numbers.
+        ``halo_h`` and ``halo_kv`` force one form), ``gather``, ``heads`` or ``ring`` on an edge cut, ``mirror`` on a
+        vertex cut, ``local`` on one part. By default ``halo`` or ``mirror``. All give the same numbers.
     depth : int
         Layers between exchanges, for ``halo`` on shards with as many hops of halo.
     group : torch.distributed.ProcessGroup, optional
@@ -301,8 +302,8 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, sp
                 "again"
             )
         shard = read_shard(directory, comm.rank, depth)
-        if strategy == "heads":  # which reads the structure of all
-            verify(directory, manifest, range(manifest["parts"]))
+        if strategy == "heads":  # which reads the structure of all parts, and its own is verified
+            verify(directory, manifest, [part for part in range(parts) if part != comm.rank])
     except InputError as caught:
         error = caught
     comm.raise_together(error)
@@ -342,7 +343,7 @@ def check_choice(directory, manifest: dict, strategy: str | None, depth: int) ->
     """The strategy's name, where None is given the cut's; raise ``InputError`` unless these shards can have it."""
     parts, cut, stored = manifest["parts"], manifest["cut"], manifest["halo_depth"]
     strategy = strategy or ("mirror" if cut == "vertex" else "halo")
-    if strategy == "auto":
+    if strategy == AUTO:
         raise InputError(
             "strategy auto depends on the model: use `dgl-gt train --strategy auto`, or choose with "
             "dgl_gt.selector.choose and load what it chose, see docs/selector.md"

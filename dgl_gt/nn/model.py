@@ -7,12 +7,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dgl_gt.exchange import as_strategy
+from partition.cost import REMATS
 
 from .attention import check_features, check_probability
 from .dropout import FeatureDropout, RowSequential, as_seed, draw_seeds
 from .layer import SITES, GraphTransformerLayer
-
-REMAT = ("none", "repeat", "keep")
 
 _MASK64 = 2**64 - 1
 
@@ -99,8 +98,8 @@ class GraphTransformer(nn.Module):
         remat: str = "none",
     ):
         super().__init__()
-        if remat not in REMAT:
-            raise ValueError(f"remat={remat!r} is unknown: choose one of {', '.join(REMAT)}")
+        if remat not in REMATS:
+            raise ValueError(f"remat={remat!r} is unknown: choose one of {', '.join(REMATS)}")
         sizes = {"in_dim": in_dim, "hidden": hidden, "out": out, "layers": layers, "heads": heads, "ffn": ffn}
         for name, size in sizes.items():
             if size < 1:

@@ -6,7 +6,7 @@ import os
 
 from partition.atomic import new_file
 from partition.console import counted, size, table
-from partition.cost import Model
+from partition.cost import Model, feature_width
 from partition.edge_cut import check_parts, make_edge_cut
 from partition.errors import InputError
 from partition.layout import Layout
@@ -20,8 +20,8 @@ from .select import NothingFits, Plan, choose
 _SHOWN = 12  # candidates that fit, in the table; those that do not are all there, with the reason
 _MOST_RANKS = 128  # tried where nothing fits
 _MEMORY = (
-    "memory / rank holds with --rank-memory, where ranks give freed memory back; without it, ranks on a CPU keep freed "
-    "memory, which is faster, and may take 1.45 times as much"  # 1.34 to 1.43 times was measured
+    "The column memory / rank is what a run with --rank-memory takes. Without it, ranks on a CPU keep freed memory, "
+    "which is faster and takes up to 1.45 times as much."  # 1.34 to 1.43 times was measured
 )
 _KINDS = {
     "measured": "ranks and links as measured",
@@ -40,6 +40,7 @@ def forecast(
     max_depth: int | None = None,
     seed: int = 0,
     progress=None,
+    say_left_out=None,
     **additions,
 ) -> dict[int, Plan | NothingFits]:
     """A plan for each number of ranks, or why there is none.
@@ -57,6 +58,8 @@ def forecast(
     seed : int
         Of cuts that are made here.
     progress : callable, optional
+    say_left_out : callable, optional
+        Called with the ``left_out`` of a graph that is read, before it is cut.
     **additions
         Of :func:`partition.sources.load_graph`, for a graph.
 
@@ -74,9 +77,7 @@ def forecast(
                 f"--world-size is {','.join(map(str, world_sizes))} and {sources[0]} has {counted(parts, 'part')}; "
                 "name the graph in place of its shards, and it is cut for each"
             )
-        feat = cuts[0][1]["node_data"].get("feat", {"shape": []})
-        width = feat["shape"][0] if feat["shape"] else 0  # one number per node is no row of features
-        return {parts: choose(cuts, Model(**model, features=width), profile, **bounds)}
+        return {parts: choose(cuts, Model(**model, features=feature_width(cuts[0][1])), profile, **bounds)}
     if len(sources) > 1:
         raise InputError(f"{sources[1]} is one source too many: give shard directories, or one graph")
     if world_sizes is None:
@@ -88,6 +89,8 @@ def forecast(
     if progress:
         progress("reading the graph")
     graph = load_graph(sources[0], seed=seed, **additions)
+    if say_left_out:
+        say_left_out(graph.left_out)
     check_parts(graph, max(world_sizes))  # before any is cut
     features = graph.node_data.get("feat")
     whole = Model(**model, features=0 if features is None or features.ndim < 2 else features.shape[1])

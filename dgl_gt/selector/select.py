@@ -7,14 +7,12 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from partition.console import counted, size
-from partition.cost import STRATEGIES, Model, check_strategy, rows_within, step_bytes, step_traffic
+from partition.cost import REMATS, STRATEGIES, Model, check_strategy, rows_within, step_bytes, step_traffic
 from partition.errors import InputError
 from partition.step_memory import step_memory
 from partition.step_time import Speeds, step_time
 
 from .profile import Profile
-
-REMATS = ("none", "keep", "repeat")
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ class NothingFits(InputError):
     Attributes
     ----------
     least_bytes : int
-        Of the largest process of the candidate that comes nearest.
+        What the largest process takes under the candidate that comes nearest.
     """
 
     def __init__(self, message: str, least_bytes: int):

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from partition.cost import Model
+from partition.cost import REMATS, Model, feature_width
 from partition.errors import InputError
 from partition.manifest import read_manifest
 
 from ..exchange.sharded_graph import ShardedGraph, load
 from ..selector.hardware import memory_at_hand
 from ..selector.profile import DEFAULT, Profile
-from ..selector.select import REMATS, Candidate, choose
+from ..selector.select import Candidate, choose
 from .config import TrainConfig
 from .live_tensors import step_peak_bytes
 from .task import node_classification
@@ -85,8 +85,8 @@ def load_best(
         tried, plan = _plan(sg, directories, config, profile, rank_memory, max_depth)
     del sg
     trials = [_try(each, config, options) for each in tried]
-    best = trials.index(min(trials, key=lambda trial: trial.seconds)) if comm.rank == 0 else 0
-    chosen = trials[int(comm.all_reduce(torch.tensor([best]))[0])].candidate  # rank 0 decides for all
+    best = min(range(len(trials)), key=lambda number: trials[number].seconds)
+    chosen = trials[comm.from_first(best)].candidate
     return _load(chosen, options), replace(config, remat=chosen.remat), _record(plan, chosen, trials)
 
 
@@ -98,7 +98,7 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     """
     comm, cuts = sg.comm, [(str(directory), read_manifest(directory)) for directory in directories]
     classes = node_classification(sg, config.split).classes
-    features = cuts[0][1]["node_data"]["feat"]["shape"][0]
+    features = feature_width(cuts[0][1])
     model = Model(config.layers, config.hidden, config.heads, config.ffn, features=features, classes=classes)
     at_hand = int(-comm.all_reduce(torch.tensor([-memory_at_hand(comm)]), "max")[0])
     if rank_memory is None and profile.name == DEFAULT:
@@ -123,6 +123,11 @@ def _load(candidate: Candidate, options: dict) -> ShardedGraph:
 
 def _try(candidate: Candidate, config: TrainConfig, options: dict) -> Trial:
     sg = _load(candidate, options)
+    with sg.comm.together():
+        return _time(sg, candidate, config)
+
+
+def _time(sg: ShardedGraph, candidate: Candidate, config: TrainConfig) -> Trial:
     task, comm = node_classification(sg, config.split), sg.comm
     torch.manual_seed(config.seed)
     config = replace(config, remat=candidate.remat)

@@ -33,9 +33,9 @@ _ROOM_BESIDE = 1 << 20  # for the record, the config and directories
 class ModelWriter:
     """Writes the best model of a run, as it comes and at the end; for one rank.
 
-    While the model trains, a better one is written at most every few seconds. When the block ends, however it ends,
-    the best one is written if it is not yet on disk: a run that fails or is stopped keeps its best model, and one that
-    is killed that of a few seconds before.
+    While the model trains, a better one is written at most every few seconds. When the block ends by an error or a
+    signal, the best one is written if it is not yet on disk; after a good end call :meth:`finish`. A run that is killed
+    keeps the model of a few seconds before.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class ModelWriter:
             return
         started = time.monotonic()
         try:
-            self._write(self.out, state, self._describe(history))
+            self._write(state, self._describe(history))
         except InputError as error:
             if self._written is None:
                 self._pending = None
@@ -115,20 +115,20 @@ class ModelWriter:
         if kept:
             print(f"dgl-gt: {kept}", file=sys.stderr)
 
-    def _write(self, out, state: dict, record: dict) -> None:
-        save(out, state, self._config, self._shape, record, force=self._force)
-        self._force = True  # what is there now is this run's
+    def _write(self, state: dict, record: dict) -> None:
+        force = self._force or self._written is not None  # then what is there is this run's
+        save(self.out, state, self._config, self._shape, record, force=force)
 
     def _write_somewhere(self, state: dict, record: dict) -> str | None:
         """Write to ``out``, else where there is room; says where the model is in that case."""
         try:
-            return self._write(self.out, state, record)
+            return self._write(state, record)
         except InputError as error:
             failure = str(error)
         for place in (Path.cwd(), Path(tempfile.gettempdir()), Path.home()):
             other = place / f"dgl-gt-model-{os.getpid()}"
             with suppress(InputError):
-                self._write(other, state, record)
+                save(other, state, self._config, self._shape, record)
                 return f"{failure}. The model is in {other} instead"
         older = "no model was written"
         if self._written is not None:

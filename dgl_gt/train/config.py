@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 
 from partition.atomic import Kind
-from partition.cost import MODEL_LIMITS, Model
+from partition.cost import MODEL_LIMITS, REMATS, Model
 from partition.errors import InputError
 
 from ..yaml_file import read_yaml
@@ -32,7 +32,6 @@ LIMITS = {
     "lr": (1e-12, 1000.0),
     "weight_decay": (0.0, 1000.0),
 }
-REMAT = ("none", "repeat", "keep")  # as of dgl_gt.nn.model, which needs torch
 
 
 def _option(default, help_text: str):
@@ -80,7 +79,7 @@ class TrainConfig:
         for name in ("dropout", "attention_dropout"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
         _require(self.metric in METRICS, "metric", self.metric, ", ".join(METRICS))
-        _require(self.remat in REMAT, "remat", self.remat, ", ".join(REMAT))
+        _require(self.remat in REMATS, "remat", self.remat, ", ".join(REMATS))
         _require(self.hidden % self.heads == 0, "hidden", self.hidden, f"a multiple of heads ({self.heads})")
 
 

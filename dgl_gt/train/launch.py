@@ -70,7 +70,7 @@ def on_ranks(
     Parameters
     ----------
     arguments : list of str
-        Of ``dgl-gt``, for the ranks.
+        What ranks are started with: the arguments of this ``dgl-gt`` command.
     ranks : callable
         Gives the number of ranks to start.
     work : callable
@@ -212,7 +212,7 @@ def _explain(rank: int, failure: Failure, kills: int | None, memory_advice) -> i
     elif failure.kind == "memory":
         text = out_of_memory(rank, text, memory_advice)
     elif failure.kind == "error":
-        text = f"rank {rank} stopped by an error in dgl-gt:\n{text}"
+        text = f"rank {rank} was stopped by an error in dgl-gt:\n{text}"
     elif failure.kind == "exit":
         text = "" if code == 2 else f"rank {rank} ended with exit code {text}"  # with 2 it has said why
     if text:

@@ -63,8 +63,8 @@ def storage_bytes(*roots) -> int:
 def step_peak_bytes(sg, model, feat: torch.Tensor, step) -> int:
     """The most bytes of tensors alive on this rank in a training step, ``step()``, which must not be the first.
 
-    Structure, node and edge data, features, parameters, gradients and AdamW's moments count; on a GPU it is what
-    torch's allocator says.
+    Structure, degrees, node and edge data, features, parameters, gradients and AdamW's moments count; on a GPU it is
+    what torch's allocator says.
     """
     if sg.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(sg.device)
@@ -73,4 +73,4 @@ def step_peak_bytes(sg, model, feat: torch.Tensor, step) -> int:
     with LiveTensors() as live:
         step()
     kept = 3 * sum(parameter.nbytes for parameter in model.parameters())  # the step itself makes the gradients
-    return live.peak_bytes + kept + storage_bytes(sg.strategy, sg._shard, feat)
+    return live.peak_bytes + kept + storage_bytes(sg.strategy, sg._shard, sg._degrees, feat)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from partition.console import size
-from partition.cost import Model
+from partition.cost import Model, feature_width
 from partition.manifest import read_manifest
 from partition.step_memory import rank_memory_bytes
 
 from .config import TrainConfig
 
+_CHANGE = "choose a smaller model, partition into more parts on more machines"
 _CLASSES = 40  # as `dgl-gt plan` assumes: labels are not read for a prediction
 
 
@@ -25,11 +26,16 @@ def advice(directory, config: TrainConfig, strategy: str | None, depth: int) -> 
     depth : int
     """
     manifest = read_manifest(directory)
-    features = manifest["node_data"]["feat"]["shape"][0]
-    model = Model(config.layers, config.hidden, config.heads, config.ffn, features=features, classes=_CLASSES)
+    sizes, features = (config.layers, config.hidden, config.heads, config.ffn), feature_width(manifest)
+    model = Model(*sizes, features=features, classes=_CLASSES)
     needed = int(rank_memory_bytes(manifest, model, strategy, depth, config.remat).max())
     return (
         f"a training step with --layers {config.layers} --hidden {config.hidden} is predicted to need {size(needed)} "
-        "for tensors on the largest rank; choose a smaller model, partition into more parts on more machines, or let "
-        "`dgl-gt plan DIR --rank-memory SIZE` find a strategy that fits"
+        f"for tensors on the largest rank; {_CHANGE}, or let `dgl-gt plan DIR --rank-memory SIZE` find a strategy "
+        "that fits"
     )
+
+
+def advice_for_auto() -> str:
+    """What to change where ranks choose the strategy: what was predicted is theirs alone to know."""
+    return f"{_CHANGE}, or let --rank-memory SIZE bound what --strategy auto chooses from"

@@ -16,7 +16,6 @@ from .task import features
 from .trainer import views
 
 
-@torch.no_grad()
 def predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray] | None:
     """Class and class probabilities of every node; every rank calls it, rank 0 gets all, and the others None.
 
@@ -30,6 +29,11 @@ def predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.n
     InputError
         The shards' features are not what the model takes.
     """
+    with sg.comm.together(), torch.no_grad():
+        return _predict(model, sg)
+
+
+def _predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray] | None:
     feat = features(sg)
     if feat.shape[1] != model.in_dim:
         raise InputError(

@@ -42,24 +42,29 @@ def run(work, launcher: Launcher | None, timeout: float | None = None, memory_ad
         _tell(launcher, state="joined")
         _stop_once(launcher)
         outcome = work()
-        leave()
     except SystemExit as stopped:  # by a signal, which the launcher knows of
         _end(stopped.code)
     except Exception as error:
         failure = _failure(error)
         _tell(launcher, **asdict(failure))
         _end(failure.exit_code)
+    else:
+        leave()
     return outcome if rank == 0 else 0
 
 
-def _end(code: int) -> None:
-    """End this process though an exchange has begun, which others may never finish: the interpreter would wait for it.
+def _end(code: int | str | None) -> None:
+    """End a rank that fails, with what ``SystemExit`` takes, without waiting for anything.
 
-    What is half-written has been removed on the way here.
+    An exchange may have begun that others never finish, and the interpreter would wait for it. What is half-written
+    has been removed on the way here.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _run_under_torchrun(work, timeout: float | None, memory_advice):
@@ -112,7 +117,7 @@ def join(timeout: float | None = None, store=None) -> int:
     Parameters
     ----------
     timeout : float, optional
-        Seconds to wait for the others.
+        Seconds to wait for the others; by default without end.
     store : torch.distributed.Store, optional
         Where ranks meet; by default where the environment says, as torchrun sets it.
 
@@ -124,14 +129,13 @@ def join(timeout: float | None = None, store=None) -> int:
     local, here = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     options = {} if store is None else {"store": store}
     options |= {name: int(os.environ[key]) for name, key in (("rank", "RANK"), ("world_size", "WORLD_SIZE"))}
-    if timeout is not None:
-        options["timeout"] = timedelta(seconds=timeout)
+    options["timeout"] = _WITHOUT_END if timeout is None else timedelta(seconds=timeout)
     try:
         if torch.cuda.is_available() and torch.cuda.device_count() >= here:
             torch.cuda.set_device(local)
             dist.init_process_group("nccl", device_id=torch.device("cuda", local), **options)
         else:
-            dist.init_process_group("gloo", **{"timeout": _WITHOUT_END, **options})
+            dist.init_process_group("gloo", **options)
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise RankError(f"rank {options['rank']} could not join the others ({reason})") from error

@@ -79,7 +79,7 @@ def final_table(run: dict) -> str:
     if "plan" in run:
         choice = run["plan"]["choice"]
         rows.append(("predicted seconds per epoch", f"{choice['seconds']:.3f}"))
-        rows.append(("predicted memory per rank", f"{size(choice['memory_bytes'])} with --rank-memory"))
+        rows.append(("predicted memory per rank, with --rank-memory", size(choice["memory_bytes"])))
         rows += [
             (f"tried {each['choice']}", f"{each['measured_seconds']:.3f} s a step") for each in run["plan"]["trials"]
         ]

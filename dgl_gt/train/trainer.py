@@ -6,7 +6,7 @@ import copy
 import math
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -169,7 +169,8 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer) -> Result:
             history.best_epoch, history.validation, history.test = epoch, validation, test
             best_state = copy.deepcopy(model.state_dict())
             if writer:
-                writer.better(best_state, copy.deepcopy(history))
+                so_far = replace(history, losses=[*history.losses], validations=[*history.validations])
+                writer.better(best_state, so_far)
         if on_epoch:
             on_epoch(epoch, loss, validation, seconds[-1])
         if config.patience and epoch - history.best_epoch >= config.patience:

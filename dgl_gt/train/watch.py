@@ -32,7 +32,7 @@ class Failure:
     text : str
         The message, of a bug its traceback, of a signal its number, of ``exit`` the exit code.
     at_s : float
-        When, by ``time.monotonic``, which is the same in all processes of a machine.
+        When it failed, by ``time.monotonic``, which is the same in all processes of a machine (s).
     is_input : bool
         Of ``told``, whether the other's failure was the user's mistake.
     """
@@ -44,7 +44,7 @@ class Failure:
 
     @property
     def exit_code(self) -> int:
-        """Of a run that fails so."""
+        """The exit code of a run that fails for this reason."""
         if self.kind == "signal":
             return 128 + int(self.text)
         if self.kind == "exit":
@@ -129,8 +129,8 @@ def watch(ranks: list[StartedRank], is_stopped: Callable[[], bool], timeout: flo
         late = late or [each for each in ranks if each.state != "joined"]
         if late and timeout is not None and waited > timeout:
             raise InputError(
-                f"{_named(late)} not joined after {timeout:g} s, which is what --timeout allows; allow more, "
-                "or look what keeps the process busy"
+                f"{_named(late)} not joined after {timeout:g} s, which is what --timeout allows; allow more "
+                "time, or find out what keeps the process busy"
             )
         if late and waited > AWAITED_S and not has_spoken:
             has_spoken = True

@@ -1,5 +1,6 @@
 """Nothing of a collective is left to gloo's threads when a rank ends."""
 
+import atexit
 import json
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def test_draining_waits_until_a_thread_has_let_go():
     assert alias.data_ptr() == tensor.data_ptr()
     released = hold([alias])
     del alias
-    in_flight.close()
+    in_flight.drain()
     assert released.is_set()
 
 
@@ -45,7 +46,23 @@ def test_draining_ends_where_a_tensor_stays_in_use():
     in_flight.drain(limit_s=0.01)
     in_flight.drain(limit_s=0.0)
     del aliases
-    in_flight.close()
+    in_flight.drain()
+
+
+def test_the_end_waits_for_what_is_given_after_a_drain_and_for_nothing_else(monkeypatch):
+    waiting = []
+    monkeypatch.setattr(atexit, "register", waiting.append)
+    monkeypatch.setattr(atexit, "unregister", waiting.remove)
+    in_flight, tensor = InFlight(), torch.ones(3)
+    for _ in range(2):
+        assert waiting == []
+        in_flight.aliases(tensor)
+        in_flight.aliases(tensor)
+        assert waiting == [in_flight.drain]
+        in_flight.drain()
+    aliases = in_flight.aliases(tensor)
+    in_flight.drain(limit_s=0.0)
+    assert aliases and waiting == [in_flight.drain]
 
 
 def late_release(rank):

@@ -9,12 +9,11 @@ import dgl_gt
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.train.live_tensors import step_peak_bytes
 from partition import from_edges, partition
-from partition.cost import Model, step_traffic
+from partition.cost import REMATS, Model, step_traffic
 from partition.step_memory import step_memory
 
 CLASSES = 7
 MODELS = [Model(3, 32, 4, 2, features=20, classes=CLASSES), Model(2, 48, 12, 1, features=20, classes=CLASSES)]
-REMATS = ("none", "keep", "repeat")
 
 
 def graph(nodes=3000, edges=30_000):

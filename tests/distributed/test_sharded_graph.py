@@ -35,6 +35,27 @@ def described(rank, directory):
     return found
 
 
+def verified(rank, folder):
+    """Parts whose files a rank with strategy heads reads to verify them, in order."""
+    from dgl_gt import shard
+    from dgl_gt.exchange import sharded_graph
+
+    parts, verify = [], shard.verify
+
+    def note(directory, manifest, wanted):
+        parts.extend(wanted)
+        verify(directory, manifest, wanted)
+
+    shard.verify = sharded_graph.verify = note
+    dgl_gt.load(folder, "heads")
+    return parts
+
+
+def test_heads_verifies_each_part_once(awkward_graph, tmp_path):
+    partition(awkward_graph(0), 2, tmp_path / "shards")
+    assert run_ranks(2, verified, tmp_path / "shards") == [[0, 1], [1, 0]]
+
+
 def test_degrees_and_edges_are_those_of_the_whole_graph(awkward_graph, tmp_path):
     """Also of halo rows; with isolated nodes, hubs, and a rank that owns nothing."""
     graph = awkward_graph(5)

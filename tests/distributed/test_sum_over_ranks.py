@@ -30,6 +30,20 @@ def test_the_gradient_is_the_sum_of_all_ranks():
     assert second == [(total, gradient), (total, None)]
 
 
+def transposed(rank):
+    """Sum and gradient where rank 1's values, and rank 0's gradient, lie in memory the other way round."""
+    comm, numbers = Comm(), torch.arange(6.0).view(2, 3)
+    values = (numbers.T.contiguous().T if rank else numbers).requires_grad_()
+    total = comm.all_reduce_sum(values)
+    gradient = numbers if rank else numbers.T.contiguous().T
+    total.backward(gradient)
+    return comm.all_reduce(values).tolist(), total.tolist(), values.grad.tolist()
+
+
+def test_ranks_may_differ_in_strides():
+    assert run_ranks(2, transposed) == [([[0.0, 2.0, 4.0], [6.0, 8.0, 10.0]],) * 3] * 2
+
+
 def test_one_process():
     values = torch.ones(2, dtype=torch.float64, requires_grad=True)
     total = Comm().all_reduce_sum(values)

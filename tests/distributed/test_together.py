@@ -227,6 +227,39 @@ def test_a_rank_that_comes_late_is_told_too(error):
     assert max(seconds for *_, seconds in results) < BOUND_S
 
 
+def test_a_rank_that_stops_after_its_group_has_ended_says_so_all_the_same():
+    """And raises its own error."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        watch = Watch(None)
+    finally:
+        dist.destroy_process_group()
+    watch.announce(ValueError("it broke"))
+
+
+def commands_that_fail_on_one(rank, folder):
+    """Rank 1 fails in a prediction, over a model of other features, and in a trial."""
+    from dgl_gt.train import auto
+    from dgl_gt.train.predict import predict
+
+    prepare()
+    sg = dgl_gt.load(folder)
+    found = [outcome(lambda: predict(GraphTransformer(5 + rank, 8, 3, layers=1, heads=2), sg))[:2]]
+    auto._load = lambda *_: dgl_gt.load(folder, group=dist.new_group([0, 1]))
+    if rank == 1:
+        auto.build_model = None
+    candidate = auto.Candidate(cut="edge", strategy="halo", depth=1, remat="none", directory=str(folder))
+    return found + [outcome(lambda: auto._try(candidate, TrainConfig(hidden=8, heads=2), {}))[:2]]
+
+
+def test_a_prediction_and_a_trial_that_fail_on_one_rank_end_on_all(tmp_path):
+    partition("sample:communities?nodes=200&features=5", 2, tmp_path / "shards")
+    told, failed = run_ranks(2, commands_that_fail_on_one, tmp_path / "shards")
+    assert [kind for kind, _ in failed] == ["InputError", "TypeError"]
+    assert [kind for kind, _ in told] == ["RankInputError", "RankError"]
+    assert told[0][1] == f"rank 1: {failed[0][1]}" and told[1][1] == f"rank 1 stopped: TypeError: {failed[1][1]}"
+
+
 def one_of_two_groups_fails(rank):
     """Of ranks 0 and 1 the second fails; of ranks 2 and 3 the second is late."""
     prepare()

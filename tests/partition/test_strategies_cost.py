@@ -392,7 +392,7 @@ def test_memory_by_hand():
     # the encoder's row; of the layer its input, two norms and their sum, q, k, v, result, twice the wide rows
     rows = 1 + 2 + 2 + 4 + 4
     assert memory.activations[0] == 10 * 16 * (rows + 3) + 10 * (16 + 8)  # and three of gradients; statistics and lse
-    assert memory.shard[0] == 30 * 24 + 10 * 24
+    assert memory.shard[0] == 30 * 24 + 10 * 24 + 10 * 16  # and two degrees of each row
     assert memory.exchange[0] == memory.parameters[0] == memory.optimiser[0] == 0
     assert memory.total[0] == memory.activations[0] + memory.shard[0]
 

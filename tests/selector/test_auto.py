@@ -131,7 +131,7 @@ def table_on_rank(rank, record):
 def test_the_final_table_names_the_plan(trained):
     record = trained[0]
     (text,) = run_ranks(1, table_on_rank, record)
-    assert "predicted seconds per epoch" in text and "predicted memory per rank" in text
+    assert "predicted seconds per epoch" in text and "predicted memory per rank, with --rank-memory" in text
     for trial in record["plan"]["trials"]:
         assert f"tried {trial['choice']}" in text
 

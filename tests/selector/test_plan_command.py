@@ -386,6 +386,17 @@ def test_sources_that_are_missing(here, both, tmp_path):
     refused(here("plan", GRAPH, "--world-size", 1000), "1000", "300", lines=None)
 
 
+def test_what_of_a_graph_is_left_out_is_said_in_one_line(here, tmp_path):
+    path = tmp_path / "graph.npz"
+    np.savez(path, edge_index=np.array([[0, 1, 2, 3], [1, 2, 3, 0]]), x=np.ones((4, 2), np.float32), names=np.ones(4))
+    done = here("plan", path, "--world-size", 1)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if "left out" in line.lower()] == [
+        "left out: names of graph.npz (not a key that is read)"
+    ]
+    assert "Warning" not in done.stderr
+
+
 def test_features_of_one_number_per_node(here, tmp_path):
     graph = from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4, {"feat": np.ones(4, np.float32)})
     partition(graph, 2, tmp_path / "shards")

@@ -123,6 +123,21 @@ def test_a_model_that_cannot_be_written_is_written_elsewhere(sg, writer, rising,
         assert torch.equal(value, result.model.state_dict()[name])
 
 
+def test_a_model_elsewhere_takes_no_other_models_place(monkeypatch, tmp_path):
+    """Though ``force`` allows to replace the one in ``out``."""
+    model = trainer.build_model(CONFIG, 5, 3)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checkpoint.tempfile, "gettempdir", lambda: tmp_path / "tmp")
+    (tmp_path / "file").write_text("")
+    other = tmp_path / f"dgl-gt-model-{checkpoint.os.getpid()}"
+    record = {"strategy": "local", "ranks": 1, "losses": [], "metric": {}}
+    save(other, model.state_dict(), CONFIG, {"in_dim": 5, "classes": 3}, record)
+    writer = ModelWriter(tmp_path / "file" / "model", CONFIG, None, force=True)
+    with pytest.raises(InputError, match=r"The model is in .*tmp/dgl-gt-model-\d+ instead"):
+        writer.finish(model.state_dict(), {**record, "losses": [1.0]})
+    assert record_of(other) == record
+
+
 def test_weights_that_are_not_finite_are_no_best_model(sg, writer, monkeypatch):
     """Accuracy is finite all the same."""
     real = trainer.train_step

@@ -12,13 +12,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from dgl_gt.cli import main
 from dgl_gt.train import launch, rank, watch
 from dgl_gt.train.watch import Failure, StartedRank, first_failure
-from partition import partition
+from partition import from_edges, partition
 from partition.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -257,7 +258,7 @@ def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
         (Failure("signal", "6", 0), 134, "dgl-gt: rank 1 was ended by signal 6 (SIGABRT)\n"),
         (Failure("exit", "2", 0), 2, ""),  # it has said why itself
         (Failure("exit", "7", 0), 7, "dgl-gt: rank 1 ended with exit code 7\n"),
-        (Failure("error", "Traceback ...", 0), 1, "dgl-gt: rank 1 stopped by an error in dgl-gt:\nTraceback ...\n"),
+        (Failure("error", "Traceback ...", 0), 1, "dgl-gt: rank 1 was stopped by an error in dgl-gt:\nTraceback ...\n"),
         (Failure("memory", "it asked", 0), 2, "dgl-gt: error: rank 1 ran out of memory: it asked; take less\n"),
     ],
     ids=lambda value: value.kind if isinstance(value, Failure) else None,
@@ -293,6 +294,65 @@ def test_under_torchrun_a_rank_that_waits_for_others_says_so(monkeypatch, capsys
     )
 
 
+@pytest.fixture
+def ended(monkeypatch):
+    """Exit codes that a rank ends itself with; joining the others and telling the launcher are left out."""
+    codes = []
+
+    def end(code):
+        codes.append(code)
+        raise EndedHere
+
+    monkeypatch.setattr(rank.os, "_exit", end)
+    monkeypatch.setattr(rank, "STOPPING", ())
+    monkeypatch.setattr(rank, "join", lambda *_: 0)
+    monkeypatch.setattr(rank, "_tell", lambda *_, **__: None)
+    monkeypatch.setattr(rank.dist, "FileStore", lambda *_: None)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    return codes
+
+
+class EndedHere(BaseException):
+    """In place of the end of this process."""
+
+
+def test_a_rank_that_has_finished_is_not_ended_over_an_error_in_leaving(ended, monkeypatch):
+    def leave():
+        raise RuntimeError("the others have gone")
+
+    monkeypatch.setattr(rank, "leave", leave)
+    with pytest.raises(RuntimeError, match="the others have gone"):
+        rank.run(lambda: "result", launch.Launcher(1, 2, 3))
+    assert ended == []
+
+
+@pytest.mark.parametrize(("given", "code"), [(None, 0), (143, 143), ("it is over", 1)])
+def test_a_rank_that_is_told_to_exit_does_so(ended, monkeypatch, capsys, given, code):
+    """Though nobody reads its output any more."""
+    monkeypatch.setattr(sys, "stdout", open(os.devnull, "w"))
+    sys.stdout.close()
+    with pytest.raises(EndedHere):
+        rank.run(lambda: sys.exit(given), launch.Launcher(1, 2, 3))
+    assert ended == [code]
+    assert capsys.readouterr().err == ("it is over\n" if isinstance(given, str) else "")
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize("timeout", [None, 7.0])
+def test_ranks_wait_without_end_or_as_long_as_was_asked_for(monkeypatch, backend, timeout):
+    asked = {}
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: backend == "nccl")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(rank.dist, "init_process_group", lambda name, **options: asked.update(options, name=name))
+    monkeypatch.setattr(rank.dist, "get_rank", lambda: 0)
+    rank.join(timeout)
+    assert asked["name"] == backend
+    assert asked["timeout"].total_seconds() == (timeout or 365 * 24 * 3600)
+
+
 def test_an_allocation_that_fails_is_told_from_a_bug():
     with pytest.raises(RuntimeError) as refused:
         torch.empty(1 << 57, dtype=torch.uint8)
@@ -309,6 +369,25 @@ def test_advice_names_what_was_predicted(shards):
 
     text = advice(shards, TrainConfig(hidden=100_000, heads=1), None, 1)
     assert "--layers 2 --hidden 100000 is predicted to need" in text and "TiB" in text
+
+
+@pytest.mark.parametrize("node_data", [{}, {"feat": np.ones(4, np.float32)}], ids=["none", "one number a node"])
+def test_advice_on_shards_without_rows_of_features(tmp_path, node_data):
+    from dgl_gt.train.config import TrainConfig
+    from dgl_gt.train.memory import advice
+
+    partition(from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4, node_data), 2, tmp_path / "shards")
+    assert "is predicted to need" in advice(tmp_path / "shards", TrainConfig(), None, 1)
+
+
+def test_advice_where_ranks_choose_names_no_figure_of_another_run(shards, monkeypatch):
+    advised = []
+    monkeypatch.setattr("dgl_gt.cli._on_ranks", lambda args, work, advice: advised.append(advice()) or 0)
+    assert main(["train", str(shards), "--strategy", "auto", "--hidden", "100000", "--heads", "1"]) == 0
+    assert advised == [
+        "choose a smaller model, partition into more parts on more machines, or let --rank-memory SIZE bound what "
+        "--strategy auto chooses from"
+    ]
 
 
 @pytest.mark.parametrize(
