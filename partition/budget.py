@@ -5,12 +5,11 @@ The numbers are estimates: bytes by counting the arrays of each step, seconds fr
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
+from .atomic import check_room
 from .console import size
 from .errors import InputError
 from .graph import Graph, checked_num_nodes
@@ -212,25 +211,19 @@ def check_bound(sizes: Sizes, method: str, memory_bytes: int, held: float) -> No
         )
 
 
-def free_disk_bytes(path) -> int:
-    """Room on the disk where a path is or would be made."""
-    path = Path(path).absolute()
-    return shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
-
-
 def why_no_metis(sizes: Sizes) -> str:
     """Why a memory bound leads to a vertex cut by another way."""
     return f"METIS needs about {_at_least(estimate(sizes, 'metis').memory_bytes)}"
 
 
-def check_disk(graph, folder, method: str) -> None:
+def check_disk(graph, out, method: str) -> None:
     """Raise :class:`InputError` where a disk has less room than the least that a graph's shards take.
 
     Parameters
     ----------
     graph : Graph or EdgeStream
-    folder : path
-        On that disk.
+    out : path
+        The shard directory, on that disk.
     method : str
         One of ``METHODS``.
     """
@@ -238,12 +231,7 @@ def check_disk(graph, folder, method: str) -> None:
     least = graph.num_nodes * (_row_bytes(graph.node_data) + 8) + graph.num_edges * (
         _row_bytes(graph.edge_data) + 8 + index + (12 if method == "streaming" else 0)
     )
-    free = free_disk_bytes(folder)
-    if least > free:
-        raise InputError(
-            f"the disk of {Path(folder).parent} has {size(free)} free, and the shards take at least {size(least)}; "
-            "free space, or choose a directory on another disk"
-        )
+    check_room(out, least)
 
 
 def possible(sizes: Sizes) -> list[str]:

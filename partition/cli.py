@@ -9,8 +9,9 @@ import warnings
 from pathlib import Path
 
 from . import console
+from .atomic import free_disk_bytes
 from .balance import KINDS, shares
-from .budget import NAMES, choose, estimate, free_disk_bytes, measure, parse_size, possible
+from .budget import NAMES, choose, estimate, measure, parse_size, possible
 from .cost import Model
 from .errors import InputError, LeftOutWarning
 from .files import regular_file

@@ -687,8 +687,8 @@ def test_a_cut_whose_largest_part_is_too_large_to_write_is_refused(monkeypatch):
 def test_disks_without_room_are_refused_before_the_work(monkeypatch):
     npz()
     disk = shutil.disk_usage(".")
-    monkeypatch.setattr(budget.shutil, "disk_usage", lambda _: disk._replace(free=1000))
-    with pytest.raises(InputError, match="has 1000 B free, and the shards take at least .*; free space, or choose"):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk._replace(free=1000))
+    with pytest.raises(InputError, match="out needs .* of disk, and its disk has 1000 B left; free space, or choose"):
         partition("graph.npz", 2, "out")
     assert not Path("out").exists()
 
