@@ -93,7 +93,7 @@ def measure(
         structure = [source.indptr, source.indices, source.edge_ids]
     else:
         raw, structure = source, [source.src, source.dst]
-    nodes = checked_num_nodes(source.num_nodes, *raw.ends(), source.name)
+    nodes = checked_num_nodes(source.num_nodes, *raw.ends, source.name)
     data = [*source.node_data.values(), *source.edge_data.values()]
     edges = raw.num_edges
     neighbours = len(raw.src) if raw.listed_once else round(edges * (1 - raw.reciprocity() / 2))
@@ -205,9 +205,8 @@ def check_bound(sizes: Sizes, method: str, memory_bytes: int, held: float) -> No
     need = estimate(replace(sizes, held=held), method).memory_bytes
     if need > memory_bytes:
         raise InputError(
-            f"a memory bound of {size(memory_bytes)} is too small to write this cut: its largest part holds {held:.2f} "
-            f"times its share of the rows and takes about {_at_least(need)} in all; make more parts, or raise memory "
-            "(--memory)"
+            f"writing this cut needs about {_at_least(need)}, more than the bound of {size(memory_bytes)}; its largest "
+            f"part holds {held:.2f} times its share of the rows: make more parts, or raise memory (--memory)"
         )
 
 

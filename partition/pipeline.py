@@ -150,8 +150,10 @@ def _opened(source, named: dict, parts: int, memory: int | None, cut: str | None
     sizes = measure(graph, max(parts, 1), **additions)
     method = choose(sizes, memory, cut, peak_memory_bytes() - resident if peak_memory_bytes() > peak else 0)
     give_freed_back()
-    by = NAMES[method] if method == "metis" else f"a vertex cut by {NAMES[method]}, as {why_no_metis(sizes)}"
-    progress(f"within {size(memory)}: {by}")
+    if method == "metis":
+        progress(f"within {size(memory)}: {NAMES[method]}")
+    else:
+        progress(f"{why_no_metis(sizes)}, which exceeds {size(memory)}: making a vertex cut by {NAMES[method]}")
     return graph, method, sizes
 
 

@@ -272,7 +272,7 @@ def _joined(
         if read.num_nodes is None:
             read.num_nodes = num_nodes or next((len(value) for value in added.values() if value.ndim), None)
         if read.num_nodes is None:
-            largest = read.ends()[1]
+            largest = read.ends[1]
             _check_dense(read, largest + 1, f"the largest node id is {largest}")
         return read
     if not (added or left_out):
