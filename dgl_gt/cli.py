@@ -207,7 +207,7 @@ def _predict_rank(args):
     if found is None:  # not rank 0
         return None
     prediction, probability = found
-    predict.write(args.out, prediction, probability)
+    predict.write(args.out, prediction, probability, force=args.force)
     result = {"nodes": len(prediction), "classes": probability.shape[1], "out": args.out}
     return (
         result,

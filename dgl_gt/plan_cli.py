@@ -118,7 +118,7 @@ def _calibrate_rank(args, out: Path):
         profile = measure(comm, progress if comm.rank == 0 else None)
     values = profile.as_dict()
     if comm.rank == 0:
-        with new_file(out) as file:
+        with new_file(out, force=args.force) as file:
             file.write(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100).encode())
     return values, _profile_text(values, profile.target_weights(Model())) + f"\n\nwrote {out}"
 
@@ -188,7 +188,7 @@ def _plan(args):
     finally:
         progress.close()
     if args.plot:
-        plot(plans, profile, args.plot)
+        plot(plans, profile, args.plot, force=args.force)
     if len(plans) == 1:
         (only,) = plans.values()
         return only.as_dict(), text_of_plan(only)

@@ -10,7 +10,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,14 +82,15 @@ def new_directory(out, kind: Kind, *, force: bool = False):
         yield temporary
         _flush(temporary)
         _put(temporary, out, kind, force)
-        _flush_folder(out.parent)
     except OSError as error:
-        raise cannot_write(out, error) from error
+        raise _cannot_fill(temporary, out, error) from error
     except SafetensorError as error:  # how that library reports a full disk
         code = re.search(r"os error (\d+)", str(error))
         raise cannot_write(out, OSError(int(code[1]) if code else 0, str(error))) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # what was replaced, or what an error left
+    with suppress(OSError):  # it is in place and complete, though a power failure may still undo that
+        _flush_folder(out.parent)
 
 
 def check_target(out, kind: Kind, *, force: bool) -> Path:
@@ -112,16 +113,24 @@ def check_target(out, kind: Kind, *, force: bool) -> Path:
         if not force:
             raise InputError(f"{out} exists; choose another directory, or replace it with --force")
         _check_kind(out, kind)
-    except (OSError, RuntimeError) as error:  # a name that is too long; links in a circle
+    except InputError:  # it is a ValueError, too
+        raise
+    except (OSError, RuntimeError, ValueError) as error:  # a name that is too long; links in a circle; a NUL
         raise InputError(f"cannot use {given}: {getattr(error, 'strerror', None) or error}; choose another") from error
     return out
 
 
 def check_parent(out: Path) -> None:
     """Raise :class:`InputError` where ``out``'s nearest existing parent is not a directory that can be written to."""
-    parent = next(parent for parent in out.absolute().parents if parent.exists())
+    parent = nearest_existing(out.parent)
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(f"cannot write {out}: {parent} is not a writable directory; choose another place")
+
+
+def nearest_existing(path) -> Path:
+    """The path itself where it exists, else the nearest of its parents that does."""
+    path = Path(path).absolute()
+    return next(each for each in (path, *path.parents) if each.exists())
 
 
 def cannot_write(path, error: OSError) -> InputError:
@@ -135,19 +144,31 @@ def cannot_write(path, error: OSError) -> InputError:
     return InputError(f"cannot write {path}: {os.strerror(error.errno) if error.errno else error}; {advice}")
 
 
+def _cannot_fill(temporary: Path, out: Path, error: OSError) -> InputError:
+    """What to tell of an error while a directory was filled; another file's is not blamed on ``out``."""
+    if isinstance(error.filename, (str, os.PathLike)):
+        path = Path(error.filename).absolute()
+        if path != out.parent and path != out and not path.is_relative_to(temporary) and not path.is_relative_to(out):
+            return InputError(f"{path}: {error.strerror}; check that file or directory")
+    return cannot_write(out, error)
+
+
 def _check_kind(folder: Path, kind: Kind) -> None:
     """Raise :class:`InputError` unless all that a directory holds is of a kind; an empty one may be replaced."""
     names = sorted(os.listdir(folder))
     if not names:
         return
-    refused = "so --force will not replace it; choose another directory"
+    refused = "so --force will not replace it; move it away, or choose another directory"
     if not _is_ours(folder / kind.record, kind):
-        raise InputError(
-            f"{folder} does not hold {kind.name} made by dgl-gt (no such {kind.record}; it holds {names[0]!r}), "
-            + refused
-        )
+        is_there = kind.record in names
+        why = f"its {kind.record} is another program's" if is_there else f"it has no {kind.record}"
+        but = "" if is_there else f", but it holds {names[0]!r}"
+        raise InputError(f"{folder} does not hold {kind.name} made by dgl-gt: {why}{but}, {refused}")
     if (foreign := _foreign_entry(folder, kind)) is not None:
-        raise InputError(f"{folder} holds {foreign!r} besides {kind.name}, {refused}, or move that away")
+        raise InputError(
+            f"{folder} holds {foreign!r} besides {kind.name}, so --force will not replace it; move that away, or "
+            "choose another directory"
+        )
 
 
 def _is_ours(record: Path, kind: Kind) -> bool:
@@ -186,7 +207,8 @@ def _flush(folder: Path) -> None:
         mode = os.stat(root).st_mode & 0o666
         for name in files:
             with open(os.path.join(root, name), "rb") as file:
-                os.fchmod(file.fileno(), mode)  # safetensors keeps its files from everybody else
+                with suppress(OSError):  # vfat and some network file systems have no modes of their own
+                    os.fchmod(file.fileno(), mode)  # safetensors keeps its files from everybody else
                 os.fsync(file.fileno())
         _flush_folder(root)
 
@@ -214,10 +236,13 @@ def _put(new: Path, out: Path, kind: Kind, force: bool) -> None:
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise
-        raise InputError(
-            f"{out} appeared while this run was at work, and is kept; choose another directory, or replace it with "
-            "--force"
-        ) from error
+        raise _appeared(out, "directory") from error
+
+
+def _appeared(out: Path, kind: str) -> InputError:
+    return InputError(
+        f"{out} appeared while this run was at work, and is kept; choose another {kind}, or replace it with --force"
+    )
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -248,17 +273,24 @@ def _move_aside(new: Path, out: Path) -> None:
 
 
 @contextmanager
-def new_file(out):
+def new_file(out, *, force: bool = False):
     """Give a binary file to write, which takes the place of ``out`` at the end, or is removed on any error.
 
     What must not be replaced is refused before the work, by :func:`check_file`.
 
+    Parameters
+    ----------
+    out : path
+        A link stays, and the file that it leads to is written.
+    force : bool
+        Replace ``out`` where it exists.
+
     Raises
     ------
     InputError
-        ``out`` cannot be written: no room, no permission, a name that is too long.
+        ``out`` cannot be written: no room, no permission, a name that is too long; or it appeared meanwhile.
     """
-    out = Path(os.path.realpath(out))  # a link stays, and what it leads to is written
+    out = Path(os.path.realpath(out))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         for old in leftovers(out.parent, out.name, FILE):
@@ -269,11 +301,28 @@ def new_file(out):
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(out)
+            if force:
+                temporary.replace(out)
+            else:
+                _put_file(temporary, out)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise cannot_write(out, error) from error
+    with suppress(OSError):  # it is in place and complete, though a power failure may still undo that
+        _flush_folder(out.parent)
+
+
+def _put_file(new: Path, out: Path) -> None:
+    """Move a complete file to its place, where no file may be."""
+    try:
+        os.link(new, out)  # which replaces nothing, unlike a rename
+    except FileExistsError as error:
+        raise _appeared(out, "file") from error
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):  # a file system without hard links
+            raise
+        new.replace(out)
 
 
 def check_file(out, *, force: bool = False) -> Path:
@@ -282,8 +331,10 @@ def check_file(out, *, force: bool = False) -> Path:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        check_parent(path)
+        check_parent(Path(os.path.realpath(path)))  # of a link that leads nowhere, the file to be
         return path
+    except ValueError as error:
+        raise InputError(f"{str(out)!r} cannot be a path ({error}); choose another name") from error
     except OSError as error:  # a name that is too long, links that lead to each other
         raise InputError(f"cannot use {out}: {error.strerror}; choose another name") from error
     if stat.S_ISDIR(mode):
@@ -298,10 +349,14 @@ def check_file(out, *, force: bool = False) -> Path:
 
 def check_room(out, needed_bytes: int) -> None:
     """Raise :class:`InputError` where the disk of ``out`` has less room than is needed."""
-    parent = next(parent for parent in Path(out).resolve().parents if parent.exists())
-    free_bytes = shutil.disk_usage(parent).free
+    free_bytes = free_disk_bytes(out)
     if free_bytes < needed_bytes:
         raise InputError(
-            f"{out} needs {size(needed_bytes)} of disk, and {parent} has {size(free_bytes)} left; free space, or "
+            f"{out} needs {size(needed_bytes)} of disk, and its disk has {size(free_bytes)} left; free space, or "
             "choose a place on another disk"
         )
+
+
+def free_disk_bytes(path) -> int:
+    """Room on the disk where a path is or would be made."""
+    return shutil.disk_usage(nearest_existing(os.path.realpath(path))).free

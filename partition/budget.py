@@ -5,12 +5,11 @@ The numbers are estimates: bytes by counting the arrays of each step, seconds fr
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
+from .atomic import check_room
 from .console import size
 from .errors import InputError
 from .graph import Graph, checked_num_nodes
@@ -94,7 +93,7 @@ def measure(
         structure = [source.indptr, source.indices, source.edge_ids]
     else:
         raw, structure = source, [source.src, source.dst]
-    nodes = checked_num_nodes(source.num_nodes, *raw.ends(), source.name)
+    nodes = checked_num_nodes(source.num_nodes, *raw.ends, source.name)
     data = [*source.node_data.values(), *source.edge_data.values()]
     edges = raw.num_edges
     neighbours = len(raw.src) if raw.listed_once else round(edges * (1 - raw.reciprocity() / 2))
@@ -206,16 +205,9 @@ def check_bound(sizes: Sizes, method: str, memory_bytes: int, held: float) -> No
     need = estimate(replace(sizes, held=held), method).memory_bytes
     if need > memory_bytes:
         raise InputError(
-            f"a memory bound of {size(memory_bytes)} is too small to write this cut: its largest part holds {held:.2f} "
-            f"times its share of the rows and takes about {_at_least(need)} in all; make more parts, or raise memory "
-            "(--memory)"
+            f"writing this cut needs about {_at_least(need)}, more than the bound of {size(memory_bytes)}; its largest "
+            f"part holds {held:.2f} times its share of the rows: make more parts, or raise memory (--memory)"
         )
-
-
-def free_disk_bytes(path) -> int:
-    """Room on the disk where a path is or would be made."""
-    path = Path(path).absolute()
-    return shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
 
 
 def why_no_metis(sizes: Sizes) -> str:
@@ -223,14 +215,14 @@ def why_no_metis(sizes: Sizes) -> str:
     return f"METIS needs about {_at_least(estimate(sizes, 'metis').memory_bytes)}"
 
 
-def check_disk(graph, folder, method: str) -> None:
+def check_disk(graph, out, method: str) -> None:
     """Raise :class:`InputError` where a disk has less room than the least that a graph's shards take.
 
     Parameters
     ----------
     graph : Graph or EdgeStream
-    folder : path
-        On that disk.
+    out : path
+        The shard directory, on that disk.
     method : str
         One of ``METHODS``.
     """
@@ -238,12 +230,7 @@ def check_disk(graph, folder, method: str) -> None:
     least = graph.num_nodes * (_row_bytes(graph.node_data) + 8) + graph.num_edges * (
         _row_bytes(graph.edge_data) + 8 + index + (12 if method == "streaming" else 0)
     )
-    free = free_disk_bytes(folder)
-    if least > free:
-        raise InputError(
-            f"the disk of {Path(folder).parent} has {size(free)} free, and the shards take at least {size(least)}; "
-            "free space, or choose a directory on another disk"
-        )
+    check_room(out, least)
 
 
 def possible(sizes: Sizes) -> list[str]:

@@ -6,7 +6,11 @@ import ctypes
 import os
 import signal
 import sys
+import tempfile
+from contextlib import contextmanager
 from pathlib import Path
+
+from .errors import InputError
 
 
 def environment() -> dict[str, str]:
@@ -14,6 +18,21 @@ def environment() -> dict[str, str]:
     home = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # the latter is heeded from Python 3.11 on
+
+
+@contextmanager
+def temporary_space():
+    """Give the directory of temporary files; where it has no room it is named, as it is not one that the user named."""
+    where = ""
+    try:
+        folder = tempfile.gettempdir()  # which looks for one that can be written to
+        where = f" in {folder}"
+        yield folder
+    except OSError as error:
+        raise InputError(
+            f"cannot write temporary files{where}: {error.strerror or error}; free space, or set TMPDIR to another "
+            "directory"
+        ) from error
 
 
 def die_with_parent(parent: int) -> None:
@@ -41,6 +60,6 @@ def was_for_memory(code: int, kills: int | None) -> bool:
 
 def signal_text(code: int) -> str:
     """A negative exit status in words: ended by signal 9 (SIGKILL)."""
-    text = f"ended by signal {-code} ({signal.Signals(-code).name})"
+    name = next((f" ({each.name})" for each in signal.Signals if each == -code), "")  # real-time signals have none
     is_unclear = code == -signal.SIGKILL and memory_kills() is None
-    return text + (", which the system sends when memory runs out" if is_unclear else "")
+    return f"ended by signal {-code}{name}" + (", which the system sends when memory runs out" if is_unclear else "")

@@ -51,7 +51,7 @@ def check_memory(layout: Layout, model: Model, rank_memory: int | None) -> None:
     if rank_memory is not None and needed > rank_memory:
         raise InputError(
             f"no cut fits ranks of {size(rank_memory)}: the {layout.figures['cut']} cut needs about {size(needed)} for "
-            "its largest part; make more parts, try cut 'auto', or raise rank_memory (--rank-memory)"
+            "its largest part; make more parts, try cut 'auto', or raise rank_memory"
         )
 
 

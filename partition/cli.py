@@ -9,8 +9,9 @@ import warnings
 from pathlib import Path
 
 from . import console
+from .atomic import free_disk_bytes
 from .balance import KINDS, shares
-from .budget import NAMES, choose, estimate, free_disk_bytes, measure, parse_size, possible
+from .budget import NAMES, choose, estimate, measure, parse_size, possible
 from .cost import Model
 from .errors import InputError, LeftOutWarning
 from .files import regular_file
@@ -278,7 +279,7 @@ def _additions(args) -> dict:
 def _dry_run(args) -> tuple[dict, str]:
     for name in ("parts", "attempts", "halo_depth"):
         if getattr(args, name) < 1:
-            raise InputError(f"{name} is {getattr(args, name)}; it must be at least 1")
+            raise InputError(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be at least 1")
     weights = _weights(args.target_weights)
     shares(args.parts, weights)
     bounds = _imbalance(args.max_imbalance)

@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import contextmanager
 
-from .entry import is_rank, to_nowhere
+from .entry import is_rank, print_out
 from .errors import InputError, printable
 
 _SHOWN = 10  # names in a line
@@ -34,7 +34,7 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
                 return outcome
             result, text = outcome
             lines = [json.dumps(result)] if args.json else map(printable, text.split("\n"))
-            return _print_result(parser.prog, _encodable("\n".join(lines)))
+            return print_out(parser.prog, _encodable("\n".join(lines)))
         except InputError as error:
             print(f"{parser.prog}: error: {_with_options(str(error), args)}", file=sys.stderr)
             return 2
@@ -47,19 +47,6 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
             if not is_rank():
                 print(f"{parser.prog}: interrupted", file=sys.stderr)
             return 128 + signal.SIGINT
-
-
-def _print_result(program: str, text: str) -> int:
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:  # whoever read our output has stopped, as `head` does
-        to_nowhere(sys.stdout)
-    except OSError as error:
-        to_nowhere(sys.stdout)
-        reason = f"cannot write the result to standard output: {error.strerror or error}"
-        print(f"{program}: error: {reason}; files that the command writes are complete", file=sys.stderr)
-        return 2
-    return 0
 
 
 @contextmanager
@@ -91,9 +78,12 @@ def _encodable(text: str) -> str:
 
 
 def _with_options(message: str, args: argparse.Namespace) -> str:
-    """A message of the Python functions, which name their arguments, as the command line names them."""
-    for name in vars(args):
-        if "_" in name:
+    """A message of the Python functions, which name their arguments, as the command line names those that were given.
+
+    Others may come from a file, where they have the name of the message.
+    """
+    for name, value in vars(args).items():
+        if "_" in name and value not in (None, False):
             message = re.sub(rf"(?<![\w/.-]){name}(?![\w/.-])", "--" + name.replace("_", "-"), message)
     return message
 

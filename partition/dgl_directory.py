@@ -195,6 +195,8 @@ def _loaded(load, path: Path):
     try:
         with contextlib.redirect_stdout(sys.stderr):
             return load(str(path))
+    except MemoryError:
+        raise
     except Exception as error:  # whatever a damaged file makes of names and sizes
         raise InputError(f"{path} cannot be read ({first_line(error)}), so it is damaged; {_AGAIN}") from error
 

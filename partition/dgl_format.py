@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from .atomic import Kind, new_directory
@@ -17,7 +17,7 @@ from .dgl_directory import EDGE_TYPE, NODE_TYPE, read_book, read_whole
 from .dgl_source import INSTALL
 from .edge_cut import make_edge_cut
 from .errors import InputError
-from .files import first_line, need, reading
+from .files import first_line, need
 from .layout import Layout
 from .manifest import SHARDS, read_manifest, verify
 from .metis import check_seed
@@ -74,19 +74,18 @@ def export_dgl(directory, out, *, graph_name: str | None = None, force: bool = F
     if manifest["cut"] != "edge":
         raise InputError(
             f"{directory} holds a {manifest['cut']} cut, for which DGL has no format: its parts have all in-edges of "
-            "their nodes; partition the graph with --cut edge (in Python cut='edge') and export that"
+            "their nodes; partition the graph with --cut edge and export that"
         )
     name = directory.name if graph_name is None else graph_name
     if not re.fullmatch(r"[\w.-]{1,100}", name, re.ASCII) or name == "manifest":
         raise InputError(
-            f"{name!r} cannot be DGL's name of the graph, hence of a file; give a graph_name of up to 100 letters, "
-            "digits, '_', '.' and '-', other than 'manifest'"
+            f"{name!r} cannot be DGL's name of the graph, hence of a file; give one (--name, or graph_name in Python) of "
+            "up to 100 letters, digits, '_', '.' and '-', other than 'manifest'"
         )
     dgl, torch = (need(package, "exporting to DGL", INSTALL) for package in ("dgl", "torch"))
     with new_directory(out, _kind(name), force=force) as folder:
         _say(progress, "verifying checksums")
-        with reading(directory):
-            verify(directory, manifest)
+        verify(directory, manifest)
         shards = _Shards(directory, manifest)
         entries = {}
         for index in range(manifest["parts"]):
@@ -225,7 +224,7 @@ def _write_part(dgl, torch, shards: _Shards, index: int, folder: Path) -> dict:
                 data = {f"{type_name}/{key}": torch.from_numpy(value[:rows]) for key, value in data.items()}
                 dgl.data.utils.save_tensors(str(part / _FILES[f"{kind}_feats"]), data)
         save_file(original, part / _FILES["original_ids"])
-    except (dgl.DGLError, SafetensorError) as error:  # how these libraries report a full disk
+    except dgl.DGLError as error:  # how DGL reports a full disk
         raise OSError(first_line(error)) from error
     return {key: f"{part.name}/{file}" for key, file in _FILES.items()}
 

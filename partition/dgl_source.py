@@ -41,7 +41,8 @@ def from_dgl(graph, name: str = "DGLGraph") -> RawGraph:
             f"{name}: a graph of node types {graph.ntypes} and edge types {graph.etypes}; only homogeneous graphs can "
             "be loaded: convert it with dgl.to_homogeneous first"
         )
-    src, dst = (as_array(ids, f"{name}: the node ids") for ids in graph.edges(order="eid"))
+    any_format = graph.formats(["coo", "csr", "csc"])  # one that keeps CSC alone cannot list its edges by id
+    src, dst = (as_array(ids, f"{name}: the node ids") for ids in any_format.edges(order="eid"))
     data, left_out = {}, []
     for kind, columns in (("node", graph.ndata), ("edge", graph.edata)):
         own = [key for key in columns if key in _DGL_COLUMNS]
@@ -81,10 +82,12 @@ def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
     try:
         graphs, labels = dgl.load_graphs(str(path))
         raw = from_dgl(_only(graphs, str(path)), path.name)
-    except InputError:
+    except (InputError, MemoryError):
         raise
     except Exception as error:  # whatever a damaged file makes of names and sizes
-        raise InputError(f"{path} is not a file of dgl.save_graphs, or is damaged; save the graph again") from error
+        raise InputError(
+            f"{path} is not a file of dgl.save_graphs, or is damaged ({first_line(error)}); save the graph again"
+        ) from error
     left_out = [*raw.left_out, *(f"{key} (a label of the whole graph)" for key in labels)]
     data = {f"node/{key}": value for key, value in raw.node_data.items()}
     data |= {f"edge/{key}": value for key, value in raw.edge_data.items()}

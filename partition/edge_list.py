@@ -23,6 +23,7 @@ _LABEL_NAMES = ("label", "y")
 _SLICE = 1 << 19  # characters
 _TRUTH = {"true": 1.0, "false": 0.0}
 _QUOTED = re.compile(r'"[^"\n]*"')
+_EXACT = 2**53  # float64 holds each whole number below
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 
 
@@ -72,7 +73,7 @@ def read_edge_list(path: Path) -> RawGraph:
         dst.append(_narrow(rows["f1"]))
         for i, kept in enumerate(pieces.values(), 2):
             kept.append(rows[f"f{i}"].copy())
-    edge_data = {key: narrowed(np.concatenate(kept)) for key, kept in pieces.items() if kept}
+    edge_data = {key: narrowed(_one_column(path, key, kept, columns)) for key, kept in pieces.items() if kept}
     return RawGraph(np.concatenate(src), np.concatenate(dst), None, {}, edge_data, path.name, left_out=left_out)
 
 
@@ -82,6 +83,8 @@ class _Columns:
     def __init__(self, layout: _Layout, ends: list[int], extra: dict[str, int]):
         self.delimiter, self.usecols = layout.delimiter, [*ends, *extra.values()]
         self.whole = {column for column in extra.values() if _WHOLE.fullmatch(layout.first_row[column])} | {*ends}
+        self.inexact: dict[str, str] = {}  # of columns of fractions, a whole number that float64 does not hold
+        self.names = {column: key for key, column in extra.items()}
 
     def parse(self, lines: str) -> np.ndarray:
         """Rows with the fields ``f0``, ``f1`` and so on, a column each; ValueError where a line does not fit."""
@@ -98,7 +101,16 @@ class _Columns:
             self.whole -= decimal
         if len(rows) and min(rows["f0"].min(), rows["f1"].min()) < 0:
             raise ValueError("negative node id")
+        for i, column in enumerate(self.usecols[2:], 2):
+            if column not in self.whole and (np.abs(rows[f"f{i}"]) >= _EXACT).any():
+                self._note_inexact(lines, column)
         return rows
+
+    def _note_inexact(self, lines: str, column: int) -> None:
+        words = parse_rows(lines, dtype=str, delimiter=self.delimiter, usecols=[column], ndmin=1)
+        inexact = (word for word in words.tolist() if _WHOLE.fullmatch(word) and not _is_exact(word))
+        if (word := next(inexact, None)) is not None:
+            self.inexact[self.names[column]] = word
 
     def _are_whole(self, lines: str, column: int) -> bool:
         try:
@@ -110,6 +122,26 @@ class _Columns:
     def _read(self, lines: str, columns: list[int], whole: set[int]) -> np.ndarray:
         dtype = np.dtype([(f"f{i}", np.int64 if each in whole else np.float64) for i, each in enumerate(columns)])
         return parse_rows(lines, dtype=dtype, delimiter=self.delimiter, usecols=columns, ndmin=1)
+
+
+def _is_exact(word: str) -> bool:
+    """Whether float64 holds a whole number."""
+    number = float(word)
+    return np.isfinite(number) and int(number) == int(word)
+
+
+def _one_column(path: Path, key: str, pieces: list[np.ndarray], columns: _Columns) -> np.ndarray:
+    """A column of its pieces; :class:`InputError` where whole numbers become floats that do not hold them."""
+    if pieces[-1].dtype.kind == "f":
+        large = (piece[np.abs(piece) >= _EXACT].tolist() for piece in pieces if piece.dtype.kind == "i")
+        inexact = (each for some in large for each in some if not _is_exact(str(each)))
+        word = next(inexact, columns.inexact.get(key))
+        if word is not None:
+            raise InputError(
+                f"{path}: edge data {key!r}: {word} beside floats would lose digits; make all of them whole numbers or "
+                "all floats"
+            )
+    return np.concatenate(pieces)
 
 
 def read_node_table(path: Path) -> dict[str, np.ndarray]:

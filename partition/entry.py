@@ -25,15 +25,8 @@ def enter(program: str, run) -> int:
         code = stopped.code
     if may_be_interrupted:
         leave_when_interrupted("")  # what was asked for is done
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        to_nowhere(sys.stdout)
-    except OSError as error:
-        to_nowhere(sys.stdout)
-        code = code or 2
-        print(f"{program}: error: cannot write to standard output: {error.strerror or error}", file=sys.stderr)
-    return code
+    unwritten = print_out(program)
+    return code or unwritten
 
 
 def is_rank() -> bool:
@@ -58,7 +51,7 @@ def open_streams() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, closefd=False))
     messages = io.BufferedWriter(_Heedless(2, "w", closefd=False))
-    sys.stderr = io.TextIOWrapper(messages, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
+    sys.stderr = io.TextIOWrapper(messages, sys.stderr.encoding, "backslashreplace", line_buffering=True)
 
 
 class _Heedless(io.FileIO):
@@ -66,16 +59,27 @@ class _Heedless(io.FileIO):
 
     def write(self, data) -> int:
         try:
-            return super().write(data)
+            written = super().write(data)
         except OSError:
             return len(data)
+        return len(data) if written is None else written  # None: it would have had to wait
 
 
-def to_nowhere(stream) -> None:
-    """Let a stream that nobody reads any more, or whose disk is full, take the rest without an error."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, stream.fileno())
-    os.close(null)
+def print_out(program: str, text: str = "") -> int:
+    """Print and flush; the exit code: 0, or 2 where standard output cannot be written, which is said."""
+    try:
+        print(text, end="\n" if text else "", flush=True)
+    except OSError as error:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())  # which takes the rest without an error
+        os.close(null)
+        if isinstance(error, BrokenPipeError):  # whoever read our output has stopped, as `head` does
+            return 0
+        reason = f"cannot write to standard output: {error.strerror or error}"
+        reason += "; files that the command writes are complete" if text else ""
+        print(f"{program}: error: {reason}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def leave_when_interrupted(message: str) -> bool:

@@ -61,7 +61,7 @@ def check_unpacked_size(path: Path, unpacked_bytes: int) -> None:
         )
 
 
-def check_room(what: str, needed_bytes: int) -> None:
+def check_fits_memory(what: str, needed_bytes: int) -> None:
     """Refuse what would need more memory than there is, before it is asked for."""
     if needed_bytes < _TRUSTED_BYTES:
         return

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse
 
 from .errors import InputError
-from .files import check_room, first_line
+from .files import check_fits_memory, first_line
 from .mapped import is_mapped, let_go
 
 SPLIT_MASKS = ("train_mask", "val_mask", "test_mask")
@@ -156,7 +156,7 @@ def as_array(values, what: str) -> np.ndarray:
         Lists of unequal length, and types that numpy does not have, such as bfloat16; ``what`` names the values.
     """
     if scipy.sparse.issparse(values):
-        check_room(f"{what} as a full matrix", math.prod(values.shape) * values.dtype.itemsize)
+        check_fits_memory(f"{what} as a full matrix", math.prod(values.shape) * values.dtype.itemsize)
         values = values.toarray()
     try:
         return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
@@ -188,8 +188,10 @@ def checked_num_nodes(num_nodes: int | None, smallest: int, largest: int, name: 
         raise InputError(f"{name}: the graph has {num_nodes} nodes; at least one is needed")
     if smallest < 0 or largest >= num_nodes:
         bad = smallest if smallest < 0 else largest
-        raise InputError(f"{name}: node id {bad} is outside 0..{num_nodes - 1}; correct the edges, or num_nodes")
-    check_room(f"{name}: a graph of {num_nodes} nodes", 8 * num_nodes)
+        raise InputError(
+            f"{name}: node id {bad} is outside 0..{num_nodes - 1}; correct the edges, or the number of nodes"
+        )
+    check_fits_memory(f"{name}: a graph of {num_nodes} nodes", 8 * num_nodes)
     return num_nodes
 
 

@@ -27,8 +27,10 @@ def read_in_child(module: str, path: Path) -> Iterator[tuple[dict, dict[str, np.
     InputError
         The child's own, or that a signal ended it: the file is damaged, or larger than the memory.
     """
-    command = [sys.executable, "-m", module, str(path), str(os.getpid())]
-    with tempfile.TemporaryFile() as said:
+    command, kills = [sys.executable, "-m", module, str(path), str(os.getpid())], child.memory_kills()
+    with child.temporary_space():
+        messages = tempfile.TemporaryFile()
+    with messages as said:
         done = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=child.environment()
         )
@@ -40,6 +42,11 @@ def read_in_child(module: str, path: Path) -> Iterator[tuple[dict, dict[str, np.
                     return
                 if "error" in header:
                     raise InputError(header["error"])
+                if "memory" in header:
+                    raise InputError(
+                        f"{path}: reading {what or 'it'} needs more memory than its size suggests, so it may be "
+                        "damaged; write it again"
+                    )
                 what = header.get("reading", what)
                 yield header, arrays
             code = done.wait()
@@ -47,10 +54,12 @@ def read_in_child(module: str, path: Path) -> Iterator[tuple[dict, dict[str, np.
             done.kill()
             done.wait()
             done.stdout.close()
+        if child.was_for_memory(code, kills):
+            raise InputError(f"{path}: memory ran out while DGL read {what or 'it'}; use a larger machine")
         if code < 0:
             raise InputError(
-                f"{path}: DGL ends with signal {-code} while it reads {what or 'it'}, so it is damaged or exceeds the "
-                "memory; write it again, or use a larger machine"
+                f"{path}: DGL was {child.signal_text(code)} while it read {what or 'it'}, so it is damaged or needs "
+                "more memory than there is; write it again, or use a larger machine"
             )
         said.seek(0)
         raise RuntimeError(f"{' '.join(command)} ended with status {code}: {said.read().decode(errors='replace')}")
@@ -68,7 +77,7 @@ def _read_record(stream) -> tuple[dict, dict[str, np.ndarray]] | None:
 
 
 def serve(parent: str, records: Iterable[tuple[dict, dict[str, np.ndarray]]]) -> None:
-    """In the child: write records, made as they are asked for, or the InputError that stops them.
+    """In the child: write records, made as they are asked for, or the InputError or MemoryError that stops them.
 
     Each is a dict for JSON, of which ``reading`` says what is read next, and arrays by name.
     """
@@ -81,6 +90,8 @@ def serve(parent: str, records: Iterable[tuple[dict, dict[str, np.ndarray]]]) ->
             _write_record(stream, {**header, "arrays": list(arrays)}, arrays)
     except InputError as error:
         last = {"error": str(error)}
+    except MemoryError:  # of bound_memory
+        last = {"memory": True}
     _write_record(stream, last, {})
 
 

@@ -1,4 +1,4 @@
-"""The manifest of a shard directory, format 1: written last, read first, and what checks every other file."""
+"""The manifest of a shard directory: written last, read first, and what checks every other file."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from .atomic import Kind
 from .errors import InputError
+from .files import reading
 from .schema import Check, all_of, any_of, dict_of, fields, list_of, misfit, none_or, number, one_of, text, whole
 
 FORMAT = "dgl-gt shards"
@@ -25,6 +26,8 @@ SHARDS = Kind(
     rf"part\d+/({'|'.join(map(re.escape, PART_FILES))})",
 )
 _HASH_BLOCK_BYTES = 1 << 20
+_SLICE = 1 << 20  # numbers of an index tensor that are checked at a time
+_INDEX_TYPES = ("I32", "I64")
 _COUNT, _FIGURE = whole(), number()
 _QUALITY = fields(
     volume=_COUNT,
@@ -98,7 +101,7 @@ def _check(manifest: dict) -> None:
         part = fields(**dict.fromkeys((*counts, "halo"), _COUNT), halo_by_hop=hops, sent_by_hop=hops, edges_by_hop=hops)
     else:
         part = fields(**dict.fromkeys((*counts, "mirrors", "returned", "returns"), _COUNT))
-    columns = dict_of(fields(dtype=text(r"[a-z]+[0-9]*"), shape=list_of(_COUNT)))
+    columns = dict_of(fields(dtype=text("bool|u?int(8|16|32|64)|float(16|32|64)"), shape=list_of(_COUNT)))
     table = fields(
         halo_depth=whole(1) if cut == "edge" else whole(0, 0),
         parts=whole(max(parts, 1), parts),
@@ -181,22 +184,28 @@ def verify(directory, manifest: dict, parts=None) -> None:
     Raises
     ------
     InputError
-        A file is missing, truncated or altered, or does not hold what the manifest counts; the message names it.
+        A file is missing, unreadable, truncated or altered, or does not hold what the manifest counts; the message
+        names it.
     """
     for part in range(manifest["parts"]) if parts is None else parts:
         for name in PART_FILES:
             path = Path(directory) / f"part{part}" / name
-            expected = manifest["files"][f"part{part}/{name}"]
-            if not path.is_file():
-                raise InputError(f"{path} is missing; partition the graph again")
-            if path.stat().st_size != expected["bytes"]:
-                raise InputError(
-                    f"{path} is truncated or altered: {path.stat().st_size} bytes instead of {expected['bytes']}; "
-                    "partition the graph again"
-                )
-            if _sha256(path) != expected["sha256"]:
-                raise InputError(f"{path} is damaged: its checksum does not match; partition the graph again")
-            _check_contents(path, _shapes(manifest, part, name), _limits(manifest, part, name))
+            with reading(path):
+                _check_unchanged(path, manifest["files"][f"part{part}/{name}"])
+                _check_contents(path, manifest, part)
+
+
+def _check_unchanged(path: Path, expected: dict) -> None:
+    """Raise :class:`InputError` unless a file has the size and the checksum that the manifest says."""
+    if not path.is_file():
+        raise InputError(f"{path} is missing; partition the graph again")
+    if path.stat().st_size != expected["bytes"]:
+        raise InputError(
+            f"{path} is truncated or altered: {path.stat().st_size} bytes instead of {expected['bytes']}; "
+            "partition the graph again"
+        )
+    if _sha256(path) != expected["sha256"]:
+        raise InputError(f"{path} is damaged: its checksum does not match; partition the graph again")
 
 
 def _shapes(manifest: dict, part: int, name: str) -> dict[str, tuple]:
@@ -217,6 +226,17 @@ def _shapes(manifest: dict, part: int, name: str) -> dict[str, tuple]:
     }
 
 
+def _types(manifest: dict, name: str) -> dict[str, tuple]:
+    """The types that each column in a file of a part may have, in safetensors' words; other tensors are indices."""
+    if name == "structure.safetensors":
+        return {"send_returns": ("BOOL",)}
+    columns = manifest[name.removesuffix(".safetensors")]
+    types = {key: each["dtype"] for key, each in columns.items()}
+    return {
+        key: ("BOOL" if each == "bool" else re.sub("[a-z]+", each[0].upper(), each),) for key, each in types.items()
+    }
+
+
 def _limits(manifest: dict, part: int, name: str) -> dict[str, int]:
     """What the numbers of each tensor in a file of a part stay below; compiled loops trust them."""
     if name != "structure.safetensors":
@@ -226,35 +246,59 @@ def _limits(manifest: dict, part: int, name: str) -> dict[str, int]:
     return {"indices": held, "node_ids": manifest["nodes"], "edge_ids": manifest["edges"], "send_rows": counts["owned"]}
 
 
-def _check_contents(path: Path, shapes: dict[str, tuple], limits: dict[str, int]) -> None:
-    """Raise :class:`InputError` where a file holds other shapes than these, or numbers out of range."""
-    again = "partition the graph again"
+def _check_contents(path: Path, manifest: dict, part: int) -> None:
+    """Raise :class:`InputError` where a file of a part has other shapes or types, or numbers out of range."""
+    shapes, types = _shapes(manifest, part, path.name), _types(manifest, path.name)
+    limits = _limits(manifest, part, path.name)
     try:
         with safe_open(path, framework="numpy") as file:
-            found = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}
-            for key in sorted({*shapes, *found}):
-                if found.get(key) != shapes.get(key):
-                    raise InputError(
-                        f"{path} does not fit the manifest: {key!r} has shape {found.get(key)} instead of "
-                        f"{shapes.get(key)}; {again}"
-                    )
+            tensors = {key: file.get_slice(key) for key in file.keys()}
+            for key in sorted({*shapes, *tensors}):
+                found = tuple(tensors[key].get_shape()) if key in tensors else None
+                _check_same(path, key, "shape", found, [shapes.get(key)])
+                _check_same(path, key, "type", tensors[key].get_dtype(), types.get(key, _INDEX_TYPES))
             for key, limit in limits.items():
-                values = file.get_tensor(key)
-                if values.dtype.kind != "i" or (len(values) and not 0 <= values.min() <= values.max() < limit):
-                    wanted = f"a number from 0 to {limit - 1}"
-                    raise InputError(f"{path} is damaged: {key!r} holds a value that is not {wanted}; {again}")
+                _check_range(path, key, tensors[key], shapes[key][0], limit)
             if limits:
                 copies = limits["indices"] - limits["send_rows"]
-                ends = {"indptr": found["indices"][0], "send_ptr": found["send_rows"][0], "recv_ptr": copies}
+                ends = {"indptr": shapes["indices"][0], "send_ptr": shapes["send_rows"][0], "recv_ptr": copies}
                 for key, end in ends.items():
-                    _check_rises(path, key, file.get_tensor(key), end)
+                    _check_rises(path, key, tensors[key], shapes[key][0], end)
     except SafetensorError as error:
-        raise InputError(f"{path} cannot be read ({error}); {again}") from error
+        raise InputError(f"{path} cannot be read ({error}); partition the graph again") from error
 
 
-def _check_rises(path: Path, key: str, values, end: int) -> None:
+def _check_same(path: Path, key: str, what: str, found, allowed) -> None:
+    if found not in allowed:
+        raise InputError(
+            f"{path} does not fit the manifest: {key!r} has {what} {found} instead of {' or '.join(map(str, allowed))}; "
+            "partition the graph again"
+        )
+
+
+def _slices(tensor, length: int):
+    """The numbers of a tensor in a file, some at a time."""
+    for start in range(0, length, _SLICE):
+        yield tensor[start : min(start + _SLICE, length)]
+
+
+def _check_range(path: Path, key: str, tensor, length: int, limit: int) -> None:
+    """Raise :class:`InputError` unless every number is at least 0 and below a limit."""
+    for values in _slices(tensor, length):
+        if not 0 <= values.min() <= values.max() < limit:
+            raise InputError(
+                f"{path} is damaged: {key!r} holds a value that is not a number from 0 to {limit - 1}; partition the "
+                "graph again"
+            )
+
+
+def _check_rises(path: Path, key: str, tensor, length: int, end: int) -> None:
     """Raise :class:`InputError` unless pointers rise from 0 to their end."""
-    if values.dtype.kind != "i" or values[0] != 0 or (values[1:] < values[:-1]).any() or values[-1] != end:
+    last, rises = 0, tensor[:1][0] == 0
+    for values in _slices(tensor, length):
+        rises &= values[0] >= last and not (values[1:] < values[:-1]).any()
+        last = values[-1]
+    if not rises or last != end:
         raise InputError(f"{path} is damaged: {key!r} does not rise from 0 to {end}; partition the graph again")
 
 

@@ -82,7 +82,8 @@ def _control_groups(root: Path, controller: str) -> list[Path]:
 
 def _free_bytes(group: Path) -> float:
     """What a memory group's limit leaves; the cache of files that nobody uses counts as free, as in MemAvailable."""
-    limit = min(_number(group / "memory.max"), _number(group / "memory.limit_in_bytes"))
+    # beyond memory.high processes are slowed down until they hardly move
+    limit = min(_number(group / name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes"))
     used = min(_number(group / "memory.current"), _number(group / "memory.usage_in_bytes"))
     if limit == float("inf") or used == float("inf"):
         return limit

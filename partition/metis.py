@@ -55,8 +55,9 @@ def shared(**arrays):
     A graph is shared as ``xadj`` and ``adjncy``: the ``indptr`` and ``indices`` of :func:`partition.graph.symmetrised`.
     """
     with ExitStack() as stack:
-        files, folder = {}, tempfile.gettempdir()
-        need, free = 8 * sum(map(len, arrays.values())), shutil.disk_usage(folder).free
+        files, need = {}, 8 * sum(map(len, arrays.values()))
+        with child.temporary_space() as folder:
+            free = shutil.disk_usage(folder).free
         if need > free:
             raise InputError(
                 f"METIS needs {size(need)} for temporary files in {folder}, which has {size(free)} free; free space, "
@@ -64,7 +65,7 @@ def shared(**arrays):
             )
         for key in list(arrays):
             array = arrays.pop(key)
-            with _temporary_space(folder):
+            with child.temporary_space():
                 files[key] = tempfile.TemporaryFile()
                 stack.callback(_closed, files[key])
                 for start in range(0, len(array), _CHUNK):
@@ -76,18 +77,6 @@ def shared(**arrays):
 def _closed(file) -> None:
     with suppress(OSError):  # what a full disk did not take is written once more
         file.close()
-
-
-@contextmanager
-def _temporary_space(folder: str):
-    """Name the directory of temporary files where it has no room, as it is not the one that the user named."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"cannot write temporary files in {folder}: {error.strerror or error}; free space, or set TMPDIR to "
-            "another directory"
-        ) from error
 
 
 def k_way(
@@ -162,7 +151,7 @@ def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarra
     with ExitStack() as stack:
         running = []
         for job in jobs:
-            with _temporary_space(tempfile.gettempdir()):
+            with child.temporary_space():
                 result, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
             files = {**inputs, "result": result}
             numbers = {key: file.fileno() for key, file in files.items()}
@@ -252,11 +241,9 @@ def _linked(xadj, adjncy):
 
 
 def _dealt(part: np.ndarray, alone: np.ndarray, parts: int, weights: np.ndarray, shares) -> None:
-    """Give the rows ``alone`` to the parts that lack most of their share of the weight; ``part`` is changed."""
+    """Give the rows where ``alone`` to the parts that lack most of their share of the weight; ``part`` is changed."""
     shares = np.full(parts, 1 / parts) if shares is None else np.asarray(shares)
-    others = np.ones(len(part), bool)
-    others[alone] = False
-    lacking = np.maximum(shares * weights.sum() - np.bincount(part[others], weights[others], parts), 0)
+    lacking = np.maximum(shares * weights.sum() - np.bincount(part[~alone], weights[~alone], parts), 0)
     own = weights[alone]
     ends = np.cumsum(lacking) / max(lacking.sum(), 1e-9) * own.sum()
     part[alone] = np.minimum(np.searchsorted(ends, np.cumsum(own) - own / 2), parts - 1)
@@ -298,22 +285,17 @@ def _answer(arrays: dict, job: dict) -> np.ndarray:
 
 def _whole(xadj, adjncy, weights: np.ndarray, job: dict) -> np.ndarray:
     """The part of every node."""
-    part, parts = np.zeros(len(weights), np.int64), job["parts"]
+    parts, options = job["parts"], {key: job[key] for key in ("shares", "seed")}
+    options |= {"objtype": int(job["objective"] == "volume"), "ufactor": max(1, round(1000 * (job["slack"] - 1)))}
     linked, xadj, adjncy = _linked(xadj, adjncy)
+    # Recursive bisection, pymetis's default up to K = 8, ignores balance.
+    if len(linked) == len(weights):
+        return _part(xadj, adjncy, parts, weights, recursive=False, **options)
+    part, alone = np.zeros(len(weights), np.int64), np.ones(len(weights), bool)
+    alone[linked] = False
     if len(linked) >= parts:
-        # Recursive bisection, pymetis's default up to K = 8, ignores balance.
-        part[linked] = _part(
-            xadj,
-            adjncy,
-            parts,
-            weights[linked],
-            recursive=False,
-            shares=job["shares"],
-            objtype=int(job["objective"] == "volume"),
-            ufactor=max(1, round(1000 * (job["slack"] - 1))),
-            seed=job["seed"],
-        )
-    _dealt(part, np.setdiff1d(np.arange(len(part)), linked, assume_unique=True), parts, weights, job["shares"])
+        part[linked] = _part(xadj, adjncy, parts, weights[linked], recursive=False, **options)
+    _dealt(part, alone, parts, weights, job["shares"])
     return part
 
 

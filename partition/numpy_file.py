@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse
 
 from .errors import InputError
-from .files import check_room, check_unpacked_size, first_line, reading
+from .files import check_fits_memory, check_unpacked_size, first_line, reading
 from .graph import SPLIT_MASKS, as_array
 from .mapped import SMALLEST_BYTES, map_npy, map_npz_member, read_header
 from .raw import RawGraph
@@ -101,7 +101,7 @@ def _arrays(path: Path, keys: tuple[str, ...]) -> tuple[dict[str, np.ndarray], t
             }
             packed = [info for info in wanted.values() if info.compress_type != zipfile.ZIP_STORED]
             check_unpacked_size(path, sum(info.file_size for info in packed))
-            check_room(f"{path}: unpacking its arrays", sum(info.file_size for info in packed))
+            check_fits_memory(f"{path}: unpacking its arrays", sum(info.file_size for info in packed))
             for key, info in members.items():
                 if key in wanted:
                     arrays[key] = _member(path, archive, info)

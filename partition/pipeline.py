@@ -109,7 +109,6 @@ def partition(
     parts, seed, halo_depth = _integer("parts", parts), metis.check_seed(seed), _count("halo_depth", halo_depth)
     edge_options = {"max_imbalance": max_imbalance, "target_weights": target_weights, "owner": owner}
     attempts = _count("attempts", attempts)
-    additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
     cut = effective_cut(cut, halo_depth, attempts, **edge_options)
     additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
     edge_options |= {"attempts": attempts, "model": model, "speeds": speeds}
@@ -124,11 +123,11 @@ def partition(
         if method == "streaming":
             graph = open_stream(graph)
             check_parts(graph, parts)
-            check_disk(graph, folder, method)
+            check_disk(graph, out, method)
             cuts = [stack.enter_context(streamed_cut(graph, parts, folder / "edges", progress))]
         else:
             graph = build(graph, seed=seed, **additions)
-            check_disk(graph, folder, method)
+            check_disk(graph, out, method)
             cuts = list(_cuts(graph, parts, cut, method, edge_options, seed, progress))
         if memory is not None:
             give_freed_back()
@@ -151,8 +150,10 @@ def _opened(source, named: dict, parts: int, memory: int | None, cut: str | None
     sizes = measure(graph, max(parts, 1), **additions)
     method = choose(sizes, memory, cut, peak_memory_bytes() - resident if peak_memory_bytes() > peak else 0)
     give_freed_back()
-    by = NAMES[method] if method == "metis" else f"a vertex cut by {NAMES[method]}, as {why_no_metis(sizes)}"
-    progress(f"within {size(memory)}: {by}")
+    if method == "metis":
+        progress(f"within {size(memory)}: {NAMES[method]}")
+    else:
+        progress(f"{why_no_metis(sizes)}, which exceeds {size(memory)}: making a vertex cut by {NAMES[method]}")
     return graph, method, sizes
 
 

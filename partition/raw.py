@@ -98,6 +98,7 @@ class RawGraph:
         hit = np.isin(keys, np.concatenate(there))
         return list(zip(src[hit].tolist(), dst[hit].tolist()))
 
+    @cached_property
     def ends(self) -> tuple[int, int]:
         """The smallest and the largest node id; (0, -1) without edges."""
         found = [(min(src.min(), dst.min()), max(src.max(), dst.max())) for _, src, dst in self.slices()]
@@ -109,7 +110,7 @@ def to_graph(raw: RawGraph) -> Graph:
     node_data, edge_data = customary(raw.node_data, raw.name), raw.edge_data
     src, dst = raw.src, raw.dst
     if raw.listed_once:
-        src, dst = (compact(ends, max(raw.ends()[1], 0)) for ends in (src, dst))
+        src, dst = (compact(ends, max(raw.ends[1], 0)) for ends in (src, dst))
         rows = raw.edge_rows(np.arange(len(src), raw.num_edges))
         src, dst = np.concatenate([src, dst[rows]]), np.concatenate([dst, src[rows]])
         edge_data = {key: np.concatenate([value, value[rows]]) for key, value in edge_data.items()}

@@ -5,17 +5,18 @@ from __future__ import annotations
 import io
 import json
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
 from . import report_style as show
-from .atomic import cannot_write, check_file
+from .atomic import check_file, new_file
 from .errors import InputError
+from .files import need
 from .manifest import read_manifest, verify
 from .report_figures import figures
 from .report_page import page
-from .writer import PARTIAL, leftovers, temporary_name
 
 __all__ = ["figures", "write_report"]
 
@@ -46,19 +47,19 @@ def write_report(directory, out, *, force: bool = False) -> dict:
         No shards, damaged ones, ``out`` does not end in .html, exists or cannot be written, or matplotlib is missing.
     """
     targets = _checked_targets(directory, out, force)
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("the report needs matplotlib; install it with: pip install matplotlib") from None
+    Figure = need("matplotlib.figure", "the report", "install it with: pip install matplotlib").Figure
     verify(directory, read_manifest(directory))
     numbers = figures(directory)
-    _write(
-        {
-            targets[".json"]: (json.dumps(numbers, indent=1) + "\n").encode(),
-            targets[".png"]: _picture(Figure, numbers),
-            targets[".html"]: page(numbers).encode(),
-        }
-    )
+    contents = {
+        ".html": page(numbers).encode(),
+        ".png": _picture(Figure, numbers),
+        ".json": (json.dumps(numbers, indent=1) + "\n").encode(),
+    }
+    with ExitStack() as stack:  # all appear when all are complete: the last one first, the page at the end
+        for suffix, content in contents.items():
+            file = stack.enter_context(new_file(targets[suffix], force=force))
+            file.write(content)
+            file.flush()  # here a full disk leaves none of them
     return numbers
 
 
@@ -72,24 +73,6 @@ def _checked_targets(directory, out, force: bool) -> dict[str, Path]:
             raise InputError(f"{path} is not to be replaced by a report; choose another name")
         check_file(path, force=force)
     return targets
-
-
-def _write(contents: dict[Path, bytes]) -> None:
-    """Write files that appear when all are complete."""
-    temporary = {path: path.with_name(temporary_name(path.name, PARTIAL)) for path in contents}
-    try:
-        for path, content in contents.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            for old in leftovers(path.parent, path.name, PARTIAL):
-                old.unlink()
-            temporary[path].write_bytes(content)
-        for path in contents:
-            temporary[path].replace(path)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    finally:
-        for leftover in temporary.values():
-            leftover.unlink(missing_ok=True)
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------

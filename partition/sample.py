@@ -7,7 +7,7 @@ import scipy.optimize
 import scipy.special
 
 from .errors import InputError
-from .files import check_room
+from .files import check_fits_memory
 from .graph import Graph, from_edges
 
 _SAME_COMMUNITY = 0.5  # share of edges drawn inside a community
@@ -90,7 +90,7 @@ def _check(nodes: int, degree: float, classes: int, features: int, signal: float
         if not fits:
             raise InputError(f"sample:communities: {key}={value} is out of range; it must be {allowed}")
     needed_bytes = 4 * nodes * features + int(24 * nodes * degree) + 8 * features * max(features, classes)
-    check_room(f"sample:communities: nodes={nodes}, degree={degree} and features={features}", needed_bytes)
+    check_fits_memory(f"sample:communities: nodes={nodes}, degree={degree} and features={features}", needed_bytes)
 
 
 def _nodes(rng: np.random.Generator, nodes: int, classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

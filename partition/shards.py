@@ -1,4 +1,4 @@
-"""A cut as shards on disk, format 1 (docs/format.md), one part in memory at a time. No pickle anywhere."""
+"""A cut as shards on disk (docs/format.md), one part in memory at a time. No pickle anywhere."""
 
 from __future__ import annotations
 

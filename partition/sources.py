@@ -15,7 +15,7 @@ from . import sample
 from .array_source import from_array, from_pair, from_scipy
 from .edge_list import read_edge_list, read_node_table
 from .errors import InputError, LeftOutWarning, printable
-from .files import check_room, first_line, regular_file, split_name
+from .files import check_fits_memory, first_line, regular_file, split_name
 from .graph import Graph, check_data, named_arrays, with_reverse_edges, with_self_loops
 from .metis_file import read_metis
 from .numpy_file import read_npy, read_npy_node_data, read_npz, read_npz_node_data
@@ -97,6 +97,8 @@ def open_source(source, *, num_nodes: int | None = None, node_data=None) -> Grap
     _check_count("num_nodes", num_nodes, 1)
     try:
         joined = _joined(_read(source), num_nodes, *_added_node_data(node_data))
+        if isinstance(source, (str, os.PathLike)) and isinstance(joined, RawGraph) and num_nodes is None:
+            _check_claim(joined)
     except MemoryError as error:
         raise _too_large(source, error) from error
     if joined.left_out:
@@ -135,7 +137,7 @@ def _too_large(source, error: MemoryError) -> InputError:
 def _with_random_features(graph: Graph, width: int, seed: int) -> Graph:
     if "feat" in graph.node_data:
         raise InputError(f"{graph.name} has features already; leave random_features out")
-    check_room(f"{graph.name}: random features of width {width}", 4 * width * graph.num_nodes)
+    check_fits_memory(f"{graph.name}: random features of width {width}", 4 * width * graph.num_nodes)
     feat = np.random.default_rng(seed).standard_normal((graph.num_nodes, width), dtype=np.float32)
     return replace(graph, node_data={**graph.node_data, "feat": feat})
 
@@ -266,15 +268,12 @@ def _joined(
     if read.num_nodes is not None and num_nodes not in (None, read.num_nodes):
         raise InputError(f"{read.name} has {read.num_nodes} nodes, not {num_nodes}; leave num_nodes out")
     if isinstance(read, RawGraph):
-        claimed = num_nodes is None and read.num_nodes is not None
         read.node_data, read.left_out = {**read.node_data, **added}, read.left_out + left_out
         if read.num_nodes is None:
             read.num_nodes = num_nodes or next((len(value) for value in added.values() if value.ndim), None)
         if read.num_nodes is None:
-            largest = read.ends()[1]
+            largest = read.ends[1]
             _check_dense(read, largest + 1, f"the largest node id is {largest}")
-        elif claimed and not read.node_data:
-            _check_dense(read, read.num_nodes, f"it states {read.num_nodes} nodes")
         return read
     if not (added or left_out):
         return read
@@ -284,10 +283,16 @@ def _joined(
     return graph
 
 
+def _check_claim(read: RawGraph) -> None:
+    """Refuse a file's number of nodes where neither its edges nor its columns support it."""
+    if read.num_nodes is not None and not read.node_data:
+        _check_dense(read, read.num_nodes, f"it states {read.num_nodes} nodes")
+
+
 def _check_dense(read: RawGraph, num_nodes: int, said: str) -> None:
     """Refuse a number of nodes that one stray number may say, before an array of that size is asked for."""
     if num_nodes > _SPARSEST_IDS * len(read.src) + _SMALL:
         raise InputError(
             f"{read.name}: {said}, while the number of edges is {len(read.src)}; number the nodes from 0 without gaps, "
-            "or state num_nodes if so many have no edge"
+            "or state num_nodes (--num-nodes) if so many have no edge"
         )

@@ -66,7 +66,7 @@ def open_stream(raw: RawGraph) -> EdgeStream:
     InputError
         As for :func:`partition.graph.from_edges`; also more than 2**31 - 1 nodes or edges.
     """
-    num_nodes = checked_num_nodes(raw.num_nodes, *raw.ends(), raw.name)
+    num_nodes = checked_num_nodes(raw.num_nodes, *raw.ends, raw.name)
     if max(num_nodes, raw.num_edges) > LARGEST_ID:
         raise InputError(
             f"{raw.name} has {num_nodes} nodes and {raw.num_edges} edges; a vertex cut takes at most {LARGEST_ID} "

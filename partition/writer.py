@@ -1,6 +1,6 @@
 """The process that writes a temporary directory, told from the directory's name, so that other runs know if it lives.
 
-A name holds the host, the process id namespace (a container's ids are its own), the process id and the time at which
+A name holds the host and its system's installation, the process id namespace (a container's ids are its own), the process id and the time at which
 the process started, as ids are used again. A lock file would be simpler, but some network file systems do not pass
 locks on to other hosts, so that a writer that lives there would look dead here.
 """
@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 # What names are for: a directory that is being written, one that was moved aside, a file that is being written.
@@ -40,9 +41,11 @@ def _prefix(stem: str, purpose: str) -> str:
 
 
 def _home() -> str:
-    """The host and the process id namespace."""
+    """The host, the installation of its system, as hosts may have one name, and the process id namespace."""
     host = re.sub(r"[^\w.]", "_", socket.gethostname(), flags=re.ASCII)[:64]
-    namespace = Path("/proc/self/ns/pid")
+    machine, namespace = Path("/etc/machine-id"), Path("/proc/self/ns/pid")
+    with suppress(OSError):
+        host += "." + hashlib.sha256(machine.read_bytes()).hexdigest()[:8]
     return f"{host}-{namespace.stat().st_ino if namespace.exists() else 0}"
 
 

@@ -183,8 +183,8 @@ def forecast_table(plans: dict[int, Plan | NothingFits], profile: Profile) -> st
     return f"{table(header, rows)}\n\n{_MEMORY}\n{measured}"
 
 
-def plot(plans: dict[int, Plan | NothingFits], profile: Profile, path) -> None:
-    """Draw seconds, memory and efficiency by number of ranks as a PNG."""
+def plot(plans: dict[int, Plan | NothingFits], profile: Profile, path, *, force: bool = False) -> None:
+    """Draw seconds, memory and efficiency by number of ranks as a PNG, which with ``force`` replaces another."""
     try:
         import matplotlib
     except ImportError:
@@ -210,6 +210,6 @@ def plot(plans: dict[int, Plan | NothingFits], profile: Profile, path) -> None:
         axes.minorticks_off()
         axes.grid(alpha=0.3)
     figure.suptitle(_KINDS[profile.kind], fontsize=9)
-    with new_file(path) as file:
+    with new_file(path, force=force) as file:
         figure.savefig(file, format="png", dpi=120)
     pyplot.close(figure)

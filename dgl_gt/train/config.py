@@ -102,19 +102,23 @@ def read_config(path=None, **overrides) -> TrainConfig:
     InputError
         Unreadable file, unknown keys, values out of range.
     """
-    values = {}
-    if path is not None:
-        values = read_yaml(path)
+    values = {} if path is None else read_yaml(path)
     known = {option.name for option in fields(TrainConfig)}
     unknown = sorted(set(values) - known, key=str)
     if unknown:
         raise InputError(f"{path}: unknown key {reprlib.repr(unknown[0])}; allowed are {', '.join(sorted(known))}")
-    values |= {key: value for key, value in overrides.items() if value is not None}
+    given = {key: value for key, value in overrides.items() if value is not None}
+    of_file, values = values.keys() - given.keys(), values | given
     for option in fields(TrainConfig):
         if option.type == "float" and isinstance(values.get(option.name), str):
             with suppress(ValueError):  # YAML 1.1 reads 3e-3, which has no point, as text
                 values[option.name] = float(values[option.name])
-    return TrainConfig(**values)
+    try:
+        return TrainConfig(**values)
+    except InputError as error:  # its first word is the setting
+        if str(error).split()[0] in of_file:
+            raise InputError(f"{path}: {error}") from None
+        raise
 
 
 def as_dict(config: TrainConfig) -> dict:

@@ -45,12 +45,12 @@ def _predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.
     return None if probability is None else (probability.argmax(1).cpu().numpy(), probability.cpu().numpy())
 
 
-def write(path, prediction: np.ndarray, probability: np.ndarray) -> None:
+def write(path, prediction: np.ndarray, probability: np.ndarray, *, force: bool = False) -> None:
     """Write ``.npz`` (``prediction``, ``probability``) or ``.csv`` (``node``, ``prediction``, ``probability_0``, ...).
 
-    The file appears when it is complete.
+    The file appears when it is complete; with ``force`` it replaces another.
     """
-    with new_file(path) as file:
+    with new_file(path, force=force) as file:
         if Path(path).suffix == ".npz":
             np.savez(file, prediction=prediction, probability=probability)
         else:

@@ -143,7 +143,8 @@ def test_force_refuses_a_directory_without_our_record(tmp_path, record):
     (tmp_path / "out" / "src").mkdir(parents=True)
     if record is not None:
         (tmp_path / "out" / "notes.json").write_text(record)
-    with pytest.raises(InputError, match="does not hold notes made by dgl-gt .no such notes.json; it holds "):
+    why = "it has no notes.json, but it holds 'src'" if record is None else "its notes.json is another program's"
+    with pytest.raises(InputError, match=f"does not hold notes made by dgl-gt: {why}, so --force will not"):
         write(tmp_path / "out", "new", force=True)
     assert (tmp_path / "out" / "src").exists()
 
@@ -203,6 +204,50 @@ def test_an_error_in_the_last_step_brings_the_old_back(old, monkeypatch):
     with pytest.raises(InputError, match="cannot write .*: Input/output error"):
         write(old, "new", force=True)
     assert text(old) == "old" and names(old.parent) == ["out"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_the_root_directory(force):
+    with pytest.raises(InputError, match="/ (exists|does not hold notes)"):
+        check_target("/", KIND, force=force)
+
+
+def test_a_name_with_a_nul():
+    with pytest.raises(InputError, match="cannot use .*null byte; choose another"):
+        check_target("a\0b", KIND, force=False)
+
+
+def test_a_file_system_without_modes(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchmod", refuse)
+    write(tmp_path / "out", "new")
+    assert text(tmp_path / "out") == "new"
+
+
+def test_what_is_in_place_is_not_lost_to_the_last_flush(tmp_path, monkeypatch):
+    flush = atomic._flush_folder
+
+    def fails(folder):
+        if Path(folder) == tmp_path:
+            raise OSError(errno.EIO, "broken")
+        flush(folder)
+
+    monkeypatch.setattr(atomic, "_flush_folder", fails)
+    write(tmp_path / "out", "new")
+    with atomic.new_file(tmp_path / "out.txt") as file:
+        file.write(b"text")
+    assert names(tmp_path) == ["out", "out.txt"]
+
+
+def test_an_error_of_another_file_is_not_blamed_on_the_target(tmp_path):
+    with pytest.raises(InputError, match="^/nowhere/else.npz: No such file or directory; check"):
+        with new_directory(tmp_path / "out", KIND):
+            open("/nowhere/else.npz")
+    with pytest.raises(InputError, match="cannot write .*out: No such file"):
+        with new_directory(tmp_path / "out", KIND) as folder:
+            open(folder / "absent")
 
 
 # ---- what killed runs left -------------------------------------------------------------------------------------------

@@ -349,7 +349,7 @@ REFUSED = [
     (["--target-weights", "1,nan,1,1"], "hold nan"),
     (["--target-weights=-1,1,1,1"], "hold -1"),
     (["--target-weights", "a,1,1,1"], "--target-weights: 'a'"),
-    (["--target-weights", "nowhere.txt"], "'nowhere.txt' is no number, and no file"),
+    (["--target-weights", "nowhere.txt"], "'nowhere.txt' is no number, and 'nowhere.txt' is no file"),
     (["--target-weights", ""], "0 numbers"),
     (["--max-imbalance", "0.9"], "is 0.9"),
     (["--max-imbalance", "nan"], "is nan"),

@@ -216,7 +216,7 @@ def test_export_refused(dgl, rich_graph, tmp_path, monkeypatch):
     for name in ("", "a/b", "a b", "x" * 101, "manifest", "ä"):
         refused(export_dgl, shards, tmp_path / "out", graph_name=name, words=[repr(name), "graph_name"])
     refused(export_dgl, shards, shards, words=["exists", "--force"])
-    refused(export_dgl, shards, shards, force=True, words=["no such shards.json", "will not replace"])
+    refused(export_dgl, shards, shards, force=True, words=["it has no shards.json", "will not replace"])
     path = shards / "part1" / "edge_data.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

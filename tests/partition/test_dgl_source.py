@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from source_checks import edges, refused
 
+from partition import child, guarded, metis
+from partition.errors import InputError
 from partition.graph import from_edges
 from partition.sources import load_graph
 
@@ -137,3 +139,34 @@ def test_labels_of_a_file_of_dgl_are_named(dgl, tmp_path):
     torch = sys.modules["torch"]
     dgl.save_graphs(str(tmp_path / "g.bin"), [dgl.graph(([0, 1], [1, 2]))], {"kind": torch.ones(1)})
     assert load_graph(tmp_path / "g.bin").left_out == ("kind (a label of the whole graph)",)
+
+
+@pytest.mark.parametrize("form", ["coo", "csr", "csc"])
+def test_graphs_in_one_sparse_format(dgl, tmp_path, form):
+    graph = dgl.graph(([0, 2, 1], [1, 2, 0])).formats(form)
+    assert sorted(edges(load_graph(graph))) == [(0, 1), (1, 0), (2, 2)]
+    dgl.save_graphs(str(tmp_path / "g.bin"), [graph])
+    assert sorted(edges(load_graph(tmp_path / "g.bin"))) == [(0, 1), (1, 0), (2, 2)]
+
+
+def test_a_file_that_needs_more_memory_than_its_size_suggests(tmp_path, monkeypatch):
+    """As the child says it, whose memory is bounded."""
+    (tmp_path / "hungry.py").write_text(
+        "import sys\nfrom partition.guarded import serve\n\n\n"
+        "def records():\n    yield {'reading': 'part 1'}, {}\n    raise MemoryError\n\n\nserve(sys.argv[2], records())\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(InputError, match="g.bin: reading part 1 needs more memory than its size suggests"):
+        list(guarded.read_in_child("hungry", tmp_path / "g.bin"))
+
+
+def test_no_directory_for_temporary_files(tmp_path, monkeypatch):
+    def none_is_usable():
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(child.tempfile, "gettempdir", none_is_usable)
+    with pytest.raises(InputError, match="cannot write temporary files: No usable temporary directory.*set TMPDIR"):
+        list(guarded.read_in_child("partition.dgl_source", tmp_path / "g.bin"))
+    with pytest.raises(InputError, match="cannot write temporary files: No usable temporary directory.*set TMPDIR"):
+        with metis.shared(xadj=np.arange(3)):
+            pass

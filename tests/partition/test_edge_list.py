@@ -257,3 +257,15 @@ def test_gzip_that_unpacks_beyond_reason(tmp_path, monkeypatch):
 def test_node_table_of_ragged_lines(tmp_path):
     table = written(tmp_path / "n.csv", "label,a\n1,2\n2,3,4\n")
     refused(from_edges([0], [1]), "line 3", "the header, 2", node_data=table)
+
+
+@pytest.mark.parametrize("rows", [(f"0,1,{2**60 + 1}", "1,2,0.5"), ("1,2,0.5", f"0,1,{2**60 + 1}")])
+@pytest.mark.parametrize("gap", ["", "5,6,7\n" * 20])
+def test_whole_numbers_that_floats_do_not_hold(tmp_path, small_blocks, rows, gap):
+    path = written(tmp_path / "g.csv", f"src,dst,time\n{rows[0]}\n{gap}{rows[1]}\n")
+    refused(path, "g.csv", "'time'", f"{2**60 + 1} beside floats would lose digits")
+
+
+def test_whole_numbers_that_floats_hold(tmp_path, small_blocks):
+    path = written(tmp_path / "g.csv", f"src,dst,time\n0,1,{2**60}\n1,2,0.5\n2,0,1e300\n2,1,{2**53}\n")
+    assert load_graph(path).edge_data["time"].tolist() == [2**60, 0.5, 1e300, 2**53]

@@ -90,7 +90,7 @@ def test_a_full_disk_behind_standard_output_is_said_in_one_line(shards):
         done = run("-m", "partition", "inspect", shards, stdout=full)
         assert done.returncode == 2
         assert done.stderr == (
-            "python -m partition: error: cannot write the result to standard output: No space left on device; "
+            "python -m partition: error: cannot write to standard output: No space left on device; "
             "files that the command writes are complete\n"
         )
         done = run("-m", "dgl_gt", "--help", stdout=full)
@@ -120,3 +120,27 @@ def test_a_result_is_whole_where_messages_are_lost(shards):
     with open("/dev/full", "w") as full:
         done = run("-m", "dgl_gt", "inspect", shards, "--json", stderr=full)
     assert done.returncode == 0 and json.loads(done.stdout)["parts"] == 2
+
+
+MESSAGES = """
+import os, sys
+from partition.entry import open_streams
+open_streams()
+for _ in range(40):
+    print("x" * 10_000, file=sys.stderr)
+print("caf\\udce9 done", file=sys.stderr)
+print("went on")
+"""
+
+
+def test_messages_to_a_full_pipe_that_does_not_wait():
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with os.fdopen(reader), os.fdopen(writer, "w") as pipe:
+        done = run("-c", MESSAGES, stderr=pipe)
+    assert (done.returncode, done.stdout) == (0, "went on\n")
+
+
+def test_messages_that_no_encoding_has_to_a_closed_stream():
+    done = run("-c", MESSAGES, preexec_fn=lambda: os.close(2))
+    assert (done.returncode, done.stdout) == (0, "went on\n")

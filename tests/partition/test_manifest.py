@@ -16,6 +16,7 @@ from partition.cost import Model
 from partition.edge_cut import EdgeCut
 from partition.errors import InputError
 from partition.layout import Layout
+from partition import manifest as manifest_module
 from partition.manifest import _render, file_entry
 from partition.report_figures import figures
 from partition.report_page import page
@@ -172,3 +173,72 @@ def test_shards_that_were_crafted_throughout(shards, tmp_path, key, place, value
     (tmp_path / "out" / "manifest.json").write_text(_render(manifest))
     with pytest.raises(InputError, match=f"part1/structure.safetensors is damaged: {message}"):
         use(tmp_path / "out")
+
+
+def resigned(shards, folder, file, change):
+    """A copy of shards with an altered file, whose checksums match."""
+    shutil.copytree(shards / "edge", folder)
+    path = folder / file
+    change(path)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][file] = file_entry(path)
+    manifest["per_part"][1]["bytes"] = sum(each.stat().st_size for each in path.parent.iterdir())
+    (folder / "manifest.json").write_text(_render(manifest))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "width", "message"),
+    [
+        ("structure", "I32", "BF16", 2, "'indices' has type BF16 instead of I32 or I64"),
+        ("node_data", "F32", "F8_E4M3", 1, "'feat' has type F8_E4M3 instead of F32"),
+        ("node_data", "F32", "I32", 4, "'feat' has type I32 instead of F32"),
+    ],
+)
+def test_types_that_the_manifest_does_not_say(shards, tmp_path, file, old, new, width, message):
+    """Numpy has no type for some of them."""
+
+    def retype(path):
+        content = path.read_bytes()
+        length = int.from_bytes(content[:8], "little")
+        header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
+        key = message.split("'")[1]
+        assert header[key]["dtype"] == old
+        changed, lost = header[key]["data_offsets"], 0
+        for entry in sorted(header.values(), key=lambda each: each["data_offsets"]):
+            begin, end = entry["data_offsets"]
+            own = (end - begin) * width // 4 if entry["data_offsets"] is changed else end - begin
+            entry["data_offsets"] = [begin - lost, begin - lost + own]
+            lost += end - begin - own
+        header[key]["dtype"] = new
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        path.write_bytes(len(text).to_bytes(8, "little") + text + data[: len(data) - lost])
+
+    resigned(shards, tmp_path / "out", f"part1/{file}.safetensors", retype)
+    with pytest.raises(InputError, match=f"{file}.safetensors does not fit the manifest: {message}; partition"):
+        use(tmp_path / "out")
+
+
+def test_indices_are_checked_in_slices(shards, tmp_path, monkeypatch):
+    monkeypatch.setattr(manifest_module, "_SLICE", 3)
+    use(shards / "edge")
+    use(shards / "vertex")
+
+    def fall(path):
+        arrays = load_file(path)
+        arrays["indptr"][6:] -= 1  # between two slices
+        arrays["indptr"][5] = arrays["indptr"][6] + 1
+        save_file(arrays, path)
+
+    resigned(shards, tmp_path / "out", "part1/structure.safetensors", fall)
+    with pytest.raises(InputError, match="'indptr' does not rise from 0 to"):
+        verify(tmp_path / "out", read_manifest(tmp_path / "out"))
+
+
+def test_a_part_that_cannot_be_read(shards, monkeypatch):
+    def refuse(path, *_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(manifest_module, "_sha256", refuse)
+    with pytest.raises(InputError, match="part0/structure.safetensors: no permission to read it; check its owner"):
+        verify(shards / "edge", read_manifest(shards / "edge"))

@@ -43,6 +43,15 @@ V1_HOME, V2_HOME = "sys/fs/cgroup/memory/docker", "sys/fs/cgroup/docker/abc"
         ),
         ("0::/\n", {"sys/fs/cgroup/memory.max": "1000", "sys/fs/cgroup/memory.current": "1200"}, 0),
         (
+            "0::/\n",
+            {
+                "sys/fs/cgroup/memory.max": "max",
+                "sys/fs/cgroup/memory.high": f"{GIB}",
+                "sys/fs/cgroup/memory.current": "9",
+            },
+            GIB - 9,
+        ),
+        (
             V1,
             {
                 f"{V1_HOME}/abc/memory.limit_in_bytes": "9223372036854771712",

@@ -53,3 +53,18 @@ def test_a_killed_child_is_no_bug(monkeypatch, adjacency):
     monkeypatch.setattr(metis.subprocess, "Popen", start_and_end)
     with pytest.raises(InputError, match=r"METIS was ended by signal 15 \(SIGTERM\)"):
         metis.k_way(adjacency, 2, np.ones(2))
+
+
+def test_a_signal_without_a_name():
+    assert child.signal_text(-40) == "ended by signal 40" and child.signal_text(-11) == "ended by signal 11 (SIGSEGV)"
+
+
+def test_a_graph_without_lonely_nodes_is_not_copied(monkeypatch):
+    weights, ring = np.ones(6, np.int64), np.arange(6)
+    xadj, adjncy = 2 * np.arange(7), np.stack([ring - 1, ring + 1], axis=1).ravel() % 6
+    seen = []
+    monkeypatch.setattr(metis, "_part", lambda *given, **_: seen.append(given) or np.zeros(6, np.int64))
+    job = {"parts": 2, "objective": "cut", "slack": 1.03, "seed": 0, "shares": None}
+    metis._answer({"xadj": xadj, "adjncy": adjncy, "weights": weights}, job)
+    ((*graph, _, own),) = seen
+    assert graph[0] is xadj and graph[1] is adjncy and own is weights

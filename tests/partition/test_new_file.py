@@ -1,5 +1,6 @@
 """A file that appears when it is complete."""
 
+import errno
 import os
 import resource
 
@@ -77,3 +78,39 @@ def test_links_that_lead_to_each_other(tmp_path):
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(InputError, match="cannot use .*a: Too many levels of symbolic links; choose another name"):
         check_file(tmp_path / "a", force=True)
+
+
+def test_a_file_that_appeared_meanwhile_is_kept(tmp_path):
+    path = tmp_path / "out.txt"
+    with pytest.raises(
+        InputError, match="out.txt appeared while this run was at work, and is kept; choose another file"
+    ):
+        with new_file(path) as file:
+            file.write(b"new")
+            path.write_text("mine")
+    assert path.read_text() == "mine" and os.listdir(tmp_path) == ["out.txt"]
+    with new_file(path, force=True) as file:
+        file.write(b"new")
+    assert path.read_text() == "new" and os.listdir(tmp_path) == ["out.txt"]
+
+
+def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with new_file(tmp_path / "out.txt") as file:
+        file.write(b"text")
+    assert (tmp_path / "out.txt").read_text() == "text" and os.listdir(tmp_path) == ["out.txt"]
+
+
+def test_a_link_into_a_place_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "file" / "out.txt")
+    with pytest.raises(InputError, match="file is not a writable directory"):
+        check_file(tmp_path / "link.txt")
+
+
+def test_a_name_with_a_nul(tmp_path):
+    with pytest.raises(InputError, match="cannot be a path .*null byte.*; choose another name"):
+        check_file(f"{tmp_path}/a\0b")

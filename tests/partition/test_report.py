@@ -1,6 +1,6 @@
-import builtins
 import json
 import re
+import resource
 import subprocess
 import sys
 from dataclasses import replace
@@ -484,39 +484,37 @@ def test_shards_that_are_damaged_or_absent(shards, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
-def test_a_write_that_fails_leaves_nothing(shards, tmp_path, monkeypatch):
-    from pathlib import Path
-
-    write_bytes = Path.write_bytes
-
-    def full_disk(path, content):
-        if ".html" in path.name:
-            write_bytes(path, content[:10])
-            raise OSError(28, "No space left on device")
-        return write_bytes(path, content)
-
-    monkeypatch.setattr(Path, "write_bytes", full_disk)
-    with pytest.raises(InputError, match="cannot write .*report.html: No space left on device; free space"):
-        write_report(shards, tmp_path / "report.html")
+def test_a_write_that_fails_leaves_nothing(shards, tmp_path):
+    write_report(shards, tmp_path / "report.html")
+    sizes = {suffix: (tmp_path / f"report{suffix}").stat().st_size for suffix in (".html", ".png", ".json")}
+    most = max(sizes, key=sizes.get)
+    for suffix in sizes:
+        (tmp_path / f"report{suffix}").unlink()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.raises(InputError, match=f"cannot write .*report{most}: File too large; choose another place"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (sizes[most] - 1, limit[1]))
+        try:
+            write_report(shards, tmp_path / "report.html")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
+def test_what_a_link_leads_to_is_replaced(shards, tmp_path):
+    (tmp_path / "report.html").symlink_to(tmp_path / "real.html")
+    write_report(shards, tmp_path / "report.html")
+    assert (tmp_path / "report.html").is_symlink() and (tmp_path / "real.html").read_text().startswith("<!")
+
+
 def test_without_matplotlib_it_says_what_to_install(shards, tmp_path, monkeypatch):
-    import_module = builtins.__import__
-
-    def no_matplotlib(name, *args, **options):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return import_module(name, *args, **options)
-
-    monkeypatch.setattr(builtins, "__import__", no_matplotlib)
-    with pytest.raises(InputError, match=r"needs matplotlib; install it with: pip install matplotlib"):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(InputError, match=r"needs matplotlib, which .*; install it with: pip install matplotlib"):
         write_report(shards, tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
 
 def test_what_a_killed_report_left_is_removed_by_the_next(shards, tmp_path):
-    code = "from partition.writer import temporary_name; print(temporary_name('report.png', 'partial'))"
+    code = "from partition.writer import temporary_name; print(temporary_name('report.png', 'file'))"
     name = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / name).write_bytes(b"half")

@@ -1,5 +1,6 @@
 """Settings from YAML and options: what is taken, what is refused, and in which words."""
 
+import argparse
 import os
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from dgl_gt.train.config import LIMITS, TrainConfig, read_config
 from dgl_gt.yaml_file import read_yaml
 from partition import InputError
+from partition.console import run
 
 BAD_YAML = {
     "aliases": (b"a: &a [1]\nb: *a", "line 1 is not valid YAML: anchors and aliases are not taken here"),
@@ -91,3 +93,18 @@ def test_an_unknown_key_is_shown_in_short(tmp_path):
     with pytest.raises(InputError) as stopped:
         read_config(tmp_path / "c.yaml")
     assert "unknown key 'kkkk" in str(stopped.value) and len(str(stopped.value)) < 400
+
+
+def test_a_value_of_the_file_is_named_as_the_file_s(tmp_path, capsys):
+    path = tmp_path / "c.yaml"
+    path.write_text("weight_decay: -1\nhidden: 30\n")
+    with pytest.raises(InputError, match="c.yaml: weight_decay is -1; it must be"):
+        read_config(path)
+    with pytest.raises(InputError, match="^lr is -1; it must be"):
+        read_config(path, lr=-1, weight_decay=0.0)
+    assert read_config(path, weight_decay=0.0, heads=5).hidden == 30
+    parser = argparse.ArgumentParser("train")
+    parser.add_argument("--weight-decay")
+    parser.set_defaults(command=lambda args: read_config(path, weight_decay=args.weight_decay and -2.0))
+    assert run(parser, []) == 2 and "c.yaml: weight_decay is -1" in capsys.readouterr().err
+    assert run(parser, ["--weight-decay", "-2"]) == 2 and ": --weight-decay is -2.0" in capsys.readouterr().err
