@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import warnings
 from functools import cached_property
 
@@ -293,6 +294,8 @@ def load(
 def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, speeds: Speeds) -> ShardedGraph:
     shard = error = None
     try:
+        if not isinstance(speeds, Speeds):
+            raise InputError(f"speeds is {reprlib.repr(speeds)}; it must be a Speeds, as profile.speeds(...) makes one")
         manifest = read_manifest(directory)
         strategy = check_choice(directory, manifest, strategy, depth)
         if (parts := manifest["parts"]) != comm.world_size:

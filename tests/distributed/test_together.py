@@ -393,6 +393,7 @@ BAD = [
     (("edge", "edge"), (dict(depth=0),) * 2, "depth is 0; it must be an integer of at least 1"),
     (("edge", "edge"), (dict(depth=1.5),) * 2, "depth is 1.5; it must be an integer"),
     (("edge", "edge"), (dict(strategy="local"),) * 2, "strategy local runs on one part, and"),
+    (("edge", "edge"), (dict(speeds=True),) * 2, "speeds is True; it must be a Speeds"),
     (("three", "three"), (dict(),) * 2, "has 3 parts, but the number of ranks is 2; start 3"),
     (("absent", "absent"), (dict(),) * 2, "absent"),
     # wrong on one rank alone
