@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import contextmanager
 
-from .entry import is_rank, print_out
+from .entry import after_imports, is_rank, print_out
 from .errors import InputError, printable
 
 _SHOWN = 10  # names in a line
@@ -63,6 +63,7 @@ def _cleanups_when_stopped():
             os._exit(128 + number)
 
     wanted = [each for each in STOPPING if signal.getsignal(each) is not signal.SIG_IGN]  # which nohup sets
+    stop = after_imports(stop)
     previous = {each: signal.signal(each, stop) for each in wanted}
     try:
         yield

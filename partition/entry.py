@@ -6,6 +6,10 @@ import io
 import os
 import signal
 import sys
+import threading
+import time
+
+_AGAIN_S, _LONGEST_IMPORT_S = 0.05, 10.0
 
 
 def enter(program: str, run) -> int:
@@ -80,6 +84,33 @@ def print_out(program: str, text: str = "") -> int:
         print(f"{program}: error: {reason}", file=sys.stderr)
         return 2
     return 0
+
+
+def after_imports(handler):
+    """A handler of signals that raises nothing while a module is imported: the signal comes again a little later.
+
+    An exception that comes in the middle of an import can be lost, and ends the process where C++ code meets it.
+    """
+    since = None
+
+    def handle(number, frame):
+        nonlocal since
+        if _imports(frame):
+            since = since or time.monotonic()
+            if time.monotonic() - since < _LONGEST_IMPORT_S:
+                again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
+                again.daemon = True
+                again.start()
+                return
+        handler(number, frame)
+
+    return handle
+
+
+def _imports(frame) -> bool:
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def leave_when_interrupted(message: str) -> bool:

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from partition.console import STOPPING, size
+from partition.entry import after_imports
 from partition.errors import InputError
 
 from ..comm import RankError
@@ -158,7 +159,7 @@ def _stop_once(launcher: Launcher) -> None:
 
     for number in STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, stop)
+            signal.signal(number, after_imports(stop))
 
 
 def _tell(launcher: Launcher, **message) -> None:

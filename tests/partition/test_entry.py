@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from partition import partition, read_manifest, verify
+from partition.entry import after_imports
 
 ROOT = Path(__file__).parents[2]
 PARTITION = ["-m", "partition", "partition", "sample:communities?nodes=300", "--parts", "2", "--out"]
@@ -144,3 +146,25 @@ def test_messages_to_a_full_pipe_that_does_not_wait():
 def test_messages_that_no_encoding_has_to_a_closed_stream():
     done = run("-c", MESSAGES, preexec_fn=lambda: os.close(2))
     assert (done.returncode, done.stdout) == (0, "went on\n")
+
+
+def test_a_signal_waits_for_the_end_of_an_import(tmp_path, monkeypatch):
+    """An exception in the middle of one can be lost, or end the process in C++."""
+    (tmp_path / "slow_module.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(0.01)\nIS_WHOLE = True\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def stop(number, _):
+        raise SystemExit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, after_imports(stop))
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            import slow_module
+
+            while True:
+                time.sleep(0.01)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert slow_module.IS_WHOLE
