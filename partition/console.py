@@ -84,7 +84,7 @@ def _with_options(message: str, args: argparse.Namespace) -> str:
     Others may come from a file, where they have the name of the message.
     """
     for name, value in vars(args).items():
-        if "_" in name and value not in (None, False):
+        if "_" in name and value is not None and value is not False:
             message = re.sub(rf"(?<![\w/.-]){name}(?![\w/.-])", "--" + name.replace("_", "-"), message)
     return message
 
