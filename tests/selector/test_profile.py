@@ -283,7 +283,7 @@ def calibrated(rank, out):
     hardware._SHAPES, hardware._WIDTHS = ((8, 4), (2, 16), (1, 8)), (16, 128)
     hardware._MESSAGES, hardware._MOST_EXCHANGED = (2**10, 2**12, 2**16), 2**20
     hardware._BATCH_S = 0.01
-    return plan_cli._calibrate_rank(SimpleNamespace(timeout=None), out)
+    return plan_cli._calibrate_rank(SimpleNamespace(timeout=None, force=False), out)
 
 
 def test_attention_is_fitted_to_what_was_measured(monkeypatch):
