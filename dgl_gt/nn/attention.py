@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import reprlib
+from numbers import Integral
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -28,6 +31,13 @@ def check_features(feat, name: str, width: int) -> None:
             f"the features have shape {tuple(feat.shape)}, but this module takes (nodes, {width}): "
             f"pass one row for each node, or build the module with {name} equal to their width"
         )
+
+
+def check_sizes(**sizes) -> None:
+    """Raise ``ValueError`` unless every size is a whole number of at least 1."""
+    for name, size in sizes.items():
+        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"{name} is {reprlib.repr(size)}; it must be a whole number of at least 1")
 
 
 def check_probability(name: str, p: float) -> float:
@@ -89,10 +99,11 @@ class BiasedMHA(nn.Module):
         attn_drop: float = 0.1,
     ):
         super().__init__()
-        if feat_size < 1 or num_heads < 1 or feat_size % num_heads:
+        check_sizes(feat_size=feat_size, num_heads=num_heads)
+        if feat_size % num_heads:
             raise ValueError(
                 f"num_heads={num_heads} does not divide feat_size={feat_size} into whole heads: "
-                "choose a positive width that is a multiple of the number of heads"
+                "choose a width that is a multiple of the number of heads"
             )
         if attn_bias_type != "add":
             raise ValueError(

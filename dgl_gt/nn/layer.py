@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import leading_rows
 
-from .attention import BiasedMHA, check_features, check_probability
+from .attention import BiasedMHA, check_features, check_probability, check_sizes
 from .dropout import FeatureDropout, RowSequential, draw_seeds
 
 SITES = 4  # dropouts of a layer: of attention weights, two in the feed-forward network, of attention's result
@@ -57,8 +57,7 @@ class GraphTransformerLayer(nn.Module):
         activation: nn.Module | None = None,
     ):
         super().__init__()
-        if hidden_size < 1:
-            raise ValueError(f"hidden_size={hidden_size} is no width: the feed-forward network needs at least 1")
+        check_sizes(hidden_size=hidden_size)
         check_probability("dropout", dropout)
         self.norm_first = norm_first
         self.attn = BiasedMHA(feat_size, num_heads, attn_bias_type=attn_bias_type, attn_drop=attn_dropout)

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from dgl_gt.exchange import as_strategy
 from partition.cost import REMATS
 
-from .attention import check_features, check_probability
+from .attention import check_features, check_probability, check_sizes
 from .dropout import FeatureDropout, RowSequential, as_seed, draw_seeds
 from .layer import SITES, GraphTransformerLayer
 
@@ -100,10 +100,7 @@ class GraphTransformer(nn.Module):
         super().__init__()
         if remat not in REMATS:
             raise ValueError(f"remat={remat!r} is unknown: choose one of {', '.join(REMATS)}")
-        sizes = {"in_dim": in_dim, "hidden": hidden, "out": out, "layers": layers, "heads": heads, "ffn": ffn}
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name}={size} is below 1: a graph transformer needs {name} of at least 1")
+        check_sizes(in_dim=in_dim, hidden=hidden, out=out, layers=layers, heads=heads, ffn=ffn)
         check_probability("dropout", dropout)
         check_probability("attention_dropout", attention_dropout)
         self.in_dim = in_dim

@@ -137,7 +137,10 @@ def test_default_activations_are_not_shared():
     ("options", "message"),
     [
         ({"num_heads": 5}, "num_heads=5 does not divide feat_size=12"),
-        ({"hidden_size": 0}, "hidden_size=0"),
+        ({"num_heads": 0}, "num_heads is 0; it must be a whole number of at least 1"),
+        ({"hidden_size": torch.zeros(2, 0)}, "hidden_size is tensor"),
+        ({"hidden_size": 2.0}, "hidden_size is 2.0; it must be a whole number"),
+        ({"hidden_size": 0}, "hidden_size is 0; it must be a whole number"),
         ({"dropout": 1.5}, r"dropout=1.5 is not in \[0, 1\)"),
         ({"attn_dropout": 1.0}, r"attn_drop=1.0 is not in \[0, 1\)"),
         ({"attn_bias_type": "mul"}, "attn_bias_type='mul'"),

@@ -301,11 +301,11 @@ def test_learns_what_only_neighbours_know():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"in_dim": 0}, "in_dim=0"),
-        ({"out": 0}, "out=0"),
-        ({"layers": 0}, "layers=0 is below 1"),
-        ({"heads": 0}, "heads=0"),
-        ({"ffn": 0}, "ffn=0"),
+        ({"in_dim": 0}, "in_dim is 0; it must be a whole number"),
+        ({"out": 0}, "out is 0; it must be a whole number"),
+        ({"layers": 0}, "layers is 0; it must be a whole number of at least 1"),
+        ({"heads": 0}, "heads is 0; it must be a whole number"),
+        ({"ffn": 0}, "ffn is 0; it must be a whole number"),
         ({"heads": 5}, "num_heads=5 does not divide feat_size=12"),
         ({"dropout": 1.0}, r"dropout=1.0 is not in \[0, 1\)"),
         ({"attention_dropout": -0.5}, r"attention_dropout=-0.5 is not in \[0, 1\)"),
