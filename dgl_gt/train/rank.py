@@ -153,7 +153,7 @@ def _stop_once(launcher: Launcher) -> None:
 
     def stop(number, _):
         for each in STOPPING:
-            signal.signal(each, signal.SIG_IGN)
+            signal.signal(each, lambda *_: None)  # with SIG_IGN, Python complains of one that is on its way already
         _tell(launcher, **asdict(Failure("signal", str(int(number)), time.monotonic())))
         raise SystemExit(128 + number)
 
