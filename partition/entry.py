@@ -102,6 +102,7 @@ def after_imports(handler):
                 again.daemon = True
                 again.start()
                 return
+        since = None  # another import has its own time
         handler(number, frame)
 
     return handle
