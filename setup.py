@@ -11,6 +11,7 @@ from setuptools.command.build_ext import build_ext
 OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's clang has none; the kernel then runs on one thread
 
 CPU = "dgl_gt/ops/cpu"
+LOOPS = "partition/cuts/native"
 
 
 class BuildKernel(build_ext):
@@ -51,9 +52,9 @@ setup(
             optional=True,
         ),
         Extension(
-            "partition._native",
-            sources=[f"partition/{name}.cpp" for name in ("native", "refine", "recombine")],
-            depends=["partition/native.h", "partition/search.h"],
+            "partition.cuts.native._loops",
+            sources=[f"{LOOPS}/{name}.cpp" for name in ("native", "refine", "recombine")],
+            depends=[f"{LOOPS}/native.h", f"{LOOPS}/search.h"],
             language="c++",
             extra_compile_args=["-O2", "-std=c++17", "-fvisibility=hidden"],
             optional=True,

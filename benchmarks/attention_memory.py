@@ -21,7 +21,8 @@ from attention import dgl_attention, graph_named, pyg_attention, to_dgl  # first
 import torch  # isort: skip
 
 from dgl_gt import csc, sparse_attention
-from partition.console import size, table
+from partition.console import table
+from partition.system.units import size
 
 TOOLS = ("DGL", "PyG", "dgl-gt")
 

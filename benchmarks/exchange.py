@@ -8,7 +8,7 @@ forward of twice that), float32, without dropout, on the graph's features, or ra
 untimed step of their own; medians of the slowest rank's seconds. Cuts are the partitioner's, one attempt. Ranks keep
 freed memory, as under ``dgl-gt train``.
 
-Bytes are the most that a rank sends in a step; the benchmark stops if they are not what ``partition.cost`` says.
+Bytes are the most that a rank sends in a step; the benchmark stops if they are not what ``partition.predict.traffic`` says.
 Tensors are the most that a rank has alive at once in a step, features and structure included, model and optimiser
 aside; buffers, in the attention of a layer of one hop, what is alive beyond what owned rows alone need. Neither is
 measured with ``--link-mbit``. That puts each rank into its own network namespace behind a token bucket of such a rate
@@ -34,8 +34,9 @@ sys.path.insert(0, str(ROOT))
 
 from dgl_gt.train.launch import KEEP_MEMORY  # noqa: E402
 from partition import load_graph, partition  # noqa: E402
-from partition.console import size, table  # noqa: E402
-from partition.cost import Model, step_traffic  # noqa: E402
+from partition.console import table  # noqa: E402
+from partition.predict.traffic import Model, step_traffic  # noqa: E402
+from partition.system.units import size
 
 DATA = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data"))
 WIDTH, CLASSES, LAYERS, HIDDEN, HEADS = 128, 40, 3, 128, 8
@@ -101,7 +102,7 @@ class Runner:
         import torch
 
         from dgl_gt.exchange import Local
-        from dgl_gt.ops.csc import CSC
+        from dgl_gt.structure import CSC
         from dgl_gt.train.live_tensors import LiveTensors
 
         def project(h, which):
@@ -139,7 +140,7 @@ def rank_main(folder: Path, rows: list, runs: int, with_memory: bool) -> None:
             times.append(float(slowest[0]))
             expected = model_bytes(runner, world)
             if sent != expected:
-                raise RuntimeError(f"{runner.sg} sent {sent} bytes a step; partition.cost says {expected}")
+                raise RuntimeError(f"{runner.sg} sent {sent} bytes a step; partition.predict.traffic says {expected}")
     for row, runner, times in zip(rows, runners, timed):
         comm = runner.sg.comm
         memory = [0, 0]
@@ -158,7 +159,7 @@ def rank_main(folder: Path, rows: list, runs: int, with_memory: bool) -> None:
 
 
 def model_bytes(runner: Runner, world: int) -> int:
-    """What partition.cost says that this rank sends in a step."""
+    """What partition.predict.traffic says that this rank sends in a step."""
     sg = runner.sg
     traffic = step_traffic(sg.manifest, Model(LAYERS, HIDDEN, HEADS), sg.strategy.name, sg.depth) if world > 1 else []
     return sum(int(each.sent[sg.comm.rank] + each.sent_back[sg.comm.rank]) for each in traffic)

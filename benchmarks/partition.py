@@ -34,8 +34,9 @@ if sys.path[0] == str(ROOT / "benchmarks"):  # where `import partition` would fi
 import numpy as np  # noqa: E402
 
 from benchmarks.memory import memory_bytes  # noqa: E402
-from partition.console import size, table  # noqa: E402
+from partition.console import table  # noqa: E402
 from partition.errors import InputError  # noqa: E402
+from partition.system.units import size
 
 GENERATED = "sample:communities?nodes=500000&degree=20&features=32&seed=0"
 REAL = "ogbn_arxiv_nofeat.npz"
@@ -86,7 +87,7 @@ class _Ours:
     def cut(self, parts: int, out: Path) -> None:
         memory = {}
         if self._method != "metis":
-            from partition.budget import estimate, measure
+            from partition.cuts.method import estimate, measure
 
             memory = {"memory": estimate(measure(self._graph, parts), self._method).memory_bytes}
         self._manifest = self._partition(self._graph, parts, out / "shards", **self._options, **memory)
@@ -179,7 +180,7 @@ def _busy_s() -> float:
 
 def _figures(folder: Path, tool, parts: int, out: Path) -> dict:
     """Quality from the assignment, the same way for every tool, and bytes on disk."""
-    from partition.quality import edge_cut_quality
+    from partition.predict.quality import edge_cut_quality
 
     disk_bytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     if tool.vertex_cut():
@@ -245,7 +246,7 @@ def measure(tool: str, folder: Path, parts: int, interval_s: float) -> dict:
     dict
         ``seconds`` of the call; ``cpu_seconds``, children counted; ``graph_bytes``, the memory before it, interpreter
         and libraries included; ``peak_bytes`` over that; ``disk_bytes``; the figures of
-        :class:`partition.quality.Quality`.
+        :class:`partition.predict.quality.Quality`.
     """
     times, _, _ = _call(tool, folder, parts, None)
     _, memory, figures = _call(tool, folder, parts, interval_s)

@@ -27,14 +27,15 @@ if sys.path[0] == str(ROOT / "benchmarks"):  # where `import partition` would fi
 
 import numpy as np  # noqa: E402
 
-from partition import load_graph, metis, native, partition  # noqa: E402
-from partition.balance import make_balance  # noqa: E402
+from partition import load_graph, partition
 from partition.console import table  # noqa: E402
-from partition.cost import Model  # noqa: E402
-from partition.edge_cut import best_owner, counts  # noqa: E402
+from partition.cuts import metis, native  # noqa: E402
+from partition.cuts.balance import make_balance  # noqa: E402
+from partition.cuts.edge_cut import best_owner, counts  # noqa: E402
+from partition.cuts.vertex_cut import make_vertex_cut  # noqa: E402
 from partition.graph import from_edges, symmetrised  # noqa: E402
-from partition.step_time import Speeds, step_seconds  # noqa: E402
-from partition.vertex_cut import make_vertex_cut  # noqa: E402
+from partition.predict.step_time import Speeds, step_seconds  # noqa: E402
+from partition.predict.traffic import Model  # noqa: E402
 
 GRAPHS = ("email_enron", "amazon_computer", "tolokers", "ogbn_arxiv_nofeat")
 SLOW = Speeds(link_bytes_per_s=2.5e7)  # 200 Mbit/s

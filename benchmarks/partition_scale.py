@@ -23,7 +23,8 @@ if sys.path[0] == str(ROOT / "benchmarks"):  # where `import partition` would fi
 import numpy as np  # noqa: E402
 
 from benchmarks.memory import memory_bytes  # noqa: E402
-from partition.console import size, table  # noqa: E402
+from partition.console import table  # noqa: E402
+from partition.system.units import size
 
 FEATURES, COMMUNITY, INSIDE = 64, 2000, 0.8
 _INTERVAL_S = 0.1

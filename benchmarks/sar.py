@@ -42,8 +42,9 @@ from torch import nn
 
 from dgl_gt.train.launch import KEEP_MEMORY
 from partition import partition
-from partition.console import size, table
-from partition.dgl_format import export_dgl
+from partition.console import table
+from partition.shards.dgl_export import export_dgl
+from partition.system.units import size
 
 MODELS = {"dotgat": 1, "qkv": 3}  # and their projections
 STRATEGIES = {"dotgat": "halo_h", "qkv": "halo"}  # of dgl-gt: halo may send keys and values, here one row twice

@@ -37,7 +37,7 @@ from dgl_gt.selector import choose, read_profile  # noqa: E402
 from dgl_gt.train.launch import KEEP_MEMORY  # noqa: E402
 from partition import from_edges, load_graph, partition, read_manifest  # noqa: E402
 from partition.console import table  # noqa: E402
-from partition.cost import Model  # noqa: E402
+from partition.predict.traffic import Model  # noqa: E402
 
 LAYERS, HEADS, CLASSES, WIDTH = 3, 8, 40, 64
 HIDDEN = {"ogbn_arxiv_nofeat": 64, "tolokers": 64}  # else 128
@@ -144,8 +144,8 @@ def cell_on_rank(candidates: list[dict], tried: list[int], hidden: int, runs: in
 
 
 def calibrate_on_rank() -> None:
-    from dgl_gt.comm import Comm
-    from dgl_gt.selector.hardware import measure
+    from dgl_gt.comm.group import Comm
+    from dgl_gt.selector.calibrate import measure
 
     profile = measure(Comm())
     if int(os.environ["RANK"]) == 0:

@@ -37,8 +37,9 @@ from exchange import DATA  # noqa: E402
 from dgl_gt.selector import read_profile  # noqa: E402
 from dgl_gt.train.launch import KEEP_MEMORY  # noqa: E402
 from partition import partition, read_manifest  # noqa: E402
-from partition.console import size, table  # noqa: E402
-from partition.cost import Model  # noqa: E402
+from partition.console import table  # noqa: E402
+from partition.predict.traffic import Model  # noqa: E402
+from partition.system.units import size
 
 LAYERS, HIDDEN, HEADS, CLASSES, WIDTH = 3, 128, 8, 40, 128
 
@@ -156,8 +157,8 @@ def rank_main(task: dict) -> None:
     from selector import Runner
 
     import dgl_gt
-    from dgl_gt.comm import Comm
-    from dgl_gt.selector.hardware import measure
+    from dgl_gt.comm.group import Comm
+    from dgl_gt.selector.calibrate import measure
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -189,11 +190,11 @@ def part_seconds(folder: Path, rank: int, args) -> float:
     from selector import Runner
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from dgl_gt.comm import Comm
+    from dgl_gt.comm.group import Comm
     from dgl_gt.exchange.degrees import degrees
     from dgl_gt.exchange.halo import Halo
+    from dgl_gt.exchange.shard import read_shard
     from dgl_gt.exchange.sharded_graph import ShardedGraph
-    from dgl_gt.shard import read_shard
 
     torch.set_num_threads(1)
     parts = read_manifest(folder)["parts"]
@@ -214,7 +215,7 @@ def part_seconds(folder: Path, rank: int, args) -> float:
 
 def ahead(args) -> str:
     """Each part alone, then the link model."""
-    from partition.step_time import Speeds, step_time
+    from partition.predict.step_time import Speeds, step_time
 
     model = Model(LAYERS, args.hidden, HEADS, features=WIDTH, classes=CLASSES)
     links = read_profile(preset=args.preset).speeds(model, args.parts)

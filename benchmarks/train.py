@@ -24,7 +24,8 @@ if sys.path[0] == str(ROOT / "benchmarks"):  # where `import partition` would fi
     sys.path[0] = str(ROOT)
 
 from partition import InputError, load_graph  # noqa: E402
-from partition.console import size, table  # noqa: E402
+from partition.console import table  # noqa: E402
+from partition.system.units import size
 
 REAL = "ogbn_arxiv_nofeat.npz"
 MODEL = ("layers", "hidden", "heads", "epochs")

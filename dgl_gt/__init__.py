@@ -17,8 +17,8 @@ __version__ = "0.1.0"
 
 _ATTRIBUTES = {
     "sparse_attention": "dgl_gt.ops.attention",
-    "csc": "dgl_gt.ops.csc",
-    "CSC": "dgl_gt.ops.csc",
+    "csc": "dgl_gt.as_csc",
+    "CSC": "dgl_gt.structure",
     "merge": "dgl_gt.ops.merge",
     "load": "dgl_gt.exchange.sharded_graph",
     "ShardedGraph": "dgl_gt.exchange.sharded_graph",

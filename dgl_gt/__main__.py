@@ -3,7 +3,7 @@
 import os
 import sys
 
-from partition.entry import enter
+from partition.system.command_entry import enter
 
 
 def main() -> int:
@@ -14,16 +14,15 @@ def main() -> int:
 def _run() -> int:
     import tempfile
 
-    from partition.child import die_with_parent
-
-    from .train.launch import launcher
+    from dgl_gt.train.launcher import launcher
+    from partition.system.child_process import die_with_parent
 
     started_by = launcher()
     if started_by:
         die_with_parent(started_by.pid)
     # torch makes this directory when it is imported, by default a new one that stays. Nothing here writes into it.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
-    from .cli import main
+    from dgl_gt.cli.main import main
 
     return main()
 

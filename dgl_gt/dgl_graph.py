@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 
 import torch
 
-from dgl_gt.ops.csc import CSC
+from .structure import CSC
 
 os.environ.setdefault("DGLBACKEND", "pytorch")  # unset, DGL's import prints a notice and writes into the home directory
 try:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from partition.console import size
 from partition.errors import InputError
+from partition.system.units import size
 
 _MOST_BYTES = 4 << 20  # a profile of five hundred ranks has a quarter of a million links
 _MOST_LEVELS = 20

@@ -10,13 +10,13 @@ DGL_GT = True  # lets dgl_gt.partition tell this package from another of its nam
 _HOMES = {
     "Graph": "graph",
     "from_edges": "graph",
-    "load_graph": "sources",
+    "load_graph": "sources.load",
     "InputError": "errors",
-    "EdgeCut": "edge_cut",
-    "make_edge_cut": "edge_cut",
+    "EdgeCut": "cuts.edge_cut",
+    "make_edge_cut": "cuts.edge_cut",
     "partition": "pipeline",
-    "read_manifest": "manifest",
-    "verify": "manifest",
+    "read_manifest": "shards.manifest",
+    "verify": "shards.manifest",
 }
 __all__ = sorted(_HOMES)
 

@@ -1,6 +1,6 @@
 import sys
 
-from .entry import enter
+from partition.system.command_entry import enter
 
 
 def _run() -> int:

@@ -8,18 +8,20 @@ import time
 import warnings
 from pathlib import Path
 
+from partition.cuts.balance import KINDS, shares
+from partition.cuts.method import NAMES, choose, estimate, measure, parse_size, possible
+from partition.predict.step_time import Speeds
+from partition.predict.traffic import Model
+from partition.shards.manifest import read_manifest, verify
+from partition.sources.load import open_source
+from partition.system.atomic_write import free_disk_bytes
+from partition.system.memory import peak_memory_bytes
+from partition.system.units import size
+from partition.system.user_files import regular_file
+
 from . import console
-from .atomic import free_disk_bytes
-from .balance import KINDS, shares
-from .budget import NAMES, choose, estimate, measure, parse_size, possible
-from .cost import Model
 from .errors import InputError, LeftOutWarning
-from .files import regular_file
-from .manifest import read_manifest, verify
-from .memory import peak_memory_bytes
 from .pipeline import CUTS, effective_cut, partition
-from .sources import open_source
-from .step_time import Speeds
 from .tables import estimates_table, quality_table
 
 _LARGEST, _LEAST_FLOAT = 10**9, 1e-6  # numbers that an option takes: far beyond any use
@@ -302,7 +304,7 @@ def _dry_run(args) -> tuple[dict, str]:
         "left_out": list(source.left_out),
         "disk_free_bytes": free_disk_bytes(args.out or "."),
     }
-    room = f"\n\n{console.size(result['disk_free_bytes'])} are free on the disk of {args.out or 'this directory'}"
+    room = f"\n\n{size(result['disk_free_bytes'])} are free on the disk of {args.out or 'this directory'}"
     if method and estimates[method].disk_bytes > result["disk_free_bytes"]:
         room += ", which may be too little: free space, or choose another disk with --out"
     console.say_left_out(source.left_out)
@@ -317,7 +319,7 @@ def _inspect(args) -> tuple[dict, str]:
 
 
 def _report(args) -> tuple[dict, str]:
-    from .report import write_report
+    from partition.report.write import write_report
 
     figures = write_report(args.directory, args.out, force=args.force)
     out = Path(args.out)
@@ -325,7 +327,7 @@ def _report(args) -> tuple[dict, str]:
 
 
 def _export(args) -> tuple[dict, str]:
-    from .dgl_format import export_dgl
+    from partition.shards.dgl_export import export_dgl
 
     progress = console.Progress()
     try:
@@ -338,7 +340,7 @@ def _export(args) -> tuple[dict, str]:
 
 
 def _import(args) -> tuple[dict, str]:
-    from .dgl_format import import_dgl
+    from partition.shards.dgl_export import import_dgl
 
     started, progress = time.monotonic(), console.Progress()
     try:
@@ -353,7 +355,7 @@ def _import(args) -> tuple[dict, str]:
 
 
 def _peak(result: dict) -> str:
-    return console.size(result["peak_memory_bytes"])
+    return size(result["peak_memory_bytes"])
 
 
 def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import re
 import signal
@@ -12,7 +11,8 @@ import sys
 import time
 from contextlib import contextmanager
 
-from .entry import after_imports, is_rank, print_out
+from partition.system.command_entry import after_imports, is_rank, print_out
+
 from .errors import InputError, printable
 
 _SHOWN = 10  # names in a line
@@ -132,15 +132,3 @@ def table(header, rows) -> str:
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     lines = ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:]))]) for row in cells]
     return "\n".join([lines[0].rstrip(), "-" * len(lines[0]), *lines[1:]])
-
-
-def size(count_bytes: float) -> str:
-    """A number of bytes for people: 1.5 MiB."""
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    power = min(len(units) - 1, max(0, int(math.log2(max(count_bytes, 1)) // 10)))
-    return f"{count_bytes / 1024**power:.{1 if power else 0}f} {units[power]}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 part, 2 parts."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

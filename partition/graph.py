@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import scipy.sparse
 
+from partition.system.mapped_arrays import is_mapped, let_go
+from partition.system.optional_packages import INSTALL_DGL, first_line, need
+from partition.system.user_files import check_fits_memory
+
 from .errors import InputError
-from .files import check_fits_memory, first_line
-from .mapped import is_mapped, let_go
 
 SPLIT_MASKS = ("train_mask", "val_mask", "test_mask")
 _CHUNK_ROWS, _CHUNK_EDGES = 1 << 16, 1 << 20
@@ -87,9 +89,15 @@ class Graph:
         InputError
             No DGL that can be imported.
         """
-        from .dgl_source import to_dgl
-
-        return to_dgl(self)
+        dgl, torch = (need(package, "to_dgl()", INSTALL_DGL) for package in ("dgl", "torch"))
+        src, dst = self.edges()
+        made = dgl.graph((torch.from_numpy(src), torch.from_numpy(dst)), num_nodes=self.num_nodes)
+        for columns, data in ((made.ndata, self.node_data), (made.edata, self.edge_data)):
+            for key, value in data.items():
+                # tensors know neither the other byte order nor read-only memory
+                native = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])
+                columns[key] = torch.from_numpy(native)
+        return made
 
 
 def _columns(data: dict[str, np.ndarray]) -> str:

@@ -6,22 +6,23 @@ import operator
 import reprlib
 from contextlib import ExitStack
 
-from . import metis
-from .atomic import new_directory
-from .budget import NAMES, check_bound, check_disk, choose, measure, why_no_metis
-from .choice import check_memory, choose_cut
-from .console import size
-from .cost import Model
-from .edge_cut import check_parts, make_edge_cut
+from partition.cuts import metis
+from partition.cuts.edge_cut import check_parts, make_edge_cut
+from partition.cuts.method import NAMES, check_bound, check_disk, choose, measure, why_no_metis
+from partition.cuts.streamed_cut import open_stream, streamed_cut
+from partition.cuts.vertex_cut import make_vertex_cut
+from partition.predict.step_time import Speeds
+from partition.predict.traffic import Model
+from partition.shards.cut_selection import check_memory, choose_cut
+from partition.shards.layout import Layout
+from partition.shards.manifest import SHARDS
+from partition.shards.write import write_shards
+from partition.sources.load import build, open_source
+from partition.system.atomic_write import new_directory
+from partition.system.memory import available_memory_bytes, give_freed_back, peak_memory_bytes, resident_memory_bytes
+from partition.system.units import size
+
 from .errors import InputError
-from .layout import Layout
-from .manifest import SHARDS
-from .memory import available_memory_bytes, give_freed_back, peak_memory_bytes, resident_memory_bytes
-from .shards import write_shards
-from .sources import build, open_source
-from .step_time import Speeds
-from .stream import open_stream, streamed_cut
-from .vertex_cut import make_vertex_cut
 
 CUTS = ("edge", "vertex", "auto")
 _MOST_HALO_DEPTH = 100  # hops; the halos of a connected graph hold every node long before
@@ -57,7 +58,7 @@ def partition(
     Parameters
     ----------
     source : str, path, DGLGraph, networkx graph, scipy matrix, array, tensor, tuple or Graph
-        See :func:`partition.sources.load_graph`.
+        See :func:`partition.sources.load.load_graph`.
     parts : int
         K, 1 <= K <= N.
     out : path
@@ -66,18 +67,18 @@ def partition(
         Edge cut: every node has one owner, and an edge lives with that of its destination. Vertex cut: every edge has
         one owner, and a node touched by edges of several parts has a master and mirrors; it copies hubs instead of
         cutting off their neighbours. ``"auto"`` makes both and keeps the one whose training step is predicted to be
-        quicker (:mod:`partition.cost`); the manifest's ``choice`` says why. By default an edge cut, or a vertex cut
+        quicker (:mod:`partition.predict.traffic`); the manifest's ``choice`` says why. By default an edge cut, or a vertex cut
         where ``memory`` is too little for METIS.
     halo_depth : int
         Edge cuts: how many hops of halo each part stores, with their edges, 1 to 100.
     attempts, max_imbalance, target_weights, owner
-        Edge cuts: see :func:`partition.edge_cut.make_edge_cut`.
+        Edge cuts: see :func:`partition.cuts.edge_cut.make_edge_cut`.
     model, speeds : Model, Speeds
         The graph transformer and the machines that predictions assume.
     memory : int, optional
         Bytes that this process and its children may take at their peak, with 80 MiB for the interpreter; no more than
         the system or a container's limit leaves. The first of these that fits is taken: METIS, neighbour expansion (a
-        vertex cut), streaming over the edges on disk (a vertex cut). Estimates: :mod:`partition.budget`.
+        vertex cut), streaming over the edges on disk (a vertex cut). Estimates: :mod:`partition.cuts.method`.
     rank_memory : int, optional
         Bytes that a training rank has; a cut whose largest part needs more is refused.
     seed : int
@@ -87,7 +88,7 @@ def partition(
     progress : callable, optional
         Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
     num_nodes, node_data, self_loops, undirected, random_features
-        See :func:`partition.sources.load_graph`.
+        See :func:`partition.sources.load.load_graph`.
 
     Returns
     -------

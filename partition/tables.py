@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from .budget import NAMES, Estimate, Sizes
-from .console import counted, size, table
+from partition.cuts.method import NAMES, Estimate, Sizes
+from partition.system.units import counted, size
+
+from .console import table
 
 
 def quality_table(manifest: dict) -> str:

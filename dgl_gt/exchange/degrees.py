@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..comm import Comm
-from ..shard import Shard
+from dgl_gt.comm.group import Comm
+
+from .shard import Shard
 
 
 def degrees(shard: Shard, comm: Comm) -> torch.Tensor:

@@ -6,8 +6,9 @@ from functools import cached_property
 
 import torch
 
-from ..ops.pieces import Joint, split
-from .on_ranks import OnRanks
+from dgl_gt.ops.split_attention import Joint, split
+
+from .base import OnRanks
 
 
 class Gather(OnRanks):
@@ -24,7 +25,7 @@ class Gather(OnRanks):
         self._places = self.places()
 
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.strategy.Strategy.attend`."""
+        """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h = self.checked(h, bias)
         joint = Joint(self._pieces, dropout)
         q, kv = project(h, "q"), project(h, "kv")

@@ -6,14 +6,14 @@ from functools import cached_property
 
 import torch
 
-from partition.cost import Model
-from partition.step_time import Speeds, halo_sends
+from dgl_gt.comm.group import Comm
+from dgl_gt.ops.attention import sparse_attention
+from dgl_gt.ops.split_attention import Joint, split
+from partition.predict.step_time import Speeds, halo_sends
+from partition.predict.traffic import Model
 
-from ..comm import Comm
-from ..ops.attention import sparse_attention
-from ..ops.pieces import Joint, split
-from ..shard import Mail, Shard
-from .on_ranks import OnRanks
+from .base import OnRanks
+from .shard import Mail, Shard
 
 
 class Halo(OnRanks):
@@ -27,7 +27,7 @@ class Halo(OnRanks):
     shard, comm, overlap
         See :class:`OnRanks`.
     sends : {"halo_h", "halo_kv"}, optional
-        By default what :func:`partition.step_time.halo_sends` says, for the width at hand.
+        By default what :func:`partition.predict.step_time.halo_sends` says, for the width at hand.
     speeds : Speeds
         Of the ranks and their links, for that.
     """
@@ -38,7 +38,7 @@ class Halo(OnRanks):
         self.name = sends or "halo"
 
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.strategy.Strategy.attend`."""
+        """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h = self.checked(h, bias)
         if self.comm.world_size == 1:
             p, seed = dropout or (0.0, None)

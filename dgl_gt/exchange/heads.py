@@ -7,12 +7,12 @@ from functools import cached_property
 
 import torch
 
+from dgl_gt.ops.attention import sparse_attention
+from dgl_gt.structure import CSC
 from partition.errors import InputError
 
-from ..ops.attention import sparse_attention
-from ..ops.csc import CSC
-from ..shard import read_shard
-from .on_ranks import OnRanks
+from .base import OnRanks
+from .shard import read_shard
 
 
 class Heads(OnRanks):
@@ -26,7 +26,7 @@ class Heads(OnRanks):
     name = "heads"
 
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.strategy.Strategy.attend`."""
+        """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h = self.checked(h, bias)
         qkv = project(h, "qkv")
         ranks, num_heads = self.comm.world_size, qkv.shape[2]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dgl_gt.ops import sparse_attention
-from dgl_gt.ops.csc import CSC
+from dgl_gt.structure import CSC
 
 
 def leading_rows(x: Tensor, rows: int) -> Tensor:

@@ -6,13 +6,14 @@ from functools import cached_property
 
 import torch
 
-from ..ops.attention import sparse_attention
-from ..ops.csc import CSC
-from ..ops.merge import merge_rows
-from ..ops.pieces import Joint, split
-from ..shard import Mail
+from dgl_gt.ops.attention import sparse_attention
+from dgl_gt.ops.merge import merge_rows
+from dgl_gt.ops.split_attention import Joint, split
+from dgl_gt.structure import CSC
+
+from .base import OnRanks
 from .halo import begin
-from .on_ranks import OnRanks
+from .shard import Mail
 
 
 class Mirror(OnRanks):
@@ -25,7 +26,7 @@ class Mirror(OnRanks):
     name = "mirror"
 
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.strategy.Strategy.attend`."""
+        """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h = self.checked(h, bias)
         begun = begin(self.comm, self.shard.mail(), h, self.overlap)
         joint = Joint(self._to_owned, dropout)

@@ -6,10 +6,11 @@ from functools import cached_property, partial
 
 import torch
 
-from ..ops.merge import merge_into
-from ..ops.pieces import Call, backward, empty_like, forward, split
-from ..ops.reference import accumulation_dtype
-from .on_ranks import OnRanks
+from dgl_gt.ops.merge import merge_into
+from dgl_gt.ops.reference import accumulation_dtype
+from dgl_gt.ops.split_attention import Call, backward, empty_like, forward, split
+
+from .base import OnRanks
 
 
 class Ring(OnRanks):
@@ -27,7 +28,7 @@ class Ring(OnRanks):
         self._places = self.places()
 
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.strategy.Strategy.attend`."""
+        """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h = self.checked(h, bias)
         q, kv = project(h, "q"), project(h, "kv")
         call = Call.make(self._blocks[0], q, kv, bias, dropout)

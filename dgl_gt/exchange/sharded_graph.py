@@ -9,16 +9,15 @@ from functools import cached_property
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from partition.console import counted
-from partition.cost import AUTO, CHOICES
+from dgl_gt.comm.group import Comm
+from dgl_gt.comm.transfer import kept_exchanges
 from partition.errors import InputError
-from partition.manifest import read_manifest, verify
-from partition.step_time import Speeds
+from partition.predict.step_time import Speeds
+from partition.predict.traffic import AUTO, CHOICES
+from partition.shards.manifest import read_manifest, verify
+from partition.system.units import counted
 
-from ..comm import Comm
-from ..shard import Shard, read_shard
-from ..transfer import kept_exchanges
-from .deep import blocks
+from .deep_halo import blocks
 from .degrees import degrees
 from .gather import Gather
 from .halo import Halo, pull
@@ -26,6 +25,7 @@ from .heads import Heads
 from .local import Local
 from .mirror import Mirror
 from .ring import Ring
+from .shard import Shard, read_shard
 
 
 class ShardedGraph:
@@ -152,7 +152,7 @@ class ShardedGraph:
         With :meth:`pull`, DGL convolutions that take blocks train full-graph across ranks:
         ``conv(sg.block, sg.pull(h))``. Its in- and out-degrees are those in the whole graph.
         """
-        from ..dgl_graph import to_block
+        from dgl_gt.dgl_graph import to_block
 
         return to_block(self._csc_of_in_edges(), self._degrees[:, 1])
 
@@ -164,7 +164,7 @@ class ShardedGraph:
         owned rows. Node data that the convolution sets are exchanged there and then. Degrees are those in the whole
         graph.
         """
-        from ..dgl_graph import to_owned_graph
+        from dgl_gt.dgl_graph import to_owned_graph
 
         return to_owned_graph(self._csc_of_in_edges(), self._degrees[:, 1], self.pull)
 
@@ -260,7 +260,7 @@ def load(
     directory : path
         Made by ``dgl-gt partition``.
     strategy : str, optional
-        How attention crosses ranks: ``halo`` (sends h or K,V, as :func:`partition.step_time.halo_sends` says;
+        How attention crosses ranks: ``halo`` (sends h or K,V, as :func:`partition.predict.step_time.halo_sends` says;
         ``halo_h`` and ``halo_kv`` force one form), ``gather``, ``heads`` or ``ring`` on an edge cut, ``mirror`` on a
         vertex cut, ``local`` on one part. By default ``halo`` or ``mirror``. All give the same numbers.
     depth : int
@@ -274,7 +274,7 @@ def load(
     speeds : Speeds
         Of ranks and links, for what ``halo`` sends.
     timeout_s : float, optional
-        How long a rank waits for the others in one exchange before it raises :class:`dgl_gt.comm.RankError`, which
+        How long a rank waits for the others in one exchange before it raises :class:`dgl_gt.comm.group.RankError`, which
         names the ranks that it waits for (s). It becomes the timeout of the group, too. By default as long as the group
         allows. A rank that waits longer than a minute says on stderr for which ranks.
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dgl_gt.exchange import as_strategy
-from partition.cost import REMATS
+from partition.predict.traffic import REMATS
 
 from .attention import check_features, check_probability, check_sizes
 from .dropout import FeatureDropout, RowSequential, as_seed, draw_seeds

@@ -4,8 +4,9 @@
 package, and the functions are ``dgl_gt.csc`` and ``dgl_gt.merge``.
 """
 
-from dgl_gt.ops.attention import sparse_attention
-from dgl_gt.ops.csc import CSC
-from dgl_gt.ops.dropout import keyed_dropout
+from dgl_gt.structure import CSC
+
+from .attention import sparse_attention
+from .dropout import keyed_dropout
 
 __all__ = ["CSC", "keyed_dropout", "sparse_attention"]

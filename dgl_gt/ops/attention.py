@@ -7,9 +7,11 @@ import warnings
 import torch
 from torch.autograd import forward_ad
 
-from dgl_gt.ops import cpu
-from dgl_gt.ops.csc import CSC, csc
-from dgl_gt.ops.reference import MAX_HEADS, accumulation_dtype, reference_attention
+from dgl_gt.as_csc import csc
+from dgl_gt.structure import CSC
+
+from . import cpu
+from .reference import MAX_HEADS, accumulation_dtype, reference_attention
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -215,10 +217,10 @@ def _backend(device_type):
 @functools.cache
 def _triton():
     try:
-        from dgl_gt.ops import triton  # here, as most installs of torch for the CPU have no Triton
+        from .gpu import attention  # here, as most installs of torch for the CPU have no Triton
     except ImportError:
         return None
-    return triton
+    return attention
 
 
 _REMEDY = {

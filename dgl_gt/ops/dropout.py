@@ -2,9 +2,9 @@
 
 import torch
 
-from dgl_gt.ops import cpu
-from dgl_gt.ops.attention import DTYPES, _backend, check_seed, refuse_forward_mode
-from dgl_gt.ops.reference import column_keep
+from . import cpu
+from .attention import DTYPES, _backend, check_seed, refuse_forward_mode
+from .reference import column_keep
 
 _STEPS = 2**16  # a probability is one of so many
 
@@ -74,9 +74,9 @@ def _kernel(device_type, dtype):
         return cpu.drop
     if backend is None or dtype == torch.float64:
         return None
-    from dgl_gt.ops import triton_dropout  # here, as most installs of torch for the CPU have no Triton
+    from .gpu import dropout  # here, as most installs of torch for the CPU have no Triton
 
-    return triton_dropout.drop
+    return dropout.drop
 
 
 @_drop.register_fake

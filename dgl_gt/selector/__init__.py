@@ -1,6 +1,6 @@
 """Which cut, strategy, depth and rematerialisation: figures of partitions, ranks and links in, a plan out."""
 
-from .profile import PRESETS, Profile, read_profile
+from .hardware_profile import PRESETS, Profile, read_profile
 from .select import Plan, choose
 
 __all__ = ["PRESETS", "Plan", "Profile", "choose", "read_profile"]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 
-from partition.atomic import new_file
-from partition.console import counted, size, table
-from partition.cost import Model, feature_width
-from partition.edge_cut import check_parts, make_edge_cut
+from partition.console import table
+from partition.cuts.edge_cut import check_parts, make_edge_cut
+from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
-from partition.layout import Layout
-from partition.manifest import read_manifest
-from partition.sources import load_graph
-from partition.vertex_cut import make_vertex_cut
+from partition.predict.traffic import Model, feature_width
+from partition.shards.layout import Layout
+from partition.shards.manifest import read_manifest
+from partition.sources.load import load_graph
+from partition.system.atomic_write import new_file
+from partition.system.units import counted, size
 
-from .profile import Profile
+from .hardware_profile import Profile
 from .select import NothingFits, Plan, choose
 
 _SHOWN = 12  # candidates that fit, in the table; those that do not are all there, with the reason
@@ -61,7 +62,7 @@ def forecast(
     say_left_out : callable, optional
         Called with the ``left_out`` of a graph that is read, before it is cut.
     **additions
-        Of :func:`partition.sources.load_graph`, for a graph.
+        Of :func:`partition.sources.load.load_graph`, for a graph.
 
     Raises
     ------

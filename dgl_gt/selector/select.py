@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from partition.console import counted, size
-from partition.cost import REMATS, STRATEGIES, Model, check_strategy, rows_within, step_bytes, step_traffic
 from partition.errors import InputError
-from partition.step_memory import step_memory
-from partition.step_time import Speeds, step_time
+from partition.predict.step_memory import step_memory
+from partition.predict.step_time import Speeds, step_time
+from partition.predict.traffic import REMATS, STRATEGIES, Model, check_strategy, rows_within, step_bytes, step_traffic
+from partition.system.units import counted, size
 
-from .profile import Profile
+from .hardware_profile import Profile
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Candidate:
         The shards, where there are some.
     seconds : float
     seconds_by_term : dict of str to float
-        See :class:`partition.step_time.StepTime`.
+        See :class:`partition.predict.step_time.StepTime`.
     sent_bytes : int
         By all ranks, exact.
     peak_bytes : int
         Of the tensors of the rank that needs most.
     peak_bytes_by_term : dict of str to int
-        Of that rank, see :class:`partition.step_memory.StepMemory`.
+        Of that rank, see :class:`partition.predict.step_memory.StepMemory`.
     memory_bytes : int
         The process of that rank: its tensors, the interpreter and its libraries.
     shortage : float

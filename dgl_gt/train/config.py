@@ -7,11 +7,10 @@ import reprlib
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 
-from partition.atomic import Kind
-from partition.cost import MODEL_LIMITS, REMATS, Model
+from dgl_gt.yaml_file import read_yaml
 from partition.errors import InputError
-
-from ..yaml_file import read_yaml
+from partition.predict.traffic import MODEL_LIMITS, REMATS, Model
+from partition.system.atomic_write import Kind
 
 METRICS = ("auto", "accuracy", "roc_auc")
 WEIGHTS = "model.safetensors"
@@ -20,7 +19,7 @@ MODEL = Kind(
     "record.json",
     lambda record: {"strategy", "ranks", "losses", "metric"} <= record.keys(),
     r"model\.safetensors|config\.yaml",
-)  # the directory of dgl_gt.train.checkpoint, which needs torch
+)  # the directory of dgl_gt.train.saved_model, which needs torch
 # What a setting may be, from and to: far beyond any use, so that what is refused is a slip.
 LIMITS = {
     **{name: MODEL_LIMITS[name] for name in ("layers", "hidden", "heads", "ffn")},

@@ -1,4 +1,4 @@
-"""Ranks on this machine: start them, and end them all when one fails. :mod:`.rank` is the other side.
+"""Ranks on this machine: start them, and end them all when one fails. :mod:`.rank_process` is the other side.
 
 Ranks meet in a file without a name, which they inherit, and exchange rows over the loopback interface: no other machine
 or user can reach either, and nothing stays behind, whoever is killed. What a rank has to say comes through a pipe.
@@ -8,23 +8,18 @@ This module does not import torch, which would only make the start slower.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
 
-from partition import child
 from partition.console import STOPPING
 from partition.errors import InputError
-from partition.memory import available_cpus
+from partition.system import child_process
 
-from .watch import Failure, StartedRank, end, first_failure, watch
-
-_LAUNCHED = "DGL_GT_LAUNCHED"
-_FROM_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+from .launcher import LAUNCHED, out_of_memory, threads_per_rank, warn_of_threads
+from .started_ranks import Failure, StartedRank, end, first_failure, watch
 
 # For glibc: keep freed memory for the next tensor. It would go back to the system after every large tensor and come
 # back in pages of 4 KiB, which took 40 % of a training step on a CPU.
@@ -35,88 +30,6 @@ GIVE_BACK_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
-class Launcher(NamedTuple):
-    """What a rank that was started here knows of its launcher.
-
-    Attributes
-    ----------
-    pid : int
-    store, pipe : int
-        File descriptors: of the file in which ranks meet, and of the pipe to the launcher.
-    """
-
-    pid: int
-    store: int
-    pipe: int
-
-
-def launcher() -> Launcher | None:
-    """The launcher that started this process as a rank, if one did."""
-    words = os.environ.get(_LAUNCHED)
-    return Launcher(*map(int, words.split())) if words else None
-
-
-def on_ranks(
-    arguments: list[str],
-    ranks: Callable[[], int],
-    work: Callable,
-    *,
-    keep_memory: bool = True,
-    timeout: float | None = None,
-    memory_advice: Callable[[], str] | None = None,
-):
-    """Run ``work()`` where this process is a rank; else start ranks, which run the same command, and wait for them.
-
-    Parameters
-    ----------
-    arguments : list of str
-        What ranks are started with: the arguments of this ``dgl-gt`` command.
-    ranks : callable
-        Gives the number of ranks to start.
-    work : callable
-        Its result is rank 0's.
-    keep_memory : bool
-        Whether ranks keep freed memory for the next tensor, or give it back to the system.
-    timeout : float, optional
-        Seconds that ranks wait for each other to join; by default without end.
-    memory_advice : callable, optional
-        Says, for the message of a rank that runs out of memory, what was predicted and what to change.
-
-    Raises
-    ------
-    InputError
-        The environment makes this process a rank only in part, or ranks do not join in time.
-    """
-    started_by = launcher()
-    if started_by is None:
-        if "RANK" not in os.environ:
-            return launch(arguments, ranks(), keep_memory=keep_memory, timeout=timeout, memory_advice=memory_advice)
-        _check_environment()
-    from . import rank  # imports torch
-
-    return rank.run(work, started_by, timeout, memory_advice)
-
-
-def _check_environment() -> None:
-    """Raise :class:`InputError` unless the environment says all that torchrun says."""
-    missing = [name for name in _FROM_TORCHRUN if name not in os.environ]
-    if missing:
-        raise InputError(
-            f"RANK is set in the environment, which makes this process one of several ranks, but {missing[0]} is not; "
-            "start ranks with torchrun, or unset RANK to let dgl-gt start them"
-        )
-    ranks = _whole_number("WORLD_SIZE", 1, 2**31 - 1)
-    _whole_number("RANK", 0, ranks - 1)
-    _whole_number("MASTER_PORT", 0, 2**16 - 1)
-
-
-def _whole_number(name: str, least: int, largest: int) -> int:
-    text = os.environ[name]
-    if not re.fullmatch("[0-9]{1,10}", text) or not least <= int(text) <= largest:
-        raise InputError(f"{name} is {text!r} in the environment; it must be a whole number from {least} to {largest}")
-    return int(text)
-
-
 def launch(
     arguments: list[str],
     ranks: int,
@@ -125,9 +38,9 @@ def launch(
     timeout: float | None = None,
     memory_advice: Callable[[], str] | None = None,
 ) -> int:
-    """Run ``dgl-gt ARGUMENTS`` as ``ranks`` processes; return the exit code. Parameters as of :func:`on_ranks`."""
+    """Run ``dgl-gt ARGUMENTS`` as ``ranks`` processes; return the exit code. Parameters as of :func:`.run_on_ranks.run_on_ranks`."""
     warn_of_threads(ranks)
-    kills = child.memory_kills()
+    kills = child_process.memory_kills()
     with _stops() as stops, _start(arguments, ranks, keep_memory) as started:
         try:
             watch(started, lambda: bool(stops), timeout)
@@ -157,8 +70,8 @@ def _stops():
 @contextmanager
 def _start(arguments: list[str], ranks: int, keep_memory: bool):
     """Start the ranks; give them as :class:`StartedRank`."""
-    environment = {**(KEEP_MEMORY if keep_memory else GIVE_BACK_MEMORY), **child.environment(), **_LOOPBACK}
-    environment.setdefault("OMP_NUM_THREADS", str(_threads(ranks)))
+    environment = {**(KEEP_MEMORY if keep_memory else GIVE_BACK_MEMORY), **child_process.environment(), **_LOOPBACK}
+    environment.setdefault("OMP_NUM_THREADS", str(threads_per_rank(ranks)))
     started: list[StartedRank] = []
     with ExitStack() as stack:
         store = os.memfd_create("dgl-gt-store")
@@ -173,7 +86,7 @@ def _start(arguments: list[str], ranks: int, keep_memory: bool):
                     stdin=subprocess.DEVNULL,
                     pass_fds=(store, pipe),
                     env=environment
-                    | {_LAUNCHED: f"{os.getpid()} {store} {pipe}"}
+                    | {LAUNCHED: f"{os.getpid()} {store} {pipe}"}
                     | {name: str(rank) for name in ("RANK", "LOCAL_RANK")}
                     | {name: str(ranks) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")},
                 )
@@ -185,30 +98,13 @@ def _start(arguments: list[str], ranks: int, keep_memory: bool):
         yield started
 
 
-def _threads(ranks: int) -> int:
-    """Threads for each of so many ranks on this machine."""
-    return max(1, available_cpus() // ranks)
-
-
-def warn_of_threads(ranks: int) -> None:
-    """Say on standard error where ``OMP_NUM_THREADS`` asks for more threads than this machine has processors."""
-    wanted, cpus = os.environ.get("OMP_NUM_THREADS", ""), available_cpus()
-    if wanted.isdecimal() and int(wanted) * ranks > max(cpus, ranks):
-        who = "1 rank has" if ranks == 1 else f"{ranks} ranks share"
-        print(
-            f"dgl-gt: warning: OMP_NUM_THREADS is {wanted}, but {who} {cpus} processor{'s' * (cpus != 1)}, so that "
-            f"threads wait for each other; set it to {_threads(ranks)}, or unset it",
-            file=sys.stderr,
-        )
-
-
 def _explain(rank: int, failure: Failure, kills: int | None, memory_advice) -> int:
     """Say why the run failed; return the exit code."""
-    if failure.kind == "signal" and child.was_for_memory(-int(failure.text), kills):
+    if failure.kind == "signal" and child_process.was_for_memory(-int(failure.text), kills):
         failure = Failure("memory", "the system killed it", failure.at_s)
     text, code = failure.text, failure.exit_code
     if failure.kind == "signal":
-        text = f"rank {rank} was {child.signal_text(-int(text))}"
+        text = f"rank {rank} was {child_process.signal_text(-int(text))}"
     elif failure.kind == "memory":
         text = out_of_memory(rank, text, memory_advice)
     elif failure.kind == "error":
@@ -218,9 +114,3 @@ def _explain(rank: int, failure: Failure, kills: int | None, memory_advice) -> i
     if text:
         print(f"dgl-gt: {'error: ' if code == 2 else ''}{text}", file=sys.stderr)
     return code
-
-
-def out_of_memory(rank: int, text: str, memory_advice) -> str:
-    """The message of a rank that ran out of memory."""
-    advice = memory_advice() if memory_advice else "free memory, or partition into more parts on more machines"
-    return f"rank {rank} ran out of memory: {text}; {advice}"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from scipy.stats import rankdata
 
+from dgl_gt.comm.group import Comm
 from partition.errors import InputError
-
-from ..comm import Comm
 
 
 def accuracy(logits: torch.Tensor, labels: torch.Tensor, comm: Comm) -> float:

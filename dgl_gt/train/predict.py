@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from partition.atomic import new_file
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.nn import GraphTransformer
 from partition.errors import InputError
+from partition.system.atomic_write import new_file
 
-from ..exchange.sharded_graph import ShardedGraph
-from ..nn import GraphTransformer
 from .task import features
 from .trainer import views
 

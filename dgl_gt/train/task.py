@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from dgl_gt.exchange.sharded_graph import ShardedGraph
 from partition.errors import InputError
-
-from ..exchange.sharded_graph import ShardedGraph
 
 SPLITS = ("train", "val", "test")
 

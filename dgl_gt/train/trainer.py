@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.nn import GraphTransformer
 from partition.errors import InputError
-from partition.memory import peak_memory_bytes
+from partition.system.memory import peak_memory_bytes
 
-from ..exchange.sharded_graph import ShardedGraph
-from ..nn import GraphTransformer
 from .config import TrainConfig, as_dict
 from .metrics import METRIC_FUNCTIONS, choose_metric
 from .task import Task, node_classification
@@ -126,7 +126,7 @@ def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None, writer=None) -> 
     config : TrainConfig
     on_epoch : callable, optional
         Called after each epoch as ``on_epoch(epoch, loss, validation, seconds)``.
-    writer : dgl_gt.train.checkpoint.ModelWriter, optional
+    writer : dgl_gt.train.saved_model.ModelWriter, optional
         Is given the best model as it comes; on one rank.
 
     Raises

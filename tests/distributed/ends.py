@@ -16,7 +16,7 @@ import tempfile
 import torch
 import torch.distributed as dist
 
-from dgl_gt.comm import Comm
+from dgl_gt.comm.group import Comm
 
 
 def run_rank(rank: int, store: str) -> None:

@@ -3,7 +3,7 @@ import pytest
 import torch
 from ranks import run_ranks
 
-from dgl_gt.comm import Comm
+from dgl_gt.comm.group import Comm
 from partition.errors import InputError
 
 

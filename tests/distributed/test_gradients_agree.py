@@ -8,9 +8,9 @@ from ranks import run_ranks
 from test_strategies import make_shards, run_model, whole
 
 import dgl_gt
-from dgl_gt.comm import Comm
+from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer
-from partition.cost import CHOICES
+from partition.predict.traffic import CHOICES
 
 CASES = [*((name, 1) for name in CHOICES if name != "local"), ("halo", 2)]
 

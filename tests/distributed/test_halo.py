@@ -7,7 +7,7 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformerLayer
-from dgl_gt.ops.csc import CSC
+from dgl_gt.structure import CSC
 from partition import partition
 from partition.errors import InputError
 

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from ranks import run_ranks
 
-from dgl_gt.comm import Comm
-from dgl_gt.in_flight import InFlight
+from dgl_gt.comm.group import Comm
+from dgl_gt.comm.in_flight import InFlight
 
 HELD_S = 0.2
 

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from ranks import run_ranks
 
-from dgl_gt import failure
-from dgl_gt.comm import Comm, device_type
-from dgl_gt.failure import RankError, Watch
+from dgl_gt.comm import failure
+from dgl_gt.comm.failure import RankError, Watch
+from dgl_gt.comm.group import Comm, device_type
 from partition.errors import InputError
 
 

@@ -6,7 +6,7 @@ import torch
 from ranks import run_ranks
 
 import dgl_gt
-from dgl_gt.comm import Comm
+from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.train.metrics import roc_auc
 from dgl_gt.train.predict import predict

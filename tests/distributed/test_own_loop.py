@@ -28,8 +28,8 @@ def sample():
 
 
 def save_model(folder):
-    from dgl_gt.train.checkpoint import save
     from dgl_gt.train.config import TrainConfig
+    from dgl_gt.train.saved_model import save
     from dgl_gt.train.trainer import build_model
 
     config = TrainConfig(hidden=16, heads=2)

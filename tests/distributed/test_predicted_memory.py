@@ -9,8 +9,8 @@ import dgl_gt
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.train.live_tensors import step_peak_bytes
 from partition import from_edges, partition
-from partition.cost import REMATS, Model, step_traffic
-from partition.step_memory import step_memory
+from partition.predict.step_memory import step_memory
+from partition.predict.traffic import REMATS, Model, step_traffic
 
 CLASSES = 7
 MODELS = [Model(3, 32, 4, 2, features=20, classes=CLASSES), Model(2, 48, 12, 1, features=20, classes=CLASSES)]

@@ -37,8 +37,7 @@ def described(rank, directory):
 
 def verified(rank, folder):
     """Parts whose files a rank with strategy heads reads to verify them, in order."""
-    from dgl_gt import shard
-    from dgl_gt.exchange import sharded_graph
+    from dgl_gt.exchange import shard, sharded_graph
 
     parts, verify = [], shard.verify
 

@@ -1,4 +1,4 @@
-"""Every strategy against one process: outputs, every gradient, and bytes against cost.py."""
+"""Every strategy against one process: outputs, every gradient, and bytes against predict/traffic.py."""
 
 from itertools import product
 
@@ -8,12 +8,12 @@ import torch
 from ranks import run_ranks
 
 import dgl_gt
+from dgl_gt.exchange.shard import read_shard
 from dgl_gt.nn import GraphTransformer
-from dgl_gt.ops.csc import CSC
-from dgl_gt.shard import read_shard
+from dgl_gt.structure import CSC
 from partition import partition
-from partition.cost import CHOICES, Model, step_traffic
 from partition.graph import from_edges
+from partition.predict.traffic import CHOICES, Model, step_traffic
 
 LAYERS, HIDDEN, HEADS, DEPTH = 3, 24, 12, 3
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-5}
@@ -43,7 +43,7 @@ def run_model(graph, feat, bias, dtype, dropout=0.3, remat="none"):
 
 
 def run_case(directory, strategy, depth, overlap, feat, bias, dtype, **options):
-    """Results in the user's order, and what was counted: sent and received bytes, and what cost.py says."""
+    """Results in the user's order, and what was counted: sent and received bytes, and what predict/traffic.py says."""
     sg = dgl_gt.load(directory, strategy, depth, overlap=overlap)
     assert str(sg).endswith(f"strategy={sg.strategy.name!r}, depth={depth})")
     if depth == 2:  # the last layer is alone behind an exchange, which it overlaps as one hop does

@@ -16,15 +16,15 @@ from ranks import run_ranks
 from test_strategies import compare, make_shards, run_model, whole
 
 import dgl_gt
-from dgl_gt.comm import Comm
-from dgl_gt.failure import Watch
+from dgl_gt.comm.failure import Watch
+from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.trainer import train
 from partition import partition
-from partition.cost import CHOICES
 from partition.errors import InputError
-from partition.step_time import Speeds
+from partition.predict.step_time import Speeds
+from partition.predict.traffic import CHOICES
 
 PARTS = 3
 BOUND_S = 20  # no measure of speed: a rank that is still waiting then would wait for good
@@ -239,17 +239,17 @@ def test_a_rank_that_stops_after_its_group_has_ended_says_so_all_the_same():
 
 def commands_that_fail_on_one(rank, folder):
     """Rank 1 fails in a prediction, over a model of other features, and in a trial."""
-    from dgl_gt.train import auto
+    from dgl_gt.train import trial
     from dgl_gt.train.predict import predict
 
     prepare()
     sg = dgl_gt.load(folder)
     found = [outcome(lambda: predict(GraphTransformer(5 + rank, 8, 3, layers=1, heads=2), sg))[:2]]
-    auto._load = lambda *_: dgl_gt.load(folder, group=dist.new_group([0, 1]))
+    trial._load = lambda *_: dgl_gt.load(folder, group=dist.new_group([0, 1]))
     if rank == 1:
-        auto.build_model = None
-    candidate = auto.Candidate(cut="edge", strategy="halo", depth=1, remat="none", directory=str(folder))
-    return found + [outcome(lambda: auto._try(candidate, TrainConfig(hidden=8, heads=2), {}))[:2]]
+        trial.build_model = None
+    candidate = trial.Candidate(cut="edge", strategy="halo", depth=1, remat="none", directory=str(folder))
+    return found + [outcome(lambda: trial._try(candidate, TrainConfig(hidden=8, heads=2), {}))[:2]]
 
 
 def test_a_prediction_and_a_trial_that_fail_on_one_rank_end_on_all(tmp_path):

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from dgl_gt.train import checkpoint
+from dgl_gt.train import saved_model
 from partition import InputError, read_manifest, verify
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +94,15 @@ class Trial:
         clean |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder / "tmp")}
         words = [sys.executable, "-m", "dgl_gt", *self.arguments(command)]
         with open(self.folder / "stderr", "wb") as stderr:
-            return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=stderr, env=clean, start_new_session=True)
+            return subprocess.Popen(
+                words,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                env=clean,
+                start_new_session=True,
+                # a shell starts this trial with SIGINT ignored if it runs in the background, and children inherit that
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            )
 
     def undisturbed(self, command: str) -> None:
         """Run a command to its end, and note how long it takes."""
@@ -143,7 +151,7 @@ class Trial:
         if code not in expected:
             wrong.append(f"exit code {code}, expected one of {sorted(expected)}")
         # before its first line of ours runs, Python itself shows where an interruption has come
-        if "Traceback" in text and ("entry.py" in text or kill.number != signal.SIGINT):
+        if "Traceback" in text and ("command_entry.py" in text or kill.number != signal.SIGINT):
             wrong.append("traceback")
         if text.replace("dgl-gt: the best model so far", "").count("dgl-gt: ") > 1:
             wrong.append("more than one message")
@@ -169,7 +177,7 @@ def is_complete(folder: Path) -> bool:
             elif (path / "manifest.json").exists():
                 verify(path, read_manifest(path))
             else:
-                checkpoint.load(path)
+                saved_model.load(path)
         except (InputError, OSError, KeyError, ValueError):
             return False
     return True

@@ -88,7 +88,7 @@ def option_names(command: str) -> tuple[str, ...]:
 @functools.cache
 def _listed(command: str) -> dict[str, bool]:
     """Option -> whether it takes a value."""
-    from dgl_gt.cli import main
+    from dgl_gt.cli.main import main
 
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):

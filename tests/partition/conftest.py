@@ -1,9 +1,9 @@
 import pytest
 
-from partition import files
+from partition.system import user_files
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Cut text into blocks of a few bytes, so that tiny files have many."""
-    monkeypatch.setattr(files, "_BLOCK_BYTES", 7)
+    monkeypatch.setattr(user_files, "_BLOCK_BYTES", 7)

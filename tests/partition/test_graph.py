@@ -3,7 +3,7 @@ import pytest
 
 from partition.errors import InputError
 from partition.graph import from_edges, symmetrised, with_reverse_edges, with_self_loops
-from partition.sources import load_graph
+from partition.sources.load import load_graph
 
 
 def test_in_edges_keep_their_ids_and_order():

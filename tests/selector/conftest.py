@@ -1,16 +1,13 @@
 """Shards to choose from, made once, and commands run in this process."""
 
 import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dgl_gt.cli import main
-from partition import load_graph, metis, partition
-
-sys.path.append(str(Path(__file__).parents[1] / "distributed"))  # where ranks.py lies
+from dgl_gt.cli.main import main
+from partition import load_graph, partition
+from partition.cuts import metis
 
 GRAPH = "sample:communities?nodes=1000&features=12&seed=0"
 

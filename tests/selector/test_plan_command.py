@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
-from cases import every_way, half_speed, profile_values, refused, write_profile
+from selector_cases import every_way, half_speed, profile_values, refused, write_profile
 
 from dgl_gt.selector import forecast, read_profile
-from dgl_gt.selector.profile import PRESETS
+from dgl_gt.selector.hardware_profile import PRESETS
 from partition import from_edges, load_graph, partition
-from partition.budget import parse_size
-from partition.cost import Model
-from partition.manifest import read_manifest, write_manifest
+from partition.cuts.method import parse_size
+from partition.predict.traffic import Model
+from partition.shards.manifest import read_manifest, write_manifest
 
 CHOICE = {
     "cut",

@@ -4,19 +4,19 @@ import re
 
 import numpy as np
 import pytest
-from cases import every_way, half_speed, profile_values, write_profile
+from selector_cases import every_way, half_speed, profile_values, write_profile
 
 from dgl_gt.selector import choose, read_profile, select
-from partition.budget import parse_size
-from partition.console import size
-from partition.cost import STRATEGIES, Model
-from partition.edge_cut import make_edge_cut
+from partition.cuts.edge_cut import make_edge_cut
+from partition.cuts.method import parse_size
+from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
-from partition.layout import Layout
-from partition.manifest import read_manifest
-from partition.step_memory import step_memory
-from partition.step_time import step_time
-from partition.vertex_cut import make_vertex_cut
+from partition.predict.step_memory import step_memory
+from partition.predict.step_time import step_time
+from partition.predict.traffic import STRATEGIES, Model
+from partition.shards.layout import Layout
+from partition.shards.manifest import read_manifest
+from partition.system.units import size
 
 MODELS = {
     "small": Model(2, 16, 4, 2, features=12, classes=10),

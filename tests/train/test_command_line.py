@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from dgl_gt.cli import main
+from dgl_gt.cli.main import main
 from partition import load_graph, partition
 
 ROOT = Path(__file__).parents[2]

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from dgl_gt.cli import main
-from dgl_gt.train import launch, rank, watch
-from dgl_gt.train.watch import Failure, StartedRank, first_failure
+from dgl_gt.cli.main import main
+from dgl_gt.train import launch, launcher, rank_process, started_ranks
+from dgl_gt.train.started_ranks import Failure, StartedRank, first_failure
 from partition import from_edges, partition
 from partition.errors import InputError
 
@@ -166,8 +166,8 @@ CLINGS = "trap '' TERM; sleep 600 & wait; wait;"
 @pytest.fixture
 def started(monkeypatch):
     """A function: a shell script a rank -> the ranks, which are ended with the test."""
-    monkeypatch.setattr(watch, "_CAUSE_S", 0.5)
-    monkeypatch.setattr(watch, "_LAST_S", 0.5)
+    monkeypatch.setattr(started_ranks, "_CAUSE_S", 0.5)
+    monkeypatch.setattr(started_ranks, "_LAST_S", 0.5)
     ranks, ends = [], []
 
     def start(*scripts):
@@ -190,8 +190,8 @@ def started(monkeypatch):
 
 
 def outcome(ranks, timeout=None):
-    watch.watch(ranks, lambda: False, timeout)
-    watch.end(ranks)
+    started_ranks.watch(ranks, lambda: False, timeout)
+    started_ranks.end(ranks)
     assert all(each.has_ended for each in ranks)
     return first_failure(ranks)
 
@@ -229,14 +229,14 @@ def test_of_a_mistake_that_all_ranks_find_the_first_ranks_words_are_shown(starte
 def test_what_the_launcher_ends_is_no_failure(started):
     ranks = started(WAITS, CLINGS)
     time.sleep(0.2)  # until the trap is set
-    watch.watch(ranks, lambda: True)
-    watch.end(ranks)
+    started_ranks.watch(ranks, lambda: True)
+    started_ranks.end(ranks)
     assert ranks[1].process.returncode == -signal.SIGKILL
     assert first_failure(ranks) is None
 
 
 def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
-    monkeypatch.setattr(watch, "AWAITED_S", 0.1)
+    monkeypatch.setattr(started_ranks, "AWAITED_S", 0.1)
     joining = say(state="joining")
     ranks = started(joining + WAITS, WAITS)
     with pytest.raises(InputError, match=r"^rank 1 \(process \d+\) has not joined after 0.6 s"):
@@ -245,7 +245,7 @@ def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
         f"dgl-gt: rank 1 (process {ranks[1].process.pid}) has not joined after 0 s; waiting goes on "
         "(--timeout SECONDS would end it)\n"
     )
-    watch.end(ranks)
+    started_ranks.end(ranks)
 
 
 @pytest.mark.parametrize(
@@ -264,12 +264,12 @@ def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
     ids=lambda value: value.kind if isinstance(value, Failure) else None,
 )
 def test_one_line_says_which_rank_and_why(capsys, failure, code, text):
-    assert launch._explain(1, failure, launch.child.memory_kills(), lambda: "take less") == code
+    assert launch._explain(1, failure, launch.child_process.memory_kills(), lambda: "take less") == code
     assert capsys.readouterr().err == text
 
 
 def test_a_kill_for_want_of_memory_is_told_from_others(capsys, monkeypatch):
-    monkeypatch.setattr(launch.child, "memory_kills", lambda: 3)
+    monkeypatch.setattr(launch.child_process, "memory_kills", lambda: 3)
     killed = Failure("signal", "9", 0)
     assert launch._explain(0, killed, 3, lambda: "take less") == 137
     assert launch._explain(0, killed, 2, lambda: "take less") == 2
@@ -285,9 +285,9 @@ def test_a_kill_for_want_of_memory_is_told_from_others(capsys, monkeypatch):
 def test_under_torchrun_a_rank_that_waits_for_others_says_so(monkeypatch, capsys):
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(rank, "AWAITED_S", 0.1)
-    monkeypatch.setattr(rank, "_LAST_WORD_S", 0.0)
-    assert rank.run(lambda: pytest.fail("there is no other rank"), None, timeout=1.0) == 1
+    monkeypatch.setattr(rank_process, "AWAITED_S", 0.1)
+    monkeypatch.setattr(rank_process, "_LAST_WORD_S", 0.0)
+    assert rank_process.run(lambda: pytest.fail("there is no other rank"), None, timeout=1.0) == 1
     assert capsys.readouterr().err == (
         "dgl-gt: rank 1 has waited 0 s at 127.0.0.1:1 for the others to join; waiting goes on "
         "(--timeout SECONDS would end it)\n"
@@ -303,11 +303,11 @@ def ended(monkeypatch):
         codes.append(code)
         raise EndedHere
 
-    monkeypatch.setattr(rank.os, "_exit", end)
-    monkeypatch.setattr(rank, "STOPPING", ())
-    monkeypatch.setattr(rank, "join", lambda *_: 0)
-    monkeypatch.setattr(rank, "_tell", lambda *_, **__: None)
-    monkeypatch.setattr(rank.dist, "FileStore", lambda *_: None)
+    monkeypatch.setattr(rank_process.os, "_exit", end)
+    monkeypatch.setattr(rank_process, "STOPPING", ())
+    monkeypatch.setattr(rank_process, "join", lambda *_: 0)
+    monkeypatch.setattr(rank_process, "_tell", lambda *_, **__: None)
+    monkeypatch.setattr(rank_process.dist, "FileStore", lambda *_: None)
     monkeypatch.setenv("WORLD_SIZE", "2")
     return codes
 
@@ -320,9 +320,9 @@ def test_a_rank_that_has_finished_is_not_ended_over_an_error_in_leaving(ended, m
     def leave():
         raise RuntimeError("the others have gone")
 
-    monkeypatch.setattr(rank, "leave", leave)
+    monkeypatch.setattr(rank_process, "leave", leave)
     with pytest.raises(RuntimeError, match="the others have gone"):
-        rank.run(lambda: "result", launch.Launcher(1, 2, 3))
+        rank_process.run(lambda: "result", launcher.Launcher(1, 2, 3))
     assert ended == []
 
 
@@ -332,7 +332,7 @@ def test_a_rank_that_is_told_to_exit_does_so(ended, monkeypatch, capsys, given, 
     monkeypatch.setattr(sys, "stdout", open(os.devnull, "w"))
     sys.stdout.close()
     with pytest.raises(EndedHere):
-        rank.run(lambda: sys.exit(given), launch.Launcher(1, 2, 3))
+        rank_process.run(lambda: sys.exit(given), launcher.Launcher(1, 2, 3))
     assert ended == [code]
     assert capsys.readouterr().err == ("it is over\n" if isinstance(given, str) else "")
 
@@ -346,9 +346,11 @@ def test_ranks_wait_without_end_or_as_long_as_was_asked_for(monkeypatch, backend
     monkeypatch.setattr(torch.cuda, "is_available", lambda: backend == "nccl")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
-    monkeypatch.setattr(rank.dist, "init_process_group", lambda name, **options: asked.update(options, name=name))
-    monkeypatch.setattr(rank.dist, "get_rank", lambda: 0)
-    rank.join(timeout)
+    monkeypatch.setattr(
+        rank_process.dist, "init_process_group", lambda name, **options: asked.update(options, name=name)
+    )
+    monkeypatch.setattr(rank_process.dist, "get_rank", lambda: 0)
+    rank_process.join(timeout)
     assert asked["name"] == backend
     assert asked["timeout"].total_seconds() == (timeout or 365 * 24 * 3600)
 
@@ -356,16 +358,16 @@ def test_ranks_wait_without_end_or_as_long_as_was_asked_for(monkeypatch, backend
 def test_an_allocation_that_fails_is_told_from_a_bug():
     with pytest.raises(RuntimeError) as refused:
         torch.empty(1 << 57, dtype=torch.uint8)
-    failure = rank._failure(refused.value)
+    failure = rank_process._failure(refused.value)
     assert (failure.kind, failure.text, failure.exit_code) == ("memory", "it asked for 131072.0 TiB at once", 2)
-    assert rank._failure(MemoryError()).text == "an allocation failed"
-    bug = rank._failure(RuntimeError("shapes do not match"))
+    assert rank_process._failure(MemoryError()).text == "an allocation failed"
+    bug = rank_process._failure(RuntimeError("shapes do not match"))
     assert bug.kind == "error" and bug.text.endswith("RuntimeError: shapes do not match")
 
 
 def test_advice_names_what_was_predicted(shards):
     from dgl_gt.train.config import TrainConfig
-    from dgl_gt.train.memory import advice
+    from dgl_gt.train.memory_advice import advice
 
     text = advice(shards, TrainConfig(hidden=100_000, heads=1), None, 1)
     assert "--layers 2 --hidden 100000 is predicted to need" in text and "TiB" in text
@@ -374,7 +376,7 @@ def test_advice_names_what_was_predicted(shards):
 @pytest.mark.parametrize("node_data", [{}, {"feat": np.ones(4, np.float32)}], ids=["none", "one number a node"])
 def test_advice_on_shards_without_rows_of_features(tmp_path, node_data):
     from dgl_gt.train.config import TrainConfig
-    from dgl_gt.train.memory import advice
+    from dgl_gt.train.memory_advice import advice
 
     partition(from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4, node_data), 2, tmp_path / "shards")
     assert "is predicted to need" in advice(tmp_path / "shards", TrainConfig(), None, 1)
@@ -382,7 +384,7 @@ def test_advice_on_shards_without_rows_of_features(tmp_path, node_data):
 
 def test_advice_where_ranks_choose_names_no_figure_of_another_run(shards, monkeypatch):
     advised = []
-    monkeypatch.setattr("dgl_gt.cli._on_ranks", lambda args, work, advice: advised.append(advice()) or 0)
+    monkeypatch.setattr("dgl_gt.cli.main._on_ranks", lambda args, work, advice: advised.append(advice()) or 0)
     assert main(["train", str(shards), "--strategy", "auto", "--hidden", "100000", "--heads", "1"]) == 0
     assert advised == [
         "choose a smaller model, partition into more parts on more machines, or let --rank-memory SIZE bound what "
@@ -403,7 +405,7 @@ def test_advice_where_ranks_choose_names_no_figure_of_another_run(shards, monkey
 )
 def test_more_threads_than_processors_are_warned_of(monkeypatch, capsys, threads, cpus, ranks, text):
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    monkeypatch.setattr(launch, "available_cpus", lambda: cpus)
-    launch.warn_of_threads(ranks)
+    monkeypatch.setattr(launcher, "available_cpus", lambda: cpus)
+    launcher.warn_of_threads(ranks)
     stderr = capsys.readouterr().err
     assert stderr.startswith(f"dgl-gt: warning: {text}") if text else stderr == ""

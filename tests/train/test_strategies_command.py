@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch.distributed import TCPStore
 
-from dgl_gt.cli import main
+from dgl_gt.cli.main import main
 from partition import load_graph, partition, read_manifest
-from partition.cost import Model
-from partition.step_time import Speeds, halo_sends
+from partition.predict.step_time import Speeds, halo_sends
+from partition.predict.traffic import Model
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["--epochs", "3", "--hidden", "16", "--heads", "4", "--layers", "2", "--attention-dropout", "0.1"]
@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_refused_in_one_line(folder, tmp_path, shards, opti
     ("shards", "options", "message"), REFUSED[:-1], ids=[" ".join(case[1]) for case in REFUSED[:-1]]
 )
 def test_what_shards_do_not_allow_is_refused_before_ranks_start(folder, capsys, monkeypatch, shards, options, message):
-    monkeypatch.setattr("dgl_gt.train.launch.launch", lambda *_, **__: pytest.fail("ranks were started"))
+    monkeypatch.setattr("dgl_gt.train.run_on_ranks.launch", lambda *_, **__: pytest.fail("ranks were started"))
     assert main(["train", str(folder / shards), *QUICK, *options]) == 2
     stderr = capsys.readouterr().err
     assert stderr.startswith("dgl-gt: error: ") and stderr.count("\n") == 1 and message in stderr

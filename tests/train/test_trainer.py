@@ -91,7 +91,7 @@ def test_two_classes_are_judged_by_roc_auc(sharded):
 def test_roc_auc_is_the_share_of_pairs_in_order():
     import torch
 
-    from dgl_gt.comm import Comm
+    from dgl_gt.comm.group import Comm
     from dgl_gt.train.metrics import roc_auc
 
     rng = np.random.default_rng(0)

@@ -1,0 +1,268 @@
+"""One part of a cut in memory: tensors and the index of its peers. Passive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from dgl_gt.structure import CSC
+from partition.errors import InputError
+from partition.shards.manifest import read_manifest, verify
+
+
+@dataclass(frozen=True)
+class Mail:
+    """Which rows cross ranks to fill the copies of so many hops.
+
+    Attributes
+    ----------
+    send_rows : Tensor, int64, (sum(send_counts),)
+        Owned rows that peers hold copies of, grouped by peer.
+    send_counts, recv_counts : list of int, (P,)
+    order : Tensor, int64, (sum(recv_counts),), or None
+        Where each copy lies among the rows that arrive; None where it is their own order.
+    """
+
+    send_rows: torch.Tensor
+    send_counts: list[int]
+    recv_counts: list[int]
+    order: torch.Tensor | None = None
+
+    def arranged(self, received: torch.Tensor) -> torch.Tensor:
+        """What arrived, in the order of the copies."""
+        return received if self.order is None else received.index_select(0, self.order)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One part: owned rows first, then copies (halo or mirrors), hop by hop and grouped by owner.
+
+    Attributes
+    ----------
+    cut : {"edge", "vertex"}
+    part, depth : int
+        Hops of halo, as many as were asked for; 1 of a vertex cut, for its mirrors.
+    rows : list of int, (depth + 1,)
+        Owned rows, and those with the copies of 1, 2, ... hops.
+    edges : list of int, (depth,)
+        In-edges of ``rows[k]`` rows (of a vertex cut: of all).
+    indptr, indices : Tensor
+        In-edges of ``rows[depth - 1]`` rows (of a vertex cut: of all held), as on disk.
+    node_ids : Tensor, int64, (held,)
+        The user's node ids.
+    edge_ids : Tensor, int64, (edges[-1],)
+        The user's edge ids.
+    send_rows : Tensor, int64
+        Owned rows that peers hold copies of, hop by hop, in the receiver's order.
+    send_ptr, recv_ptr : Tensor, int64, (depth, P + 1)
+        Where each peer's lie in ``send_rows`` and among the copies.
+    returning : Tensor, bool, as ``send_rows``, or None
+        Vertex cut: whether that mirror has in-edges.
+    node_data : dict of str to Tensor, (N_owned, ...)
+    edge_data : dict of str to Tensor, (edges[0], ...)
+    directory : Path
+    manifest : dict
+        The whole partition's figures, see docs/format.md.
+
+    What a shard or a strategy makes once and keeps is made outside of inference mode, whatever the caller's mode is:
+    tensors made inside can never take part in training.
+    """
+
+    cut: str
+    part: int
+    depth: int
+    rows: list[int]
+    edges: list[int]
+    indptr: torch.Tensor
+    indices: torch.Tensor
+    node_ids: torch.Tensor
+    edge_ids: torch.Tensor
+    send_rows: torch.Tensor
+    send_ptr: torch.Tensor
+    recv_ptr: torch.Tensor
+    returning: torch.Tensor | None
+    node_data: dict[str, torch.Tensor]
+    edge_data: dict[str, torch.Tensor]
+    directory: Path
+    manifest: dict
+    _made: dict = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def num_owned(self) -> int:
+        return self.rows[0]
+
+    @property
+    def num_held(self) -> int:
+        """Owned rows and copies of one hop."""
+        return self.rows[1]
+
+    @torch.inference_mode(False)
+    def csc(self, inner: int = 0) -> CSC:
+        """In-edges of the owned rows and ``inner`` hops of halo, from those and one hop more; of a vertex cut, all.
+
+        Bias rows are the part's edges in this order.
+        """
+        if inner not in self._made:
+            rows = self.rows[1] if self.cut == "vertex" else self.rows[inner]
+            edges = self.edges[inner]
+            self._made[inner] = CSC.build(
+                self.indptr[: rows + 1],
+                self.indices[:edges],
+                self.rows[inner + 1],
+                global_edge_ids=self.edge_ids[:edges],
+            )
+        return self._made[inner]
+
+    @torch.inference_mode(False)
+    def mail(self, hops: int = 1) -> Mail:
+        """What crosses ranks to fill the copies of the first ``hops`` hops."""
+        key = "mail", hops
+        if key not in self._made:
+            sent, received = (ptr[:hops].diff(dim=1) for ptr in (self.send_ptr, self.recv_ptr))
+            send_rows, order = self.send_rows, None
+            if hops > 1:
+                send_rows = send_rows[_by_peer(self.send_ptr[:hops])]
+                order = torch.argsort(_by_peer(self.recv_ptr[:hops]))
+            send_rows = send_rows[: int(sent.sum())]
+            device = self.node_ids.device
+            self._made[key] = Mail(
+                send_rows.to(device),
+                sent.sum(0).tolist(),
+                received.sum(0).tolist(),
+                None if order is None else order.to(device),
+            )
+        return self._made[key]
+
+    @torch.inference_mode(False)
+    def edge_mail(self, inner: int) -> Mail:
+        """What crosses ranks to bring data of the in-edges of ``inner`` hops of halo from where they are owned.
+
+        A row's in-edges lie in the same order wherever it is held.
+        """
+        key = "edge mail", inner
+        if key not in self._made:
+            mail, indptr = self.mail(inner), self.indptr
+            degrees = indptr[self.num_owned : self.rows[inner] + 1].diff()  # of the copies, in their own order
+            arriving = degrees if mail.order is None else torch.empty_like(degrees).index_copy_(0, mail.order, degrees)
+            starts = arriving.cumsum(0) - arriving
+            order = None if mail.order is None else _ranges(starts[mail.order], degrees)
+            sent = indptr[mail.send_rows + 1] - indptr[mail.send_rows]
+            self._made[key] = Mail(
+                _ranges(indptr[mail.send_rows], sent),
+                [int(part.sum()) for part in sent.split(mail.send_counts)],
+                [int(part.sum()) for part in arriving.split(mail.recv_counts)],
+                order,
+            )
+        return self._made[key]
+
+    @torch.inference_mode(False)
+    def held_node_data(self, hops: int = 1) -> dict[str, torch.Tensor]:
+        """Node data of owned rows and the copies of so many hops, read from disk."""
+        data = _read(self.directory / f"part{self.part}" / "node_data.safetensors", rows=self.rows[hops])
+        return {key: value.to(self.node_ids.device) for key, value in data.items()}
+
+    def check_rows(self, x: torch.Tensor) -> None:
+        """Raise ``ValueError`` unless ``x`` has one row for each owned node."""
+        if len(x) != self.num_owned:
+            raise ValueError(
+                f"got {len(x)} rows, but this rank owns {self.num_owned}: pass one for each owned node, as in sg.ndata"
+            )
+
+    def check_bias(self, bias: torch.Tensor | None) -> None:
+        """Raise ``ValueError`` unless ``bias`` has one row for each edge of this part."""
+        if bias is not None and len(bias) != self.edges[0]:
+            raise ValueError(
+                f"bias has {len(bias)} rows, but this rank has {self.edges[0]} edges: pass one for each, as in sg.edata"
+            )
+
+    def to(self, device) -> Shard:
+        """This shard with its tensors on a device."""
+        names = ("indptr", "indices", "node_ids", "edge_ids")
+        return replace(
+            self,
+            **{key: getattr(self, key).to(device) for key in names},
+            node_data={key: value.to(device) for key, value in self.node_data.items()},
+            edge_data={key: value.to(device) for key, value in self.edge_data.items()},
+            _made={},
+        )
+
+
+def _ranges(starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """``starts[0], starts[0] + 1, ...``, so many as ``lengths[0]``, then those of the next."""
+    offsets = starts - (lengths.cumsum(0) - lengths)
+    total = int(lengths.sum())
+    return torch.repeat_interleave(offsets, lengths) + torch.arange(total, device=starts.device)
+
+
+def _by_peer(ptr: torch.Tensor) -> torch.Tensor:
+    """Positions that sort hop-major rows by peer first, from their pointers (hops, P + 1)."""
+    begins, ends = ptr[:, :-1].T.flatten(), ptr[:, 1:].T.flatten()
+    return _ranges(begins, ends - begins)
+
+
+def read_shard(directory, part: int, depth: int = 1, with_data: bool = True) -> Shard:
+    """Read one part, after checking its checksums.
+
+    Parameters
+    ----------
+    directory : path
+    part : int
+    depth : int
+        Hops of halo to read, at most as many as there are; 1 of a vertex cut.
+    with_data : bool
+        Whether to read node and edge data, too.
+
+    Raises
+    ------
+    InputError
+        Not a shard directory, another format version, or a damaged file of this part.
+    """
+    manifest = read_manifest(directory)
+    verify(directory, manifest, [part])
+    folder = Path(directory) / f"part{part}"
+    structure = _read(folder / "structure.safetensors")
+    counts, parts, is_vertex = manifest["per_part"][part], manifest["parts"], manifest["cut"] == "vertex"
+    # Shards of a deeper halo begin with those of a smaller depth.
+    send_ptr, recv_ptr = (_pointers(structure[key], parts, depth) for key in ("send_ptr", "recv_ptr"))
+    owned = counts["owned"]
+    rows = [owned, *(owned + recv_ptr[:, -1]).tolist()]
+    with_edges = rows[1:] if is_vertex else rows[:-1]
+    indptr = structure["indptr"][: with_edges[-1] + 1]
+    edges = indptr[with_edges].tolist()
+    sent = int(send_ptr[-1, -1])
+    return Shard(
+        cut=manifest["cut"],
+        part=part,
+        depth=depth,
+        rows=rows,
+        edges=edges,
+        indptr=indptr,
+        indices=structure["indices"][: edges[-1]],
+        node_ids=structure["node_ids"][: rows[-1]],
+        edge_ids=structure["edge_ids"][: edges[-1]],
+        send_rows=structure["send_rows"][:sent],
+        send_ptr=send_ptr,
+        recv_ptr=recv_ptr,
+        returning=structure["send_returns"][:sent] if is_vertex else None,
+        node_data=_read(folder / "node_data.safetensors", rows=owned) if with_data else {},
+        edge_data=_read(folder / "edge_data.safetensors", rows=edges[0]) if with_data else {},
+        directory=Path(directory),
+        manifest=manifest,
+    )
+
+
+def _pointers(ptr: torch.Tensor, parts: int, depth: int) -> torch.Tensor:
+    """Hop-major pointers (hops * P + 1,) as (depth, P + 1)."""
+    return torch.stack([ptr[hop * parts : (hop + 1) * parts + 1] for hop in range(depth)])
+
+
+def _read(path: Path, rows: int | None = None) -> dict[str, torch.Tensor]:
+    """The tensors of a file, or the first rows of each."""
+    try:
+        with torch.device("cpu"), safe_open(path, framework="pt") as file:  # whatever torch's default device is
+            return {key: file.get_slice(key)[:rows] for key in file.keys()}
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error

@@ -1,0 +1,37 @@
+"""The CUDA kernel of keyed dropout, in Triton; ``dgl_gt/ops/dropout.py`` defines the bits."""
+
+import torch
+import triton
+import triton.language as tl
+
+from .attention import _mix64
+
+_BLOCK = 1024
+
+
+@triton.jit(do_not_specialize=["numel", "seed_high", "seed_low", "threshold"])
+def _drop(x, out, ids, numel, columns, seed_high, seed_low, threshold, scale, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < numel
+    row, column = offsets // columns, offsets % columns
+    if ids is not None:
+        row = tl.load(ids + row, mask=inside, other=0)
+    seed = (seed_high.to(tl.int64) << 32) | (seed_low.to(tl.int64) & 0xFFFFFFFF)
+    counter = (row * 65536 + (column // 4 + 1)).to(tl.uint64)
+    bits = _mix64(_mix64(seed.to(tl.uint64)) + counter * 0x9E3779B97F4A7C15)
+    lane = (bits >> (column % 4 * 16).to(tl.uint64)).to(tl.int32) & 0xFFFF
+    values = tl.load(x + offsets, mask=inside, other=0.0)
+    kept = tl.where(lane >= threshold, values.to(tl.float32) * scale, 0.0)
+    tl.store(out + offsets, kept.to(values.dtype), mask=inside)
+
+
+def drop(x, seed, ids, threshold, scale):
+    """As ``dgl_gt.ops.cpu.drop``, for float32, bfloat16 and float16."""
+    x, out = x.contiguous(), torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if x.numel():
+        halves = seed >> 32, (seed + 2**31) % 2**32 - 2**31
+        ids = None if ids is None else ids.contiguous()
+        with torch.cuda.device_of(x):  # nothing on the CPU, where Triton's interpreter runs
+            blocks = (triton.cdiv(x.numel(), _BLOCK),)
+            _drop[blocks](x, out, ids, x.numel(), x.shape[1], *halves, threshold, scale, BLOCK=_BLOCK)
+    return out

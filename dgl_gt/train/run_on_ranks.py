@@ -1,0 +1,75 @@
+"""One function that runs work on ranks, whether this process is one of them or has yet to start them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+
+from partition.errors import InputError
+
+from .launch import launch
+from .launcher import launcher
+
+_FROM_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def run_on_ranks(
+    arguments: list[str],
+    ranks: Callable[[], int],
+    work: Callable,
+    *,
+    keep_memory: bool = True,
+    timeout: float | None = None,
+    memory_advice: Callable[[], str] | None = None,
+):
+    """Run ``work()`` where this process is a rank; else start ranks, which run the same command, and wait for them.
+
+    Parameters
+    ----------
+    arguments : list of str
+        What ranks are started with: the arguments of this ``dgl-gt`` command.
+    ranks : callable
+        Gives the number of ranks to start.
+    work : callable
+        Its result is rank 0's.
+    keep_memory : bool
+        Whether ranks keep freed memory for the next tensor, or give it back to the system.
+    timeout : float, optional
+        Seconds that ranks wait for each other to join; by default without end.
+    memory_advice : callable, optional
+        Says, for the message of a rank that runs out of memory, what was predicted and what to change.
+
+    Raises
+    ------
+    InputError
+        The environment makes this process a rank only in part, or ranks do not join in time.
+    """
+    started_by = launcher()
+    if started_by is None:
+        if "RANK" not in os.environ:
+            return launch(arguments, ranks(), keep_memory=keep_memory, timeout=timeout, memory_advice=memory_advice)
+        _check_environment()
+    from . import rank_process  # imports torch
+
+    return rank_process.run(work, started_by, timeout, memory_advice)
+
+
+def _check_environment() -> None:
+    """Raise :class:`InputError` unless the environment says all that torchrun says."""
+    missing = [name for name in _FROM_TORCHRUN if name not in os.environ]
+    if missing:
+        raise InputError(
+            f"RANK is set in the environment, which makes this process one of several ranks, but {missing[0]} is not; "
+            "start ranks with torchrun, or unset RANK to let dgl-gt start them"
+        )
+    ranks = _whole_number("WORLD_SIZE", 1, 2**31 - 1)
+    _whole_number("RANK", 0, ranks - 1)
+    _whole_number("MASTER_PORT", 0, 2**16 - 1)
+
+
+def _whole_number(name: str, least: int, largest: int) -> int:
+    text = os.environ[name]
+    if not re.fullmatch("[0-9]{1,10}", text) or not least <= int(text) <= largest:
+        raise InputError(f"{name} is {text!r} in the environment; it must be a whole number from {least} to {largest}")
+    return int(text)

@@ -1,0 +1,87 @@
+"""What a person sees of a run: progress while it trains, one table at its end."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+
+from tqdm import tqdm
+
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from partition.console import table
+from partition.system.units import size
+
+from .trainer import History, Result
+
+METRIC_TITLES = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
+_PLAIN_LINES = 10
+
+
+@contextmanager
+def progress(epochs: int, show: bool):
+    """An ``on_epoch`` callback: a bar on a terminal, ten lines elsewhere, both on stderr."""
+    if not show:
+        yield None
+        return
+    terminal = sys.stderr.isatty()
+    with tqdm(total=epochs, unit="epoch", disable=not terminal, dynamic_ncols=True) as bar:
+
+        def on_epoch(epoch: int, loss: float, validation: float, seconds: float) -> None:
+            bar.set_postfix_str(f"loss {loss:.4f}, validation {validation:.4f}, {seconds:.2f} s")
+            bar.update()
+            if not terminal and (epoch + 1) % max(1, epochs // _PLAIN_LINES) == 0:
+                text = f"epoch {epoch + 1}/{epochs}  loss {loss:.4f}  validation {validation:.4f}  {seconds:.2f} s"
+                print(text, file=sys.stderr, flush=True)
+
+        yield on_epoch
+
+
+def unfinished(history: History, sg: ShardedGraph) -> dict:
+    """The part of :func:`record` that is known while a run goes on; ``finished`` is false."""
+    return {
+        "finished": False,
+        "strategy": sg.strategy.name,
+        "depth": sg.depth,
+        "ranks": sg.comm.world_size,
+        "epochs": len(history.losses),
+        "best_epoch": history.best_epoch + 1,
+        "losses": history.losses,
+        "validations": history.validations,
+        "metric": {"name": history.metric_name, "validation": history.validation, "test": history.test},
+    }
+
+
+def record(result: Result, sg: ShardedGraph) -> dict:
+    """The run as plain values: the documented keys of ``dgl-gt train --json``."""
+    return {
+        **unfinished(result, sg),
+        "finished": True,
+        "seconds_per_epoch": result.seconds_per_epoch,
+        "exchange_share": result.exchange_share,
+        "exchanged_bytes_per_epoch": result.exchanged_bytes_per_epoch,
+        "peak_memory_bytes": result.peak_memory_bytes,
+    }
+
+
+def final_table(run: dict) -> str:
+    """The run as a table."""
+    metric, title = run["metric"], METRIC_TITLES[run["metric"]["name"]]
+    rows = [
+        (f"test {title}", f"{metric['test']:.2%}"),
+        (f"validation {title}", f"{metric['validation']:.2%}"),
+        ("best epoch", f"{run['best_epoch']} of {run['epochs']}"),
+        ("ranks", run["ranks"]),
+        ("strategy", run["strategy"] + (f", depth {run['depth']}" if run["depth"] > 1 else "")),
+        ("seconds per epoch", f"{run['seconds_per_epoch']:.3f}"),
+        ("share spent exchanging", f"{run['exchange_share']:.1%}"),
+        ("exchanged per epoch", size(run["exchanged_bytes_per_epoch"])),
+        ("peak memory per rank", ", ".join(size(peak) for peak in run["peak_memory_bytes"])),
+    ]
+    if "plan" in run:
+        choice = run["plan"]["choice"]
+        rows.append(("predicted seconds per epoch", f"{choice['seconds']:.3f}"))
+        rows.append(("predicted memory per rank, with --rank-memory", size(choice["memory_bytes"])))
+        rows += [
+            (f"tried {each['choice']}", f"{each['measured_seconds']:.3f} s a step") for each in run["plan"]["trials"]
+        ]
+    return table(["result", ""], rows)

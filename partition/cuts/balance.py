@@ -1,0 +1,170 @@
+"""How evenly parts are loaded, with nodes, edges and training nodes, and how uneven they may be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from numbers import Real
+
+import numpy as np
+
+from partition.errors import InputError
+from partition.graph import Graph
+
+KINDS = ("nodes", "edges", "train")
+_AIM = 1.1  # where nobody asks for a bound
+_ROUNDING = 1e-12
+_LEAST_OF_SHARE = 0.5
+_LEAST_SHARE = 1e-6  # of an equal one
+
+
+@dataclass(frozen=True)
+class Balance:
+    """What each part is to take of each kind, and at most.
+
+    Attributes
+    ----------
+    kinds : tuple of str
+        The bounded ones of ``KINDS``, then, where a graph has several splits, one entry a split.
+    weights : ndarray, int64, (N, kinds)
+        What a node adds to its part: 1 node, its in-edges, 1 where it is a training node.
+    shares : ndarray, float64, (K,)
+        Of the whole, by part; they add up to one.
+    bounds : ndarray, float64, (kinds,)
+        A part's load over its share, at most.
+    asked : bool
+        Whether somebody asked for these bounds, so that a cut beyond them is refused.
+    """
+
+    kinds: tuple[str, ...]
+    weights: np.ndarray
+    shares: np.ndarray
+    bounds: np.ndarray
+    asked: bool
+
+    def capacities(self, tightness: float = 1.0) -> np.ndarray:
+        """Loads that parts may take, int64, (K, kinds): the bound, or the share rounded up if that is more.
+
+        With a ``tightness`` below 1 nearer to the share by so much: a search that aims there lands within the bounds.
+        """
+        totals = self.weights.sum(axis=0)
+        shares = np.outer(self.shares, totals)
+        least = np.ceil(shares * (1 - _ROUNDING))
+        most = np.maximum(np.floor(np.minimum(shares * self.bounds * (1 + _ROUNDING), totals)), least)
+        return (least + np.floor(tightness * (most - least))).astype(np.int64)
+
+    def floors(self) -> np.ndarray:
+        """Loads that a search for fewer copies shall leave to parts, int64, (K, kinds): half of the share."""
+        return np.floor(_LEAST_OF_SHARE * np.outer(self.shares, self.weights.sum(axis=0))).astype(np.int64)
+
+    def loads(self, owner: np.ndarray) -> np.ndarray:
+        """The parts' loads under an assignment, int64, (K, kinds)."""
+        parts = len(self.shares)
+        columns = [np.bincount(owner, weights=column, minlength=parts) for column in self.weights.T]
+        return np.stack(columns, axis=1).astype(np.int64)
+
+    def excess(self, owner: np.ndarray) -> float:
+        """The largest load over its capacity; at most 1 where every bound holds."""
+        return float((self.loads(owner) / np.maximum(self.capacities(), 1)).max())
+
+    def broken(self, owner: np.ndarray) -> str:
+        """The bounds that an assignment breaks, in words."""
+        loads, capacities = self.loads(owner), self.capacities()
+        words = []
+        for kind, name in enumerate(self.kinds):
+            part = int((loads[:, kind] / np.maximum(capacities[:, kind], 1)).argmax())
+            if loads[part, kind] > capacities[part, kind]:
+                share = self.shares[part] * self.weights[:, kind].sum()
+                words.append(f"{name} {loads[part, kind] / share:.4g} (part {part}; asked {self.bounds[kind]:g})")
+        return ", ".join(dict.fromkeys(words))
+
+
+def make_balance(graph: Graph, parts: int, max_imbalance=None, target_weights=None) -> Balance:
+    """What the parts of a graph are to take.
+
+    Parameters
+    ----------
+    graph : Graph
+    parts : int
+    max_imbalance : float or dict of str to float, optional
+        A bound for ``nodes``, ``edges`` and ``train`` (training nodes) together, or for each by name. Without it a
+        cut aims at 1.1 for edges and takes what it gets.
+    target_weights : sequence of float, (K,), optional
+        How much each part takes beside the others; equal by default.
+
+    Raises
+    ------
+    InputError
+        Bounds below 1 or of another name, weights of the wrong count or not positive.
+    """
+    bounds = {"edges": _AIM} if max_imbalance is None else _checked_bounds(max_imbalance)
+    names, columns = [], []
+    train = graph.node_data.get("train_mask")
+    for kind in bounds:
+        if kind == "nodes":
+            new = [np.ones(graph.num_nodes, np.int64)]
+        elif kind == "edges":
+            new = [graph.in_degrees()]
+        elif train is None and not isinstance(max_imbalance, dict):
+            new = []
+        elif train is None:
+            raise InputError(f"max_imbalance bounds 'train', but {graph.name} has no train_mask; leave it out")
+        else:
+            new = list(train.reshape(graph.num_nodes, -1).T)
+        names += [kind] * len(new)
+        columns += new
+    return Balance(
+        kinds=tuple(names),
+        weights=np.ascontiguousarray(np.stack(columns, axis=1), np.int64),
+        shares=shares(parts, target_weights),
+        bounds=np.array([bounds[name] for name in names]),
+        asked=max_imbalance is not None,
+    )
+
+
+def with_aims(balance: Balance, graph: Graph, *, nodes: bool) -> Balance:
+    """A search's own balance: the bounds, and 1.1 for edges, and for nodes if asked, where these are not bounded."""
+    aims = {"edges": graph.in_degrees()} | ({"nodes": np.ones(graph.num_nodes, np.int64)} if nodes else {})
+    new = [kind for kind in aims if kind not in balance.kinds]
+    return replace(
+        balance,
+        kinds=(*balance.kinds, *new),
+        weights=np.column_stack([balance.weights, *(aims[kind] for kind in new)]),
+        bounds=np.append(balance.bounds, [_AIM] * len(new)),
+    )
+
+
+def shares(parts: int, target_weights=None) -> np.ndarray:
+    """The share of the whole that each part is to take, float64, (K,); :class:`InputError` for bad weights."""
+    if target_weights is None:
+        return np.full(parts, 1 / parts)
+    try:
+        weights = np.asarray(target_weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"target_weights are {target_weights!r}; they must be {parts} positive numbers") from None
+    if weights.shape != (parts,):
+        raise InputError(f"target_weights are {weights.size} numbers; there must be {parts}, one a part")
+    if not (np.isfinite(weights) & (weights > 0)).all():
+        bad = weights[~(np.isfinite(weights) & (weights > 0))][0]
+        raise InputError(f"target_weights hold {bad:g}; every weight must be a positive number")
+    weights = weights / weights.max()
+    found = weights / weights.sum()
+    if found.min() * parts < _LEAST_SHARE:
+        raise InputError(
+            f"target_weights go from {np.min(target_weights):g} to {np.max(target_weights):g}; the least part would "
+            "get next to nothing: bring them nearer to each other"
+        )
+    return found
+
+
+def _checked_bounds(max_imbalance) -> dict[str, float]:
+    bounds = max_imbalance if isinstance(max_imbalance, dict) else dict.fromkeys(KINDS, max_imbalance)
+    unknown = [name for name in bounds if name not in KINDS]
+    if unknown or not bounds:
+        raise InputError(
+            f"max_imbalance bounds {', '.join(map(repr, unknown)) or 'nothing'}; allowed: {', '.join(KINDS)}"
+        )
+    for name, bound in bounds.items():
+        if isinstance(bound, bool) or not isinstance(bound, Real) or not 1 <= bound < math.inf:
+            raise InputError(f"max_imbalance is {bound!r} for {name}; it must be a number from 1 (perfect balance)")
+    return bounds

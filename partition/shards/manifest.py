@@ -1,0 +1,328 @@
+"""The manifest of a shard directory: written last, read first, and what checks every other file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+from importlib import metadata
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from partition.errors import InputError
+from partition.system.atomic_write import Kind
+from partition.system.user_files import reading
+
+from .schema import Check, all_of, any_of, dict_of, fields, list_of, misfit, none_or, number, one_of, text, whole
+
+FORMAT = "dgl-gt shards"
+FORMAT_VERSION = 2  # 2: left_out
+PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
+SHARDS = Kind(
+    "shards",
+    "manifest.json",
+    lambda manifest: manifest.get("format") == FORMAT,
+    rf"part\d+/({'|'.join(map(re.escape, PART_FILES))})",
+)
+_HASH_BLOCK_BYTES = 1 << 20
+_SLICE = 1 << 20  # numbers of an index tensor that are checked at a time
+_INDEX_TYPES = ("I32", "I64")
+_COUNT, _FIGURE = whole(), number()
+_QUALITY = fields(
+    volume=_COUNT,
+    replication_factor=_FIGURE,
+    max_copies_factor=_FIGURE,
+    node_balance=_FIGURE,
+    edge_balance=_FIGURE,
+    train_balance=none_or(_FIGURE),
+)
+_QUALITY_OF = {"edge": fields(cut_ratio=number(most=1.0), halo=_COUNT), "vertex": fields(mirrors=_COUNT)}
+
+
+def write_manifest(directory: Path, contents: dict) -> dict:
+    """Write ``manifest.json`` with the format, the versions of what made it and a checksum of itself; return it."""
+    text = _render({"format": FORMAT, "format_version": FORMAT_VERSION, **contents, "versions": _versions()})
+    (Path(directory) / "manifest.json").write_text(text)
+    return json.loads(text)
+
+
+def file_entry(path: Path) -> dict:
+    """What the manifest says of a file."""
+    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+
+
+def read_manifest(directory) -> dict:
+    """Read and check a shard directory's manifest.
+
+    Raises
+    ------
+    InputError
+        No such directory, not shards, another format version, or a damaged manifest: one whose checksum does not
+        match, or with a field that does not fit the format or the other fields.
+    """
+    path = Path(directory) / "manifest.json"
+    try:
+        if not path.is_file():
+            raise InputError(f"{directory} holds no shards (no manifest.json); make them with `dgl-gt partition`")
+        written = path.read_text(encoding="utf-8")
+        manifest = json.loads(written)
+        unchanged = isinstance(manifest, dict) and written == _render(manifest)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is damaged: not valid JSON; partition the graph again") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise InputError(f"{path} is not a dgl-gt manifest; give a directory made by `dgl-gt partition`")
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise InputError(
+            f"{directory} has format version {manifest.get('format_version')}; "
+            f"this dgl-gt reads version {FORMAT_VERSION}: "
+            "partition the graph again, or use the dgl-gt that wrote it"
+        )
+    if not unchanged:
+        raise InputError(f"{path} is damaged or was edited: its checksum does not match; partition the graph again")
+    try:
+        _check(manifest)
+    except InputError as error:
+        raise InputError(f"{path} does not fit the format: {error}; partition the graph again") from None
+    return manifest
+
+
+def _check(manifest: dict) -> None:
+    """Raise :class:`InputError` unless every field fits the format, and the counts each other."""
+    fields(cut=one_of("edge", "vertex"), halo_depth=whole(), per_part=list_of(fields()))(manifest, "the manifest")
+    cut, depth, parts = manifest["cut"], manifest["halo_depth"], len(manifest["per_part"])
+    counts = ("owned", "edges", "near_edges", "sent", "bytes")
+    if cut == "edge":
+        hops = list_of(_COUNT, depth)
+        part = fields(**dict.fromkeys((*counts, "halo"), _COUNT), halo_by_hop=hops, sent_by_hop=hops, edges_by_hop=hops)
+    else:
+        part = fields(**dict.fromkeys((*counts, "mirrors", "returned", "returns"), _COUNT))
+    columns = dict_of(fields(dtype=text("bool|u?int(8|16|32|64)|float(16|32|64)"), shape=list_of(_COUNT)))
+    table = fields(
+        halo_depth=whole(1) if cut == "edge" else whole(0, 0),
+        parts=whole(max(parts, 1), parts),
+        nodes=whole(1),
+        edges=_COUNT,
+        ptr=list_of(_COUNT, parts + 1),
+        shares=list_of(number(1e-12, 1.0), parts),
+        quality=all_of(_QUALITY, _QUALITY_OF[cut]),
+        per_part=list_of(part, parts),
+        received_rows=list_of(list_of(_COUNT, parts), parts),
+        method=one_of("metis", "expansion", "streaming"),
+        source=text(),
+        seed=none_or(_COUNT),
+        choice=none_or(_choice(cut, parts)),
+        node_data=columns,
+        edge_data=columns,
+        left_out=list_of(text()),
+        files=dict_of(
+            fields(bytes=_COUNT, sha256=text("[0-9a-f]{64}")),
+            {f"part{index}/{name}" for index in range(parts) for name in PART_FILES},
+        ),
+        versions=dict_of(none_or(text())),
+    )
+    table(manifest, "the manifest")
+    _check_sums(manifest, manifest["per_part"])
+
+
+def _choice(cut: str, parts: int) -> Check:
+    """What ``choice`` is, where one was made."""
+    speed = number(most=float("inf"))
+    speeds = any_of(list_of(list_of(speed, parts), parts), list_of(speed, parts), speed)
+    candidate = fields(
+        cut=one_of(*_QUALITY_OF), predicted_seconds=number(1e-300), rank_memory_bytes=_COUNT, quality=_QUALITY
+    )
+
+    def has_chosen(candidates, where: str) -> None:
+        if cut not in (each["cut"] for each in candidates):
+            raise misfit(candidates, where, f"a list with one of cut {cut!r}")
+
+    return fields(
+        cut=one_of(cut),
+        reason=text(),
+        model=all_of(fields(layers=_COUNT, hidden=_COUNT, heads=_COUNT), dict_of(_COUNT)),
+        speeds=all_of(fields(link_bytes_per_s=speeds), dict_of(none_or(speeds))),
+        candidates=all_of(list_of(candidate), has_chosen),
+    )
+
+
+def _check_sums(manifest: dict, per_part: list[dict]) -> None:
+    """Raise :class:`InputError` unless the counts of a manifest agree."""
+    ptr, rows, files = manifest["ptr"], manifest["received_rows"], manifest["files"]
+    copies = "halo" if manifest["cut"] == "edge" else "mirrors"
+    expected = {"nodes": ptr[-1], "edges": sum(part["edges"] for part in per_part)}
+    found = {"nodes": manifest["nodes"], "edges": manifest["edges"]}
+    expected["the sum of shares"], found["the sum of shares"] = 1.0, round(sum(manifest["shares"]), 6)
+    for index, part in enumerate(per_part):
+        expected |= {
+            f"per_part[{index}].owned": ptr[index + 1] - ptr[index],
+            f"per_part[{index}].{copies}": sum(rows[index]),
+            f"per_part[{index}].sent": sum(line[index] for line in rows),
+            f"per_part[{index}].bytes": sum(files[f"part{index}/{name}"]["bytes"] for name in PART_FILES),
+            f"received_rows[{index}][{index}]": 0,
+        }
+        found |= {f"per_part[{index}].{key}": part[key] for key in ("owned", copies, "sent", "bytes")}
+        found[f"received_rows[{index}][{index}]"] = rows[index][index]
+        if manifest["cut"] == "edge":
+            for key, total in (("halo_by_hop", "halo"), ("sent_by_hop", "sent")):
+                expected[f"the sum of per_part[{index}].{key}"] = part[total]
+                found[f"the sum of per_part[{index}].{key}"] = sum(part[key])
+            expected[f"per_part[{index}].edges_by_hop[0]"] = part["edges"]
+            found[f"per_part[{index}].edges_by_hop[0]"] = part["edges_by_hop"][0]
+    for where, value in expected.items():
+        if found[where] != value:
+            raise misfit(found[where], where, f"{value}, as other counts say")
+
+
+def verify(directory, manifest: dict, parts=None) -> None:
+    """Compare the files of the given parts (default: all) with the manifest's sizes, checksums and counts.
+
+    Raises
+    ------
+    InputError
+        A file is missing, unreadable, truncated or altered, or does not hold what the manifest counts; the message
+        names it.
+    """
+    for part in range(manifest["parts"]) if parts is None else parts:
+        for name in PART_FILES:
+            path = Path(directory) / f"part{part}" / name
+            with reading(path):
+                _check_unchanged(path, manifest["files"][f"part{part}/{name}"])
+                _check_contents(path, manifest, part)
+
+
+def _check_unchanged(path: Path, expected: dict) -> None:
+    """Raise :class:`InputError` unless a file has the size and the checksum that the manifest says."""
+    if not path.is_file():
+        raise InputError(f"{path} is missing; partition the graph again")
+    if path.stat().st_size != expected["bytes"]:
+        raise InputError(
+            f"{path} is truncated or altered: {path.stat().st_size} bytes instead of {expected['bytes']}; "
+            "partition the graph again"
+        )
+    if _sha256(path) != expected["sha256"]:
+        raise InputError(f"{path} is damaged: its checksum does not match; partition the graph again")
+
+
+def _shapes(manifest: dict, part: int, name: str) -> dict[str, tuple]:
+    """The shape of each tensor in a file of a part, by the manifest's counts."""
+    counts, parts, is_vertex = manifest["per_part"][part], manifest["parts"], manifest["cut"] == "vertex"
+    held = counts["owned"] + counts["mirrors" if is_vertex else "halo"]
+    edges = counts["edges"] if is_vertex else sum(counts["edges_by_hop"])
+    if name != "structure.safetensors":
+        key, rows = ("node_data", held) if name == "node_data.safetensors" else ("edge_data", edges)
+        return {column: (rows, *each["shape"]) for column, each in manifest[key].items()}
+    pointers = (parts * max(manifest["halo_depth"], 1) + 1,)
+    return {
+        "indptr": ((held if is_vertex else held - counts["halo_by_hop"][-1]) + 1,),
+        **dict.fromkeys(("indices", "edge_ids"), (edges,)),
+        "node_ids": (held,),
+        **dict.fromkeys(("recv_ptr", "send_ptr"), pointers),
+        **dict.fromkeys(("send_rows", "send_returns") if is_vertex else ("send_rows",), (counts["sent"],)),
+    }
+
+
+def _types(manifest: dict, name: str) -> dict[str, tuple]:
+    """The types that each column in a file of a part may have, in safetensors' words; other tensors are indices."""
+    if name == "structure.safetensors":
+        return {"send_returns": ("BOOL",)}
+    columns = manifest[name.removesuffix(".safetensors")]
+    types = {key: each["dtype"] for key, each in columns.items()}
+    return {
+        key: ("BOOL" if each == "bool" else re.sub("[a-z]+", each[0].upper(), each),) for key, each in types.items()
+    }
+
+
+def _limits(manifest: dict, part: int, name: str) -> dict[str, int]:
+    """What the numbers of each tensor in a file of a part stay below; compiled loops trust them."""
+    if name != "structure.safetensors":
+        return {}
+    counts = manifest["per_part"][part]
+    (held,) = _shapes(manifest, part, name)["node_ids"]
+    return {"indices": held, "node_ids": manifest["nodes"], "edge_ids": manifest["edges"], "send_rows": counts["owned"]}
+
+
+def _check_contents(path: Path, manifest: dict, part: int) -> None:
+    """Raise :class:`InputError` where a file of a part has other shapes or types, or numbers out of range."""
+    shapes, types = _shapes(manifest, part, path.name), _types(manifest, path.name)
+    limits = _limits(manifest, part, path.name)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            tensors = {key: file.get_slice(key) for key in file.keys()}
+            for key in sorted({*shapes, *tensors}):
+                found = tuple(tensors[key].get_shape()) if key in tensors else None
+                _check_same(path, key, "shape", found, [shapes.get(key)])
+                _check_same(path, key, "type", tensors[key].get_dtype(), types.get(key, _INDEX_TYPES))
+            for key, limit in limits.items():
+                _check_range(path, key, tensors[key], shapes[key][0], limit)
+            if limits:
+                copies = limits["indices"] - limits["send_rows"]
+                ends = {"indptr": shapes["indices"][0], "send_ptr": shapes["send_rows"][0], "recv_ptr": copies}
+                for key, end in ends.items():
+                    _check_rises(path, key, tensors[key], shapes[key][0], end)
+    except SafetensorError as error:
+        raise InputError(f"{path} cannot be read ({error}); partition the graph again") from error
+
+
+def _check_same(path: Path, key: str, what: str, found, allowed) -> None:
+    if found not in allowed:
+        raise InputError(
+            f"{path} does not fit the manifest: {key!r} has {what} {found} instead of {' or '.join(map(str, allowed))}; "
+            "partition the graph again"
+        )
+
+
+def _slices(tensor, length: int):
+    """The numbers of a tensor in a file, some at a time."""
+    for start in range(0, length, _SLICE):
+        yield tensor[start : min(start + _SLICE, length)]
+
+
+def _check_range(path: Path, key: str, tensor, length: int, limit: int) -> None:
+    """Raise :class:`InputError` unless every number is at least 0 and below a limit."""
+    for values in _slices(tensor, length):
+        if not 0 <= values.min() <= values.max() < limit:
+            raise InputError(
+                f"{path} is damaged: {key!r} holds a value that is not a number from 0 to {limit - 1}; partition the "
+                "graph again"
+            )
+
+
+def _check_rises(path: Path, key: str, tensor, length: int, end: int) -> None:
+    """Raise :class:`InputError` unless pointers rise from 0 to their end."""
+    last, rises = 0, tensor[:1][0] == 0
+    for values in _slices(tensor, length):
+        rises &= values[0] >= last and not (values[1:] < values[:-1]).any()
+        last = values[-1]
+    if not rises or last != end:
+        raise InputError(f"{path} is damaged: {key!r} does not rise from 0 to {end}; partition the graph again")
+
+
+def _versions() -> dict:
+    versions = {"python": platform.python_version()}
+    for distribution in ("dgl-gt", "numpy", "scipy", "pymetis", "safetensors"):
+        try:
+            versions[distribution] = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            versions[distribution] = None
+    return versions
+
+
+def _render(manifest: dict) -> str:
+    """The manifest's text, with a checksum of itself."""
+    body = {key: value for key, value in manifest.items() if key != "checksum"}
+    checksum = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**body, "checksum": checksum}, indent=1) + "\n"
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_HASH_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

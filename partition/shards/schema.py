@@ -1,0 +1,128 @@
+"""Checks of JSON values, put together to a table that says what each field of a file must be.
+
+A check is a function of a value and of where it stands; it raises :class:`InputError` where the value does not fit.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Callable
+
+from partition.errors import InputError
+
+Check = Callable[[object, str], None]
+LARGEST = 2**62  # sums of such numbers fit into int64 once
+
+
+def misfit(value, where: str, allowed: str) -> InputError:
+    """The error of a value that does not fit."""
+    return InputError(f"{where} is {reprlib.repr(value)}, but must be {allowed}")
+
+
+def whole(least: int = 0, most: int = LARGEST) -> Check:
+    """An integer, and not a bool."""
+
+    def check(value, where: str) -> None:
+        if type(value) is not int or not least <= value <= most:
+            raise misfit(value, where, f"a whole number from {least} to {most}")
+
+    return check
+
+
+def number(least: float = 0.0, most: float = 1e300) -> Check:
+    """A number from ``least`` to ``most``, and not NaN."""
+
+    def check(value, where: str) -> None:
+        is_number = type(value) is float or (type(value) is int and abs(value) <= LARGEST)
+        if not is_number or not least <= value <= most:
+            raise misfit(value, where, f"a number from {least:g} to {most:g}")
+
+    return check
+
+
+def text(pattern: str = r"(?s).*") -> Check:
+    """A string that matches a regular expression."""
+
+    def check(value, where: str) -> None:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise misfit(value, where, "text" if pattern == r"(?s).*" else f"text like {pattern}")
+
+    return check
+
+
+def one_of(*allowed) -> Check:
+    """One of a few strings."""
+
+    def check(value, where: str) -> None:
+        if not isinstance(value, str) or value not in allowed:
+            raise misfit(value, where, " or ".join(map(repr, allowed)))
+
+    return check
+
+
+def none_or(other: Check) -> Check:
+    """Null, or what another check takes."""
+    return lambda value, where: None if value is None else other(value, where)
+
+
+def all_of(*checks: Check) -> Check:
+    """What each of several checks takes."""
+
+    def check(value, where: str) -> None:
+        for each in checks:
+            each(value, where)
+
+    return check
+
+
+def any_of(*others: Check) -> Check:
+    """What one of several checks takes; the last says what is wrong."""
+
+    def check(value, where: str) -> None:
+        for other in others[:-1]:
+            try:
+                return other(value, where)
+            except InputError:
+                pass
+        return others[-1](value, where)
+
+    return check
+
+
+def list_of(entry: Check, length: int | None = None) -> Check:
+    """A list, where it is given of a length."""
+
+    def check(value, where: str) -> None:
+        if not isinstance(value, list) or length not in (None, len(value)):
+            raise misfit(value, where, "a list" + ("" if length is None else f" of {length}"))
+        for index, each in enumerate(value):
+            entry(each, f"{where}[{index}]")
+
+    return check
+
+
+def dict_of(entry: Check, keys: set | None = None) -> Check:
+    """An object of entries of one kind, where it is given with exactly these keys."""
+
+    def check(value, where: str) -> None:
+        if not isinstance(value, dict) or keys not in (None, value.keys()):
+            raise misfit(value, where, "an object" + ("" if keys is None else f" with the keys {reprlib.repr(keys)}"))
+        for key, each in value.items():
+            entry(each, f"{where}[{key[:80]!r}]")
+
+    return check
+
+
+def fields(**table: Check) -> Check:
+    """An object that has these fields; others are allowed."""
+
+    def check(value, where: str) -> None:
+        if not isinstance(value, dict):
+            raise misfit(value, where, "an object")
+        for key, entry in table.items():
+            if key not in value:
+                raise InputError(f"{where} has no field {key!r}")
+            entry(value[key], f"{where}.{key}")
+
+    return check

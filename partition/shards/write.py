@@ -1,0 +1,112 @@
+"""A cut as shards on disk (docs/format.md), one part in memory at a time. No pickle anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from partition.graph import Graph
+from partition.system.mapped_arrays import take_rows
+
+from .layout import Layout, Part
+from .manifest import PART_FILES, file_entry, write_manifest
+
+
+def write_shards(
+    layout: Layout, folder: Path, *, seed: int | None = None, choice=None, method: str = "metis", progress=None
+) -> dict:
+    """Write a cut as shards into an empty directory; :func:`partition.partition` is the safe way to call it.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of a graph and its cut.
+    folder : path
+        An empty directory, see :func:`partition.system.atomic_write.new_directory`.
+    seed : int, optional
+        Recorded in the manifest.
+    choice : dict, optional
+        Recorded in the manifest: why this cut and not another.
+    method : str
+        Recorded in the manifest: what made the cut, one of :data:`partition.cuts.method.METHODS`.
+    progress : callable, optional
+        Called as ``progress(stage)``.
+
+    Returns
+    -------
+    dict
+        The manifest, written last.
+    """
+    graph, cut, figures, files = layout.graph, layout.cut, layout.figures, {}
+    per_part = []
+    for index in range(cut.parts):
+        if progress:
+            progress(f"writing part {index + 1} of {cut.parts}")
+        written = _write_part(graph, folder, index, _structure_arrays(layout, layout.part(index), index))
+        files.update(written)
+        size = sum(file["bytes"] for file in written.values())
+        per_part.append({**figures["per_part"][index], "bytes": size})
+    return write_manifest(
+        folder,
+        {
+            **figures,
+            "per_part": per_part,
+            "source": graph.name,
+            "left_out": list(graph.left_out),
+            "seed": seed,
+            "choice": choice,
+            "method": method,
+            "node_data": _columns(graph.node_data),
+            "edge_data": _columns(graph.edge_data),
+            "ptr": cut.ptr.tolist(),
+            "files": files,
+        },
+    )
+
+
+def _structure_arrays(layout: Layout, part: Part, index: int) -> dict:
+    """The arrays of ``structure.safetensors``."""
+    cut = layout.cut
+    begin, end = cut.ptr[index], cut.ptr[index + 1]
+    wanted = [rows for hop in layout.wanted_by_hop(index) for rows in hop]
+    arrays = {
+        "indptr": part.indptr,
+        "indices": part.indices,
+        "node_ids": np.concatenate([cut.order[begin:end], cut.order[part.copies]]).astype(np.int64),
+        "edge_ids": part.edge_ids.astype(np.int64),
+        "recv_ptr": np.concatenate([[0], np.cumsum(layout.received(index))]).astype(np.int64),
+        "send_ptr": np.concatenate([[0], np.cumsum([len(rows) for rows in wanted])]).astype(np.int64),
+        "send_rows": (np.concatenate(wanted) - begin).astype(np.int64),
+    }
+    if layout.is_vertex_cut:
+        back = layout.wanted(layout.returning, index)
+        pairs = [np.isin(rows, those, assume_unique=True) for rows, those in zip(wanted, back)]
+        arrays["send_returns"] = np.concatenate(pairs)
+    return arrays
+
+
+def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict:
+    """Write a part's three files, return their manifest entries."""
+    (folder / f"part{index}").mkdir()
+    written = {}
+    for name in PART_FILES:
+        if name == "structure.safetensors":
+            arrays = structure
+        elif name == "node_data.safetensors":
+            arrays = {key: take_rows(value, structure["node_ids"]) for key, value in graph.node_data.items()}
+        else:
+            rows = graph.edge_rows(structure["edge_ids"])
+            arrays = {key: take_rows(value, rows) for key, value in graph.edge_data.items()}
+        path = folder / f"part{index}" / name
+        save_file({key: np.ascontiguousarray(array) for key, array in arrays.items()}, path)
+        written[f"part{index}/{name}"] = file_entry(path)
+    return written
+
+
+def _columns(data: dict) -> dict:
+    return {
+        key: {"dtype": str(value.dtype.newbyteorder("=")), "shape": list(value.shape[1:])}
+        for key, value in data.items()  # whatever the source's byte order, files are little-endian
+    }

@@ -1,0 +1,141 @@
+"""Node property prediction graphs of the Open Graph Benchmark, by ogb's own loader that knows neither PyG nor DGL."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import sys
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+
+from partition.errors import InputError
+from partition.graph import SPLIT_MASKS
+from partition.system.optional_packages import first_line, need
+from partition.system.user_files import nonempty, split_name
+
+from .coo import RawGraph
+
+_INSTALL = "pip install ogb"
+_GIB = 1 << 30
+_ASKS_ABOVE_BYTES = _GIB  # ogb asks on stdin before a larger download
+_TIMEOUT_S = 20
+
+
+def ogb_dataset(source: str) -> RawGraph:
+    """Load ``ogb:NAME?root=DIR``, NAME as in ``ogbn-arxiv``; DIR, by default ``dataset``, is where ogb keeps its data.
+
+    A data set that is not there is downloaded by ogb if it is under 1 GiB. Edges are directed as ogb has them;
+    ``node_feat`` becomes ``feat``, the splits become masks, labels int64 with -1 where there are none, and ogb's other
+    node and edge arrays keep their names. What ogb keeps in ``processed/`` is a pickle and is never read: the raw files
+    beside it say the same.
+
+    Raises
+    ------
+    InputError
+        An unknown name, a heterogeneous graph, an outdated or damaged copy, a data set that cannot be downloaded.
+    """
+    name, options = split_name(source, {"root": nonempty})
+    root = Path(options.get("root", "dataset")).expanduser()
+    nodeproppred = need("ogb.nodeproppred", source, _INSTALL)
+    meta = _meta(nodeproppred, source, name)
+    folder = root / name.replace("-", "_")
+    _check_copy(source, folder, meta)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # ogb reports on stdout
+            if not folder.is_dir():
+                nodeproppred.NodePropPredDataset(name, root=str(root))
+            graph, label = _read_raw(folder / "raw", meta)
+        split = _read_split(folder / "split" / meta["split"])
+    except Exception as error:  # ogb lets through what urllib, zipfile and pandas raise, and raises bare exceptions
+        raise InputError(
+            f"{source!r}: ogb could not load or download it ({first_line(error)}); check the network, or remove "
+            f"{folder} to have it downloaded again"
+        ) from error
+    return _raw(source, graph, label, split)
+
+
+def _meta(nodeproppred, source: str, name: str) -> dict[str, str]:
+    """ogb's own description of one data set."""
+    with open(Path(nodeproppred.__file__).with_name("master.csv"), newline="") as stream:
+        names, *rows = csv.reader(stream)
+    flat = {row[0]: row for row in rows}
+    known = [other for other in names[1:] if flat["is hetero"][names.index(other)] == "False"]
+    if name not in known:
+        why = "is heterogeneous" if name in names else "is not a data set of ogb.nodeproppred"
+        raise InputError(f"{source!r}: {name!r} {why}; allowed are {', '.join(known)}")
+    return {key: row[names.index(name)] for key, row in flat.items()}
+
+
+def _check_copy(source: str, folder: Path, meta: dict[str, str]) -> None:
+    """Refuse what would make ogb ask a question on stdin, and what it could not download."""
+    release = f"RELEASE_v{meta['version']}.txt"
+    edges = "raw/data.npz" if meta["binary"] == "True" else "raw/edge.csv.gz"
+    if folder.is_dir():
+        missing = [part for part in (release, edges) if not (folder / part).exists()]
+        if missing:
+            raise InputError(
+                f"{source!r}: {folder} lacks {missing[0]}, so it is an old or partial copy; remove it to have it "
+                "downloaded again"
+            )
+        return
+    try:
+        with urllib.request.urlopen(meta["url"], timeout=_TIMEOUT_S) as answer:
+            size_bytes = int(answer.headers["Content-Length"] or 0)
+    except OSError as error:
+        raise InputError(
+            f"{source!r}: not found in {folder}, and {meta['url']} cannot be downloaded ({first_line(error)}); "
+            "download it elsewhere with ogb and name its directory with ?root="
+        ) from error
+    if size_bytes > _ASKS_ABOVE_BYTES:
+        raise InputError(
+            f"{source!r}: not found in {folder}, and its {size_bytes / _GIB:.1f} GiB are not downloaded unasked; "
+            "download it with ogb and name its directory with ?root="
+        )
+
+
+def _read_raw(raw: Path, meta: dict[str, str]) -> tuple[dict, np.ndarray]:
+    """The graph, in ogb's own dict of arrays, and the labels, (N, tasks)."""
+    reader = need("ogb.io.read_graph_raw", str(raw), _INSTALL)
+    both_ways = meta["add_inverse_edge"] == "True"
+    if meta["binary"] == "True":
+        with np.load(raw / "node-label.npz", allow_pickle=False) as archive:
+            label = archive["node_label"]
+        return reader.read_binary_graph_raw(str(raw), both_ways)[0], label
+    node_files, edge_files = (
+        [] if meta[key] == "None" else meta[key].split(",")
+        for key in ("additional node files", "additional edge files")
+    )
+    graph = reader.read_csv_graph_raw(str(raw), both_ways, node_files, edge_files)[0]
+    return graph, reader.pd.read_csv(raw / "node-label.csv.gz", header=None).values
+
+
+def _read_split(folder: Path) -> dict[str, np.ndarray]:
+    """Node ids of ``train``, ``valid`` and ``test``."""
+    if not (folder / "split_dict.pt").exists():
+        return {part: np.loadtxt(folder / f"{part}.csv.gz", np.int64, ndmin=1) for part in ("train", "valid", "test")}
+    torch = need("torch", str(folder), _INSTALL)
+    # the arrays' rebuilding alone is allowed, and here alone; numpy 1 and 2 keep it in differently named modules
+    rebuild = [(np.zeros(0).__reduce__()[0], f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+    with torch.serialization.safe_globals([np.ndarray, np.dtype, type(np.dtype(np.int64)), *rebuild]):
+        return torch.load(folder / "split_dict.pt", weights_only=True)
+
+
+def _raw(source: str, graph: dict, label: np.ndarray, split: dict) -> RawGraph:
+    num_nodes = int(graph["num_nodes"])
+    node_data, edge_data = {}, {}
+    for key, value in graph.items():
+        if value is None or key in ("edge_index", "num_nodes"):
+            continue
+        data = edge_data if key.startswith("edge_") else node_data
+        data["feat" if key in ("node_feat", "edge_feat") else key] = np.asarray(value)
+    node_data["label"] = np.asarray(label)
+    if node_data["label"].shape[1:] not in ((), (1,)):
+        tasks = node_data["label"].shape[1]
+        raise InputError(f"{source!r}: {tasks} labels a node; only data sets of one label a node can be loaded")
+    for key, part in zip(SPLIT_MASKS, ("train", "valid", "test")):
+        node_data[key] = np.zeros(num_nodes, bool)
+        node_data[key][np.asarray(split[part])] = True
+    src, dst = np.asarray(graph["edge_index"])
+    return RawGraph(src, dst, num_nodes, node_data, edge_data, source)

@@ -1,0 +1,187 @@
+"""Generated graphs for trials, tests and benchmarks: labels that the neighbourhood tells better than the features."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.optimize
+import scipy.special
+
+from partition.errors import InputError
+from partition.graph import Graph, from_edges
+from partition.system.user_files import check_fits_memory
+
+_SAME_COMMUNITY = 0.5  # share of edges drawn inside a community
+_SAME_CLASS = 0.2  # share drawn inside a class; the rest goes anywhere
+_COMMUNITY_NODES = 500
+_DEGREE_EXPONENT = 2.5
+_ROUNDS = 8  # of drawing duplicates anew
+_TOLERANCE = 1e-3  # of the number of edges
+_CHUNK = 1 << 20
+
+
+def communities(
+    nodes: int = 20_000,
+    degree: float = 20,
+    classes: int = 10,
+    features: int = 64,
+    signal: float = 0.55,
+    seed: int = 0,
+) -> Graph:
+    """Generate a degree-corrected community graph, with labels, noisy features and a split.
+
+    Degrees follow a power law of exponent 2.5. Of the undirected edges, 50 % are drawn inside a community of about
+    500 nodes, 20 % inside a class (a class is many communities) and 30 % anywhere; each is stored in both directions.
+    There are no self-loops and no parallel edges. Node ids say nothing about communities. Features are one direction
+    per class plus normal noise, such that a guess of the nearest class from a node's own features alone is right for
+    the share ``signal`` of nodes, whatever the number of classes (up to ``features``). See Karrer and Newman,
+    *Stochastic blockmodels and community structure in networks*, 2011, for the model of the edges.
+
+    Parameters
+    ----------
+    nodes : int
+        N, at least 10.
+    degree : float
+        Mean number of in-edges, to about 0.1 %; above 0 and at most N / 4. Duplicates are drawn anew a few times only,
+        so a dense small graph may end up with fewer.
+    classes : int
+        At least 2 and at most N / 5.
+    features : int
+        Width of ``feat``, at least 1.
+    signal : float
+        Above 1 / classes and below 1.
+    seed : int
+        Not negative. The same arguments give the same graph.
+
+    Returns
+    -------
+    Graph
+        Node data ``feat`` float32 (N, features), ``label`` int64 (N,), and ``train_mask``, ``val_mask``, ``test_mask``
+        bool (N,), with 50, 25 and 25 % of the nodes.
+
+    Raises
+    ------
+    InputError
+        An argument outside its range.
+    """
+    _check(nodes, degree, classes, features, signal, seed)
+    rng = np.random.default_rng(seed)
+    community, label, weight = _nodes(rng, nodes, classes)
+    src, dst = _edges(rng, community, label, weight, round(nodes * degree / 2))
+    # drawn in community order; users' graphs are not sorted so
+    place = rng.permutation(nodes).astype(np.int32 if nodes < 2**31 else np.int64)
+    src, dst = place[src], place[dst]
+    placed_label = np.empty(nodes, np.int64)
+    placed_label[place] = label
+    feat = _features(rng, placed_label, classes, features, signal)
+    node_data = {"feat": feat, "label": placed_label, **_split(rng, nodes)}
+    name = f"sample:communities?nodes={nodes}&degree={degree:g}&seed={seed}"
+    return from_edges(np.concatenate([src, dst]), np.concatenate([dst, src]), nodes, node_data, name=name)
+
+
+def _check(nodes: int, degree: float, classes: int, features: int, signal: float, seed: int) -> None:
+    for key, value, fits, allowed in (
+        ("nodes", nodes, nodes >= 10, "at least 10"),
+        ("degree", degree, 0 < degree <= nodes / 4, f"above 0 and at most nodes / 4 = {nodes / 4:g}"),
+        ("classes", classes, 2 <= classes <= nodes / 5, f"at least 2 and at most nodes / 5 = {nodes / 5:g}"),
+        ("features", features, features >= 1, "at least 1"),
+        ("signal", signal, 1 < signal * classes < classes, "above 1 / classes and below 1"),
+        ("seed", seed, seed >= 0, "not negative"),
+    ):
+        if not fits:
+            raise InputError(f"sample:communities: {key}={value} is out of range; it must be {allowed}")
+    needed_bytes = 4 * nodes * features + int(24 * nodes * degree) + 8 * features * max(features, classes)
+    check_fits_memory(f"sample:communities: nodes={nodes}, degree={degree} and features={features}", needed_bytes)
+
+
+def _nodes(rng: np.random.Generator, nodes: int, classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Community, class and expected-degree weight of each node; sorted by class, then by community."""
+    # as many communities in every class, and their sizes uneven
+    count = classes * max(1, round(nodes / _COMMUNITY_NODES / classes))
+    share = rng.lognormal(0.0, 0.5, count)
+    size = rng.multinomial(nodes, share / share.sum())
+    community = np.repeat(np.arange(count), size)
+    label = community // (count // classes)
+    weight = (1 - rng.random(nodes)) ** (-1 / (_DEGREE_EXPONENT - 1))
+    np.minimum(weight, weight.mean() * np.sqrt(nodes), out=weight)
+    return community, label, weight
+
+
+def _edges(
+    rng: np.random.Generator, community: np.ndarray, label: np.ndarray, weight: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """About ``count`` distinct undirected edges without loops, each once."""
+    nodes = len(weight)
+    ends = np.concatenate([[0.0], np.cumsum(weight)])
+    community_ends = ends[np.searchsorted(community, np.arange(community[-1] + 2))]
+    class_ends = ends[np.searchsorted(label, np.arange(label[-1] + 2))]
+    keys = np.empty(0, np.int64)
+    for _ in range(_ROUNDS):
+        missing = count - len(keys)
+        if missing <= count * _TOLERANCE:
+            break
+        # Poisson counts are the first ends of independent draws, already in order: lookups stay in cache
+        draws = rng.poisson(weight * (missing / ends[-1]))
+        bounds = np.searchsorted(np.cumsum(draws), np.arange(_CHUNK, draws.sum() + _CHUNK, _CHUNK)) + 1
+        drawn = [keys]
+        for begin, end in zip([0, *bounds[:-1]], bounds):
+            first = np.repeat(np.arange(begin, min(end, nodes)), draws[begin:end])
+            second = _partners(rng, first, ends, (community, community_ends), (label, class_ends))
+            drawn.append((np.minimum(first, second) * nodes + np.maximum(first, second))[first != second])
+        keys = np.concatenate(drawn)
+        keys.sort()  # numpy.unique is ten times slower where it hashes
+        new = np.ones(len(keys), bool)
+        new[1:] = keys[1:] != keys[:-1]
+        keys = keys[new]
+    return keys // nodes, keys % nodes
+
+
+def _partners(rng: np.random.Generator, first: np.ndarray, ends: np.ndarray, *groups: tuple) -> np.ndarray:
+    """The other end of each edge: by weight, from the first end's community, its class or the whole graph."""
+    low, high = np.zeros(len(first)), np.full(len(first), ends[-1])
+    where = rng.random(len(first))
+    inside = (where < _SAME_COMMUNITY, (where >= _SAME_COMMUNITY) & (where < _SAME_COMMUNITY + _SAME_CLASS))
+    for chosen, (group, group_ends) in zip(inside, groups):
+        of_first = group[first[chosen]]
+        low[chosen], high[chosen] = group_ends[of_first], group_ends[of_first + 1]
+    return _pick(ends, low + rng.random(len(first)) * (high - low))
+
+
+def _pick(ends: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The node whose stretch of the summed weights covers each point."""
+    # rounding can put a point on the very end
+    return np.minimum(np.searchsorted(ends, at, side="right") - 1, len(ends) - 2)
+
+
+def _features(rng: np.random.Generator, label: np.ndarray, classes: int, width: int, signal: float) -> np.ndarray:
+    directions = rng.standard_normal((max(classes, width), width))
+    if width >= classes:
+        directions = np.linalg.qr(directions[:classes].T)[0].T
+    else:
+        directions = directions[:classes] / np.linalg.norm(directions[:classes], axis=1, keepdims=True)
+    directions = (directions * _strength(classes, signal)).astype(np.float32)
+    feat = rng.standard_normal((len(label), width), dtype=np.float32)
+    for start in range(0, len(label), _CHUNK):
+        feat[start : start + _CHUNK] += directions[label[start : start + _CHUNK]]
+    return feat
+
+
+def _strength(classes: int, signal: float) -> float:
+    """Length of orthogonal class means at which the best guess from unit normal noise is right with chance ``signal``.
+
+    The guess is right where the own coordinate ``z + s`` exceeds the K - 1 others: E[Phi(z + s)^(K - 1)], z normal.
+    """
+    points, weights = np.polynomial.hermite_e.hermegauss(80)
+    weights = weights / weights.sum()
+    return scipy.optimize.brentq(
+        lambda s: weights @ scipy.special.ndtr(points + s) ** (classes - 1) - signal, 0.0, 40.0, xtol=1e-9
+    )
+
+
+def _split(rng: np.random.Generator, nodes: int) -> dict[str, np.ndarray]:
+    order = rng.permutation(nodes)
+    bounds = np.array([0, nodes // 2, nodes // 2 + nodes // 4, nodes])
+    masks = {}
+    for i, key in enumerate(("train_mask", "val_mask", "test_mask")):
+        masks[key] = np.zeros(nodes, bool)
+        masks[key][order[bounds[i] : bounds[i + 1]]] = True
+    return masks

@@ -1,0 +1,128 @@
+"""Reading in a child process what a library may crash on: arrays come back through a pipe, a crash as an InputError."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from partition.errors import InputError
+
+from . import child_process
+
+_COPIES, _SPARE_BYTES = 4, 1 << 30  # of a file's arrays that a library may have at once; beyond them
+
+
+def read_in_child(module: str, path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
+    """Run ``python -m module path parent``, whose main calls :func:`serve`, and yield its records as they come.
+
+    Raises
+    ------
+    InputError
+        The child's own, or that a signal ended it: the file is damaged, or larger than the memory.
+    """
+    command, kills = [sys.executable, "-m", module, str(path), str(os.getpid())], child_process.memory_kills()
+    with child_process.temporary_space():
+        messages = tempfile.TemporaryFile()
+    with messages as said:
+        done = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=child_process.environment()
+        )
+        try:
+            what = ""
+            while record := _read_record(done.stdout):
+                header, arrays = record
+                if "end" in header:
+                    return
+                if "error" in header:
+                    raise InputError(header["error"])
+                if "memory" in header:
+                    raise InputError(
+                        f"{path}: reading {what or 'it'} needs more memory than its size suggests, so it may be "
+                        "damaged; write it again"
+                    )
+                what = header.get("reading", what)
+                yield header, arrays
+            code = done.wait()
+        finally:  # a library whose data are damaged need not survive its own end
+            done.kill()
+            done.wait()
+            done.stdout.close()
+        if child_process.was_for_memory(code, kills):
+            raise InputError(f"{path}: memory ran out while DGL read {what or 'it'}; use a larger machine")
+        if code < 0:
+            raise InputError(
+                f"{path}: DGL was {child_process.signal_text(code)} while it read {what or 'it'}, so it is damaged or needs "
+                "more memory than there is; write it again, or use a larger machine"
+            )
+        said.seek(0)
+        raise RuntimeError(f"{' '.join(command)} ended with status {code}: {said.read().decode(errors='replace')}")
+
+
+def _read_record(stream) -> tuple[dict, dict[str, np.ndarray]] | None:
+    """The next record; None where the child has ended before it was complete."""
+    try:
+        header = json.loads(stream.readline())
+        return header, {
+            key: np.lib.format.read_array(_Pipe(stream), allow_pickle=False) for key in header.get("arrays", ())
+        }
+    except ValueError:
+        return None
+
+
+def serve(parent: str, records: Iterable[tuple[dict, dict[str, np.ndarray]]]) -> None:
+    """In the child: write records, made as they are asked for, or the InputError or MemoryError that stops them.
+
+    Each is a dict for JSON, of which ``reading`` says what is read next, and arrays by name.
+    """
+    child_process.die_with_parent(int(parent))
+    stream = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # for what a library prints
+    last = {"end": True}
+    try:
+        for header, arrays in records:
+            _write_record(stream, {**header, "arrays": list(arrays)}, arrays)
+    except InputError as error:
+        last = {"error": str(error)}
+    except MemoryError:  # of bound_memory
+        last = {"memory": True}
+    _write_record(stream, last, {})
+
+
+def _write_record(stream, header: dict, arrays: dict[str, np.ndarray]) -> None:
+    stream.write(json.dumps(header).encode() + b"\n")
+    for array in arrays.values():
+        np.lib.format.write_array(_Pipe(stream), array, allow_pickle=False)
+    stream.flush()
+
+
+def bound_memory(file_bytes: int) -> None:
+    """In the child, when its libraries are loaded: let it have what files of this size need, and some to spare."""
+    if sys.platform == "linux":
+        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + _COPIES * file_bytes + _SPARE_BYTES,) * 2)
+
+
+def with_prefix(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays whose names begin so, under the rest of their names."""
+    return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+
+
+class _Pipe:
+    """What numpy does not take for a file that it may seek in."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def read(self, count: int) -> bytes:
+        return self.stream.read(count)
+
+    def write(self, data) -> None:
+        self.stream.write(data)

@@ -1,0 +1,32 @@
+"""What the tests of every source check."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from partition.errors import InputError
+from partition.sources.load import load_graph
+
+
+def edges(graph):
+    """The edges as (src, dst) in edge-id order."""
+    src, dst = np.empty((2, graph.num_edges), np.int64)
+    src[graph.edge_ids], dst[graph.edge_ids] = graph.indices, graph.destinations()
+    return list(zip(src.tolist(), dst.tolist()))
+
+
+def written(path, text):
+    data = text.encode() if isinstance(text, str) else text
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def refused(source, *words, **options):
+    """Loading raises InputError, in one line that holds all the words."""
+    with pytest.raises(InputError) as caught:
+        load_graph(source, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message, message

@@ -1,0 +1,387 @@
+"""The Triton kernels against the reference: on a GPU where one is, else in Triton's interpreter (see conftest)."""
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="triton is not installed; pip install triton")
+
+import triton
+import triton.language as tl
+from attention_cases import CASES, HUB, Case, draw_csc, draw_inputs, draw_upstream, from_edges
+from test_sparse_attention import SEED, TOLERANCE, eager_attention
+
+from dgl_gt import CSC, sparse_attention
+from dgl_gt.ops import attention
+from dgl_gt.ops.gpu import attention as kernels
+from dgl_gt.ops.reference import dropout_keep, reference_attention
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+MORE_CASES = [
+    Case("width 128", 9, 7, 20, heads=3, width=128, bias=True, dropout_p=0.2),
+    Case("width 256, groups of heads", 7, 9, 20, heads=2, width=256, index_dtype=torch.int32, bias=True),
+    Case("width 300", 5, 5, 12, heads=1, width=300, packed=True),
+    Case("heads that leave a group half full", 7, 7, 20, heads=11, width=16, bias=True, dropout_p=0.2),
+    Case("one narrow head", 10, 10, 60, heads=1, width=2, bias=True, dropout_p=0.2, packed=True),
+]
+# The interpreter takes milliseconds an edge. Half precision, which changes loads and stores alone, has these there;
+# bfloat16 is truncated there, where a GPU rounds.
+SLOW = ("large hub", "many chunks")
+HALF_PRECISION = ("self loops and parallel edges", "packed", "no source")
+CUT_CASES = [
+    Case("some rows cut", 10, 12, 65, heads=2, width=4, bias=True, dropout_p=0.3),
+    Case("most rows cut", 4, 3, 60, heads=3, width=5, index_dtype=torch.int32, dropout_p=0.3),
+    Case("hub cut", 40, 40, HUB[:60] + HUB[-5:], heads=1, width=16, bias=True),
+]
+
+
+def cases(dtype):
+    """The cases that are run here."""
+    if DEVICE == "cuda":
+        return CASES + MORE_CASES
+    if dtype == torch.float32:
+        return [case for case in CASES + MORE_CASES if case.name not in SLOW]
+    return [case for case in CASES + MORE_CASES if case.name in HALF_PRECISION]
+
+
+def name_of(value):
+    return value.name if isinstance(value, Case) else str(value)
+
+
+real_backend, real_kernel_at_hand = attention._backend, attention._kernel_at_hand
+
+
+@pytest.fixture(autouse=True)
+def through_triton(monkeypatch):
+    """The public function runs the Triton kernels, on the CPU too."""
+    monkeypatch.setattr(attention, "_kernel_at_hand", lambda *_: True)
+    monkeypatch.setattr(attention, "_backend", lambda _: kernels)
+
+
+@pytest.fixture
+def short_pieces(monkeypatch):
+    monkeypatch.setattr(kernels, "_MIN_PIECE", 4)
+
+
+def inputs_of(case, leaves):
+    """q, k, v and bias of leaf tensors as ``draw_inputs`` makes them."""
+    return *(leaves[0].unbind(1) if case.packed else leaves[:3]), leaves[-1] if case.bias else None
+
+
+def run(function, case, dtype, leaves, device="cpu"):
+    """Return out, lse and every gradient through both, on the CPU in float64; inputs are leaves as dtype."""
+    leaves = [leaf.detach().to(device, dtype).requires_grad_() for leaf in leaves]
+    q, k, v, bias = inputs_of(case, leaves)
+    csc = draw_csc(case).to(device)
+    if function is sparse_attention:
+        out, lse = function(csc, q, k, v, bias=bias, dropout_p=case.dropout_p, seed=SEED, return_lse=True)
+        assert out.dtype == dtype and lse.dtype == torch.float32
+    else:
+        out, lse = function(csc, q, k, v, bias, case.width**-0.5, case.dropout_p, SEED)
+    grads = torch.autograd.grad([out, lse], leaves, draw_upstream_of(out, lse))
+    assert [grad.dtype for grad in grads] == [dtype] * len(leaves)
+    return [tensor.detach().cpu().double() for tensor in (out, lse, *grads)]
+
+
+def draw_upstream_of(out, lse):
+    # Drawn in bfloat16, so that every dtype holds the same numbers.
+    grad_out, grad_lse = draw_upstream(out.detach().cpu().bfloat16(), lse.detach().cpu().bfloat16())
+    return grad_out.to(out), grad_lse.to(lse)
+
+
+def check_against_reference(case, dtype):
+    leaves, _ = draw_inputs(case, dtype)
+    exact = run(reference_attention, case, torch.float64, leaves)
+    got = run(sparse_attention, case, dtype, leaves, DEVICE)
+    if dtype == torch.float32:
+        for one, other in zip(got, exact, strict=True):
+            torch.testing.assert_close(one, other, **TOLERANCE[dtype])
+        return
+    eager = run(eager_attention, case, dtype, leaves)
+    for number, (true, low, ours) in enumerate(zip(exact, eager, got, strict=True)):
+        if true.numel() == 0:
+            continue
+        assert torch.equal(ours.isinf(), true.isinf()) and not ours.isnan().any()
+        errors = [(other - true).nan_to_num(0).abs().max() for other in (ours, low)]
+        rounding = torch.finfo(dtype).eps * true.nan_to_num(0, 0, 0).abs().max()
+        assert errors[0] <= 2 * errors[1] + rounding, number
+
+
+@pytest.mark.parametrize(("dtype", "case"), [(dtype, case) for dtype in DTYPES for case in cases(dtype)], ids=name_of)
+def test_equals_reference(dtype, case):
+    check_against_reference(case, dtype)
+
+
+@pytest.mark.parametrize("case", CUT_CASES, ids=name_of)
+@pytest.mark.parametrize("dtype", DTYPES if DEVICE == "cuda" else DTYPES[:1], ids=str)
+def test_rows_cut_into_pieces_equal_reference(dtype, case, short_pieces):
+    check_against_reference(case, dtype)
+
+
+@triton.jit
+def record_span(indptr, num_rows, num_slots, spans, PIECE: tl.constexpr):
+    row, begin, count, number, pieces, slot = kernels._span(indptr, num_rows, num_slots, PIECE)
+    at = spans + slot * 5
+    tl.store(at, row)
+    tl.store(at + 1, begin)
+    tl.store(at + 2, count)
+    tl.store(at + 3, number)
+    tl.store(at + 4, pieces)
+
+
+@pytest.mark.parametrize("degrees", ["few", "around two pieces", "hubs between empty rows", "one row"])
+def test_spans_cover_every_edge_once(degrees):
+    piece = 4
+    generator = torch.Generator().manual_seed(0)
+    counts = {
+        "few": torch.randint(0, 4, (40,), generator=generator),
+        "around two pieces": torch.randint(5, 12, (40,), generator=generator),
+        "hubs between empty rows": torch.tensor([0, 0, 97, 0, 8, 8, 0, 33, 1, 0, 64, 0]),
+        "one row": torch.tensor([50]),
+    }[degrees]
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]).to(DEVICE)
+    num_rows, slots = len(counts), int(counts.sum()) // piece
+    spans = torch.empty(slots + num_rows, 5, dtype=torch.int64, device=DEVICE)
+    record_span[(slots + num_rows,)](indptr, num_rows, slots, spans, PIECE=piece)
+    spans, indptr = spans.tolist(), indptr.tolist()
+    covered, by_row = [], {}
+    for slot, (row, begin, count, number, pieces) in enumerate(spans):
+        if number < pieces:
+            covered += range(begin, begin + count)
+            assert indptr[row] <= begin and begin + count <= indptr[row + 1]
+            assert (pieces == 1) == (slot >= slots) == (counts[row] < 2 * piece)
+            assert pieces == 1 or piece <= count < 2 * piece
+            by_row.setdefault(row, []).append((slot, number, pieces))
+    assert sorted(covered) == list(range(indptr[-1]))
+    for programs in by_row.values():  # what the merge relies on: neighbouring slots, in order
+        first = programs[0][0]
+        assert programs == [(first + n, n, len(programs)) for n in range(programs[0][2])]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32 - 1, 0x123456789ABCDEF0, 2**63 - 1])
+def test_dropout_mask_is_that_of_the_reference(seed):
+    rows, columns, heads = 6, 8, 3
+    ids = torch.randperm(rows * columns, generator=torch.Generator().manual_seed(0)) + 2**45
+    indices = torch.arange(columns).repeat(rows)
+    csc = CSC.build(torch.arange(rows + 1) * columns, indices, columns, global_edge_ids=ids, head_offset=5).to(DEVICE)
+    q, k = (torch.zeros(count, heads, columns, device=DEVICE) for count in (rows, columns))
+    v = torch.eye(columns, device=DEVICE).unsqueeze(1).expand(-1, heads, -1)
+    out = sparse_attention(csc, q, k, v, dropout_p=0.4, seed=seed)
+    mask = (out > 0).permute(0, 2, 1).reshape(rows * columns, heads)
+    assert torch.equal(mask, dropout_keep(csc, heads, 0.4, seed))
+
+
+def test_any_strides():
+    case = Case("", 5, 6, 20, heads=3, width=8, bias=True)
+    csc = draw_csc(case).to(DEVICE)
+    leaves = [leaf.detach().to(DEVICE) for leaf in draw_inputs(case, torch.float32)[0]]
+    upstream = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0)).to(DEVICE).transpose(0, 1)
+
+    def results(*tensors):
+        q, k, v, bias = (tensor.requires_grad_() for tensor in tensors)
+        out = sparse_attention(csc, q, k, v, bias=bias)
+        return out, *torch.autograd.grad(out, tensors, upstream)
+
+    expected = results(*(leaf.clone() for leaf in leaves))
+    columns = results(*(leaf.mT.contiguous().mT for leaf in leaves))
+    by_head = results(*(leaf.transpose(0, 1).contiguous().transpose(0, 1) for leaf in leaves))
+    wider = results(*(torch.nn.functional.pad(leaf, (0, 5))[..., : leaf.shape[-1]] for leaf in leaves))
+    for other in (columns, by_head, wider):
+        torch.testing.assert_close(other, expected)
+    q, k, v, bias = (leaf.detach() for leaf in leaves)
+    shared = [sparse_attention(csc, q, k, v, bias=x) for x in (bias[:, :1].expand(-1, 3), bias[:, :1].repeat(1, 3))]
+    torch.testing.assert_close(*shared)
+
+
+@pytest.mark.parametrize("packing", ["qkv", "kv"])
+def test_packed_tensors_equal_their_views(packing):
+    csc = draw_csc(Case("", 6, 6, 25)).to(DEVICE)
+    generator = torch.Generator().manual_seed(0)
+    packed = torch.randn(6, len(packing), 2, 16, generator=generator).to(DEVICE).requires_grad_()
+    q = [] if packing == "qkv" else [torch.randn(6, 2, 16, generator=generator).to(DEVICE).requires_grad_()]
+    options = dict(dropout_p=0.2, seed=1)
+    whole, split = sparse_attention(csc, *q, packed, **options), sparse_attention(csc, *q, *packed.unbind(1), **options)
+    grads = [torch.autograd.grad(out.square().sum(), [*q, packed]) for out in (whole, split)]
+    for one, other in zip([whole, *grads[0]], [split, *grads[1]], strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_bias_may_be_of_the_dtype_of_sums():
+    case = Case("", 5, 5, 20, heads=2, width=16, bias=True)
+    csc, leaves = draw_csc(case), [leaf.detach() for leaf in draw_inputs(case, torch.float16)[0]]
+    leaves[3] = leaves[3].float() + 1e-5  # no number of float16
+    exact = [leaf.double().requires_grad_() for leaf in leaves]
+    _, lse = reference_attention(csc, *exact, 0.25, 0.0, None)
+    ours = [leaf.to(DEVICE).requires_grad_() for leaf in leaves]
+    _, got = sparse_attention(csc.to(DEVICE), *ours[:3], bias=ours[3], return_lse=True)
+    torch.testing.assert_close(got.double().cpu(), lse, rtol=1e-6, atol=2e-6)
+    has_edges = csc.indptr.diff() > 0
+    grads = [torch.autograd.grad(x[has_edges].sum(), bias)[0] for x, bias in ((got, ours[3]), (lse, exact[3]))]
+    torch.testing.assert_close(grads[0].cpu(), grads[1].float())
+
+
+@pytest.mark.parametrize("wanted", ["q", "k", "v", "bias"])
+def test_each_gradient_by_itself(wanted, short_pieces):
+    case = Case("", 3, 4, 30, bias=True)
+    csc = draw_csc(case).to(DEVICE)
+    named = dict(
+        zip(("q", "k", "v", "bias"), (leaf.detach().to(DEVICE) for leaf in draw_inputs(case, torch.float32)[0]))
+    )
+    grads = []
+    for others in (True, False):
+        leaves = {name: tensor.clone().requires_grad_(others or name == wanted) for name, tensor in named.items()}
+        grads += torch.autograd.grad(sparse_attention(csc, **leaves).square().sum(), leaves[wanted])
+    assert torch.equal(*grads)
+
+
+def test_rows_masked_by_the_bias_are_empty_rows(short_pieces):
+    edges = [(0, 1), (2, 1), (3, 2), (1, 2), (0, 0)] + [(3, 3)] * 9
+    case = Case("", 4, 4, edges, bias=True)
+    leaves = [leaf.detach() for leaf in draw_inputs(case, torch.float32)[0]]
+    leaves[3][[0, 1, 2, *range(5, 14)]] = -torch.inf  # every edge of rows 1 and 3, the first of row 2
+    q, k, v, bias = leaves = [leaf.to(DEVICE).requires_grad_() for leaf in leaves]
+    csc = from_edges(*torch.tensor(edges).T, 4, 4).to(DEVICE)
+    out, lse = sparse_attention(csc, q, k, v, bias=bias, return_lse=True)
+    assert (out[[1, 3]] == 0).all() and (lse[[1, 3]] == -torch.inf).all()
+    torch.testing.assert_close(out[2], v[1])
+    grads = torch.autograd.grad(out.sum() + lse[0].sum(), leaves)
+    assert all(grad.isfinite().all() for grad in grads)
+    assert (grads[3][:3] == 0).all()
+
+
+def test_nan_reaches_the_result_of_its_row_alone():
+    case = Case("", 3, 3, [(0, 0), (1, 0), (2, 1), (1, 1), (0, 2)])
+    q, k, v = (leaf.detach().to(DEVICE) for leaf in draw_inputs(case, torch.float32)[0])
+    k[0] = torch.nan
+    out, lse = sparse_attention(from_edges(*torch.tensor(case.edges).T, 3, 3).to(DEVICE), q, k, v, return_lse=True)
+    assert out[[0, 2]].isnan().all() and lse[[0, 2]].isnan().all()
+    assert out[1].isfinite().all() and lse[1].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_scores_of_ten_thousand_do_not_overflow(sign, dtype, short_pieces):
+    case = Case("", 5, 5, 40, bias=True)
+    csc = draw_csc(case)
+    q, k, v, bias = (leaf.detach() for leaf in draw_inputs(case, dtype)[0])
+    tensors = [q * 30, k * 30, v, bias + sign * 1e4]
+    exact = reference_attention(csc, *(tensor.double() for tensor in tensors), 3**-0.5, 0.0, None)
+    leaves = [tensor.to(DEVICE).requires_grad_() for tensor in tensors]
+    out, lse = sparse_attention(csc.to(DEVICE), *leaves[:3], bias=leaves[3], return_lse=True)
+    has_edges = csc.indptr.diff() > 0
+    assert (lse[has_edges] * sign > 5000).all()
+    torch.testing.assert_close(lse.double().cpu(), exact[1], rtol=1e-5, atol=1e-2)
+    grads = torch.autograd.grad(out.sum() + lse[has_edges].sum(), leaves)
+    assert all(tensor.isfinite().all() for tensor in (out, *grads))
+
+
+def test_same_bits_at_every_run(short_pieces):
+    case = CUT_CASES[0]
+    leaves, _ = draw_inputs(case, torch.float32)
+    first, second = (run(sparse_attention, case, torch.float32, leaves, DEVICE) for _ in range(2))
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_tensors_on_cuda_devices_come_here(monkeypatch):
+    assert real_backend("cuda") is kernels and real_kernel_at_hand("cuda", torch.bfloat16)
+    attention._warn_slow.cache_clear()
+    with pytest.warns(RuntimeWarning, match="stores E x H x D elements.*not float64"):
+        assert not real_kernel_at_hand("cuda", torch.float64)
+    monkeypatch.setattr(attention, "_backend", real_backend)
+    monkeypatch.setattr(attention, "_triton", lambda: None)
+    with pytest.warns(RuntimeWarning, match="stores E x H x D elements.*pip install triton"):
+        assert not real_kernel_at_hand("cuda", torch.float32)
+    attention._warn_slow.cache_clear()
+
+
+def test_the_clock_chooses_what_changes_no_bit(monkeypatch):
+    csc = draw_csc(Case("", 6, 6, 25)).to(DEVICE)
+    packed = torch.randn(6, 3, 2, 16, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    before = sparse_attention(csc, packed)
+    tried = []
+
+    def time_by_turns(call, quantiles):
+        call()
+        tried.append(len(tried))
+        return [abs(len(tried) - 2.0)] * 3  # the second is the fastest
+
+    monkeypatch.setenv("TRITON_INTERPRET", "0" if DEVICE == "cuda" else "")
+    tuned = kernels._tuned(kernels._forward.fn)
+    tuned._do_bench = time_by_turns
+    monkeypatch.setattr(kernels, "_forward", tuned)
+    for _ in range(2):
+        assert torch.equal(sparse_attention(csc, packed), before)
+    assert len(tried) == 4 and tuned.best_config.num_stages == 2
+
+
+# dtype, D, whether with bias, dropout and packed tensors, and the dtype of indices
+COMPILED = [
+    (torch.float32, 16, True, torch.int32),
+    (torch.float16, 33, False, torch.int64),
+    (torch.bfloat16, 64, True, torch.int64),
+]
+POINTERS = {
+    torch.float32: "*fp32",
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+
+
+def compile_for_hopper():
+    """Compile what a run would launch to machine code; the interpreter accepts much that the compiler does not."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    def compile_kernel(kernel, programs, values):
+        kernel = kernel.fn if isinstance(kernel, triton.runtime.Autotuner) else kernel
+        signature, constants, aligned = {}, {}, {}
+        for number, parameter in enumerate(kernel.params):
+            name, value = parameter.name, values[parameter.name]
+            is_one = isinstance(value, int) and value == 1 and not parameter.do_not_specialize
+            if parameter.is_constexpr or value is None or is_one:
+                signature[name], constants[name] = "constexpr", value
+            elif isinstance(value, torch.Tensor):
+                signature[name], aligned[number,] = POINTERS[value.dtype], [["tt.divisibility", 16]]
+            else:
+                signature[name] = "fp32" if isinstance(value, float) else "i32"
+        source = ASTSource(kernel, signature, constexprs=constants, attrs=aligned)
+        options = dict(num_warps=values["num_warps"], enable_fp_fusion=True)
+        compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+        print(kernel.__name__, "cubin" in compiled.asm)
+
+    kernels._launch = compile_kernel
+    for dtype, width, packed, index_dtype in COMPILED:
+        case = Case("", 20, 20, 600, heads=8, width=width, bias=True, packed=packed, index_dtype=index_dtype)
+        csc, (q, k, v, bias) = draw_csc(case), draw_inputs(case, dtype)[1]
+        with torch.no_grad():
+            grads = [torch.empty_like(tensor) for tensor in (q, k, v, bias)]
+            numbers = (bias if packed else None, width**-0.5, 0.1 if packed else 0.0, SEED)
+            out, lse = kernels.forward(csc, q, k, v, *numbers)
+            kernels.backward(csc, out, lse, out, lse, q, k, v, *numbers, grads if packed else [*grads[:3], None])
+
+
+def test_compiles_for_a_gpu_that_is_not_there(tmp_path):
+    if (
+        "nvidia" not in triton.backends.backends
+        or "constexprs" not in inspect.signature(triton.compiler.ASTSource.__init__).parameters
+    ):
+        pytest.skip(f"triton {triton.__version__} has no NVIDIA backend, or another interface to its compiler")
+    here = Path(__file__).parent
+    folders = [here, here.parent / "helpers", here.parents[1]]
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    environment["PYTHONPATH"] = os.pathsep.join([*map(str, folders), environment.get("PYTHONPATH", "")])
+    script = "import test_gpu_attention; test_gpu_attention.compile_for_hopper()"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert {name for name, _ in lines} == {"_forward", "_stats", "_gradients", "_merge"}
+    assert all(is_machine_code == "True" for _, is_machine_code in lines)

@@ -1,0 +1,522 @@
+import json
+import re
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import networkx as nx
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from partition import partition, read_manifest
+from partition.errors import InputError
+from partition.graph import from_edges
+from partition.report.page import page
+from partition.report.style import percent, seconds, short
+from partition.report.write import figures, write_report
+
+# ---- every figure, recounted with networkx from the user's edges and the part of each node or edge -------------------
+
+
+def networkx_graph(graph):
+    """The user's edges, by id: the key of an edge is its id. Nodes know in which splits they train."""
+    nxg = nx.MultiDiGraph()
+    nxg.add_nodes_from(range(graph.num_nodes))
+    for node, splits in enumerate(graph.node_data.get("train_mask", ())):
+        nxg.nodes[node]["train"] = np.atleast_1d(splits).tolist()
+    for src, dst, edge in zip(graph.indices.tolist(), graph.destinations().tolist(), graph.edge_ids.tolist()):
+        nxg.add_edge(src, dst, key=edge)
+    return nxg
+
+
+def recount_edge_cut(nxg, owner, parts, depth=1, shares=None):
+    """What the parts hold, and the rows that cross; ``owner`` is of nodes, a halo is what ``depth`` hops reach."""
+    backwards, held = nxg.reverse(), []
+    for part in range(parts):
+        mine = {node for node in nxg if owner[node] == part}
+        held.append(set(nx.multi_source_dijkstra_path_length(backwards, mine, cutoff=depth)) if mine else set())
+    copies = [[sum(owner[node] == j for node in held[i]) * (i != j) for j in range(parts)] for i in range(parts)]
+    edges = [sum(owner[dst] == part for _, dst in nxg.edges()) for part in range(parts)]
+    owned = [sum(owner[node] == part for node in nxg) for part in range(parts)]
+    return {
+        "held": held,
+        "copies": copies,
+        "results": None,
+        "rows": copies,
+        "per_part": {"owned": owned, "halo": list(map(sum, copies)), "edges": edges},
+        "quality": {
+            "cut_ratio": sum(owner[s] != owner[d] for s, d in nxg.edges()) / max(nxg.size(), 1),
+            "halo": sum(map(sum, copies)),
+            **recount_shares(nxg, owner, held, copies, edges, shares or [1 / parts] * parts),
+        },
+    }
+
+
+def recount_vertex_cut(nxg, edge_part, master, parts):
+    """The same where ``edge_part`` is of edge ids and ``master`` of nodes."""
+    held = [{node for node in nxg if master[node] == part} for part in range(parts)]
+    into = [set() for _ in range(parts)]
+    for src, dst, edge in nxg.edges(keys=True):
+        held[edge_part[edge]] |= {src, dst}
+        into[edge_part[edge]].add(dst)
+    copies = [[sum(master[node] == j for node in held[i]) * (i != j) for j in range(parts)] for i in range(parts)]
+    results = [[sum(master[node] == i for node in into[j]) * (i != j) for j in range(parts)] for i in range(parts)]
+    edges = [list(edge_part).count(part) for part in range(parts)]
+    owned = [sum(master[node] == part for node in nxg) for part in range(parts)]
+    rows = (np.array(copies) + results).tolist()
+    return {
+        "held": held,
+        "copies": copies,
+        "results": results,
+        "rows": rows,
+        "per_part": {"owned": owned, "mirrors": list(map(sum, copies)), "edges": edges},
+        "quality": {
+            "mirrors": sum(map(sum, copies)),
+            **recount_shares(nxg, master, held, rows, edges, [1 / parts] * parts),
+        },
+    }
+
+
+def recount_shares(nxg, owner, held, rows, edges, shares):
+    def balance(counts):
+        loads = [count / (share * sum(counts)) for count, share in zip(counts, shares) if sum(counts)]
+        return pytest.approx(max(loads, default=1))
+
+    def nodes(chosen):
+        return [sum(owner[node] == part for node in chosen) for part in range(len(shares))]
+
+    splits = len(nxg.nodes[0].get("train", []))
+    training = [[node for node in nxg if nxg.nodes[node]["train"][split]] for split in range(splits)]
+    return {
+        "volume": sum(map(sum, rows)),
+        "replication_factor": pytest.approx(sum(map(len, held)) / len(nxg)),
+        "max_copies_factor": pytest.approx(max(map(len, held)) * len(shares) / len(nxg)),
+        "node_balance": balance(nodes(nxg)),
+        "edge_balance": balance(edges),
+        "train_balance": max((balance(nodes(each)) for each in training), key=lambda b: b.expected, default=None),
+    }
+
+
+def recount_replication(nxg, held):
+    holders = {node: sum(node in each for each in held) for node in nxg}
+    bins = {}
+    for node, degree in nxg.degree():
+        bins.setdefault(len(bin(degree)) - 2 if degree else 0, []).append(holders[node])
+    return {
+        "held_once": list(holders.values()).count(1),
+        "largest": max(holders.values()),
+        "by_degree": [
+            {
+                "degrees": [2 ** (bits - 1), 2**bits - 1] if bits else [0, 0],
+                "nodes": len(bins[bits]),
+                "mean": pytest.approx(sum(bins[bits]) / len(bins[bits])),
+                "max": max(bins[bits]),
+            }
+            for bits in sorted(bins)
+        ],
+    }
+
+
+def assert_equal_figures(found, nxg, counted, random):
+    """``found`` against the counts of the cut and of the random one."""
+    assert (found["nodes"], found["edges"]) == (len(nxg), nxg.size())
+    assert found["quality"] == counted["quality"]
+    assert found["random"] == random["quality"]
+    for key, value in found["random"].items():
+        expected = pytest.approx(found["quality"][key] / value) if value else None
+        assert found["of_random"][key] == expected, key
+    for key, column in counted["per_part"].items():
+        assert [part[key] for part in found["per_part"]] == column
+    traffic, rows = found["traffic"], np.array(counted["rows"])
+    assert {key: traffic[key] for key in ("rows", "copies", "results")} == {
+        key: counted[key] for key in ("rows", "copies", "results")
+    }
+    assert traffic["received"] == [sum(line) for line in counted["rows"]]
+    busiest = traffic["busiest"]
+    assert busiest["rows"] == rows.max() == rows[busiest["receiver"], busiest["sender"]]
+    assert found["replication"] == recount_replication(nxg, counted["held"])
+    assert json.loads(json.dumps(found)) == found
+
+
+def structures(directory, parts):
+    return [load_file(directory / f"part{part}" / "structure.safetensors") for part in range(parts)]
+
+
+def random_owner(graph, parts, shares=None):
+    return np.random.default_rng(0).choice(parts, graph.num_nodes, p=shares or [1 / parts] * parts)
+
+
+def random_vertex_cut(nxg, shards, parts):
+    """As documented: parts of edges in the shards' order, then each node's master by its place among the holders."""
+    draw = np.random.default_rng(0)
+    edge_part = np.full(nxg.size(), -1)
+    for shard in shards:
+        edge_part[shard["edge_ids"]] = draw.choice(parts, len(shard["edge_ids"]), p=[1 / parts] * parts)
+    holders = [set() for _ in nxg]
+    for src, dst, edge in nxg.edges(keys=True):
+        holders[src].add(edge_part[edge])
+        holders[dst].add(edge_part[edge])
+    choices = [sorted(each) or list(range(parts)) for each in holders]
+    places = draw.integers(0, [len(each) for each in choices])
+    return edge_part, [each[place] for each, place in zip(choices, places)]
+
+
+def awkward_owner(graph, parts, seed):
+    owner = np.random.default_rng(seed).integers(0, parts, graph.num_nodes)
+    owner[owner == 1] = 0  # part 1 is empty
+    return owner
+
+
+def several_splits(graph):
+    """The same graph with three splits; masks are then (N, 3)."""
+    splits = np.random.default_rng(0).integers(0, 3, (graph.num_nodes, 3))
+    masks = {f"{name}_mask": splits == which for which, name in enumerate(("train", "val", "test"))}
+    return replace(graph, node_data={**graph.node_data, **masks})
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 5, 55])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_figure_of_an_edge_cut(awkward_graph, tmp_path, parts, seed):
+    graph = several_splits(awkward_graph(seed)) if seed else awkward_graph(seed)
+    owner = awkward_owner(graph, parts, seed) if parts > 1 else np.zeros(graph.num_nodes, int)
+    partition(graph, parts, tmp_path / "out", owner=owner)
+    nxg = networkx_graph(graph)
+    random = recount_edge_cut(nxg, random_owner(graph, parts), parts)
+    assert_equal_figures(figures(tmp_path / "out"), nxg, recount_edge_cut(nxg, owner, parts), random)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 5, 55])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_figure_of_a_vertex_cut(awkward_graph, tmp_path, parts, seed):
+    graph = several_splits(awkward_graph(seed)) if seed else awkward_graph(seed)
+    manifest = partition(graph, parts, tmp_path / "out", cut="vertex")
+    nxg, shards = networkx_graph(graph), structures(tmp_path / "out", parts)
+    edge_part, master = np.full(graph.num_edges, -1), np.full(graph.num_nodes, -1)
+    for part, shard in enumerate(shards):
+        edge_part[shard["edge_ids"]] = part
+        master[shard["node_ids"][: manifest["per_part"][part]["owned"]]] = part
+    random = recount_vertex_cut(nxg, *random_vertex_cut(nxg, shards, parts), parts)
+    assert_equal_figures(
+        figures(tmp_path / "out"), nxg, recount_vertex_cut(nxg, edge_part.tolist(), master.tolist(), parts), random
+    )
+
+
+@pytest.mark.parametrize("cut", ["edge", "vertex"])
+def test_more_parts_than_bits_in_a_word(awkward_graph, tmp_path, cut):
+    graph, parts = awkward_graph(5, nodes=150, edges=400), 130
+    nxg = networkx_graph(graph)
+    owner = awkward_owner(graph, parts, 0) if cut == "edge" else None
+    partition(graph, parts, tmp_path / "out", cut=cut, owner=owner)
+    if cut == "edge":
+        random = recount_edge_cut(nxg, random_owner(graph, parts), parts)
+    else:
+        random = recount_vertex_cut(nxg, *random_vertex_cut(nxg, structures(tmp_path / "out", parts), parts), parts)
+    assert figures(tmp_path / "out")["random"] == random["quality"]
+
+
+@pytest.mark.parametrize("cut", ["edge", "vertex"])
+@pytest.mark.parametrize("edges", [0, 1])
+def test_graphs_with_hardly_an_edge(tmp_path, cut, edges):
+    graph = from_edges(np.zeros(edges, int), np.ones(edges, int), 6)
+    partition(graph, 3, tmp_path / "out", cut=cut)
+    found = write_report(tmp_path / "out", tmp_path / "report.html")
+    assert sum(each["nodes"] for each in found["replication"]["by_degree"]) == 6
+    assert [each["degrees"] for each in found["replication"]["by_degree"]] == [[0, 0], [1, 1]][: edges + 1]
+    assert edges or found["random"]["volume"] == 0 and found["of_random"]["volume"] is None
+
+
+# ---- halo depth 2 ----------------------------------------------------------------------------------------------------
+
+
+def write_deep_shards(graph, owner, parts, depth, directory, shares=None):
+    """Shards with a halo of several hops, and their figures recounted from sets."""
+    graph = replace(graph, node_data={})
+    partition(graph, parts, directory, owner=owner, halo_depth=depth, target_weights=shares)
+    nxg = networkx_graph(graph)
+    return nxg, recount_edge_cut(nxg, owner, parts, depth, shares)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_every_figure_of_a_deeper_halo(awkward_graph, tmp_path, parts, depth):
+    """Beside a random cut of the same depth; halo rows' edges are other parts' own, and are counted once."""
+    graph = awkward_graph(parts, edges=120)
+    owner = np.random.default_rng(1).integers(0, parts, graph.num_nodes).tolist()
+    nxg, counted = write_deep_shards(graph, owner, parts, depth, tmp_path / "out")
+    random = recount_edge_cut(nxg, random_owner(graph, parts), parts, depth)
+    assert_equal_figures(write_report(tmp_path / "out", tmp_path / "report.html"), nxg, counted, random)
+    text = (tmp_path / "report.html").read_text()
+    assert (f"halo depth {depth}" in text) == (f"every {depth} layers" in text) == (depth > 1)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_parts_that_were_to_take_unequal_shares(awkward_graph, tmp_path, depth):
+    """The random cut has the same shares, and a mark in the bars is a part's own."""
+    graph, shares = awkward_graph(7), [0.5, 0.3, 0.2]
+    owner = np.random.default_rng(2).choice(3, graph.num_nodes, p=shares).tolist()
+    nxg, counted = write_deep_shards(graph, owner, 3, depth, tmp_path / "out", shares)
+    random = recount_edge_cut(nxg, random_owner(graph, 3, shares), 3, depth, shares)
+    found = write_report(tmp_path / "out", tmp_path / "report.html")
+    assert_equal_figures(found, nxg, counted, random)
+    most = max(*counted["per_part"]["owned"], *(share * graph.num_nodes for share in shares))
+    marks = re.findall(
+        r'<u style="left:([\d.]+)%"></u></span><span class="number">', (tmp_path / "report.html").read_text()
+    )
+    assert marks[:12:4] == [f"{100 * share * graph.num_nodes / most:.1f}" for share in shares]
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+class Tables(HTMLParser):
+    """The text of every cell, table by table; complains of tags that are not closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.open, self.tags = [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in ("meta", "!doctype"):
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if {"td", "th"} & set(self.open):
+            self.tables[-1][-1][-1] += data
+
+
+@pytest.fixture
+def shards(awkward_graph, tmp_path):
+    partition(awkward_graph(0), 3, tmp_path / "out", cut="auto")
+    return tmp_path / "out"
+
+
+def test_the_page_needs_nothing_else_and_shows_the_figures(shards, tmp_path):
+    found = write_report(shards, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert not re.search(r"https?:|//|<script|<link|<img|@import|url\(|src=|href=|javascript", text, re.IGNORECASE)
+    random, parts, replication, cuts = Tables(text).tables
+    assert len(parts) == 1 + found["parts"] and len(replication) == 1 + len(found["replication"]["by_degree"])
+    copies = "halo" if found["cut"] == "edge" else "mirrors"
+    for cells, part in zip(parts[1:], found["per_part"]):
+        assert cells[1:4] == [f"{part[key]:,}" for key in ("owned", copies, "edges")]
+    for cells, each in zip(replication[1:], found["replication"]["by_degree"]):
+        assert cells[1:4] == [f"{each['nodes']:,}", f"{each['mean']:.2f}", f"{each['max']}"]
+    volume = next(cells for cells in random if cells[0].startswith("Rows sent"))
+    share = percent(found["of_random"]["volume"])
+    assert volume[1:] == [f"{found['quality']['volume']:,}", f"{found['random']['volume']:,}", share]
+    steps = [seconds(each["predicted_seconds"]) for each in found["choice"]["candidates"]]
+    assert cuts[1][1:] == steps and "chosen" in "".join(cuts[0])
+    rows = found["traffic"]["rows"]
+    for i, j in np.argwhere(rows):
+        assert f"<title>part {i} from part {j}: {rows[i][j]:,}</title>" in text
+
+
+def test_the_numbers_and_the_pictures_beside_it(shards, tmp_path):
+    found = write_report(str(shards), str(tmp_path / "new" / "report.html"))
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["report.html", "report.json", "report.png"]
+    assert json.loads((tmp_path / "new" / "report.json").read_text()) == found == figures(shards)
+    assert (tmp_path / "new" / "report.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_same_shards_same_bytes(shards, tmp_path):
+    for name in "ab":
+        write_report(shards, tmp_path / f"{name}.html")
+    for suffix in ("html", "json", "png"):
+        assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
+
+
+def test_all_text_of_a_crafted_manifest_is_escaped(awkward_graph, tmp_path):
+    """In its figures, too, were the manifest's own check not there."""
+    partition(awkward_graph(0), 2, tmp_path / "out", cut="auto")
+    numbers, marked = figures(tmp_path / "out"), "<script>&\0\ud800'\""
+
+    def crafted(value, key=""):
+        if isinstance(value, dict):
+            return {name: crafted(each, name) for name, each in value.items()}
+        return marked if isinstance(value, str) and key != "cut" else value
+
+    numbers = crafted(numbers) | {"seed": marked, "versions": {marked: marked}}
+    numbers["choice"] |= {"model": dict.fromkeys(("layers", "hidden", "heads"), marked)}
+    text = page(numbers)
+    text.encode()
+    assert "<script" not in text and "\0" not in text
+    assert text.count("&lt;script&gt;&amp;\ufffd\ufffd&#x27;&quot;") == 9
+    Tables(text)
+
+
+def test_an_even_cut_is_paler_than_a_random_one(awkward_graph, tmp_path):
+    graph = awkward_graph(0)
+    owner = np.arange(graph.num_nodes) // 30
+    partition(from_edges(*np.array([[0, 1, 31], [1, 30, 32]]), 60), 2, tmp_path / "out", owner=owner)
+    numbers = figures(tmp_path / "out") | {"random": {**figures(tmp_path / "out")["random"], "volume": 20}}
+    text = page(numbers)
+    assert 'fill-opacity="0.10"' in text and "0<span></span>10\N{NO-BREAK SPACE}rows" in text
+
+
+def test_names_are_escaped(awkward_graph, tmp_path):
+    name = "<script>alert('$x$')</script> & \"$\\frac{\"" + "x" * 80
+    partition(replace(awkward_graph(0), name=name), 2, tmp_path / "out")
+    write_report(tmp_path / "out", tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert "<script" not in text and text.count("&lt;script&gt;alert(&#x27;$x$&#x27;)&lt;/script&gt; &amp; &quot;") == 2
+    Tables(text)
+
+
+@pytest.mark.parametrize("parts, lines", [(1, 0), (2, 2), (17, 17), (130, 44)])
+def test_the_heat_map_of_few_and_many_parts(awkward_graph, tmp_path, parts, lines):
+    graph = awkward_graph(0, nodes=140, edges=600)
+    partition(graph, parts, tmp_path / "out", owner=np.arange(graph.num_nodes) % parts)
+    rows = np.zeros((132, 132), int)
+    numbers = write_report(tmp_path / "out", tmp_path / "report.html")
+    rows[:parts, :parts] = numbers["traffic"]["rows"]
+    if lines < parts:
+        rows = rows.reshape(44, 3, 44, 3).sum(axis=(1, 3))
+    random_pair = numbers["random"]["volume"] / max(parts * (parts - 1), 1) * (9 if lines < parts else 1)
+    darkest = max(rows.max(), round(random_pair))
+    text = (tmp_path / "report.html").read_text()
+    page = Tables(text)
+    shades = [attributes["fill-opacity"] for tag, attributes in page.tags if "fill-opacity" in attributes]
+    assert shades == [f"{max(number / darkest, 0.05):.2f}" for number in rows[rows > 0]]
+    assert ("3 by 3 parts" in text) == (1 < lines < parts)
+    assert len(page.tables[1]) == parts + 1
+    if parts == 1:
+        assert "nothing travels" in text
+    else:
+        numbers = re.search(r'<g class="inside[^"]*">(.*)</g>', text)[1].count("<text")
+        assert numbers == (parts * (parts - 1) if parts <= 16 else 0)
+
+
+def test_words_of_judgement(shards):
+    numbers = figures(shards)
+
+    def lead(share, parts=4, largest=1.5, balance=1.0):
+        quality = {**numbers["quality"], "max_copies_factor": largest, "edge_balance": balance}
+        of_random = {**numbers["of_random"], "volume": share}
+        text = page({**numbers, "parts": parts, "quality": quality, "of_random": of_random})
+        return re.sub(r"<.*?>", "", re.search(r'<p class="lead">(.*)</p>', text)[1]).replace("\N{NO-BREAK SPACE}", " ")
+
+    assert lead(0.1234).startswith(
+        "This cut sends 12.3 % of the rows that a random one would. Its largest part holds 38 %"
+    )
+    assert "as many rows as a random one" in lead(1.0)
+    assert "1.30 times the rows that a random one would" in lead(1.3)
+    assert "none would in a random cut" in lead(None)
+    assert "an even share is 25 %. Edges, which are the work, are dealt out evenly." in lead(0.5)
+    assert "holds 80 % of the nodes (25 % would be an even share), so that cutting saves little memory" in lead(
+        0.5, largest=3.2
+    )
+    assert "1.40 times its share of the edges, and the others wait for it" in lead(0.5, balance=1.4)
+    assert "the others idle much of the time" in lead(0.5, balance=2.0)
+    assert lead(None, parts=1) == "One part holds the whole graph: nothing travels, and nothing is held twice."
+
+
+@pytest.mark.parametrize("cut, other", [("edge", "vertex"), ("vertex", "edge")])
+def test_how_to_see_both_cuts(awkward_graph, tmp_path, cut, other):
+    partition(awkward_graph(0), 2, tmp_path / "out", cut=cut)
+    text = page(figures(tmp_path / "out"))
+    assert f"No {other} cut was made. To see both, partition with <code>--cut auto</code>" in text
+
+
+def test_numbers_for_people():
+    shares = (0, 0.0001, 0.0004, 0.0005, 0.0567, 0.125, 0.1996, 0.3149, 1, 12.5)
+    texts = "0, less than 0.1, less than 0.1, 0.1, 5.7, 12.5, 20, 31, 100, 1,250"
+    assert [percent(share).replace("\N{NO-BREAK SPACE}%", "") for share in shares] == texts.split(", ")
+    counts = (0, 9_999, 10_000, 999_999, 1_000_000, 9_940_000, 25_000_000, 3_000_000_000)
+    assert [short(count) for count in counts] == ["0", "9,999", "10k", "999k", "1.0M", "9.9M", "25M", "3.0G"]
+    assert [seconds(number) for number in (0.016589, 12.345, 1234.5)] == ["0.0166", "12.3", "1,234"]
+
+
+# ---- what can go wrong -----------------------------------------------------------------------------------------------
+
+
+def test_what_exists_is_kept_without_force(shards, tmp_path):
+    for name in ("report.html", "report.json", "report.png"):
+        (tmp_path / name).write_text("precious")
+        with pytest.raises(InputError, match=f"{name} exists; choose another file, or replace it with --force"):
+            write_report(shards, tmp_path / "report.html")
+        assert (tmp_path / name).read_text() == "precious"
+        (tmp_path / name).unlink()
+    (tmp_path / "report.html").write_text("old")
+    write_report(shards, tmp_path / "report.html", force=True)
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_bad_places_are_refused(shards, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.html").mkdir()
+    for out, message in [
+        (tmp_path / "report.pdf", "does not end in .html"),
+        (tmp_path / "report", "does not end in .html"),
+        (tmp_path / "file" / "report.html", "not a writable directory"),
+        (tmp_path / "folder.html", "is a directory; choose a file"),
+        (shards / ".." / shards.name / "manifest.html", "manifest.json is not to be replaced"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            write_report(shards, out, force=True)
+    assert read_manifest(shards)["parts"] == 3
+
+
+def test_shards_that_are_damaged_or_absent(shards, tmp_path):
+    path = shards / "part1" / "structure.safetensors"
+    bad = bytearray(path.read_bytes())
+    bad[-1] ^= 1
+    path.write_bytes(bad)
+    with pytest.raises(InputError, match="structure.safetensors is damaged"):
+        write_report(shards, tmp_path / "report.html")
+    with pytest.raises(InputError, match="holds no shards"):
+        write_report(tmp_path / "nowhere", tmp_path / "report.html")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_a_write_that_fails_leaves_nothing(shards, tmp_path):
+    write_report(shards, tmp_path / "report.html")
+    sizes = {suffix: (tmp_path / f"report{suffix}").stat().st_size for suffix in (".html", ".png", ".json")}
+    most = max(sizes, key=sizes.get)
+    for suffix in sizes:
+        (tmp_path / f"report{suffix}").unlink()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.raises(InputError, match=f"cannot write .*report{most}: File too large; choose another place"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (sizes[most] - 1, limit[1]))
+        try:
+            write_report(shards, tmp_path / "report.html")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_what_a_link_leads_to_is_replaced(shards, tmp_path):
+    (tmp_path / "report.html").symlink_to(tmp_path / "real.html")
+    write_report(shards, tmp_path / "report.html")
+    assert (tmp_path / "report.html").is_symlink() and (tmp_path / "real.html").read_text().startswith("<!")
+
+
+def test_without_matplotlib_it_says_what_to_install(shards, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(InputError, match=r"needs matplotlib, which .*; install it with: pip install matplotlib"):
+        write_report(shards, tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_what_a_killed_report_left_is_removed_by_the_next(shards, tmp_path):
+    code = "from partition.system.temporary_names import temporary_name; print(temporary_name('report.png', 'file'))"
+    name = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / name).write_bytes(b"half")
+    write_report(shards, tmp_path / "new" / "report.html")
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["report.html", "report.json", "report.png"]

@@ -1,0 +1,244 @@
+"""Manifests with a valid checksum whose fields are wrong: refused, or read as what they say."""
+
+import copy
+import json
+import os
+import random
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from partition import load_graph, read_manifest, verify
+from partition.cuts.edge_cut import EdgeCut
+from partition.cuts.vertex_cut import make_vertex_cut
+from partition.errors import InputError
+from partition.predict.step_time import Speeds, step_seconds
+from partition.predict.traffic import Model
+from partition.report.counts import figures
+from partition.report.page import page
+from partition.shards import manifest as manifest_module
+from partition.shards.cut_selection import choose_cut
+from partition.shards.layout import Layout
+from partition.shards.manifest import _render, file_entry
+from partition.shards.write import write_shards
+from partition.tables import quality_table
+
+WRONG = [None, True, -1, 0, 1, 2, 10**9, 2**62, 10**400, 0.5, -0.5, 1e308, float("nan"), float("inf"), "", "2", "../x"]
+WRONG += [[], {}, [[]], [0], {"a": 1}, "\ud800", "<b>"]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("manifests")
+    graph = load_graph("sample:communities?nodes=80&features=3")
+    order = np.random.default_rng(0).permutation(80)
+    edge = Layout(graph, EdgeCut(order, np.array([0, 30, 60, 80]), np.ones(3) / 3), 2)
+    vertex = Layout(graph, make_vertex_cut(graph, 3, by_metis=False))
+    speeds = Speeds(link_bytes_per_s=np.ones((3, 3)), flops_per_s=np.ones(3))
+    choice = choose_cut([edge, vertex], Model(), speeds)
+    chosen = vertex if choice["cut"] == "vertex" else edge
+    for name, layout, why in (("edge", edge, None), ("vertex", vertex, None), ("auto", chosen, choice)):
+        (folder / name).mkdir()
+        write_shards(layout, folder / name, seed=3, choice=why)
+    return folder
+
+
+def leaves(value, path=()):
+    """The places of a JSON value's parts, deepest last."""
+    yield path
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from leaves(value[key], (*path, key))
+
+
+def altered(manifest, path, new):
+    manifest = copy.deepcopy(manifest)
+    place = manifest
+    for key in path[:-1]:
+        place = place[key]
+    if new is KeyError:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = new
+    return manifest
+
+
+def use(folder):
+    """Everything that reads a manifest of this package."""
+    manifest = read_manifest(folder)
+    verify(folder, manifest)
+    quality_table(manifest)
+    step_seconds(manifest, Model(), Speeds())
+    page(figures(folder))
+
+
+@pytest.mark.parametrize("kind", ["edge", "vertex", "auto"])
+def test_any_field_altered_is_refused_or_read(shards, kind):
+    path = shards / kind / "manifest.json"
+    good = path.read_text()
+    manifest, draw, refused = json.loads(good), random.Random(0), 0
+    places = [place for place in leaves(manifest) if place and place[0] != "checksum"]
+    try:
+        for place in draw.sample(places, min(len(places), 100)):
+            new = draw.choice([KeyError, *WRONG])
+            path.write_text(_render(altered(manifest, place, new)))
+            try:
+                use(shards / kind)
+            except InputError as error:
+                refused += 1
+                assert len(str(error)) < 1000 and str(path.parent) in str(error), (place, new)
+    finally:
+        path.write_text(good)
+    assert refused > 50
+    use(shards / kind)
+
+
+@pytest.mark.parametrize(
+    ("place", "new", "message"),
+    [
+        (("parts",), "2", "the manifest.parts is '2', but must be a whole number from 3 to 3"),
+        (("parts",), 10**9, "but must be a whole number from 3 to 3"),
+        (("parts",), True, "the manifest.parts is True"),
+        (("per_part", 1, "owned"), 10**400, "per_part.1..owned is 1000"),
+        (("per_part", 1, "halo_by_hop"), [1], "per_part.1..halo_by_hop is .1., but must be a list of 2"),
+        (("ptr", 0), 1, r"per_part.0..owned is \d+, but must be \d+, as other counts say"),
+        (("shares", 2), 0.9, "the sum of shares is"),
+        (("quality", "cut_ratio"), float("nan"), "quality.cut_ratio is nan, but must be a number from 0 to 1"),
+        (("seed",), "<script>", "the manifest.seed is '<script>'"),
+        (("node_data", "feat", "shape"), [4], r"does not fit the manifest: 'feat' has shape \(\d+, 3\) instead of"),
+        (("files", "../../x"), {"bytes": 1, "sha256": "0" * 64}, "must be an object with the keys"),
+        (("versions",), KeyError, "the manifest has no field 'versions'"),
+    ],
+)
+def test_what_is_said(shards, place, new, message):
+    path = shards / "edge" / "manifest.json"
+    good = path.read_text()
+    path.write_text(_render(altered(json.loads(good), place, new)))
+    try:
+        with pytest.raises(InputError, match=message + ".*; partition the graph again"):
+            use(shards / "edge")
+    finally:
+        path.write_text(good)
+
+
+NOT_MANIFESTS = ["[" * 100_000, '{"format": ' * 5000 + "1" + "}" * 5000, "1" * 10_000, "\ufeff{}", "null", ""]
+
+
+@pytest.mark.parametrize("text", NOT_MANIFESTS)
+def test_what_is_no_manifest_at_all(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(InputError, match="damaged|not a dgl-gt manifest"):
+        read_manifest(tmp_path)
+
+
+def test_deep_json_with_a_valid_checksum(shards):
+    path = shards / "edge" / "manifest.json"
+    good, deep = path.read_text(), 1
+    for _ in range(300):
+        deep = [deep]
+    path.write_text(_render({**json.loads(good), "extra": deep, "choice": deep}))
+    try:
+        with pytest.raises(InputError, match="choice is .*, but must be an object"):
+            read_manifest(shards / "edge")
+    finally:
+        path.write_text(good)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(InputError, match="holds no shards"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "place", "value", "message"),
+    [
+        ("indices", 0, 10**6, "'indices' holds a value that is not a number from 0 to"),
+        ("node_ids", 1, -1, "'node_ids' holds a value that is not a number from 0 to 79"),
+        ("send_rows", 0, 10**6, "'send_rows' holds a value that is not a number"),
+        ("indptr", 2, 10**6, "'indptr' does not rise from 0 to"),
+        ("recv_ptr", -1, 10**6, "'recv_ptr' does not rise from 0 to"),
+    ],
+)
+def test_shards_that_were_crafted_throughout(shards, tmp_path, key, place, value, message):
+    """Their checksums match, and compiled loops would read beyond their arrays."""
+    shutil.copytree(shards / "edge", tmp_path / "out")
+    path = tmp_path / "out" / "part1" / "structure.safetensors"
+    arrays = load_file(path)
+    arrays[key][place] = value
+    save_file(arrays, path)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest["files"]["part1/structure.safetensors"] = file_entry(path)
+    (tmp_path / "out" / "manifest.json").write_text(_render(manifest))
+    with pytest.raises(InputError, match=f"part1/structure.safetensors is damaged: {message}"):
+        use(tmp_path / "out")
+
+
+def resigned(shards, folder, file, change):
+    """A copy of shards with an altered file, whose checksums match."""
+    shutil.copytree(shards / "edge", folder)
+    path = folder / file
+    change(path)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][file] = file_entry(path)
+    manifest["per_part"][1]["bytes"] = sum(each.stat().st_size for each in path.parent.iterdir())
+    (folder / "manifest.json").write_text(_render(manifest))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "width", "message"),
+    [
+        ("structure", "I32", "BF16", 2, "'indices' has type BF16 instead of I32 or I64"),
+        ("node_data", "F32", "F8_E4M3", 1, "'feat' has type F8_E4M3 instead of F32"),
+        ("node_data", "F32", "I32", 4, "'feat' has type I32 instead of F32"),
+    ],
+)
+def test_types_that_the_manifest_does_not_say(shards, tmp_path, file, old, new, width, message):
+    """Numpy has no type for some of them."""
+
+    def retype(path):
+        content = path.read_bytes()
+        length = int.from_bytes(content[:8], "little")
+        header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
+        key = message.split("'")[1]
+        assert header[key]["dtype"] == old
+        changed, lost = header[key]["data_offsets"], 0
+        for entry in sorted(header.values(), key=lambda each: each["data_offsets"]):
+            begin, end = entry["data_offsets"]
+            own = (end - begin) * width // 4 if entry["data_offsets"] is changed else end - begin
+            entry["data_offsets"] = [begin - lost, begin - lost + own]
+            lost += end - begin - own
+        header[key]["dtype"] = new
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        path.write_bytes(len(text).to_bytes(8, "little") + text + data[: len(data) - lost])
+
+    resigned(shards, tmp_path / "out", f"part1/{file}.safetensors", retype)
+    with pytest.raises(InputError, match=f"{file}.safetensors does not fit the manifest: {message}; partition"):
+        use(tmp_path / "out")
+
+
+def test_indices_are_checked_in_slices(shards, tmp_path, monkeypatch):
+    monkeypatch.setattr(manifest_module, "_SLICE", 3)
+    use(shards / "edge")
+    use(shards / "vertex")
+
+    def fall(path):
+        arrays = load_file(path)
+        arrays["indptr"][6:] -= 1  # between two slices
+        arrays["indptr"][5] = arrays["indptr"][6] + 1
+        save_file(arrays, path)
+
+    resigned(shards, tmp_path / "out", "part1/structure.safetensors", fall)
+    with pytest.raises(InputError, match="'indptr' does not rise from 0 to"):
+        verify(tmp_path / "out", read_manifest(tmp_path / "out"))
+
+
+def test_a_part_that_cannot_be_read(shards, monkeypatch):
+    def refuse(path, *_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(manifest_module, "_sha256", refuse)
+    with pytest.raises(InputError, match="part0/structure.safetensors: no permission to read it; check its owner"):
+        verify(shards / "edge", read_manifest(shards / "edge"))

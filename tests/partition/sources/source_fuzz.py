@@ -1,0 +1,381 @@
+"""Hostile sources, seeded: every one must load as a Graph or be refused by an InputError of one printable line.
+
+A few hundred run in the suite; more, and files of DGL, with::
+
+    python tests/partition/source_fuzz.py --cases 20000 --seed 1
+    python tests/partition/source_fuzz.py --cases 2000 --seed 1 --dgl
+
+Memory and time of a case are bounded, so that a claim that is believed shows as a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import traceback
+import warnings
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from partition.errors import InputError, LeftOutWarning
+from partition.graph import Graph
+from partition.sources.load import load_graph
+
+MEMORY_BYTES, SECONDS = 1 << 30, 10
+
+NUMBERS = (
+    *("-1", "0", "1", "2", "7", "2147483647", "2147483648", "4294967296", "9223372036854775807", "9223372036854775808"),
+    *("18446744073709551616", "1" + "0" * 30, "9" * 5000, "1e3", "1e400", "-1e-400", "nan", "inf", "0.1", "1.0", "1_0"),
+)
+WORDS = (
+    *("", " ", "x", '"', '""', '"a', "'", "\\", "\x1b[31mred\x1b[0m", "\x00", "\x85", "\u2028", "é", "１", "٣", "0x10"),
+    *("#", "%", ",", ";", "\t", "\r", "\n", "\r\n", "\ufeff", "True", "None", "a" * 3000, "label", "src", "train_mask"),
+)
+DTYPES = (
+    *("?", "i1", "u1", "<i4", ">i4", "<i8", ">i8", "u8", "f2", "<f4", ">f8", "f8", "g", "c8", "S3", "S0", "U2", "U0"),
+    *("M8[s]", "m8[s]", "V4", "V0", [("a", "<i4")], [("train_mask", "?"), ("b", "f8", (2,))], "O"),
+)
+SHAPES = (
+    *((), (0,), (1,), (2,), (3,), (6,), (2, 0), (2, 5), (2, 6), (5, 2), (6, 1), (6, 0), (6, 3), (1, 1, 1), (0, 2)),
+    *((6, 2, 2), (2, 2, 6), (6, 10**6, 0)),
+)
+CLAIMS = ((2, 10**12), (10**18,), (2**63,), (2, 2**62), (-1, 5), (2, -1), (True, 5), (2, True), (1.0,), (2, 10**9, 0))
+KEYS = (
+    *("edge_index", "num_nodes", "directed", "name", "x", "feat", "y", "label", "train_mask", "val_mask", "test_mask"),
+    *("x_indptr", "x_indices", "x_data", "x_shape", "edge_data_w", "edge_data_", "edge_data_\x1b[31m", "other", "é"),
+)
+
+
+class TooSlow(BaseException):
+    """Not an Exception, so that no handler takes it for an error of a file."""
+
+
+def numpy_arrays(rng: random.Random) -> dict[str, np.ndarray]:
+    """What a valid .npz of 6 nodes and 5 edges holds."""
+    arrays = {
+        "edge_index": np.array([[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]),
+        "num_nodes": np.array(6),
+        "y": np.arange(6),
+        "train_mask": np.arange(6) < 3,
+        "test_mask": np.arange(6) > 3,
+        "edge_data_w": np.ones(5),
+        "name": np.array("six"),
+    }
+    if rng.random() < 0.5:
+        arrays["directed"] = np.array(False)
+    if rng.random() < 0.5:
+        return arrays | {"x": np.eye(6, dtype=np.float32)}
+    sparse = {"x_indptr": np.arange(7), "x_indices": np.zeros(6, int), "x_data": np.ones(6)}
+    return arrays | sparse | {"x_shape": np.array([6, 2])}
+
+
+def some_array(rng: random.Random) -> np.ndarray:
+    dtype, shape = np.dtype(rng.choice(DTYPES)), rng.choice(SHAPES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        values = np.zeros(shape, dtype)
+        if dtype.kind in "iuf" and values.size:
+            values = np.array([rng.choice((0, 1, 2, 5, 6, -1, 127, np.nan)) for _ in range(values.size)], "f8")
+            values = values.reshape(shape).astype(dtype)
+        if dtype.kind in "iuf" and values.size and rng.random() < 0.2:
+            values.flat[rng.randrange(values.size)] = rng.choice(
+                (0, np.iinfo(dtype).max if dtype.kind in "iu" else np.inf)
+            )
+    return values
+
+
+def npy(rng: random.Random, array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    if rng.random() < 0.15:  # a header that claims more than follows
+        header = {"descr": np.dtype(rng.choice(DTYPES[:-1])).str, "fortran_order": rng.random() < 0.5}
+        np.lib.format.write_array_header_1_0(stream, header | {"shape": rng.choice(CLAIMS + SHAPES)})
+        stream.write(rng.randbytes(rng.choice((0, 8, 80))))
+    else:
+        np.lib.format.write_array(stream, array, allow_pickle=True)
+    return stream.getvalue()
+
+
+def archive(rng: random.Random, arrays: dict[str, np.ndarray], path: Path) -> None:
+    for _ in range(rng.choice((0, 1, 1, 2, 3))):
+        key = rng.choice(KEYS)
+        if rng.random() < 0.3:
+            arrays.pop(key, None)
+        else:
+            arrays[key] = some_array(rng)
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as file:
+        warnings.simplefilter("ignore")  # of names that stand twice
+        for key, array in arrays.items():
+            method = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA))
+            file.writestr(zipfile.ZipInfo(f"{key}.npy"), npy(rng, array), method)
+
+
+def edge_list(rng: random.Random, mark: str) -> str:
+    rows = [[str(i), str(i + 1), str(i / 4), str(10**18 + i), "text"] for i in range(5)]
+    width = rng.choice((2, 3, 5))
+    rows = [row[:width] for row in rows]
+    if rng.random() < 0.5:
+        rows.insert(0, ["src", "dst", "w", "t", "kind"][:width])
+    return table(rng, rows, mark)
+
+
+def node_table(rng: random.Random, mark: str) -> str:
+    names = ["node", "label", "train_mask", "a", "b"]
+    return table(rng, [names, *([str(i), str(i % 2), str(i % 2), "0.5", "7"] for i in range(6))], mark)
+
+
+def metis(rng: random.Random, mark: str) -> str:
+    rows = [["4", "3", *rng.choice(([], ["1"], ["11", "1"], ["011", "2"]))], ["2", "3"], ["1"], ["1", "4"], ["3"]]
+    return table(rng, rows, " ")
+
+
+def table(rng: random.Random, rows: list[list[str]], mark: str) -> str:
+    """Rows as text, with some cells, lines and marks replaced."""
+    for _ in range(rng.choice((0, 1, 1, 2, 4))):
+        row = rng.choice(rows)
+        what = rng.random()
+        if what < 0.6 and row:
+            row[rng.randrange(len(row))] = rng.choice(NUMBERS + WORDS)
+        elif what < 0.8:
+            row.insert(rng.randrange(len(row) + 1), rng.choice(NUMBERS + WORDS))
+        elif row:
+            row.pop()
+    end = rng.choice(("\n", "\n", "\n", "\r\n", "\r", "\n\n", ""))
+    return end.join(mark.join(row) for row in rows) + rng.choice((end, ""))
+
+
+def damaged(rng: random.Random, data: bytes) -> bytes:
+    """Some bytes changed, taken out, repeated or put in."""
+    data = bytearray(data)
+    for _ in range(rng.choice((0, 0, 1, 1, 3, 10))):
+        at = rng.randrange(len(data) + 1)
+        what = rng.random()
+        if what < 0.5 and at < len(data):
+            data[at] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
+        elif what < 0.6:
+            del data[at:]
+        elif what < 0.7:
+            del data[at : at + rng.choice((1, 4, 8, 50))]
+        elif what < 0.8:
+            data[at:at] = data[at : at + rng.choice((1, 8, 100))]
+        elif what < 0.9:
+            data[at : at + 8] = rng.choice((0, 1, 2**31, 2**40, 2**62, 2**64 - 1)).to_bytes(8, "little")
+        else:
+            data[at:at] = rng.randbytes(rng.choice((1, 8, 100)))
+    return bytes(data)
+
+
+TEXTS = {".csv": (edge_list, ","), ".tsv": (edge_list, "\t"), ".txt": (edge_list, " "), ".graph": (metis, " ")}
+
+
+def text_file(rng: random.Random, folder: Path, kinds: dict) -> Path:
+    suffix = rng.choice(list(kinds))
+    make, mark = kinds[suffix]
+    data = make(rng, mark).encode(rng.choice(("utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16")), "replace")
+    if rng.random() < 0.3:
+        data = damaged(rng, data)
+    if rng.random() < 0.2:
+        suffix, data = f"{suffix}.gz", gzip.compress(data)
+        data = damaged(rng, data) if rng.random() < 0.5 else data
+    path = folder / f"g{suffix}"
+    path.write_bytes(data)
+    return path
+
+
+def numpy_file(rng: random.Random, folder: Path) -> Path:
+    path = folder / rng.choice(("g.npz", "g.npz", "feat.npy"))
+    arrays = numpy_arrays(rng)
+    if path.suffix == ".npz":
+        archive(rng, arrays, path)
+    else:
+        path.write_bytes(npy(rng, arrays["edge_index"] if rng.random() < 0.5 else some_array(rng)))
+    if rng.random() < 0.4:
+        path.write_bytes(damaged(rng, path.read_bytes()))
+    return path
+
+
+def networkx_graph(rng: random.Random):
+    import networkx
+
+    graph = rng.choice((networkx.Graph, networkx.DiGraph, networkx.MultiGraph, networkx.MultiDiGraph))()
+    names = rng.choice(
+        (list(range(5)), list(np.arange(5)), [True, 0, 2, 3], ["a", "b", (1, 2)], [0.0, 1, 2], [2, 0, 1], [])
+    )
+    values = (0, 1, True, 0.1, 2**53 + 1, 2**63, 2**64, 10**400, "x", b"x", None, [1, 2], [1], [], [[1], [2, 3]], {})
+    values += (np.float32(0.5), np.int64(7), np.arange(2), float("nan"), 1j, object(), np.datetime64(0, "s"))
+    for name in names:
+        graph.add_node(name)
+    for _ in range(len(names) and 6):
+        graph.add_edge(rng.choice(names), rng.choice(names))
+    for key in rng.sample(["feat", "label", "train_mask", "w", 1, "1", "\x1b[31m"], rng.randrange(4)):
+        chosen = rng.choices(values, k=rng.choice((1, 1, 2)))
+        for data in rng.choice(([data for _, data in graph.nodes(data=True)], [d for *_, d in graph.edges(data=True)])):
+            data[key] = rng.choice(chosen)
+    return graph
+
+
+def scipy_matrix(rng: random.Random):
+    import scipy.sparse
+
+    shape = rng.choice(((4, 4), (4, 4), (0, 0), (2, 3), (10**6, 10**6), (10**12, 10**12)))
+    place = [rng.randrange(max(1, min(shape))) for _ in range(3)]
+    if min(shape) == 0:
+        return scipy.sparse.csr_array(shape)
+    values = np.array([rng.choice((1, 0, 0.5, np.nan)) for _ in place]).astype(
+        rng.choice(("f4", "f8", "i8", "c8", "?"))
+    )
+    matrix = scipy.sparse.coo_array((values, (place, place[::-1])), shape)
+    return matrix if max(shape) > 10**6 else matrix.asformat(rng.choice(("coo", "csr", "csc")))
+
+
+def arrays(rng: random.Random):
+    pool = (
+        some_array(rng),
+        [0, 1, 2],
+        [],
+        [0, "x"],
+        [[0], [1, 2]],
+        "01",
+        None,
+        3,
+        range(3),
+        {0: 1},
+        [10**30, 0],
+        [0.5],
+    )
+    return rng.choice((some_array(rng), tuple(rng.choices(pool, k=2)), rng.choices(pool, k=rng.choice((1, 2, 3)))))
+
+
+def named(rng: random.Random, folder: Path) -> str:
+    name = rng.choice(("sample:communities?", "sample:", "", "a" * 250, "a" * 5000, "~x/", "\x1b[31m", "é"))
+    options = [f"{rng.choice(('nodes', 'degree', 'seed', 'signal'))}={rng.choice(NUMBERS + WORDS)}" for _ in range(2)]
+    return name + "&".join(options) + rng.choice(("", ".csv", ".npz", "\0.csv"))
+
+
+def case(rng: random.Random, folder: Path) -> tuple[object, dict]:
+    """A source and the options beside it."""
+    kind = rng.choice(("text", "text", "numpy", "numpy", "networkx", "scipy", "arrays", "named", "node data"))
+    options = {}
+    if rng.random() < 0.15:
+        options["num_nodes"] = rng.choice((6, 1, 0, -1, 10**6, 10**15, 2**63, True, 2.0, "6", None))
+    if rng.random() < 0.2:
+        options[rng.choice(("undirected", "self_loops"))] = True
+    if rng.random() < 0.05:
+        options["random_features"] = rng.choice((3, 0, 10**15, 2**70, 2.5, True))
+    if kind == "node data":
+        tables = {suffix: (node_table, mark) for suffix, mark in ((".csv", ","), (".tsv", "\t"), (".txt", " "))}
+        nodes = rng.choice((numpy_file, lambda rng, folder: text_file(rng, folder, tables)))(rng, folder)
+        nodes = rng.choice((nodes, nodes, [nodes, nodes], {rng.choice(("feat", "label", "w", 1)): some_array(rng)}, 3))
+        return (np.arange(5), np.arange(5) + 1), options | {"node_data": nodes}
+    make = {"networkx": networkx_graph, "scipy": scipy_matrix, "arrays": arrays}
+    if kind in make:
+        return make[kind](rng), options
+    if kind == "text":
+        return text_file(rng, folder, TEXTS), options
+    return (named if kind == "named" else numpy_file)(rng, folder), options
+
+
+def outcome(load) -> str:
+    """``graph``, ``refused``, or what went wrong."""
+
+    def too_slow(*_):
+        raise TooSlow
+
+    signal.signal(signal.SIGALRM, too_slow)
+    signal.alarm(SECONDS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # numpy's say that a value was not what we take it for
+            warnings.simplefilter("ignore", LeftOutWarning)
+            made = load()
+        return "graph" if isinstance(made, Graph) else f"made {type(made).__name__}"
+    except InputError as error:
+        return "refused" if str(error).isprintable() and len(str(error)) < 20_000 else f"said {str(error)!r}"
+    except TooSlow:
+        return f"over {SECONDS} s\n{traceback.format_exc()}"
+    except BaseException:  # whatever it is, it is what is looked for
+        return traceback.format_exc()
+    finally:
+        signal.alarm(0)
+
+
+def run(cases: int, seed: int) -> tuple[Counter, dict[str, str]]:
+    """Outcomes counted, and what went wrong by the case's own seed."""
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_BYTES,) * 2)
+    counts, failures = Counter(), {}
+    for number in range(cases):
+        rng = random.Random(f"{seed}/{number}")
+        with tempfile.TemporaryDirectory() as folder:
+            source, options = case(rng, Path(folder))
+            found = outcome(lambda source=source, options=options: load_graph(source, **options))
+        counts[found if found in ("graph", "refused") else "failed"] += 1
+        if found not in ("graph", "refused"):
+            failures[f"{seed}/{number}"] = (
+                f"{type(source).__name__} {str(source)[:200]!r} {str(options)[:200]}\n{found}"
+            )
+    return counts, failures
+
+
+def run_dgl(cases: int, seed: int) -> tuple[Counter, dict[str, str]]:
+    """The same of files of ``dgl.save_graphs``, as the child reads them: it exists to be ended by a signal."""
+    import dgl
+    import torch
+
+    from partition.sources.dgl_graphs import records
+
+    counts, failures = Counter(), {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "g.bin"
+        graph = dgl.graph(([0, 1, 2], [1, 2, 3]))
+        graph.ndata["feat"], graph.edata["weight"] = torch.ones(4, 2), torch.ones(3, dtype=torch.int64)
+        dgl.save_graphs(str(path), [graph], {"label": torch.ones(1)})
+        whole = path.read_bytes()
+        for number in range(cases):
+            path.write_bytes(damaged(random.Random(f"{seed}/{number}"), whole))
+            reading, writing = os.pipe()
+            child = os.fork()
+            if not child:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+                os.write(writing, outcome(lambda: (list(records(path)), Graph(*np.zeros((3, 0))))[1]).encode()[-4000:])
+                os._exit(0)
+            os.close(writing)
+            with os.fdopen(reading) as stream:
+                found = stream.read()
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            found = f"signal {-code}" if code < 0 else found
+            fine = found in ("graph", "refused") or code < 0
+            counts[found if fine else "failed"] += 1
+            if not fine:
+                failures[f"{seed}/{number}"] = found
+    return counts, failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dgl", action="store_true", help="damage files of dgl.save_graphs")
+    parser.add_argument("--cases", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    import networkx  # noqa: F401  before the memory is bounded
+
+    os.chdir(tempfile.gettempdir())
+    counts, failures = (run_dgl if args.dgl else run)(args.cases, args.seed)
+    for where, failure in failures.items():
+        print(f"---- case {where}: {failure}", file=sys.stderr)
+    print(json.dumps(counts))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""OGB's node-property data sets, as OGB leaves them on disk."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from source_checks import edges, refused, written
+
+from partition.sources.load import load_graph
+
+
+def packed_csv(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return written(path, "\n".join(",".join(map(str, row)) for row in rows) + "\n")
+
+
+@pytest.fixture
+def arxiv(tmp_path):
+    """A directory as ogb leaves it after download and before its first reading."""
+    pytest.importorskip("ogb", reason="ogb is not installed: pip install ogb")
+    folder = tmp_path / "ogbn_arxiv"
+    raw, split = folder / "raw", folder / "split" / "time"
+    packed_csv(raw / "edge.csv.gz", [(0, 1), (3, 2), (2, 0)])
+    packed_csv(raw / "num-node-list.csv.gz", [(5,)])
+    packed_csv(raw / "num-edge-list.csv.gz", [(3,)])
+    packed_csv(raw / "node-feat.csv.gz", [(i, i + 0.5) for i in range(5)])
+    packed_csv(raw / "node-label.csv.gz", [(4,), (3,), (2,), (1,), (0,)])
+    packed_csv(raw / "node_year.csv.gz", [(2010 + i,) for i in range(5)])
+    packed_csv(split / "train.csv.gz", [(0,), (4,)])
+    packed_csv(split / "valid.csv.gz", [(1,)])
+    packed_csv(split / "test.csv.gz", [(2,), (3,)])
+    packed_csv(folder / "mapping" / "nodeidx2paperid.csv.gz", [("node idx", "paper id"), (0, 9657784)])
+    written(folder / "RELEASE_v1.txt", "")
+    return folder
+
+
+@pytest.fixture
+def no_questions(monkeypatch):
+    def asked(*args):
+        raise AssertionError("asked on stdin")
+
+    monkeypatch.setattr("builtins.input", asked)
+
+
+def assert_is_arxiv(source):
+    graph = load_graph(source)
+    assert (graph.name, graph.num_nodes) == (source, 5)
+    assert edges(graph) == [(0, 1), (3, 2), (2, 0)]
+    data = graph.node_data
+    assert data["feat"].dtype == np.float32 and data["feat"].tolist() == [[i, i + 0.5] for i in range(5)]
+    assert data["label"].dtype == np.int64 and data["label"].tolist() == [4, 3, 2, 1, 0]
+    for key, nodes in (("train_mask", [0, 4]), ("val_mask", [1]), ("test_mask", [2, 3])):
+        assert np.flatnonzero(data[key]).tolist() == nodes
+    assert data["node_year"].ravel().tolist() == [2010, 2011, 2012, 2013, 2014]
+
+
+def test_ogb_before_and_after_ogb_itself(arxiv, no_questions, capsys):
+    source = f"ogb:ogbn-arxiv?root={arxiv.parent}"
+    assert_is_arxiv(source)
+    assert capsys.readouterr().out == ""
+    (arxiv / "processed").mkdir()
+    sys.modules["ogb.nodeproppred"].NodePropPredDataset("ogbn-arxiv", root=str(arxiv.parent))
+    assert (arxiv / "processed" / "data_processed").exists()
+    assert_is_arxiv(source)
+    written(arxiv / "processed" / "data_processed", "rubbish")
+    assert_is_arxiv(source)
+
+
+def test_ogb_split_as_tensors_or_arrays(arxiv):
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch.serialization, "safe_globals"):
+        pytest.skip("this torch cannot allow numpy arrays in a file by name")
+    before = {str(allowed) for allowed in torch.serialization.get_safe_globals()}
+    split = {"train": np.array([0, 4]), "valid": np.array([1]), "test": torch.tensor([2, 3])}
+    torch.save(split, arxiv / "split" / "time" / "split_dict.pt")
+    assert_is_arxiv(f"ogb:ogbn-arxiv?root={arxiv.parent}")
+    assert {str(allowed) for allowed in torch.serialization.get_safe_globals()} == before
+    torch.save({"train": Path("x")}, arxiv / "split" / "time" / "split_dict.pt")
+    refused(f"ogb:ogbn-arxiv?root={arxiv.parent}", "could not load")
+
+
+def test_ogb_label_missing_becomes_minus_one(arxiv, no_questions):
+    written(arxiv / "raw" / "node-label.csv.gz", "4.0\nnan\n2.0\n1.0\n0.0\n")
+    written(arxiv / "split" / "time" / "valid.csv.gz", "2\n")
+    written(arxiv / "split" / "time" / "test.csv.gz", "1\n")
+    graph = load_graph(f"ogb:ogbn-arxiv?root={arxiv.parent}")
+    assert graph.node_data["label"].tolist() == [4, -1, 2, 1, 0]
+
+
+def test_ogb_refused(arxiv, no_questions):
+    source = f"ogb:ogbn-arxiv?root={arxiv.parent}"
+    refused("ogb:ogbn-arxive", "'ogbn-arxive'", "ogbn-arxiv,")
+    refused("ogb:ogbn-mag", "heterogeneous")
+    refused("ogb:ogbn-arxiv?dir=x", "'dir'", "root")
+    (arxiv / "raw" / "edge.csv.gz").write_bytes(b"rubbish")
+    refused(source, "could not load", "remove")
+    (arxiv / "raw" / "edge.csv.gz").unlink()
+    refused(source, "raw/edge.csv.gz", "remove it")
+    (arxiv / "RELEASE_v1.txt").unlink()
+    refused(source, "RELEASE_v1.txt", "remove it")
+
+
+def test_ogb_of_many_labels(arxiv):
+    packed_csv(arxiv / "raw" / "node-label.csv.gz", [(0, 1)] * 5)
+    refused(f"ogb:ogbn-arxiv?root={arxiv.parent}", "2 labels a node")
+
+
+def test_ogb_not_on_disk(tmp_path, no_questions, monkeypatch):
+    pytest.importorskip("ogb", reason="ogb is not installed: pip install ogb")
+
+    def unreachable(*args, **kwargs):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    refused(f"ogb:ogbn-arxiv?root={tmp_path}", "cannot be downloaded", "no route", "?root=")
+
+    class Answer:
+        headers = {"Content-Length": str(3 << 30)}
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *details):
+            return None
+
+    monkeypatch.setattr("urllib.request.urlopen", lambda *args, **kwargs: Answer())
+    refused(f"ogb:ogbn-products?root={tmp_path}", "3.0 GiB", "?root=")
+
+
+def test_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ogb.nodeproppred", None)
+    refused("ogb:ogbn-arxiv", "needs ogb", "pip install ogb")
+    monkeypatch.setitem(sys.modules, "dgl.data", None)
+    refused("dgl:cora", "needs dgl", "pip install")

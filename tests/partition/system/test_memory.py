@@ -1,0 +1,107 @@
+"""What the system lets a process have, from directories that look like /proc and /sys of a container."""
+
+import os
+
+import pytest
+
+from partition.cuts.metis import most_children
+from partition.system.memory import available_cpus, available_memory_bytes
+
+GIB = 1 << 30
+CPUS = len(os.sched_getaffinity(0))
+
+
+def system(folder, group, files):
+    """A root directory: 8 GiB available on the machine, a control group and its files."""
+    files = {"proc/meminfo": f"MemTotal: 99 kB\nMemAvailable: {8 << 20} kB\n", "proc/self/cgroup": group, **files}
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+V1 = "4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n1:name=systemd:/\n0::/\n"
+V1_HOME, V2_HOME = "sys/fs/cgroup/memory/docker", "sys/fs/cgroup/docker/abc"
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "expected"),
+    [
+        ("", {}, 8 * GIB),
+        ("0::/\n", {"sys/fs/cgroup/memory.max": "max\n", "sys/fs/cgroup/memory.current": "5\n"}, 8 * GIB),
+        ("0::/\n", {"sys/fs/cgroup/memory.max": f"{20 * GIB}", "sys/fs/cgroup/memory.current": "5"}, 8 * GIB),
+        ("0::/docker/abc\n", {f"{V2_HOME}/memory.max": f"{GIB}", f"{V2_HOME}/memory.current": "1000"}, GIB - 1000),
+        (
+            "0::/docker/abc/inner\n",  # the path is the host's, and only the container's own group can be seen
+            {
+                "sys/fs/cgroup/memory.max": f"{GIB}",
+                "sys/fs/cgroup/memory.current": "1000",
+                "sys/fs/cgroup/memory.stat": "anon 5\ninactive_file 300\nactive_file 9\n",
+            },
+            GIB - 700,
+        ),
+        ("0::/\n", {"sys/fs/cgroup/memory.max": "1000", "sys/fs/cgroup/memory.current": "1200"}, 0),
+        (
+            "0::/\n",
+            {
+                "sys/fs/cgroup/memory.max": "max",
+                "sys/fs/cgroup/memory.high": f"{GIB}",
+                "sys/fs/cgroup/memory.current": "9",
+            },
+            GIB - 9,
+        ),
+        (
+            V1,
+            {
+                f"{V1_HOME}/abc/memory.limit_in_bytes": "9223372036854771712",
+                f"{V1_HOME}/abc/memory.usage_in_bytes": "70",
+                f"{V1_HOME}/memory.limit_in_bytes": f"{2 * GIB}",
+                f"{V1_HOME}/memory.usage_in_bytes": "1000",
+                f"{V1_HOME}/memory.stat": "inactive_file 5\ntotal_inactive_file 400\n",
+            },
+            2 * GIB - 600,
+        ),
+    ],
+)
+def test_memory_that_is_available(tmp_path, group, files, expected):
+    assert available_memory_bytes(system(tmp_path, group, files)) == expected
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "expected"),
+    [
+        ("", {}, CPUS),
+        ("0::/\n", {"sys/fs/cgroup/cpu.max": "max 100000\n"}, CPUS),
+        ("0::/\n", {"sys/fs/cgroup/cpu.max": "100000 100000\n"}, 1),
+        ("0::/\n", {"sys/fs/cgroup/cpu.max": "20000 100000\n"}, 1),
+        ("0::/docker/abc\n", {f"{V2_HOME}/cpu.max": "max 100000", "sys/fs/cgroup/docker/cpu.max": "150000 100000"}, 1),
+        (
+            V1,
+            {
+                "sys/fs/cgroup/cpu/docker/abc/cpu.cfs_quota_us": "100000",
+                "sys/fs/cgroup/cpu/docker/abc/cpu.cfs_period_us": "100000",
+            },
+            1,
+        ),
+        (
+            V1,
+            {
+                "sys/fs/cgroup/cpu/docker/abc/cpu.cfs_quota_us": "-1",
+                "sys/fs/cgroup/cpu/docker/abc/cpu.cfs_period_us": "100000",
+            },
+            CPUS,
+        ),
+    ],
+)
+def test_processors_that_are_available(tmp_path, group, files, expected):
+    assert available_cpus(system(tmp_path, group, files)) == expected
+
+
+def test_this_machine():
+    assert 0 < available_memory_bytes() < 1 << 50 and 1 <= available_cpus() <= CPUS
+
+
+def test_metis_starts_no_more_children_than_a_quota_has_processors(monkeypatch):
+    monkeypatch.setattr("partition.cuts.metis.available_cpus", lambda: 1)
+    assert most_children() == 1

@@ -1,0 +1,211 @@
+"""The model directory: written as a run goes on, kept where it fails, and checked when it is read."""
+
+import json
+import resource
+import shutil
+from collections import namedtuple
+
+import pytest
+import torch
+import yaml
+
+import dgl_gt
+from dgl_gt.train import saved_model, summary, trainer
+from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.saved_model import ModelWriter, load, save
+from partition import InputError, partition
+
+CONFIG = TrainConfig(layers=1, hidden=8, heads=2, epochs=6, patience=0)
+
+
+@pytest.fixture
+def sg(awkward_graph, tmp_path):
+    partition(awkward_graph(0), 1, tmp_path / "shards")
+    return dgl_gt.load(tmp_path / "shards")
+
+
+@pytest.fixture
+def writer(sg, tmp_path):
+    return ModelWriter(tmp_path / "model", CONFIG, lambda history: summary.unfinished(history, sg))
+
+
+@pytest.fixture
+def rising(monkeypatch):
+    """Each epoch validates better than the one before."""
+    epochs = iter(range(100))
+    monkeypatch.setattr(trainer, "evaluate", lambda *_: (next(epochs) / 100, 0.0))
+
+
+@pytest.fixture
+def diverging(monkeypatch, rising):
+    """The loss of the fourth epoch is NaN."""
+    real = trainer.train_step
+    monkeypatch.setattr(trainer, "train_step", lambda *args: real(*args) if args[4] < 3 else float("nan"))
+
+
+def record_of(folder) -> dict:
+    return json.loads((folder / "record.json").read_text())
+
+
+def test_a_run_that_diverges_keeps_its_best_model(sg, writer, diverging):
+    """Though it was too early to write it when it came."""
+    with pytest.raises(InputError, match=r"the loss is nan in epoch 4; lower lr .* of epoch 3, is in .*model$"), writer:
+        trainer.train(sg, CONFIG, writer=writer)
+    record = record_of(writer.out)
+    assert (record["finished"], record["best_epoch"], record["epochs"]) == (False, 3, 3)
+    assert load(writer.out).in_dim == 5
+
+
+def test_a_run_that_is_stopped_keeps_its_best_model(sg, writer, rising, capsys):
+    def stop(epoch, *_):
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), writer:
+        trainer.train(sg, CONFIG, stop, writer)
+    assert record_of(writer.out)["best_epoch"] == 3
+    assert "the best model so far, of epoch 3, is in" in capsys.readouterr().err
+
+
+def test_better_models_are_on_disk_while_the_run_goes_on(sg, writer, rising, monkeypatch):
+    """Where the last one was written long enough ago: every one here, and the first only with the usual pause."""
+    for pause_s, expected in ((0.0, [1, 2, 3, 4, 5, 6]), (1000.0, [1] * 6)):
+        monkeypatch.setattr(saved_model, "_PAUSE_S", pause_s)
+        monkeypatch.setattr(saved_model, "_WRITING_SHARE", 1e9)
+        found = []
+        writer = ModelWriter(writer.out, CONFIG, lambda history: summary.unfinished(history, sg), force=True)
+        with writer:
+            trainer.train(sg, CONFIG, lambda *_: found.append(record_of(writer.out)["epochs"]), writer)
+        assert found == expected
+
+
+def test_the_disk_is_compared_with_the_model_before_training(sg, writer, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("usage", "free")(1000))
+    monkeypatch.setattr(trainer, "train_step", lambda *_: pytest.fail("it trained"))
+    with pytest.raises(InputError, match=r"model needs 1.0 MiB of disk, and .* has 1000 B left"), writer:
+        trainer.train(sg, CONFIG, writer=writer)
+    assert not writer.out.exists()
+
+
+def test_a_first_model_that_cannot_be_written_ends_the_run(sg, writer, rising):
+    seen = []
+    with pytest.raises(InputError, match="cannot write .*model"), writer:
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))  # as a disk that is full
+        try:
+            trainer.train(sg, CONFIG, lambda *_: seen.append(1), writer)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert not seen and not writer.out.exists()
+
+
+def test_a_model_that_cannot_be_written_is_written_elsewhere(sg, writer, rising, monkeypatch, tmp_path, capsys):
+    """At the end; and training does not stop for it; the message says where the model is."""
+    monkeypatch.setattr(saved_model, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(saved_model, "_WRITING_SHARE", 1e9)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    writer.out = tmp_path / "disk" / "model"
+
+    def lose_the_disk(epoch, *_):
+        if epoch == 1:
+            shutil.rmtree(tmp_path / "disk")
+            (tmp_path / "disk").write_text("")
+
+    with writer:
+        result = trainer.train(sg, CONFIG, lose_the_disk, writer)
+    assert len(result.losses) == 6 and "Training goes on" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"cannot write .*disk.*\. The model is in .*here/dgl-gt-model-\d+ instead"):
+        writer.finish(result.model.state_dict(), summary.record(result, sg))
+    (place,) = (tmp_path / "here").iterdir()
+    assert record_of(place)["finished"] is True
+    for name, value in load(place).state_dict().items():
+        assert torch.equal(value, result.model.state_dict()[name])
+
+
+def test_a_model_elsewhere_takes_no_other_models_place(monkeypatch, tmp_path):
+    """Though ``force`` allows to replace the one in ``out``."""
+    model = trainer.build_model(CONFIG, 5, 3)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(saved_model.tempfile, "gettempdir", lambda: tmp_path / "tmp")
+    (tmp_path / "file").write_text("")
+    other = tmp_path / f"dgl-gt-model-{saved_model.os.getpid()}"
+    record = {"strategy": "local", "ranks": 1, "losses": [], "metric": {}}
+    save(other, model.state_dict(), CONFIG, {"in_dim": 5, "classes": 3}, record)
+    writer = ModelWriter(tmp_path / "file" / "model", CONFIG, None, force=True)
+    with pytest.raises(InputError, match=r"The model is in .*tmp/dgl-gt-model-\d+ instead"):
+        writer.finish(model.state_dict(), {**record, "losses": [1.0]})
+    assert record_of(other) == record
+
+
+def test_weights_that_are_not_finite_are_no_best_model(sg, writer, monkeypatch):
+    """Accuracy is finite all the same."""
+    real = trainer.train_step
+
+    def step(model, *args):
+        loss = real(model, *args)
+        with torch.no_grad():
+            model.output.bias[0] = torch.nan
+        return loss
+
+    monkeypatch.setattr(trainer, "train_step", step)
+    with pytest.raises(InputError, match="output.bias holds NaN or infinity after epoch 1; lower lr"), writer:
+        trainer.train(sg, CONFIG, writer=writer)
+    assert not writer.out.exists()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A function: change to the weights -> a model directory."""
+
+    def make(change=lambda state: None):
+        model = trainer.build_model(CONFIG, 5, 3)
+        state = model.state_dict()
+        change(state)
+        save(tmp_path / "model", state, CONFIG, {"in_dim": 5, "classes": 3}, {})
+        return tmp_path / "model"
+
+    return make
+
+
+def test_a_model_is_read_back_as_it_was_written(saved):
+    kept = {}
+    model = load(saved(lambda state: kept.update(state)))
+    assert not model.training and all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_altered_weights_are_refused(saved):
+    folder = saved()
+    content = bytearray((folder / "model.safetensors").read_bytes())
+    content[-3] ^= 1
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(InputError, match="model.safetensors is damaged .* its checksum is not that in config.yaml"):
+        load(folder)
+
+
+def test_weights_that_are_not_finite_are_refused(saved):
+    with pytest.raises(InputError, match="encoder.0.weight holds NaN or infinity"):
+        load(saved(lambda state: state["encoder.0.weight"].fill_(torch.nan)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"in_dim": 10**15},
+        {"in_dim": "wide"},
+        {"classes": 10**12},
+        {"layers": 7},
+        {"hidden": 100_000},
+        {"unknown": 1},
+        {"in_dim": None},
+    ],
+    ids=str,
+)
+def test_a_config_that_does_not_fit_the_weights_is_refused(saved, changes):
+    """Whatever sizes it names, at once."""
+    folder = saved()
+    values = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump(values | changes))
+    with pytest.raises(InputError, match="is damaged or from another version of dgl-gt"):
+        load(folder)
