@@ -73,7 +73,7 @@ def shards(name: str, parts: int, folder: Path) -> None:
 class Runner:
     """One candidate's graph, model and optimiser on this rank."""
 
-    def __init__(self, sg, hidden: int, remat: str = "none"):
+    def __init__(self, sg, hidden: int, activation_checkpoint: str = "none"):
         import torch
 
         from dgl_gt.nn import GraphTransformer
@@ -82,7 +82,9 @@ class Runner:
         torch.manual_seed(0)
         feat = sg.srcdata["feat"] if sg.depth > 1 else sg.ndata["feat"]
         self.feat, self.label = feat.float(), sg.node_ids % CLASSES
-        self.model = GraphTransformer(feat.shape[1], hidden, CLASSES, LAYERS, HEADS, remat=remat)
+        self.model = GraphTransformer(
+            feat.shape[1], hidden, CLASSES, LAYERS, HEADS, activation_checkpoint=activation_checkpoint
+        )
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
 
     def step(self) -> None:
@@ -118,7 +120,7 @@ def cell_on_rank(candidates: list[dict], tried: list[int], hidden: int, runs: in
     import dgl_gt
 
     graphs = [dgl_gt.load(each["directory"], each["strategy"], each["depth"]) for each in candidates]
-    runners = [Runner(sg, hidden, each["remat"]) for sg, each in zip(graphs, candidates)]
+    runners = [Runner(sg, hidden, each["activation_checkpoint"]) for sg, each in zip(graphs, candidates)]
     for runner in runners:
         runner.step()
     times = [[] for _ in runners]
@@ -196,9 +198,12 @@ def cell(setting: str, name: str, profile_path: Path, folder: Path, runs: int) -
     cuts = [(str(folder / cut), read_manifest(folder / cut)) for cut in ("edge", "vertex")]
     features = cuts[0][1]["node_data"]["feat"]["shape"][0]
     model = Model(LAYERS, hidden, HEADS, features=features, classes=CLASSES)
-    plan = choose(cuts, model, read_profile(profile_path), remats=("none",))
+    plan = choose(cuts, model, read_profile(profile_path), activation_checkpoints=("none",))
     fitting = [each for each in plan.candidates if not each.refused]
-    asked = [{key: getattr(each, key) for key in ("directory", "strategy", "depth", "remat")} for each in fitting]
+    asked = [
+        {key: getattr(each, key) for key in ("directory", "strategy", "depth", "activation_checkpoint")}
+        for each in fitting
+    ]
     tried = list(range(min(2, len(fitting))))
     found = on_ranks(setting, {"candidates": asked, "tried": tried, "hidden": hidden, "runs": runs})
     predicted = [each.sent_bytes for each in fitting]

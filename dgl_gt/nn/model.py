@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dgl_gt.exchange import as_strategy
-from partition.predict.traffic import REMATS
+from partition.predict.traffic import ACTIVATION_CHECKPOINTS
 
 from .attention import check_features, check_probability, check_sizes
 from .dropout import FeatureDropout, RowSequential, as_seed, draw_seeds
@@ -73,9 +73,9 @@ class GraphTransformer(nn.Module):
         Probability in [0, 1) of dropping an attention weight in training.
     norm_first : bool
         Normalise before attention and feed-forward network (and before the output), instead of after each residual.
-    remat : {"none", "repeat", "keep"}
+    activation_checkpoint : {"none", "full", "keep_exchanges"}
         What a training step keeps of a layer for backward: all it needs, or its input alone, so that backward computes
-        the layer again (Chen et al., arXiv:1604.06174). On ranks ``repeat`` then exchanges again, too, and ``keep``
+        the layer again (Chen et al., arXiv:1604.06174). On ranks ``full`` then exchanges again, too, and ``keep_exchanges``
         keeps what the exchanges brought.
 
     Raises
@@ -95,16 +95,18 @@ class GraphTransformer(nn.Module):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         norm_first: bool = True,
-        remat: str = "none",
+        activation_checkpoint: str = "none",
     ):
         super().__init__()
-        if remat not in REMATS:
-            raise ValueError(f"remat={remat!r} is unknown: choose one of {', '.join(REMATS)}")
+        if activation_checkpoint not in ACTIVATION_CHECKPOINTS:
+            raise ValueError(
+                f"activation_checkpoint={activation_checkpoint!r} is unknown: choose one of {', '.join(ACTIVATION_CHECKPOINTS)}"
+            )
         check_sizes(in_dim=in_dim, hidden=hidden, out=out, layers=layers, heads=heads, ffn=ffn)
         check_probability("dropout", dropout)
         check_probability("attention_dropout", attention_dropout)
         self.in_dim = in_dim
-        self.remat = remat
+        self.activation_checkpoint = activation_checkpoint
         self.encoder = RowSequential(nn.Linear(in_dim, hidden), FeatureDropout(dropout), nn.GELU())
         self.layers = nn.ModuleList(
             GraphTransformerLayer(
@@ -167,9 +169,9 @@ class GraphTransformer(nn.Module):
         return list(view.agreed(draw_seeds(parts, SITES)))
 
     def _run(self, layer, view, h: Tensor, bias: Tensor | None, seeds: Tensor | None) -> Tensor:
-        if self.remat == "none" or not torch.is_grad_enabled():
+        if self.activation_checkpoint == "none" or not torch.is_grad_enabled():
             return layer(view, h, bias, seeds)
-        keeping = {"context_fn": view.kept_exchanges} if self.remat == "keep" else {}
+        keeping = {"context_fn": view.kept_exchanges} if self.activation_checkpoint == "keep_exchanges" else {}
         return checkpoint(layer, view, h, bias, seeds, use_reentrant=False, **keeping)
 
     def set_dropout_step(self, run_seed: int, step: int) -> None:

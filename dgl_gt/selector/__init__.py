@@ -1,4 +1,4 @@
-"""Which cut, strategy, depth and rematerialisation: figures of partitions, ranks and links in, a plan out."""
+"""Which cut, strategy, depth and activation checkpointing: figures of partitions, ranks and links in, a plan out."""
 
 from .hardware_profile import PRESETS, Profile, read_profile
 from .select import Plan, choose

@@ -161,8 +161,10 @@ def text_of_plan(plan: Plan) -> str:
         exchange = f"{terms['exchange_s'] - terms['hidden_s']:.3g}" if terms else ""
         figures = [f"{each.seconds:.3g}", *seconds, exchange] if terms else [""] * 5
         moved = [size(each.sent_bytes), size(each.memory_bytes)] if terms else ["", ""]
-        rows.append([each.cut, each.strategy, each.depth, each.remat, *figures, *moved, each.refused or ""])
-    header = "cut|strategy|depth|remat|s / step|products|rows|edges|exchange|sent|memory / rank|".split("|")
+        rows.append(
+            [each.cut, each.strategy, each.depth, each.activation_checkpoint, *figures, *moved, each.refused or ""]
+        )
+    header = "cut|strategy|depth|checkpoint|s / step|products|rows|edges|exchange|sent|memory / rank|".split("|")
     more = len(fitting) - _SHOWN
     listed = table(header, rows) + (f"\nand {more} more that fit (--json lists all)" if more > 0 else "")
     return f"{listed}\n\nchosen: {plan.reason}\n{_MEMORY}\n{_KINDS[plan.profile['kind']]}"
@@ -176,10 +178,10 @@ def forecast_table(plans: dict[int, Plan | NothingFits], profile: Profile) -> st
             rows.append([ranks, *["-"] * 8, f"{size(plan.least_bytes)} at least: does not fit"])
             continue
         choice, speed_up = plan.choice, plan.one_rank_seconds / plan.choice.seconds
-        named = [choice.cut, choice.strategy, choice.depth, choice.remat]
+        named = [choice.cut, choice.strategy, choice.depth, choice.activation_checkpoint]
         figures = [f"{choice.seconds:.3g}", f"{speed_up:.2f}", f"{speed_up / plan.ranks:.0%}"]
         rows.append([ranks, *named, *figures, size(choice.sent_bytes), size(choice.memory_bytes)])
-    header = "ranks|cut|strategy|depth|remat|s / step|speed-up|efficiency|sent|memory / rank".split("|")
+    header = "ranks|cut|strategy|depth|checkpoint|s / step|speed-up|efficiency|sent|memory / rank".split("|")
     measured = "rows, edges and bytes are those of real cuts into so many parts; " + _KINDS[profile.kind]
     return f"{table(header, rows)}\n\n{_MEMORY}\n{measured}"
 

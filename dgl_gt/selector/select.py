@@ -9,7 +9,15 @@ import numpy as np
 from partition.errors import InputError
 from partition.predict.step_memory import step_memory
 from partition.predict.step_time import Speeds, step_time
-from partition.predict.traffic import REMATS, STRATEGIES, Model, check_strategy, rows_within, step_bytes, step_traffic
+from partition.predict.traffic import (
+    ACTIVATION_CHECKPOINTS,
+    STRATEGIES,
+    Model,
+    check_strategy,
+    rows_within,
+    step_bytes,
+    step_traffic,
+)
 from partition.system.units import counted, size
 
 from .hardware_profile import Profile
@@ -21,7 +29,7 @@ class Candidate:
 
     Attributes
     ----------
-    cut, strategy, depth, remat
+    cut, strategy, depth, activation_checkpoint
         See docs/selector.md.
     directory : str or None
         The shards, where there are some.
@@ -45,7 +53,7 @@ class Candidate:
     cut: str
     strategy: str
     depth: int
-    remat: str
+    activation_checkpoint: str
     directory: str | None = None
     seconds: float | None = None
     seconds_by_term: dict | None = None
@@ -60,8 +68,10 @@ class Candidate:
     def title(self) -> str:
         """In a few words."""
         depth = f" of depth {self.depth}" if self.depth > 1 else ""
-        remat = f", remat {self.remat}" if self.remat != "none" else ""
-        return f"{self.strategy}{depth} on the {self.cut} cut{remat}"
+        checkpoint = (
+            f", activation checkpoint {self.activation_checkpoint}" if self.activation_checkpoint != "none" else ""
+        )
+        return f"{self.strategy}{depth} on the {self.cut} cut{checkpoint}"
 
 
 @dataclass(frozen=True)
@@ -102,7 +112,10 @@ class Plan:
         choice = self.choice
         return {
             "choice": {
-                **{key: getattr(choice, key) for key in ("cut", "strategy", "depth", "remat", "directory")},
+                **{
+                    key: getattr(choice, key)
+                    for key in ("cut", "strategy", "depth", "activation_checkpoint", "directory")
+                },
                 "predicted_seconds": choice.seconds,
                 "predicted_sent_bytes": choice.sent_bytes,
                 "predicted_peak_bytes": choice.peak_bytes,
@@ -138,7 +151,7 @@ def choose(
     *,
     rank_memory: int | None = None,
     max_depth: int | None = None,
-    remats: tuple[str, ...] = REMATS,
+    activation_checkpoints: tuple[str, ...] = ACTIVATION_CHECKPOINTS,
 ) -> Plan:
     """Choose how to train a model on cuts of one graph.
 
@@ -153,7 +166,7 @@ def choose(
         Bytes that a rank's process may take; by default what the profile says.
     max_depth : int, optional
         Deepest halo to consider; by default as deep as the cuts have.
-    remats : tuple of str
+    activation_checkpoints : tuple of str
         Those that may be chosen.
 
     Raises
@@ -169,7 +182,12 @@ def choose(
     if max_depth is not None and max_depth < 1:
         raise InputError(f"max_depth is {max_depth}; it must be at least 1")
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
-    cut_options = {"model": model, "profile": profile, "bounds": bounds, "remats": remats}
+    cut_options = {
+        "model": model,
+        "profile": profile,
+        "bounds": bounds,
+        "activation_checkpoints": activation_checkpoints,
+    }
     judged = [
         _judged(each, max_depth) for directory, figures in cuts for each in _of_cut(figures, directory, **cut_options)
     ]
@@ -221,8 +239,10 @@ def _check_cuts(cuts) -> int:
     return first["parts"]
 
 
-def _of_cut(figures: dict, directory, model: Model, profile: Profile, bounds, remats) -> list[Candidate]:
-    """Every strategy, depth and rematerialisation of one cut."""
+def _of_cut(
+    figures: dict, directory, model: Model, profile: Profile, bounds, activation_checkpoints
+) -> list[Candidate]:
+    """Every strategy, depth and activation checkpointing of one cut."""
     ranks = figures["parts"]
     speeds = profile.speeds(model, ranks, rows_within(figures, 1))
     found = []
@@ -241,17 +261,19 @@ def _of_cut(figures: dict, directory, model: Model, profile: Profile, bounds, re
                 found.append(Candidate(figures["cut"], strategy, depth, "none", directory, refused=str(error)))
                 continue
             exchanges = bool(step_traffic(figures, model, strategy, depth)) and ranks > 1
-            for remat in remats:
-                if remat != "keep" or exchanges or "repeat" not in remats:  # with nothing to keep, keep is repeat
-                    way = strategy, depth, remat
+            for activation_checkpoint in activation_checkpoints:
+                if (
+                    activation_checkpoint != "keep_exchanges" or exchanges or "full" not in activation_checkpoints
+                ):  # with no exchange to keep, both are one
+                    way = strategy, depth, activation_checkpoint
                     found.append(_predicted(figures, directory, model, profile, speeds, bounds, *way))
     return found
 
 
-def _predicted(figures, directory, model, profile, speeds, bounds, strategy, depth, remat) -> Candidate:
+def _predicted(figures, directory, model, profile, speeds, bounds, strategy, depth, activation_checkpoint) -> Candidate:
     """One way; refused where a rank's process would take more than the rank has."""
-    time = step_time(figures, model, speeds, strategy, depth, remat)
-    memory = step_memory(figures, model, strategy, depth, remat)
+    time = step_time(figures, model, speeds, strategy, depth, activation_checkpoint)
+    memory = step_memory(figures, model, strategy, depth, activation_checkpoint)
     process = (memory.total + np.broadcast_to(profile.process_bytes, figures["parts"])).astype(np.int64)
     largest, short = int(process.argmax()), int((process / bounds).argmax())
     refused, shortage = None, float(process[short] / bounds[short])
@@ -262,11 +284,11 @@ def _predicted(figures, directory, model, profile, speeds, bounds, strategy, dep
         figures["cut"],
         strategy,
         depth,
-        remat,
+        activation_checkpoint,
         directory,
         seconds=time.total_s,
         seconds_by_term=vars(time),
-        sent_bytes=step_bytes(figures, model, strategy, depth, remat),
+        sent_bytes=step_bytes(figures, model, strategy, depth, activation_checkpoint),
         peak_bytes=int(memory.total.max()),
         peak_bytes_by_term={key: int(value[largest]) for key, value in vars(memory).items()},
         memory_bytes=int(process.max()),

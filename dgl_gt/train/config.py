@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 
 from dgl_gt.yaml_file import read_yaml
 from partition.errors import InputError
-from partition.predict.traffic import MODEL_LIMITS, REMATS, Model
+from partition.predict.traffic import ACTIVATION_CHECKPOINTS, MODEL_LIMITS, Model
 from partition.system.atomic_write import Kind
 
 METRICS = ("auto", "accuracy", "roc_auc")
@@ -62,10 +62,10 @@ class TrainConfig:
     metric: str = _option("auto", "auto (ROC-AUC for two classes, else accuracy), accuracy or roc_auc")
     split: int = _option(0, "which split, where the masks hold several")
     seed: int = _option(0, "seed of initial weights and dropout")
-    remat: str = _option(
+    activation_checkpoint: str = _option(
         "none",
-        "activation checkpointing. none: keep all; repeat: keep a layer's input, compute and exchange again; keep: "
-        "keep its input and what it exchanged",
+        "what a layer keeps for the backward pass. none: everything; full: its input, so that backward computes and "
+        "exchanges again; keep_exchanges: its input and the rows that it received, so that backward computes again",
     )
 
     def __post_init__(self):
@@ -78,7 +78,12 @@ class TrainConfig:
         for name in ("dropout", "attention_dropout"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
         _require(self.metric in METRICS, "metric", self.metric, ", ".join(METRICS))
-        _require(self.remat in REMATS, "remat", self.remat, ", ".join(REMATS))
+        _require(
+            self.activation_checkpoint in ACTIVATION_CHECKPOINTS,
+            "activation_checkpoint",
+            self.activation_checkpoint,
+            ", ".join(ACTIVATION_CHECKPOINTS),
+        )
         _require(self.hidden % self.heads == 0, "hidden", self.hidden, f"a multiple of heads ({self.heads})")
 
 

@@ -28,7 +28,7 @@ def advice(directory, config: TrainConfig, strategy: str | None, depth: int) -> 
     manifest = read_manifest(directory)
     sizes, features = (config.layers, config.hidden, config.heads, config.ffn), feature_width(manifest)
     model = Model(*sizes, features=features, classes=_CLASSES)
-    needed = int(rank_memory_bytes(manifest, model, strategy, depth, config.remat).max())
+    needed = int(rank_memory_bytes(manifest, model, strategy, depth, config.activation_checkpoint).max())
     return (
         f"a training step with --layers {config.layers} --hidden {config.hidden} is predicted to need {size(needed)} "
         f"for tensors on the largest rank; {_CHANGE}, or let `dgl-gt plan DIR --rank-memory SIZE` find a strategy "

@@ -112,7 +112,7 @@ def build_model(config: TrainConfig, in_dim: int, classes: int) -> GraphTransfor
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
         norm_first=config.norm_first,
-        remat=config.remat,
+        activation_checkpoint=config.activation_checkpoint,
     )
 
 

@@ -13,7 +13,7 @@ from dgl_gt.selector.calibrate import memory_at_hand
 from dgl_gt.selector.hardware_profile import DEFAULT, Profile
 from dgl_gt.selector.select import Candidate, choose
 from partition.errors import InputError
-from partition.predict.traffic import REMATS, Model, feature_width
+from partition.predict.traffic import ACTIVATION_CHECKPOINTS, Model, feature_width
 from partition.shards.manifest import read_manifest
 
 from .config import TrainConfig
@@ -62,7 +62,7 @@ def load_best(
     directories : list of path
         Cuts of one graph, each into as many parts as there are ranks.
     config : TrainConfig
-        A ``remat`` other than ``none`` is kept; else one is chosen where memory asks for it.
+        A ``activation_checkpoint`` other than ``none`` is kept; else one is chosen where memory asks for it.
     profile, rank_memory, max_depth
         See :func:`dgl_gt.selector.choose`. With the default profile a rank may take its share of what memory the
         machine has available.
@@ -73,7 +73,7 @@ def load_best(
     -------
     sg : ShardedGraph
     config : TrainConfig
-        With the rematerialisation that was chosen.
+        With the activation checkpointing that was chosen.
     record : dict
         The plan, and of each candidate that was tried what was predicted and measured.
     """
@@ -87,7 +87,11 @@ def load_best(
     trials = [_try(each, config, options) for each in tried]
     best = min(range(len(trials)), key=lambda number: trials[number].seconds)
     chosen = trials[comm.from_first(best)].candidate
-    return _load(chosen, options), replace(config, remat=chosen.remat), _record(plan, chosen, trials)
+    return (
+        _load(chosen, options),
+        replace(config, activation_checkpoint=chosen.activation_checkpoint),
+        _record(plan, chosen, trials),
+    )
 
 
 def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Profile, rank_memory, max_depth):
@@ -103,11 +107,20 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     at_hand = int(-comm.all_reduce(torch.tensor([-memory_at_hand(comm)]), "max")[0])
     if rank_memory is None and profile.name == DEFAULT:
         rank_memory = at_hand
-    remats = REMATS if config.remat == "none" else (config.remat,)
+    activation_checkpoints = (
+        ACTIVATION_CHECKPOINTS if config.activation_checkpoint == "none" else (config.activation_checkpoint,)
+    )
     plan = error = None
     try:
         if comm.rank == 0:
-            plan = choose(cuts, model, profile, rank_memory=rank_memory, max_depth=max_depth, remats=remats)
+            plan = choose(
+                cuts,
+                model,
+                profile,
+                rank_memory=rank_memory,
+                max_depth=max_depth,
+                activation_checkpoints=activation_checkpoints,
+            )
     except InputError as caught:
         error = caught
     comm.raise_together(error)
@@ -130,7 +143,7 @@ def _try(candidate: Candidate, config: TrainConfig, options: dict) -> Trial:
 def _time(sg: ShardedGraph, candidate: Candidate, config: TrainConfig) -> Trial:
     task, comm = node_classification(sg, config.split), sg.comm
     torch.manual_seed(config.seed)
-    config = replace(config, remat=candidate.remat)
+    config = replace(config, activation_checkpoint=candidate.activation_checkpoint)
     model = build_model(config, task.feat.shape[1], task.classes).to(sg.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr)
 

@@ -83,14 +83,14 @@ class _Layer:
 
 
 def rank_memory_bytes(
-    figures: dict, model: Model, strategy: str | None = None, depth: int = 1, remat: str = "none"
+    figures: dict, model: Model, strategy: str | None = None, depth: int = 1, activation_checkpoint: str = "none"
 ) -> np.ndarray:
     """Predicted bytes of each rank's tensors, int64 (P,); see :func:`step_memory`."""
-    return step_memory(figures, model, strategy, depth, remat).total
+    return step_memory(figures, model, strategy, depth, activation_checkpoint).total
 
 
 def step_memory(
-    figures: dict, model: Model, strategy: str | None = None, depth: int = 1, remat: str = "none"
+    figures: dict, model: Model, strategy: str | None = None, depth: int = 1, activation_checkpoint: str = "none"
 ) -> StepMemory:
     """Predicted bytes of tensors at the peak of a training step on each rank, without edge bias.
 
@@ -101,7 +101,7 @@ def step_memory(
     figures, model, strategy, depth
         See :func:`partition.predict.traffic.exchange_traffic`. Where the model's ``features`` are 0, node data count as they lie
         on disk (``bytes``), where ``figures`` know that, and parameters do not.
-    remat : {"none", "repeat", "keep"}
+    activation_checkpoint : {"none", "full", "keep_exchanges"}
         See :func:`partition.predict.step_time.step_time`.
     """
     strategy = strategy or default_strategy(figures)
@@ -118,18 +118,18 @@ def step_memory(
     activations = exchange = np.zeros(figures["parts"])
     for number, each in enumerate(layers):
         before = layers[:number]
-        if remat == "none":
+        if activation_checkpoint == "none":
             own, others = sum(kept[:number]), row * sum(layer.others for layer in before)
         else:
             own = row * sum(layer.read - layer.pulled for layer in layers[: number + 1]) - row * each.read
             own = own + row * np.where(each.pulled > 0, each.read, 0)
-            others = row * sum(layer.travelled for layer in before) if remat == "keep" else 0
+            others = row * sum(layer.travelled for layer in before) if activation_checkpoint == "keep_exchanges" else 0
         own = own + row * layers[0].read + kept[number]  # the input of the first activation is kept besides
         others = others + row * each.others
         # Two moments: gradients are in the feed-forward network; in attention, when that of the network is gone.
         feed_forward = row * (1 + model.ffn) * each.computed
         attending = row * (each.transient - (2 + 2 * model.ffn) * each.computed)
-        if each is layers[-1] and remat == "none":  # or forward has just ended
+        if each is layers[-1] and activation_checkpoint == "none":  # or forward has just ended
             feed_forward = np.maximum(feed_forward, (2 * row + 2 * model.itemsize * model.classes) * each.computed)
         own, others = own + feed_forward, others + np.maximum(attending - feed_forward, 0)
         is_peak = own + others > activations + exchange

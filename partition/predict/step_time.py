@@ -119,7 +119,7 @@ def step_time(
     speeds: Speeds,
     strategy: str | None = None,
     depth: int = 1,
-    remat: str = "none",
+    activation_checkpoint: str = "none",
     overlap: bool = True,
 ) -> StepTime:
     """Predicted seconds of one training step, forward and backward.
@@ -135,14 +135,14 @@ def step_time(
     speeds : Speeds
     strategy, depth
         See :func:`partition.predict.traffic.exchange_traffic`.
-    remat : {"none", "repeat", "keep"}
+    activation_checkpoint : {"none", "full", "keep_exchanges"}
         Whether backward computes each layer again, and whether it exchanges again, too.
     overlap : bool
         Whether ranks compute while rows travel, where the strategy can.
     """
     strategy = strategy or default_strategy(figures)
     check_strategy(figures, model, strategy, depth)
-    again = 1 + (_FORWARD if remat != "none" else 0)
+    again = 1 + (_FORWARD if activation_checkpoint != "none" else 0)
     spent = np.zeros(3)
     hideable = []
     hops = inner_hops(model.layers, depth)
@@ -155,7 +155,7 @@ def step_time(
             hideable.append(_local_share(figures, strategy, hops_read) * slowest[2])
     spent[:2] += _ends(figures, model, speeds, hops[0])
     exchange, hidden = 0.0, 0.0
-    for number, traffic in enumerate(step_traffic(figures, model, strategy, depth, remat)):
+    for number, traffic in enumerate(step_traffic(figures, model, strategy, depth, activation_checkpoint)):
         seconds = _exchange_seconds(figures, traffic, speeds, strategy)
         exchange += seconds
         if overlap:

@@ -15,7 +15,11 @@ from partition.errors import InputError
 STRATEGIES = ("local", "halo_h", "halo_kv", "gather", "heads", "ring", "mirror")
 CHOICES = ("halo", *STRATEGIES)  # halo: whichever of halo_h and halo_kv is quicker, see halo_sends
 AUTO = "auto"  # in place of one of them, where the selector chooses
-REMATS = ("none", "keep", "repeat")  # what of a layer is kept for backward, see partition.predict.step_time.step_time
+ACTIVATION_CHECKPOINTS = (
+    "none",
+    "keep_exchanges",
+    "full",
+)  # what of a layer is kept for backward, see partition.predict.step_time.step_time
 _CALLS = {"local": 0, "halo_h": 2, "halo_kv": 2, "heads": 4, "mirror": 6}  # forward and backward
 
 
@@ -174,15 +178,17 @@ def hops_exchanged(layers: int, depth: int = 1) -> list[int]:
 
 
 def step_traffic(
-    figures: dict, model: Model, strategy: str | None = None, depth: int = 1, remat: str = "none"
+    figures: dict, model: Model, strategy: str | None = None, depth: int = 1, activation_checkpoint: str = "none"
 ) -> list[Traffic]:
     """The exchanges of one training step, forward and backward; see :func:`exchange_traffic`.
 
-    ``remat``: with ``repeat``, backward runs each forward exchange again.
+    ``activation_checkpoint``: with ``full``, backward runs each forward exchange again.
     """
     exchange_traffic(figures, model, strategy, depth)  # refuses even where there is none
     traffics = [exchange_traffic(figures, model, strategy, hops) for hops in hops_exchanged(model.layers, depth)]
-    return [_with_repeated_forward(each, strategy) for each in traffics] if remat == "repeat" else traffics
+    return (
+        [_with_repeated_forward(each, strategy) for each in traffics] if activation_checkpoint == "full" else traffics
+    )
 
 
 def _with_repeated_forward(traffic: Traffic, strategy: str | None) -> Traffic:
@@ -190,9 +196,11 @@ def _with_repeated_forward(traffic: Traffic, strategy: str | None) -> Traffic:
     return replace(traffic, sent=2 * traffic.sent, received=2 * traffic.received, calls=traffic.calls + forward_calls)
 
 
-def step_bytes(figures: dict, model: Model, strategy: str | None = None, depth: int = 1, remat: str = "none") -> int:
+def step_bytes(
+    figures: dict, model: Model, strategy: str | None = None, depth: int = 1, activation_checkpoint: str = "none"
+) -> int:
     """Bytes that all ranks send in the exchanges of one training step, forward and backward."""
-    return sum(traffic.total_bytes for traffic in step_traffic(figures, model, strategy, depth, remat))
+    return sum(traffic.total_bytes for traffic in step_traffic(figures, model, strategy, depth, activation_checkpoint))
 
 
 def check_strategy(figures: dict, model: Model, strategy: str, depth: int) -> None:

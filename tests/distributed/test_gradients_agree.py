@@ -47,13 +47,13 @@ def test_ranks_that_need_gradients_differently_do_not_wait_for_each_other(awkwar
 
 
 def twice_backward(rank, folder):
-    """By case and remat: the gradient of the features after one backward pass, and after another of the same graph."""
+    """By case and activation_checkpoint: the gradient of the features after one backward pass, and after another of the same graph."""
     results = []
     for strategy, depth in CASES:
         sg = load(folder, strategy, depth)
-        for remat in ("none", "repeat", "keep"):
+        for activation_checkpoint in ("none", "full", "keep_exchanges"):
             torch.manual_seed(0)
-            model = GraphTransformer(5, 12, 3, 2, 4, remat=remat)
+            model = GraphTransformer(5, 12, 3, 2, 4, activation_checkpoint=activation_checkpoint)
             feat = sg.ndata["feat"].clone().requires_grad_()
             loss = (model(sg, feat) ** 2).sum()
             (once,) = torch.autograd.grad(loss, feat, retain_graph=True)

@@ -10,7 +10,7 @@ from dgl_gt.nn import GraphTransformer
 from dgl_gt.train.live_tensors import step_peak_bytes
 from partition import from_edges, partition
 from partition.predict.step_memory import step_memory
-from partition.predict.traffic import REMATS, Model, step_traffic
+from partition.predict.traffic import ACTIVATION_CHECKPOINTS, Model, step_traffic
 
 CLASSES = 7
 MODELS = [Model(3, 32, 4, 2, features=20, classes=CLASSES), Model(2, 48, 12, 1, features=20, classes=CLASSES)]
@@ -27,12 +27,12 @@ def graph(nodes=3000, edges=30_000):
 
 
 def measured(rank, folder, ways):
-    """Peak bytes and bytes sent of a step of each (cut, strategy, depth, model, remat)."""
+    """Peak bytes and bytes sent of a step of each (cut, strategy, depth, model, activation_checkpoint)."""
     results = []
-    for cut, strategy, depth, model, remat in ways:
+    for cut, strategy, depth, model, activation_checkpoint in ways:
         sg = dgl_gt.load(folder / cut, strategy, depth)
         sizes = model.features, model.hidden, model.classes, model.layers, model.heads
-        network = GraphTransformer(*sizes, ffn=model.ffn, remat=remat)
+        network = GraphTransformer(*sizes, ffn=model.ffn, activation_checkpoint=activation_checkpoint)
         optimizer = torch.optim.AdamW(network.parameters())
         feat = (sg.srcdata if depth > 1 else sg.ndata)["feat"]
 
@@ -60,16 +60,21 @@ def test_memory_within_a_tenth_and_bytes_exact(tmp_path, parts):
         cuts["vertex"] = partition(graph(), parts, tmp_path / "vertex", cut="vertex")
         names = [("edge", name, 1) for name in ("halo_h", "halo_kv", "gather", "heads", "ring")]
         names += [("vertex", "mirror", 1), ("edge", "halo_h", 2), ("edge", "halo_h", 3)]
-    ways = [(*name, model, remat) for name in names for model in MODELS for remat in REMATS]
+    ways = [
+        (*name, model, activation_checkpoint)
+        for name in names
+        for model in MODELS
+        for activation_checkpoint in ACTIVATION_CHECKPOINTS
+    ]
     found = run_ranks(parts, measured, tmp_path, ways)
     wrong = []
-    for number, (cut, strategy, depth, model, remat) in enumerate(ways):
-        predicted = step_memory(cuts[cut], model, strategy, depth, remat).total
+    for number, (cut, strategy, depth, model, activation_checkpoint) in enumerate(ways):
+        predicted = step_memory(cuts[cut], model, strategy, depth, activation_checkpoint).total
         peaks, sent = np.array([of_rank[number] for of_rank in found]).T
-        traffic = step_traffic(cuts[cut], model, strategy, depth, remat)
+        traffic = step_traffic(cuts[cut], model, strategy, depth, activation_checkpoint)
         expected = sum((each.sent + each.sent_back for each in traffic), np.zeros(parts, int))
-        assert sent.tolist() == expected.tolist(), (strategy, depth, remat)
+        assert sent.tolist() == expected.tolist(), (strategy, depth, activation_checkpoint)
         error = predicted.max() / peaks.max() - 1
         if abs(error) > 0.1:
-            wrong.append((strategy, depth, remat, model.layers, round(float(error), 3)))
+            wrong.append((strategy, depth, activation_checkpoint, model.layers, round(float(error), 3)))
     assert not wrong

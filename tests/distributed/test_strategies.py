@@ -25,12 +25,19 @@ def whole(graph) -> CSC:
     return CSC.build(torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices), graph.num_nodes, edge_ids=ids)
 
 
-def run_model(graph, feat, bias, dtype, dropout=0.3, remat="none"):
+def run_model(graph, feat, bias, dtype, dropout=0.3, activation_checkpoint="none"):
     """One step's output, feature gradient, bias gradient and parameter gradients, all dropouts on."""
     torch.manual_seed(0)
-    model = GraphTransformer(5, HIDDEN, 3, LAYERS, HEADS, dropout=dropout, attention_dropout=dropout, remat=remat).to(
-        dtype
-    )
+    model = GraphTransformer(
+        5,
+        HIDDEN,
+        3,
+        LAYERS,
+        HEADS,
+        dropout=dropout,
+        attention_dropout=dropout,
+        activation_checkpoint=activation_checkpoint,
+    ).to(dtype)
     model.set_dropout_step(11, 4)
     feat = feat.to(dtype, copy=True).requires_grad_()
     bias = None if bias is None else bias.to(dtype, copy=True).requires_grad_()
@@ -152,11 +159,11 @@ def test_nothing_to_exchange(tmp_path, name):
     check_everywhere(from_edges(src, dst, 12), 3 if name == "one rank has all" else 2, tmp_path, owner)
 
 
-@pytest.mark.parametrize("remat", ["repeat", "keep"])
-def test_layers_computed_again_in_backward(awkward_graph, tmp_path, remat):
+@pytest.mark.parametrize("activation_checkpoint", ["full", "keep_exchanges"])
+def test_layers_computed_again_in_backward(awkward_graph, tmp_path, activation_checkpoint):
     cases = [(name, 1, True, torch.float64, True) for name in CHOICES if name != "local"]
     cases += [("halo", 2, True, torch.float64, True), ("halo", 1, False, torch.float64, True)]
-    check_everywhere(awkward_graph(3), 3, tmp_path, cases=cases, remat=remat)
+    check_everywhere(awkward_graph(3), 3, tmp_path, cases=cases, activation_checkpoint=activation_checkpoint)
 
 
 def test_the_default_device_of_torch_changes_nothing(awkward_graph, tmp_path):

@@ -248,7 +248,9 @@ def commands_that_fail_on_one(rank, folder):
     trial._load = lambda *_: dgl_gt.load(folder, group=dist.new_group([0, 1]))
     if rank == 1:
         trial.build_model = None
-    candidate = trial.Candidate(cut="edge", strategy="halo", depth=1, remat="none", directory=str(folder))
+    candidate = trial.Candidate(
+        cut="edge", strategy="halo", depth=1, activation_checkpoint="none", directory=str(folder)
+    )
     return found + [outcome(lambda: trial._try(candidate, TrainConfig(hidden=8, heads=2), {}))[:2]]
 
 

@@ -86,11 +86,13 @@ def test_losses_are_those_of_one_process(awkward_graph, tmp_path, parts):
 
 
 def test_layers_computed_again_give_the_same_run(awkward_graph, tmp_path):
-    """``keep`` sends as many bytes as ``none``, ``repeat`` more: each layer's forward exchange again."""
+    """``keep_exchanges`` sends as many bytes as ``none``, ``full`` more: each layer's forward exchange again."""
     graph = awkward_graph(8)
     config = replace(CONFIG, epochs=4)
-    modes = ("none", "repeat", "keep")
-    runs = [(name, depth, True, replace(config, remat=mode)) for name, depth in STRATEGIES for mode in modes]
+    modes = ("none", "full", "keep_exchanges")
+    runs = [
+        (name, depth, True, replace(config, activation_checkpoint=mode)) for name, depth in STRATEGIES for mode in modes
+    ]
     results = iter(train_everywhere(graph, 2, tmp_path, runs))
     expected, _ = in_one_process(graph, tmp_path, config)
     for name, depth in STRATEGIES:

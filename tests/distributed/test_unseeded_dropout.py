@@ -14,13 +14,15 @@ P, HIDDEN, HEADS, LAYERS, STEPS = 0.3, 12, 6, 3, 3
 CASES = [("halo", 1), ("halo", 2), ("halo", 3), ("gather", 1), ("heads", 1), ("ring", 1), ("mirror", 1)]
 
 
-def train(graph, feat, label, remat="none", depth_first=False):
+def train(graph, feat, label, activation_checkpoint="none", depth_first=False):
     """The losses of a loop as users write it, which sets torch's seed once; and the next number of torch's generator.
 
     ``graph`` is a ShardedGraph or a CSC; ``depth_first``: the first exchange of a deep halo is spared.
     """
     torch.manual_seed(0)
-    model = GraphTransformer(5, HIDDEN, 3, LAYERS, HEADS, dropout=P, attention_dropout=P, remat=remat).double()
+    model = GraphTransformer(
+        5, HIDDEN, 3, LAYERS, HEADS, dropout=P, attention_dropout=P, activation_checkpoint=activation_checkpoint
+    ).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     is_sharded, losses = isinstance(graph, dgl_gt.ShardedGraph), []
     for _ in range(STEPS):
@@ -55,7 +57,7 @@ def on_rank(rank, folder, feat, label):
     for strategy, depth in CASES:
         sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy, depth)
         own = feat[sg.node_ids], label[sg.node_ids]
-        runs = [train(sg, *own), train(sg, *own, remat="repeat")]
+        runs = [train(sg, *own), train(sg, *own, activation_checkpoint="full")]
         if depth > 1:
             runs.append(train(sg, feat[sg._shard.node_ids], own[1], depth_first=True))
         alone = [sg.gather(x).numpy() for x in modules_alone(sg, own[0])] if depth == 1 else None

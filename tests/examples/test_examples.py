@@ -107,7 +107,7 @@ def test_the_notebook_on_strategies_draws_the_candidates_of_its_plans(tmp_path):
     assert list(plans) == ["mesh", "random"]
     for graph, rows_drawn, rows_marked in zip(plans, drawn, chosen):
         candidates, choice = plans[graph]["candidates"], plans[graph]["choice"]
-        wanted = [each for each in candidates if each["remat"] == "none" and each["refused"] is None]
+        wanted = [each for each in candidates if each["activation_checkpoint"] == "none" and each["refused"] is None]
         assert {each["cut"] for each in wanted} == {"edge", "vertex"}
         assert [row.split(",")[0].split(" ")[0] for row in rows_drawn] == [each["strategy"] for each in wanted]
         assert ["depth 2" in row for row in rows_drawn] == [each["depth"] == 2 for each in wanted]

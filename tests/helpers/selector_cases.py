@@ -67,7 +67,7 @@ def write_profile(path, values=None):
 
 
 def every_way(cuts, model, profile, max_depth=None) -> dict:
-    """(directory, strategy, depth, remat) -> seconds, bytes sent, and bytes of the largest process.
+    """(directory, strategy, depth, activation_checkpoint) -> seconds, bytes sent, and bytes of the largest process.
 
     All that partition can run, from its formulas alone.
     """
@@ -76,16 +76,16 @@ def every_way(cuts, model, profile, max_depth=None) -> dict:
         parts = figures["parts"]
         speeds = profile.speeds(model, parts)
         depths = range(1, min(model.layers, max_depth or model.layers) + 1)
-        for strategy, depth, remat in product(STRATEGIES, depths, ("none", "keep", "repeat")):
+        for strategy, depth, activation_checkpoint in product(STRATEGIES, depths, ("none", "keep_exchanges", "full")):
             try:
                 check_strategy(figures, model, strategy, depth)
             except ValueError:
                 continue
-            seconds = step_time(figures, model, speeds, strategy, depth, remat).total_s
-            memory = step_memory(figures, model, strategy, depth, remat).total
+            seconds = step_time(figures, model, speeds, strategy, depth, activation_checkpoint).total_s
+            memory = step_memory(figures, model, strategy, depth, activation_checkpoint).total
             process = memory + np.broadcast_to(profile.process_bytes, parts)
-            sent = step_bytes(figures, model, strategy, depth, remat)
-            ways[directory, strategy, depth, remat] = (seconds, sent, int(process.max()))
+            sent = step_bytes(figures, model, strategy, depth, activation_checkpoint)
+            ways[directory, strategy, depth, activation_checkpoint] = (seconds, sent, int(process.max()))
     return ways
 
 

@@ -136,7 +136,17 @@ def python_call(dice) -> tuple[str, list[str]]:
                 ("", f"({odd}, t(3, 8))", f"(G, {pick((*OBJECTS, *TENSORS))})", f"(G, t(3, 8), {pick(TENSORS)})")
             ), []
         case _:
-            names = ("in_dim", "hidden", "out", "layers", "heads", "ffn", "dropout", "attention_dropout", "remat")
+            names = (
+                "in_dim",
+                "hidden",
+                "out",
+                "layers",
+                "heads",
+                "ffn",
+                "dropout",
+                "attention_dropout",
+                "activation_checkpoint",
+            )
             arguments = {"in_dim": "8", "hidden": "8", "out": "3", "layers": "1", "heads": "2"}
             small = [number for number in NUMBERS if number not in ("2**31", "1e308")]
             arguments |= {pick(names): pick(small)}

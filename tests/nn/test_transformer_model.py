@@ -193,10 +193,13 @@ def test_recomputed_layers_give_equal_gradients(graph, gradients, seeded):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("remat", ["none", "repeat", "keep"])
-def test_masks_without_seeds_follow_torchs_generator(graph, remat):
+@pytest.mark.parametrize("activation_checkpoint", ["none", "full", "keep_exchanges"])
+def test_masks_without_seeds_follow_torchs_generator(graph, activation_checkpoint):
     """Each pass has its own; layers that are computed again find theirs; each layer has its own."""
-    model, feat = make(dropout=0.4, attention_dropout=0.4, remat=remat).train(), random(graph.num_nodes(), IN, seed=1)
+    model, feat = (
+        make(dropout=0.4, attention_dropout=0.4, activation_checkpoint=activation_checkpoint).train(),
+        random(graph.num_nodes(), IN, seed=1),
+    )
     kept = make(dropout=0.4, attention_dropout=0.4).train()
 
     def steps(model):

@@ -20,7 +20,7 @@ CHOICE = {
     "cut",
     "strategy",
     "depth",
-    "remat",
+    "activation_checkpoint",
     "directory",
     "predicted_seconds",
     "predicted_sent_bytes",
@@ -32,7 +32,7 @@ CANDIDATE = {
     "cut",
     "strategy",
     "depth",
-    "remat",
+    "activation_checkpoint",
     "directory",
     "seconds",
     "seconds_by_term",
@@ -74,7 +74,7 @@ def test_the_json_that_is_promised(here, both, tmp_path):
     assert (result["ranks"], result["profile"]) == (2, {"name": str(profile), "kind": "measured"})
     assert Model(**result["model"]) == MODEL
     choice, first = result["choice"], result["candidates"][0]
-    for key in ("cut", "strategy", "depth", "remat", "directory"):
+    for key in ("cut", "strategy", "depth", "activation_checkpoint", "directory"):
         assert choice[key] == first[key]
     for key in ("seconds", "sent_bytes", "peak_bytes", "memory_bytes"):
         assert choice[f"predicted_{key}"] == first[key]
@@ -100,7 +100,7 @@ def test_the_pick_is_the_quickest_and_changes_with_memory(here, both, tmp_path):
         assert choice["predicted_memory_bytes"] <= bound
         refusals = [each["refused"] for each in result["candidates"] if each["memory_bytes"] > bound]
         assert all("on its largest rank" in each for each in refusals)
-        picks.add((choice["cut"], choice["strategy"], choice["depth"], choice["remat"]))
+        picks.add((choice["cut"], choice["strategy"], choice["depth"], choice["activation_checkpoint"]))
     assert len(picks) >= 3
     done = here("plan", *both, *SMALL, "--profile", path, "--rank-memory", bounds[0] - 1)
     message = refused(done, "nothing fits", "partition for more ranks")
@@ -120,14 +120,22 @@ def test_the_table(here, both, tmp_path):
     assert done.returncode == 0 and done.stderr == ""
     lines = done.stdout.splitlines()
     header = lines[0].split("  ")
-    assert [word.strip() for word in header if word][:5] == ["cut", "strategy", "depth", "remat", "s / step"]
+    assert [word.strip() for word in header if word][:5] == [
+        "cut",
+        "strategy",
+        "depth",
+        "activation_checkpoint",
+        "s / step",
+    ]
     rows = lines[2 : lines.index("")]
     assert len(rows) == len(everything)
     assert sum("on its largest rank" in row for row in rows) == sum(each > memory[3] for each in memory)
     assert sum("1 heads cannot go to 2 ranks" in row for row in rows) == 1
     reason = next(line for line in lines if line.startswith("chosen: "))
     assert re.search(r"a step is predicted to take \S+ s \(products \d+%, rows \d+%, edges \d+%, exchange", reason)
-    assert re.search(r"; \w+ (of depth 2 )?on the (edge|vertex) cut(, remat \w+)? is \d+\.\d% behind", reason)
+    assert re.search(
+        r"; \w+ (of depth 2 )?on the (edge|vertex) cut(, activation checkpoint \w+)? is \d+\.\d% behind", reason
+    )
     assert lines[-1] == "ranks and links as measured"
 
 

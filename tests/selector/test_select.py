@@ -59,7 +59,7 @@ def few_nodes(awkward_graph, one_cluster):
 
 
 def way(candidate):
-    return candidate.directory, candidate.strategy, candidate.depth, candidate.remat
+    return candidate.directory, candidate.strategy, candidate.depth, candidate.activation_checkpoint
 
 
 # ---- the choice ---------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_the_quickest_is_chosen_of_all_ways(cuts, profile, model, values, max_de
         assert 0 < each.peak_bytes <= each.memory_bytes and sum(each.peak_bytes_by_term.values()) <= each.memory_bytes
         terms = dict(each.seconds_by_term)
         assert sum(terms.values()) - 2 * terms["hidden_s"] == pytest.approx(each.seconds)
-    keep = {each for each in expected if each[3] == "keep" and not expected[each][1]}
+    keep = {each for each in expected if each[3] == "keep_exchanges" and not expected[each][1]}
     assert {way(each) for each in fitting} == expected.keys() - keep and len(fitting) == len(expected) - len(keep)
     seconds = [each.seconds for each in fitting]
     assert seconds == sorted(seconds)
@@ -115,7 +115,10 @@ def test_the_pick_changes_as_memory_tightens(cuts, profile, model):
         assert all(each.refused == f"needs {size(each.memory_bytes)} on its largest rank" for each in refused)
         if not picks or picks[-1] != way(plan.choice):
             picks.append(way(plan.choice))
-    assert len(picks) >= min(3, 1 + model.layers) and len({remat for *_, remat in picks}) >= 2
+    assert (
+        len(picks) >= min(3, 1 + model.layers)
+        and len({activation_checkpoint for *_, activation_checkpoint in picks}) >= 2
+    )
     with pytest.raises(select.NothingFits) as stopped:
         choose(cuts, model, profile, rank_memory=bounds[-1] - 1)
     assert stopped.value.least_bytes == bounds[-1]
@@ -134,7 +137,9 @@ def test_each_rank_is_held_to_its_own_memory(few_nodes, profile):
 
     def gather(memory):
         plan = choose([(None, figures)], model, profile(memory_bytes=memory, process_bytes=0.0))
-        return next(each for each in plan.candidates if (each.strategy, each.remat) == ("gather", "none"))
+        return next(
+            each for each in plan.candidates if (each.strategy, each.activation_checkpoint) == ("gather", "none")
+        )
 
     enough = [float(each) for each in need]
     assert gather(enough).refused is None and gather(enough).memory_bytes == need[many]
@@ -161,8 +166,8 @@ def test_the_least_that_is_named_may_be_had(cuts, profile, monkeypatch):
     """Where deep halos are not wanted, their memory is no advice."""
     real = select.step_memory
 
-    def deep_takes_nothing(figures, model, strategy, depth, remat):
-        memory = real(figures, model, strategy, depth, remat)
+    def deep_takes_nothing(figures, model, strategy, depth, activation_checkpoint):
+        memory = real(figures, model, strategy, depth, activation_checkpoint)
         return type(memory)(*(value // 1000 ** (depth - 1) for value in vars(memory).values()))
 
     monkeypatch.setattr(select, "step_memory", deep_takes_nothing)
@@ -179,15 +184,20 @@ def test_one_part_runs_alone(awkward_graph, one_cluster, profile, cut):
     figures = Layout(graph, (make_edge_cut if cut == "edge" else make_vertex_cut)(graph, 1)).figures
     plan = choose([("one", figures)], MODELS["small"], profile(ranks=1))
     assert plan.choice.strategy == {"edge": "local", "vertex": "mirror"}[cut]
-    assert {each.remat for each in plan.candidates} == {"none", "repeat"}  # there is no exchange to keep
+    assert {each.activation_checkpoint for each in plan.candidates} == {"none", "full"}  # there is no exchange to keep
     assert all(each.sent_bytes == 0 for each in plan.candidates)
 
 
-@pytest.mark.parametrize("remat", ["none", "keep", "repeat"])
+@pytest.mark.parametrize("activation_checkpoint", ["none", "keep_exchanges", "full"])
 @pytest.mark.parametrize("parts", [1, 2])
-def test_only_the_wanted_rematerialisation(few_nodes, profile, parts, remat):
-    plan = choose([("few", few_nodes(parts))], MODELS["small"], profile(ranks=parts), remats=(remat,))
-    assert {each.remat for each in plan.candidates if not each.refused} == {remat}
+def test_only_the_wanted_activation_checkpointing(few_nodes, profile, parts, activation_checkpoint):
+    plan = choose(
+        [("few", few_nodes(parts))],
+        MODELS["small"],
+        profile(ranks=parts),
+        activation_checkpoints=(activation_checkpoint,),
+    )
+    assert {each.activation_checkpoint for each in plan.candidates if not each.refused} == {activation_checkpoint}
 
 
 # ---- what cannot be chosen ----------------------------------------------------------------------------------------
@@ -259,7 +269,7 @@ def test_the_reason_names_both_and_the_margin(cuts, profile, values, first):
     for candidate in (best, second):
         assert candidate.strategy in candidate.title and f"on the {candidate.cut} cut" in candidate.title
         assert ("depth" in candidate.title) == (candidate.depth > 1)
-        assert ("remat" in candidate.title) == (candidate.remat != "none")
+        assert ("activation checkpoint" in candidate.title) == (candidate.activation_checkpoint != "none")
     found = re.search(rf"; {re.escape(second.title)} is (\S+)% behind", plan.reason)
     assert float(found[1]) / 100 == pytest.approx(second.seconds / best.seconds - 1, abs=6e-4)
     for term in ("products", "rows", "edges", "exchange"):
@@ -279,14 +289,14 @@ def test_cuts_of_one_kind_are_told_apart(cuts, profile):
     """By their directories, where both are in the reason under the same name."""
     model = Model(1, 16, 4, 2, features=12, classes=10)
     copies = [("here", cuts[1][1]), ("there", cuts[1][1])]
-    plan = choose(copies, model, profile(), remats=("none",))
+    plan = choose(copies, model, profile(), activation_checkpoints=("none",))
     assert plan.choice.title == plan.runner_up.title
     assert "here" in plan.reason and "there" in plan.reason
     assert "here" not in choose(copies[:1], model, profile()).reason
 
 
 def test_the_only_way_has_no_runner_up(cuts, profile):
-    plan = choose(cuts[1:], MODELS["small"], profile(), remats=("none",))
+    plan = choose(cuts[1:], MODELS["small"], profile(), activation_checkpoints=("none",))
     assert plan.runner_up is None and "behind" not in plan.reason and len(plan.candidates) == 1
 
 
@@ -314,6 +324,6 @@ def test_peaks_are_those_of_the_largest_rank(cuts, profile):
     edge = cuts[0][1]
     for each in plan.candidates:
         if each.cut == "edge":
-            memory = step_memory(edge, MODELS["small"], each.strategy, each.depth, each.remat)
+            memory = step_memory(edge, MODELS["small"], each.strategy, each.depth, each.activation_checkpoint)
             assert each.peak_bytes == memory.total.max()
             assert each.memory_bytes == (memory.total + [10**6, 9 * 10**6]).max()

@@ -91,9 +91,9 @@ def test_the_run_is_that_of_the_choice(trained, shards):
     assert record["plan"]["chosen"] == min(trials, key=lambda trial: trial["measured_seconds"])["choice"]
     assert record["exchanged_bytes_per_epoch"] == choice["sent_bytes"]
     manifest = read_manifest(choice["directory"])
-    of_choice = choice["strategy"], choice["depth"], choice["remat"]
+    of_choice = choice["strategy"], choice["depth"], choice["activation_checkpoint"]
     assert choice["cut"] == manifest["cut"] and choice["sent_bytes"] == step_bytes(manifest, MODEL, *of_choice)
-    assert f"remat: {choice['remat']}" in (folder / "config.yaml").read_text()
+    assert f"activation_checkpoint: {choice['activation_checkpoint']}" in (folder / "config.yaml").read_text()
 
 
 def test_the_other_cut_may_be_chosen(trained, shards):
@@ -156,12 +156,12 @@ def load_on_rank(rank, calls):
     return found
 
 
-def test_memory_depth_and_rematerialisation_are_kept(both, profile):
-    """Whatever is chosen, both ranks choose it, within the bounds; a rematerialisation that was asked for stays."""
+def test_memory_depth_and_activation_checkpointing_are_kept(both, profile):
+    """Whatever is chosen, both ranks choose it, within the bounds; a activation checkpointing that was asked for stays."""
     cuts = [(str(folder), read_manifest(folder)) for folder in both]
     ways = every_way(cuts, MODEL, profile)
     bound = sorted({figures[2] for figures in ways.values()})[2]
-    keep = replace(CONFIG, remat="keep")
+    keep = replace(CONFIG, activation_checkpoint="keep_exchanges")
     calls = [
         (both, CONFIG, profile, {"rank_memory": bound}),
         (both, CONFIG, profile, {"max_depth": 1}),
@@ -174,8 +174,8 @@ def test_memory_depth_and_rematerialisation_are_kept(both, profile):
     for (*_, options), (loaded, record) in zip(calls, first):
         choice = record["choice"]
         assert loaded[:3] == (choice["strategy"], choice["depth"], choice["cut"])
-        assert loaded[3].remat == choice["remat"]
-        assert replace(loaded[3], remat="none") == CONFIG
+        assert loaded[3].activation_checkpoint == choice["activation_checkpoint"]
+        assert replace(loaded[3], activation_checkpoint="none") == CONFIG
         assert choice["memory_bytes"] <= options.get("rank_memory", np.inf)
         assert choice["depth"] <= options.get("max_depth", 2)
         assert choice["refused"] is None and len(record["trials"]) <= 2
@@ -183,9 +183,9 @@ def test_memory_depth_and_rematerialisation_are_kept(both, profile):
             assert trial["predicted_sent_bytes"] == trial["measured_sent_bytes"]
     fitting = sum(figures[2] <= bound for figures in ways.values())
     assert len(first[0][1]["trials"]) == min(2, fitting)
-    assert first[0][1]["choice"]["remat"] != "none"  # of so little memory
+    assert first[0][1]["choice"]["activation_checkpoint"] != "none"  # of so little memory
     _, kept = first[2]
-    assert all(trial["choice"].endswith("remat keep") for trial in kept["trials"])
+    assert all(trial["choice"].endswith("activation checkpoint keep_exchanges") for trial in kept["trials"])
     assert first[3][1]["profile"] == {"name": "cpu-10GbE", "kind": "datasheet"}
     assert first[4][1]["profile"]["kind"] == "default"
 
@@ -261,16 +261,19 @@ def test_what_is_refused_is_refused_on_both_ranks(both, profile, shards, tmp_pat
 
 
 def test_one_part_alone(tmp_path):
-    """On either cut; whatever rematerialisation is asked for."""
+    """On either cut; whatever activation checkpointing is asked for."""
     graph = load_graph("sample:communities?nodes=200&features=12&seed=0")
     for cut in ("edge", "vertex"):
         partition(graph, 1, tmp_path / cut, cut=cut)
     alone = read_profile(write_profile(tmp_path / "one.yaml", profile_values(1)))
-    configs = [replace(CONFIG, remat=remat) for remat in ("none", "keep", "repeat")]
+    configs = [
+        replace(CONFIG, activation_checkpoint=activation_checkpoint)
+        for activation_checkpoint in ("none", "keep_exchanges", "full")
+    ]
     calls = [([tmp_path / cut], config, alone, {}) for cut in ("edge", "vertex") for config in configs]
     for (directories, config, *_), ((strategy, *_, chosen), record) in zip(calls, *run_ranks(1, load_on_rank, calls)):
         assert strategy == {"edge": "local", "vertex": "mirror"}[directories[0].name]
-        assert config.remat in ("none", chosen.remat)
+        assert config.activation_checkpoint in ("none", chosen.activation_checkpoint)
         assert [trial["measured_sent_bytes"] for trial in record["trials"]] == [0] * len(record["trials"])
 
 

@@ -115,7 +115,7 @@ def test_the_launcher_passes_the_strategy_on(launched):
         ("vertex", ["--strategy", "mirror"], "mirror", 1),
         ("vertex", [], "mirror", 1),
         ("deep", ["--depth", "2"], "halo_h", 2),
-        ("deep", ["--strategy", "halo_kv", "--remat", "keep"], "halo_kv", 1),
+        ("deep", ["--strategy", "halo_kv", "--activation-checkpoint", "keep_exchanges"], "halo_kv", 1),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )

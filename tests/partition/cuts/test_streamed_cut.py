@@ -348,7 +348,7 @@ def test_more_than_32_bits_are_refused(tmp_path, monkeypatch, bound):
     monkeypatch.setattr(streamed_cut_module, "LARGEST_ID", {"nodes": 49, "edges": len(stored(arrays)[0]) - 1}[bound])
     with pytest.raises(InputError, match="a vertex cut takes at most"):
         partition(saved(tmp_path, arrays), 2, tmp_path / "out", memory=1)
-    monkeypatch.setattr(streamed_cut, "LARGEST_ID", len(stored(arrays)[0]))
+    monkeypatch.setattr(streamed_cut_module, "LARGEST_ID", len(stored(arrays)[0]))
     partition(saved(tmp_path, arrays), 2, tmp_path / "out", memory=1)
 
 
@@ -417,7 +417,7 @@ def stopped(*_, **__):
         (write, "save_file", no_space, InputError),
         (write, "write_manifest", no_space, InputError),
         (write, "_write_part", stopped, KeyboardInterrupt),
-        (streamed_cut, "_place", no_space, InputError),
+        (streamed_cut_module, "_place", no_space, InputError),
         (streamed_cut_module.native, "run", stopped, KeyboardInterrupt),
         (streamed_cut_module.StreamedCut, "part_edges", stopped, KeyboardInterrupt),
         (pipeline, "check_memory", stopped, KeyboardInterrupt),

@@ -411,14 +411,23 @@ def test_memory_of_mirrors_and_of_what_keeps_all():
 
 @pytest.mark.parametrize("strategy", ["halo_h", "halo_kv", "gather", "ring"])
 def test_what_is_computed_again_is_not_kept(strategy):
-    none, keep, repeat = (rank_memory_bytes(HAND, MODEL, strategy, 1, remat) for remat in ("none", "keep", "repeat"))
+    none, keep, repeat = (
+        rank_memory_bytes(HAND, MODEL, strategy, 1, activation_checkpoint)
+        for activation_checkpoint in ("none", "keep_exchanges", "full")
+    )
     assert (repeat < keep).all() and (keep < none).all()
-    traffics = {remat: step_traffic(HAND, MODEL, strategy, 1, remat) for remat in ("none", "keep", "repeat")}
-    assert traffics["keep"][0].total_bytes == traffics["none"][0].total_bytes
-    for once, again in zip(traffics["none"], traffics["repeat"]):
+    traffics = {
+        activation_checkpoint: step_traffic(HAND, MODEL, strategy, 1, activation_checkpoint)
+        for activation_checkpoint in ("none", "keep_exchanges", "full")
+    }
+    assert traffics["keep_exchanges"][0].total_bytes == traffics["none"][0].total_bytes
+    for once, again in zip(traffics["none"], traffics["full"]):
         assert (again.sent == 2 * once.sent).all() and (again.sent_back == once.sent_back).all()
         assert again.calls == once.calls + {"gather": 1, "ring": 1}.get(strategy, 1)
-    times = [step_time(HAND, MODEL, Speeds(), strategy, 1, remat).total_s for remat in ("none", "keep", "repeat")]
+    times = [
+        step_time(HAND, MODEL, Speeds(), strategy, 1, activation_checkpoint).total_s
+        for activation_checkpoint in ("none", "keep_exchanges", "full")
+    ]
     assert times == sorted(times) and len(set(times)) == 3
 
 

@@ -303,12 +303,12 @@ def test_an_old_directory_that_was_moved_aside_comes_back(old):
 
 LOOP = """
 import itertools, sys
-from partition import atomic
+from partition.system import atomic_write
 if sys.argv[2] == "two renames":
-    atomic._exchange = lambda *_: False
-kind = atomic.Kind("notes", "notes.json", lambda record: record["format"] == "notes", ".*/page1.txt")
+    atomic_write._exchange = lambda *_: False
+kind = atomic_write.Kind("notes", "notes.json", lambda record: record["format"] == "notes", ".*/page1.txt")
 for turn in itertools.count():
-    with atomic.new_directory(sys.argv[1], kind, force=True) as folder:
+    with atomic_write.new_directory(sys.argv[1], kind, force=True) as folder:
         (folder / "notes.json").write_text('{"format": "notes"}')
         (folder / "more").mkdir()
         (folder / "more" / "page1.txt").write_text(str(turn))
@@ -337,9 +337,10 @@ def test_kills_leave_the_old_or_the_new(tmp_path, step):
 
 PARTITION = """
 import sys
-from partition import atomic, cli
+from partition import cli
+from partition.system import atomic_write
 if sys.argv.pop(1) == "two renames":
-    atomic._exchange = lambda *_: False
+    atomic_write._exchange = lambda *_: False
 sys.exit(cli.main(sys.argv[1:]))
 """
 
