@@ -124,7 +124,7 @@ def test_the_table(here, both, tmp_path):
         "cut",
         "strategy",
         "depth",
-        "activation_checkpoint",
+        "checkpoint",
         "s / step",
     ]
     rows = lines[2 : lines.index("")]
