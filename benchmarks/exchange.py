@@ -29,16 +29,14 @@ import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from machine import DATA, processor
 
-from dgl_gt.train.launch import KEEP_MEMORY  # noqa: E402
-from partition import load_graph, partition  # noqa: E402
-from partition.console import table  # noqa: E402
-from partition.predict.traffic import Model, step_traffic  # noqa: E402
+from dgl_gt.train.launch import KEEP_MEMORY
+from partition import load_graph, partition
+from partition.console import table
+from partition.predict.traffic import Model, step_traffic
 from partition.system.units import size
 
-DATA = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data"))
 WIDTH, CLASSES, LAYERS, HIDDEN, HEADS = 128, 40, 3, 128, 8
 _NUMBERS = itertools.count()
 EDGE = [("halo_h", 1), ("halo_kv", 1), ("halo_h", 2), ("halo_h", 3), ("gather", 1), ("heads", 1), ("ring", 1)]
@@ -270,7 +268,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             shards(str(real) if real.is_file() else args.graph, parts, Path(folder))
             rows += run(parts, Path(folder), args)
-    print(json.dumps(rows) if args.json else report(rows))
+    print(json.dumps({"processor": processor(), "rows": rows}) if args.json else f"{processor()}\n\n{report(rows)}")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ import statistics
 import time
 from collections import Counter
 
-from attention import dgl_attention, graph_named, to_dgl  # first: it puts the packages on the path
-
-import torch  # isort: skip
+import torch
+from attention import dgl_attention, graph_named, to_dgl
+from machine import processor
 
 from dgl_gt.nn import BiasedMHA, GraphTransformerLayer
 from partition import make_edge_cut
@@ -113,12 +113,12 @@ def main(argv=None) -> None:
     args = parser.parse_args(argv)
     result = measure(args.graph, args.hidden, args.heads, args.runs)
     if args.json:
-        print(json.dumps({"threads": torch.get_num_threads(), **result}))
+        print(json.dumps({"processor": processor(), "threads": torch.get_num_threads(), **result}))
         return
     times = result["seconds"]
     print(
         f"{args.graph} in cluster order, hidden {args.hidden}, H {args.heads}, float32, forward + backward, "
-        f"{torch.get_num_threads()} threads, median of {args.runs}"
+        f"{torch.get_num_threads()} threads, median of {args.runs}; {processor()}"
     )
     print()
     rows = [[tool, f"{value:.3f}", f"{times['DGL operators'] / value:.2f}"] for tool, value in times.items()]

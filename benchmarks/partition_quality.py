@@ -21,21 +21,18 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-if sys.path[0] == str(ROOT / "benchmarks"):  # where `import partition` would find another file
-    sys.path[0] = str(ROOT)
-
-import numpy as np  # noqa: E402
+import numpy as np
+from machine import DATA, processor
 
 from partition import load_graph, partition
-from partition.console import table  # noqa: E402
-from partition.cuts import metis, native  # noqa: E402
-from partition.cuts.balance import make_balance  # noqa: E402
-from partition.cuts.edge_cut import best_owner, counts  # noqa: E402
-from partition.cuts.vertex_cut import make_vertex_cut  # noqa: E402
-from partition.graph import from_edges, symmetrised  # noqa: E402
-from partition.predict.step_time import Speeds, step_seconds  # noqa: E402
-from partition.predict.traffic import Model  # noqa: E402
+from partition.console import table
+from partition.cuts import metis, native
+from partition.cuts.balance import make_balance
+from partition.cuts.edge_cut import best_owner, counts
+from partition.cuts.vertex_cut import make_vertex_cut
+from partition.graph import from_edges, symmetrised
+from partition.predict.step_time import Speeds, step_seconds
+from partition.predict.traffic import Model
 
 GRAPHS = ("email_enron", "amazon_computer", "tolokers", "ogbn_arxiv_nofeat")
 SLOW = Speeds(link_bytes_per_s=2.5e7)  # 200 Mbit/s
@@ -188,10 +185,9 @@ def main() -> int:
     args = parser.parse_args()
     if args.attempts < 2:
         parser.error(f"--attempts is {args.attempts}; it must be at least 2")
-    folder = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data"))
     edge, vertex, picks = [], [], [("mesh 200 x 200", 4, auto(mesh(), 4))]
     for name in args.graph or GRAPHS:
-        path = folder / f"{name}.npz"
+        path = DATA / f"{name}.npz"
         if not path.is_file():
             print(f"skipped {path}: no such file; $DGL_GT_DATA names the folder", file=sys.stderr)
             continue
@@ -201,7 +197,7 @@ def main() -> int:
             vertex.append((name, parts, vertex_cuts(graph, parts)))
             print(f"{name}, {parts} parts: done", file=sys.stderr, flush=True)
         picks.append((name, 4, auto(graph, 4)))
-    print(_report(edge, vertex, picks, args.bound), file=sys.stderr if args.json else sys.stdout)
+    print(f"{processor()}\n\n{_report(edge, vertex, picks, args.bound)}", file=sys.stderr if args.json else sys.stdout)
     if args.json:
         print(json.dumps({"edge": edge, "vertex": vertex, "auto": picks, "attempts": args.attempts}))
     return 0

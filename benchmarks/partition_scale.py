@@ -16,14 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-if sys.path[0] == str(ROOT / "benchmarks"):  # where `import partition` would find another file
-    sys.path[0] = str(ROOT)
+import numpy as np
+from machine import memory_bytes, processor
 
-import numpy as np  # noqa: E402
-
-from benchmarks.memory import memory_bytes  # noqa: E402
-from partition.console import table  # noqa: E402
+from partition.console import table
 from partition.system.units import size
 
 FEATURES, COMMUNITY, INSIDE = 64, 2000, 0.8
@@ -54,11 +50,11 @@ def generate(path: Path, nodes: int, arcs: int, seed: int = 0) -> None:
 def run(source: Path, parts: int, memory: str, folder: Path) -> dict:
     """One command, watched."""
     command = [sys.executable, "-m", "partition", "partition", str(source), "--parts", str(parts), "--memory", memory]
-    dry = subprocess.run([*command, "--dry-run", "--json"], check=True, cwd=ROOT, stdout=subprocess.PIPE)
+    dry = subprocess.run([*command, "--dry-run", "--json"], check=True, stdout=subprocess.PIPE)
     planned = json.loads(dry.stdout)
     started, peak = time.monotonic(), 0
     with open(folder / "stdout", "w+b") as stdout:
-        process = subprocess.Popen([*command, "--out", str(folder / "shards"), "--json"], cwd=ROOT, stdout=stdout)
+        process = subprocess.Popen([*command, "--out", str(folder / "shards"), "--json"], stdout=stdout)
         while process.poll() is None:
             peak = max(peak, memory_bytes(process.pid))
             time.sleep(_INTERVAL_S)
@@ -112,7 +108,7 @@ def main() -> int:
     ]
     header = ["bound", "by", "cut", "est. peak", "peak", "est. disk", "disk left", "est. s", "s"]
     text = table([*header, "replication", "largest", "edge bal."], rows)
-    print(text, file=sys.stderr if args.json else sys.stdout)
+    print(f"{processor()}\n\n{text}", file=sys.stderr if args.json else sys.stdout)
     if args.json:
         print(json.dumps({"nodes": args.nodes, "arcs": args.arcs, "parts": args.parts, "results": results}))
     return 0

@@ -33,7 +33,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from exchange import CLASSES, DATA, HEADS, HIDDEN, LAYERS, WIDTH  # first: it puts the packages on the path
+from exchange import CLASSES, HEADS, HIDDEN, LAYERS, WIDTH
+from machine import DATA, processor
 
 import psutil  # isort: skip
 import torch
@@ -333,7 +334,7 @@ def main() -> None:
         export_dgl(folder / "shards", folder / "dgl", graph_name="graph")
         runs = [each for model in args.model.split(",") for each in measure(folder, args, model)]
     rows = summary(runs)
-    print(json.dumps({"rows": rows, "runs": runs}) if args.json else report(rows))
+    print(json.dumps({"rows": rows, "runs": runs}) if args.json else f"{processor()}\n\n{report(rows)}")
 
 
 if __name__ == "__main__":

@@ -29,16 +29,13 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+from machine import DATA, processor
 
-from exchange import DATA  # noqa: E402
-
-from dgl_gt.selector import read_profile  # noqa: E402
-from dgl_gt.train.launch import KEEP_MEMORY  # noqa: E402
-from partition import partition, read_manifest  # noqa: E402
-from partition.console import table  # noqa: E402
-from partition.predict.traffic import Model  # noqa: E402
+from dgl_gt.selector import read_profile
+from dgl_gt.train.launch import KEEP_MEMORY
+from partition import partition, read_manifest
+from partition.console import table
+from partition.predict.traffic import Model
 from partition.system.units import size
 
 LAYERS, HIDDEN, HEADS, CLASSES, WIDTH = 3, 128, 8, 40, 128
@@ -46,9 +43,8 @@ LAYERS, HIDDEN, HEADS, CLASSES, WIDTH = 3, 128, 8, 40, 128
 
 def command(*arguments, check: bool = True) -> subprocess.CompletedProcess:
     """Run ``dgl-gt``."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     line = [sys.executable, "-m", "dgl_gt", *map(str, arguments)]
-    done = subprocess.run(line, env=env, capture_output=True, text=True)
+    done = subprocess.run(line, capture_output=True, text=True)
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(map(str, arguments))}: {done.stderr}")
     return done
@@ -269,7 +265,7 @@ def main() -> None:
         return rank_main(args.task)
     if args.question == "ahead" and not KEEP_MEMORY.items() <= os.environ.items():  # read when a process starts
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_MEMORY, "OMP_NUM_THREADS": "1"})
-    print({"budget": budget, "unequal": unequal, "ahead": ahead}[args.question](args))
+    print(f"{processor()}\n\n" + {"budget": budget, "unequal": unequal, "ahead": ahead}[args.question](args))
 
 
 if __name__ == "__main__":

@@ -19,12 +19,10 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-if sys.path[0] == str(ROOT / "benchmarks"):  # where `import partition` would find the benchmark of that name
-    sys.path[0] = str(ROOT)
+from machine import DATA, processor
 
-from partition import InputError, load_graph  # noqa: E402
-from partition.console import table  # noqa: E402
+from partition import InputError, load_graph
+from partition.console import table
 from partition.system.units import size
 
 REAL = "ogbn_arxiv_nofeat.npz"
@@ -34,12 +32,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 def dgl_gt(*arguments) -> dict:
     """Run ``dgl-gt ARGUMENTS --json`` with one thread a process; its progress goes on to stderr."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "dgl_gt", *map(str, arguments), "--json"]
-    # -m looks in the working directory first, and benchmarks/ holds a partition.py
-    ran = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path, **ONE_THREAD}, stdout=subprocess.PIPE
-    )
+    ran = subprocess.run(command, env={**os.environ, **ONE_THREAD}, stdout=subprocess.PIPE)
     if ran.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with status {ran.returncode}")
     return json.loads(ran.stdout)
@@ -47,8 +41,6 @@ def dgl_gt(*arguments) -> dict:
 
 def measure(source: str, parts: int, args) -> dict:
     """Partition, train, and return one row: the keys of ``dgl-gt train --json`` that cost, and the partition's."""
-    # whoever starts this elsewhere than in ROOT names files from there
-    source = str(Path(source).resolve()) if Path(source).exists() else source
     features = [] if _has_features(source) else ["--random-features", args.random_features]
     model = [text for key in MODEL for text in (f"--{key}", getattr(args, key))]
     with tempfile.TemporaryDirectory() as folder:
@@ -117,7 +109,7 @@ def _arguments(real: Path):
 
 def main() -> int:
     """Run the measurement; 2 where a source cannot be read."""
-    real = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data")) / REAL
+    real = DATA / REAL
     args = _arguments(real)
     if not args.source and not real.is_file():
         print(f"skipped {real}: no such file; $DGL_GT_DATA names the folder", file=sys.stderr)
@@ -126,7 +118,7 @@ def main() -> int:
     versions = {name: metadata.version(name) for name in ("torch", "numpy")}
     stream = sys.stderr if args.json else sys.stdout
     model = {key: getattr(args, key) for key in MODEL}
-    settings = ", ".join([*(f"{key} {value}" for key, value in model.items()), f"one thread a rank, {cores} cores"])
+    settings = ", ".join([*(f"{key} {value}" for key, value in model.items()), f"one thread a rank, {processor()}"])
     print(f"{settings}; {', '.join(f'{name} {version}' for name, version in versions.items())}", file=stream)
     if max(args.parts) > cores:
         print(
@@ -142,7 +134,11 @@ def main() -> int:
         results.append({"source": source, "rows": rows})
         print(f"\n{_report(source, rows)}", file=stream, flush=True)
     if args.json:
-        print(json.dumps({**model, "cores": cores, "threads_per_rank": 1, "versions": versions, "results": results}))
+        print(
+            json.dumps(
+                {**model, "processor": processor(), "threads_per_rank": 1, "versions": versions, "results": results}
+            )
+        )
     return 0
 
 

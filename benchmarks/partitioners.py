@@ -1,6 +1,6 @@
 """Wall time and peak memory of ``partition.partition`` beside ``dgl.distributed.partition_graph``.
 
-    python benchmarks/partition.py [--source SOURCE ...] [--parts 4] [--runs 3] [--json]
+    python benchmarks/partitioners.py [--source SOURCE ...] [--parts 4] [--runs 3] [--json]
 
 Each tool runs in a fresh process, which first loads the same graph (ours as a ``Graph``, DGL's as a ``DGLGraph`` with
 the same node data) and imports what it needs. From there on counts: the seconds of one call, writing to disk
@@ -27,15 +27,11 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-if sys.path[0] == str(ROOT / "benchmarks"):  # where `import partition` would find this file
-    sys.path[0] = str(ROOT)
+import numpy as np
+from machine import DATA, memory_bytes, processor
 
-import numpy as np  # noqa: E402
-
-from benchmarks.memory import memory_bytes  # noqa: E402
-from partition.console import table  # noqa: E402
-from partition.errors import InputError  # noqa: E402
+from partition.console import table
+from partition.errors import InputError
 from partition.system.units import size
 
 GENERATED = "sample:communities?nodes=500000&degree=20&features=32&seed=0"
@@ -326,7 +322,7 @@ def _conditions(args) -> dict:
 
 def main() -> int:
     """Run the comparison; 2 where a source cannot be read."""
-    real = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data")) / REAL
+    real = DATA / REAL
     parser = argparse.ArgumentParser(
         description="Partition beside dgl.distributed.partition_graph: seconds, memory, cut."
     )
@@ -346,11 +342,8 @@ def main() -> int:
     conditions = _conditions(args)
     stream = sys.stderr if args.json else sys.stdout
     threads = conditions["omp_num_threads"] or "unset"
-    cores, versions = (
-        conditions["cores"],
-        ", ".join(f"{name} {version}" for name, version in conditions["versions"].items()),
-    )
-    print(f"{args.parts} parts, {cores} cores, OMP_NUM_THREADS {threads}, runs: {args.runs}; {versions}", file=stream)
+    versions = ", ".join(f"{name} {version}" for name, version in conditions["versions"].items())
+    print(f"{args.parts} parts, {processor()}, OMP_NUM_THREADS {threads}, runs: {args.runs}; {versions}", file=stream)
     results = []
     for source in sources:
         try:

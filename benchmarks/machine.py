@@ -1,10 +1,21 @@
-"""How much memory a process and its children need, for the benchmarks that ask."""
+"""The machine that a benchmark runs on: its data folder, its processor, and the memory of processes."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import psutil
+
+DATA = Path(os.environ.get("DGL_GT_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+
+
+def processor() -> str:
+    """The processor's name as it reports itself, with the number of its cores that this process may use."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    cores = len(os.sched_getaffinity(0))
+    return f"{names[0] if names else 'unnamed processor'}, {cores} core{'s' * (cores != 1)}"
 
 
 def memory_bytes(pid: int) -> int:
