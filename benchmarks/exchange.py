@@ -35,7 +35,9 @@ sys.path.insert(0, str(ROOT))
 from dgl_gt.train.launch import KEEP_MEMORY  # noqa: E402
 from partition import load_graph, partition  # noqa: E402
 from partition.console import table  # noqa: E402
-from partition.predict.traffic import Model, step_traffic  # noqa: E402
+from partition.predict.model import Model  # noqa: E402
+from partition.predict.traffic import step_traffic  # noqa: E402
+from partition.shards.counts import read_figures  # noqa: E402
 from partition.system.units import size
 
 DATA = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data"))
@@ -161,7 +163,8 @@ def rank_main(folder: Path, rows: list, runs: int, with_memory: bool) -> None:
 def model_bytes(runner: Runner, world: int) -> int:
     """What partition.predict.traffic says that this rank sends in a step."""
     sg = runner.sg
-    traffic = step_traffic(sg.manifest, Model(LAYERS, HIDDEN, HEADS), sg.strategy.name, sg.depth) if world > 1 else []
+    model, figures = Model(LAYERS, HIDDEN, HEADS), read_figures(sg.manifest)
+    traffic = step_traffic(figures, model, sg.strategy.name, sg.depth) if world > 1 else []
     return sum(int(each.sent[sg.comm.rank] + each.sent_back[sg.comm.rank]) for each in traffic)
 
 
