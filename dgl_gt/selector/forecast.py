@@ -68,19 +68,15 @@ def forecast(
     Raises
     ------
     InputError
-        Among others, the shards have another number of parts than a world size, or nothing fits on any number of ranks.
+        The shards have another number of parts than a world size, nothing fits on any number of ranks, or a source or a
+        bound is wrong.
     """
     bounds = {"rank_memory": rank_memory, "max_depth": max_depth}
     if all(map(is_shards, sources)):
         return _plan_of_shards(sources, world_sizes, model, profile, bounds)
     if len(sources) > 1:
         raise InputError(f"{sources[1]} is one source too many: give shard directories, or one graph")
-    if world_sizes is None:
-        if profile.ranks is None:
-            raise InputError("--world-size is missing: how many ranks are there? (such as 2, or 4,8,16)")
-        world_sizes = [profile.ranks]
-    for ranks in world_sizes:
-        profile.check_ranks(ranks)  # before any work
+    world_sizes = _checked_world_sizes(world_sizes, profile)
     if progress:
         progress("reading the graph")
     graph = load_graph(sources[0], seed=seed, **additions)
@@ -88,14 +84,7 @@ def forecast(
         say_left_out(graph.left_out)
     check_parts(graph, max(world_sizes))  # before any is cut
     sizes = Model(**model, features=sizes_of_data(graph)["features"])
-    planner = _Planner(graph, sizes, profile, bounds, seed, progress)
-    plans = {ranks: planner.plan_or_error(ranks) for ranks in world_sizes}
-    if all(isinstance(each, NothingFits) for each in plans.values()):
-        most = max(plans)
-        if profile.ranks is not None:
-            raise plans[most]
-        raise InputError(f"{plans[most]}; {planner.enough_ranks(most)}")
-    return plans
+    return _Planner(graph, sizes, profile, bounds, seed, progress).plans(world_sizes)
 
 
 def is_shards(source) -> bool:
@@ -112,6 +101,17 @@ def _plan_of_shards(sources: list[str], world_sizes, model: dict, profile: Profi
             "name the graph in place of its shards, and it is cut for each"
         )
     return {figures.parts: choose(cuts, Model(**model, features=figures.features), profile, **bounds)}
+
+
+def _checked_world_sizes(world_sizes: list[int] | None, profile: Profile) -> list[int]:
+    """The numbers of ranks to plan for; raises :class:`InputError` unless the profile has figures for them."""
+    if world_sizes is None:
+        if profile.ranks is None:
+            raise InputError("--world-size is missing: how many ranks are there? (such as 2, or 4,8,16)")
+        world_sizes = [profile.ranks]
+    for ranks in world_sizes:
+        profile.check_ranks(ranks)
+    return world_sizes
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,16 @@ class _Planner:
     bounds: dict
     seed: int
     progress: Callable | None
+
+    def plans(self, world_sizes: list[int]) -> dict[int, Plan | NothingFits]:
+        """A plan or an error for each number of ranks; raises an error where nothing fits any of them."""
+        plans = {ranks: self.plan_or_error(ranks) for ranks in world_sizes}
+        if all(isinstance(each, NothingFits) for each in plans.values()):
+            most = max(plans)
+            if self.profile.ranks is not None:
+                raise plans[most]
+            raise InputError(f"{plans[most]}; {self.enough_ranks(most)}")
+        return plans
 
     def plan(self, ranks: int) -> Plan:
         """The plan for a number of ranks; raises :class:`NothingFits`."""

@@ -54,16 +54,11 @@ def choose(
     ------
     InputError
         There is no cut, the cuts differ in their numbers of parts, nodes or edges, the profile is for another number
-        of ranks, or a bound is below 1.
-    NothingFits
-        No candidate fits into the memory; this is an InputError, too.
+        of ranks, or a bound is below 1; as :class:`NothingFits`, no candidate fits into the memory.
     """
     ranks = _check_cuts(cuts)
     profile.check_ranks(ranks)
-    if rank_memory is not None and rank_memory < 1:
-        raise InputError(f"rank_memory is {rank_memory}; it must be at least 1 byte")
-    if max_depth is not None and max_depth < 1:
-        raise InputError(f"max_depth is {max_depth}; it must be at least 1")
+    _check_bounds(rank_memory, max_depth)
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
     candidates = [
         _within_depth(each, max_depth)
@@ -75,11 +70,11 @@ def choose(
         possible = [each for each in candidates if each.memory_bytes is not None and _may_be_so_deep(each, max_depth)]
         raise _nothing_fits(possible, bounds)
     refused = sorted((each for each in candidates if each.refused), key=lambda each: each.seconds or np.inf)
-    runner_up = fitting[1] if len(fitting) > 1 else None
+    choice, runner_up = fitting[0], fitting[1] if len(fitting) > 1 else None
     return Plan(
-        choice=fitting[0],
+        choice=choice,
         runner_up=runner_up,
-        reason=_reason(fitting[0], runner_up, refused, bounds),
+        reason=_reason(choice, runner_up, refused, bounds),
         candidates=fitting + refused,
         profile={"name": profile.name, "kind": profile.kind},
         model=asdict(model),
@@ -105,6 +100,13 @@ def _check_cuts(cuts: list[tuple[str | None, Figures]]) -> int:
                     "graph into one number of parts"
                 )
     return first["part"]
+
+
+def _check_bounds(rank_memory: int | None, max_depth: int | None) -> None:
+    if rank_memory is not None and rank_memory < 1:
+        raise InputError(f"rank_memory is {rank_memory}; it must be at least 1 byte")
+    if max_depth is not None and max_depth < 1:
+        raise InputError(f"max_depth is {max_depth}; it must be at least 1")
 
 
 def _one_rank_seconds(figures: Figures, model: Model, profile: Profile) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -111,28 +111,21 @@ class Figures:
         return self.sent_by_hop[:, :hops].sum(axis=1)
 
     def edges_within(self, hops: int) -> np.ndarray:
-        """In-edges of the owned rows and of all hops but the last of so many, (P,)."""
+        """Edges of the first columns of ``edges_by_hop``, (P,): those that reach that many hops."""
         return self.edges_by_hop[:, :hops].sum(axis=1)
 
     def in_one_part(self) -> Figures:
         """Figures of the same graph in one part; its near edges are those of the parts."""
         one, none = np.ones(1, np.int64), np.zeros(1, np.int64)
-        return Figures(
+        return replace(
+            self,
             cut="edge",
             shares=np.ones(1),
             owned=one * self.owned.sum(),
-            edges_by_hop=(one * self.edges.sum())[:, None],
-            cut_edges=none,
+            edges_by_hop=one[:, None] * self.edges.sum(),
             near_edges=None if self.near_edges is None else one * self.near_edges.sum(),
-            copies_by_hop=none[:, None],
-            sent_by_hop=none[:, None],
-            received_rows=none[:, None],
-            returned=none,
-            returns=none,
-            features=self.features,
-            feature_bytes=self.feature_bytes,
-            node_bytes=self.node_bytes,
-            edge_bytes=self.edge_bytes,
+            **dict.fromkeys(("cut_edges", "returned", "returns"), none),
+            **dict.fromkeys(("copies_by_hop", "sent_by_hop", "received_rows"), none[:, None]),
         )
 
 

@@ -7,19 +7,15 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 
-@dataclass(frozen=True)
-class Quality:
-    """Quality of an edge cut.
+@dataclass(frozen=True, kw_only=True)
+class CutQuality:
+    """What edge cuts and vertex cuts have in common.
 
     Attributes
     ----------
-    cut_ratio : float
-        Edges whose ends have different owners, over all edges.
     volume : int
-        Rows that cross ranks per exchange and direction, summed over parts.
-    halo : int
-        Halo rows that parts hold, of all hops, summed over parts. It is always the same number as ``volume``, as every
-        halo row is sent once per exchange; a vertex cut has a volume, too, but no halo.
+        Rows that cross ranks per layer and direction, summed over parts. A vertex cut sends one to each mirror, and one
+        back from each mirror that has in-edges.
     replication_factor : float
         Rows held by all parts, over nodes.
     max_copies_factor : float
@@ -30,9 +26,7 @@ class Quality:
         The same for training nodes, in the split where it is largest; None without training nodes.
     """
 
-    cut_ratio: float
     volume: int
-    halo: int
     replication_factor: float
     max_copies_factor: float
     node_balance: float
@@ -44,38 +38,34 @@ class Quality:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class VertexCutQuality:
-    """Quality of a vertex cut.
+@dataclass(frozen=True, kw_only=True)
+class Quality(CutQuality):
+    """Quality of an edge cut, see :class:`CutQuality`.
+
+    Attributes
+    ----------
+    cut_ratio : float
+        Edges whose ends have different owners, over all edges.
+    halo : int
+        Halo rows that parts hold, of all hops, summed over parts. This is the same number as ``volume``, as every halo
+        row is sent once per exchange.
+    """
+
+    cut_ratio: float
+    halo: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class VertexCutQuality(CutQuality):
+    """Quality of a vertex cut, see :class:`CutQuality`.
 
     Attributes
     ----------
     mirrors : int
         Copies of nodes that parts hold and do not own, summed over parts.
-    volume : int
-        Rows that cross ranks per layer and direction, summed over parts: one to each mirror, and one back from each
-        mirror that has in-edges.
-    replication_factor : float
-        Rows held by all parts, over nodes.
-    max_copies_factor : float
-        Rows held by the largest part, over an even share of the nodes, N / P.
-    node_balance, edge_balance : float
-        Masters (edges) of a part over its share of all, for the part where this is largest; 1 is perfect.
-    train_balance : float or None
-        The same for training nodes, in the split where it is largest; None without training nodes.
     """
 
     mirrors: int
-    volume: int
-    replication_factor: float
-    max_copies_factor: float
-    node_balance: float
-    edge_balance: float
-    train_balance: float | None
-
-    def as_dict(self) -> dict:
-        """The fields by name, as the manifest stores them."""
-        return asdict(self)
 
 
 def vertex_cut_quality(owned, mirrors, returned, edges, shares=None, train=None) -> VertexCutQuality:
