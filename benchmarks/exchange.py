@@ -34,7 +34,9 @@ from machine import DATA, processor
 from dgl_gt.train.launch import KEEP_MEMORY
 from partition import load_graph, partition
 from partition.console import table
-from partition.predict.traffic import Model, step_traffic
+from partition.predict.model import Model
+from partition.predict.traffic import step_traffic
+from partition.shards.counts import read_figures
 from partition.system.units import size
 
 WIDTH, CLASSES, LAYERS, HIDDEN, HEADS = 128, 40, 3, 128, 8
@@ -159,7 +161,8 @@ def rank_main(folder: Path, rows: list, runs: int, with_memory: bool) -> None:
 def model_bytes(runner: Runner, world: int) -> int:
     """What partition.predict.traffic says that this rank sends in a step."""
     sg = runner.sg
-    traffic = step_traffic(sg.manifest, Model(LAYERS, HIDDEN, HEADS), sg.strategy.name, sg.depth) if world > 1 else []
+    model, figures = Model(LAYERS, HIDDEN, HEADS), read_figures(sg.manifest)
+    traffic = step_traffic(figures, model, sg.strategy.name, sg.depth) if world > 1 else []
     return sum(int(each.sent[sg.comm.rank] + each.sent_back[sg.comm.rank]) for each in traffic)
 
 

@@ -28,11 +28,12 @@ from partition import load_graph, partition
 from partition.console import table
 from partition.cuts import metis, native
 from partition.cuts.balance import make_balance
-from partition.cuts.edge_cut import best_owner, counts
+from partition.cuts.edge_cut import best_owner
+from partition.cuts.part_counts import count_assignment
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.graph import from_edges, symmetrised
+from partition.predict.model import Model
 from partition.predict.step_time import Speeds, step_seconds
-from partition.predict.traffic import Model
 
 GRAPHS = ("email_enron", "amazon_computer", "tolokers", "ogbn_arxiv_nofeat")
 SLOW = Speeds(link_bytes_per_s=2.5e7)  # 200 Mbit/s
@@ -53,11 +54,10 @@ def _quiet():
 
 
 def _judged(graph, owner, parts: int, seconds: float) -> dict:
-    figures = counts(graph, owner, [1 / parts] * parts)
-    halo, edges = ([part[key][0] for part in figures["per_part"]] for key in ("halo_by_hop", "edges_by_hop"))
+    figures = count_assignment(graph, owner, np.full(parts, 1 / parts))
     return {
-        "halo": sum(halo),
-        "edge_balance": max(edges) * parts / graph.num_edges,
+        "halo": int(figures.copies_by_hop.sum()),
+        "edge_balance": int(figures.edges.max()) * parts / graph.num_edges,
         "step_s": step_seconds(figures, MODEL, SLOW),
         "seconds": seconds,
     }

@@ -37,7 +37,8 @@ from dgl_gt.selector import choose, read_profile
 from dgl_gt.train.launch import KEEP_MEMORY
 from partition import from_edges, load_graph, partition, read_manifest
 from partition.console import table
-from partition.predict.traffic import Model
+from partition.predict.model import Model
+from partition.shards.counts import read_figures
 
 LAYERS, HEADS, CLASSES, WIDTH = 3, 8, 40, 64
 HIDDEN = {"ogbn_arxiv_nofeat": 64, "tolokers": 64}  # else 128
@@ -195,9 +196,8 @@ def restore_keys(figures: dict) -> None:
 def cell(setting: str, name: str, profile_path: Path, folder: Path, runs: int) -> dict:
     ranks, hidden = int(setting.partition("@")[0]), HIDDEN.get(name, 128)
     shards(name, ranks, folder)
-    cuts = [(str(folder / cut), read_manifest(folder / cut)) for cut in ("edge", "vertex")]
-    features = cuts[0][1]["node_data"]["feat"]["shape"][0]
-    model = Model(LAYERS, hidden, HEADS, features=features, classes=CLASSES)
+    cuts = [(str(folder / cut), read_figures(read_manifest(folder / cut))) for cut in ("edge", "vertex")]
+    model = Model(LAYERS, hidden, HEADS, features=cuts[0][1].features, classes=CLASSES)
     plan = choose(cuts, model, read_profile(profile_path), activation_checkpoints=("none",))
     fitting = [each for each in plan.candidates if not each.refused]
     asked = [

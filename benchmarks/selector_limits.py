@@ -35,7 +35,8 @@ from dgl_gt.selector import read_profile
 from dgl_gt.train.launch import KEEP_MEMORY
 from partition import partition, read_manifest
 from partition.console import table
-from partition.predict.traffic import Model
+from partition.predict.model import Model
+from partition.shards.counts import read_figures
 from partition.system.units import size
 
 LAYERS, HIDDEN, HEADS, CLASSES, WIDTH = 3, 128, 8, 40, 128
@@ -223,7 +224,7 @@ def ahead(args) -> str:
             shards = Path(folder) / str(parts)
             partition(source(args), parts, shards, **features(args), **best if parts > 1 else {})
             seconds[parts] = [part_seconds(shards, rank, args) for rank in range(parts)]
-        figures = read_manifest(shards)
+        figures = read_figures(read_manifest(shards))
     free = {name: float("inf") for name in ("flops_per_s", "gather_bytes_per_s", "stream_bytes_per_s")}
     wire = Speeds(
         **free,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from partition.cuts.balance import KINDS, shares
 from partition.cuts.method import NAMES, choose, estimate, measure, parse_size, possible
+from partition.predict.model import Model
 from partition.predict.step_time import Speeds
-from partition.predict.traffic import Model
 from partition.shards.manifest import read_manifest, verify
 from partition.sources.load import open_source
 from partition.system.atomic_write import free_disk_bytes

@@ -11,8 +11,8 @@ from partition.cuts.edge_cut import check_parts, make_edge_cut
 from partition.cuts.method import NAMES, check_bound, check_disk, choose, measure, why_no_metis
 from partition.cuts.streamed_cut import open_stream, streamed_cut
 from partition.cuts.vertex_cut import make_vertex_cut
+from partition.predict.model import Model
 from partition.predict.step_time import Speeds
-from partition.predict.traffic import Model
 from partition.shards.cut_selection import check_memory, choose_cut
 from partition.shards.layout import Layout
 from partition.shards.manifest import SHARDS
@@ -67,7 +67,7 @@ def partition(
         Edge cut: every node has one owner, and an edge lives with that of its destination. Vertex cut: every edge has
         one owner, and a node touched by edges of several parts has a master and mirrors; it copies hubs instead of
         cutting off their neighbours. ``"auto"`` makes both and keeps the one whose training step is predicted to be
-        quicker (:mod:`partition.predict.traffic`); the manifest's ``choice`` says why. By default an edge cut, or a vertex cut
+        quicker (:mod:`partition.predict.step_time`); the manifest's ``choice`` says why. By default an edge cut, or a vertex cut
         where ``memory`` is too little for METIS.
     halo_depth : int
         Edge cuts: how many hops of halo each part stores, with their edges, 1 to 100.
@@ -134,11 +134,11 @@ def partition(
             give_freed_back()
         layouts = [Layout(graph, each, halo_depth) for each in cuts]
         choice = choose_cut(layouts, model, speeds, rank_memory) if cut == "auto" else None
-        (chosen,) = (each for each in layouts if choice is None or each.figures["cut"] == choice["cut"])
+        (chosen,) = (each for each in layouts if choice is None or each.figures.cut == choice["cut"])
         del layouts, cuts
-        check_memory(chosen, model, rank_memory)
+        check_memory(chosen.figures, model, rank_memory)
         if memory is not None:
-            check_bound(sizes, method, memory, chosen.figures["quality"]["max_copies_factor"])
+            check_bound(sizes, method, memory, chosen.quality.max_copies_factor)
         return write_shards(chosen, folder, seed=seed, choice=choice, method=method, progress=progress)
 
 

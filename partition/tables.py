@@ -9,7 +9,7 @@ from .console import table
 
 
 def quality_table(manifest: dict) -> str:
-    """A manifest's parts and quality figures."""
+    """A table of a partition's parts and one of its quality, from its manifest."""
     quality, cut = manifest["quality"], manifest["cut"]
     copies = {"edge": "halo", "vertex": "mirrors"}[cut]
     parts = table(
@@ -38,7 +38,7 @@ def quality_table(manifest: dict) -> str:
 
 
 def estimates_table(source: str, sizes: Sizes, estimates: dict[str, Estimate], chosen: str | None) -> str:
-    """What each way of cutting is estimated to take."""
+    """A table of the memory, disk and time that each way to cut a graph is estimated to take."""
     rows = [
         [
             NAMES[method] + (" (would be taken)" if method == chosen else ""),

@@ -15,7 +15,7 @@ from partition import console
 from partition.cli import DEFAULT_LINK_GBIT, add_commands, add_link
 from partition.errors import InputError
 from partition.predict.step_time import Speeds
-from partition.predict.traffic import AUTO, CHOICES
+from partition.predict.strategies import AUTO, CHOICES
 from partition.shards.manifest import read_manifest
 from partition.system.atomic_write import check_file, check_target
 from partition.system.units import counted

@@ -8,15 +8,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from dgl_gt.selector.check import check_table, errors
-from dgl_gt.selector.forecast import forecast, forecast_table, is_shards, plot, text_of_plan
+from dgl_gt.selector.forecast import forecast, is_shards
 from dgl_gt.selector.hardware_profile import MOST_RANKS, PRESETS, read_profile
-from dgl_gt.selector.select import NothingFits
+from dgl_gt.selector.plan import NothingFits
+from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan
 from dgl_gt.train.config import TrainConfig, read_config
 from partition import console
 from partition.cli import positive_float, positive_integer, size_in_bytes
 from partition.console import table
 from partition.errors import InputError, LeftOutWarning
-from partition.predict.traffic import Model
+from partition.predict.model import Model
 from partition.system.atomic_write import check_file, new_file
 from partition.system.units import size
 

@@ -9,8 +9,9 @@ import torch
 from dgl_gt.comm.group import Comm
 from dgl_gt.ops.attention import sparse_attention
 from dgl_gt.ops.split_attention import Joint, split
+from partition.predict.model import Model
 from partition.predict.step_time import Speeds, halo_sends
-from partition.predict.traffic import Model
+from partition.shards.counts import read_figures
 
 from .base import OnRanks
 from .shard import Mail, Shard
@@ -69,7 +70,7 @@ class Halo(OnRanks):
         key = h.shape[1], h.element_size()
         if key not in self._by_width:
             model = Model(hidden=key[0], heads=1, itemsize=key[1])
-            self._by_width[key] = self._sends or halo_sends(self.shard.manifest, model, self._speeds)
+            self._by_width[key] = self._sends or halo_sends(read_figures(self.shard.manifest), model, self._speeds)
             self.name = self._by_width[key]
         return self._by_width[key]
 

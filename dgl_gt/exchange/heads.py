@@ -9,7 +9,7 @@ import torch
 
 from dgl_gt.ops.attention import sparse_attention
 from dgl_gt.structure import CSC
-from partition.errors import InputError
+from partition.predict.strategies import check_heads
 
 from .base import OnRanks
 from .shard import read_shard
@@ -30,11 +30,7 @@ class Heads(OnRanks):
         h = self.checked(h, bias)
         qkv = project(h, "qkv")
         ranks, num_heads = self.comm.world_size, qkv.shape[2]
-        if num_heads % ranks:
-            raise InputError(
-                f"heads is {num_heads}, which {ranks} ranks cannot share evenly: "
-                f"choose a multiple of {ranks}, or the strategy halo"
-            )
+        check_heads(num_heads, ranks)
         qkv = self._spread(qkv, self.counts)
         if bias is not None:
             bias = self._spread(

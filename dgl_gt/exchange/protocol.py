@@ -40,7 +40,7 @@ class Strategy(Protocol):
     node_ids : Tensor, int64, or None
         The user's ids of the rows that ``attend`` takes, the key of feature dropout; None where rows are the nodes.
     name : str
-        As in ``partition.predict.traffic.STRATEGIES``.
+        As in ``partition.predict.strategies.STRATEGIES``.
     """
 
     num_owned: int

@@ -13,7 +13,8 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.comm.transfer import kept_exchanges
 from partition.errors import InputError
 from partition.predict.step_time import Speeds
-from partition.predict.traffic import AUTO, CHOICES
+from partition.predict.strategies import AUTO, CHOICES, check_strategy
+from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest, verify
 from partition.system.units import counted
 
@@ -344,36 +345,12 @@ def _make(strategy: str, shard: Shard, comm: Comm, overlap: bool, speeds: Speeds
 
 def check_choice(directory, manifest: dict, strategy: str | None, depth: int) -> str:
     """The strategy's name, where None is given the cut's; raise ``InputError`` unless these shards can have it."""
-    parts, cut, stored = manifest["parts"], manifest["cut"], manifest["halo_depth"]
-    strategy = strategy or ("mirror" if cut == "vertex" else "halo")
+    figures = read_figures(manifest)
+    strategy = strategy or ("mirror" if figures.cut == "vertex" else "halo")
     if strategy == AUTO:
         raise InputError(
             "strategy auto depends on the model: use `dgl-gt train --strategy auto`, or choose with "
             "dgl_gt.selector.choose and load what it chose, see docs/selector.md"
         )
-    if strategy not in CHOICES:
-        raise InputError(
-            f"strategy is {strategy!r}; it must be one of {', '.join(CHOICES)}, or auto with `dgl-gt train`"
-        )
-    if (strategy == "mirror") != (cut == "vertex"):
-        fitting = "mirror" if cut == "vertex" else "halo, gather, heads or ring"
-        raise InputError(
-            f"strategy {strategy} does not run on {directory}, which holds {_a(cut)} cut; use {fitting}, or partition "
-            f"with --cut {'vertex' if cut == 'edge' else 'edge'}"
-        )
-    if strategy == "local" and parts > 1:
-        raise InputError(f"strategy local runs on one part, and {directory} has {parts}; use halo, or partition again")
-    if not isinstance(depth, int) or depth < 1:
-        raise InputError(f"depth is {depth!r}; it must be an integer of at least 1")
-    if depth > 1 and strategy not in ("halo", "halo_h"):
-        raise InputError(f"depth is {depth} with strategy {strategy}; beyond 1 it is for halo alone")
-    if depth > max(stored, 1):
-        raise InputError(
-            f"depth is {depth}, but {directory} stores {counted(stored, 'hop')} of halo; use at most {stored}, or "
-            f"partition with --halo-depth {depth}"
-        )
+    check_strategy(figures, strategy, depth, allowed=CHOICES, shards=directory)
     return strategy
-
-
-def _a(cut: str) -> str:
-    return "an edge" if cut == "edge" else "a vertex"

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dgl_gt.exchange import as_strategy
-from partition.predict.traffic import ACTIVATION_CHECKPOINTS
+from partition.predict.strategies import ACTIVATION_CHECKPOINTS
 
 from .attention import check_features, check_probability, check_sizes
 from .dropout import FeatureDropout, RowSequential, as_seed, draw_seeds

@@ -1,6 +1,10 @@
-"""Which cut, strategy, depth and activation checkpointing: figures of partitions, ranks and links in, a plan out."""
+"""Choose the cut, strategy, halo depth and activation checkpointing that train a model quickest.
+
+Figures of partitions and a hardware profile go in, and a :class:`Plan` comes out.
+"""
 
 from .hardware_profile import PRESETS, Profile, read_profile
-from .select import Plan, choose
+from .plan import Candidate, NothingFits, Plan
+from .select import choose
 
-__all__ = ["PRESETS", "Plan", "Profile", "choose", "read_profile"]
+__all__ = ["PRESETS", "Candidate", "NothingFits", "Plan", "Profile", "choose", "read_profile"]

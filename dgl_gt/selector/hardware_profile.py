@@ -11,8 +11,8 @@ import numpy as np
 
 from dgl_gt.yaml_file import read_yaml
 from partition.errors import InputError
+from partition.predict.model import Model
 from partition.predict.step_time import ATTENTION_PASSES, Speeds
-from partition.predict.traffic import Model
 from partition.system.units import counted
 
 FORMAT = "dgl-gt profile 1"

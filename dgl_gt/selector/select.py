@@ -1,151 +1,26 @@
-"""From figures of partitions, ranks and links to a plan: all candidates, those that fit, the best, and why."""
+"""Choose how to train: predict every way that the cuts of a graph allow, and take the quickest that fits."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
 from partition.errors import InputError
+from partition.predict.figures import Figures
+from partition.predict.model import Model
 from partition.predict.step_memory import step_memory
 from partition.predict.step_time import Speeds, step_time
-from partition.predict.traffic import (
-    ACTIVATION_CHECKPOINTS,
-    STRATEGIES,
-    Model,
-    check_strategy,
-    rows_within,
-    step_bytes,
-    step_traffic,
-)
+from partition.predict.strategies import ACTIVATION_CHECKPOINTS, STRATEGIES, check_strategy
+from partition.predict.traffic import step_bytes, step_traffic
 from partition.system.units import counted, size
 
 from .hardware_profile import Profile
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One way to train, and what is predicted of a step.
-
-    Attributes
-    ----------
-    cut, strategy, depth, activation_checkpoint
-        See docs/selector.md.
-    directory : str or None
-        The shards, where there are some.
-    seconds : float
-    seconds_by_term : dict of str to float
-        See :class:`partition.predict.step_time.StepTime`.
-    sent_bytes : int
-        By all ranks, exact.
-    peak_bytes : int
-        Of the tensors of the rank that needs most.
-    peak_bytes_by_term : dict of str to int
-        Of that rank, see :class:`partition.predict.step_memory.StepMemory`.
-    memory_bytes : int
-        The process of that rank: its tensors, the interpreter and its libraries.
-    shortage : float
-        What the rank that is shortest of memory needs over what it has; above 1 the candidate does not fit.
-    refused : str or None
-        Why it is no choice.
-    """
-
-    cut: str
-    strategy: str
-    depth: int
-    activation_checkpoint: str
-    directory: str | None = None
-    seconds: float | None = None
-    seconds_by_term: dict | None = None
-    sent_bytes: int | None = None
-    peak_bytes: int | None = None
-    peak_bytes_by_term: dict | None = None
-    memory_bytes: int | None = None
-    shortage: float | None = None
-    refused: str | None = None
-
-    @property
-    def title(self) -> str:
-        """In a few words."""
-        depth = f" of depth {self.depth}" if self.depth > 1 else ""
-        checkpoint = (
-            f", activation checkpoint {self.activation_checkpoint}" if self.activation_checkpoint != "none" else ""
-        )
-        return f"{self.strategy}{depth} on the {self.cut} cut{checkpoint}"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The chosen candidate, the one behind it, and all others.
-
-    Attributes
-    ----------
-    choice : Candidate
-    runner_up : Candidate or None
-    reason : str
-    candidates : list of Candidate
-        Those that fit, the quickest first; then the others.
-    profile : dict
-        ``name`` and ``kind`` of the figures of ranks and links: ``measured``, ``datasheet`` or ``default``.
-    model : dict
-    ranks : int
-    one_rank_seconds : float
-        Predicted of a step on one such rank, the slowest, that holds the whole graph.
-    """
-
-    choice: Candidate
-    runner_up: Candidate | None
-    reason: str
-    candidates: list[Candidate]
-    profile: dict
-    model: dict
-    ranks: int
-    one_rank_seconds: float
-
-    @property
-    def load_options(self) -> dict:
-        """For :func:`dgl_gt.load`: strategy and depth."""
-        return {"strategy": self.choice.strategy, "depth": self.choice.depth}
-
-    def as_dict(self) -> dict:
-        """The documented keys of ``dgl-gt plan --json``."""
-        choice = self.choice
-        return {
-            "choice": {
-                **{
-                    key: getattr(choice, key)
-                    for key in ("cut", "strategy", "depth", "activation_checkpoint", "directory")
-                },
-                "predicted_seconds": choice.seconds,
-                "predicted_sent_bytes": choice.sent_bytes,
-                "predicted_peak_bytes": choice.peak_bytes,
-                "predicted_memory_bytes": choice.memory_bytes,
-                "reason": self.reason,
-            },
-            "candidates": [asdict(each) for each in self.candidates],
-            "profile": self.profile,
-            "model": self.model,
-            "ranks": self.ranks,
-            "one_rank_seconds": self.one_rank_seconds,
-        }
-
-
-class NothingFits(InputError):
-    """No candidate fits the memory of a rank.
-
-    Attributes
-    ----------
-    least_bytes : int
-        What the largest process takes under the candidate that comes nearest.
-    """
-
-    def __init__(self, message: str, least_bytes: int):
-        super().__init__(message)
-        self.least_bytes = least_bytes
+from .plan import Candidate, NothingFits, Plan
 
 
 def choose(
-    cuts: list[tuple[str | None, dict]],
+    cuts: list[tuple[str | None, Figures]],
     model: Model,
     profile: Profile,
     *,
@@ -153,142 +28,148 @@ def choose(
     max_depth: int | None = None,
     activation_checkpoints: tuple[str, ...] = ACTIVATION_CHECKPOINTS,
 ) -> Plan:
-    """Choose how to train a model on cuts of one graph.
+    """Choose the cut, strategy, halo depth and activation checkpointing that train a model quickest.
 
     Parameters
     ----------
-    cuts : list of (str or None, dict)
-        Of each its shard directory, where there is one, and its manifest or ``Layout.figures``.
+    cuts : list of (str or None, Figures)
+        Cuts of one graph into one number of parts: the shard directory of each, or None, and its figures, see
+        :func:`partition.shards.counts.read_figures`.
     model : Model
-        With ``features`` and ``classes``, else the ends of the model are left out.
+        Sizes of the model. Without ``features`` and ``classes``, its first and last projection are left out.
     profile : Profile
+        Hardware profile of the ranks and links.
     rank_memory : int, optional
-        Bytes that a rank's process may take; by default what the profile says.
+        Memory that a rank's process may take (bytes); by default as much as the profile says.
     max_depth : int, optional
-        Deepest halo to consider; by default as deep as the cuts have.
+        Deepest halo that may be chosen; by default the deepest that the cuts have.
     activation_checkpoints : tuple of str
-        Those that may be chosen.
+        Modes of activation checkpointing that may be chosen.
+
+    Returns
+    -------
+    Plan
 
     Raises
     ------
     InputError
-        The cuts differ in their number of parts or nodes, the profile is of another number of ranks, or, as
-        :class:`NothingFits`, no candidate fits.
+        There is no cut, the cuts differ in their numbers of parts, nodes or edges, the profile is for another number
+        of ranks, or a bound is below 1; as :class:`NothingFits`, no candidate fits into the memory.
     """
     ranks = _check_cuts(cuts)
     profile.check_ranks(ranks)
+    _check_bounds(rank_memory, max_depth)
+    bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
+    candidates = [
+        _within_depth(each, max_depth)
+        for directory, figures in cuts
+        for each in _of_cut(figures, directory, model, profile, bounds, activation_checkpoints)
+    ]
+    fitting = sorted((each for each in candidates if not each.refused), key=lambda it: (it.seconds, it.memory_bytes))
+    if not fitting:
+        possible = [each for each in candidates if each.memory_bytes is not None and _may_be_so_deep(each, max_depth)]
+        raise _nothing_fits(possible, bounds)
+    refused = sorted((each for each in candidates if each.refused), key=lambda each: each.seconds or np.inf)
+    choice, runner_up = fitting[0], fitting[1] if len(fitting) > 1 else None
+    return Plan(
+        choice=choice,
+        runner_up=runner_up,
+        reason=_reason(choice, runner_up, refused, bounds),
+        candidates=fitting + refused,
+        profile={"name": profile.name, "kind": profile.kind},
+        model=asdict(model),
+        ranks=ranks,
+        one_rank_seconds=_one_rank_seconds(cuts[0][1], model, profile),
+    )
+
+
+def _check_cuts(cuts: list[tuple[str | None, Figures]]) -> int:
+    """Return the number of parts; raise :class:`InputError` unless the cuts are of one graph into as many parts."""
+    if not cuts:
+        raise InputError("no cut is given; give at least one shard directory with its figures")
+
+    def counts(figures: Figures) -> dict[str, int]:
+        return {"part": figures.parts, "node": figures.nodes, "edge": int(figures.edges.sum())}
+
+    first = counts(cuts[0][1])
+    for directory, figures in cuts:
+        for name, count in counts(figures).items():
+            if count != first[name]:
+                raise InputError(
+                    f"{directory} has {counted(count, name)} and {cuts[0][0]} has {first[name]:,}: give cuts of one "
+                    "graph into one number of parts"
+                )
+    return first["part"]
+
+
+def _check_bounds(rank_memory: int | None, max_depth: int | None) -> None:
     if rank_memory is not None and rank_memory < 1:
         raise InputError(f"rank_memory is {rank_memory}; it must be at least 1 byte")
     if max_depth is not None and max_depth < 1:
         raise InputError(f"max_depth is {max_depth}; it must be at least 1")
-    bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
-    cut_options = {
-        "model": model,
-        "profile": profile,
-        "bounds": bounds,
-        "activation_checkpoints": activation_checkpoints,
-    }
-    judged = [
-        _judged(each, max_depth) for directory, figures in cuts for each in _of_cut(figures, directory, **cut_options)
-    ]
-    fitting = sorted((each for each in judged if not each.refused), key=lambda each: (each.seconds, each.memory_bytes))
-    if not fitting:
-        possible = [each for each in judged if each.memory_bytes is not None and _is_shallow(each, max_depth)]
-        raise _nothing_fits(possible, bounds)
-    others = sorted((each for each in judged if each.refused), key=lambda each: each.seconds or np.inf)
-    runner_up = fitting[1] if len(fitting) > 1 else None
-    return Plan(
-        fitting[0],
-        runner_up,
-        _reason(fitting[0], runner_up, others, bounds),
-        fitting + others,
-        {"name": profile.name, "kind": profile.kind},
-        asdict(model),
-        ranks,
-        _alone(cuts[0][1], model, profile, ranks),
-    )
 
 
-def _alone(figures: dict, model: Model, profile: Profile, ranks: int) -> float:
+def _one_rank_seconds(figures: Figures, model: Model, profile: Profile) -> float:
     """Seconds of a step of the whole graph on the slowest rank."""
-    total = {key: sum(part.get(key, 0) for part in figures["per_part"]) for key in ("owned", "edges", "near_edges")}
-    part = {**total, "edges_by_hop": [total["edges"]], "halo_by_hop": [0], "sent_by_hop": [0]}
-    whole = {"cut": "edge", "halo_depth": 1, "parts": 1, "shares": [1.0], "per_part": [part]}
-    speeds = profile.speeds(model, ranks, total["owned"])
+    speeds = profile.speeds(model, figures.parts, figures.nodes)
     slowest = {
         name: np.max(value) if name in ("edge_s", "head_s", "attend_s", "layer_s") else np.min(value)
         for name, value in vars(speeds).items()
         if name != "link_bytes_per_s"
     }
-    return step_time(whole, model, Speeds(**slowest), "local").total_s
-
-
-def _check_cuts(cuts) -> int:
-    if not cuts:
-        raise InputError("no cut is given; give at least one shard directory with its manifest")
-    first = cuts[0][1]
-    for directory, figures in cuts:
-        for name, key in (("part", "parts"), ("node", "nodes"), ("edge", "edges")):
-            if figures[key] != first[key]:
-                raise InputError(
-                    f"{directory} has {counted(figures[key], name)} and {cuts[0][0]} has {first[key]:,}: give cuts of "
-                    "one graph into one number of parts"
-                )
-        if not {"quality", "per_part", "shares"} <= set(figures):
-            raise InputError(f"{directory} has no quality figures: partition the graph again")
-    return first["parts"]
+    return step_time(figures.in_one_part(), model, Speeds(**slowest), "local").total_s
 
 
 def _of_cut(
-    figures: dict, directory, model: Model, profile: Profile, bounds, activation_checkpoints
+    figures: Figures, directory: str | None, model: Model, profile: Profile, bounds: np.ndarray, activation_checkpoints
 ) -> list[Candidate]:
-    """Every strategy, depth and activation checkpointing of one cut."""
-    ranks = figures["parts"]
-    speeds = profile.speeds(model, ranks, rows_within(figures, 1))
+    """Candidates of one cut: every strategy, depth and activation checkpointing."""
+    speeds = profile.speeds(model, figures.parts, figures.held_within(1))
     found = []
-    if figures["cut"] == "vertex":
-        strategies = ("mirror",)
-    elif ranks == 1:
-        strategies = ("local",)
-    else:
-        strategies = tuple(each for each in STRATEGIES if each not in ("local", "mirror"))
-    for strategy in strategies:
-        deepest = min(figures["halo_depth"], model.layers) if strategy == "halo_h" else 1
-        for depth in range(1, max(deepest, 1) + 1):
+    for strategy in _strategies(figures):
+        deepest = min(figures.halo_depth, model.layers) if strategy == "halo_h" else 1
+        for depth in range(1, deepest + 1):
             try:
-                check_strategy(figures, model, strategy, depth)
-            except ValueError as error:
-                found.append(Candidate(figures["cut"], strategy, depth, "none", directory, refused=str(error)))
+                check_strategy(figures, strategy, depth, model)
+            except InputError as error:
+                found.append(Candidate(figures.cut, strategy, depth, "none", directory, refused=str(error)))
                 continue
-            exchanges = bool(step_traffic(figures, model, strategy, depth)) and ranks > 1
-            for activation_checkpoint in activation_checkpoints:
-                if (
-                    activation_checkpoint != "keep_exchanges" or exchanges or "full" not in activation_checkpoints
-                ):  # with no exchange to keep, both are one
-                    way = strategy, depth, activation_checkpoint
-                    found.append(_predicted(figures, directory, model, profile, speeds, bounds, *way))
+            exchanges = figures.parts > 1 and bool(step_traffic(figures, model, strategy, depth))
+            for mode in activation_checkpoints:
+                if mode == "keep_exchanges" and not exchanges and "full" in activation_checkpoints:
+                    continue  # without an exchange the two are the same
+                way = Candidate(figures.cut, strategy, depth, mode, directory)
+                found.append(_predicted(way, figures, model, profile, speeds, bounds))
     return found
 
 
-def _predicted(figures, directory, model, profile, speeds, bounds, strategy, depth, activation_checkpoint) -> Candidate:
-    """One way; refused where a rank's process would take more than the rank has."""
-    time = step_time(figures, model, speeds, strategy, depth, activation_checkpoint)
-    memory = step_memory(figures, model, strategy, depth, activation_checkpoint)
-    process = (memory.total + np.broadcast_to(profile.process_bytes, figures["parts"])).astype(np.int64)
-    largest, short = int(process.argmax()), int((process / bounds).argmax())
-    refused, shortage = None, float(process[short] / bounds[short])
+def _strategies(figures: Figures) -> tuple[str, ...]:
+    """The strategies that a cut of so many parts may run."""
+    if figures.cut == "vertex":
+        return ("mirror",)
+    if figures.parts == 1:
+        return ("local",)
+    return tuple(each for each in STRATEGIES if each not in ("local", "mirror"))
+
+
+def _predicted(
+    way: Candidate, figures: Figures, model: Model, profile: Profile, speeds: Speeds, bounds: np.ndarray
+) -> Candidate:
+    """A candidate with its predictions; it is refused where a rank's process needs more memory than the rank has."""
+    options = way.strategy, way.depth, way.activation_checkpoint
+    time, memory = step_time(figures, model, speeds, *options), step_memory(figures, model, *options)
+    process = (memory.total + np.broadcast_to(profile.process_bytes, figures.parts)).astype(np.int64)
+    largest, shortest = int(process.argmax()), int((process / bounds).argmax())
+    refused, shortage = None, float(process[shortest] / bounds[shortest])
     if shortage > 1:
-        where = "its largest rank" if bounds.min() == bounds.max() else f"rank {short} of {size(bounds[short])}"
-        refused = f"needs {size(process[short])} on {where}"
-    return Candidate(
-        figures["cut"],
-        strategy,
-        depth,
-        activation_checkpoint,
-        directory,
+        is_even = bounds.min() == bounds.max()
+        where = "its largest rank" if is_even else f"rank {shortest} of {size(bounds[shortest])}"
+        refused = f"needs {size(process[shortest])} on {where}"
+    return replace(
+        way,
         seconds=time.total_s,
         seconds_by_term=vars(time),
-        sent_bytes=step_bytes(figures, model, strategy, depth, activation_checkpoint),
+        sent_bytes=step_bytes(figures, model, *options),
         peak_bytes=int(memory.total.max()),
         peak_bytes_by_term={key: int(value[largest]) for key, value in vars(memory).items()},
         memory_bytes=int(process.max()),
@@ -297,17 +178,19 @@ def _predicted(figures, directory, model, profile, speeds, bounds, strategy, dep
     )
 
 
-def _is_shallow(candidate: Candidate, max_depth: int | None) -> bool:
+def _may_be_so_deep(candidate: Candidate, max_depth: int | None) -> bool:
     return max_depth is None or candidate.depth <= max_depth
 
 
-def _judged(candidate: Candidate, max_depth: int | None) -> Candidate:
-    if not _is_shallow(candidate, max_depth):
-        return replace(candidate, refused=f"deeper than {max_depth}")
-    return candidate
+def _within_depth(candidate: Candidate, max_depth: int | None) -> Candidate:
+    """The candidate, refused if its halo is deeper than allowed."""
+    if _may_be_so_deep(candidate, max_depth):
+        return candidate
+    return replace(candidate, refused=f"deeper than {max_depth}")
 
 
 def _nothing_fits(possible: list[Candidate], bounds: np.ndarray) -> NothingFits:
+    """The error that names the candidate that comes nearest, and what to do."""
     least = min(possible, key=lambda each: each.shortage)
     if bounds.min() < bounds.max():
         return NothingFits(
@@ -315,7 +198,7 @@ def _nothing_fits(possible: list[Candidate], bounds: np.ndarray) -> NothingFits:
             f"{least.refused}; partition by what ranks have (--target-weights), or for more ranks",
             least.memory_bytes,
         )
-    enough = -(-least.memory_bytes // 2**20)  # rounded up: with what is printed it must fit
+    enough = -(-least.memory_bytes // 2**20)  # rounded up, so that it fits with the number that is printed
     return NothingFits(
         f"nothing fits ranks of {size(bounds[0])}: {least.title} needs least, {size(least.memory_bytes)} on its "
         f"largest rank; raise the bound to that (--rank-memory {enough}MiB), or partition for more ranks",
@@ -323,18 +206,19 @@ def _nothing_fits(possible: list[Candidate], bounds: np.ndarray) -> NothingFits:
     )
 
 
-def _reason(best: Candidate, second: Candidate | None, others: list[Candidate], bounds: np.ndarray) -> str:
+def _reason(best: Candidate, second: Candidate | None, refused: list[Candidate], bounds: np.ndarray) -> str:
+    """Why the best candidate was chosen, in a sentence."""
     spent = {name.removesuffix("_s"): value for name, value in best.seconds_by_term.items()}
     shown = {"products": "products", "rows": "rows", "attention": "edges", "exchange": "exchange"}
     spent["exchange"] -= spent["hidden"]
     shares = ", ".join(f"{words} {spent[name] / best.seconds:.0%}" for name, words in shown.items())
-    where = f" in {best.directory}" if second and second.title == best.title else ""
+    is_namesake = second is not None and second.title == best.title  # of two cuts of one kind
+    where = f" in {best.directory}" if is_namesake else ""
     text = f"{best.title}{where}: a step is predicted to take {best.seconds:.3g} s ({shares})"
     if second:
-        behind = second.seconds / best.seconds - 1
-        where = f" in {second.directory}" if second.title == best.title else ""  # two cuts of one kind
-        text += f"; {second.title}{where} is {behind:.1%} behind"
-    faster = [each for each in others if each.seconds is not None and each.seconds < best.seconds]
+        where = f" in {second.directory}" if is_namesake else ""
+        text += f"; {second.title}{where} is {second.seconds / best.seconds - 1:.1%} behind"
+    faster = [each for each in refused if each.seconds is not None and each.seconds < best.seconds]
     if faster:
         text += f"; {faster[0].title} would take {faster[0].seconds:.3g} s, but {faster[0].refused}"
         if faster[0].refused.startswith("needs") and bounds.min() == bounds.max():

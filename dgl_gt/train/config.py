@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, fields
 
 from dgl_gt.yaml_file import read_yaml
 from partition.errors import InputError
-from partition.predict.traffic import ACTIVATION_CHECKPOINTS, MODEL_LIMITS, Model
+from partition.predict.model import MODEL_LIMITS, Model
+from partition.predict.strategies import ACTIVATION_CHECKPOINTS
 from partition.system.atomic_write import Kind
 
 METRICS = ("auto", "accuracy", "roc_auc")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from partition.predict.model import Model
 from partition.predict.step_memory import rank_memory_bytes
-from partition.predict.traffic import Model, feature_width
+from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 from partition.system.units import size
 
@@ -25,10 +26,10 @@ def advice(directory, config: TrainConfig, strategy: str | None, depth: int) -> 
         None for the default one.
     depth : int
     """
-    manifest = read_manifest(directory)
-    sizes, features = (config.layers, config.hidden, config.heads, config.ffn), feature_width(manifest)
-    model = Model(*sizes, features=features, classes=_CLASSES)
-    needed = int(rank_memory_bytes(manifest, model, strategy, depth, config.activation_checkpoint).max())
+    figures = read_figures(read_manifest(directory))
+    sizes = config.layers, config.hidden, config.heads, config.ffn
+    model = Model(*sizes, features=figures.features, classes=_CLASSES)
+    needed = int(rank_memory_bytes(figures, model, strategy, depth, config.activation_checkpoint).max())
     return (
         f"a training step with --layers {config.layers} --hidden {config.hidden} is predicted to need {size(needed)} "
         f"for tensors on the largest rank; {_CHANGE}, or let `dgl-gt plan DIR --rank-memory SIZE` find a strategy "

@@ -11,9 +11,12 @@ import torch
 from dgl_gt.exchange.sharded_graph import ShardedGraph, load
 from dgl_gt.selector.calibrate import memory_at_hand
 from dgl_gt.selector.hardware_profile import DEFAULT, Profile
-from dgl_gt.selector.select import Candidate, choose
+from dgl_gt.selector.plan import Candidate
+from dgl_gt.selector.select import choose
 from partition.errors import InputError
-from partition.predict.traffic import ACTIVATION_CHECKPOINTS, Model, feature_width
+from partition.predict.model import Model
+from partition.predict.strategies import ACTIVATION_CHECKPOINTS
+from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 
 from .config import TrainConfig
@@ -100,9 +103,9 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     Rank 0 makes the plan for all ranks, by its own profile. Another host's profile may rank the candidates differently,
     and ranks that try different candidates would wait for each other for good.
     """
-    comm, cuts = sg.comm, [(str(directory), read_manifest(directory)) for directory in directories]
+    comm, cuts = sg.comm, [(str(each), read_figures(read_manifest(each))) for each in directories]
     classes = node_classification(sg, config.split).classes
-    features = feature_width(cuts[0][1])
+    features = cuts[0][1].features
     model = Model(config.layers, config.hidden, config.heads, config.ffn, features=features, classes=classes)
     at_hand = int(-comm.all_reduce(torch.tensor([-memory_at_hand(comm)]), "max")[0])
     if rank_memory is None and profile.name == DEFAULT:

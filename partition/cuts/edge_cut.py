@@ -12,19 +12,18 @@ import numpy as np
 
 from partition.errors import InputError
 from partition.graph import Graph, symmetrised
+from partition.predict.model import Model
 from partition.predict.step_time import Speeds, step_seconds
-from partition.predict.traffic import Model
 
 from . import metis, native
 from .balance import Balance, make_balance, with_aims
+from .part_counts import count_assignment, count_edge_cut
 
 CLUSTER_NODES = 1000  # rows of one cluster stay in a core's cache while its edges are attended
 _MOST_SWEEPS, _LEAST_SWEEPS, _SWEPT_EDGES = 10, 4, 50_000_000  # of the local search; more gives a percent
 _TEMPERATURE = 0.5  # in halo rows
 _POPULATION = 12  # cuts that later attempts recombine
 _TIGHTNESS = 0.8  # of several bounds, which get in each other's way
-_CHUNK_ROWS = 1 << 16
-NEAR_ROWS = 1024  # so near that a processor's caches hold what lies between
 _MODEL, _SPEEDS = Model(), Speeds()
 
 
@@ -169,8 +168,10 @@ def make_edge_cut(
         else:
 
             def rank(owner: np.ndarray) -> float:
-                cut = None if speeds.near_bytes_per_s is None else in_order(owner)
-                return step_seconds(counts(graph, owner, balance.shares, cut), model, speeds)
+                if speeds.near_bytes_per_s is None:
+                    return step_seconds(count_assignment(graph, owner, balance.shares), model, speeds)
+                cut = in_order(owner)  # which near edges depend on
+                return step_seconds(count_edge_cut(graph, cut.order, cut.ptr, cut.shares)[0], model, speeds)
 
             owner = best_owner(graph, parts, adjacency, balance, attempts, rank, seed, progress)
         if balance.asked and balance.excess(owner) > 1:
@@ -289,63 +290,6 @@ def _run(name: str, graph: Graph, balance: Balance, options: tuple, owner: np.nd
         *options,
         np.empty((graph.num_nodes, parts), np.int32),
         owner,
-    )
-
-
-def counts(graph: Graph, owner: np.ndarray, shares: np.ndarray, cut: EdgeCut | None = None) -> dict:
-    """The manifest's counts of an assignment with one hop of halo, as the cost formulas read them.
-
-    They are those of :class:`partition.shards.layout.Layout`, without its memory. ``near_edges`` depend on the order of rows
-    inside parts, hence are counted only where the cut of the assignment is given.
-    """
-    parts = len(shares)
-    owned = np.bincount(owner, minlength=parts)
-    edges = np.bincount(owner, weights=graph.in_degrees(), minlength=parts)
-    received, near, cut_edges = np.zeros((parts, parts), np.int64), [], 0
-    held = np.empty(graph.num_nodes, bool)
-    for part in range(parts):
-        held[:] = False
-        for _, sources in _chunks(graph, owner, part):
-            held[sources] = True
-            cut_edges += np.count_nonzero(owner[sources] != part)
-        held &= owner != part
-        received[part] = np.bincount(owner[held], minlength=parts)
-        if cut is not None:
-            near.append(_near_edges(graph, owner, part, held, cut))
-    hops = {"halo_by_hop": received.sum(1), "edges_by_hop": edges, "sent_by_hop": received.sum(0)}
-    per_part = [
-        {"owned": int(owned[part]), **{key: [int(column[part])] for key, column in hops.items()}}
-        for part in range(parts)
-    ]
-    return {
-        "cut": "edge",
-        "parts": parts,
-        "shares": [float(share) for share in shares],
-        "quality": {"cut_ratio": cut_edges / max(graph.num_edges, 1)},
-        "per_part": [{**each, "near_edges": found} for each, found in zip(per_part, near)] or per_part,
-        "received_rows": received.tolist(),
-    }
-
-
-def _chunks(graph: Graph, owner: np.ndarray, part: int):
-    """Destinations and sources of a part's edges, some rows at a time."""
-    for start in range(0, graph.num_nodes, _CHUNK_ROWS):
-        begin, end = graph.indptr[[start, min(start + _CHUNK_ROWS, graph.num_nodes)]]
-        degrees = np.diff(graph.indptr[start : start + _CHUNK_ROWS + 1])
-        here = owner[start : start + _CHUNK_ROWS] == part
-        rows = start + np.flatnonzero(here)
-        yield np.repeat(rows, degrees[here]), graph.indices[begin:end][np.repeat(here, degrees)]
-
-
-def _near_edges(graph: Graph, owner: np.ndarray, part: int, held: np.ndarray, cut: EdgeCut) -> int:
-    """A part's edges whose rows lie near each other: owned rows in the cut's order, and then the halo's."""
-    row = np.empty(graph.num_nodes, np.int64)
-    mine = cut.order[cut.ptr[part] : cut.ptr[part + 1]]
-    row[mine] = np.arange(len(mine))
-    row[cut.order[held[cut.order]]] = np.arange(np.count_nonzero(held)) + len(mine)
-    return sum(
-        int(np.count_nonzero(np.abs(row[sources] - row[destinations]) < NEAR_ROWS))
-        for destinations, sources in _chunks(graph, owner, part)
     )
 
 

@@ -1,4 +1,4 @@
-"""The figures of a partition, from counts per part."""
+"""How good a partition is: ratios and sums of counts per part, for people and for reports."""
 
 from __future__ import annotations
 
@@ -7,105 +7,106 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 
-@dataclass(frozen=True)
-class Quality:
-    """Figures of an edge cut.
+@dataclass(frozen=True, kw_only=True)
+class CutQuality:
+    """What edge cuts and vertex cuts have in common.
+
+    Attributes
+    ----------
+    volume : int
+        Rows that cross ranks per layer and direction, summed over parts. A vertex cut sends one to each mirror, and one
+        back from each mirror that has in-edges.
+    replication_factor : float
+        Rows held by all parts, over nodes.
+    max_copies_factor : float
+        Rows held by the largest part, over an even share of the nodes, N / P.
+    node_balance, edge_balance : float
+        Owned nodes (edges) of a part over its share of all, for the part where this is largest; 1 is perfect.
+    train_balance : float or None
+        The same for training nodes, in the split where it is largest; None without training nodes.
+    """
+
+    volume: int
+    replication_factor: float
+    max_copies_factor: float
+    node_balance: float
+    edge_balance: float
+    train_balance: float | None
+
+    def as_dict(self) -> dict:
+        """The fields by name, as the manifest stores them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality(CutQuality):
+    """Quality of an edge cut, see :class:`CutQuality`.
 
     Attributes
     ----------
     cut_ratio : float
         Edges whose ends have different owners, over all edges.
-    volume : int
-        Rows that cross ranks per exchange and direction, summed over parts.
     halo : int
-        Halo rows held, of all hops, summed over parts.
-    replication_factor : float
-        Rows held over nodes.
-    max_copies_factor : float
-        Rows held by the largest part, over an even share of the nodes, N / K.
-    node_balance, edge_balance : float
-        Owned nodes (edges) of the part that has most for its share, over that share; 1 is perfect.
-    train_balance : float or None
-        The same of training nodes, in the split where it is worst; None where there are none.
+        Halo rows that parts hold, of all hops, summed over parts. This is the same number as ``volume``, as every halo
+        row is sent once per exchange.
     """
 
     cut_ratio: float
-    volume: int
     halo: int
-    replication_factor: float
-    max_copies_factor: float
-    node_balance: float
-    edge_balance: float
-    train_balance: float | None
-
-    def as_dict(self) -> dict:
-        return asdict(self)
 
 
-@dataclass(frozen=True)
-class VertexCutQuality:
-    """Figures of a vertex cut.
+@dataclass(frozen=True, kw_only=True)
+class VertexCutQuality(CutQuality):
+    """Quality of a vertex cut, see :class:`CutQuality`.
 
     Attributes
     ----------
     mirrors : int
-        Copies of nodes in parts that are not their master, summed over parts.
-    volume : int
-        Rows that cross ranks per layer and direction, summed over parts: one out to each mirror, and one back from each
-        that has in-edges.
-    replication_factor : float
-        Rows held over nodes.
-    max_copies_factor : float
-        Rows held by the largest part, over an even share of the nodes, N / K.
-    node_balance, edge_balance : float
-        Masters (edges) of the part that has most for its share, over that share; 1 is perfect.
-    train_balance : float or None
-        The same of training nodes, in the split where it is worst; None where there are none.
+        Copies of nodes that parts hold and do not own, summed over parts.
     """
 
     mirrors: int
-    volume: int
-    replication_factor: float
-    max_copies_factor: float
-    node_balance: float
-    edge_balance: float
-    train_balance: float | None
-
-    def as_dict(self) -> dict:
-        return asdict(self)
 
 
 def vertex_cut_quality(owned, mirrors, returned, edges, shares=None, train=None) -> VertexCutQuality:
-    """Figures from counts per part.
+    """Return the quality of a vertex cut.
 
     Parameters
     ----------
-    owned, mirrors, returned, edges : sequence of int, (K,)
-        Masters, mirrors, mirrors with in-edges, and edges.
-    shares : sequence of float, (K,), optional
-        Of the whole load, by part; equal by default.
-    train : array of int, (K, splits), optional
-        Training nodes.
+    owned, mirrors, returned, edges : sequence of int, (P,)
+        Masters, mirrors, mirrors with in-edges, and edges of each part.
+    shares : sequence of float, (P,), optional
+        Share of the whole load that each part was to take; equal by default.
+    train : array of int, (P, splits), optional
+        Training nodes of each part and split.
     """
     return VertexCutQuality(
         mirrors=int(np.sum(mirrors)),
         volume=int(np.sum(mirrors)) + int(np.sum(returned)),
-        **_shared_figures(owned, mirrors, edges, shares, train),
+        **_of_both_cuts(owned, mirrors, edges, shares, train),
     )
 
 
 def edge_cut_quality(owned, halo, edges, cut_edges, shares=None, train=None) -> Quality:
-    """Figures from counts per part: as :func:`vertex_cut_quality`, with halo nodes, and edges with a remote source."""
+    """Return the quality of an edge cut.
+
+    Parameters
+    ----------
+    owned, halo, edges, cut_edges : sequence of int, (P,)
+        Owned nodes, halo rows, edges, and edges with a source in another part, of each part.
+    shares, train
+        See :func:`vertex_cut_quality`.
+    """
     return Quality(
         cut_ratio=int(np.sum(cut_edges)) / max(int(np.sum(edges)), 1),
         volume=int(np.sum(halo)),
         halo=int(np.sum(halo)),
-        **_shared_figures(owned, halo, edges, shares, train),
+        **_of_both_cuts(owned, halo, edges, shares, train),
     )
 
 
-def _shared_figures(owned, copies, edges, shares, train) -> dict[str, float | None]:
-    """What both cuts have in common."""
+def _of_both_cuts(owned, copies, edges, shares, train) -> dict[str, float | None]:
+    """The fields that both cuts have, by name."""
     owned, copies, edges = (np.asarray(counts, dtype=np.int64) for counts in (owned, copies, edges))
     parts, held = len(owned), owned + copies
     shares = np.full(parts, 1 / parts) if shares is None else np.asarray(shares)
@@ -119,4 +120,5 @@ def _shared_figures(owned, copies, edges, shares, train) -> dict[str, float | No
 
 
 def _balance(counts: np.ndarray, shares: np.ndarray) -> float:
+    """The largest count over its share of the sum."""
     return float((counts / shares).max()) / int(counts.sum()) if counts.sum() else 1.0

@@ -15,6 +15,7 @@ from partition.errors import InputError
 from partition.system.atomic_write import Kind
 from partition.system.user_files import reading
 
+from .counts import check_sums, counts_table
 from .schema import Check, all_of, any_of, dict_of, fields, list_of, misfit, none_or, number, one_of, text, whole
 
 FORMAT = "dgl-gt shards"
@@ -96,29 +97,14 @@ def _check(manifest: dict) -> None:
     """Raise :class:`InputError` unless every field fits the format, and the counts each other."""
     fields(cut=one_of("edge", "vertex"), halo_depth=whole(), per_part=list_of(fields()))(manifest, "the manifest")
     cut, depth, parts = manifest["cut"], manifest["halo_depth"], len(manifest["per_part"])
-    counts = ("owned", "edges", "near_edges", "sent", "bytes")
-    if cut == "edge":
-        hops = list_of(_COUNT, depth)
-        part = fields(**dict.fromkeys((*counts, "halo"), _COUNT), halo_by_hop=hops, sent_by_hop=hops, edges_by_hop=hops)
-    else:
-        part = fields(**dict.fromkeys((*counts, "mirrors", "returned", "returns"), _COUNT))
-    columns = dict_of(fields(dtype=text("bool|u?int(8|16|32|64)|float(16|32|64)"), shape=list_of(_COUNT)))
     table = fields(
-        halo_depth=whole(1) if cut == "edge" else whole(0, 0),
-        parts=whole(max(parts, 1), parts),
-        nodes=whole(1),
-        edges=_COUNT,
+        **counts_table(cut, depth, parts),
         ptr=list_of(_COUNT, parts + 1),
-        shares=list_of(number(1e-12, 1.0), parts),
         quality=all_of(_QUALITY, _QUALITY_OF[cut]),
-        per_part=list_of(part, parts),
-        received_rows=list_of(list_of(_COUNT, parts), parts),
         method=one_of("metis", "expansion", "streaming"),
         source=text(),
         seed=none_or(_COUNT),
         choice=none_or(_choice(cut, parts)),
-        node_data=columns,
-        edge_data=columns,
         left_out=list_of(text()),
         files=dict_of(
             fields(bytes=_COUNT, sha256=text("[0-9a-f]{64}")),
@@ -127,7 +113,7 @@ def _check(manifest: dict) -> None:
         versions=dict_of(none_or(text())),
     )
     table(manifest, "the manifest")
-    _check_sums(manifest, manifest["per_part"])
+    check_sums(manifest, PART_FILES)
 
 
 def _choice(cut: str, parts: int) -> Check:
@@ -149,34 +135,6 @@ def _choice(cut: str, parts: int) -> Check:
         speeds=all_of(fields(link_bytes_per_s=speeds), dict_of(none_or(speeds))),
         candidates=all_of(list_of(candidate), has_chosen),
     )
-
-
-def _check_sums(manifest: dict, per_part: list[dict]) -> None:
-    """Raise :class:`InputError` unless the counts of a manifest agree."""
-    ptr, rows, files = manifest["ptr"], manifest["received_rows"], manifest["files"]
-    copies = "halo" if manifest["cut"] == "edge" else "mirrors"
-    expected = {"nodes": ptr[-1], "edges": sum(part["edges"] for part in per_part)}
-    found = {"nodes": manifest["nodes"], "edges": manifest["edges"]}
-    expected["the sum of shares"], found["the sum of shares"] = 1.0, round(sum(manifest["shares"]), 6)
-    for index, part in enumerate(per_part):
-        expected |= {
-            f"per_part[{index}].owned": ptr[index + 1] - ptr[index],
-            f"per_part[{index}].{copies}": sum(rows[index]),
-            f"per_part[{index}].sent": sum(line[index] for line in rows),
-            f"per_part[{index}].bytes": sum(files[f"part{index}/{name}"]["bytes"] for name in PART_FILES),
-            f"received_rows[{index}][{index}]": 0,
-        }
-        found |= {f"per_part[{index}].{key}": part[key] for key in ("owned", copies, "sent", "bytes")}
-        found[f"received_rows[{index}][{index}]"] = rows[index][index]
-        if manifest["cut"] == "edge":
-            for key, total in (("halo_by_hop", "halo"), ("sent_by_hop", "sent")):
-                expected[f"the sum of per_part[{index}].{key}"] = part[total]
-                found[f"the sum of per_part[{index}].{key}"] = sum(part[key])
-            expected[f"per_part[{index}].edges_by_hop[0]"] = part["edges"]
-            found[f"per_part[{index}].edges_by_hop[0]"] = part["edges_by_hop"][0]
-    for where, value in expected.items():
-        if found[where] != value:
-            raise misfit(found[where], where, f"{value}, as other counts say")
 
 
 def verify(directory, manifest: dict, parts=None) -> None:

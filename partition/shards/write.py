@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 from partition.graph import Graph
 from partition.system.mapped_arrays import take_rows
 
+from .counts import manifest_counts
 from .layout import Layout, Part
 from .manifest import PART_FILES, file_entry, write_manifest
 
@@ -39,20 +40,18 @@ def write_shards(
     dict
         The manifest, written last.
     """
-    graph, cut, figures, files = layout.graph, layout.cut, layout.figures, {}
-    per_part = []
+    graph, cut, files, part_bytes = layout.graph, layout.cut, {}, []
     for index in range(cut.parts):
         if progress:
             progress(f"writing part {index + 1} of {cut.parts}")
         written = _write_part(graph, folder, index, _structure_arrays(layout, layout.part(index), index))
         files.update(written)
-        size = sum(file["bytes"] for file in written.values())
-        per_part.append({**figures["per_part"][index], "bytes": size})
+        part_bytes.append(sum(file["bytes"] for file in written.values()))
     return write_manifest(
         folder,
         {
-            **figures,
-            "per_part": per_part,
+            **manifest_counts(layout.figures, part_bytes),
+            "quality": layout.quality.as_dict(),
             "source": graph.name,
             "left_out": list(graph.left_out),
             "seed": seed,

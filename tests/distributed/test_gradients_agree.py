@@ -10,7 +10,7 @@ from test_strategies import make_shards, run_model, whole
 import dgl_gt
 from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer
-from partition.predict.traffic import CHOICES
+from partition.predict.strategies import CHOICES
 
 CASES = [*((name, 1) for name in CHOICES if name != "local"), ("halo", 2)]
 

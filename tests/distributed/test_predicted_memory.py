@@ -9,8 +9,11 @@ import dgl_gt
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.train.live_tensors import step_peak_bytes
 from partition import from_edges, partition
+from partition.predict.model import Model
 from partition.predict.step_memory import step_memory
-from partition.predict.traffic import ACTIVATION_CHECKPOINTS, Model, step_traffic
+from partition.predict.strategies import ACTIVATION_CHECKPOINTS
+from partition.predict.traffic import step_traffic
+from partition.shards.counts import read_figures
 
 CLASSES = 7
 MODELS = [Model(3, 32, 4, 2, features=20, classes=CLASSES), Model(2, 48, 12, 1, features=20, classes=CLASSES)]
@@ -66,12 +69,13 @@ def test_memory_within_a_tenth_and_bytes_exact(tmp_path, parts):
         for model in MODELS
         for activation_checkpoint in ACTIVATION_CHECKPOINTS
     ]
+    figures = {name: read_figures(manifest) for name, manifest in cuts.items()}
     found = run_ranks(parts, measured, tmp_path, ways)
     wrong = []
     for number, (cut, strategy, depth, model, activation_checkpoint) in enumerate(ways):
-        predicted = step_memory(cuts[cut], model, strategy, depth, activation_checkpoint).total
+        predicted = step_memory(figures[cut], model, strategy, depth, activation_checkpoint).total
         peaks, sent = np.array([of_rank[number] for of_rank in found]).T
-        traffic = step_traffic(cuts[cut], model, strategy, depth, activation_checkpoint)
+        traffic = step_traffic(figures[cut], model, strategy, depth, activation_checkpoint)
         expected = sum((each.sent + each.sent_back for each in traffic), np.zeros(parts, int))
         assert sent.tolist() == expected.tolist(), (strategy, depth, activation_checkpoint)
         error = predicted.max() / peaks.max() - 1

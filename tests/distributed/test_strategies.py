@@ -13,7 +13,10 @@ from dgl_gt.nn import GraphTransformer
 from dgl_gt.structure import CSC
 from partition import partition
 from partition.graph import from_edges
-from partition.predict.traffic import CHOICES, Model, step_traffic
+from partition.predict.model import Model
+from partition.predict.strategies import CHOICES
+from partition.predict.traffic import step_traffic
+from partition.shards.counts import read_figures
 
 LAYERS, HIDDEN, HEADS, DEPTH = 3, 24, 12, 3
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-5}
@@ -128,9 +131,10 @@ def check_bytes(folder, name, case, rank, counted):
     manifest = dgl_gt.partition.read_manifest(folder / ("vertex" if name == "mirror" else "edge"))
     model = Model(LAYERS, HIDDEN, HEADS, itemsize=4)
     depth = case[1]
-    exchanges = step_traffic(manifest, model, name, depth)
+    figures = read_figures(manifest)
+    exchanges = step_traffic(figures, model, name, depth)
     if depth > 1:
-        exchanges += step_traffic(manifest, Model(depth * 2, HIDDEN, HEADS, itemsize=4), name, depth)[:1]
+        exchanges += step_traffic(figures, Model(depth * 2, HIDDEN, HEADS, itemsize=4), name, depth)[:1]
     sent = sum(int(each.sent[rank] + each.sent_back[rank]) for each in exchanges)
     received = sum(int(each.received[rank] + each.received_back[rank]) for each in exchanges)
     assert counted == (sent, received), (case, name, rank)

@@ -24,7 +24,7 @@ from dgl_gt.train.trainer import train
 from partition import partition
 from partition.errors import InputError
 from partition.predict.step_time import Speeds
-from partition.predict.traffic import CHOICES
+from partition.predict.strategies import CHOICES
 
 PARTS = 3
 BOUND_S = 20  # no measure of speed: a rank that is still waiting then would wait for good
@@ -387,10 +387,14 @@ BAD = [
     (("edge", "edge"), (dict(strategy="mirror"),) * 2, "use halo, gather, heads or ring, or partition with --cut vert"),
     (("vertex", "vertex"), (dict(strategy="halo"),) * 2, "use mirror, or partition with --cut edge"),
     (("vertex", "vertex"), (dict(strategy="ring"),) * 2, "holds a vertex cut; use mirror"),
-    (("vertex", "vertex"), (dict(depth=2),) * 2, "depth is 2 with strategy mirror; beyond 1 it is for halo alone"),
+    (
+        ("vertex", "vertex"),
+        (dict(depth=2),) * 2,
+        "depth is 2 with strategy mirror; only halo can have a depth beyond 1",
+    ),
     (("edge", "edge"), (dict(depth=3),) * 2, "stores 2 hops of halo; use at most 2, or partition with --halo-depth 3"),
     (("other", "other"), (dict(depth=2),) * 2, "stores 1 hop of halo"),
-    (("edge", "edge"), (dict(strategy="gather", depth=2),) * 2, "depth is 2 with strategy gather; beyond 1"),
+    (("edge", "edge"), (dict(strategy="gather", depth=2),) * 2, "depth is 2 with strategy gather; only halo can"),
     (("edge", "edge"), (dict(strategy="halo_kv", depth=2),) * 2, "depth is 2 with strategy halo_kv"),
     (("edge", "edge"), (dict(depth=0),) * 2, "depth is 0; it must be an integer of at least 1"),
     (("edge", "edge"), (dict(depth=1.5),) * 2, "depth is 1.5; it must be an integer"),

@@ -7,7 +7,8 @@ import yaml
 
 from partition.predict.step_memory import step_memory
 from partition.predict.step_time import step_time
-from partition.predict.traffic import STRATEGIES, check_strategy, step_bytes
+from partition.predict.strategies import ACTIVATION_CHECKPOINTS, STRATEGIES, check_strategy
+from partition.predict.traffic import step_bytes
 
 
 def profile_values(ranks=2, **changes) -> dict:
@@ -73,12 +74,12 @@ def every_way(cuts, model, profile, max_depth=None) -> dict:
     """
     ways = {}
     for directory, figures in cuts:
-        parts = figures["parts"]
+        parts = figures.parts
         speeds = profile.speeds(model, parts)
         depths = range(1, min(model.layers, max_depth or model.layers) + 1)
-        for strategy, depth, activation_checkpoint in product(STRATEGIES, depths, ("none", "keep_exchanges", "full")):
+        for strategy, depth, activation_checkpoint in product(STRATEGIES, depths, ACTIVATION_CHECKPOINTS):
             try:
-                check_strategy(figures, model, strategy, depth)
+                check_strategy(figures, strategy, depth, model)
             except ValueError:
                 continue
             seconds = step_time(figures, model, speeds, strategy, depth, activation_checkpoint).total_s

@@ -14,8 +14,8 @@ from selector_cases import half_speed, profile_values, write_profile
 
 from dgl_gt.selector.hardware_profile import PRESETS, read_profile
 from partition.errors import InputError
+from partition.predict.model import Model
 from partition.predict.step_time import Speeds
-from partition.predict.traffic import Model
 from partition.system import memory
 
 MODEL = Model(layers=2, hidden=64, heads=8)

@@ -13,7 +13,8 @@ from dgl_gt.selector import forecast, read_profile
 from dgl_gt.selector.hardware_profile import PRESETS
 from partition import from_edges, load_graph, partition
 from partition.cuts.method import parse_size
-from partition.predict.traffic import Model
+from partition.predict.model import Model
+from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest, write_manifest
 
 CHOICE = {
@@ -87,7 +88,7 @@ def test_the_json_that_is_promised(here, both, tmp_path):
 def test_the_pick_is_the_quickest_and_changes_with_memory(here, both, tmp_path):
     """Against partition's formulas; refused below the least, in one line that names it."""
     path = write_profile(tmp_path / "two.yaml")
-    cuts = [(str(folder), read_manifest(folder)) for folder in both]
+    cuts = [(str(folder), read_figures(read_manifest(folder))) for folder in both]
     ways = every_way(cuts, MODEL, read_profile(path))
     bounds = sorted({figures[2] for figures in ways.values()})
     picks = set()
@@ -130,7 +131,7 @@ def test_the_table(here, both, tmp_path):
     rows = lines[2 : lines.index("")]
     assert len(rows) == len(everything)
     assert sum("on its largest rank" in row for row in rows) == sum(each > memory[3] for each in memory)
-    assert sum("1 heads cannot go to 2 ranks" in row for row in rows) == 1
+    assert sum("heads is 1, which 2 ranks cannot share evenly" in row for row in rows) == 1
     reason = next(line for line in lines if line.startswith("chosen: "))
     assert re.search(r"a step is predicted to take \S+ s \(products \d+%, rows \d+%, edges \d+%, exchange", reason)
     assert re.search(

@@ -1,6 +1,7 @@
 """What is chosen, against every way to train tried by hand; what is refused, and the words."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from partition.cuts.edge_cut import make_edge_cut
 from partition.cuts.method import parse_size
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
+from partition.predict.model import Model
 from partition.predict.step_memory import step_memory
 from partition.predict.step_time import step_time
-from partition.predict.traffic import STRATEGIES, Model
+from partition.predict.strategies import STRATEGIES
+from partition.shards.counts import read_figures
 from partition.shards.layout import Layout
 from partition.shards.manifest import read_manifest
 from partition.system.units import size
@@ -34,7 +37,7 @@ PROFILES = {
 
 @pytest.fixture(scope="module")
 def cuts(shards):
-    return [(name, read_manifest(shards / name)) for name in ("edge", "vertex")]
+    return [(name, read_figures(read_manifest(shards / name))) for name in ("edge", "vertex")]
 
 
 @pytest.fixture
@@ -207,7 +210,7 @@ def test_what_cannot_run_is_kept_with_the_reason(few_nodes, profile):
     model = Model(2, 18, 3, 2, features=5, classes=3)
     plan = choose([("few", few_nodes(2))], model, profile(), max_depth=1)
     (heads,) = (each for each in plan.candidates if each.strategy == "heads")
-    assert "3 heads cannot go to 2 ranks" in heads.refused and heads.seconds is None
+    assert "heads is 3, which 2 ranks cannot share evenly" in heads.refused and heads.seconds is None
     deep = [each for each in plan.candidates if each.depth == 2]
     assert deep and all(each.refused == "deeper than 1" and each.seconds > 0 for each in deep)
     listed = plan.as_dict()["candidates"]
@@ -220,18 +223,11 @@ def test_cuts_must_be_of_one_graph(shards, cuts, few_nodes, profile):
     edge = cuts[0]
     for other, message in (
         (few_nodes(2), "has 60 nodes and edge has 1,000"),
-        ({**edge[1], "parts": 3}, "has 3 parts and edge has 2"),
-        ({**edge[1], "edges": 5}, "has 5 edges and edge has"),
+        (few_nodes(3), "has 3 parts and edge has 2"),
+        (replace(edge[1], edges_by_hop=np.array([[2, 0], [3, 0]])), "has 5 edges and edge has"),
     ):
         with pytest.raises(InputError, match=f"^other {message}"):
             choose([edge, ("other", other)], MODELS["small"], profile())
-
-
-@pytest.mark.parametrize("key", ["quality", "per_part", "shares"])
-def test_shards_without_figures_are_refused(cuts, profile, key):
-    figures = {name: value for name, value in cuts[0][1].items() if name != key}
-    with pytest.raises(InputError, match="^old has no quality figures"):
-        choose([("old", figures)], MODELS["small"], profile())
 
 
 def test_a_profile_of_other_ranks_is_refused(cuts, profile):

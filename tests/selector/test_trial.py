@@ -18,7 +18,9 @@ from dgl_gt.cli.main import main
 from dgl_gt.selector import read_profile
 from dgl_gt.train.config import TrainConfig
 from partition import load_graph, partition
-from partition.predict.traffic import Model, step_bytes
+from partition.predict.model import Model
+from partition.predict.traffic import step_bytes
+from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 
 ROOT = Path(__file__).parents[2]
@@ -90,9 +92,9 @@ def test_the_run_is_that_of_the_choice(trained, shards):
     assert (record["strategy"], record["depth"]) == (choice["strategy"], choice["depth"])
     assert record["plan"]["chosen"] == min(trials, key=lambda trial: trial["measured_seconds"])["choice"]
     assert record["exchanged_bytes_per_epoch"] == choice["sent_bytes"]
-    manifest = read_manifest(choice["directory"])
+    figures = read_figures(read_manifest(choice["directory"]))
     of_choice = choice["strategy"], choice["depth"], choice["activation_checkpoint"]
-    assert choice["cut"] == manifest["cut"] and choice["sent_bytes"] == step_bytes(manifest, MODEL, *of_choice)
+    assert choice["cut"] == figures.cut and choice["sent_bytes"] == step_bytes(figures, MODEL, *of_choice)
     assert f"activation_checkpoint: {choice['activation_checkpoint']}" in (folder / "config.yaml").read_text()
 
 
@@ -158,7 +160,7 @@ def load_on_rank(rank, calls):
 
 def test_memory_depth_and_activation_checkpointing_are_kept(both, profile):
     """Whatever is chosen, both ranks choose it, within the bounds; a activation checkpointing that was asked for stays."""
-    cuts = [(str(folder), read_manifest(folder)) for folder in both]
+    cuts = [(str(folder), read_figures(read_manifest(folder))) for folder in both]
     ways = every_way(cuts, MODEL, profile)
     bound = sorted({figures[2] for figures in ways.values()})[2]
     keep = replace(CONFIG, activation_checkpoint="keep_exchanges")

@@ -22,8 +22,8 @@ from partition.cuts.method import METHODS, NAMES, Sizes, choose, estimate, measu
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
 from partition.graph import from_edges
+from partition.predict.model import Model
 from partition.predict.step_time import Speeds
-from partition.predict.traffic import Model
 from partition.shards.cut_selection import check_memory, choose_cut
 from partition.shards.layout import Layout
 from partition.sources import numpy_file
@@ -505,11 +505,12 @@ def test_the_choice_is_among_those_that_fit(awkward_graph):
         assert choose_cut(layouts, model, speeds, less - 1)["cut"] == smaller
     assert True in seen, "a bound overruled the prediction"
     for layout in layouts:
-        need = needs[layout.figures["cut"]]
-        check_memory(layout, model, need)
-        check_memory(layout, model, None)
+        figures = layout.figures
+        need = needs[figures.cut]
+        check_memory(figures, model, need)
+        check_memory(figures, model, None)
         with pytest.raises(InputError, match=f"no cut fits .* cut needs about {re.escape(size(need))}"):
-            check_memory(layout, model, need - 1)
+            check_memory(figures, model, need - 1)
 
 
 def test_rank_memory(capsys):

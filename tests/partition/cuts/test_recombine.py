@@ -8,7 +8,8 @@ import pytest
 from partition.cuts import edge_cut as edge_cut_module
 from partition.cuts import metis, native
 from partition.cuts.balance import make_balance
-from partition.cuts.edge_cut import best_owner, counts, make_edge_cut, refine
+from partition.cuts.edge_cut import best_owner, make_edge_cut, refine
+from partition.cuts.part_counts import count_assignment
 from partition.graph import from_edges
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the package was installed without its compiled part")
@@ -27,8 +28,8 @@ def planted(seed):
 
 
 def halo(graph, owner):
-    found = counts(graph, owner, np.ones(owner.max() + 1) / (owner.max() + 1))
-    return sum(part["halo_by_hop"][0] for part in found["per_part"])
+    found = count_assignment(graph, owner, np.ones(owner.max() + 1) / (owner.max() + 1))
+    return int(found.copies_by_hop.sum())
 
 
 def recombined(graph, owner, together, balance, seed=0):

@@ -1,21 +1,23 @@
 """The local search of edge cuts, against a twin in Python that counts halo rows by sets."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
+from hand_made_figures import assert_same_figures
 
 from partition import load_graph
 from partition.cuts import edge_cut as edge_cut_module
-from partition.cuts import metis, native
+from partition.cuts import metis, native, part_counts
 from partition.cuts.balance import make_balance
-from partition.cuts.edge_cut import counts, make_edge_cut, refine
+from partition.cuts.edge_cut import make_edge_cut, refine
+from partition.cuts.part_counts import count_assignment, count_edge_cut
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
 from partition.graph import from_edges
+from partition.predict.model import Model
 from partition.predict.step_time import Speeds, step_seconds
-from partition.predict.traffic import Model
-from partition.shards import layout as layout_module
 from partition.shards.layout import Layout
 
 REAL = ("email_enron", "amazon_computer", "tolokers")
@@ -365,25 +367,35 @@ def test_what_weighs_nothing_fits_into_a_full_part():
 
 @pytest.mark.parametrize("parts", [1, 2, 5, 65])
 def test_counts_are_those_of_sets_and_of_the_layout(awkward_graph, monkeypatch, parts):
-    monkeypatch.setattr(edge_cut_module, "_CHUNK_ROWS", 7)
+    monkeypatch.setattr(part_counts, "_CHUNK_ROWS", 7)
     for seed in range(3):
         graph = awkward_graph(seed)
         owner = np.random.default_rng(seed).integers(0, parts, graph.num_nodes)
         owner[owner == 1] = 0
-        found, copies = counts(graph, owner, np.full(parts, 1 / parts)), pulled(graph, owner)
-        for part, figures in enumerate(found["per_part"]):
-            assert figures["owned"] == (owner == part).sum()
-            assert figures["halo_by_hop"] == [sum(holder == part for _, holder in copies)]
-            assert figures["sent_by_hop"] == [sum(owner[node] == part for node, _ in copies)]
-            assert figures["edges_by_hop"] == [int((owner[graph.destinations()] == part).sum())]
+        found, copies = count_assignment(graph, owner, np.full(parts, 1 / parts)), pulled(graph, owner)
+        source_part, part_of_edge = owner[graph.indices], owner[graph.destinations()]
+        for part in range(parts):
+            assert found.owned[part] == (owner == part).sum()
+            assert found.copies_by_hop[part].tolist() == [sum(holder == part for _, holder in copies)]
+            assert found.sent_by_hop[part].tolist() == [sum(owner[node] == part for node, _ in copies)]
+            assert found.edges_by_hop[part].tolist() == [(part_of_edge == part).sum()]
+            assert found.cut_edges[part] == ((part_of_edge == part) & (source_part != part)).sum()
+        assert found.near_edges is None
     if parts < 65:
-        monkeypatch.setattr(edge_cut_module, "NEAR_ROWS", 9)
-        monkeypatch.setattr(layout_module, "NEAR_ROWS", 9)
+        monkeypatch.setattr(part_counts, "NEAR_ROWS", 9)
         cut = make_edge_cut(graph, parts, owner=owner)
-        found, expected = counts(graph, owner, cut.shares, cut), Layout(graph, cut).figures
-        assert found["quality"]["cut_ratio"] == expected["quality"]["cut_ratio"]
-        assert [{key: each[key] for key in found["per_part"][0]} for each in expected["per_part"]] == found["per_part"]
-        assert {key: expected[key] for key in ("parts", "shares", "received_rows")}.items() <= found.items()
+        found, _ = count_edge_cut(graph, cut.order, cut.ptr, cut.shares)
+        expected, place = Layout(graph, cut).figures, np.argsort(cut.order)
+        assert_same_figures(found, expected)
+        unordered = count_assignment(graph, owner, cut.shares)
+        assert_same_figures(dataclasses.replace(unordered, near_edges=found.near_edges), expected)
+        for part in range(parts):
+            held = np.append(np.flatnonzero(owner == part), [node for node, holder in copies if holder == part])
+            held = held.astype(int)[np.lexsort((place[held.astype(int)], owner[held.astype(int)] != part))]
+            row = dict(zip(held.tolist(), range(len(held))))
+            here = np.flatnonzero(part_of_edge == part)
+            ends = zip(graph.indices[here].tolist(), graph.destinations()[here].tolist())
+            assert found.near_edges[part] == sum(abs(row[s] - row[d]) < 9 for s, d in ends)
 
 
 @pytest.mark.parametrize(
@@ -396,8 +408,7 @@ def test_counts_are_those_of_sets_and_of_the_layout(awkward_graph, monkeypatch, 
 )
 def test_attempts_are_ranked_by_the_seconds_that_are_reported(awkward_graph, monkeypatch, speeds):
     """To the last digit, with links between each two ranks, too."""
-    monkeypatch.setattr(edge_cut_module, "NEAR_ROWS", 9)
-    monkeypatch.setattr(layout_module, "NEAR_ROWS", 9)
+    monkeypatch.setattr(part_counts, "NEAR_ROWS", 9)
     draw = np.random.default_rng(0)
     monkeypatch.setattr(metis, "k_way", lambda *_, **__: draw.integers(0, 3, 60).astype(np.int32))
     monkeypatch.setattr(metis, "clusters", lambda adjacency, owner, *_, **__: np.arange(len(owner)) * 7 % 5)

@@ -4,21 +4,17 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hand_made_figures import edge_figures, vertex_figures
 
 from partition.cuts import metis
 from partition.cuts.edge_cut import make_edge_cut
 from partition.cuts.vertex_cut import make_vertex_cut
+from partition.predict.figures import Figures
+from partition.predict.model import Model
 from partition.predict.step_memory import rank_memory_bytes, step_memory
 from partition.predict.step_time import Speeds, step_seconds, step_time
-from partition.predict.traffic import (
-    Model,
-    default_strategy,
-    exchange_traffic,
-    hops_exchanged,
-    inner_hops,
-    step_bytes,
-    step_traffic,
-)
+from partition.predict.strategies import default_strategy
+from partition.predict.traffic import exchange_traffic, hops_exchanged, schedule, step_bytes, step_traffic
 from partition.shards.layout import Layout
 
 
@@ -55,12 +51,10 @@ def owned_rows(parts, seed=0):
     return [list(range(end - size, end)) for size, end in zip(sizes, ends)]
 
 
-def edge_figures(owned, edges=None):
-    per_part = [
-        {"owned": len(rows), "edges": 3, "halo_by_hop": [0], "sent_by_hop": [0], "edges_by_hop": [3]} for rows in owned
-    ]
-    shares = [1 / len(owned)] * len(owned)
-    return {"cut": "edge", "halo_depth": 1, "parts": len(owned), "per_part": per_part, "shares": shares}
+def parts_of(owned, depth=1):
+    """Figures of an edge cut whose parts own such lists of rows, and hold no halo."""
+    none = [[0] * depth] * len(owned)
+    return edge_figures([len(rows) for rows in owned], [[3] * depth] * len(owned), none, none)
 
 
 def assert_counted(traffic, forward, backward):
@@ -88,7 +82,7 @@ def test_gather(parts):
     for home, rows in enumerate(owned):
         partial = sum((backward.send(i, home, [r for r in held[i] if r in rows], 2 * ROW) for i in range(parts)), [])
         assert sorted(partial) == sorted(rows * parts)
-    traffic = exchange_traffic(edge_figures(owned), MODEL, "gather")
+    traffic = exchange_traffic(parts_of(owned), MODEL, "gather")
     assert_counted(traffic, forward, backward)
     assert traffic.calls == 2 * (parts - 1)  # one with each other rank
 
@@ -108,7 +102,7 @@ def test_heads(parts):
         for j in range(parts):
             for i in range(parts):
                 assert wire.send(j, i, desk[j][i], (4 - there) * slice_bytes) == owned[i]
-    assert_counted(exchange_traffic(edge_figures(owned), MODEL, "heads"), forward, backward)
+    assert_counted(exchange_traffic(parts_of(owned), MODEL, "heads"), forward, backward)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 6])
@@ -139,17 +133,17 @@ def test_ring(parts):
             calls += 1
             assert gradients == owned
         assert all(sorted(rows) == sorted(sum(owned, [])) for rows in seen)
-    traffic = exchange_traffic(edge_figures(owned), MODEL, "ring")
+    traffic = exchange_traffic(parts_of(owned), MODEL, "ring")
     assert_counted(traffic, forward, backward)
     assert traffic.calls == calls
 
 
 def test_local_moves_nothing():
-    traffic = exchange_traffic(edge_figures(owned_rows(1)), MODEL, "local")
+    traffic = exchange_traffic(parts_of(owned_rows(1)), MODEL, "local")
     assert_counted(traffic, Wire(1), Wire(1))
     assert traffic.calls == 0
     for strategy in ("halo_h", "halo_kv", "gather", "heads", "ring"):
-        assert exchange_traffic(edge_figures(owned_rows(1)), MODEL, strategy).total_bytes == 0
+        assert exchange_traffic(parts_of(owned_rows(1)), MODEL, strategy).total_bytes == 0
 
 
 def cut_with_owner(graph, parts, seed=0):
@@ -217,22 +211,26 @@ def test_mirror(awkward_graph, parts):
 
 @pytest.mark.parametrize("function", [exchange_traffic, step_bytes, rank_memory_bytes])
 def test_what_cannot_be_is_refused(function):
-    edge = {**edge_figures(owned_rows(4)), "halo_depth": 2}
-    part = {"owned": 4, "mirrors": 3, "edges": 9, "sent": 2, "returned": 1, "returns": 2}
-    vertex = {"cut": "vertex", "halo_depth": 0, "parts": 4, "per_part": [part] * 4}
+    edge = parts_of(owned_rows(4), depth=2)
+    vertex = vertex_figures(*([count] * 4 for count in (4, 9, 3, 2, 1, 2)))
     for figures, strategy, message in (
-        (edge, "mirror", "mirror cannot run on shards of cut 'edge'"),
-        (edge, "local", "local needs one part, and there are 4"),
-        (edge, "halos", "strategy is 'halos'; allowed are local, halo"),
+        (edge, "mirror", "strategy mirror does not run on the partition, which holds an edge cut; use halo, gather"),
+        (edge, "local", "strategy local runs on one part, and the partition has 4; use halo"),
+        (edge, "halos", "strategy is 'halos'; it must be one of local, halo_h"),
+        (edge, "halo", "strategy is 'halo'; it must be one of local, halo_h"),
         *(
-            (vertex, name, f"{name} cannot run on shards of cut 'vertex'")
+            (vertex, name, f"strategy {name} does not run on the partition, which holds a vertex cut; use mirror")
             for name in ("local", "halo_h", "gather", "ring")
         ),
     ):
         with pytest.raises(ValueError, match=message):
             function(figures, MODEL, strategy)
-    for heads, hidden in ((6, 24), (2, 24), (8, 25)):
-        with pytest.raises(ValueError, match="heads needs as many heads"):
+    for heads, hidden, message in (
+        (6, 24, "heads is 6, which 4 ranks cannot share evenly: choose a multiple of 4"),
+        (2, 24, "heads is 2, which 4 ranks cannot share evenly"),
+        (8, 25, "hidden is 25; with strategy heads it must be a multiple of 8 heads"),
+    ):
+        with pytest.raises(ValueError, match=message):
             function(edge, Model(hidden=hidden, heads=heads), "heads")
     for figures, strategy, depth in (
         (edge, "halo_h", 0),
@@ -265,28 +263,29 @@ def test_layers_between_exchanges(layers, depth):
         computed.append(min(hops, left) - 1)  # later layers before the next exchange need no more
         hops -= 1
     assert hops_exchanged(layers, depth) == exchanges
-    assert inner_hops(layers, depth) == computed
+    scheduled = schedule(layers, depth)
+    assert [layer.inner_hops for layer in scheduled] == computed
+    assert sum(layer.follows_exchange for layer in scheduled) == len(exchanges)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_bytes_of_a_step(awkward_graph, depth):
     graph = awkward_graph(1, edges=140)
     figures = Layout(graph, cut_with_owner(graph, 3)[0], 3).figures
-    rows = [sum(part["halo_by_hop"][hop] for part in figures["per_part"]) for hop in range(3)]
+    rows = figures.copies_by_hop.sum(axis=0)
     moved = {1: 3 * rows[0], 2: rows[0], 3: 0}[depth]  # with two hops the second exchange is for one layer alone
     assert step_bytes(figures, MODEL, "halo_h", depth) == 2 * ROW * moved
 
 
-HAND = {
-    "cut": "edge",
-    "halo_depth": 2,
-    "parts": 2,
-    "shares": [1 / 3, 2 / 3],
-    "per_part": [
-        {"owned": 4, "halo": 5, "edges": 10, "halo_by_hop": [3, 2], "sent_by_hop": [2, 1], "edges_by_hop": [10, 6]},
-        {"owned": 8, "halo": 3, "edges": 14, "halo_by_hop": [2, 1], "sent_by_hop": [3, 2], "edges_by_hop": [14, 4]},
-    ],
-}
+HAND = edge_figures(
+    owned=[4, 8],
+    edges=[[10, 6], [14, 4]],
+    halo=[[3, 2], [2, 1]],
+    sent=[[2, 1], [3, 2]],
+    shares=[1 / 3, 2 / 3],
+    cut_edges=[5, 7],
+)
+EVEN = dataclasses.replace(HAND, shares=np.array([0.5, 0.5]))
 FREE = Speeds(link_bytes_per_s=np.inf, latency_s=0.0, flops_per_s=np.inf, gather_bytes_per_s=np.inf)
 TWO = Model(layers=2, hidden=4, heads=2, ffn=2, itemsize=4)  # rows of 16 bytes
 
@@ -320,8 +319,7 @@ def test_seconds_of_gathering():
     # depth 2: the first layer also computes ring 1, whose in-edges are 6 and 4
     assert seconds(depth=2, gather_bytes_per_s=96.0) == pytest.approx((16 + 10) * 3 / 2 * per_edge)
     assert seconds("heads", gather_bytes_per_s=96.0) == pytest.approx(2 * 12 * 3 / 2 * per_edge)
-    even = {**HAND, "shares": [0.5, 0.5]}
-    assert seconds(gather_bytes_per_s=96.0, figures=even) == pytest.approx(2 * 14 * per_edge)
+    assert seconds(gather_bytes_per_s=96.0, figures=EVEN) == pytest.approx(2 * 14 * per_edge)
 
 
 def test_seconds_of_products():
@@ -341,16 +339,7 @@ def test_seconds_of_products():
 
 
 def test_seconds_of_a_vertex_cut():
-    figures = {
-        "cut": "vertex",
-        "halo_depth": 0,
-        "parts": 2,
-        "shares": [0.5, 0.5],
-        "per_part": [
-            {"owned": 4, "mirrors": 3, "edges": 9, "sent": 2, "returned": 1, "returns": 2},
-            {"owned": 5, "mirrors": 2, "edges": 7, "sent": 3, "returned": 2, "returns": 1},
-        ],
-    }
+    figures = vertex_figures(owned=[4, 5], edges=[9, 7], mirrors=[3, 2], sent=[2, 3], returned=[1, 2], returns=[2, 1])
     one = dataclasses.replace(TWO, layers=1)
     # rank 0 in all: out 2 rows and 1 result, in 3 rows and 2 results; a result is a row and two float32
     assert seconds(None, model=one, figures=figures, link_bytes_per_s=8.0) == pytest.approx(2 * (3 * 16 + 2 * 24) / 8)
@@ -368,8 +357,7 @@ def test_seconds_of_a_vertex_cut():
 def test_memory_grows_with_copies_and_with_nothing_else_of_theirs(strategy):
     before = rank_memory_bytes(HAND, MODEL, strategy)
     for extra in (1, 10, 1000):
-        more = {**HAND, "per_part": [dict(HAND["per_part"][0]), HAND["per_part"][1]]}
-        more["per_part"][0]["halo_by_hop"] = [3 + extra, 2]
+        more = dataclasses.replace(HAND, copies_by_hop=HAND.copies_by_hop + [[extra, 0], [0, 0]])
         after = rank_memory_bytes(more, MODEL, strategy)
         kept = {"halo_h": 3, "halo_kv": 2}[strategy] * MODEL.layers * extra * ROW
         assert after[0] >= before[0] + kept and after[1] == before[1]
@@ -378,16 +366,33 @@ def test_memory_grows_with_copies_and_with_nothing_else_of_theirs(strategy):
 def test_memory_grows_with_depth_owned_rows_edges_and_disk():
     depths = [rank_memory_bytes(HAND, MODEL, "halo_h", depth) for depth in (1, 2)]
     assert (depths[1] > depths[0]).all()
-    for key, value in (("owned", 5), ("bytes", 10_000)):
-        more = {**HAND, "per_part": [{**HAND["per_part"][0], key: value}, HAND["per_part"][1]]}
+    for more in (
+        dataclasses.replace(HAND, owned=HAND.owned + [1, 0]),
+        dataclasses.replace(HAND, edges_by_hop=HAND.edges_by_hop + [[1, 0], [0, 0]]),
+    ):
         change = rank_memory_bytes(more, MODEL, "halo_h") - rank_memory_bytes(HAND, MODEL, "halo_h")
         assert change[0] > 0 and change[1] == 0
 
 
+def test_memory_of_data():
+    """All that shards store where the model's features are not known; else features in float32, and what is kept."""
+    sizes = {"features": 6, "feature_bytes": 48, "node_bytes": 9, "edge_bytes": 2}
+    stored, known = dataclasses.replace(HAND, **sizes), dataclasses.replace(MODEL, features=6)
+    all_of_it = [(48 + 9) * 9 + 2 * 16, (48 + 9) * 11 + 2 * 18]  # of every hop
+    for strategy, depth in (("halo_h", 1), ("halo_h", 2), ("gather", 1)):
+        shard = step_memory(stored, MODEL, strategy, depth).shard - step_memory(HAND, MODEL, strategy, depth).shard
+        assert shard.tolist() == all_of_it
+        nothing = dataclasses.replace(stored, node_bytes=0, edge_bytes=0)
+        rest = step_memory(stored, known, strategy, depth).shard - step_memory(nothing, known, strategy, depth).shard
+        assert rest.tolist() == [9 * 4 + 2 * 10, 9 * 8 + 2 * 14]
+        wider = step_memory(stored, dataclasses.replace(known, features=7), strategy, depth).shard
+        rows = [9, 11] if depth == 2 else [4, 8]
+        assert (wider - step_memory(stored, known, strategy, depth).shard).tolist() == [4 * row for row in rows]
+
+
 def test_memory_by_hand():
     """One layer on one part of 10 rows and 30 edges, rows of 16 bytes, feed-forward of twice that; no features."""
-    part = {"owned": 10, "edges": 30, "edges_by_hop": [30], "halo_by_hop": [0], "sent_by_hop": [0]}
-    one = {"cut": "edge", "halo_depth": 1, "parts": 1, "shares": [1.0], "nodes": 10, "edges": 30, "per_part": [part]}
+    one = edge_figures(owned=[10], edges=[[30]], halo=[[0]], sent=[[0]])
     memory = step_memory(one, dataclasses.replace(TWO, layers=1), "local")
     # the encoder's row; of the layer its input, two norms and their sum, q, k, v, result, twice the wide rows
     rows = 1 + 2 + 2 + 4 + 4
@@ -398,10 +403,9 @@ def test_memory_by_hand():
 
 
 def test_memory_of_mirrors_and_of_what_keeps_all():
-    counts = {"owned": 4, "mirrors": 0, "edges": 9, "sent": 0, "returned": 0, "returns": 0}
-    vertex = {"cut": "vertex", "halo_depth": 0, "parts": 2, "per_part": [counts, counts]}
+    none = [0, 0]
     held = [
-        int(rank_memory_bytes({**vertex, "per_part": [{**counts, "mirrors": mirrors}, counts]}, MODEL)[0])
+        int(rank_memory_bytes(vertex_figures([4, 4], [9, 9], [mirrors, 0], none, none, none), MODEL)[0])
         for mirrors in (0, 1, 5)
     ]
     assert held[0] < held[1] < held[2]
@@ -433,7 +437,7 @@ def test_what_is_computed_again_is_not_kept(strategy):
 
 def test_seconds_of_what_else_a_step_does():
     """Near edges at their own rate, operations on rows, overheads, gradients; overlap hides what it can."""
-    near = {**HAND, "shares": [0.5, 0.5], "per_part": [{**part, "near_edges": 7} for part in HAND["per_part"]]}
+    near = dataclasses.replace(EVEN, near_edges=np.array([7, 7]))
     per_edge = 3 * 2 * 16 / 96
     assert seconds(gather_bytes_per_s=96.0, near_bytes_per_s=192.0, figures=near) == pytest.approx(
         2 * (7 / 2 + 7) * per_edge
@@ -463,7 +467,7 @@ def test_a_deep_halo_hides_the_exchange_of_a_layer_alone(layers, hidden_s):
 
 
 def test_seconds_of_unequal_ranks_and_links():
-    even = {**HAND, "shares": [0.5, 0.5], "received_rows": [[0, 3], [2, 0]]}
+    even = dataclasses.replace(EVEN, received_rows=np.array([[0, 3], [2, 0]]))
     slow = np.array([48.0, 96.0])
     per_edge = 3 * 2 * 16 / 96
     assert seconds(gather_bytes_per_s=slow, flops_per_s=np.full(2, np.inf), figures=even) == pytest.approx(
@@ -471,3 +475,32 @@ def test_seconds_of_unequal_ranks_and_links():
     )
     link = np.array([[1e9, 4.0], [8.0, 1e9]])  # into rank 0 at 4 bytes a second, into rank 1 at 8
     assert seconds(link_bytes_per_s=link, figures=even) == pytest.approx(2 * 6 * 16 / 4)
+
+
+# ---- figures -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Figures)])
+def test_a_missing_count_is_an_error(name):
+    values = vars(HAND)
+    with pytest.raises(TypeError, match=name):
+        Figures(**{key: value for key, value in values.items() if key != name})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(HAND, name, values[name])
+
+
+def test_near_edges_that_are_not_counted_are_not_guessed():
+    unordered = dataclasses.replace(HAND, near_edges=None)
+    assert step_seconds(unordered, TWO, FREE) == step_seconds(HAND, TWO, FREE)
+    with pytest.raises(ValueError, match="near edges are not counted"):
+        seconds(figures=unordered, near_bytes_per_s=1e9)
+
+
+def test_cut_edges_decide_what_an_exchange_hides():
+    """Of either cut; edges between owned rows are attended while rows travel."""
+    speeds = dataclasses.replace(FREE, link_bytes_per_s=1e-9, edge_s=1.0, overlap=1.0)
+    none = [0, 0]
+    vertex = vertex_figures([4, 5], [9, 7], [3, 2], [3, 2], none, none, cut_edges=[3, 1])
+    edge = dataclasses.replace(EVEN, cut_edges=np.array([5, 1]))
+    for figures, strategy, hidden in ((vertex, "mirror", 12 / 16 * 9), (edge, "halo_h", 18 / 24 * 14)):
+        assert step_time(figures, TWO, speeds, strategy).hidden_s == pytest.approx(2 * hidden)

@@ -10,8 +10,9 @@ from partition import load_graph, partition
 from partition.cuts.edge_cut import make_edge_cut
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.graph import from_edges
+from partition.predict.model import Model
 from partition.predict.step_time import Speeds, step_seconds
-from partition.predict.traffic import Model, exchange_traffic, step_bytes
+from partition.predict.traffic import exchange_traffic, step_bytes
 from partition.shards.layout import Layout
 
 MODEL = Model(layers=2, hidden=6, heads=3, itemsize=8)

@@ -1,5 +1,7 @@
 """Edge-cut shards with several hops of halo, recounted by sets, and what reads them."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -315,16 +317,22 @@ def test_a_vertex_cut_of_depth_one_is_as_ever(tmp_path):
 
 
 def test_a_rank_must_have_memory_for_what_it_stores(tmp_path):
-    """The bound counts the edges of inner rings too: they lie in the shard."""
+    """The bound counts the edges of inner rings, too, as they lie in the shard."""
     from partition.cuts.edge_cut import make_edge_cut
+    from partition.predict.model import Model
     from partition.predict.step_memory import rank_memory_bytes
-    from partition.predict.traffic import Model
-    from partition.shards.cut_selection import _memory_bytes
     from partition.shards.layout import Layout
 
     graph = sparse_graph(1)
     wide = from_edges(*edge_list(graph), graph.num_nodes, None, {"wide": np.zeros((graph.num_edges, 1000))})
     cut, model = make_edge_cut(wide, 2, owner=owners(wide, 2, 1)), Model(layers=2, hidden=2, heads=1)
-    layout = Layout(wide, cut, 2)
-    disk = [sum(part["edges_by_hop"]) * 8000 for part in layout.figures["per_part"]]
-    assert _memory_bytes(layout, model) >= (rank_memory_bytes(layout.figures, model) + disk).max()
+    figures = Layout(wide, cut, 2).figures
+    disk = figures.edges_by_hop.sum(axis=1) * 8000
+    bare = dataclasses.replace(figures, edge_bytes=0)
+    assert rank_memory_bytes(figures, model).tolist() == (rank_memory_bytes(bare, model) + disk).tolist()
+    needed = int(rank_memory_bytes(figures, model).max())
+    options = {"owner": owners(wide, 2, 1), "halo_depth": 2, "model": model}
+    manifest = partition(wide, 2, tmp_path / "fits", **options, rank_memory=needed)
+    assert max(part["bytes"] for part in manifest["per_part"]) < needed
+    with pytest.raises(InputError, match="no cut fits ranks"):
+        partition(wide, 2, tmp_path / "too-much", **options, rank_memory=needed - 1)

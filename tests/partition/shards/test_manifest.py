@@ -8,17 +8,19 @@ import shutil
 
 import numpy as np
 import pytest
+from hand_made_figures import assert_same_figures
 from safetensors.numpy import load_file, save_file
 
 from partition import load_graph, read_manifest, verify
 from partition.cuts.edge_cut import EdgeCut
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
+from partition.predict.model import Model
 from partition.predict.step_time import Speeds, step_seconds
-from partition.predict.traffic import Model
 from partition.report.counts import figures
 from partition.report.page import page
 from partition.shards import manifest as manifest_module
+from partition.shards.counts import read_figures
 from partition.shards.cut_selection import choose_cut
 from partition.shards.layout import Layout
 from partition.shards.manifest import _render, file_entry
@@ -69,7 +71,7 @@ def use(folder):
     manifest = read_manifest(folder)
     verify(folder, manifest)
     quality_table(manifest)
-    step_seconds(manifest, Model(), Speeds())
+    step_seconds(read_figures(manifest), Model(), Speeds())
     page(figures(folder))
 
 
@@ -102,6 +104,17 @@ def test_any_field_altered_is_refused_or_read(shards, kind):
         (("parts",), True, "the manifest.parts is True"),
         (("per_part", 1, "owned"), 10**400, "per_part.1..owned is 1000"),
         (("per_part", 1, "halo_by_hop"), [1], "per_part.1..halo_by_hop is .1., but must be a list of 2"),
+        (("per_part", 2, "cut_edges"), KeyError, r"the manifest.per_part\[2\] has no field 'cut_edges'"),
+        (("per_part", 0, "near_edges"), KeyError, r"the manifest.per_part\[0\] has no field 'near_edges'"),
+        (
+            ("per_part", 0, "near_edges"),
+            10**6,
+            r"per_part.0..near_edges is 1000000, but must be \d+, as other counts say",
+        ),
+        (("per_part",), KeyError, "the manifest has no field 'per_part'"),
+        (("shares",), KeyError, "the manifest has no field 'shares'"),
+        (("quality",), KeyError, "the manifest has no field 'quality'"),
+        (("received_rows",), KeyError, "the manifest has no field 'received_rows'"),
         (("ptr", 0), 1, r"per_part.0..owned is \d+, but must be \d+, as other counts say"),
         (("shares", 2), 0.9, "the sum of shares is"),
         (("quality", "cut_ratio"), float("nan"), "quality.cut_ratio is nan, but must be a number from 0 to 1"),
@@ -120,6 +133,25 @@ def test_what_is_said(shards, place, new, message):
             use(shards / "edge")
     finally:
         path.write_text(good)
+
+
+@pytest.mark.parametrize("cut", ["edge", "vertex"])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_figures_come_back_as_they_were_counted(awkward_graph, tmp_path, cut, parts):
+    graph = awkward_graph(2)
+    if cut == "edge":
+        order = np.random.default_rng(0).permutation(60)
+        ptr = np.array({1: [0, 60], 3: [0, 30, 30, 60]}[parts])
+        layout = Layout(graph, EdgeCut(order, ptr, np.ones(parts) / parts), 3)
+    else:
+        layout = Layout(graph, make_vertex_cut(graph, parts, by_metis=False))
+    write_shards(layout, tmp_path, seed=0)
+    figures = read_figures(read_manifest(tmp_path))
+    assert_same_figures(figures, layout.figures)
+    assert (figures.halo_depth, figures.parts, figures.nodes) == ({"edge": 3, "vertex": 0}[cut], parts, 60)
+    data = [array.nbytes // len(array) for name, array in graph.node_data.items() if name != "feat"]
+    assert (figures.features, figures.feature_bytes, figures.node_bytes) == (5, 20, sum(data))
+    assert figures.edge_bytes == sum(array.nbytes // len(array) for array in graph.edge_data.values())
 
 
 NOT_MANIFESTS = ["[" * 100_000, '{"format": ' * 5000 + "1" + "}" * 5000, "1" * 10_000, "\ufeff{}", "null", ""]

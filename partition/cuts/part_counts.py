@@ -1,0 +1,126 @@
+"""Counts of an edge cut. Attempts are ranked by them, and the layout of the cut that is kept reports them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partition.graph import Graph
+from partition.predict.figures import Figures, data_sizes
+
+NEAR_ROWS = 1024  # rows less than this apart are near: what lies between them fits into a processor's caches
+_CHUNK_ROWS = 1 << 14  # rows whose in-edges are looked at together
+
+
+def count_assignment(graph: Graph, owner: np.ndarray, shares: np.ndarray) -> Figures:
+    """Figures of an assignment of nodes to parts, (N,), with one hop of halo; its near edges are not known yet."""
+    order = np.argsort(owner, kind="stable").astype(graph.indices.dtype)
+    ptr = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(shares)))])
+    return count_edge_cut(graph, order, ptr, shares, is_ordered=False)[0]
+
+
+def count_edge_cut(
+    graph: Graph, order: np.ndarray, ptr: np.ndarray, shares: np.ndarray, depth: int = 1, *, is_ordered: bool = True
+) -> tuple[Figures, list[list[np.ndarray]]]:
+    """Count what each part of an edge cut owns, holds, sends and attends.
+
+    Parameters
+    ----------
+    graph : Graph
+    order, ptr, shares
+        See :class:`partition.cuts.edge_cut.EdgeCut`.
+    depth : int
+        Hops of halo, at least 1.
+    is_ordered : bool
+        Whether the rows within the parts have their final order. If not, near edges are not counted.
+
+    Returns
+    -------
+    figures : Figures
+    rings : list of list of ndarray, P x depth
+        New ids of the halo rows of each part, hop by hop, ascending.
+    """
+    parts = len(shares)
+    new_ids = np.empty_like(order)
+    new_ids[order] = np.arange(len(order), dtype=order.dtype)
+    slot = np.full(graph.num_nodes, -1, row_type(graph.num_nodes))  # row of each new id in the part at hand
+    edges, received = np.zeros((parts, depth), np.int64), np.zeros((parts, depth, parts), np.int64)
+    cut_edges, near_edges, rings = np.zeros(parts, np.int64), np.zeros(parts, np.int64), []
+    for part in range(parts):
+        begin, end = int(ptr[part]), int(ptr[part + 1])
+        edges[part], cut_edges[part], halo = _count_part(graph, order, new_ids, slot, begin, end, depth)
+        received[part] = [np.diff(np.searchsorted(ring, ptr)) for ring in halo]
+        if is_ordered:
+            chunks = _sources(graph, order[begin:end])
+            near_edges[part] = sum(count_near(rows, slot[new_ids[sources]]) for rows, sources in chunks)
+        for ids in (slice(begin, end), *halo):
+            slot[ids] = -1
+        rings.append(halo)
+    figures = Figures(
+        cut="edge",
+        shares=np.asarray(shares, np.float64),
+        owned=np.diff(ptr),
+        edges_by_hop=edges,
+        cut_edges=cut_edges,
+        near_edges=near_edges if is_ordered else None,
+        copies_by_hop=received.sum(axis=2),
+        sent_by_hop=received.sum(axis=0).T,
+        received_rows=received.sum(axis=1),
+        returned=np.zeros(parts, np.int64),
+        returns=np.zeros(parts, np.int64),
+        **sizes_of_data(graph),
+    )
+    return figures, rings
+
+
+def _count_part(graph: Graph, order, new_ids, slot, begin: int, end: int, depth: int):
+    """Edges by hop, cut edges and the rings of one part; ``slot`` gets the row of each node that the part holds."""
+    slot[begin:end] = np.arange(end - begin)
+    held, rows = end - begin, np.arange(begin, end)
+    edges, cut_edges, rings = [0] * depth, 0, []
+    for hop in range(depth):
+        is_source = np.zeros(graph.num_nodes, bool)
+        for _, sources in _sources(graph, order[rows]):
+            sources = new_ids[sources]
+            is_source[sources] = True
+            edges[hop] += len(sources)
+            if hop == 0:
+                cut_edges += int(np.count_nonzero((sources < begin) | (sources >= end)))
+        rows = np.flatnonzero(is_source & (slot < 0))
+        slot[rows] = np.arange(held, held + len(rows))
+        held += len(rows)
+        rings.append(rows.astype(order.dtype))
+    return edges, cut_edges, rings
+
+
+def _sources(graph: Graph, nodes: np.ndarray):
+    """For some nodes at a time: the place of each in-edge's destination among the nodes, and the edge's source."""
+    for start in range(0, len(nodes), _CHUNK_ROWS):
+        indptr, positions = in_edges(graph, nodes[start : start + _CHUNK_ROWS])
+        places = np.repeat(np.arange(start, start + len(indptr) - 1), np.diff(indptr))
+        yield places, graph.indices[positions]
+
+
+def in_edges(graph: Graph, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pointers to the in-edges of nodes, int64, (n + 1,), and the positions of these edges in the graph, (E,)."""
+    degrees = graph.indptr[nodes + 1] - graph.indptr[nodes]
+    indptr = np.concatenate([[0], np.cumsum(degrees)])
+    return indptr, np.repeat(graph.indptr[nodes] - indptr[:-1], degrees) + np.arange(indptr[-1])
+
+
+def count_near(rows: np.ndarray, other_rows: np.ndarray) -> int:
+    """Edges whose two rows lie near each other."""
+    return int(np.count_nonzero(np.abs(rows - other_rows) < NEAR_ROWS))
+
+
+def row_type(held: int) -> type:
+    """The integer type of ids of so many rows."""
+    return np.int32 if held < 2**31 else np.int64
+
+
+def sizes_of_data(graph) -> dict[str, int]:
+    """The sizes of a graph's data, for :class:`partition.predict.figures.Figures`."""
+    node_data, edge_data = (
+        {name: (value.dtype, value.shape[1:]) for name, value in data.items()}
+        for data in (graph.node_data, graph.edge_data)
+    )
+    return data_sizes(node_data, edge_data)

@@ -1,0 +1,151 @@
+"""Figures: what predictions know of a partition."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Figures:
+    """Counts of a partition into P parts, and the sizes of its data.
+
+    They are counted when a cut is laid out (:class:`partition.shards.layout.Layout`) or tried
+    (:func:`partition.cuts.part_counts.count_edge_cut`), stored in the manifest, and read back by
+    :func:`partition.shards.counts.read_figures`. Predictions and the selector see nothing else of a partition.
+
+    All counts are int64. r is the number of hops of halo that the parts hold; a vertex cut has one column in place of
+    them, for its mirrors.
+
+    Attributes
+    ----------
+    cut : {"edge", "vertex"}
+    shares : ndarray, float64, (P,)
+        Share of the whole load that each part was to take; the sum is 1.
+    owned : ndarray, (P,)
+        Nodes that each part owns.
+    edges_by_hop : ndarray, (P, r)
+        Edge cut: in-edges of the owned rows, then of the halo rows of each hop but the last. Vertex cut: all edges.
+    cut_edges : ndarray, (P,)
+        Edges of the first column that have an end which another part owns.
+    near_edges : ndarray, (P,), or None
+        Edges of the first column between two rows that lie less than 1,024 rows apart in the part. None where the
+        order of rows within the parts is not known yet; predictions that need it are refused then.
+    copies_by_hop : ndarray, (P, r)
+        Rows that each part holds but does not own: halo rows, or mirrors.
+    sent_by_hop : ndarray, (P, r)
+        Owned rows that other parts hold copies of, counted once for each copy.
+    received_rows : ndarray, (P, P)
+        Copies that part i holds of rows of part j, of all hops, at [i, j].
+    returned, returns : ndarray, (P,)
+        Vertex cut: mirrors with in-edges that the part holds, and those of its masters that other parts hold. Edge
+        cut: 0.
+    features : int
+        Columns of the node data ``feat``; 0 without ``feat``, or where it is one number per node.
+    feature_bytes, node_bytes, edge_bytes : int
+        Size of ``feat`` per node, of all other node data per node, and of all edge data per edge (bytes).
+    """
+
+    cut: str
+    shares: np.ndarray
+    owned: np.ndarray
+    edges_by_hop: np.ndarray
+    cut_edges: np.ndarray
+    near_edges: np.ndarray | None
+    copies_by_hop: np.ndarray
+    sent_by_hop: np.ndarray
+    received_rows: np.ndarray
+    returned: np.ndarray
+    returns: np.ndarray
+    features: int
+    feature_bytes: int
+    node_bytes: int
+    edge_bytes: int
+
+    def __post_init__(self):
+        parts = (len(self.owned),)
+        counted = [self.shares, self.owned, self.cut_edges, self.returned, self.returns]
+        counted += [] if self.near_edges is None else [self.near_edges]
+        assert all(each.shape == parts for each in counted)
+        by_hop = self.edges_by_hop, self.copies_by_hop, self.sent_by_hop
+        assert all(each.shape == by_hop[0].shape and each.shape[:1] == parts for each in by_hop)
+        assert self.received_rows.shape == parts * 2 and self.cut in ("edge", "vertex")
+
+    @property
+    def parts(self) -> int:
+        """P."""
+        return len(self.owned)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the whole graph."""
+        return int(self.owned.sum())
+
+    @property
+    def edges(self) -> np.ndarray:
+        """Edges that each part owns, (P,)."""
+        return self.edges_by_hop[:, 0]
+
+    @property
+    def halo_depth(self) -> int:
+        """Hops of halo that the parts hold; 0 for a vertex cut."""
+        return self.edges_by_hop.shape[1] if self.cut == "edge" else 0
+
+    @property
+    def cut_ratio(self) -> float:
+        """Edges that have an end which another part owns, over all edges."""
+        return int(self.cut_edges.sum()) / max(int(self.edges.sum()), 1)
+
+    def held_within(self, hops: int) -> np.ndarray:
+        """Owned rows and copies of the first hops, (P,)."""
+        return self.owned + self.copies_within(hops)
+
+    def copies_within(self, hops: int) -> np.ndarray:
+        """Copies of the first hops that each part holds, (P,)."""
+        return self.copies_by_hop[:, :hops].sum(axis=1)
+
+    def sent_within(self, hops: int) -> np.ndarray:
+        """Rows that each part sends to fill the first hops of all others, (P,)."""
+        return self.sent_by_hop[:, :hops].sum(axis=1)
+
+    def edges_within(self, hops: int) -> np.ndarray:
+        """Edges of the first columns of ``edges_by_hop``, (P,): those that reach that many hops."""
+        return self.edges_by_hop[:, :hops].sum(axis=1)
+
+    def in_one_part(self) -> Figures:
+        """Figures of the same graph in one part; its near edges are those of the parts."""
+        one, none = np.ones(1, np.int64), np.zeros(1, np.int64)
+        return replace(
+            self,
+            cut="edge",
+            shares=np.ones(1),
+            owned=one * self.owned.sum(),
+            edges_by_hop=one[:, None] * self.edges.sum(),
+            near_edges=None if self.near_edges is None else one * self.near_edges.sum(),
+            **dict.fromkeys(("cut_edges", "returned", "returns"), none),
+            **dict.fromkeys(("copies_by_hop", "sent_by_hop", "received_rows"), none[:, None]),
+        )
+
+
+def data_sizes(node_data: dict, edge_data: dict) -> dict[str, int]:
+    """The sizes of data in :class:`Figures`, by name.
+
+    Parameters
+    ----------
+    node_data, edge_data : dict of str to (dtype, tuple of int)
+        Type of each column, and the shape of one of its rows.
+    """
+    node_bytes, edge_bytes = (
+        {name: np.dtype(dtype).itemsize * math.prod(shape) for name, (dtype, shape) in data.items()}
+        for data in (node_data, edge_data)
+    )
+    _, shape = node_data.get("feat", (None, ()))
+    feature_bytes = node_bytes.pop("feat", 0)
+    return {
+        "features": shape[0] if shape else 0,
+        "feature_bytes": feature_bytes,
+        "node_bytes": sum(node_bytes.values()),
+        "edge_bytes": sum(edge_bytes.values()),
+    }

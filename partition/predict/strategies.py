@@ -1,0 +1,88 @@
+"""The exchange strategies, and the rules which of them fits which partition and model."""
+
+from __future__ import annotations
+
+from partition.errors import InputError
+
+from .figures import Figures
+from .model import Model
+
+STRATEGIES = ("local", "halo_h", "halo_kv", "gather", "heads", "ring", "mirror")
+CHOICES = ("halo", *STRATEGIES)  # halo stands for halo_h or halo_kv, see partition.predict.step_time.halo_sends
+AUTO = "auto"  # in place of a strategy: the selector chooses
+ACTIVATION_CHECKPOINTS = ("none", "keep_exchanges", "full")  # see partition.predict.step_time.step_time
+
+
+def default_strategy(figures: Figures) -> str:
+    """``mirror`` for a vertex cut, ``halo_h`` for an edge cut."""
+    return "mirror" if figures.cut == "vertex" else "halo_h"
+
+
+def check_strategy(
+    figures: Figures,
+    strategy: str,
+    depth: int,
+    model: Model | None = None,
+    *,
+    allowed: tuple[str, ...] = STRATEGIES,
+    shards="the partition",
+) -> None:
+    """Raise an error unless a partition and a model can have a strategy.
+
+    Parameters
+    ----------
+    figures : Figures
+    strategy : str
+        One of ``allowed``.
+    depth : int
+        Hops of halo that one exchange fills.
+    model : Model, optional
+        Without it, the number of heads is not checked.
+    allowed : tuple of str
+    shards : str or path
+        What messages call the partition.
+
+    Raises
+    ------
+    InputError
+        An unknown strategy, one for the other cut or for one part, a depth that the strategy or the partition does not
+        have, or heads that the ranks cannot share.
+    """
+    if strategy not in allowed:
+        raise InputError(f"strategy is {strategy!r}; it must be one of {', '.join(allowed)}")
+    if (strategy == "mirror") != (figures.cut == "vertex"):
+        holds, other, fitting = "an edge", "vertex", "halo, gather, heads or ring"
+        if figures.cut == "vertex":
+            holds, other, fitting = "a vertex", "edge", "mirror"
+        raise InputError(
+            f"strategy {strategy} does not run on {shards}, which holds {holds} cut; use {fitting}, or partition "
+            f"with --cut {other}"
+        )
+    if strategy == "local" and figures.parts > 1:
+        raise InputError(
+            f"strategy local runs on one part, and {shards} has {figures.parts}; use halo, or partition again"
+        )
+    if not isinstance(depth, int) or depth < 1:
+        raise InputError(f"depth is {depth!r}; it must be an integer of at least 1")
+    if depth > 1 and strategy not in ("halo", "halo_h"):
+        raise InputError(f"depth is {depth} with strategy {strategy}; only halo can have a depth beyond 1")
+    if depth > max(figures.halo_depth, 1):
+        raise InputError(
+            f"depth is {depth}, but {shards} stores {figures.halo_depth} hop{'s' * (figures.halo_depth > 1)} of halo; "
+            f"use at most {figures.halo_depth}, or partition with --halo-depth {depth}"
+        )
+    if strategy == "heads" and model is not None:
+        if model.hidden % model.heads:
+            raise InputError(
+                f"hidden is {model.hidden}; with strategy heads it must be a multiple of {model.heads} heads"
+            )
+        check_heads(model.heads, figures.parts)
+
+
+def check_heads(heads: int, ranks: int) -> None:
+    """Raise :class:`InputError` unless ranks can share attention heads evenly."""
+    if heads % ranks:
+        raise InputError(
+            f"heads is {heads}, which {ranks} ranks cannot share evenly: choose a multiple of {ranks}, or the "
+            "strategy halo"
+        )
