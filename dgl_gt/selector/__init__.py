@@ -1,4 +1,4 @@
-"""Which cut, strategy, depth and activation checkpointing: figures of partitions, ranks and links in, a plan out."""
+"""Chooses cut, strategy, depth and activation checkpointing from figures of partitions, ranks and links."""
 
 from .hardware_profile import PRESETS, Profile, read_profile
 from .select import Plan, choose

@@ -110,7 +110,7 @@ def forecast(
         most = max(plans)
         if profile.ranks is not None:
             raise plans[most]
-        bound = rank_memory or float(profile.memory_bytes[0])
+        bound = rank_memory or profile.memory_bytes
         raise InputError(f"{plans[most]}; {_enough(plan, most, bound, whole, profile)}")
     return plans
 
@@ -134,7 +134,7 @@ def _cuts(graph, ranks: int, depth: int, model: Model, profile: Profile, seed: i
 
 def _enough(plan, ranks: int, bound: float, model: Model, profile: Profile) -> str:
     """How many ranks it would take."""
-    fixed = float(profile.process_bytes[0]) + 4 * model.parameters * model.itemsize  # on any number of ranks
+    fixed = profile.process_bytes + 4 * model.parameters * model.itemsize  # on any number of ranks
     if fixed > bound:
         return f"no number of ranks would do: process, parameters and optimiser alone take {size(fixed)}"
     tried = ranks

@@ -174,7 +174,7 @@ def test_bad_options_are_refused(here, shards, tmp_path):
         (["--heads", 5], "hidden is 16; it must be a multiple of heads (5)"),
         (["--dropout", 1.5], "dropout is 1.5; it must be at least 0 and below 1"),
         (["--lr", "nan"], "lr is nan"),
-        (["--metric", "f1"], "auto, accuracy, roc_auc"),
+        (["--metric", "f1"], "metric is 'f1'; it must be auto, accuracy or roc_auc"),
         (["--config", tmp_path / "typo.yaml"], "unknown key 'hiden'"),
         (["--config", tmp_path / "list.yaml"], "keys and values"),
         (["--config", tmp_path / "none.yaml"], "cannot read"),
@@ -231,7 +231,7 @@ def test_bad_models_and_outputs_are_refused(here, shards, trained, tmp_path):
     weights = load_file(model / "model.safetensors")
     weights.pop("output.bias")
     save_file(weights, bad / "model.safetensors")
-    refused(here("predict", shards, "--model", bad, "--out", tmp_path / "q.npz"), "its checksum is not that in")
+    refused(here("predict", shards, "--model", bad, "--out", tmp_path / "q.npz"), "its checksum is not the one in")
     assert not (tmp_path / "q.npz").exists()
 
 
