@@ -38,10 +38,11 @@ def typed(value, kind, name: str = ""):
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at ")
+        problem = str(error)
+    place = problem.rpartition(" - at ")[2] if " - at " in problem else ""  # such as `$.attention.edge_s[1]`
     keys = re.findall(r"\.(\w+)", place)
     path = [*filter(None, [name]), *keys]
-    missing = re.match("Object missing required field `(.*)`", problem)
+    missing = re.match(r"Object missing required field `(\w+)`", problem)
     if missing:
         raise InputError(f"it has no {'.'.join([*path, missing[1]])}; add it")
     for key in keys:

@@ -144,6 +144,7 @@ def loaded_after(code: str) -> set[str]:
         ("import partition", {"dgl", "torch"}),
         ("import partition.cli", {"dgl", "torch", "networkx", "ogb", "pandas"}),
         ("import dgl_gt.cli.main", {"dgl", "torch"}),
+        ("import dgl_gt; dgl_gt.train.TrainConfig, dgl_gt.selector.choose", {"dgl", "torch"}),
         ("import dgl_gt; dgl_gt.load, dgl_gt.nn.GraphTransformer, dgl_gt.sparse_attention", {"dgl"}),
     ],
 )

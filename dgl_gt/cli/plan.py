@@ -47,11 +47,17 @@ def add_command(commands) -> None:
         "--config", metavar="FILE", help="YAML file with settings of `dgl-gt train`; options override the file"
     )
     for name, text in _MODEL_SIZES.items():
-        command.add_argument(f"--{name}", type=positive_integer, help=f"{text} (default: {getattr(TrainConfig, name)})")
+        command.add_argument(
+            f"--{name}", type=positive_integer, metavar="N", help=f"{text} (default: {getattr(TrainConfig, name)})"
+        )
     command.add_argument(
-        "--classes", type=positive_integer, default=ASSUMED_CLASSES, help="classes to predict (default: %(default)s)"
+        "--classes",
+        type=positive_integer,
+        metavar="N",
+        default=ASSUMED_CLASSES,
+        help="classes to predict (default: %(default)s)",
     )
-    command.add_argument("--seed", type=int, help="seed of the cuts that plan makes (default: 0)")
+    command.add_argument("--seed", type=int, metavar="N", help="seed of the cuts that plan makes (default: 0)")
     command.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
     command.add_argument(
         "--random-features", type=int, metavar="WIDTH", help="random features for a graph that has no features"

@@ -17,6 +17,7 @@ from partition.system.atomic_write import check_target
 
 from .options import add_selection_options, add_shard_options, load_shards, run_on_parts
 
+_METAVARS = {int: "N", float: "X", str: "NAME"}
 _ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")
 
 
@@ -45,8 +46,9 @@ def add_command(commands) -> None:
     settings = command.add_argument_group("settings")
     types = get_type_hints(TrainConfig)
     for setting in fields(TrainConfig):
-        is_flag = types[setting.name] is bool
-        kind = {"action": argparse.BooleanOptionalAction} if is_flag else {"type": types[setting.name]}
+        kind = {"type": types[setting.name], "metavar": _METAVARS.get(types[setting.name])}
+        if kind["type"] is bool:
+            kind = {"action": argparse.BooleanOptionalAction}
         text = f"{setting.metadata['help']} (default: {setting.default})"
         settings.add_argument("--" + setting.name.replace("_", "-"), dest=setting.name, default=None, help=text, **kind)
     command.set_defaults(command=_train)

@@ -211,6 +211,8 @@ BAD += [
     ("attention a number", changed("attention", to=1e-9), "attention is 1e-09; it must be a map with edge_s, head_s"),
     ("an unknown key", changed("overlapp", to=0.5), "unknown key 'overlapp'; allowed are attention, format, kind"),
     ("a name", changed("name", to="mine"), "unknown key 'name'"),
+    ("a key like a place", changed("attention", " - at `$.kind`", to=1), "it must be a map with edge_s, head_s"),
+    ("a kind like a place", changed("kind", to=" - at `$.name`"), "kind is ' - at `$.name`'; it must be one of"),
     ("an unknown key of attention", changed("attention", "edges", to=1e-9), "it must be a map with edge_s, head_s"),
     (
         "an unknown key of hosts",

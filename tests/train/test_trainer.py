@@ -88,6 +88,12 @@ def test_two_classes_are_judged_by_roc_auc(sharded):
     assert result.metric_name == "roc_auc"
 
 
+def test_roc_auc_of_more_classes_is_refused(sharded):
+    config = TrainConfig(layers=1, hidden=8, heads=2, epochs=1, metric="roc_auc")
+    with pytest.raises(InputError, match="metric is roc_auc, but there are 3 classes"):
+        train(sharded(), config)
+
+
 def test_roc_auc_is_the_share_of_pairs_in_order():
     import torch
 
