@@ -1,12 +1,11 @@
 """Counts the bytes of tensors that are alive at once.
 
-This is the only module that uses torch's internals. Names and oldest versions:
+Three undocumented names of torch are used here. All are in torch 2.4, the oldest version that this package supports, and in
+2.13; without one of them, importing this module or counting fails with ``ImportError`` or ``AttributeError``.
 
-- ``torch.utils._python_dispatch.TorchDispatchMode``: torch 2.0; custom operators are seen as well.
-- ``torch.utils._pytree.tree_leaves``: torch 2.2.
-- ``torch.UntypedStorage._cdata``: torch 2.0. It identifies a storage; ``data_ptr()`` is 0 for each empty one.
-
-All of them are in torch 2.4, the oldest version that the package supports, and in 2.13, the newest that is tested.
+- ``torch.utils._python_dispatch.TorchDispatchMode``, older than torch 2.4, sees every operation, custom ones too.
+- ``torch.utils._pytree.tree_leaves``, since torch 2.2, lists the tensors among nested arguments.
+- ``torch.UntypedStorage._cdata``, older than torch 2.4, tells storages apart; ``data_ptr()`` is 0 for every empty one.
 """
 
 from __future__ import annotations
