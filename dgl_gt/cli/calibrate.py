@@ -25,13 +25,8 @@ def add_command(commands) -> None:
         description="Measure how fast ranks and the links between them are, all at the same time, and write a hardware "
         "profile. This takes about a minute. Under torchrun, join the ranks that torchrun started.",
     )
-    command.add_argument(
-        "--nproc",
-        type=positive_integer,
-        default=1,
-        metavar="P",
-        help="number of ranks to start on this machine (default: 1)",
-    )
+    text = "ranks to start here (default: 1)"
+    command.add_argument("--nproc", type=positive_integer, default=1, metavar="P", help=text)
     command.add_argument("--out", required=True, metavar="FILE.yaml", help="hardware profile to write")
     add_timeout(command)
     command.add_argument("--force", action="store_true", help="replace FILE.yaml if it exists")

@@ -15,35 +15,22 @@ from partition.system.units import counted
 
 def add_shard_options(command, strategies=CHOICES) -> None:
     """Add the options of a verb that runs on shards, one rank per part."""
-    command.add_argument("directory", metavar="DIR", help="shards made by `dgl-gt partition`")
-    command.add_argument(
-        "--nproc",
-        type=int,
-        metavar="P",
-        help="number of ranks to start on this machine, one per part (default: the number of parts)",
-    )
+    add = command.add_argument
+    add("directory", metavar="DIR", help="shards made by `dgl-gt partition`")
+    add("--nproc", type=int, metavar="P", help="ranks to start here, one per part (default: the number of parts)")
     add_timeout(command)
-    command.add_argument(
+    names = ", ".join(strategies)
+    add(
         "--strategy",
         metavar="NAME",
-        help=f"how attention crosses ranks: {', '.join(strategies)} "
-        "(default: halo on an edge cut, mirror on a vertex cut)",
+        help=f"how attention crosses ranks: {names} (default: halo; mirror on vertex cuts)",
     )
-    command.add_argument(
-        "--depth",
-        type=int,
-        default=1,
-        metavar="R",
-        help="number of layers between two exchanges; more than 1 needs shards made with --halo-depth (default: 1)",
-    )
-    command.add_argument(
-        "--overlap",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="compute while rows travel between ranks (default: yes)",
-    )
+    text = "layers between two exchanges; more than 1 needs shards made with --halo-depth (default: 1)"
+    add("--depth", type=int, default=1, metavar="R", help=text)
+    text = "compute while rows travel between ranks (default: yes)"
+    add("--overlap", action=argparse.BooleanOptionalAction, default=True, help=text)
     add_link(command)
-    command.add_argument("--force", action="store_true", help="replace the output if it exists")
+    add("--force", action="store_true", help="replace the output if it exists")
     add_json(command)
 
 
@@ -54,25 +41,18 @@ def add_json(command) -> None:
 
 def add_timeout(command) -> None:
     """Add ``--timeout``."""
-    command.add_argument(
-        "--timeout",
-        type=positive_float,
-        metavar="SECONDS",
-        help="longest time that ranks wait for each other (default: no limit; after 60 s a message names the late rank)",
-    )
+    text = "longest time that ranks wait for each other (default: no limit; after 60 s a message names the late rank)"
+    command.add_argument("--timeout", type=positive_float, metavar="SECONDS", help=text)
 
 
 def add_selection_options(command) -> None:
     """Add the options that the choice of a strategy depends on."""
-    command.add_argument("--profile", metavar="FILE.yaml", help="hardware profile written by `dgl-gt calibrate`")
-    command.add_argument("--preset", metavar="NAME", help=f"hardware to assume without a profile: {', '.join(PRESETS)}")
-    command.add_argument(
-        "--rank-memory",
-        type=size_in_bytes,
-        metavar="SIZE",
-        help="memory per rank, such as 4GiB; candidates that need more are refused",
-    )
-    command.add_argument("--max-depth", type=positive_integer, metavar="R", help="largest halo depth to consider")
+    add = command.add_argument
+    add("--profile", metavar="FILE.yaml", help="hardware profile written by `dgl-gt calibrate`")
+    add("--preset", metavar="NAME", help=f"hardware to assume without a profile: {', '.join(PRESETS)}")
+    text = "memory per rank, such as 4GiB; candidates that need more are refused"
+    add("--rank-memory", type=size_in_bytes, metavar="SIZE", help=text)
+    add("--max-depth", type=positive_integer, metavar="R", help="largest halo depth to consider")
 
 
 def run_on_parts(args, work, memory_advice=None):

@@ -34,39 +34,24 @@ def add_command(commands) -> None:
         description="Predict the time and memory of a training step with every cut, strategy and depth, and choose the "
         "fastest that fits; see docs/selector.md.",
     )
-    command.add_argument(
-        "source", nargs="*", metavar="SOURCE", help="shard directories of one graph, or one graph that plan cuts"
-    )
-    command.add_argument(
-        "--world-size",
-        type=_world_sizes,
-        metavar="P,P,..",
-        help="numbers of ranks to plan for (default: the number of parts of the shards, or of ranks of the profile)",
-    )
-    command.add_argument(
-        "--config", metavar="FILE", help="YAML file with settings of `dgl-gt train`; options override the file"
-    )
+    add = command.add_argument
+    add("source", nargs="*", metavar="SOURCE", help="shard directories of one graph, or one graph, which plan cuts")
+    text = "numbers of ranks to plan for (default: the parts of the shards, or the ranks of the profile)"
+    add("--world-size", type=_world_sizes, metavar="P,P,..", help=text)
+    add("--config", metavar="FILE", help="YAML file with settings of `dgl-gt train`; options override the file")
     for name, text in _MODEL_SIZES.items():
-        command.add_argument(
-            f"--{name}", type=positive_integer, metavar="N", help=f"{text} (default: {getattr(TrainConfig, name)})"
-        )
-    command.add_argument(
-        "--classes",
-        type=positive_integer,
-        metavar="N",
-        default=ASSUMED_CLASSES,
-        help="classes to predict (default: %(default)s)",
+        text = f"{text} (default: {getattr(TrainConfig, name)})"
+        add(f"--{name}", type=positive_integer, metavar="N", help=text)
+    text = "classes to predict (default: %(default)s)"
+    add("--classes", type=positive_integer, metavar="N", default=ASSUMED_CLASSES, help=text)
+    add("--seed", type=int, metavar="N", help="seed of the cuts that plan makes (default: 0)")
+    add("--undirected", action="store_true", help="add the reverse of each edge that has none")
+    add("--random-features", type=int, metavar="WIDTH", help="random features for a graph that has no features")
+    add("--plot", metavar="FILE.png", help="picture to write: seconds and memory by number of ranks")
+    add(
+        "--check", metavar="RUN", help="compare the prediction of `dgl-gt train --strategy auto --out RUN` with the run"
     )
-    command.add_argument("--seed", type=int, metavar="N", help="seed of the cuts that plan makes (default: 0)")
-    command.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
-    command.add_argument(
-        "--random-features", type=int, metavar="WIDTH", help="random features for a graph that has no features"
-    )
-    command.add_argument("--plot", metavar="FILE.png", help="picture to write: seconds and memory by number of ranks")
-    command.add_argument(
-        "--check", metavar="RUN", help="run of `dgl-gt train --strategy auto`: compare its prediction with what it took"
-    )
-    command.add_argument("--force", action="store_true", help="replace FILE.png if it exists")
+    add("--force", action="store_true", help="replace FILE.png if it exists")
     add_selection_options(command)
     add_json(command)
     command.set_defaults(command=_plan)

@@ -18,15 +18,10 @@ def add_command(commands) -> None:
         description="Predict the class of every node and write the predictions in the original node order.",
     )
     add_shard_options(command)
-    command.add_argument(
-        "--model", required=True, metavar="DIR", help="model directory written by `dgl-gt train --out`"
-    )
-    command.add_argument(
-        "--out",
-        required=True,
-        metavar="FILE",
-        help="file to write: .npz (prediction, probability) or .csv (node, prediction, probability_0, ...)",
-    )
+    text = "model directory written by `dgl-gt train --out`"
+    command.add_argument("--model", required=True, metavar="DIR", help=text)
+    text = "file to write: .npz (prediction, probability) or .csv (node, prediction, probability_0, ...)"
+    command.add_argument("--out", required=True, metavar="FILE", help=text)
     command.set_defaults(command=_predict)
 
 

@@ -31,17 +31,11 @@ def add_command(commands) -> None:
     )
     add_shard_options(command, (*CHOICES, AUTO))
     auto = command.add_argument_group("with --strategy auto")
-    auto.add_argument(
-        "--other-cut",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="shards of another cut of the same graph to choose from; may be given again",
-    )
+    text = "shards of another cut of the same graph to choose from; may be given again"
+    auto.add_argument("--other-cut", action="append", default=[], metavar="DIR", help=text)
     add_selection_options(auto)
-    command.add_argument(
-        "--config", metavar="FILE", help="YAML file with any of the settings below; options override the file"
-    )
+    text = "YAML file with any of the settings below; options override the file"
+    command.add_argument("--config", metavar="FILE", help=text)
     command.add_argument("--out", metavar="DIR", help="directory to write the best model to")
     settings = command.add_argument_group("settings")
     types = get_type_hints(TrainConfig)
