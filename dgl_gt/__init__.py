@@ -1,6 +1,6 @@
 """Graph transformer attention for DGL graphs, on one device or on many.
 
-Importing the package loads neither torch nor DGL: every public name below is resolved at its first use (PEP 562).
+Importing the package loads neither torch nor DGL: each public name below is loaded at its first use (PEP 562).
 """
 
 import importlib
@@ -10,7 +10,7 @@ import partition as _offline
 if not hasattr(_offline, "DGL_GT"):
     raise ImportError(
         f"the package 'partition' at {getattr(_offline, '__file__', None) or list(_offline.__path__)} is not dgl-gt's: "
-        "another distribution or a local module of that name hides it; uninstall or rename that one"
+        "another distribution or a local module of that name hides it; uninstall or rename the other one"
     )
 
 __version__ = "0.1.0"
@@ -23,7 +23,7 @@ _ATTRIBUTES = {
     "load": "dgl_gt.exchange.sharded_graph",
     "ShardedGraph": "dgl_gt.exchange.sharded_graph",
 }
-_SUBMODULES = ("nn", "partition", "selector")
+_SUBMODULES = ("nn", "partition", "selector", "train")
 
 __all__ = [*_ATTRIBUTES, *_SUBMODULES, "__version__"]
 

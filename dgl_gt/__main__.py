@@ -14,13 +14,13 @@ def main() -> int:
 def _run() -> int:
     import tempfile
 
-    from dgl_gt.train.launcher import launcher
+    from dgl_gt.train.launcher_link import find_launcher
     from partition.system.child_process import die_with_parent
 
-    started_by = launcher()
-    if started_by:
-        die_with_parent(started_by.pid)
-    # torch makes this directory when it is imported, by default a new one that stays. Nothing here writes into it.
+    launcher = find_launcher()
+    if launcher:
+        die_with_parent(launcher.pid)
+    # When torch is imported it makes this directory, by default a new one that stays. Nothing here writes into it.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
     from dgl_gt.cli.main import main
 

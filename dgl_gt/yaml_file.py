@@ -1,51 +1,94 @@
-"""YAML files that hold keys and values: the part of YAML that settings and figures need, and no more."""
+"""YAML files of settings and figures: the part of YAML that they need, and values of declared types."""
 
 from __future__ import annotations
 
+import re
 import reprlib
+import typing
 from pathlib import Path
 
+import msgspec
 import yaml
 
 from partition.errors import InputError
 from partition.system.units import size
 
-_MOST_BYTES = 4 << 20  # a profile of five hundred ranks has a quarter of a million links
-_MOST_LEVELS = 20
-_PLAIN = ("null", "bool", "int", "float", "str")
+_MAX_BYTES = 4 << 20  # a profile of five hundred ranks has a quarter of a million links
+_MAX_LEVELS = 20
+_PLAIN_TYPES = ("null", "bool", "int", "float", "str")
 
 
-def read_text(path, most_bytes: int = _MOST_BYTES) -> str:
+def check_keys(values: dict, allowed, where: str) -> None:
+    """Refuse a key that is not allowed; ``where`` begins the message of the :class:`InputError`."""
+    unknown = sorted(values.keys() - set(allowed), key=str)
+    if unknown:
+        key = reprlib.repr(unknown[0])
+        raise InputError(f"{where}: unknown key {key}; allowed are {', '.join(sorted(allowed))}")
+
+
+def typed(value, kind, name: str = ""):
+    """``value`` converted to a type that :mod:`msgspec` understands, such as a ``msgspec.Struct``.
+
+    Raises
+    ------
+    InputError
+        A key is missing, or a value is not of its type. The message names the key, after ``name`` if there is one, shows
+        the value, and says what is allowed in the words of the type's ``msgspec.Meta(description=...)``.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        problem = str(error)
+    place = problem.rpartition(" - at ")[2] if " - at " in problem else ""  # such as `$.attention.edge_s[1]`
+    keys = re.findall(r"\.(\w+)", place)
+    path = [*filter(None, [name]), *keys]
+    missing = re.match(r"Object missing required field `(\w+)`", problem)
+    if missing:
+        raise InputError(f"it has no {'.'.join([*path, missing[1]])}; add it")
+    for key in keys:
+        value = value[key]
+        kind = typing.get_type_hints(_struct_in(kind), include_extras=True)[key]
+    raise InputError(f"{'.'.join(path)} is {reprlib.repr(value)}; it must be {kind.__metadata__[0].description}")
+
+
+def _struct_in(kind) -> type | None:
+    """The ``msgspec.Struct`` that a type is, or that it has among its alternatives."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind
+    return next(filter(None, map(_struct_in, typing.get_args(kind))), None)
+
+
+def read_text(path, max_bytes: int = _MAX_BYTES) -> str:
     """The text of a regular file in UTF-8.
 
     Raises
     ------
     InputError
-        The file cannot be read, is not a regular one, is too large, or holds something else.
+        The file cannot be read, is not a regular file, is too large, or is not text in UTF-8.
     """
     path = Path(path)
     try:
         if path.exists() and not path.is_file():
-            raise InputError(f"cannot read {path}: it is not a regular file")
-        if path.is_file() and path.stat().st_size > most_bytes:
-            raise InputError(f"cannot read {path}: it holds more than {size(most_bytes)}, which no such file does")
+            raise InputError(f"cannot read {path}: it is not a regular file; name a file")
+        if path.is_file() and path.stat().st_size > max_bytes:
+            raise InputError(f"cannot read {path}: it holds more than {size(max_bytes)}; name a smaller file")
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"cannot read {path}: not a text file in UTF-8") from error
+        raise InputError(f"cannot read {path}: it is not a text file in UTF-8") from error
 
 
 def read_yaml(path) -> dict:
-    """A YAML mapping, read safely; {} of an empty file.
+    """A YAML mapping, read safely; {} for an empty file.
 
-    Of YAML it takes maps, lists, numbers, text, true, false and null: no anchors, aliases, tags, dates or merged maps.
-    A key is text or a whole number, and is given once.
+    The file may hold maps, lists, numbers, text, true, false and null. Anchors, aliases, tags, dates and merged maps are
+    refused. A key must be text or a whole number, and may be given once.
 
     Raises
     ------
     InputError
-        The file cannot be read, is not YAML, or holds something else.
+        The file cannot be read, is not YAML, or holds anything else.
     """
     text = read_text(path)
     try:
@@ -54,20 +97,24 @@ def read_yaml(path) -> dict:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}" if mark else ""
         raise InputError(f"{path}{where} is not valid YAML: {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter of numbers and of escaped characters
+    except (
+        yaml.YAMLError,
+        ValueError,
+        OverflowError,
+    ) as error:  # PyYAML raises the last two for bad numbers and escapes
         raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise InputError(f"{path} must hold keys and values")
+        raise InputError(f"{path} must hold keys and values, such as 'layers: 3'")
     return values
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses what the safe loader would take: what costs memory, what raises other errors, and what is ambiguous."""
+    """Refuses what the safe loader accepts but costs memory, raises other errors, or is ambiguous."""
 
     yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] in _PLAIN]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] in _PLAIN_TYPES]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -78,14 +125,12 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent, index):
         event = self.peek_event()
         if isinstance(event, yaml.AliasEvent) or event.anchor:
-            raise yaml.MarkedYAMLError(problem="anchors and aliases are not taken here", problem_mark=event.start_mark)
+            raise _error("anchors and aliases are not allowed here; write the value in full", event)
         if event.tag:
-            problem = f"tags such as {reprlib.repr(event.tag)} are not taken here"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+            raise _error(f"tags such as {reprlib.repr(event.tag)} are not allowed here; leave the tag out", event)
         self._level += 1
-        if self._level > _MOST_LEVELS:
-            problem = f"it goes more than {_MOST_LEVELS} levels deep"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+        if self._level > _MAX_LEVELS:
+            raise _error(f"it is nested more than {_MAX_LEVELS} levels deep", event)
         node = super().compose_node(parent, index)
         self._level -= 1
         return node
@@ -93,7 +138,7 @@ class _Loader(yaml.SafeLoader):
     def construct_yaml_int(self, node):
         value = super().construct_yaml_int(node)
         if abs(value) >= 2**63:
-            raise yaml.MarkedYAMLError(problem="a number is beyond 64 bits", problem_mark=node.start_mark)
+            raise _error("a number does not fit 64 bits", node)
         return value
 
     def construct_mapping(self, node, deep=False):
@@ -101,13 +146,17 @@ class _Loader(yaml.SafeLoader):
         for key_node, value_node in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, (str, int)) or isinstance(key, bool):
-                problem = f"the key {reprlib.repr(key)} is neither text nor a whole number"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
+                raise _error(f"the key {reprlib.repr(key)} is neither text nor a whole number", key_node)
             if key in values:
-                problem = f"the key {reprlib.repr(key)} is given twice"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
+                raise _error(f"the key {reprlib.repr(key)} is given twice; give it once", key_node)
             values[key] = self.construct_object(value_node, deep=deep)
         return values
 
 
+def _error(problem: str, where) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=where.start_mark)
+
+
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+# YAML 1.1 reads 3e-3, which has no point, as text; YAML 1.2 reads it as the number that is meant.
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), [*"-+0123456789"])

@@ -76,7 +76,7 @@ MAY_IMPORT = {
         "dgl_gt.yaml_file",
     },
     "dgl_gt.cli": {"partition", "dgl_gt", "dgl_gt.comm", "dgl_gt.exchange", "dgl_gt.selector", "dgl_gt.train"},
-    "dgl_gt.__main__": {"partition.system", "dgl_gt.cli", "dgl_gt.train.launcher"},
+    "dgl_gt.__main__": {"partition.system", "dgl_gt.cli", "dgl_gt.train.launcher_link"},
 }
 
 
@@ -144,6 +144,7 @@ def loaded_after(code: str) -> set[str]:
         ("import partition", {"dgl", "torch"}),
         ("import partition.cli", {"dgl", "torch", "networkx", "ogb", "pandas"}),
         ("import dgl_gt.cli.main", {"dgl", "torch"}),
+        ("import dgl_gt; dgl_gt.train.TrainConfig, dgl_gt.selector.choose", {"dgl", "torch"}),
         ("import dgl_gt; dgl_gt.load, dgl_gt.nn.GraphTransformer, dgl_gt.sparse_attention", {"dgl"}),
     ],
 )

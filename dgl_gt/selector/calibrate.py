@@ -1,4 +1,4 @@
-"""Measure a hardware profile: every rank at the same time, as in training."""
+"""Measures a hardware profile: all ranks at the same time, as in training."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from dgl_gt.ops.attention import sparse_attention
 from dgl_gt.structure import CSC
 from partition.system.memory import available_memory_bytes, peak_memory_bytes
 
-from .hardware_profile import Profile
+from .hardware_profile import Attention, Profile
 
 _ROWS = 40_000
 _EDGES = 240_000
 _HIGH_DEGREE = 60
-_FAR_ROWS = (6_000, 60_000)  # K and V of which a processor's caches hold, and do not hold
-_SHAPES = ((8, 8), (8, 16), (1, 64), (4, 32))  # heads and width of each
+_FAR_ROWS = (6_000, 60_000)  # their keys and values fit a processor's caches, and do not fit them
+_SHAPES = ((8, 8), (8, 16), (1, 64), (4, 32))  # heads, and the width of a head
 _WIDTHS = (32, 64, 128, 256)
-_MESSAGES = (2**12, 2**20, 2**24)  # bytes of one exchange with one rank
+_MESSAGE_BYTES = (2**12, 2**20, 2**24)  # of one exchange with one rank
 _BATCHES, _BATCH_S = 3, 0.25
-_ALONE = 5  # runs
-_MOST_EXCHANGED = 2**28  # bytes of the exchange that computation is to hide
+_EXCHANGE_RUNS = 5
+_MAX_EXCHANGE_BYTES = 2**28  # of the exchange that is overlapped with computation
 _TRAINING_BYTES = 96 * 2**20
+_DIGITS = 4
 
 
 def measure(comm: Comm, progress=None) -> Profile:
-    """Measure this group's ranks and links; every rank calls it, and all get the same profile. About a minute.
+    """Measure the ranks and links of this group, which takes about a minute.
+
+    Every rank calls it, and all get the same profile.
 
     Parameters
     ----------
@@ -40,30 +43,41 @@ def measure(comm: Comm, progress=None) -> Profile:
         Called as ``progress(stage)``.
     """
     progress = progress or (lambda stage: None)
-    figures = {}
-    for stage, function in (("memory", _memory), ("attention", _attention), ("products", _products), ("rows", _rows)):
+    own = {}
+    for stage, function in (
+        ("memory", _memory),
+        ("attention", _attention),
+        ("matrix products", _products),
+        ("element-wise operations", _rows),
+    ):
         progress(f"measuring {stage}")
-        figures |= function(comm)
-    figures = {key: np.array(_of_all(comm, value)) for key, value in figures.items()}
+        own |= function(comm)
+    figures = {key: _rounded(_of_all_ranks(comm, value)) for key, value in own.items()}
     progress("measuring links")
-    ranks = comm.world_size
     return Profile(
-        name="measured",
         kind="measured",
-        ranks=ranks,
+        ranks=comm.world_size,
         **{key: figures[key] for key in ("memory_bytes", "process_bytes", "stream_bytes_per_s", "layer_s")},
         products={width: figures[f"products {width}"] for width in _WIDTHS},
-        attention={key: figures[key] for key in ("edge_s", "head_s", "row_column_s", "near_column_s")}
-        | {"far_column_s": {int(key): figures[key] for key in _far_keys()}},
+        attention=Attention(
+            **{key: figures[key] for key in ("edge_s", "head_s", "row_column_s", "near_column_s")},
+            far_column_s={int(key): figures[key] for key in _far_keys()},
+        ),
         **_links(comm),
+        name="measured",
     )
 
 
-def _attention(comm: Comm) -> dict[str, float]:
-    """Least squares over shapes, degrees and localities.
+def _rounded(values) -> float | list[float]:
+    """A list of plain numbers; the number itself if there is only one."""
+    rounded = [float(f"{value:.{_DIGITS}g}") for value in values]
+    return rounded[0] if len(rounded) == 1 else rounded
 
-    Seconds = E (edge_s + H head_s + C column_s) + N C row_column_s, with a column_s for each locality,
-    the least where sources lie near.
+
+def _attention(comm: Comm) -> dict[str, float]:
+    """Fit seconds = E (edge_s + H head_s + C column_s) + N C row_column_s by least squares over shapes and graphs.
+
+    There is one column_s for each locality of the sources; it is smallest if they lie near their destinations.
     """
     equations, seconds = [], []
     graphs = [(0, _graph(comm)), (0, _graph(comm, degree=_HIGH_DEGREE))]
@@ -77,10 +91,10 @@ def _attention(comm: Comm) -> dict[str, float]:
                 torch.autograd.grad(sparse_attention(graph, qkv), qkv, upstream)
 
             columns = heads * head_dim
-            of_row = columns * graph.num_src / graph.num_edges
-            equations.append([1, heads, of_row, columns, *(columns * (kind == each) for each in (1, 2))])
+            row_columns_per_edge = columns * graph.num_src / graph.num_edges
+            equations.append([1, heads, row_columns_per_edge, columns, *(columns * (kind == each) for each in (1, 2))])
             seconds.append(_seconds(comm, step) / graph.num_edges)
-    weights = 1 / np.array(seconds)  # so that errors count by their share
+    weights = 1 / np.array(seconds)  # so that relative errors count
     solution = _not_negative(np.array(equations) * weights[:, None], np.array(seconds) * weights)
     edge_s, head_s, row_column_s, near, *more = solution.tolist()
     figures = {"edge_s": edge_s, "head_s": head_s, "row_column_s": row_column_s, "near_column_s": near}
@@ -88,7 +102,7 @@ def _attention(comm: Comm) -> dict[str, float]:
 
 
 def _far_keys() -> list[str]:
-    """Bytes of K and V on average over the shapes."""
+    """Bytes of K and V of the graphs with far edges, on average over the shapes."""
     columns = statistics.fmean(heads * head_dim for heads, head_dim in _SHAPES)
     return [str(int(2 * 4 * columns * rows)) for rows in _FAR_ROWS]
 
@@ -100,7 +114,7 @@ def _not_negative(equations: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _graph(comm: Comm, far_rows: int | None = None, degree: int | None = None) -> CSC:
-    """Edges from rows nearby, or from anywhere among so many."""
+    """A graph whose edges come from rows nearby, or, with ``far_rows``, from any of this many rows."""
     rows = far_rows or (_EDGES // degree if degree else _ROWS)
     degree = max(4, _EDGES // rows)
     generator = torch.Generator().manual_seed(0)
@@ -131,7 +145,7 @@ def _products(comm: Comm) -> dict[str, float]:
 
 
 def _rows(comm: Comm) -> dict[str, float]:
-    """The operations of a layer on each number of its rows, and the same of next to no rows."""
+    """Bandwidth of a layer's element-wise operations, and the fixed time per layer, measured on two rows."""
     width, ffn = 128, 2
 
     def chain(x, wide):
@@ -159,8 +173,8 @@ def _rows(comm: Comm) -> dict[str, float]:
     return {"stream_bytes_per_s": stream, "layer_s": 3 * _seconds(comm, layer)}
 
 
-def memory_at_hand(comm: Comm) -> int:
-    """Bytes that this rank may take: a GPU's memory, or its share of what machine and control group leave."""
+def available_rank_memory(comm: Comm) -> int:
+    """Bytes that this rank may use: a GPU's memory, or its share of what the machine and its control group leave."""
     if comm.device.type == "cuda":
         return torch.cuda.get_device_properties(comm.device).total_memory
     local = int(os.environ.get("LOCAL_WORLD_SIZE", comm.world_size))
@@ -168,48 +182,53 @@ def memory_at_hand(comm: Comm) -> int:
 
 
 def _memory(comm: Comm) -> dict[str, float]:
-    # nothing has been measured yet; training loads more modules, and holds buffers of the transport
+    # This is the first measurement; training loads more modules, and its transport has buffers.
     process = 0 if comm.device.type == "cuda" else peak_memory_bytes() + _TRAINING_BYTES
-    return {"memory_bytes": memory_at_hand(comm), "process_bytes": process}
+    return {"memory_bytes": available_rank_memory(comm), "process_bytes": process}
 
 
 def _links(comm: Comm) -> dict:
-    """Latency and bandwidth from alpha + beta x bytes, all ranks sending at once to the one so many places on."""
+    """Latency and bandwidth, from alpha + beta x bytes; all ranks send at once, each to the rank ``step`` places on."""
     ranks = comm.world_size
     if ranks == 1:
         one = {"latency_s": 0.0, "overlap": 0.0, "reduce_bytes_per_s": 1e12}
-        return {**one, "link_bytes_per_s": np.full((1, 1), 1e12)}
+        return {**one, "link_bytes_per_s": [[1e12]]}
     mine = np.full(ranks, 1e12)
     for step in range(1, ranks):
         seconds = []
-        for size in _MESSAGES:
+        for size in _MESSAGE_BYTES:
             rows = torch.zeros(size // 4, device=comm.device)
             to, source = comm.only(comm.rank + step, len(rows)), comm.only(comm.rank - step, len(rows))
 
             def message(rows=rows, to=to, source=source):
                 comm.start(rows, to, source).wait()
 
-            seconds.append(_seconds(comm, message, alone=True))
-        beta, _ = np.polyfit(_MESSAGES, seconds, 1, w=1 / np.array(seconds))
-        # noise may hide what bytes cost on a fast link; then the largest message's whole time does
-        mine[(comm.rank - step) % ranks] = 1 / beta if beta > 0 else _MESSAGES[-1] / seconds[-1]
+            seconds.append(_seconds(comm, message, one_by_one=True))
+        beta, _ = np.polyfit(_MESSAGE_BYTES, seconds, 1, w=1 / np.array(seconds))
+        # Noise may hide the cost of bytes on a fast link; then the whole time of the largest message stands for it.
+        mine[(comm.rank - step) % ranks] = 1 / beta if beta > 0 else _MESSAGE_BYTES[-1] / seconds[-1]
     few = torch.zeros(ranks, device=comm.device)
-    latency = _seconds(comm, lambda: comm.start(few, [1] * ranks, [1] * ranks).wait(), alone=True)
+    latency = _seconds(comm, lambda: comm.start(few, [1] * ranks, [1] * ranks).wait(), one_by_one=True)
     flat = torch.zeros(2**20, device=comm.device)
-    reduce = flat.nbytes / _seconds(comm, lambda: comm.all_reduce(flat), alone=True)
-    link = np.array([_of_all(comm, value) for value in mine]).T
+    reduce = flat.nbytes / _seconds(comm, lambda: comm.all_reduce(flat), one_by_one=True)
+    link = np.array([_of_all_ranks(comm, value) for value in mine]).T
     latency, reduce, overlap = (
-        statistics.fmean(_of_all(comm, value)) for value in (latency, reduce, _overlap(comm, mine))
+        statistics.fmean(_of_all_ranks(comm, value)) for value in (latency, reduce, _overlap(comm, mine))
     )
-    return {"latency_s": latency, "overlap": overlap, "reduce_bytes_per_s": reduce, "link_bytes_per_s": link}
+    return {
+        "latency_s": latency,
+        "overlap": overlap,
+        "reduce_bytes_per_s": reduce,
+        "link_bytes_per_s": [_rounded(row) for row in link],
+    }
 
 
 def _overlap(comm: Comm, link: np.ndarray) -> float:
-    """Share of the shorter of an exchange and as much computation that both at once save."""
+    """Share of an exchange that computation hides: what both at once save, over the shorter of the two."""
     ranks = comm.world_size
-    slowest = min(min(_of_all(comm, float(value))) for value in link)
+    slowest = min(min(_of_all_ranks(comm, float(value))) for value in link)
     count = int(0.1 * slowest / (ranks - 1) / 4)
-    count = min(max(1024, count), _MOST_EXCHANGED // 4 // ranks)
+    count = min(max(1024, count), _MAX_EXCHANGE_BYTES // 4 // ranks)
     rows, counts = torch.zeros(count * ranks, device=comm.device), [count] * ranks
     counts[comm.rank] = 0
     rows = rows[: sum(counts)]
@@ -228,24 +247,24 @@ def _overlap(comm: Comm, link: np.ndarray) -> float:
         compute(times)
         under_way.wait()
 
-    wire = _seconds(comm, exchange, alone=True)
-    times = max(1, round(wire / _seconds(comm, compute)))
-    times = int(max(_of_all(comm, times)))
-    busy = _seconds(comm, lambda: compute(times))
-    together = _seconds(comm, lambda: both(times), alone=True)
-    return min(max((wire + busy - together) / min(wire, busy), 0.0), 1.0)
+    exchange_s = _seconds(comm, exchange, one_by_one=True)
+    times = max(1, round(exchange_s / _seconds(comm, compute)))
+    times = int(max(_of_all_ranks(comm, times)))
+    compute_s = _seconds(comm, lambda: compute(times))
+    both_s = _seconds(comm, lambda: both(times), one_by_one=True)
+    return min(max((exchange_s + compute_s - both_s) / min(exchange_s, compute_s), 0.0), 1.0)
 
 
-def _seconds(comm: Comm, function, alone: bool = False) -> float:
-    """Of one run on this rank, while all ranks do the same: the median of a few batches.
+def _seconds(comm: Comm, function, one_by_one: bool = False) -> float:
+    """Seconds of one run on this rank while all ranks do the same: the median of a few batches.
 
-    A batch is long enough for ranks that share cores to take turns, and for what a run leaves to the next. Runs of an
-    exchange are timed ``alone``: in training, too, links have rested before, and that changes what they carry.
+    A batch is long enough for ranks that share cores to take turns, and for effects of one run on the next. Exchanges
+    are timed run by run (``one_by_one``): in training, too, links rest before an exchange, which changes their speed.
     """
     for _ in range(2):
         function()
-    if alone:
-        return statistics.median(_elapsed(comm, function) for _ in range(_ALONE))
+    if one_by_one:
+        return statistics.median(_elapsed(comm, function) for _ in range(_EXCHANGE_RUNS))
     slowest = comm.all_reduce(torch.tensor([_elapsed(comm, function)], dtype=torch.float64), "max")
     runs = max(1, round(_BATCH_S / float(slowest[0])))
     return statistics.median(_elapsed(comm, function, runs) / runs for _ in range(_BATCHES))
@@ -266,5 +285,5 @@ def _synchronise(comm: Comm) -> None:
         torch.cuda.synchronize(comm.device)
 
 
-def _of_all(comm: Comm, value: float) -> list[float]:
+def _of_all_ranks(comm: Comm, value: float) -> list[float]:
     return torch.cat(comm.gather_rows(torch.tensor([float(value)], dtype=torch.float64))).tolist()

@@ -156,8 +156,8 @@ class _Planner:
 
     def enough_ranks(self, ranks: int) -> str:
         """A sentence on how many ranks would do, where so many do not."""
-        fixed = float(self.profile.process_bytes[0]) + 4 * self.model.parameters * self.model.itemsize
-        if fixed > (self.bounds["rank_memory"] or float(self.profile.memory_bytes[0])):
+        fixed = self.profile.process_bytes + 4 * self.model.parameters * self.model.itemsize
+        if fixed > (self.bounds["rank_memory"] or self.profile.memory_bytes):
             return f"no number of ranks would do: process, parameters and optimiser alone take {size(fixed)}"
         tried = ranks
         while 2 * tried <= _MOST_RANKS:

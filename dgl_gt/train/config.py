@@ -1,19 +1,21 @@
-"""What a training run is told: model, optimiser, schedule."""
+"""The settings of a training run: model, optimiser, schedule."""
 
 from __future__ import annotations
 
-import dataclasses
-import reprlib
-from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, get_type_hints
 
-from dgl_gt.yaml_file import read_yaml
+from msgspec import Meta
+
+from dgl_gt.yaml_file import check_keys, read_yaml, typed
 from partition.errors import InputError
 from partition.predict.model import MODEL_LIMITS, Model
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
 from partition.system.atomic_write import Kind
 
 METRICS = ("auto", "accuracy", "roc_auc")
+ASSUMED_CLASSES = 40  # in predictions, which are made before the labels are read
 WEIGHTS = "model.safetensors"
 MODEL = Kind(
     "a model",
@@ -21,111 +23,91 @@ MODEL = Kind(
     lambda record: {"strategy", "ranks", "losses", "metric"} <= record.keys(),
     r"model\.safetensors|config\.yaml",
 )  # the directory of dgl_gt.train.saved_model, which needs torch
-# What a setting may be, from and to: far beyond any use, so that what is refused is a slip.
-LIMITS = {
-    **{name: MODEL_LIMITS[name] for name in ("layers", "hidden", "heads", "ffn")},
-    "epochs": (1, 10**9),
-    "warmup": (0, 10**9),
-    "patience": (0, 10**9),
-    "split": (0, 10**9),
-    "seed": (0, 2**62 - 1),
-    "lr": (1e-12, 1000.0),
-    "weight_decay": (0.0, 1000.0),
-}
 
 
-def _option(default, help_text: str):
+def _between(least, most) -> Meta:
+    """Limits far beyond any use, so that a value outside of them is a mistake."""
+    kind, style = ("number", "g") if isinstance(most, float) else ("whole number", ",")
+    return Meta(ge=least, le=most, description=f"a {kind} from {least:{style}} to {most:{style}}")
+
+
+def _one_of(names: tuple[str, ...]) -> Meta:
+    return Meta(pattern=f"^({'|'.join(names)})$", description=f"{', '.join(names[:-1])} or {names[-1]}")
+
+
+_Count = Annotated[int, _between(0, 10**9)]
+_Share = Annotated[float, Meta(ge=0, lt=1, description="at least 0 and below 1")]
+_Flag = Annotated[bool, Meta(description="true or false")]
+
+
+def _setting(default, help_text: str):
     return field(default=default, metadata={"help": help_text})
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A training run's settings; each is a key of ``--config FILE.yaml`` and an option of ``dgl-gt train``.
+    """The settings of a training run; each is a key of ``--config FILE.yaml`` and an option of ``dgl-gt train``.
 
     Raises
     ------
     InputError
-        A value out of range, naming it and what is allowed.
+        A value is out of range; the message names it and says what is allowed.
     """
 
-    layers: int = _option(Model.layers, "transformer layers")
-    hidden: int = _option(Model.hidden, "width C of the layers")
-    heads: int = _option(Model.heads, "attention heads H; must divide hidden")
-    ffn: int = _option(Model.ffn, "feed-forward width, as a multiple of hidden")
-    dropout: float = _option(0.2, "dropout on features")
-    attention_dropout: float = _option(0.0, "dropout on attention weights")
-    norm_first: bool = _option(True, "layer norm before attention and feed-forward, not after")
-    epochs: int = _option(200, "epochs at most")
-    lr: float = _option(3e-3, "AdamW learning rate")
-    weight_decay: float = _option(0.0, "AdamW weight decay")
-    warmup: int = _option(10, "epochs over which the learning rate rises to lr")
-    patience: int = _option(50, "stop after so many epochs without a better validation metric; 0: never")
-    metric: str = _option("auto", "auto (ROC-AUC for two classes, else accuracy), accuracy or roc_auc")
-    split: int = _option(0, "which split, where the masks hold several")
-    seed: int = _option(0, "seed of initial weights and dropout")
-    activation_checkpoint: str = _option(
+    layers: Annotated[int, _between(*MODEL_LIMITS["layers"])] = _setting(Model.layers, "number of transformer layers")
+    hidden: Annotated[int, _between(*MODEL_LIMITS["hidden"])] = _setting(Model.hidden, "width C of the layers")
+    heads: Annotated[int, _between(*MODEL_LIMITS["heads"])] = _setting(
+        Model.heads, "number of attention heads H, which must divide hidden"
+    )
+    ffn: Annotated[int, _between(*MODEL_LIMITS["ffn"])] = _setting(
+        Model.ffn, "feed-forward width, as a multiple of hidden"
+    )
+    dropout: _Share = _setting(0.2, "share of features to drop")
+    attention_dropout: _Share = _setting(0.0, "share of attention weights to drop")
+    norm_first: _Flag = _setting(True, "normalise before attention and feed-forward instead of after")
+    epochs: Annotated[int, _between(1, 10**9)] = _setting(200, "largest number of epochs")
+    lr: Annotated[float, _between(1e-12, 1000.0)] = _setting(3e-3, "learning rate of AdamW")
+    weight_decay: Annotated[float, _between(0.0, 1000.0)] = _setting(0.0, "weight decay of AdamW")
+    warmup: _Count = _setting(10, "number of epochs in which the learning rate rises to lr")
+    patience: _Count = _setting(50, "stop after this many epochs without a better validation metric; 0 means never")
+    metric: Annotated[str, _one_of(METRICS)] = _setting(
+        "auto", "accuracy, roc_auc, or auto: ROC-AUC for two classes, else accuracy"
+    )
+    split: _Count = _setting(0, "number of the split, counted from 0, if the masks hold several")
+    seed: Annotated[int, _between(0, 2**62 - 1)] = _setting(0, "seed of the initial weights and of dropout")
+    activation_checkpoint: Annotated[str, _one_of(ACTIVATION_CHECKPOINTS)] = _setting(
         "none",
-        "what a layer keeps for the backward pass. none: everything; full: its input, so that backward computes and "
-        "exchanges again; keep_exchanges: its input and the rows that it received, so that backward computes again",
+        "what a layer keeps for the backward pass. none: everything; full: its input only, so that the backward pass "
+        "computes and exchanges again; keep_exchanges: its input and the rows that it received, so that the backward "
+        "pass computes again without exchanging",
     )
 
     def __post_init__(self):
-        for option in fields(self):
-            _check_type(option, getattr(self, option.name))
-        for name, (least, most) in LIMITS.items():
-            value = getattr(self, name)
-            style = "g" if isinstance(most, float) else ","
-            _require(least <= value <= most, name, value, f"from {least:{style}} to {most:{style}}")
-        for name in ("dropout", "attention_dropout"):
-            _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
-        _require(self.metric in METRICS, "metric", self.metric, ", ".join(METRICS))
-        _require(
-            self.activation_checkpoint in ACTIVATION_CHECKPOINTS,
-            "activation_checkpoint",
-            self.activation_checkpoint,
-            ", ".join(ACTIVATION_CHECKPOINTS),
-        )
-        _require(self.hidden % self.heads == 0, "hidden", self.hidden, f"a multiple of heads ({self.heads})")
+        for name, kind in _types().items():
+            typed(getattr(self, name), kind, name)
+        if self.hidden % self.heads:
+            raise InputError(f"hidden is {self.hidden}; it must be a multiple of heads ({self.heads})")
 
 
-def _require(holds: bool, name: str, value, allowed: str) -> None:
-    if not holds:
-        raise InputError(f"{name} is {reprlib.repr(value)}; it must be {allowed}")
-
-
-def _check_type(option, value) -> None:
-    kind = {"int": int, "float": (int, float), "bool": bool, "str": str}[option.type]
-    if not isinstance(value, kind) or (isinstance(value, bool) and option.type != "bool"):
-        raise InputError(f"{option.name} is {reprlib.repr(value)}; it must be of type {option.type}")
+@cache
+def _types() -> dict:
+    return get_type_hints(TrainConfig, include_extras=True)
 
 
 def read_config(path=None, **overrides) -> TrainConfig:
-    """A config from a YAML file (or defaults), with overrides that are not None.
+    """A config from a YAML file, or the defaults, with the overrides that are not None.
 
     Raises
     ------
     InputError
-        Unreadable file, unknown keys, values out of range.
+        The file cannot be read, or it has an unknown key or a value out of range.
     """
     values = {} if path is None else read_yaml(path)
-    known = {option.name for option in fields(TrainConfig)}
-    unknown = sorted(set(values) - known, key=str)
-    if unknown:
-        raise InputError(f"{path}: unknown key {reprlib.repr(unknown[0])}; allowed are {', '.join(sorted(known))}")
-    given = {key: value for key, value in overrides.items() if value is not None}
-    of_file, values = values.keys() - given.keys(), values | given
-    for option in fields(TrainConfig):
-        if option.type == "float" and isinstance(values.get(option.name), str):
-            with suppress(ValueError):  # YAML 1.1 reads 3e-3, which has no point, as text
-                values[option.name] = float(values[option.name])
+    check_keys(values, _types(), str(path))
+    overrides = {key: value for key, value in overrides.items() if value is not None}
     try:
-        return TrainConfig(**values)
-    except InputError as error:  # its first word is the setting
-        if str(error).split()[0] in of_file:
+        return TrainConfig(**values | overrides)
+    except InputError as error:
+        if str(error).split()[0] in values.keys() - overrides.keys():  # the first word is the setting
             raise InputError(f"{path}: {error}") from None
         raise
-
-
-def as_dict(config: TrainConfig) -> dict:
-    """Plain values, ready for YAML."""
-    return dataclasses.asdict(config)

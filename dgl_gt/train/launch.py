@@ -1,8 +1,8 @@
-"""Ranks on this machine: start them, and end them all when one fails. :mod:`.rank_process` is the other side.
+"""Starts ranks on this machine, and ends them all when one fails. :mod:`.rank_process` is the other side.
 
-Ranks meet in a file without a name, which they inherit, and exchange rows over the loopback interface: no other machine
-or user can reach either, and nothing stays behind, whoever is killed. What a rank has to say comes through a pipe.
-This module does not import torch, which would only make the start slower.
+Ranks meet in a file without a name, which they inherit, and exchange rows over the loopback interface. No other machine
+or user can reach either, and nothing stays behind if a process is killed. Ranks report to the launcher through a pipe.
+This module does not import torch, which would make the start slower.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from partition.console import STOPPING
 from partition.errors import InputError
 from partition.system import child_process
 
-from .launcher import LAUNCHED, out_of_memory, threads_per_rank, warn_of_threads
-from .started_ranks import Failure, StartedRank, end, first_failure, watch
+from .launcher_link import LAUNCHED, Failure
+from .memory_advice import out_of_memory_message
+from .started_ranks import StartedRank, end_all, first_failure, watch
+from .threads import threads_per_rank, warn_of_too_many_threads
 
-# For glibc: keep freed memory for the next tensor. It would go back to the system after every large tensor and come
-# back in pages of 4 KiB, which took 40 % of a training step on a CPU.
+# Settings of glibc that keep freed memory for the next tensor. Without them it goes back to the system after every large
+# tensor and returns in pages of 4 KiB, which took 40 % of a training step on a CPU.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-# Or give it back at once, so that a process takes little more than its tensors.
+# Settings that give freed memory back at once, so that a process takes little more than its tensors.
 GIVE_BACK_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
 
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -38,79 +40,84 @@ def launch(
     timeout: float | None = None,
     memory_advice: Callable[[], str] | None = None,
 ) -> int:
-    """Run ``dgl-gt ARGUMENTS`` as ``ranks`` processes; return the exit code. Parameters as of :func:`.run_on_ranks.run_on_ranks`."""
-    warn_of_threads(ranks)
+    """Run ``dgl-gt ARGUMENTS`` in ``ranks`` processes; return the exit code.
+
+    :func:`.run_on_ranks.run_on_ranks` describes the parameters.
+    """
+    warn_of_too_many_threads(ranks)
     kills = child_process.memory_kills()
-    with _stops() as stops, _start(arguments, ranks, keep_memory) as started:
+    with _received_signals() as signals, _started_ranks(arguments, ranks, keep_memory) as started:
         try:
-            watch(started, lambda: bool(stops), timeout)
+            watch(started, lambda: bool(signals), timeout)
         finally:
-            end(started)
-    if signal.SIGINT in stops:
+            end_all(started)
+    if signal.SIGINT in signals:
         raise KeyboardInterrupt
-    if stops:
-        return 128 + stops[0]
+    if signals:
+        return 128 + signals[0]
     found = first_failure(started)
-    return _explain(*found, kills, memory_advice) if found else 0
+    return _report_failure(*found, kills, memory_advice) if found else 0
 
 
 @contextmanager
-def _stops():
-    """Inside, signals that end this process are only noted in the list that is given."""
-    stops = []
-    wanted = [each for each in STOPPING if signal.getsignal(each) is not signal.SIG_IGN]
-    previous = {each: signal.signal(each, lambda number, _: stops.append(number)) for each in wanted}
+def _received_signals():
+    """Give a list; inside the block, signals that would end this process are only added to it."""
+    received = []
+    caught = [each for each in STOPPING if signal.getsignal(each) is not signal.SIG_IGN]
+    previous = {each: signal.signal(each, lambda number, _: received.append(number)) for each in caught}
     try:
-        yield stops
+        yield received
     finally:
         for each, handler in previous.items():
             signal.signal(each, handler)
 
 
 @contextmanager
-def _start(arguments: list[str], ranks: int, keep_memory: bool):
-    """Start the ranks; give them as :class:`StartedRank`."""
+def _started_ranks(arguments: list[str], ranks: int, keep_memory: bool):
+    """Start the ranks; give them as a list of :class:`StartedRank`."""
     environment = {**(KEEP_MEMORY if keep_memory else GIVE_BACK_MEMORY), **child_process.environment(), **_LOOPBACK}
     environment.setdefault("OMP_NUM_THREADS", str(threads_per_rank(ranks)))
     started: list[StartedRank] = []
     with ExitStack() as stack:
         store = os.memfd_create("dgl-gt-store")
         stack.callback(os.close, store)
-        stack.callback(end, started)  # those before one that cannot be started
+        stack.callback(end_all, started)  # also if a later one cannot be started
         for rank in range(ranks):
-            ours, pipe = os.pipe()
-            stack.callback(os.close, ours)
+            read_end, write_end = os.pipe()
+            stack.callback(os.close, read_end)
             try:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "dgl_gt", *arguments],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=(store, pipe),
+                    pass_fds=(store, write_end),
                     env=environment
-                    | {LAUNCHED: f"{os.getpid()} {store} {pipe}"}
+                    | {LAUNCHED: f"{os.getpid()} {store} {write_end}"}
                     | {name: str(rank) for name in ("RANK", "LOCAL_RANK")}
                     | {name: str(ranks) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")},
                 )
             except OSError as error:
                 raise InputError(f"cannot start rank {rank}: {error.strerror or error}; start fewer ranks") from error
             finally:
-                os.close(pipe)
-            started.append(StartedRank(rank, process, ours))
+                os.close(write_end)
+            started.append(StartedRank(rank, process, read_end))
         yield started
 
 
-def _explain(rank: int, failure: Failure, kills: int | None, memory_advice) -> int:
-    """Say why the run failed; return the exit code."""
+def _report_failure(rank: int, failure: Failure, kills: int | None, memory_advice) -> int:
+    """Print why the run failed; return the exit code."""
     if failure.kind == "signal" and child_process.was_for_memory(-int(failure.text), kills):
         failure = Failure("memory", "the system killed it", failure.at_s)
     text, code = failure.text, failure.exit_code
     if failure.kind == "signal":
         text = f"rank {rank} was {child_process.signal_text(-int(text))}"
     elif failure.kind == "memory":
-        text = out_of_memory(rank, text, memory_advice)
+        text = out_of_memory_message(rank, text, memory_advice)
     elif failure.kind == "error":
         text = f"rank {rank} was stopped by an error in dgl-gt:\n{text}"
     elif failure.kind == "exit":
-        text = "" if code == 2 else f"rank {rank} ended with exit code {text}"  # with 2 it has said why
+        text = (
+            "" if code == 2 else f"rank {rank} ended with exit code {text}"
+        )  # a rank that ends with 2 has printed why
     if text:
         print(f"dgl-gt: {'error: ' if code == 2 else ''}{text}", file=sys.stderr)
     return code

@@ -1,4 +1,12 @@
-"""How many bytes of tensors are alive at once."""
+"""Counts the bytes of tensors that are alive at once.
+
+Three undocumented names of torch are used here. All are in torch 2.4, the oldest version that this package supports, and in
+2.13; without one of them, importing this module or counting fails with ``ImportError`` or ``AttributeError``.
+
+- ``torch.utils._python_dispatch.TorchDispatchMode``, older than torch 2.4, sees every operation, custom ones too.
+- ``torch.utils._pytree.tree_leaves``, since torch 2.2, lists the tensors among nested arguments.
+- ``torch.UntypedStorage._cdata``, older than torch 2.4, tells storages apart; ``data_ptr()`` is 0 for every empty one.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +18,12 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveTensors(TorchDispatchMode):
-    """Inside, counts the bytes of tensors that are made and not yet freed.
+    """Inside the block, counts the bytes of tensors that are made and not yet freed.
 
     Attributes
     ----------
     peak_bytes : int
-        The most at any time; tensors made before do not count.
+        Largest number of bytes at any time; tensors that were made before the block do not count.
     """
 
     def __init__(self):
@@ -41,30 +49,31 @@ class LiveTensors(TorchDispatchMode):
 
 
 def storage_bytes(*roots) -> int:
-    """Bytes of all tensors that objects hold, also in dicts, lists and this package's objects; each counts once."""
-    found, seen, storages = list(roots), set(), {}
-    while found:
-        each = found.pop()
+    """Bytes of all tensors in these objects, and in their dicts, lists and objects of this package; each counts once."""
+    remaining, seen, storages = list(roots), set(), {}
+    while remaining:
+        each = remaining.pop()
         if id(each) in seen:
             continue
         seen.add(id(each))
         if isinstance(each, torch.Tensor):
-            place = each.untyped_storage().data_ptr()
-            storages[place] = max(storages.get(place, 0), each.nbytes)  # what is mapped from disk may go on behind it
+            address = each.untyped_storage().data_ptr()
+            # not the bytes of the storage: one that is mapped from disk may extend beyond the tensor
+            storages[address] = max(storages.get(address, 0), each.nbytes)
         elif isinstance(each, dict):
-            found += each.values()
+            remaining += each.values()
         elif isinstance(each, (list, tuple)):
-            found += each
+            remaining += each
         elif type(each).__module__.startswith("dgl_gt.") and hasattr(each, "__dict__"):
-            found += vars(each).values()
+            remaining += vars(each).values()
     return sum(storages.values())
 
 
 def step_peak_bytes(sg, model, feat: torch.Tensor, step) -> int:
-    """The most bytes of tensors alive on this rank in a training step, ``step()``, which must not be the first.
+    """Peak bytes of the tensors that are alive on this rank in a training step; ``step()`` must not be the first one.
 
-    Structure, degrees, node and edge data, features, parameters, gradients and AdamW's moments count; on a GPU it is
-    what torch's allocator says.
+    Structure, degrees, node and edge data, features, parameters, gradients and AdamW's moments count. On a GPU the
+    figure is that of torch's allocator.
     """
     if sg.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(sg.device)
@@ -72,5 +81,5 @@ def step_peak_bytes(sg, model, feat: torch.Tensor, step) -> int:
         return torch.cuda.max_memory_allocated(sg.device)
     with LiveTensors() as live:
         step()
-    kept = 3 * sum(parameter.nbytes for parameter in model.parameters())  # the step itself makes the gradients
-    return live.peak_bytes + kept + storage_bytes(sg.strategy, sg._shard, sg._degrees, feat)
+    kept_bytes = 3 * sum(parameter.nbytes for parameter in model.parameters())  # the step itself makes the gradients
+    return live.peak_bytes + kept_bytes + storage_bytes(sg.strategy, sg._shard, sg._degrees, feat)

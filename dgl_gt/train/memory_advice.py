@@ -1,4 +1,4 @@
-"""What to say of a training run that runs out of memory."""
+"""Messages for a training run that runs out of memory."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 from partition.system.units import size
 
-from .config import TrainConfig
+from .config import ASSUMED_CLASSES, TrainConfig
 
 _CHANGE = "choose a smaller model, partition into more parts on more machines"
-_CLASSES = 40  # as `dgl-gt plan` assumes: labels are not read for a prediction
 
 
-def advice(directory, config: TrainConfig, strategy: str | None, depth: int) -> str:
+def advice_for_strategy(directory, config: TrainConfig, strategy: str | None, depth: int) -> str:
     """What a training step was predicted to need on the largest rank, and what to change.
 
     Parameters
@@ -23,12 +22,12 @@ def advice(directory, config: TrainConfig, strategy: str | None, depth: int) -> 
         The shards.
     config : TrainConfig
     strategy : str or None
-        None for the default one.
+        None stands for the default strategy.
     depth : int
     """
     figures = read_figures(read_manifest(directory))
     sizes = config.layers, config.hidden, config.heads, config.ffn
-    model = Model(*sizes, features=figures.features, classes=_CLASSES)
+    model = Model(*sizes, features=figures.features, classes=ASSUMED_CLASSES)
     needed = int(rank_memory_bytes(figures, model, strategy, depth, config.activation_checkpoint).max())
     return (
         f"a training step with --layers {config.layers} --hidden {config.hidden} is predicted to need {size(needed)} "
@@ -38,5 +37,11 @@ def advice(directory, config: TrainConfig, strategy: str | None, depth: int) -> 
 
 
 def advice_for_auto() -> str:
-    """What to change where ranks choose the strategy: what was predicted is theirs alone to know."""
+    """What to change with ``--strategy auto``, where only the ranks know what was predicted."""
     return f"{_CHANGE}, or let --rank-memory SIZE bound what --strategy auto chooses from"
+
+
+def out_of_memory_message(rank: int, problem: str, memory_advice=None) -> str:
+    """The message for a rank that ran out of memory; ``memory_advice()`` gives its last part."""
+    advice = memory_advice() if memory_advice else "free memory, or partition into more parts on more machines"
+    return f"rank {rank} ran out of memory: {problem}; {advice}"

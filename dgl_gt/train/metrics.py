@@ -1,4 +1,4 @@
-"""Accuracy and ROC-AUC over rows that lie on several ranks; every rank gets the same number."""
+"""Accuracy and ROC-AUC of rows on several ranks; every rank gets the same number."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ def accuracy(logits: torch.Tensor, labels: torch.Tensor, comm: Comm) -> float:
 
 
 def roc_auc(logits: torch.Tensor, labels: torch.Tensor, comm: Comm) -> float:
-    """Area under the ROC curve of class 1 by the rank-sum formula (Hanley and McNeil 1982), ties counted half.
+    """Area under the ROC curve of class 1, by the rank-sum formula (Hanley and McNeil 1982); a tie counts half.
 
-    ``logits`` (n_i, 2), ``labels`` (n_i,) of 0 and 1. Rank 0 alone gathers the rows.
+    ``logits`` has shape (n_i, 2), and ``labels`` (n_i,) with values 0 and 1. Only rank 0 gathers the rows.
     """
     is_positive = labels == 1
     counts = torch.tensor([int(is_positive.sum()), int((~is_positive).sum())])
     positives, negatives = comm.all_reduce(counts).tolist()
     if not positives or not negatives:
         raise InputError(
-            "ROC-AUC needs rows of both classes in every split; choose the metric accuracy or other splits"
+            f"a split has {positives} rows of class 1 and {negatives} of class 0, and ROC-AUC needs both; choose the "
+            "metric accuracy, or other splits"
         )
     scores = comm.gather_rows((logits[:, 1] - logits[:, 0]).double(), to=0)
     gathered = comm.gather_rows(is_positive, to=0)
-    area = torch.zeros(1, dtype=torch.float64)  # of rank 0, which is the only one to add something
+    area = torch.zeros(1, dtype=torch.float64)  # only rank 0 adds to it
     if scores is not None:
         rank_sum = rankdata(torch.cat(scores).cpu().numpy())[torch.cat(gathered).cpu().numpy()].sum()
         area[0] = (rank_sum - positives * (positives + 1) / 2) / (positives * negatives)
@@ -43,7 +44,7 @@ METRIC_FUNCTIONS = {"accuracy": accuracy, "roc_auc": roc_auc}
 def choose_metric(name: str, classes: int) -> str:
     """Resolve ``auto``: ROC-AUC for two classes, else accuracy."""
     if name == "roc_auc" and classes != 2:
-        raise InputError(f"metric is roc_auc but there are {classes} classes; it is for two, choose accuracy")
+        raise InputError(f"metric is roc_auc, but there are {classes} classes and it needs two; choose accuracy")
     if name == "auto":
         return "roc_auc" if classes == 2 else "accuracy"
     return name

@@ -1,8 +1,7 @@
-"""One rank's side of a run: join the others, work, say what went wrong, leave."""
+"""The side of one rank: it joins the others, works, reports what went wrong, and leaves."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -23,88 +22,89 @@ from partition.errors import InputError
 from partition.system.command_entry import after_imports
 from partition.system.units import size
 
-from .launcher import Launcher, out_of_memory, warn_of_threads
-from .started_ranks import AWAITED_S, Failure
+from .launcher_link import LATE_AFTER_S, Failure, Launcher
+from .memory_advice import out_of_memory_message
+from .threads import warn_of_too_many_threads
 
-_LAST_WORD_S = 3.0  # for rank 0 to say what went wrong: torchrun ends all ranks as soon as one has ended
-_LONGEST_TEXT = 20_000
-_WITHOUT_END = timedelta(days=365)
+_REPORT_WAIT_S = 3.0  # time for rank 0 to say what went wrong: torchrun ends all ranks as soon as one has ended
+_MAX_TRACEBACK = 20_000  # characters
+_NO_LIMIT = timedelta(days=365)
 
 
 def run(work, launcher: Launcher | None, timeout: float | None = None, memory_advice=None):
-    """Join, run ``work()``, and leave; returns its result on rank 0, else an exit code."""
+    """Join the other ranks, run ``work()``, and leave; returns its result on rank 0, and an exit code elsewhere."""
     if launcher is None:
         return _run_under_torchrun(work, timeout, memory_advice)
-    for number in STOPPING:  # joining cannot be interrupted by an exception, and has nothing to clean up
+    for number in STOPPING:  # an exception cannot interrupt joining, and there is nothing to clean up
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     try:
-        _tell(launcher, state="joining")
-        rank = join(timeout, dist.FileStore(f"/proc/self/fd/{launcher.store}", int(os.environ["WORLD_SIZE"])))
-        _tell(launcher, state="joined")
-        _stop_once(launcher)
+        launcher.report(state="joining")
+        rank = join_group(timeout, dist.FileStore(f"/proc/self/fd/{launcher.store}", int(os.environ["WORLD_SIZE"])))
+        launcher.report(state="joined")
+        _report_first_signal(launcher)
         outcome = work()
     except SystemExit as stopped:  # by a signal, which the launcher knows of
-        _end(stopped.code)
+        _exit_at_once(stopped.code)
     except Exception as error:
-        failure = _failure(error)
-        _tell(launcher, **asdict(failure))
-        _end(failure.exit_code)
+        failure = _failure_of(error)
+        launcher.report(**asdict(failure))
+        _exit_at_once(failure.exit_code)
     else:
-        leave()
+        leave_group()
     return outcome if rank == 0 else 0
 
 
-def _end(code: int | str | None) -> None:
-    """End a rank that fails, with what ``SystemExit`` takes, without waiting for anything.
+def _exit_at_once(code: int | str | None) -> None:
+    """End this rank, with a code that ``SystemExit`` takes, without waiting for anything.
 
-    An exchange may have begun that others never finish, and the interpreter would wait for it. What is half-written
-    has been removed on the way here.
+    The interpreter would wait for an exchange that other ranks never finish. Half-written files are removed by now.
     """
     if isinstance(code, str):
         print(code, file=sys.stderr)
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
+        with suppress(OSError, ValueError):  # nobody reads the stream any more, or it is closed
             stream.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _run_under_torchrun(work, timeout: float | None, memory_advice):
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        warn_of_threads(int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+        warn_of_too_many_threads(int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     rank = int(os.environ["RANK"])
     try:
-        with _notice(rank):
-            join(timeout)
+        with _warning_when_late(rank):
+            join_group(timeout)
         outcome = work()
     except InputError:
         if rank == 0:
             raise
-        time.sleep(_LAST_WORD_S)
-        return 2  # rank 0 raises the same and says it
-    except RankError as stopped:  # the one that failed has shown its own error
+        time.sleep(_REPORT_WAIT_S)
+        return 2  # rank 0 raises the same error and prints it
+    except RankError as stopped:  # the rank that failed has printed its own error
         if rank == 0:
             print(f"dgl-gt: {stopped}", file=sys.stderr)
         else:
-            time.sleep(_LAST_WORD_S)
+            time.sleep(_REPORT_WAIT_S)
         return 1
     except (MemoryError, RuntimeError) as error:
-        asked = _asked_for(error)
-        if asked is None:
+        problem = _allocation_problem(error)
+        if problem is None:
             raise
-        raise InputError(out_of_memory(rank, asked, memory_advice)) from error
-    leave()
+        raise InputError(out_of_memory_message(rank, problem, memory_advice)) from error
+    leave_group()
     return outcome if rank == 0 else 0
 
 
 @contextmanager
-def _notice(rank: int):
-    """Inside, say so when this rank has waited long for the others to join."""
+def _warning_when_late(rank: int):
+    """Inside the block, print a message once this rank has waited long for the others to join."""
+    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     text = (
-        f"dgl-gt: rank {rank} has waited {AWAITED_S:.0f} s at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} "
-        "for the others to join; waiting goes on (--timeout SECONDS would end it)"
+        f"dgl-gt: rank {rank} has waited {LATE_AFTER_S:.0f} s at {address} for the others to join; still waiting "
+        "(--timeout SECONDS sets a limit)"
     )
-    timer = threading.Timer(AWAITED_S, print, [text], {"file": sys.stderr})
+    timer = threading.Timer(LATE_AFTER_S, print, [text], {"file": sys.stderr})
     timer.daemon = True
     timer.start()
     try:
@@ -113,29 +113,29 @@ def _notice(rank: int):
         timer.cancel()
 
 
-def join(timeout: float | None = None, store=None) -> int:
-    """Join the group, nccl with a GPU for each local rank, else gloo; return the rank.
+def join_group(timeout: float | None = None, store=None) -> int:
+    """Join the process group, nccl if each local rank has a GPU, otherwise gloo; returns the rank.
 
     Parameters
     ----------
     timeout : float, optional
-        Seconds to wait for the others; by default without end.
+        Longest time to wait for the others (s); by default there is no limit.
     store : torch.distributed.Store, optional
-        Where ranks meet; by default where the environment says, as torchrun sets it.
+        Where ranks meet; by default the place that the environment names, as torchrun sets it.
 
     Raises
     ------
     RankError
-        Another rank has gone, or has not come in time.
+        Another rank has ended, or has not joined in time.
     """
-    local, here = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     options = {} if store is None else {"store": store}
     options |= {name: int(os.environ[key]) for name, key in (("rank", "RANK"), ("world_size", "WORLD_SIZE"))}
-    options["timeout"] = _WITHOUT_END if timeout is None else timedelta(seconds=timeout)
+    options["timeout"] = _NO_LIMIT if timeout is None else timedelta(seconds=timeout)
     try:
-        if torch.cuda.is_available() and torch.cuda.device_count() >= here:
-            torch.cuda.set_device(local)
-            dist.init_process_group("nccl", device_id=torch.device("cuda", local), **options)
+        if torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks:
+            torch.cuda.set_device(local_rank)
+            dist.init_process_group("nccl", device_id=torch.device("cuda", local_rank), **options)
         else:
             dist.init_process_group("gloo", **options)
     except RuntimeError as error:
@@ -144,18 +144,18 @@ def join(timeout: float | None = None, store=None) -> int:
     return dist.get_rank()
 
 
-def leave() -> None:
-    """Leave the group."""
+def leave_group() -> None:
+    """Leave the process group."""
     dist.destroy_process_group()
 
 
-def _stop_once(launcher: Launcher) -> None:
-    """Let the first signal tell the launcher and raise, so that what is half-written is removed; ignore later ones."""
+def _report_first_signal(launcher: Launcher) -> None:
+    """Make the first signal report to the launcher and raise, so that half-written files are removed; ignore later ones."""
 
     def stop(number, _):
         for each in STOPPING:
-            signal.signal(each, lambda *_: None)  # with SIG_IGN, Python complains of one that is on its way already
-        _tell(launcher, **asdict(Failure("signal", str(int(number)), time.monotonic())))
+            signal.signal(each, lambda *_: None)  # with SIG_IGN, Python complains about a signal on its way
+        launcher.report(**asdict(Failure("signal", str(int(number)), time.monotonic())))
         raise SystemExit(128 + number)
 
     for number in STOPPING:
@@ -163,24 +163,19 @@ def _stop_once(launcher: Launcher) -> None:
             signal.signal(number, after_imports(stop))
 
 
-def _tell(launcher: Launcher, **message) -> None:
-    with suppress(OSError):  # the launcher has gone, and this rank goes with it
-        os.write(launcher.pipe, json.dumps(message).encode() + b"\n")
-
-
-def _failure(error: Exception) -> Failure:
-    text, asked, now = str(error), _asked_for(error), time.monotonic()
+def _failure_of(error: Exception) -> Failure:
+    text, problem, now = str(error), _allocation_problem(error), time.monotonic()
     if isinstance(error, RankError):
-        return Failure("told", text, now, is_input=isinstance(error, InputError))
+        return Failure("relayed", text, now, is_input=isinstance(error, InputError))
     if isinstance(error, InputError):
         return Failure("input", text, now)
-    if asked is not None:
-        return Failure("memory", asked, now)
-    return Failure("error", "".join(traceback.format_exception(error)).rstrip()[-_LONGEST_TEXT:], now)
+    if problem is not None:
+        return Failure("memory", problem, now)
+    return Failure("error", "".join(traceback.format_exception(error)).rstrip()[-_MAX_TRACEBACK:], now)
 
 
-def _asked_for(error: BaseException) -> str | None:
-    """What an allocator was asked for when memory ran out; None for any other error."""
+def _allocation_problem(error: BaseException) -> str | None:
+    """What could not be allocated when memory ran out; None for any other error."""
     text = str(error)
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return text.split(". ")[1] if ". " in text else text

@@ -1,4 +1,4 @@
-"""One function that runs work on ranks, whether this process is one of them or has yet to start them."""
+"""Runs work on ranks, whether this process is one of them or has to start them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from partition.errors import InputError
 
 from .launch import launch
-from .launcher import launcher
+from .launcher_link import find_launcher
 
 _FROM_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -23,45 +23,50 @@ def run_on_ranks(
     timeout: float | None = None,
     memory_advice: Callable[[], str] | None = None,
 ):
-    """Run ``work()`` where this process is a rank; else start ranks, which run the same command, and wait for them.
+    """Run ``work()`` if this process is a rank; otherwise start ranks that run the same command, and wait for them.
 
     Parameters
     ----------
     arguments : list of str
-        What ranks are started with: the arguments of this ``dgl-gt`` command.
+        Arguments of this ``dgl-gt`` command; ranks are started with the same.
     ranks : callable
-        Gives the number of ranks to start.
+        Returns the number of ranks to start.
     work : callable
-        Its result is rank 0's.
+        The work of a rank.
     keep_memory : bool
-        Whether ranks keep freed memory for the next tensor, or give it back to the system.
+        Whether ranks keep freed memory for the next tensor; otherwise they give it back to the system.
     timeout : float, optional
-        Seconds that ranks wait for each other to join; by default without end.
+        Longest time that ranks wait for each other to join (s); by default there is no limit.
     memory_advice : callable, optional
-        Says, for the message of a rank that runs out of memory, what was predicted and what to change.
+        Returns, for the message of a rank that runs out of memory, what was predicted and what to change.
+
+    Returns
+    -------
+    object
+        On rank 0 the result of ``work()``; elsewhere an exit code.
 
     Raises
     ------
     InputError
-        The environment makes this process a rank only in part, or ranks do not join in time.
+        The environment has only some of the variables that make this process a rank, or ranks do not join in time.
     """
-    started_by = launcher()
-    if started_by is None:
+    launcher = find_launcher()
+    if launcher is None:
         if "RANK" not in os.environ:
             return launch(arguments, ranks(), keep_memory=keep_memory, timeout=timeout, memory_advice=memory_advice)
         _check_environment()
     from . import rank_process  # imports torch
 
-    return rank_process.run(work, started_by, timeout, memory_advice)
+    return rank_process.run(work, launcher, timeout, memory_advice)
 
 
 def _check_environment() -> None:
-    """Raise :class:`InputError` unless the environment says all that torchrun says."""
+    """Refuse an environment that lacks a variable of torchrun, or has a wrong value for one."""
     missing = [name for name in _FROM_TORCHRUN if name not in os.environ]
     if missing:
         raise InputError(
-            f"RANK is set in the environment, which makes this process one of several ranks, but {missing[0]} is not; "
-            "start ranks with torchrun, or unset RANK to let dgl-gt start them"
+            f"RANK is set in the environment, which makes this process one of several ranks, but {missing[0]} is not set; "
+            "start ranks with torchrun, or unset RANK so that dgl-gt starts them"
         )
     ranks = _whole_number("WORLD_SIZE", 1, 2**31 - 1)
     _whole_number("RANK", 0, ranks - 1)

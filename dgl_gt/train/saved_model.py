@@ -9,33 +9,33 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 import yaml
 from safetensors import SafetensorError
-from safetensors.torch import load as tensors_of
-from safetensors.torch import save as bytes_of
+from safetensors import torch as safetensors
 
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.yaml_file import read_yaml
 from partition.errors import InputError
 from partition.system.atomic_write import check_room, new_directory
 
-from .config import MODEL, WEIGHTS, TrainConfig, as_dict
-from .trainer import History, build_model, first_not_finite
+from .config import MODEL, WEIGHTS, TrainConfig
+from .trainer import TrainHistory, build_model, first_not_finite
 
-_PAUSE_S = 5.0  # between two writes while a model trains, at least
-_WRITING_SHARE = 0.02  # of the time, at most
-_ROOM_BESIDE = 1 << 20  # for the record, the config and directories
+_MIN_PAUSE_S = 5.0  # between two writes while a model trains
+_MAX_WRITING_SHARE = 0.02  # of the time
+_OTHER_BYTES = 1 << 20  # room for the record, the config and directories
 
 
-class ModelWriter:
-    """Writes the best model of a run, as it comes and at the end; for one rank.
+class BestModelWriter:
+    """Writes the best model of a run, while it trains and at its end; for one rank.
 
-    While the model trains, a better one is written at most every few seconds. When the block ends by an error or a
-    signal, the best one is written if it is not yet on disk; after a good end call :meth:`finish`. A run that is killed
-    keeps the model of a few seconds before.
+    While the model trains, a better one is written at most every few seconds. If the block ends by an error or a signal,
+    the best model is written unless it is on disk already; if the run finishes, call :meth:`finish`. A run that is
+    killed keeps the model of a few seconds before.
 
     Parameters
     ----------
@@ -43,34 +43,34 @@ class ModelWriter:
         Model directory.
     config : TrainConfig
     describe : callable
-        Gives the record of an unfinished run from its :class:`dgl_gt.train.trainer.History`.
+        Function that makes the record of an unfinished run from its :class:`dgl_gt.train.trainer.TrainHistory`.
     force : bool
-        Replace ``out`` where it holds a model.
+        Whether to replace ``out`` if it holds a model.
     """
 
     def __init__(self, out, config: TrainConfig, describe, *, force: bool = False):
         self.out, self._config, self._describe, self._force = out, config, describe, force
         self._shape: dict = {}
-        self._pending: tuple[dict, History] | None = None
-        self._written: History | None = None
-        self._due_s = 0.0
+        self._pending: tuple[dict, TrainHistory] | None = None
+        self._written: TrainHistory | None = None
+        self._next_write_s = 0.0
 
     def start(self, model: GraphTransformer) -> None:
-        """Raise :class:`InputError` where the disk has no room for the model and the one that it takes the place of."""
+        """Raise :class:`InputError` if the disk has no room for the model and the one that it replaces."""
         self._shape = {"in_dim": model.in_dim, "classes": model.output.out_features}
         model_bytes = sum(value.nbytes for value in model.state_dict().values())
-        check_room(self.out, 2 * model_bytes + _ROOM_BESIDE)
+        check_room(self.out, 2 * model_bytes + _OTHER_BYTES)
 
-    def better(self, state: dict, history: History) -> None:
-        """Take a better model.
+    def update(self, state: dict, history: TrainHistory) -> None:
+        """Take a better model, and write it if the last write was long enough ago.
 
         Raises
         ------
         InputError
-            The first one cannot be written. Later ones that cannot are kept in memory, and training goes on.
+            The first model cannot be written. If a later one cannot be written it stays in memory, and training goes on.
         """
         self._pending = state, history
-        if time.monotonic() < self._due_s:
+        if time.monotonic() < self._next_write_s:
             return
         started = time.monotonic()
         try:
@@ -82,11 +82,11 @@ class ModelWriter:
             print(f"dgl-gt: warning: {error}. Training goes on, and the model is written later", file=sys.stderr)
         else:
             self._pending, self._written = None, history
-        took_s = time.monotonic() - started
-        self._due_s = time.monotonic() + max(_PAUSE_S, took_s / _WRITING_SHARE)
+        ended = time.monotonic()
+        self._next_write_s = ended + max(_MIN_PAUSE_S, (ended - started) / _MAX_WRITING_SHARE)
 
     def finish(self, state: dict, record: dict) -> None:
-        """Write the best model with the record of the finished run; elsewhere where ``out`` cannot be written.
+        """Write the best model with the record of the finished run; to another place if ``out`` cannot be written.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class ModelWriter:
         if failure := self._write_somewhere(state, record):
             raise InputError(failure)
 
-    def __enter__(self) -> ModelWriter:
+    def __enter__(self) -> BestModelWriter:
         return self
 
     def __exit__(self, kind, error, traceback) -> None:
@@ -116,11 +116,11 @@ class ModelWriter:
             print(f"dgl-gt: {kept}", file=sys.stderr)
 
     def _write(self, state: dict, record: dict) -> None:
-        force = self._force or self._written is not None  # then what is there is this run's
-        save(self.out, state, self._config, self._shape, record, force=force)
+        force = self._force or self._written is not None  # after the first write, the model there is this run's
+        save_model(self.out, state, self._config, self._shape, record, force=force)
 
     def _write_somewhere(self, state: dict, record: dict) -> str | None:
-        """Write to ``out``, else where there is room; says where the model is in that case."""
+        """Write to ``out``, or else to another place; returns None, or a message that says where the model is."""
         try:
             return self._write(state, record)
         except InputError as error:
@@ -128,15 +128,15 @@ class ModelWriter:
         for place in (Path.cwd(), Path(tempfile.gettempdir()), Path.home()):
             other = place / f"dgl-gt-model-{os.getpid()}"
             with suppress(InputError):
-                save(other, state, self._config, self._shape, record)
+                save_model(other, state, self._config, self._shape, record)
                 return f"{failure}. The model is in {other} instead"
-        older = "no model was written"
+        earlier = "no model was written"
         if self._written is not None:
-            older = f"{self.out} holds that of epoch {self._written.best_epoch + 1}"
-        return f"{failure}. The model could not be written to other places either; {older}"
+            earlier = f"{self.out} holds the model of epoch {self._written.best_epoch + 1}"
+        return f"{failure}. The model could not be written to other places either; {earlier}"
 
 
-def save(out, state: dict, config: TrainConfig, shape: dict, record: dict, *, force: bool = False) -> None:
+def save_model(out, state: dict, config: TrainConfig, shape: dict, record: dict, *, force: bool = False) -> None:
     """Write a model directory; it appears when it is complete.
 
     Parameters
@@ -148,30 +148,30 @@ def save(out, state: dict, config: TrainConfig, shape: dict, record: dict, *, fo
     shape : dict
         ``in_dim`` and ``classes`` of the model.
     record : dict
-        What ``dgl-gt train --json`` prints.
+        Record of the run, as ``dgl-gt train --json`` prints it.
     force : bool
-        Replace ``out`` where it holds a model.
+        Whether to replace ``out`` if it holds a model.
 
     Raises
     ------
     InputError
         ``out`` exists, or cannot be written.
     """
-    weights = bytes_of({key: value.detach().cpu().contiguous() for key, value in state.items()})
+    weights = safetensors.save({key: value.detach().cpu().contiguous() for key, value in state.items()})
     checksum = {"weights_sha256": hashlib.sha256(weights).hexdigest()}
     with new_directory(out, MODEL, force=force) as folder:
         (folder / WEIGHTS).write_bytes(weights)
-        (folder / "config.yaml").write_text(yaml.safe_dump({**as_dict(config), **shape, **checksum}, sort_keys=False))
+        (folder / "config.yaml").write_text(yaml.safe_dump({**asdict(config), **shape, **checksum}, sort_keys=False))
         (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def load(directory) -> GraphTransformer:
-    """Read a model back, on the CPU, in torch's default dtype and in evaluation mode.
+def load_model(directory) -> GraphTransformer:
+    """Read a model directory; the model is on the CPU, in torch's default dtype and in evaluation mode.
 
     Raises
     ------
     InputError
-        Not a model directory, files that are damaged or do not fit each other, or weights that are not finite.
+        The directory holds no model, its files are damaged or do not fit each other, or its weights are not finite.
     """
     folder = Path(directory)
     if not all(os.path.isfile(folder / name) for name in (WEIGHTS, "config.yaml")):
@@ -185,19 +185,19 @@ def load(directory) -> GraphTransformer:
         raise InputError(f"cannot read {folder / WEIGHTS}: {error.strerror}") from error
     if hashlib.sha256(weights).hexdigest() != values.pop("weights_sha256", None):
         raise InputError(
-            f"{folder / WEIGHTS} is damaged or from another version of dgl-gt: its checksum is not that in "
+            f"{folder / WEIGHTS} is damaged or from another version of dgl-gt: its checksum is not the one in "
             "config.yaml; train the model again"
         )
     try:
         in_dim, classes = values.pop("in_dim"), values.pop("classes")
-        with torch.device("meta"):  # sizes that a damaged config.yaml names take no memory
+        with torch.device("meta"):  # sizes from a damaged config.yaml take no memory
             model = build_model(TrainConfig(**values), in_dim, classes)
-        model.load_state_dict(tensors_of(weights), assign=True)
+        model.load_state_dict(safetensors.load(weights), assign=True)
     except (KeyError, TypeError, RuntimeError, OverflowError, SafetensorError, ValueError) as error:
         raise InputError(
-            f"{folder} is damaged or from another version of dgl-gt: {' '.join(str(error).split())}"
+            f"{folder} is damaged or from another version of dgl-gt: {' '.join(str(error).split())}; train the model again"
         ) from error
     name = first_not_finite(model.state_dict())
     if name is not None:
-        raise InputError(f"{folder / WEIGHTS}: {name} holds NaN or infinity; train again, with a lower lr")
+        raise InputError(f"{folder / WEIGHTS}: {name} holds NaN or infinity; train the model again with a lower lr")
     return model.to(torch.get_default_dtype()).eval()

@@ -1,4 +1,4 @@
-"""What a person sees of a run: progress while it trains, one table at its end."""
+"""The progress of a run, its record, and the table that is printed at its end."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from partition.console import table
 from partition.system.units import size
 
-from .trainer import History, Result
+from .trainer import TrainHistory, TrainResult
 
 METRIC_TITLES = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
 _PLAIN_LINES = 10
 
 
 @contextmanager
-def progress(epochs: int, show: bool):
-    """An ``on_epoch`` callback: a bar on a terminal, ten lines elsewhere, both on stderr."""
-    if not show:
+def show_progress(epochs: int, is_shown: bool):
+    """Give an ``on_epoch`` callback that draws a bar on a terminal or prints ten lines elsewhere, both on stderr."""
+    if not is_shown:
         yield None
         return
     terminal = sys.stderr.isatty()
     with tqdm(total=epochs, unit="epoch", disable=not terminal, dynamic_ncols=True) as bar:
 
         def on_epoch(epoch: int, loss: float, validation: float, seconds: float) -> None:
-            bar.set_postfix_str(f"loss {loss:.4f}, validation {validation:.4f}, {seconds:.2f} s")
+            bar.set_postfix_str(f"loss {loss:.4f}, validation {validation:.4f}, {seconds:.2f} s per step")
             bar.update()
             if not terminal and (epoch + 1) % max(1, epochs // _PLAIN_LINES) == 0:
-                text = f"epoch {epoch + 1}/{epochs}  loss {loss:.4f}  validation {validation:.4f}  {seconds:.2f} s"
+                text = f"epoch {epoch + 1}/{epochs}  loss {loss:.4f}  validation {validation:.4f}  {seconds:.2f} s per step"
                 print(text, file=sys.stderr, flush=True)
 
         yield on_epoch
 
 
-def unfinished(history: History, sg: ShardedGraph) -> dict:
-    """The part of :func:`record` that is known while a run goes on; ``finished`` is false."""
+def unfinished_record(history: TrainHistory, sg: ShardedGraph) -> dict:
+    """The part of :func:`record` that is known before the run has finished; ``finished`` is false."""
     return {
         "finished": False,
         "strategy": sg.strategy.name,
@@ -51,10 +51,10 @@ def unfinished(history: History, sg: ShardedGraph) -> dict:
     }
 
 
-def record(result: Result, sg: ShardedGraph) -> dict:
+def record(result: TrainResult, sg: ShardedGraph) -> dict:
     """The run as plain values: the documented keys of ``dgl-gt train --json``."""
     return {
-        **unfinished(result, sg),
+        **unfinished_record(result, sg),
         "finished": True,
         "seconds_per_epoch": result.seconds_per_epoch,
         "exchange_share": result.exchange_share,
@@ -80,8 +80,9 @@ def final_table(run: dict) -> str:
     if "plan" in run:
         choice = run["plan"]["choice"]
         rows.append(("predicted seconds per epoch", f"{choice['seconds']:.3f}"))
-        rows.append(("predicted memory per rank, with --rank-memory", size(choice["memory_bytes"])))
+        rows.append(("predicted memory per rank with --rank-memory", size(choice["memory_bytes"])))
         rows += [
-            (f"tried {each['choice']}", f"{each['measured_seconds']:.3f} s a step") for each in run["plan"]["trials"]
+            (f"trial of {each['choice']}", f"{each['measured_seconds']:.3f} s per step")
+            for each in run["plan"]["trials"]
         ]
     return table(["result", ""], rows)

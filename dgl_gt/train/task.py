@@ -8,24 +8,26 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from partition.errors import InputError
+from partition.system.units import counted
 
 SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is learnt on this rank's rows.
+    """The data of this rank's rows.
 
     Attributes
     ----------
-    feat : Tensor, float32, (N_owned, F)
+    feat : Tensor, float32, (N_owned, F), or with a deep halo (N_held, F)
+        Features of the rows that the first layer reads.
     label : Tensor, int64, (N_owned,)
     rows : dict of str to Tensor, int64
         Owned labelled rows of ``train``, ``val`` and ``test``; a rank may have none.
     counts : dict of str to int
-        Rows of each split over all ranks.
+        Number of rows of each split on all ranks together.
     classes : int
-        The largest label of all ranks plus one.
+        Number of classes: the largest label on any rank plus one.
     """
 
     feat: torch.Tensor
@@ -36,32 +38,33 @@ class Task:
 
 
 def features(sg: ShardedGraph) -> torch.Tensor:
-    """``feat`` as float32, whatever its dtype, of the rows that the first layer reads: owned, (N_owned, F), or with a
-    deep halo all held, (N_held, F).
+    """``feat`` as float32, of the rows that the first layer reads.
+
+    These are the owned rows, (N_owned, F), or with a deep halo all held rows, (N_held, F).
 
     Raises
     ------
     InputError
-        No ``feat``, or not of shape (N, F) with F at least 1.
+        There is no ``feat``, or its shape is not (N, F) with F at least 1.
     """
     feat = _required(sg, "feat")
     if sg.depth > 1:
         feat = sg.srcdata["feat"]
     if feat.dim() != 2 or not feat.shape[1]:
         raise InputError(
-            f"feat of {sg.manifest['source']} has row shape {tuple(feat.shape[1:])}; it must be (N, F), F at least 1"
+            f"feat of {sg.manifest['source']} has row shape {tuple(feat.shape[1:])}; it must be (N, F), with F at least 1"
         )
     return feat.float()
 
 
 def node_classification(sg: ShardedGraph, split: int = 0) -> Task:
-    """Read features, labels and masks from a sharded graph; every rank calls it. Rows without a label are left out.
+    """Features, labels and masks of a sharded graph; every rank calls it. Rows without a label are left out.
 
     Raises
     ------
     InputError
-        Features, labels or masks are missing or unfit, a split that does not exist or has no labelled row, or labels
-        that are no classes.
+        Features, labels or masks are missing or have the wrong shape, the split does not exist or has no labelled row,
+        or the labels are not class numbers.
     """
     feat, label = features(sg), _required(sg, "label").long()
     rows, counts = {}, {}
@@ -69,35 +72,37 @@ def node_classification(sg: ShardedGraph, split: int = 0) -> Task:
         mask = _required(sg, f"{name}_mask")
         splits = mask.shape[1] if mask.dim() == 2 else 1
         if split >= splits:
-            raise InputError(f"split is {split}; the masks hold {splits} split{'s'[: splits > 1]}, counted from 0")
+            raise InputError(f"split is {split}; the masks hold {counted(splits, 'split')}, counted from 0")
         mine = (mask[:, split] if mask.dim() == 2 else mask) & (label >= 0)
         rows[name] = mine.nonzero().squeeze(1)
         counts[name] = int(sg.comm.all_reduce(torch.tensor([len(rows[name])]))[0])
         if not counts[name]:
-            raise InputError(f"{name}_mask of split {split} selects no labelled node; it must select some")
+            raise InputError(
+                f"{name}_mask of split {split} selects no labelled node; it must select at least one: fix the mask"
+            )
     largest = label.max().reshape(1).cpu() if len(label) else torch.tensor([-1])
     classes = int(sg.comm.all_reduce(largest, "max")[0]) + 1
     if not 2 <= classes <= sg.manifest["nodes"]:
         raise InputError(
-            f"the largest label is {classes - 1}; labels number classes from 0, and there must be "
-            f"at least two and at most as many as nodes ({sg.manifest['nodes']})"
+            f"the largest label is {classes - 1}; labels must number classes from 0, at least two of them and at most "
+            f"one per node ({sg.manifest['nodes']})"
         )
     return Task(feat, label, rows, counts, classes)
 
 
 def _required(sg: ShardedGraph, key: str) -> torch.Tensor:
     if key not in sg.ndata:
-        have = f"only {', '.join(map(repr, sg.ndata))}" if sg.ndata else "none at all"
+        present = ", ".join(map(repr, sg.ndata)) or "none"
         raise InputError(
-            f"the shards of {sg.manifest['source']} have no node data {key!r}, and this command needs it; they have "
-            f"{have}. Partition a graph that has {key!r}, or give a file with it by --node-data"
+            f"the shards of {sg.manifest['source']} have no node data {key!r} (they have: {present}); partition a graph "
+            f"that has it, or name a file that has it with --node-data"
         )
     return sg.ndata[key]
 
 
-def unused(manifest: dict) -> str | None:
-    """Names of node data and edge data in the shards that training does not read, as a sentence; None without any."""
+def describe_unused_data(manifest: dict) -> str | None:
+    """A phrase that names the node data and edge data of the shards that training does not read; None without any."""
     known = {"feat", "label", *(f"{name}_mask" for name in SPLITS)}
-    left = [f"node data {key!r}" for key in manifest["node_data"] if key not in known]
-    left += [f"edge data {key!r}" for key in manifest["edge_data"]]
-    return f"not used by train: {', '.join(left)}" if left else None
+    unused = [f"node data {key!r}" for key in manifest["node_data"] if key not in known]
+    unused += [f"edge data {key!r}" for key in manifest["edge_data"]]
+    return f"not used by train: {', '.join(unused)}" if unused else None

@@ -1,4 +1,4 @@
-"""Full-graph training: one step an epoch, the same on one process and on many."""
+"""Full-graph training: one step per epoch, the same on one process and on many."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import math
 import statistics
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -16,14 +16,14 @@ from dgl_gt.nn import GraphTransformer
 from partition.errors import InputError
 from partition.system.memory import peak_memory_bytes
 
-from .config import TrainConfig, as_dict
+from .config import TrainConfig
 from .metrics import METRIC_FUNCTIONS, choose_metric
 from .task import Task, node_classification
 
 
 @dataclass
-class History:
-    """What a run has come to after some epochs; the same on every rank.
+class TrainHistory:
+    """The losses and metrics of a run so far; the same on every rank.
 
     Attributes
     ----------
@@ -31,9 +31,9 @@ class History:
     losses, validations : list of float
         Training loss and validation metric of each epoch.
     best_epoch : int
-        Counted from 0.
+        Epoch with the best validation metric, counted from 0.
     validation, test : float
-        At the best epoch.
+        Metrics at the best epoch.
     """
 
     metric_name: str
@@ -45,22 +45,22 @@ class History:
 
 
 @dataclass
-class Result(History):
-    """What a finished run leaves; the same on every rank.
+class TrainResult(TrainHistory):
+    """The model and the measurements of a finished run; the same on every rank.
 
     Attributes
     ----------
     model : GraphTransformer
-        With the parameters of the epoch that validated best.
+        Model with the parameters of the best epoch.
     seconds_per_epoch : float
-        Median wall seconds of a training step (forward, backward, gradient sum, optimiser) of the slowest rank;
-        evaluation is not counted.
+        Median time of a training step (forward, backward, gradient sum, optimiser) on the slowest rank, without
+        evaluation (s).
     exchange_share : float
-        Share of those seconds inside the boundary exchange, waiting included, mean over ranks.
+        Share of that time in the boundary exchange, waiting included; mean over ranks.
     exchanged_bytes_per_epoch : int
-        Bytes sent by all ranks together in one training step's boundary exchanges, forward and backward.
+        Bytes that all ranks together send in the boundary exchanges of one training step, forward and backward.
     peak_memory_bytes : list of int, (P,)
-        Peak resident memory of each rank's process, or of the CUDA allocator on a GPU.
+        Peak resident memory of each rank's process, or of the CUDA allocator on a GPU (bytes).
     """
 
     model: GraphTransformer
@@ -71,7 +71,7 @@ class Result(History):
 
 
 def train_step(model: GraphTransformer, sg: ShardedGraph, task: Task, optimizer, step: int, seed: int = 0) -> float:
-    """One full-graph step; returns the loss, the mean cross-entropy over all ranks' training rows."""
+    """Take one full-graph step; returns the loss, which is the mean cross-entropy over the training rows of all ranks."""
     model.train()
     model.set_dropout_step(seed, step)
     optimizer.zero_grad()
@@ -85,13 +85,13 @@ def train_step(model: GraphTransformer, sg: ShardedGraph, task: Task, optimizer,
 
 
 def views(model: GraphTransformer, sg: ShardedGraph) -> list:
-    """The graph as each layer sees it, given the rows of :func:`dgl_gt.train.task.features`."""
+    """The graph of each layer, for an input with the rows of :func:`dgl_gt.train.task.features`."""
     return sg.blocks(len(model.layers), from_held=True)
 
 
 @torch.no_grad()
 def evaluate(model: GraphTransformer, sg: ShardedGraph, task: Task, metric: str) -> tuple[float, float]:
-    """Validation and test metric."""
+    """The validation metric and the test metric."""
     model.eval()
     logits = model(views(model, sg), task.feat)
     return tuple(
@@ -116,33 +116,33 @@ def build_model(config: TrainConfig, in_dim: int, classes: int) -> GraphTransfor
     )
 
 
-def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None, writer=None) -> Result:
+def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None, writer=None) -> TrainResult:
     """Train a graph transformer for node classification; every rank calls it with the same config.
 
     Parameters
     ----------
     sg : ShardedGraph
-        With node data ``feat``, ``label``, ``train_mask``, ``val_mask`` and ``test_mask``.
+        Graph with node data ``feat``, ``label``, ``train_mask``, ``val_mask`` and ``test_mask``.
     config : TrainConfig
     on_epoch : callable, optional
-        Called after each epoch as ``on_epoch(epoch, loss, validation, seconds)``.
-    writer : dgl_gt.train.saved_model.ModelWriter, optional
-        Is given the best model as it comes; on one rank.
+        Function that is called after each epoch as ``on_epoch(epoch, loss, validation, seconds)``.
+    writer : dgl_gt.train.saved_model.BestModelWriter, optional
+        Writer that gets each new best model; on one rank.
 
     Raises
     ------
     InputError
-        Data that training needs are missing or unfit, see :func:`dgl_gt.train.task.node_classification`, a metric that
-        does not fit, or a loss or weights that are no longer finite.
+        Data are missing or wrong (see :func:`dgl_gt.train.task.node_classification`), the metric does not suit the
+        number of classes, or the loss or the weights are not finite.
     """
-    sg.comm.check_agreement(as_dict(config))
+    sg.comm.check_agreement(asdict(config))
     with sg.comm.together():
         return _train(sg, config, on_epoch, writer)
 
 
-def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer) -> Result:
+def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer) -> TrainResult:
     task = node_classification(sg, config.split)
-    history = History(choose_metric(config.metric, task.classes), [], [], -1, -1.0, -1.0)
+    history = TrainHistory(choose_metric(config.metric, task.classes), [], [], -1, -1.0, -1.0)
     torch.manual_seed(config.seed)
     model = build_model(config, task.feat.shape[1], task.classes).to(sg.device)
     if writer:
@@ -170,14 +170,14 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer) -> Result:
             best_state = copy.deepcopy(model.state_dict())
             if writer:
                 so_far = replace(history, losses=[*history.losses], validations=[*history.validations])
-                writer.better(best_state, so_far)
+                writer.update(best_state, so_far)
         if on_epoch:
             on_epoch(epoch, loss, validation, seconds[-1])
         if config.patience and epoch - history.best_epoch >= config.patience:
             break
     model.load_state_dict(best_state)
-    measured = _measured(sg, statistics.median(seconds), exchange_s, seconds, step_bytes)
-    return Result(**vars(history), model=model, **measured)
+    measured = _measurements(sg, seconds, exchange_s, step_bytes)
+    return TrainResult(**vars(history), model=model, **measured)
 
 
 def _check_finite(name: str, value: float, epoch: int, config: TrainConfig) -> None:
@@ -186,7 +186,7 @@ def _check_finite(name: str, value: float, epoch: int, config: TrainConfig) -> N
 
 
 def _check_weights(model: GraphTransformer, epoch: int, config: TrainConfig) -> None:
-    """Accuracy is finite even where logits are not."""
+    """Refuse weights that are not finite; the accuracy is finite even if the logits are not."""
     name = first_not_finite(model.state_dict())
     if name is not None:
         raise InputError(
@@ -199,10 +199,10 @@ def first_not_finite(state: dict) -> str | None:
     return next((name for name, value in state.items() if not torch.isfinite(value).all()), None)
 
 
-def _measured(sg: ShardedGraph, median_s: float, exchange_s, seconds, step_bytes: int) -> dict:
-    """Figures of all ranks together."""
+def _measurements(sg: ShardedGraph, seconds: list[float], exchange_s: list[float], step_bytes: int) -> dict:
+    """The measurements of a :class:`TrainResult`, over all ranks."""
     comm = sg.comm
-    slowest = comm.all_reduce(torch.tensor([median_s], dtype=torch.float64), "max")
+    slowest = comm.all_reduce(torch.tensor([statistics.median(seconds)], dtype=torch.float64), "max")
     share = comm.all_reduce(torch.tensor([sum(exchange_s) / sum(seconds)], dtype=torch.float64))
     sent = comm.all_reduce(torch.tensor([step_bytes]))
     peaks = torch.zeros(comm.world_size, dtype=torch.int64)

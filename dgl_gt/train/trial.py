@@ -1,4 +1,4 @@
-"""``--strategy auto``: predict, time the two best for a few real steps, keep the quicker."""
+"""``--strategy auto``: predict, time the two best candidates for a few real steps, and keep the faster one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import statistics
 import time
 from dataclasses import asdict, dataclass, replace
 
+import msgspec
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph, load
-from dgl_gt.selector.calibrate import memory_at_hand
+from dgl_gt.selector.calibrate import available_rank_memory
 from dgl_gt.selector.hardware_profile import DEFAULT, Profile
 from dgl_gt.selector.plan import Candidate
 from dgl_gt.selector.select import choose
@@ -24,22 +25,22 @@ from .live_tensors import step_peak_bytes
 from .task import node_classification
 from .trainer import build_model, train_step
 
-_STEPS = 3
+_TIMED_STEPS = 3
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a few steps of a candidate took.
+    """Measurements of a few training steps of one candidate.
 
     Attributes
     ----------
     candidate : Candidate
     seconds : float
-        Median of the slowest rank's.
+        Median time of a step on the slowest rank (s).
     sent_bytes : int
-        By all ranks, in one step.
+        Bytes that all ranks together send in one step.
     peak_bytes : int
-        Of live tensors on the rank that has most, structure and features included; on a GPU the allocator's.
+        Peak bytes of live tensors on the rank that has most, with structure and features; on a GPU, the allocator's.
     """
 
     candidate: Candidate
@@ -48,7 +49,7 @@ class Trial:
     peak_bytes: int
 
 
-def load_best(
+def load_fastest(
     directories: list,
     config: TrainConfig,
     profile: Profile,
@@ -58,16 +59,16 @@ def load_best(
     overlap: bool = True,
     timeout_s: float | None = None,
 ) -> tuple[ShardedGraph, TrainConfig, dict]:
-    """Load the cut and strategy that train this model fastest; every rank calls it with the same arguments.
+    """Load the cut with the strategy that trains this model fastest; every rank calls it with the same arguments.
 
     Parameters
     ----------
     directories : list of path
-        Cuts of one graph, each into as many parts as there are ranks.
+        Shard directories with cuts of one graph, each into as many parts as there are ranks.
     config : TrainConfig
-        A ``activation_checkpoint`` other than ``none`` is kept; else one is chosen where memory asks for it.
+        An ``activation_checkpoint`` other than ``none`` is kept; otherwise one is chosen if memory is short.
     profile, rank_memory, max_depth
-        See :func:`dgl_gt.selector.choose`. With the default profile a rank may take its share of what memory the
+        See :func:`dgl_gt.selector.choose`. With the default profile, a rank may take its share of the memory that the
         machine has available.
     overlap, timeout_s
         See :func:`dgl_gt.load`.
@@ -76,20 +77,20 @@ def load_best(
     -------
     sg : ShardedGraph
     config : TrainConfig
-        With the activation checkpointing that was chosen.
+        The config with the activation checkpointing that was chosen.
     record : dict
-        The plan, and of each candidate that was tried what was predicted and measured.
+        The plan, and the predictions and measurements of each candidate that was tried.
     """
-    profile = profile if overlap else replace(profile, overlap=0.0)
+    profile = profile if overlap else msgspec.structs.replace(profile, overlap=0.0)
     options = {"overlap": overlap, "timeout_s": timeout_s}
     sg = load(directories[0], **options)
     comm = sg.comm
-    with comm.together():  # only one rank may find another cut missing
-        tried, plan = _plan(sg, directories, config, profile, rank_memory, max_depth)
+    with comm.together():  # another cut may be missing on one rank only
+        candidates, plan = _plan(sg, directories, config, profile, rank_memory, max_depth)
     del sg
-    trials = [_try(each, config, options) for each in tried]
-    best = min(range(len(trials)), key=lambda number: trials[number].seconds)
-    chosen = trials[comm.from_first(best)].candidate
+    trials = [_run_trial(each, config, options) for each in candidates]
+    fastest = min(range(len(trials)), key=lambda number: trials[number].seconds)
+    chosen = trials[comm.from_first(fastest)].candidate
     return (
         _load(chosen, options),
         replace(config, activation_checkpoint=chosen.activation_checkpoint),
@@ -100,16 +101,16 @@ def load_best(
 def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Profile, rank_memory, max_depth):
     """The candidates to try, and the plan as a dict.
 
-    Rank 0 makes the plan for all ranks, by its own profile. Another host's profile may rank the candidates differently,
-    and ranks that try different candidates would wait for each other for good.
+    Rank 0 makes the plan for all ranks, with its own profile. The profile of another host may order the candidates
+    differently, and ranks that try different candidates would wait for each other forever.
     """
     comm, cuts = sg.comm, [(str(each), read_figures(read_manifest(each))) for each in directories]
     classes = node_classification(sg, config.split).classes
     features = cuts[0][1].features
     model = Model(config.layers, config.hidden, config.heads, config.ffn, features=features, classes=classes)
-    at_hand = int(-comm.all_reduce(torch.tensor([-memory_at_hand(comm)]), "max")[0])
+    available = int(-comm.all_reduce(torch.tensor([-available_rank_memory(comm)]), "max")[0])
     if rank_memory is None and profile.name == DEFAULT:
-        rank_memory = at_hand
+        rank_memory = available
     activation_checkpoints = (
         ACTIVATION_CHECKPOINTS if config.activation_checkpoint == "none" else (config.activation_checkpoint,)
     )
@@ -127,23 +128,23 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     except InputError as caught:
         error = caught
     comm.raise_together(error)
-    tried = [asdict(each) for each in (plan.choice, plan.runner_up) if each is not None] if plan else None
-    tried, record, named = comm.from_first([tried, plan and plan.as_dict(), [name for name, _ in cuts]])
-    here = dict(zip(named, (name for name, _ in cuts)))  # hosts may keep the same shards in different places
-    return [Candidate(**each | {"directory": here[each["directory"]]}) for each in tried], record
+    candidates = [asdict(each) for each in (plan.choice, plan.runner_up) if each is not None] if plan else None
+    candidates, record, first = comm.from_first([candidates, plan and plan.as_dict(), [name for name, _ in cuts]])
+    here = dict(zip(first, (name for name, _ in cuts)))  # hosts may keep the same shards in different places
+    return [Candidate(**each | {"directory": here[each["directory"]]}) for each in candidates], record
 
 
 def _load(candidate: Candidate, options: dict) -> ShardedGraph:
     return load(candidate.directory, candidate.strategy, candidate.depth, **options)
 
 
-def _try(candidate: Candidate, config: TrainConfig, options: dict) -> Trial:
+def _run_trial(candidate: Candidate, config: TrainConfig, options: dict) -> Trial:
     sg = _load(candidate, options)
     with sg.comm.together():
-        return _time(sg, candidate, config)
+        return _measure(sg, candidate, config)
 
 
-def _time(sg: ShardedGraph, candidate: Candidate, config: TrainConfig) -> Trial:
+def _measure(sg: ShardedGraph, candidate: Candidate, config: TrainConfig) -> Trial:
     task, comm = node_classification(sg, config.split), sg.comm
     torch.manual_seed(config.seed)
     config = replace(config, activation_checkpoint=candidate.activation_checkpoint)
@@ -156,19 +157,19 @@ def _time(sg: ShardedGraph, candidate: Candidate, config: TrainConfig) -> Trial:
     step()
     peak_bytes = step_peak_bytes(sg, model, task.feat, step)
     before, seconds = comm.sent_bytes, []
-    for _ in range(_STEPS):
+    for _ in range(_TIMED_STEPS):
         comm.all_reduce(torch.zeros(1))
         started = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - started)
-    sent = torch.tensor([(comm.sent_bytes - before) // _STEPS])
+    sent = torch.tensor([(comm.sent_bytes - before) // _TIMED_STEPS])
     slowest = comm.all_reduce(torch.tensor(seconds, dtype=torch.float64), "max").tolist()
     largest = int(comm.all_reduce(torch.tensor([peak_bytes]), "max")[0])
     return Trial(candidate, statistics.median(slowest), int(comm.all_reduce(sent)[0]), largest)
 
 
 def _record(plan: dict, chosen: Candidate, trials: list[Trial]) -> dict:
-    """The documented ``plan`` of a run's record."""
+    """The documented key ``plan`` of a run's record."""
     return {
         "predicted_choice": plan["choice"],
         "chosen": chosen.title,

@@ -8,8 +8,8 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer
+from dgl_gt.train import predict
 from dgl_gt.train.metrics import roc_auc
-from dgl_gt.train.predict import predict
 from partition import partition
 from partition.errors import InputError
 

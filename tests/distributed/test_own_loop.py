@@ -28,14 +28,13 @@ def sample():
 
 
 def save_model(folder):
-    from dgl_gt.train.config import TrainConfig
-    from dgl_gt.train.saved_model import save
+    from dgl_gt.train import TrainConfig, save_model
     from dgl_gt.train.trainer import build_model
 
     config = TrainConfig(hidden=16, heads=2)
     torch.manual_seed(1)
     model = build_model(config, WIDTH, 4)
-    save(folder / "model", model.state_dict(), config, {"in_dim": WIDTH, "classes": 4}, {})
+    save_model(folder / "model", model.state_dict(), config, {"in_dim": WIDTH, "classes": 4}, {})
     return model.eval()
 
 

@@ -239,8 +239,7 @@ def test_a_rank_that_stops_after_its_group_has_ended_says_so_all_the_same():
 
 def commands_that_fail_on_one(rank, folder):
     """Rank 1 fails in a prediction, over a model of other features, and in a trial."""
-    from dgl_gt.train import trial
-    from dgl_gt.train.predict import predict
+    from dgl_gt.train import predict, trial
 
     prepare()
     sg = dgl_gt.load(folder)
@@ -251,7 +250,7 @@ def commands_that_fail_on_one(rank, folder):
     candidate = trial.Candidate(
         cut="edge", strategy="halo", depth=1, activation_checkpoint="none", directory=str(folder)
     )
-    return found + [outcome(lambda: trial._try(candidate, TrainConfig(hidden=8, heads=2), {}))[:2]]
+    return found + [outcome(lambda: trial._run_trial(candidate, TrainConfig(hidden=8, heads=2), {}))[:2]]
 
 
 def test_a_prediction_and_a_trial_that_fail_on_one_rank_end_on_all(tmp_path):

@@ -10,8 +10,8 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer
+from dgl_gt.train import predict
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.predict import predict
 from dgl_gt.train.trainer import train
 from partition import load_graph, partition
 

@@ -177,7 +177,7 @@ def is_complete(folder: Path) -> bool:
             elif (path / "manifest.json").exists():
                 verify(path, read_manifest(path))
             else:
-                saved_model.load(path)
+                saved_model.load_model(path)
         except (InputError, OSError, KeyError, ValueError):
             return False
     return True

@@ -165,45 +165,60 @@ for place in PLACES:
         BAD.append((f"{key} of 3 ranks", changed(*place, to=[1.0] * 3), "has 3 figures for 2 ranks"))
         BAD.append((f"{key} of none", changed(*place, to=[]), "has 0 figures for 2 ranks"))
         BAD.append((f"{key} nested", changed(*place, to=[[1.0, 2.0], [3.0, 4.0]]), f"{'.'.join(place)} is [["))
-        BAD.append((f"{key} of one rank", changed(*place, to=[1.0, -2.0]), "for every rank"))
+        BAD.append((f"{key} of one rank", changed(*place, to=[1.0, -2.0]), "or one for each rank"))
     else:
         BAD.append((f"{key} a list", changed(*place, to=[0.5, 0.7]), "one number"))
 TABLES = {"products": ("products", 128), "far_column_s": ("attention", "far_column_s", 1000)}
 for key, place in TABLES.items():
-    for name, value in (("zero", 0.0), ("negative", [1e9, -1.0]), ("text", "quick"), ("of 3 ranks", [1e9] * 3)):
-        BAD.append((f"{key} {name}", changed(*place, to=value), f"{key} of {place[-1]}"))
+    for name, value in (("zero", 0.0), ("negative", [1e9, -1.0]), ("text", "quick")):
+        BAD.append((f"{key} {name}", changed(*place, to=value), f"{place[-1]}: {value!r}}}; it must be a map from"))
+    BAD.append((f"{key} of 3 ranks", changed(*place, to=[1e9] * 3), f"{key} of {place[-1]} has 3 figures for 2 ranks"))
     for name, value in (("a number", 1e9), ("empty", {}), ("by text", {"wide": 1e9}), ("of 0", {0: 1e9})):
-        BAD.append((f"{key} {name}", changed(*place[:-1], to=value), f"{key} must map"))
+        BAD.append((f"{key} {name}", changed(*place[:-1], to=value), f"{key} is {value!r}; it must be a map from"))
 BAD.append(("far_column_s missing", changed("attention", "far_column_s", to=None), "has no attention.far_column_s"))
 for name, value in (
     ("of 3 ranks", [[1e9] * 3] * 3),
     ("one row", [[1e9, 1e9]]),
     ("ragged", [[1e9, 1e9], [1e9]]),
+):
+    BAD.append((f"link {name}", changed("link_bytes_per_s", to=value), "must be 2 lists of as many positive numbers"))
+for name, value in (
     ("flat", [1e9, 1e9]),
     ("a number", 1e9),
     ("text", "fast"),
     ("zero", [[1e9, 0.0], [1e9, 1e9]]),
     ("nan", [[1e9, np.nan], [1e9, 1e9]]),
 ):
-    BAD.append((f"link {name}", changed("link_bytes_per_s", to=value), "must be 2 lists of as many positive numbers"))
+    message = f"link_bytes_per_s is {value!r}; it must be one list of positive numbers for each rank, or"
+    BAD.append((f"link {name}", changed("link_bytes_per_s", to=value), message))
 HOSTS = {"within": 1e9, "between": 1e8, "ranks_per_host": 2}
 for key in HOSTS:
     for name, value in (("zero", 0), ("negative", -1.0), ("nan", np.nan), ("text", "fast"), ("true", True)):
         hosts = {**HOSTS, key: value}
         BAD.append((f"link {key} {name}", changed("link_bytes_per_s", to=hosts), f"link_bytes_per_s.{key} is"))
     hosts = {other: value for other, value in HOSTS.items() if other != key}
-    BAD.append((f"link {key} missing", changed("link_bytes_per_s", to=hosts), f"link_bytes_per_s.{key} is None"))
+    BAD.append((f"link {key} missing", changed("link_bytes_per_s", to=hosts), f"has no link_bytes_per_s.{key}"))
 for value in (0.5, 1.5):
     hosts = {**HOSTS, "ranks_per_host": value}
     BAD.append((f"{value} ranks a host", changed("link_bytes_per_s", to=hosts), "ranks_per_host is"))
 for value in (0, -2, 1.5, "two", True, [2]):
     BAD.append((f"ranks {value}", changed("ranks", to=value), "ranks is"))
 BAD += [
-    ("overlap beyond 1", changed("overlap", to=1.5), "overlap is 1.5; it must be between 0 and 1"),
-    ("another format", changed("format", to="dgl-gt profile 9"), "is no hardware profile"),
-    ("no format", changed("format", to=None), "is no hardware profile"),
+    ("overlap beyond 1", changed("overlap", to=1.5), "overlap is 1.5; it must be one number between 0 and 1"),
+    ("another format", changed("format", to="dgl-gt profile 9"), "is not a hardware profile"),
+    ("no format", changed("format", to=None), "is not a hardware profile"),
     ("another kind", changed("kind", to="guess"), "kind is 'guess'; it must be one of measured, datasheet, default"),
-    ("attention a number", changed("attention", to=1e-9), "has no attention."),
+    ("attention a number", changed("attention", to=1e-9), "attention is 1e-09; it must be a map with edge_s, head_s"),
+    ("an unknown key", changed("overlapp", to=0.5), "unknown key 'overlapp'; allowed are attention, format, kind"),
+    ("a name", changed("name", to="mine"), "unknown key 'name'"),
+    ("a key like a place", changed("attention", " - at `$.kind`", to=1), "it must be a map with edge_s, head_s"),
+    ("a kind like a place", changed("kind", to=" - at `$.name`"), "kind is ' - at `$.name`'; it must be one of"),
+    ("an unknown key of attention", changed("attention", "edges", to=1e-9), "it must be a map with edge_s, head_s"),
+    (
+        "an unknown key of hosts",
+        changed("link_bytes_per_s", to=HOSTS | {"hosts": 2}),
+        "or within, between and ranks_per",
+    ),
 ]
 
 
@@ -231,7 +246,7 @@ def test_figures_of_ranks_need_their_number(tmp_path):
     ("content", "message"),
     [
         (b"- 1\n- 2\n", "must hold keys and values"),
-        (b"", "is no hardware profile"),
+        (b"", "is not a hardware profile"),
         (b"format: [", "is not valid YAML"),
         (b"format: !!python/object:os.system {}", "is not valid YAML"),
         (b"\xff\xfe\x00", "not a text file"),
@@ -276,14 +291,14 @@ def test_a_slow_link_alone_changes_no_share(tmp_path):
 
 def calibrated(rank, out):
     """``dgl-gt calibrate`` on this rank, with next to no work: what it prints."""
-    from dgl_gt.cli import plan
+    from dgl_gt.cli.calibrate import _calibrate_rank
     from dgl_gt.selector import calibrate
 
     calibrate._ROWS, calibrate._EDGES, calibrate._FAR_ROWS = 300, 3600, (200, 900)
     calibrate._SHAPES, calibrate._WIDTHS = ((8, 4), (2, 16), (1, 8)), (16, 128)
-    calibrate._MESSAGES, calibrate._MOST_EXCHANGED = (2**10, 2**12, 2**16), 2**20
+    calibrate._MESSAGE_BYTES, calibrate._MAX_EXCHANGE_BYTES = (2**10, 2**12, 2**16), 2**20
     calibrate._BATCH_S = 0.01
-    return plan._calibrate_rank(SimpleNamespace(timeout=None, force=False), out)
+    return _calibrate_rank(SimpleNamespace(timeout=None, force=False), out)
 
 
 def test_attention_is_fitted_to_what_was_measured(monkeypatch):
@@ -318,7 +333,7 @@ def test_ranks_share_what_the_control_group_leaves(monkeypatch):
     assert calibrate.available_memory_bytes is memory.available_memory_bytes  # which heeds limits of control groups
     monkeypatch.setattr(calibrate, "available_memory_bytes", lambda: 6 << 30)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    left = calibrate.memory_at_hand(Comm()) - memory.peak_memory_bytes()
+    left = calibrate.available_rank_memory(Comm()) - memory.peak_memory_bytes()
     assert left == pytest.approx(2 << 30, abs=1 << 20)
 
 
@@ -348,7 +363,7 @@ def test_calibrate_measures_every_rank(tmp_path, ranks):
     assert speeds.link_bytes_per_s.shape == (ranks, ranks) and (speeds.link_bytes_per_s > 0).all()
     assert 0 <= profile.overlap <= 1 and (profile.latency_s > 0) == (ranks > 1)
     assert np.broadcast_to(profile.process_bytes, ranks).min() > 2**20
-    assert (profile.memory_bytes > profile.process_bytes).all()
+    assert (np.array(profile.memory_bytes) > profile.process_bytes).all()
     assert sum(profile.target_weights(MODEL)) == pytest.approx(1) and min(profile.target_weights(MODEL)) > 0
     assert f"wrote {out}" in text and ("link" in text) == (ranks > 1)
     shares = re.search(r"for --target-weights +([\d.,]+)", text)

@@ -16,7 +16,7 @@ from selector_cases import every_way, profile_values, refused, write_profile
 
 from dgl_gt.cli.main import main
 from dgl_gt.selector import read_profile
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train import TrainConfig
 from partition import load_graph, partition
 from partition.predict.model import Model
 from partition.predict.traffic import step_bytes
@@ -133,9 +133,9 @@ def table_on_rank(rank, record):
 def test_the_final_table_names_the_plan(trained):
     record = trained[0]
     (text,) = run_ranks(1, table_on_rank, record)
-    assert "predicted seconds per epoch" in text and "predicted memory per rank, with --rank-memory" in text
+    assert "predicted seconds per epoch" in text and "predicted memory per rank with --rank-memory" in text
     for trial in record["plan"]["trials"]:
-        assert f"tried {trial['choice']}" in text
+        assert f"trial of {trial['choice']}" in text
 
 
 # ---- on ranks -----------------------------------------------------------------------------------------------------
@@ -143,14 +143,14 @@ def test_the_final_table_names_the_plan(trained):
 
 def load_on_rank(rank, calls):
     """Of each (directories, config, profile, options): choice and record, or what was refused."""
-    from dgl_gt.train.trial import load_best
+    from dgl_gt.train.trial import load_fastest
     from partition.errors import InputError
 
     found = []
     for directories, config, profile, options in calls:
         directories = directories[rank] if isinstance(directories, dict) else directories
         try:
-            sg, chosen, record = load_best(directories, config, profile, **options)
+            sg, chosen, record = load_fastest(directories, config, profile, **options)
         except InputError as error:
             found.append(str(error))
         else:
@@ -197,8 +197,8 @@ def decide_on_rank(rank, both, profile, seconds):
     from dgl_gt.train import trial
 
     clock = iter(seconds[rank])
-    trial._try = lambda candidate, config, options: trial.Trial(candidate, next(clock), 0, 1)
-    sg, _, record = trial.load_best(both, CONFIG, profile)
+    trial._run_trial = lambda candidate, config, options: trial.Trial(candidate, next(clock), 0, 1)
+    sg, _, record = trial.load_fastest(both, CONFIG, profile)
     return sg.strategy.name, sg.depth, record["chosen"], [trial["choice"] for trial in record["trials"]]
 
 
@@ -216,8 +216,8 @@ def own_profile(rank, paths, profiles):
     """With a profile of its own, and the same shards elsewhere."""
     from dgl_gt.train import trial
 
-    trial._try = lambda candidate, config, options: trial.Trial(candidate, 1.0, 0, 1)
-    sg, _, record = trial.load_best(paths[rank], CONFIG, profiles[rank])
+    trial._run_trial = lambda candidate, config, options: trial.Trial(candidate, 1.0, 0, 1)
+    sg, _, record = trial.load_fastest(paths[rank], CONFIG, profiles[rank])
     return record["choice"].pop("directory"), sg.strategy.name, record
 
 
@@ -292,7 +292,10 @@ def test_what_is_for_auto_alone_is_refused_without_it(here, shards, tmp_path):
         ("--other-cut", shards / "vertex"),
     ):
         for strategy in ([], ["--strategy", "ring"]):
-            refused(here("train", shards / "edge", *strategy, option, value), f"{option} is for --strategy auto")
+            refused(
+                here("train", shards / "edge", *strategy, option, value),
+                f"{option} needs --strategy auto; add that option",
+            )
 
 
 def test_bad_options_are_refused_before_ranks_start(here, shards, tmp_path):
@@ -304,7 +307,7 @@ def test_bad_options_are_refused_before_ranks_start(here, shards, tmp_path):
         (["--profile", tmp_path / "none.yaml"], "cannot read"),
         (["--preset", "8xH100", "--profile", bad], "give one"),
         (["--out", tmp_path / "exists"], "exists"),
-        (["--link-gbit", 1], "--link-gbit is not for --strategy auto"),
+        (["--link-gbit", 1], "--link-gbit is 1, but --strategy auto takes links from"),
         (["--heads", 5], "hidden is 16; it must be a multiple of heads (5)"),
     ):
         refused(here("train", shards / "edge", "--strategy", "auto", *QUICK, *options), message)
@@ -317,7 +320,7 @@ def command_on_rank(rank, commands):
     from dgl_gt.train import rank_process as rank_module
 
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-    rank_module.join, rank_module.leave, rank_module._LAST_WORD_S = (lambda *_: rank), (lambda: None), 0.0
+    rank_module.join_group, rank_module.leave_group, rank_module._REPORT_WAIT_S = (lambda *_: rank), (lambda: None), 0.0
     found = []
     for words in commands:
         with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:

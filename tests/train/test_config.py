@@ -2,30 +2,31 @@
 
 import argparse
 import os
+from typing import get_type_hints
 
 import pytest
 
-from dgl_gt.train.config import LIMITS, TrainConfig, read_config
+from dgl_gt.train.config import TrainConfig, read_config
 from dgl_gt.yaml_file import read_yaml
 from partition import InputError
 from partition.console import run
 
 BAD_YAML = {
-    "aliases": (b"a: &a [1]\nb: *a", "line 1 is not valid YAML: anchors and aliases are not taken here"),
+    "aliases": (b"a: &a [1]\nb: *a", "line 1 is not valid YAML: anchors and aliases are not allowed here"),
     "a bomb": (
         b"a: &a [x,x,x,x,x,x,x,x,x]\n"
         + b"".join(b"%c: &%c [%s]\n" % (i, i, b",".join([b"*%c" % (i - 1)] * 9)) for i in range(98, 106)),
-        "anchors and aliases are not taken here",
+        "anchors and aliases are not allowed here",
     ),
-    "an object": (b"a: !!python/object:os.system {}", "tags such as 'tag:yaml.org...ect:os.system' are not taken"),
+    "an object": (b"a: !!python/object:os.system {}", "tags such as 'tag:yaml.org...ect:os.system' are not allowed"),
     "a tag that raises": (b"a: !!bool maybe", "tags such as"),
     "a timestamp that raises": (b"a: !!timestamp never", "tags such as"),
     "binary numbers without digits": (b"a: 0b_", "is not valid YAML: invalid literal"),
     "more digits than Python reads": (b"a: " + b"9" * 5000, "is not valid YAML: Exceeds the limit"),
-    "a number beyond 64 bits": (b"a: 0x" + b"f" * 9000, "line 1 is not valid YAML: a number is beyond 64 bits"),
+    "a number beyond 64 bits": (b"a: 0x" + b"f" * 9000, "line 1 is not valid YAML: a number does not fit 64 bits"),
     "an escape beyond Unicode": (rb'a: "\U00110000"', "is not valid YAML: chr()"),
     "an escape beyond 32 bits": (rb'a: "\UFFFFFFFF"', "is not valid YAML: Python int too large"),
-    "brackets without end": (b"a: " + b"[" * 5000, "it goes more than 20 levels deep"),
+    "brackets without end": (b"a: " + b"[" * 5000, "it is nested more than 20 levels deep"),
     "a key twice": (b"lr: 1\nlr: 2", "line 2 is not valid YAML: the key 'lr' is given twice"),
     "a key that is no name": (b"true: 1", "the key True is neither text nor a whole number"),
     "a map as key": (b"{a: 1}: 2", "is neither text nor a whole number"),
@@ -61,26 +62,38 @@ def test_yaml_that_is_taken(tmp_path):
     assert read_yaml(path) == {}
 
 
+LIMITS = {
+    name: next((each.ge, each.le) for each in kind.__metadata__)
+    for name, kind in get_type_hints(TrainConfig, include_extras=True).items()
+    if kind.__metadata__[0].le is not None
+}
+
+
+def test_every_number_but_shares_has_limits():
+    numbers = {name for name, kind in get_type_hints(TrainConfig).items() if kind in (int, float)}
+    assert numbers - LIMITS.keys() == {"dropout", "attention_dropout"}
+
+
 @pytest.mark.parametrize("name", LIMITS)
 def test_every_setting_has_its_limits(name):
     least, most = LIMITS[name]
     others = {"heads": 1} if name == "hidden" else {"hidden": most} if name == "heads" else {}
     assert getattr(TrainConfig(**{name: most} | others), name) == most
     for value in (most * 2, least - 1):
-        with pytest.raises(InputError, match=f"^{name} is .*; it must be from .* to "):
+        with pytest.raises(InputError, match=f"^{name} is .*; it must be a (whole )?number from .* to "):
             TrainConfig(**{name: value} | others)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"layers": 10**22}, "layers is 10000000000000000000000; it must be from 1 to 1,000$"),
-        ({"layers": 100_000}, "layers is 100000; it must be from 1 to 1,000$"),
-        ({"lr": 1e308}, r"lr is 1e\+308; it must be from 1e-12 to 1000$"),
-        ({"lr": float("nan")}, "lr is nan; it must be from"),
+        ({"layers": 10**22}, "layers is 10000000000000000000000; it must be a whole number from 1 to 1,000$"),
+        ({"layers": 100_000}, "layers is 100000; it must be a whole number from 1 to 1,000$"),
+        ({"lr": 1e308}, r"lr is 1e\+308; it must be a number from 1e-12 to 1000$"),
+        ({"lr": float("nan")}, "lr is nan; it must be a number from"),
         ({"metric": "x" * 10_000}, "^metric is 'xxxx.{0,60}; it must be auto"),
-        ({"layers": [[1] * 1000] * 1000}, r"^layers is \[\[1.{0,200}; it must be of type int$"),
-        ({"seed": True}, "seed is True; it must be of type int"),
+        ({"layers": [[1] * 1000] * 1000}, r"^layers is \[\[1.{0,200}; it must be a whole number from 1 to 1,000$"),
+        ({"seed": True}, "seed is True; it must be a whole number"),
     ],
 )
 def test_values_are_shown_in_short(values, message):

@@ -17,8 +17,9 @@ import pytest
 import torch
 
 from dgl_gt.cli.main import main
-from dgl_gt.train import launch, launcher, rank_process, started_ranks
-from dgl_gt.train.started_ranks import Failure, StartedRank, first_failure
+from dgl_gt.train import launch, rank_process, started_ranks, threads
+from dgl_gt.train.launcher_link import Failure, Launcher
+from dgl_gt.train.started_ranks import StartedRank, first_failure
 from partition import from_edges, partition
 from partition.errors import InputError
 
@@ -129,8 +130,8 @@ def test_a_run_listens_on_the_loopback_alone_where_there_is_a_second_interface(o
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"RANK": "0"}, "which makes this process one of several ranks, but WORLD_SIZE is not"),
-        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}, "but MASTER_PORT is not; start ranks with"),
+        ({"RANK": "0"}, "which makes this process one of several ranks, but WORLD_SIZE is not set"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}, "but MASTER_PORT is not set; start ranks with"),
         (
             {"RANK": "first", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
             "RANK is 'first' in the environment; it must be a whole number from 0 to 1",
@@ -166,8 +167,8 @@ CLINGS = "trap '' TERM; sleep 600 & wait; wait;"
 @pytest.fixture
 def started(monkeypatch):
     """A function: a shell script a rank -> the ranks, which are ended with the test."""
-    monkeypatch.setattr(started_ranks, "_CAUSE_S", 0.5)
-    monkeypatch.setattr(started_ranks, "_LAST_S", 0.5)
+    monkeypatch.setattr(started_ranks, "_CAUSE_WAIT_S", 0.5)
+    monkeypatch.setattr(started_ranks, "_END_WAIT_S", 0.5)
     ranks, ends = [], []
 
     def start(*scripts):
@@ -191,7 +192,7 @@ def started(monkeypatch):
 
 def outcome(ranks, timeout=None):
     started_ranks.watch(ranks, lambda: False, timeout)
-    started_ranks.end(ranks)
+    started_ranks.end_all(ranks)
     assert all(each.has_ended for each in ranks)
     return first_failure(ranks)
 
@@ -208,10 +209,10 @@ def test_ranks_that_end_well_are_no_failure(started):
         ([WAITS, "exit 143"], (1, "signal", "15")),  # a rank that had no time to say so
         ([CLINGS, WAITS, "exit 7"], (2, "exit", "7")),
         # told first of what another rank says later
-        ([failed("told", "rank 1 stopped") + "exit 1", "sleep 0.2;" + failed("error", "it broke") + "exit 1"], None),
+        ([failed("relayed", "rank 1 stopped") + "exit 1", "sleep 0.2;" + failed("error", "it broke") + "exit 1"], None),
         # and told by a connection that has ended with the process
-        ([failed("told", "connection lost") + "exit 1", "sleep 0.2; kill -9 $$"], (1, "signal", "9")),
-        ([failed("told", "rank 1 stopped") + "exit 1", WAITS], (0, "told", "rank 1 stopped")),
+        ([failed("relayed", "connection lost") + "exit 1", "sleep 0.2; kill -9 $$"], (1, "signal", "9")),
+        ([failed("relayed", "rank 1 stopped") + "exit 1", WAITS], (0, "relayed", "rank 1 stopped")),
         ([WAITS, failed("memory", "it asked for 1 TiB") + "exit 2"], (1, "memory", "it asked for 1 TiB")),
     ],
     ids=lambda value: None,
@@ -230,30 +231,30 @@ def test_what_the_launcher_ends_is_no_failure(started):
     ranks = started(WAITS, CLINGS)
     time.sleep(0.2)  # until the trap is set
     started_ranks.watch(ranks, lambda: True)
-    started_ranks.end(ranks)
+    started_ranks.end_all(ranks)
     assert ranks[1].process.returncode == -signal.SIGKILL
     assert first_failure(ranks) is None
 
 
 def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
-    monkeypatch.setattr(started_ranks, "AWAITED_S", 0.1)
+    monkeypatch.setattr(started_ranks, "LATE_AFTER_S", 0.1)
     joining = say(state="joining")
     ranks = started(joining + WAITS, WAITS)
     with pytest.raises(InputError, match=r"^rank 1 \(process \d+\) has not joined after 0.6 s"):
         outcome(ranks, timeout=0.6)
     assert capsys.readouterr().err == (
-        f"dgl-gt: rank 1 (process {ranks[1].process.pid}) has not joined after 0 s; waiting goes on "
-        "(--timeout SECONDS would end it)\n"
+        f"dgl-gt: rank 1 (process {ranks[1].process.pid}) has not joined after 0 s; still waiting "
+        "(--timeout SECONDS sets a limit)\n"
     )
-    started_ranks.end(ranks)
+    started_ranks.end_all(ranks)
 
 
 @pytest.mark.parametrize(
     ("failure", "code", "text"),
     [
         (Failure("input", "a bad number", 0), 2, "dgl-gt: error: a bad number\n"),
-        (Failure("told", "rank 0: a bad number", 0, is_input=True), 2, "dgl-gt: error: rank 0: a bad number\n"),
-        (Failure("told", "rank 0 stopped: it broke", 0), 1, "dgl-gt: rank 0 stopped: it broke\n"),
+        (Failure("relayed", "rank 0: a bad number", 0, is_input=True), 2, "dgl-gt: error: rank 0: a bad number\n"),
+        (Failure("relayed", "rank 0 stopped: it broke", 0), 1, "dgl-gt: rank 0 stopped: it broke\n"),
         (Failure("signal", "15", 0), 143, "dgl-gt: rank 1 was ended by signal 15 (SIGTERM)\n"),
         (Failure("signal", "6", 0), 134, "dgl-gt: rank 1 was ended by signal 6 (SIGABRT)\n"),
         (Failure("exit", "2", 0), 2, ""),  # it has said why itself
@@ -264,15 +265,15 @@ def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
     ids=lambda value: value.kind if isinstance(value, Failure) else None,
 )
 def test_one_line_says_which_rank_and_why(capsys, failure, code, text):
-    assert launch._explain(1, failure, launch.child_process.memory_kills(), lambda: "take less") == code
+    assert launch._report_failure(1, failure, launch.child_process.memory_kills(), lambda: "take less") == code
     assert capsys.readouterr().err == text
 
 
 def test_a_kill_for_want_of_memory_is_told_from_others(capsys, monkeypatch):
     monkeypatch.setattr(launch.child_process, "memory_kills", lambda: 3)
     killed = Failure("signal", "9", 0)
-    assert launch._explain(0, killed, 3, lambda: "take less") == 137
-    assert launch._explain(0, killed, 2, lambda: "take less") == 2
+    assert launch._report_failure(0, killed, 3, lambda: "take less") == 137
+    assert launch._report_failure(0, killed, 2, lambda: "take less") == 2
     assert capsys.readouterr().err == (
         "dgl-gt: rank 0 was ended by signal 9 (SIGKILL)\n"
         "dgl-gt: error: rank 0 ran out of memory: the system killed it; take less\n"
@@ -285,12 +286,12 @@ def test_a_kill_for_want_of_memory_is_told_from_others(capsys, monkeypatch):
 def test_under_torchrun_a_rank_that_waits_for_others_says_so(monkeypatch, capsys):
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(rank_process, "AWAITED_S", 0.1)
-    monkeypatch.setattr(rank_process, "_LAST_WORD_S", 0.0)
+    monkeypatch.setattr(rank_process, "LATE_AFTER_S", 0.1)
+    monkeypatch.setattr(rank_process, "_REPORT_WAIT_S", 0.0)
     assert rank_process.run(lambda: pytest.fail("there is no other rank"), None, timeout=1.0) == 1
     assert capsys.readouterr().err == (
-        "dgl-gt: rank 1 has waited 0 s at 127.0.0.1:1 for the others to join; waiting goes on "
-        "(--timeout SECONDS would end it)\n"
+        "dgl-gt: rank 1 has waited 0 s at 127.0.0.1:1 for the others to join; still waiting "
+        "(--timeout SECONDS sets a limit)\n"
     )
 
 
@@ -305,8 +306,8 @@ def ended(monkeypatch):
 
     monkeypatch.setattr(rank_process.os, "_exit", end)
     monkeypatch.setattr(rank_process, "STOPPING", ())
-    monkeypatch.setattr(rank_process, "join", lambda *_: 0)
-    monkeypatch.setattr(rank_process, "_tell", lambda *_, **__: None)
+    monkeypatch.setattr(rank_process, "join_group", lambda *_: 0)
+    monkeypatch.setattr(Launcher, "report", lambda *_, **__: None)
     monkeypatch.setattr(rank_process.dist, "FileStore", lambda *_: None)
     monkeypatch.setenv("WORLD_SIZE", "2")
     return codes
@@ -320,9 +321,9 @@ def test_a_rank_that_has_finished_is_not_ended_over_an_error_in_leaving(ended, m
     def leave():
         raise RuntimeError("the others have gone")
 
-    monkeypatch.setattr(rank_process, "leave", leave)
+    monkeypatch.setattr(rank_process, "leave_group", leave)
     with pytest.raises(RuntimeError, match="the others have gone"):
-        rank_process.run(lambda: "result", launcher.Launcher(1, 2, 3))
+        rank_process.run(lambda: "result", Launcher(1, 2, 3))
     assert ended == []
 
 
@@ -332,7 +333,7 @@ def test_a_rank_that_is_told_to_exit_does_so(ended, monkeypatch, capsys, given, 
     monkeypatch.setattr(sys, "stdout", open(os.devnull, "w"))
     sys.stdout.close()
     with pytest.raises(EndedHere):
-        rank_process.run(lambda: sys.exit(given), launcher.Launcher(1, 2, 3))
+        rank_process.run(lambda: sys.exit(given), Launcher(1, 2, 3))
     assert ended == [code]
     assert capsys.readouterr().err == ("it is over\n" if isinstance(given, str) else "")
 
@@ -350,7 +351,7 @@ def test_ranks_wait_without_end_or_as_long_as_was_asked_for(monkeypatch, backend
         rank_process.dist, "init_process_group", lambda name, **options: asked.update(options, name=name)
     )
     monkeypatch.setattr(rank_process.dist, "get_rank", lambda: 0)
-    rank_process.join(timeout)
+    rank_process.join_group(timeout)
     assert asked["name"] == backend
     assert asked["timeout"].total_seconds() == (timeout or 365 * 24 * 3600)
 
@@ -358,33 +359,33 @@ def test_ranks_wait_without_end_or_as_long_as_was_asked_for(monkeypatch, backend
 def test_an_allocation_that_fails_is_told_from_a_bug():
     with pytest.raises(RuntimeError) as refused:
         torch.empty(1 << 57, dtype=torch.uint8)
-    failure = rank_process._failure(refused.value)
+    failure = rank_process._failure_of(refused.value)
     assert (failure.kind, failure.text, failure.exit_code) == ("memory", "it asked for 131072.0 TiB at once", 2)
-    assert rank_process._failure(MemoryError()).text == "an allocation failed"
-    bug = rank_process._failure(RuntimeError("shapes do not match"))
+    assert rank_process._failure_of(MemoryError()).text == "an allocation failed"
+    bug = rank_process._failure_of(RuntimeError("shapes do not match"))
     assert bug.kind == "error" and bug.text.endswith("RuntimeError: shapes do not match")
 
 
 def test_advice_names_what_was_predicted(shards):
     from dgl_gt.train.config import TrainConfig
-    from dgl_gt.train.memory_advice import advice
+    from dgl_gt.train.memory_advice import advice_for_strategy
 
-    text = advice(shards, TrainConfig(hidden=100_000, heads=1), None, 1)
+    text = advice_for_strategy(shards, TrainConfig(hidden=100_000, heads=1), None, 1)
     assert "--layers 2 --hidden 100000 is predicted to need" in text and "TiB" in text
 
 
 @pytest.mark.parametrize("node_data", [{}, {"feat": np.ones(4, np.float32)}], ids=["none", "one number a node"])
 def test_advice_on_shards_without_rows_of_features(tmp_path, node_data):
     from dgl_gt.train.config import TrainConfig
-    from dgl_gt.train.memory_advice import advice
+    from dgl_gt.train.memory_advice import advice_for_strategy
 
     partition(from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4, node_data), 2, tmp_path / "shards")
-    assert "is predicted to need" in advice(tmp_path / "shards", TrainConfig(), None, 1)
+    assert "is predicted to need" in advice_for_strategy(tmp_path / "shards", TrainConfig(), None, 1)
 
 
 def test_advice_where_ranks_choose_names_no_figure_of_another_run(shards, monkeypatch):
     advised = []
-    monkeypatch.setattr("dgl_gt.cli.main._on_ranks", lambda args, work, advice: advised.append(advice()) or 0)
+    monkeypatch.setattr("dgl_gt.cli.train.run_on_parts", lambda args, work, advice: advised.append(advice()) or 0)
     assert main(["train", str(shards), "--strategy", "auto", "--hidden", "100000", "--heads", "1"]) == 0
     assert advised == [
         "choose a smaller model, partition into more parts on more machines, or let --rank-memory SIZE bound what "
@@ -393,9 +394,9 @@ def test_advice_where_ranks_choose_names_no_figure_of_another_run(shards, monkey
 
 
 @pytest.mark.parametrize(
-    ("threads", "cpus", "ranks", "text"),
+    ("wanted", "processors", "ranks", "text"),
     [
-        ("16", 2, 2, "OMP_NUM_THREADS is 16, but 2 ranks share 2 processors, so that threads wait for each other; set"),
+        ("16", 2, 2, "OMP_NUM_THREADS is 16, but 2 ranks share 2 processors, so threads wait for each other; set"),
         ("2", 1, 1, "OMP_NUM_THREADS is 2, but 1 rank has 1 processor, so"),
         ("1", 2, 4, ""),  # as few as can be
         ("2", 4, 2, ""),
@@ -403,9 +404,9 @@ def test_advice_where_ranks_choose_names_no_figure_of_another_run(shards, monkey
         ("2,4", 1, 1, ""),
     ],
 )
-def test_more_threads_than_processors_are_warned_of(monkeypatch, capsys, threads, cpus, ranks, text):
-    monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    monkeypatch.setattr(launcher, "available_cpus", lambda: cpus)
-    launcher.warn_of_threads(ranks)
+def test_more_threads_than_processors_are_warned_of(monkeypatch, capsys, wanted, processors, ranks, text):
+    monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+    monkeypatch.setattr(threads, "available_cpus", lambda: processors)
+    threads.warn_of_too_many_threads(ranks)
     stderr = capsys.readouterr().err
     assert stderr.startswith(f"dgl-gt: warning: {text}") if text else stderr == ""

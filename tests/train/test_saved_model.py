@@ -12,7 +12,7 @@ import yaml
 import dgl_gt
 from dgl_gt.train import saved_model, summary, trainer
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.saved_model import ModelWriter, load, save
+from dgl_gt.train.saved_model import BestModelWriter, load_model, save_model
 from partition import InputError, partition
 
 CONFIG = TrainConfig(layers=1, hidden=8, heads=2, epochs=6, patience=0)
@@ -26,7 +26,7 @@ def sg(awkward_graph, tmp_path):
 
 @pytest.fixture
 def writer(sg, tmp_path):
-    return ModelWriter(tmp_path / "model", CONFIG, lambda history: summary.unfinished(history, sg))
+    return BestModelWriter(tmp_path / "model", CONFIG, lambda history: summary.unfinished_record(history, sg))
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_run_that_diverges_keeps_its_best_model(sg, writer, diverging):
         trainer.train(sg, CONFIG, writer=writer)
     record = record_of(writer.out)
     assert (record["finished"], record["best_epoch"], record["epochs"]) == (False, 3, 3)
-    assert load(writer.out).in_dim == 5
+    assert load_model(writer.out).in_dim == 5
 
 
 def test_a_run_that_is_stopped_keeps_its_best_model(sg, writer, rising, capsys):
@@ -70,10 +70,10 @@ def test_a_run_that_is_stopped_keeps_its_best_model(sg, writer, rising, capsys):
 def test_better_models_are_on_disk_while_the_run_goes_on(sg, writer, rising, monkeypatch):
     """Where the last one was written long enough ago: every one here, and the first only with the usual pause."""
     for pause_s, expected in ((0.0, [1, 2, 3, 4, 5, 6]), (1000.0, [1] * 6)):
-        monkeypatch.setattr(saved_model, "_PAUSE_S", pause_s)
-        monkeypatch.setattr(saved_model, "_WRITING_SHARE", 1e9)
+        monkeypatch.setattr(saved_model, "_MIN_PAUSE_S", pause_s)
+        monkeypatch.setattr(saved_model, "_MAX_WRITING_SHARE", 1e9)
         found = []
-        writer = ModelWriter(writer.out, CONFIG, lambda history: summary.unfinished(history, sg), force=True)
+        writer = BestModelWriter(writer.out, CONFIG, lambda history: summary.unfinished_record(history, sg), force=True)
         with writer:
             trainer.train(sg, CONFIG, lambda *_: found.append(record_of(writer.out)["epochs"]), writer)
         assert found == expected
@@ -101,8 +101,8 @@ def test_a_first_model_that_cannot_be_written_ends_the_run(sg, writer, rising):
 
 def test_a_model_that_cannot_be_written_is_written_elsewhere(sg, writer, rising, monkeypatch, tmp_path, capsys):
     """At the end; and training does not stop for it; the message says where the model is."""
-    monkeypatch.setattr(saved_model, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(saved_model, "_WRITING_SHARE", 1e9)
+    monkeypatch.setattr(saved_model, "_MIN_PAUSE_S", 0.0)
+    monkeypatch.setattr(saved_model, "_MAX_WRITING_SHARE", 1e9)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     writer.out = tmp_path / "disk" / "model"
@@ -119,7 +119,7 @@ def test_a_model_that_cannot_be_written_is_written_elsewhere(sg, writer, rising,
         writer.finish(result.model.state_dict(), summary.record(result, sg))
     (place,) = (tmp_path / "here").iterdir()
     assert record_of(place)["finished"] is True
-    for name, value in load(place).state_dict().items():
+    for name, value in load_model(place).state_dict().items():
         assert torch.equal(value, result.model.state_dict()[name])
 
 
@@ -131,8 +131,8 @@ def test_a_model_elsewhere_takes_no_other_models_place(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     other = tmp_path / f"dgl-gt-model-{saved_model.os.getpid()}"
     record = {"strategy": "local", "ranks": 1, "losses": [], "metric": {}}
-    save(other, model.state_dict(), CONFIG, {"in_dim": 5, "classes": 3}, record)
-    writer = ModelWriter(tmp_path / "file" / "model", CONFIG, None, force=True)
+    save_model(other, model.state_dict(), CONFIG, {"in_dim": 5, "classes": 3}, record)
+    writer = BestModelWriter(tmp_path / "file" / "model", CONFIG, None, force=True)
     with pytest.raises(InputError, match=r"The model is in .*tmp/dgl-gt-model-\d+ instead"):
         writer.finish(model.state_dict(), {**record, "losses": [1.0]})
     assert record_of(other) == record
@@ -162,7 +162,7 @@ def saved(tmp_path):
         model = trainer.build_model(CONFIG, 5, 3)
         state = model.state_dict()
         change(state)
-        save(tmp_path / "model", state, CONFIG, {"in_dim": 5, "classes": 3}, {})
+        save_model(tmp_path / "model", state, CONFIG, {"in_dim": 5, "classes": 3}, {})
         return tmp_path / "model"
 
     return make
@@ -170,7 +170,7 @@ def saved(tmp_path):
 
 def test_a_model_is_read_back_as_it_was_written(saved):
     kept = {}
-    model = load(saved(lambda state: kept.update(state)))
+    model = load_model(saved(lambda state: kept.update(state)))
     assert not model.training and all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
     assert all(parameter.requires_grad for parameter in model.parameters())
 
@@ -180,13 +180,13 @@ def test_altered_weights_are_refused(saved):
     content = bytearray((folder / "model.safetensors").read_bytes())
     content[-3] ^= 1
     (folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(InputError, match="model.safetensors is damaged .* its checksum is not that in config.yaml"):
-        load(folder)
+    with pytest.raises(InputError, match="model.safetensors is damaged .* its checksum is not the one in config.yaml"):
+        load_model(folder)
 
 
 def test_weights_that_are_not_finite_are_refused(saved):
     with pytest.raises(InputError, match="encoder.0.weight holds NaN or infinity"):
-        load(saved(lambda state: state["encoder.0.weight"].fill_(torch.nan)))
+        load_model(saved(lambda state: state["encoder.0.weight"].fill_(torch.nan)))
 
 
 @pytest.mark.parametrize(
@@ -208,4 +208,4 @@ def test_a_config_that_does_not_fit_the_weights_is_refused(saved, changes):
     values = yaml.safe_load((folder / "config.yaml").read_text())
     (folder / "config.yaml").write_text(yaml.safe_dump(values | changes))
     with pytest.raises(InputError, match="is damaged or from another version of dgl-gt"):
-        load(folder)
+        load_model(folder)

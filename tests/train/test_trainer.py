@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 import dgl_gt
-from dgl_gt.train.config import LIMITS, TrainConfig
-from dgl_gt.train.predict import predict
-from dgl_gt.train.task import unused
-from dgl_gt.train.trainer import train
+from dgl_gt.train import TrainConfig, predict, train
+from dgl_gt.train.task import describe_unused_data
 from partition import InputError, from_edges, partition
 
 QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=3)
@@ -58,9 +56,11 @@ def test_data_that_cannot_be_trained_on(sharded, changes, message):
 
 def test_what_training_does_not_read_is_named(sharded):
     manifest = sharded(age=np.zeros((60, 2), np.float32)).manifest
-    assert unused(manifest) == "not used by train: node data 'age'"
-    assert unused(manifest | {"edge_data": {"w": {}}}) == "not used by train: node data 'age', edge data 'w'"
-    assert unused(manifest | {"node_data": {"feat": {}, "label": {}, "val_mask": {}}}) is None
+    assert describe_unused_data(manifest) == "not used by train: node data 'age'"
+    assert (
+        describe_unused_data(manifest | {"edge_data": {"w": {}}}) == "not used by train: node data 'age', edge data 'w'"
+    )
+    assert describe_unused_data(manifest | {"node_data": {"feat": {}, "label": {}, "val_mask": {}}}) is None
 
 
 def test_a_diverged_run_is_an_error(sharded):
@@ -69,9 +69,9 @@ def test_a_diverged_run_is_an_error(sharded):
         train(sharded(feat=feat), QUICK)
 
 
-def test_a_run_that_diverges_in_its_last_step_is_an_error(sharded, monkeypatch):
-    monkeypatch.setitem(LIMITS, "lr", (0.0, 1e30))
-    config = TrainConfig(layers=1, hidden=8, heads=2, epochs=1, lr=1e30, warmup=0)
+def test_a_run_that_diverges_in_its_last_step_is_an_error(sharded):
+    config = TrainConfig(layers=1, hidden=8, heads=2, epochs=1, warmup=0)
+    object.__setattr__(config, "lr", 1e30)  # beyond what is allowed
     with pytest.raises(InputError, match="the validation metric is nan in epoch 1; lower lr"):
         train(sharded(label=np.arange(60) % 2), config)
 
@@ -86,6 +86,12 @@ def test_early_stopping_keeps_the_best_epoch(sharded):
 def test_two_classes_are_judged_by_roc_auc(sharded):
     result = train(sharded(label=np.arange(60) % 2), QUICK)
     assert result.metric_name == "roc_auc"
+
+
+def test_roc_auc_of_more_classes_is_refused(sharded):
+    config = TrainConfig(layers=1, hidden=8, heads=2, epochs=1, metric="roc_auc")
+    with pytest.raises(InputError, match="metric is roc_auc, but there are 3 classes"):
+        train(sharded(), config)
 
 
 def test_roc_auc_is_the_share_of_pairs_in_order():

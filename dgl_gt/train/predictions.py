@@ -1,4 +1,4 @@
-"""Predictions of a trained model, in the user's node order."""
+"""Predictions of a trained model, in the original node order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from .trainer import views
 
 
 def predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray] | None:
-    """Class and class probabilities of every node; every rank calls it, rank 0 gets all, and the others None.
+    """The class and the class probabilities of every node, in the original node order.
+
+    Every rank calls it; rank 0 gets the result, and the others get None.
 
     Returns
     -------
@@ -27,7 +29,7 @@ def predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.n
     Raises
     ------
     InputError
-        The shards' features are not what the model takes.
+        The shards do not have as many features as the model takes.
     """
     with sg.comm.together(), torch.no_grad():
         return _predict(model, sg)
@@ -37,18 +39,18 @@ def _predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.
     feat = features(sg)
     if feat.shape[1] != model.in_dim:
         raise InputError(
-            f"the model takes {model.in_dim} features a node; {sg.manifest['source']} has {feat.shape[1]}: "
-            "use the model's own shards"
+            f"the model takes {model.in_dim} features per node, and {sg.manifest['source']} has {feat.shape[1]}; "
+            "use shards with the features that the model was trained on"
         )
     model = model.to(sg.device).eval()
     probability = sg.gather(model(views(model, sg), feat).float().softmax(1), to=0)
     return None if probability is None else (probability.argmax(1).cpu().numpy(), probability.cpu().numpy())
 
 
-def write(path, prediction: np.ndarray, probability: np.ndarray, *, force: bool = False) -> None:
+def write_predictions(path, prediction: np.ndarray, probability: np.ndarray, *, force: bool = False) -> None:
     """Write ``.npz`` (``prediction``, ``probability``) or ``.csv`` (``node``, ``prediction``, ``probability_0``, ...).
 
-    The file appears when it is complete; with ``force`` it replaces another.
+    The file appears when it is complete; with ``force`` it replaces an existing one.
     """
     with new_file(path, force=force) as file:
         if Path(path).suffix == ".npz":

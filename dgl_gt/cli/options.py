@@ -1,0 +1,94 @@
+"""Options that several verbs share, and what they stand for: ranks to run on, and the shards that each rank loads."""
+
+from __future__ import annotations
+
+import argparse
+
+from dgl_gt.selector.hardware_profile import PRESETS
+from partition.cli import add_link, positive_float, positive_integer, size_in_bytes
+from partition.errors import InputError
+from partition.predict.step_time import Speeds
+from partition.predict.strategies import CHOICES
+from partition.shards.manifest import read_manifest
+from partition.system.units import counted
+
+
+def add_shard_options(command, strategies=CHOICES) -> None:
+    """Add the options of a verb that runs on shards, one rank per part."""
+    add = command.add_argument
+    add("directory", metavar="DIR", help="shards made by `dgl-gt partition`")
+    add("--nproc", type=int, metavar="P", help="ranks to start here, one per part (default: the number of parts)")
+    add_timeout(command)
+    names = ", ".join(strategies)
+    add(
+        "--strategy",
+        metavar="NAME",
+        help=f"how attention crosses ranks: {names} (default: halo; mirror on vertex cuts)",
+    )
+    text = "layers between two exchanges; more than 1 needs shards made with --halo-depth (default: 1)"
+    add("--depth", type=int, default=1, metavar="R", help=text)
+    text = "compute while rows travel between ranks (default: yes)"
+    add("--overlap", action=argparse.BooleanOptionalAction, default=True, help=text)
+    add_link(command)
+    add("--force", action="store_true", help="replace the output if it exists")
+    add_json(command)
+
+
+def add_json(command) -> None:
+    """Add ``--json``."""
+    command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def add_timeout(command) -> None:
+    """Add ``--timeout``."""
+    text = "longest time that ranks wait for each other (default: no limit; after 60 s a message names the late rank)"
+    command.add_argument("--timeout", type=positive_float, metavar="SECONDS", help=text)
+
+
+def add_selection_options(command) -> None:
+    """Add the options that the choice of a strategy depends on."""
+    add = command.add_argument
+    add("--profile", metavar="FILE.yaml", help="hardware profile written by `dgl-gt calibrate`")
+    add("--preset", metavar="NAME", help=f"hardware to assume without a profile: {', '.join(PRESETS)}")
+    text = "memory per rank, such as 4GiB; candidates that need more are refused"
+    add("--rank-memory", type=size_in_bytes, metavar="SIZE", help=text)
+    add("--max-depth", type=positive_integer, metavar="R", help="largest halo depth to consider")
+
+
+def run_on_parts(args, work, memory_advice=None):
+    """Run ``work()`` on one rank per part of the shards; returns what :func:`dgl_gt.train.run_on_ranks` returns."""
+    from dgl_gt.train.run_on_ranks import run_on_ranks
+
+    return run_on_ranks(
+        args.argv,
+        lambda: _number_of_parts(args),
+        work,
+        keep_memory=getattr(args, "rank_memory", None) is None,
+        timeout=args.timeout,
+        memory_advice=memory_advice,
+    )
+
+
+def _number_of_parts(args) -> int:
+    """The number of ranks to start, after checking that the shards allow what the options ask for."""
+    from dgl_gt.exchange.sharded_graph import check_choice
+
+    manifest = read_manifest(args.directory)
+    parts = manifest["parts"]
+    if args.nproc not in (None, parts):
+        raise InputError(
+            f"--nproc is {args.nproc} but {args.directory} has {counted(parts, 'part')}; use --nproc {parts}, or "
+            "partition the graph again"
+        )
+    if getattr(args, "auto_profile", None) is None:
+        check_choice(args.directory, manifest, args.strategy, args.depth)
+    return parts
+
+
+def load_shards(args):
+    """The :class:`dgl_gt.ShardedGraph` of this rank, loaded as the options say."""
+    from dgl_gt import load
+
+    speeds = Speeds(link_bytes_per_s=args.link_gbit * 1e9 / 8)
+    options = {"overlap": args.overlap, "speeds": speeds, "timeout_s": args.timeout}
+    return load(args.directory, args.strategy, args.depth, **options)

@@ -1,0 +1,50 @@
+"""``dgl-gt predict``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from partition.errors import InputError
+from partition.system.atomic_write import check_file
+
+from .options import add_shard_options, load_shards, run_on_parts
+
+
+def add_command(commands) -> None:
+    """Add ``predict`` to an argparse subparsers object."""
+    command = commands.add_parser(
+        "predict",
+        help="predict the class of every node with a trained model",
+        description="Predict the class of every node and write the predictions in the original node order.",
+    )
+    add_shard_options(command)
+    text = "model directory written by `dgl-gt train --out`"
+    command.add_argument("--model", required=True, metavar="DIR", help=text)
+    text = "file to write: .npz (prediction, probability) or .csv (node, prediction, probability_0, ...)"
+    command.add_argument("--out", required=True, metavar="FILE", help=text)
+    command.set_defaults(command=_predict)
+
+
+def _predict(args):
+    from dgl_gt.train.saved_model import load_model
+
+    if Path(args.out).suffix not in (".npz", ".csv"):
+        raise InputError(f"--out is {args.out}; it must end in .npz or .csv")
+    check_file(args.out, force=args.force)
+    load_model(args.model)  # refuses a bad model before ranks start
+    return run_on_parts(args, lambda: _predict_rank(args))
+
+
+def _predict_rank(args):
+    """Predict on this rank; rank 0 writes the file and returns what to print."""
+    from dgl_gt.train.predictions import predict, write_predictions
+    from dgl_gt.train.saved_model import load_model
+
+    found = predict(load_model(args.model), load_shards(args))
+    if found is None:  # all ranks but rank 0
+        return None
+    prediction, probability = found
+    write_predictions(args.out, prediction, probability, force=args.force)
+    result = {"nodes": len(prediction), "classes": probability.shape[1], "out": args.out}
+    text = f"wrote {args.out}: {result['nodes']:,} nodes, {result['classes']} classes, in the original node order"
+    return result, text

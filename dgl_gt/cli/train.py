@@ -1,0 +1,121 @@
+"""``dgl-gt train``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import nullcontext
+from dataclasses import fields
+from typing import get_type_hints
+
+from dgl_gt.selector.hardware_profile import read_profile
+from dgl_gt.train.config import MODEL, TrainConfig, read_config
+from partition.cli import DEFAULT_LINK_GBIT
+from partition.errors import InputError
+from partition.predict.strategies import AUTO, CHOICES
+from partition.system.atomic_write import check_target
+
+from .options import add_selection_options, add_shard_options, load_shards, run_on_parts
+
+_METAVARS = {int: "N", float: "X", str: "NAME"}
+_ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")
+
+
+def add_command(commands) -> None:
+    """Add ``train`` to an argparse subparsers object."""
+    command = commands.add_parser(
+        "train",
+        help="train a graph transformer on shards",
+        description="Train a graph transformer for node classification on the full graph, with one rank per part. "
+        "Under torchrun, join the ranks that torchrun started.",
+    )
+    add_shard_options(command, (*CHOICES, AUTO))
+    auto = command.add_argument_group("with --strategy auto")
+    text = "shards of another cut of the same graph to choose from; may be given again"
+    auto.add_argument("--other-cut", action="append", default=[], metavar="DIR", help=text)
+    add_selection_options(auto)
+    text = "YAML file with any of the settings below; options override the file"
+    command.add_argument("--config", metavar="FILE", help=text)
+    command.add_argument("--out", metavar="DIR", help="directory to write the best model to")
+    settings = command.add_argument_group("settings")
+    types = get_type_hints(TrainConfig)
+    for setting in fields(TrainConfig):
+        kind = {"type": types[setting.name], "metavar": _METAVARS.get(types[setting.name])}
+        if kind["type"] is bool:
+            kind = {"action": argparse.BooleanOptionalAction}
+        text = f"{setting.metadata['help']} (default: {setting.default})"
+        settings.add_argument("--" + setting.name.replace("_", "-"), dest=setting.name, default=None, help=text, **kind)
+    command.set_defaults(command=_train)
+
+
+def _train(args):
+    config = read_config(args.config, **{setting.name: getattr(args, setting.name) for setting in fields(TrainConfig)})
+    if args.out:
+        check_target(args.out, MODEL, force=args.force)
+    given = [name for name in _ONLY_FOR_AUTO if getattr(args, name)]
+    if args.strategy == AUTO:
+        if args.depth != 1:
+            raise InputError(f"--depth is {args.depth}, but --strategy auto chooses it; bound it with --max-depth")
+        if args.link_gbit != DEFAULT_LINK_GBIT:
+            raise InputError(
+                f"--link-gbit is {args.link_gbit:g}, but --strategy auto takes links from --profile or --preset; "
+                "leave --link-gbit out"
+            )
+        args.auto_profile = read_profile(args.profile, args.preset)
+    elif given:
+        raise InputError(
+            f"--{given[0].replace('_', '-')} needs --strategy auto; add that option, or leave this one out"
+        )
+    return run_on_parts(args, lambda: _train_rank(args, config), lambda: _memory_advice(args, config))
+
+
+def _memory_advice(args, config) -> str:
+    from dgl_gt.train.memory_advice import advice_for_auto, advice_for_strategy
+
+    if args.strategy == AUTO:
+        return advice_for_auto()
+    return advice_for_strategy(args.directory, config, args.strategy, args.depth)
+
+
+def _train_rank(args, config):
+    """Train on this rank; the record of the run, and its table."""
+    from dgl_gt.train import summary
+    from dgl_gt.train.saved_model import BestModelWriter
+    from dgl_gt.train.task import describe_unused_data
+    from dgl_gt.train.trainer import train
+
+    sg, config, plan = _load(args, config)
+    writer = None
+    if sg.comm.rank == 0:
+        unused = describe_unused_data(sg.manifest)
+        if unused:
+            print(f"dgl-gt: {unused}", file=sys.stderr)
+        if args.out:
+            writer = BestModelWriter(
+                args.out, config, lambda history: summary.unfinished_record(history, sg) | plan, force=args.force
+            )
+    with writer or nullcontext(), summary.show_progress(config.epochs, sg.comm.rank == 0) as on_epoch:
+        result = train(sg, config, on_epoch, writer)
+    record = summary.record(result, sg) | plan
+    if writer:
+        writer.finish(result.model.state_dict(), record)
+    where = f"wrote {args.out}" if args.out else "the model was not saved; to save it, add --out DIR"
+    return record, f"{summary.final_table(record)}\n\n{where}"
+
+
+def _load(args, config):
+    """The sharded graph, the config, and the plan (empty unless ``--strategy auto`` made one)."""
+    if args.strategy != AUTO:
+        return load_shards(args), config, {}
+    from dgl_gt.train.trial import load_fastest
+
+    sg, config, plan = load_fastest(
+        [args.directory, *args.other_cut],
+        config,
+        args.auto_profile,
+        rank_memory=args.rank_memory,
+        max_depth=args.max_depth,
+        overlap=args.overlap,
+        timeout_s=args.timeout,
+    )
+    return sg, config, {"plan": plan}

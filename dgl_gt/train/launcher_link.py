@@ -1,0 +1,74 @@
+"""The link between a launcher and the ranks that it starts: how a rank finds its launcher, and what it reports.
+
+This module does not import torch: the launcher has no use for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+LAUNCHED = "DGL_GT_LAUNCHED"  # the environment variable that makes a process a rank of a launcher
+LATE_AFTER_S = 60.0  # a rank that has not joined by then is named in a message
+
+
+class Launcher(NamedTuple):
+    """The launcher of this process.
+
+    Attributes
+    ----------
+    pid : int
+        Process id.
+    store, pipe : int
+        File descriptors of the file in which ranks meet, and of the pipe to the launcher.
+    """
+
+    pid: int
+    store: int
+    pipe: int
+
+    def report(self, **message) -> None:
+        """Send one message through the pipe: ``state=...``, or the fields of a :class:`Failure`."""
+        with suppress(OSError):  # the launcher has ended, and this rank ends with it
+            os.write(self.pipe, json.dumps(message).encode() + b"\n")
+
+
+def find_launcher() -> Launcher | None:
+    """The launcher that started this process as a rank, if there is one."""
+    words = os.environ.get(LAUNCHED)
+    return Launcher(*map(int, words.split())) if words else None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a rank ended early.
+
+    Attributes
+    ----------
+    kind : str
+        ``input``: the user can fix the cause; ``memory``: the rank ran out of memory; ``signal``: it got a signal;
+        ``error``: a bug; ``relayed``: another rank's failure of any kind; ``exit``: the rank did not say why.
+    text : str
+        The message; for ``error`` the traceback, for ``signal`` the number, for ``exit`` the exit code.
+    at_s : float
+        Time of the failure by ``time.monotonic``, which is the same in all processes of a machine (s).
+    is_input : bool
+        Whether the user can fix the cause of a ``relayed`` failure.
+    """
+
+    kind: str
+    text: str
+    at_s: float
+    is_input: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a run that fails for this reason."""
+        if self.kind == "signal":
+            return 128 + int(self.text)
+        if self.kind == "exit":
+            return int(self.text)
+        return 2 if self.kind in ("input", "memory") or self.is_input else 1

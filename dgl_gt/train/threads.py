@@ -1,0 +1,26 @@
+"""How many threads each rank on this machine gets."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from partition.system.memory import available_cpus
+from partition.system.units import counted
+
+
+def threads_per_rank(ranks: int) -> int:
+    """Number of threads for each of the ranks on this machine."""
+    return max(1, available_cpus() // ranks)
+
+
+def warn_of_too_many_threads(ranks: int) -> None:
+    """Warn on standard error if ``OMP_NUM_THREADS`` gives ranks more threads than this machine has processors."""
+    wanted, processors = os.environ.get("OMP_NUM_THREADS", ""), available_cpus()
+    if wanted.isdecimal() and int(wanted) * ranks > max(processors, ranks):
+        who = "1 rank has" if ranks == 1 else f"{ranks} ranks share"
+        print(
+            f"dgl-gt: warning: OMP_NUM_THREADS is {wanted}, but {who} {counted(processors, 'processor')}, so threads "
+            f"wait for each other; set it to {threads_per_rank(ranks)}, or unset it",
+            file=sys.stderr,
+        )
