@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from partition.console import table
-from partition.cuts.edge_cut import check_parts, make_edge_cut
+from partition.cuts.edge_cut import make_edge_cut
+from partition.cuts.permutation import check_parts
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
 from partition.predict.traffic import Model, feature_width
@@ -92,7 +93,7 @@ def forecast(
     graph = load_graph(sources[0], seed=seed, **additions)
     if say_left_out:
         say_left_out(graph.left_out)
-    check_parts(graph, max(world_sizes))  # before any is cut
+    check_parts(graph.num_nodes, max(world_sizes))  # before any is cut
     features = graph.node_data.get("feat")
     whole = Model(**model, features=0 if features is None or features.ndim < 2 else features.shape[1])
     deepest = min(max_depth or whole.layers, whole.layers)

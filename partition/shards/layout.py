@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from partition.cuts.edge_cut import NEAR_ROWS, Rows
+from partition.cuts.permutation import NEAR_ROWS, Permutation
 from partition.cuts.vertex_cut import VertexCut
 from partition.graph import Graph
 from partition.predict.quality import edge_cut_quality, vertex_cut_quality
@@ -51,7 +51,7 @@ class Layout:
         Those with in-edges, hence a result to send home; none in an edge cut.
     """
 
-    def __init__(self, graph: Graph, cut: Rows, depth: int = 1):
+    def __init__(self, graph: Graph, cut: Permutation, depth: int = 1):
         self.graph, self.cut = graph, cut
         self.is_vertex_cut = isinstance(cut, VertexCut)
         self.depth = 1 if self.is_vertex_cut else depth

@@ -73,7 +73,7 @@ def assert_kept(graph, owner, weights, bounds):
 
 def test_without_a_bound_a_cut_aims_at_even_edges():
     balance = make_balance(graph_of(0), 4)
-    assert balance.kinds == ("edges",) and balance.bounds.tolist() == [1.1] and not balance.asked
+    assert balance.kinds == ("edges",) and balance.bounds.tolist() == [1.1] and not balance.is_strict
     assert balance.shares.tolist() == [0.25] * 4
     assert (balance.weights[:, 0] == graph_of(0).in_degrees()).all()
 
@@ -83,7 +83,7 @@ def test_a_number_bounds_all_kinds_and_every_split(splits):
     graph = graph_of(0, splits=splits)
     balance = make_balance(graph, 3, 1.25)
     assert balance.kinds == ("nodes", "edges") + ("train",) * (splits or 1)
-    assert balance.asked and balance.bounds.tolist() == [1.25] * len(balance.kinds)
+    assert balance.is_strict and balance.bounds.tolist() == [1.25] * len(balance.kinds)
     assert balance.weights.dtype == np.int64 and balance.weights.flags.c_contiguous
     assert (balance.weights[:, 2:] == graph.node_data["train_mask"].reshape(200, -1)).all()
 
@@ -174,7 +174,7 @@ def test_capacities_are_shares_times_bounds(bound):
     for parts, total in ((1, 7), (2, 9), (3, 9), (4, 2), (7, 1000), (75, 525), (75, 1050), (6, 1411), (4, 2805)):
         weights = {6: [5, 1, 3, 3, 2, 3], 4: [5, 3, 5, 4]}.get(parts, [1] * parts)
         balance = Balance(
-            ("nodes",), np.ones((total, 1), np.int64), shares(parts, weights), np.array([bound]), asked=True
+            ("nodes",), np.ones((total, 1), np.int64), shares(parts, weights), np.array([bound]), is_strict=True
         )
         for room, weight in zip(balance.capacities()[:, 0].tolist(), weights):
             most = math.floor(allowed(weight, sum(weights), total, bound))
@@ -185,7 +185,7 @@ def test_capacities_are_shares_times_bounds(bound):
 @pytest.mark.parametrize("bound", [10, 1e6, 1e18, 1e300])
 def test_a_bound_that_bounds_nothing_is_kept_by_any_cut(bound):
     balance = make_balance(graph_of(0), 2, bound)
-    assert balance.excess(np.zeros(200, int)) <= 1
+    assert balance.largest_load(np.zeros(200, int)) <= 1
     assert make_edge_cut(graph_of(0), 2, max_imbalance=bound).parts == 2
 
 
@@ -195,9 +195,9 @@ def test_excess_and_its_words():
     owner = np.array([0, 0, 0, 0, 0, 1, 1, 1])
     assert balance.loads(owner).tolist() == [[5, 4, 2], [3, 0, 0]]
     assert balance.capacities().tolist() == [[6, 3, 1], [6, 3, 1]]
-    assert balance.excess(owner) == 2.0
+    assert balance.largest_load(owner) == 2.0
     words = balance.broken(owner).replace("2.00", "2")
-    assert words == "edges 2 (part 0; asked 1.5), train 2 (part 0; asked 1)"
+    assert words == "edges 2 (part 0; bound 1.5), train 2 (part 0; bound 1)"
 
 
 # ---- what is kept ------------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ def test_bounds_on_given_owners():
     graph, owner = graph_of(0), np.arange(200) % 2
     make_edge_cut(graph, 2, owner=owner, max_imbalance={"nodes": 1.0})
     owner[:60] = 0
-    with pytest.raises(InputError, match=r"the best has nodes 1.30? \(part 0; asked 1.2\); raise max_imbalance"):
+    with pytest.raises(InputError, match=r"the best has nodes 1.30? \(part 0; bound 1.2\); raise max_imbalance"):
         make_edge_cut(graph, 2, owner=owner, max_imbalance={"nodes": 1.2})
     make_edge_cut(graph, 2, owner=owner)  # nobody asked
     make_edge_cut(graph, 1, max_imbalance=1.0)
@@ -307,7 +307,7 @@ def test_more_ways_are_tried_only_where_a_bound_is_broken(monkeypatch):
     assert len(asked) == 1
     asked.clear()
     star = from_edges(np.arange(1, 30), np.zeros(29, int), 30)  # all edges lie with the hub's part
-    with pytest.raises(InputError, match=r"no cut of graph into 2 parts kept .* edges 2(.00)? \(part \d; asked 1.5\)"):
+    with pytest.raises(InputError, match=r"no cut of graph into 2 parts kept .* edges 2(.00)? \(part \d; bound 1.5\)"):
         make_edge_cut(star, 2, max_imbalance={"edges": 1.5})
     assert len(asked) == 6
 
@@ -386,5 +386,5 @@ def test_a_bound_that_cannot_be_kept_leaves_nothing(capsys):
     arguments = ["partition", "star.txt", "--parts", "2", "--out", "shards", "--max-imbalance", "edges=1.5"]
     assert main(arguments) == 2
     out, err = capsys.readouterr()
-    assert out == "" and "the best has edges 2 (part" in err.replace("2.00", "2") and "asked 1.5" in err
+    assert out == "" and "the best has edges 2 (part" in err.replace("2.00", "2") and "bound 1.5" in err
     assert os.listdir() == ["star.txt"]

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from partition.cuts import metis
+from partition.cuts import metis, metis_child
 from partition.cuts.edge_cut import make_edge_cut
 from partition.errors import InputError
 from partition.graph import from_edges, symmetrised
@@ -135,13 +135,13 @@ def test_clusters_of_nearly_empty_graphs(edges):
 
 def seen_by_metis(monkeypatch):
     """How many nodes METIS is given at each call, in this process."""
-    seen, part = [], metis._part
+    seen, run_metis = [], metis_child._run_metis
 
     def noted(xadj, *rest, **options):
         seen.append(len(xadj) - 1)
-        return part(xadj, *rest, **options)
+        return run_metis(xadj, *rest, **options)
 
-    monkeypatch.setattr(metis, "_part", noted)
+    monkeypatch.setattr(metis_child, "_run_metis", noted)
     return seen
 
 
@@ -153,14 +153,14 @@ def test_nodes_without_neighbours_are_dealt_out_without_metis(monkeypatch, linke
     graph = symmetrised(from_edges(ids, np.roll(ids, 1), 5000))
     weights = draw.integers(1, 5, 5000)
     arrays = {"xadj": graph.indptr.astype(np.int64), "adjncy": graph.indices.astype(np.int64), "weights": weights}
-    job = {"parts": 3, "objective": "cut", "slack": 1.03, "seed": 0, "shares": shares}
-    part = metis._answer(arrays, job)
+    job = {"parts": 3, "objective": "cut", "tolerance": 1.03, "seed": 0, "shares": shares}
+    part = metis_child._k_way(arrays, job)
     assert seen == ([300] if linked == 300 else [])
     expected = np.array(shares or [1 / 3] * 3) * weights.sum()
     assert np.bincount(part, weights, 3) == pytest.approx(expected, abs=10)
     arrays["owner"] = part
     seen.clear()
-    cluster = metis._answer(arrays, {"cluster_size": 50, "seed": 0, "only": [0, 2]})
+    cluster = metis_child._clusters(arrays, {"cluster_size": 50, "seed": 0, "owned": [0, 2]})
     kept = np.isin(part, [0, 2])
     alone = np.setdiff1d(np.arange(5000), ids)
     last = np.array([cluster[part[kept] == 0].max(), 0, cluster[part[kept] == 2].max()])
@@ -174,7 +174,7 @@ def test_metis_sees_a_graph_with_few_such_nodes_as_it_is(alone):
     ring = np.arange(400 - alone)
     graph = symmetrised(from_edges(ring, np.roll(ring, 1), 400))
     xadj, adjncy = graph.indptr.astype(np.int64), graph.indices.astype(np.int64)
-    rows, same, also = metis._linked(xadj, adjncy)
+    rows, same, also = metis_child._without_isolated(xadj, adjncy)
     assert same is xadj and also is adjncy and rows.tolist() == list(range(400))
 
 

@@ -4,12 +4,14 @@ import math
 
 import numpy as np
 import pytest
+from xorshift import Xorshift64Star
 
 from partition import load_graph
 from partition.cuts import edge_cut as edge_cut_module
 from partition.cuts import metis, native
 from partition.cuts.balance import make_balance
-from partition.cuts.edge_cut import counts, make_edge_cut, refine
+from partition.cuts.edge_cut import counts, make_edge_cut
+from partition.cuts.local_search import refine
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
 from partition.graph import from_edges
@@ -19,7 +21,7 @@ from partition.shards import layout as layout_module
 from partition.shards.layout import Layout
 
 REAL = ("email_enron", "amazon_computer", "tolokers")
-compiled = pytest.mark.skipif(not native.available(), reason="the package was installed without its compiled part")
+compiled = pytest.mark.skipif(not native.is_available(), reason="the package was installed without its compiled part")
 
 
 def pulled(graph, owner):
@@ -58,22 +60,17 @@ def random_graph(seed, nodes=None, awkward=True):
 
 def search(graph, owner, capacities, weights, sweeps=10, temperature=0.5, seed=0):
     """The compiled search itself; a new assignment."""
-    parts, owner = len(capacities), np.array(owner, np.int32)
-    native.run(
-        "refine",
-        graph.num_nodes,
+    owner = np.array(owner, np.int32)
+    native.refine(
         graph.indptr,
         graph.indices,
-        parts,
-        weights.shape[1],
-        np.ascontiguousarray(weights, np.int64),
-        np.zeros_like(capacities, np.int64),
-        np.ascontiguousarray(capacities, np.int64),
-        sweeps,
-        float(temperature),
-        seed,
-        np.empty((graph.num_nodes, parts), np.int32),
-        owner,
+        weights=np.ascontiguousarray(weights, np.int64),
+        floors=np.zeros_like(capacities, np.int64),
+        capacities=np.ascontiguousarray(capacities, np.int64),
+        owner=owner,
+        sweeps=sweeps,
+        temperature=temperature,
+        seed=seed,
     )
     return owner
 
@@ -88,25 +85,10 @@ def loads_of(owner, weights, parts):
 # ---- the twin ----------------------------------------------------------------------------------------------------
 
 
-class Random:
-    """xorshift64*, as the compiled part draws."""
-
-    def __init__(self, seed):
-        self.state = (seed * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D) % 2**64
-
-    def next(self):
-        x = self.state
-        x ^= x >> 12
-        x ^= x << 25 & 2**64 - 1
-        x ^= x >> 27
-        self.state = x
-        return x * 0x2545F4914F6CDD1D % 2**64
-
-
 def twin(graph, owner, capacities, weights, sweeps, temperature, seed):
     """The sweeps from a start within bounds, every cost the difference of two full counts."""
     parts, nodes, owner = len(capacities), graph.num_nodes, [int(part) for part in owner]
-    random, order = Random(seed), list(range(nodes))
+    random, order = Xorshift64Star(seed), list(range(nodes))
     ends = set(graph.indices.tolist()) | set(graph.destinations().tolist())
     loads = loads_of(owner, weights, parts)
 
@@ -237,7 +219,7 @@ def test_on_real_graphs_the_halo_is_smaller_than_metis_leaves_it(real_graph, mon
         found = owner.copy()
         refine(graph, found, balance, 0)
         assert (balance.loads(found) <= np.maximum(balance.capacities(), balance.loads(owner))).all()
-        if balance.excess(owner) <= 1:
+        if balance.largest_load(owner) <= 1:
             assert halo(graph, found) < rows
 
 
@@ -475,8 +457,8 @@ def test_edge_cuts_do_without_the_compiled_part(awkward_graph, monkeypatch):
 
 
 def test_without_memory_for_counts_nothing_moves(awkward_graph, monkeypatch):
-    monkeypatch.setattr(native, "_COUNTS", 0)
-    monkeypatch.setattr(native, "_COUNTS_PER_EDGE", 0)
+    monkeypatch.setattr(native, "_MOST_COUNTS", 0)
+    monkeypatch.setattr(native, "_MOST_COUNTS_PER_EDGE", 0)
     graph = awkward_graph(0)
     owner = np.random.default_rng(0).integers(0, 3, 60).astype(np.int32)
     before = owner.copy()

@@ -26,8 +26,8 @@ PARTS = [1, 2, 3, 5]
 @pytest.fixture(autouse=True)
 def streaming(monkeypatch):
     """Whatever the bound, stream; and map what is as small as a byte."""
-    monkeypatch.setattr(pipeline, "choose", lambda *_: "streaming")
-    monkeypatch.setattr(pipeline, "check_bound", lambda *_: None)
+    monkeypatch.setattr(pipeline, "choose_method", lambda *_: "streaming")
+    monkeypatch.setattr(pipeline, "check_memory_bound", lambda *_: None)
     monkeypatch.setattr(mapped_arrays, "SMALLEST_BYTES", 1)
     monkeypatch.setattr(numpy_file, "SMALLEST_BYTES", 1)
 
@@ -418,7 +418,7 @@ def stopped(*_, **__):
         (write, "write_manifest", no_space, InputError),
         (write, "_write_part", stopped, KeyboardInterrupt),
         (streamed_cut_module, "_place", no_space, InputError),
-        (streamed_cut_module.native, "run", stopped, KeyboardInterrupt),
+        (streamed_cut_module.native, "place_by_hdrf", stopped, KeyboardInterrupt),
         (streamed_cut_module.StreamedCut, "part_edges", stopped, KeyboardInterrupt),
         (pipeline, "check_memory", stopped, KeyboardInterrupt),
     ],

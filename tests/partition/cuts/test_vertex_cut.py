@@ -116,9 +116,9 @@ def hdrf(graph, parts):
     listed = np.random.default_rng(0).permutation(graph.num_edges).astype(np.int32)
     owner = np.full(graph.num_edges, -1, np.int32)
     degrees, sizes = np.zeros(graph.num_nodes, np.int64), np.zeros(parts, np.int64)
-    copies = np.zeros((graph.num_nodes, 1), np.uint64)
-    ends = (graph.indices, graph.destinations())
-    native.run("hdrf", len(listed), listed, *ends, degrees, 1, parts, 1.1, graph.num_edges, copies, sizes, owner)
+    state = {"degrees": degrees, "copies": native.no_copies(graph.num_nodes, parts), "sizes": sizes, "owner": owner}
+    settings = {"balance": 1.1, "capacity": graph.num_edges, "counts_degrees": True}
+    native.place_by_hdrf(listed, graph.indices, graph.destinations(), **state, **settings)
     return owner
 
 
@@ -150,8 +150,12 @@ def test_hdrf_places_a_small_stream_as_its_formula_says():
         held[u].add(best)
         held[v].add(best)
     owner = np.full(60, -1, np.int32)
-    state = (np.zeros(12, np.int64), 1, parts, 1.1, 60, np.zeros((12, 1), np.uint64), np.zeros(parts, np.int64))
-    native.run("hdrf", 60, order, src, dst, *state, owner)
+    state = {
+        "degrees": np.zeros(12, np.int64),
+        "copies": native.no_copies(12, parts),
+        "sizes": np.zeros(parts, np.int64),
+    }
+    native.place_by_hdrf(order, src, dst, **state, owner=owner, balance=1.1, capacity=60, counts_degrees=True)
     assert owner.tolist() == expected.tolist()
 
 
