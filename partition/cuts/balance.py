@@ -27,7 +27,8 @@ class Balance:
     kinds : tuple of str
         The bounded ones of ``KINDS``; ``train`` is there once for each split of the training nodes.
     weights : ndarray, int64, (N, kinds)
-        The load that a node adds to its part: 1 of nodes, its in-edges of edges, 1 of ``train`` if it is in the split.
+        The load that a node adds to its part: 1 for ``nodes``, its in-edges for ``edges``, and for ``train`` 1 if it is
+        in the split.
     shares : ndarray, float64, (K,)
         The share of the whole load that each part is to take; they add up to one.
     bounds : ndarray, float64, (kinds,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from partition.predict.traffic import Model
 
 from . import metis
 from .attempts import best_assignment
-from .balance import make_balance
+from .balance import Balance, make_balance
 from .permutation import CLUSTER_NODES, NEAR_ROWS, Permutation, check_parts, slice_pointers
 
 _CHUNK_ROWS = 1 << 16
@@ -49,8 +50,9 @@ def make_edge_cut(
     """Cut a graph into parts with METIS and local search; inside a part, rows are in the order of METIS clusters.
 
     Of several attempts the one with the lowest predicted step time is kept. The first twelve are by METIS with
-    different objectives and node weights; later ones search the best cuts so far anew [1]_. All are by METIS where the
-    package has no compiled part, or where a count for each node and part would take far more memory than the edges.
+    different objectives and node weights; later ones search the best so far anew (evolutionary partitioning, Sanders and
+    Schulz 2012). All are by METIS where the package has no compiled part, or where a count for each node and part would
+    take far more memory than the edges.
 
     Parameters
     ----------
@@ -62,7 +64,7 @@ def make_edge_cut(
     owner : array of integers, (N,), optional
         The part of each node, if it is known already; parts may be empty.
     attempts : int
-        The number of cuts to make, at least 1. If no cut keeps the bounds, up to six are made.
+        The number of cuts to make, at least 1. If none of them keeps the bounds, more are made, six in all.
     max_imbalance, target_weights
         See :func:`partition.cuts.balance.make_balance`.
     model, speeds : Model, Speeds
@@ -74,10 +76,6 @@ def make_edge_cut(
     ------
     InputError
         K is out of range, ``owner`` has the wrong length or a part outside 0..K-1, or no attempt keeps the bounds.
-
-    References
-    ----------
-    .. [1] P. Sanders and C. Schulz, "Distributed evolutionary graph partitioning", 2012.
     """
     if owner is None or parts < 1:
         check_parts(graph.num_nodes, parts)
@@ -88,12 +86,7 @@ def make_edge_cut(
     undirected = symmetrised(graph)
     with metis.shared(xadj=undirected.indptr, adjncy=undirected.indices) as adjacency:
         del undirected
-
-        def in_order(owner: np.ndarray) -> EdgeCut:
-            cluster = metis.clusters(adjacency, owner, parts, CLUSTER_NODES, seed=seed, progress=progress)
-            order = np.lexsort((cluster, owner)).astype(graph.indices.dtype)
-            return EdgeCut(order, slice_pointers(owner, parts), balance.shares)
-
+        in_order = partial(_in_cluster_order, graph, balance.shares, adjacency, seed, progress)
         if owner is not None:
             owner = _checked_owner(owner, graph.num_nodes, parts)
         elif parts == 1:
@@ -105,12 +98,25 @@ def make_edge_cut(
                 return step_seconds(counts(graph, owner, balance.shares, cut), model, speeds)
 
             owner = best_assignment(graph, parts, adjacency, balance, attempts, rank, seed, progress)
-        if balance.is_strict and balance.largest_load(owner) > 1:
-            raise InputError(
-                f"no cut of {graph.name} into {parts} parts kept the bounds: the best has {balance.broken(owner)}; "
-                "raise max_imbalance, or make fewer parts or a vertex cut"
-            )
+        _check_bounds(graph, balance, owner)
         return in_order(owner)
+
+
+def _check_bounds(graph: Graph, balance: Balance, owner: np.ndarray) -> None:
+    if balance.is_strict and balance.largest_load(owner) > 1:
+        raise InputError(
+            f"no cut of {graph.name} into {len(balance.shares)} parts kept the bounds: the best has "
+            f"{balance.broken(owner)}; raise max_imbalance, or make fewer parts or a vertex cut"
+        )
+
+
+def _in_cluster_order(
+    graph: Graph, shares: np.ndarray, adjacency: dict, seed: int, progress, owner: np.ndarray
+) -> EdgeCut:
+    """The edge cut of an assignment, with the rows of each part in the order of METIS clusters."""
+    cluster = metis.clusters(adjacency, owner, len(shares), CLUSTER_NODES, seed=seed, progress=progress)
+    order = np.lexsort((cluster, owner)).astype(graph.indices.dtype)
+    return EdgeCut(order, slice_pointers(owner, len(shares)), shares)
 
 
 def counts(graph: Graph, owner: np.ndarray, shares: np.ndarray, cut: EdgeCut | None = None) -> dict:

@@ -143,7 +143,7 @@ def estimate_needs(sizes: SourceSizes, method: str) -> Needs:
 
 
 def _metis_bytes(sizes: SourceSizes) -> tuple[float, int]:
-    """Memory beyond the source and the interpreter, and disk beyond the shards (bytes); so are those below."""
+    """Memory beyond the source and the interpreter, and disk beyond the shards (bytes), with METIS."""
     index, undirected = sizes.index_bytes, sizes.undirected_edges
     symmetrised = 3 * index * sizes.edges + 4 * index * undirected
     metis = max(symmetrised, 2 * index * undirected + _METIS_EDGE_BYTES * undirected)
@@ -152,18 +152,20 @@ def _metis_bytes(sizes: SourceSizes) -> tuple[float, int]:
 
 
 def _expansion_bytes(sizes: SourceSizes) -> tuple[float, int]:
+    """The same with neighbour expansion."""
     n, e, k = sizes.nodes, sizes.edges, sizes.parts
     levelling = 4 * n * k if counts_fit(n, e, k) else 0
     return _in_memory_bytes(sizes, 6 * sizes.index_bytes * e + 64 * e / k + 50 * n + levelling), 0
 
 
 def _streaming_bytes(sizes: SourceSizes) -> tuple[float, int]:
+    """The same with streaming."""
     bits = sizes.nodes * 8 * -(-sizes.parts // 64)
     return 44 * sizes.nodes + bits + max(_SLICE_BYTES, _part_bytes(sizes)), 12 * sizes.edges
 
 
 def _in_memory_bytes(sizes: SourceSizes, cutting: float) -> float:
-    """The graph and the largest of three steps: building it, cutting it, and laying out the parts."""
+    """Memory of the graph and of the largest of three steps: building it, cutting it, and laying out the parts."""
     index = sizes.index_bytes
     structure = 0 if sizes.is_graph else 8 * sizes.nodes + 2 * index * sizes.edges
     build = 0 if sizes.is_graph else 4 * index * sizes.edges

@@ -71,10 +71,6 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, by_metis: bool =
     progress : callable, optional
         Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
 
-    Returns
-    -------
-    VertexCut
-
     Raises
     ------
     InputError
@@ -84,12 +80,6 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, by_metis: bool =
     ----------
     .. [1] F. Petroni et al., "HDRF: Stream-based partitioning for power-law graphs", CIKM 2015.
     .. [2] C. Zhang et al., "Graph edge partitioning via neighborhood heuristic", KDD 2017.
-
-    Examples
-    --------
-    >>> from partition.cuts.vertex_cut import make_vertex_cut
-    >>> from partition.graph import from_edges
-    >>> make_vertex_cut(from_edges([0, 1, 2], [1, 2, 0], 3), parts=2).edge_part  # doctest: +SKIP
     """
     check_parts(graph.num_nodes, parts)
     if max(graph.num_nodes, graph.num_edges) > LARGEST_ID:
