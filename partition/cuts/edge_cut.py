@@ -50,9 +50,9 @@ def make_edge_cut(
     """Cut a graph into parts with METIS and local search; inside a part, rows are in the order of METIS clusters.
 
     Of several attempts the one with the lowest predicted step time is kept. The first twelve are by METIS with
-    different objectives and node weights; later ones search the best so far anew (evolutionary partitioning, Sanders and
-    Schulz 2012). All are by METIS where the package has no compiled part, or where a count for each node and part would
-    take far more memory than the edges.
+    different objectives and node weights; later ones search the best so far anew (evolutionary partitioning, Sanders
+    and Schulz 2012). All are by METIS where the package has no compiled part, or where a count for each node and part
+    would take far more memory than the edges.
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
 """The local search of edge cuts: it moves nodes, or clusters of nodes, between parts for fewer halo rows.
 
-Mt-KaHyPar minimises the same number, the connectivity metric of hypergraphs, but gives a node one weight only and a
-part no least load (https://github.com/kahypar/kahypar/issues/126 and 221). This search bounds nodes, edges and training
-nodes together, keeps a least load, and needs no library. docs/benchmarks.md compares its cuts with those of METIS.
+KaHyPar and Mt-KaHyPar minimise the same number, the connectivity metric of hypergraphs, but they give a node one weight
+only and a part no least load (https://github.com/kahypar/kahypar/issues/126 and 221). This search stays because it
+bounds nodes, edges and training nodes together, keeps a least load, and needs no library; docs/benchmarks.md has its
+results.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The compiled loops: one Python function for each C function.
 
-ctypes checks the dtype, the number of dimensions and the memory order of every array, and the functions below check shapes:
-a wrong argument raises ``ctypes.ArgumentError`` or ``ValueError`` instead of reading past the end of an array.
+ctypes checks the dtype, the number of dimensions and the memory order of every array, and the functions below check
+shapes: a wrong argument raises ``ctypes.ArgumentError`` or ``ValueError``, and nothing is read past the end of an array.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bounds and shares of parts: refused, kept, and measured, against counts by brute force."""
+"""Bounds and shares of parts: bad ones are refused, good ones are kept, and counts by brute force agree."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def in_an_empty_folder(tmp_path, monkeypatch):
 
 
 def graph_of(seed, nodes=200, edges=1500, splits=None):
-    """A random graph with isolated nodes, self-loops and parallel edges; training masks (N,) or (N, splits)."""
+    """Return a random graph with isolated nodes, self-loops, parallel edges and training masks, (N,) or (N, splits)."""
     rng = np.random.default_rng(seed)
     src, dst = rng.integers(0, nodes - 5, (2, edges))
     dst[:30] = src[:30]
@@ -43,7 +43,7 @@ def owner_of(cut):
 
 
 def brute_loads(graph, owner, parts):
-    """Loads by kind, (K,) lists; of ``train`` one a split."""
+    """Return the loads of each kind as lists of K; ``train`` has one list for each split."""
     train = graph.node_data.get("train_mask")
     splits = [] if train is None else train.reshape(graph.num_nodes, -1).T
     destinations = graph.destinations().tolist()
@@ -55,7 +55,7 @@ def brute_loads(graph, owner, parts):
 
 
 def allowed(weight, total_weight, total, bound):
-    """The most that a part may take, in exact arithmetic: share times bound, or the share rounded up."""
+    """Return the most that a part may take, in exact arithmetic: share times bound, or the share rounded up."""
     share = Fraction(weight, total_weight) * total
     return max(share * Fraction(str(bound)), math.ceil(share))
 
@@ -170,7 +170,7 @@ def test_a_share_too_small_for_a_number_is_refused():
 
 @pytest.mark.parametrize("bound", [1.0, 1.03, 1.1, 1.5, 3])
 def test_capacities_are_shares_times_bounds(bound):
-    """In exact arithmetic; a rounding error of a share must not let a part take a whole unit more."""
+    """A rounding error of a share must not let a part take a whole unit more than exact arithmetic does."""
     for parts, total in ((1, 7), (2, 9), (3, 9), (4, 2), (7, 1000), (75, 525), (75, 1050), (6, 1411), (4, 2805)):
         weights = {6: [5, 1, 3, 3, 2, 3], 4: [5, 3, 5, 4]}.get(parts, [1] * parts)
         balance = Balance(
@@ -226,7 +226,7 @@ REAL = [
 
 @pytest.mark.parametrize("name, parts, bounds, weights", REAL)
 def test_bounds_hold_on_real_graphs(real_graph, name, parts, bounds, weights):
-    """Dealing nodes out by degree, a few lines, keeps these bounds; so must a cut."""
+    """Nodes that are dealt out by degree, in a few lines, keep these bounds; a cut must keep them, too."""
     graph = load_graph(real_graph(name))
     named = bounds if isinstance(bounds, dict) else dict.fromkeys(("nodes", "edges", "train"), bounds)
     dealt, target = np.empty(graph.num_nodes, int), np.array(weights) / sum(weights)
@@ -257,7 +257,7 @@ def test_loads_follow_the_shares_and_figures_are_relative_to_them():
 
 @pytest.mark.parametrize("source, parts", [("random", 12), ("sample:communities?nodes=2000&seed=1", 32)])
 def test_no_part_is_drained(source, parts):
-    """Where the others may take a tenth more, one of twelve parts could lose all that it has; its rank would idle."""
+    """If the others may take a tenth more, one of twelve parts could lose all its nodes, and its rank would be idle."""
     graph = graph_of(0, nodes=2000, edges=20000) if source == "random" else load_graph(source)
     owner = owner_of(make_edge_cut(graph, parts))
     edges = np.bincount(owner, weights=graph.in_degrees(), minlength=parts)
@@ -266,7 +266,7 @@ def test_no_part_is_drained(source, parts):
 
 @pytest.mark.parametrize("loops", [False, True])
 def test_shares_hold_without_edges_to_cut(loops):
-    """METIS has nothing to do then; the nodes are dealt out, by shares."""
+    """METIS has nothing to do then; the nodes are dealt out by shares."""
     ends = np.arange(40) if loops else np.zeros(0, int)
     cut = make_edge_cut(from_edges(ends, ends, 40), 2, target_weights=[1, 3])
     assert abs(np.diff(cut.ptr)[0] - 10) <= 2
@@ -332,7 +332,7 @@ def test_weights_in_a_list_and_in_files(capsys):
 
 
 def test_as_many_weights_as_there_may_be_parts(capsys):
-    """A long list is no file name, though longer than one may be."""
+    """A long list is not taken for a file name, although no file name may be so long."""
     assert run("--target-weights", ",".join(["1.0"] * 70), parts=70) == 0
     assert json.loads(capsys.readouterr().out)["parts"] == 70
 
@@ -376,7 +376,7 @@ def test_refused_on_the_command_line(capsys, options, message):
 
 
 def test_a_wrong_bound_does_not_speak_of_files(capsys):
-    """Bounds are never read from one."""
+    """Bounds are never read from a file."""
     assert run("--max-imbalance", "much") == 2
     assert "file" not in capsys.readouterr().err
 

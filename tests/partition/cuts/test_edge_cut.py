@@ -47,7 +47,7 @@ def test_edges_are_balanced_on_a_power_law(real_graph):
 
 
 def test_clusters_bring_neighbours_together():
-    """A ring in random order: cluster order must place most neighbours in the same thousand rows."""
+    """The nodes of a ring have random numbers; cluster order must bring most neighbours near each other."""
     n = 8000
     label = np.random.default_rng(0).permutation(n)
     graph = from_edges(label, np.roll(label, 1), n)
@@ -89,7 +89,7 @@ def test_a_crash_of_metis_is_an_error_not_a_crash():
 
 
 def test_the_child_dies_with_its_parent(tmp_path):
-    """Kill a partitioning process outright; its METIS child must not go on."""
+    """If a partitioning process is killed, its METIS child must end, too."""
     code = (
         "import numpy as np, scipy.sparse as sp\n"
         "from partition.cuts import metis\n"
@@ -125,7 +125,7 @@ def test_a_module_of_the_users_does_not_hide_ours(tmp_path, monkeypatch, awkward
 
 @pytest.mark.parametrize("edges", [1, 3, 40])
 def test_clusters_of_nearly_empty_graphs(edges):
-    """Thousands of isolated nodes and a star: METIS must get through its bisections."""
+    """METIS must not fail in its bisections on a star with thousands of isolated nodes."""
     cut = make_edge_cut(from_edges(np.zeros(edges, int), np.arange(1, edges + 1), 5000), 2)
     assert sorted(cut.order) == list(range(5000))
 
@@ -134,7 +134,7 @@ def test_clusters_of_nearly_empty_graphs(edges):
 
 
 def seen_by_metis(monkeypatch):
-    """How many nodes METIS is given at each call, in this process."""
+    """Return a list that gets the number of nodes that METIS is given at each call in this process."""
     seen, run_metis = [], metis_child._run_metis
 
     def noted(xadj, *rest, **options):
@@ -170,7 +170,7 @@ def test_nodes_without_neighbours_are_dealt_out_without_metis(monkeypatch, linke
 
 @pytest.mark.parametrize("alone", [0, 40])
 def test_metis_sees_a_graph_with_few_such_nodes_as_it_is(alone):
-    """So that its cuts stay as they are."""
+    """Its cuts then stay as they are."""
     ring = np.arange(400 - alone)
     graph = symmetrised(from_edges(ring, np.roll(ring, 1), 400))
     xadj, adjncy = graph.indptr.astype(np.int64), graph.indices.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Memory bounds: what is estimated, what is chosen, and what then happens."""
+"""Memory bounds: the estimates, the method that is chosen, and the runs that follow."""
 
 import gzip
 import itertools
@@ -135,7 +135,7 @@ def npz(name="graph.npz", nodes=300, edges=2000, seed=0, save=np.savez, **change
 
 
 def once(pairs):
-    """Undirected edges, each from the larger to the smaller id."""
+    """Return undirected edges, each from the larger to the smaller id."""
     return np.stack([pairs.max(axis=0), pairs.min(axis=0)])
 
 
@@ -186,7 +186,7 @@ def test_sizes_of_real_graphs(real_graph, name):
 # ---- the choice --------------------------------------------------------------------------------------------------
 
 
-def test_the_ladder():
+def test_the_first_method_within_the_bound_is_chosen():
     start = sizes()
     needs = {method: estimate_needs(start, method).memory_bytes for method in METHODS}
     for cut in (None, "vertex", "auto"):
@@ -270,7 +270,7 @@ def test_more_parts_are_advised_where_they_help(cut):
 
 
 class Said:
-    """The stages that progress was told of."""
+    """A progress callback that keeps the stages."""
 
     def __init__(self):
         self.stages = []
@@ -287,7 +287,7 @@ def bound(source, method, parts=2, additions=None, **options):
 
 @pytest.fixture
 def nothing_is_small(monkeypatch):
-    """Without the slices of a stream and children's interpreters, the ladder is that of large graphs on small ones."""
+    """Without the slice of a stream, methods need more memory in the same order on small graphs as on large ones."""
     monkeypatch.setattr(method_module, "_SLICE_BYTES", 0)
 
 
@@ -385,7 +385,7 @@ def test_impossible_numbers_of_parts_with_a_bound(parts):
 
 
 def run(capsys, *arguments):
-    """Exit code, JSON or None, and stderr of a command with ``--json``."""
+    """Run a command with ``--json``; return its exit code, its JSON or None, and stderr."""
     try:
         code = main([*map(str, arguments), "--json"])
     except SystemExit as stop:
@@ -609,7 +609,7 @@ def test_rows_of_expansion_alone_lie_in_its_order(real_graph):
 
 @pytest.mark.parametrize("method", METHODS[1:])
 def test_disk_of_streaming_and_of_expansion(monkeypatch, method):
-    """The directory at its fullest: shards, and the buckets of a stream, which lie in it until the end."""
+    """The directory is fullest with the shards and a stream's edge files, which lie in it until the end."""
     monkeypatch.setattr(pipeline, "choose_method", lambda *_: method)
     monkeypatch.setattr(pipeline, "check_memory_bound", lambda *_: None)
     npz(nodes=2000, edges=60_000, x=np.ones((2000, 8), np.float32))
@@ -637,7 +637,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 def test_estimates_against_runs():
-    """Peak memory of whole processes, of a graph small enough that an interpreter is half of the least of them."""
+    """Peak memory of whole processes; the graph is so small that the interpreter is half of the smallest peak."""
     nodes, edges, parts = 100_000, 1_000_000, 4
     rng = np.random.default_rng(0)
     src = rng.integers(0, nodes, edges)
@@ -658,7 +658,7 @@ def test_estimates_against_runs():
 
 
 def test_a_bound_holds_for_text_that_is_streamed():
-    """The peak of the whole process, as the kernel counts it; text in several blocks."""
+    """The peak is that of the whole process, as the kernel counts it; the text is read in several blocks."""
     ends = np.random.default_rng(0).integers(0, 50_000, (100_000, 2)).tolist()
     with gzip.open("g.csv.gz", "wt", compresslevel=1) as file:
         file.write("\n".join(f"{u},{v}" for u, v in ends * 15) + "\n")

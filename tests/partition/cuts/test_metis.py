@@ -1,4 +1,4 @@
-"""What is said when METIS ends before its time."""
+"""Errors of METIS, and the graph that it is given."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from partition.system import child_process
 
 @pytest.fixture
 def adjacency():
-    """Of a thousand undirected edges."""
+    """Share a graph of a thousand undirected edges."""
     with metis.shared(xadj=np.arange(3), adjncy=np.zeros(2000)) as files:
         yield files
 
@@ -43,7 +43,7 @@ def test_where_kills_are_not_counted_memory_is_a_guess(monkeypatch, adjacency):
 
 
 def test_a_killed_child_is_no_bug(monkeypatch, adjacency):
-    """The real thing, with a METIS process that somebody ends."""
+    """Here a real METIS process is ended by a signal."""
     start = subprocess.Popen
 
     def start_and_end(*args, **options):

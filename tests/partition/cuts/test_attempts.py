@@ -17,7 +17,7 @@ BLOCKS, SIZE = 8, 100
 
 
 def planted(seed):
-    """Eight communities, and the parts that follow them."""
+    """A graph of eight communities, and the community of each node."""
     rng = np.random.default_rng(seed)
     nodes = BLOCKS * SIZE
     src = rng.integers(0, nodes, 8 * nodes)
@@ -32,7 +32,7 @@ def halo(graph, owner):
 
 
 def recombined(graph, owner, groups, balance, seed=0):
-    """A new assignment, by the compiled search itself."""
+    """Return a new assignment by the compiled search."""
     owner = np.array(owner, np.int32)
     refine_multilevel(graph, owner, balance, np.array(groups, np.int64), seed)
     return owner
@@ -52,7 +52,7 @@ def test_communities_are_found_from_a_random_start_where_single_nodes_get_stuck(
 
 
 def test_what_two_cuts_agree_on_stays_together():
-    """One cut swaps the halves of two communities, the other those of two others: of both the best is made."""
+    """One cut mixes two communities and the other cut two others; the result combines the best of both."""
     graph, communities = planted(0)
     balance = make_balance(graph, BLOCKS, {"nodes": 1.1})
     node, cuts = np.arange(len(communities)), []
@@ -66,7 +66,7 @@ def test_what_two_cuts_agree_on_stays_together():
 
 
 def test_nodes_that_nobody_keeps_together_are_searched_one_by_one():
-    """As by the search that the twin in test_refine.py checks, whose random numbers are then those that come next."""
+    """The result is that of the local search (see test_local_search.py), which goes on with the next random numbers."""
     graph, communities = planted(2)
     balance = make_balance(graph, BLOCKS, {"nodes": 1.3})
     start = np.random.default_rng(0).permutation(communities).astype(np.int32)
