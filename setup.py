@@ -1,4 +1,4 @@
-"""Builds the CPU kernel and the loops of the vertex cut; the metadata is in setup.cfg."""
+"""Builds the CPU kernel and the loops of the cuts; the metadata is in setup.cfg."""
 
 import sys
 
@@ -53,8 +53,8 @@ setup(
         ),
         Extension(
             "partition.cuts.native._loops",
-            sources=[f"{LOOPS}/{name}.cpp" for name in ("native", "refine", "recombine")],
-            depends=[f"{LOOPS}/native.h", f"{LOOPS}/search.h"],
+            sources=[f"{LOOPS}/{name}.cpp" for name in ("vertex_cut", "refine", "multilevel")],
+            depends=[f"{LOOPS}/{name}.h" for name in ("export", "hypergraph", "part_loads", "random", "search")],
             language="c++",
             extra_compile_args=["-O2", "-std=c++17", "-fvisibility=hidden"],
             optional=True,

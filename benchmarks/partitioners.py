@@ -83,9 +83,10 @@ class _Ours:
     def cut(self, parts: int, out: Path) -> None:
         memory = {}
         if self._method != "metis":
-            from partition.cuts.method import estimate, measure
+            from partition.cuts.method import estimate_needs, measure_source
 
-            memory = {"memory": estimate(measure(self._graph, parts), self._method).memory_bytes}
+            sizes = measure_source(self._graph, parts)
+            memory = {"memory": estimate_needs(sizes, self._method).memory_bytes}
         self._manifest = self._partition(self._graph, parts, out / "shards", **self._options, **memory)
         if self._manifest["method"] != self._method:
             raise RuntimeError(f"the cut was made by {self._manifest['method']}, not by {self._method}")

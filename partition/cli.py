@@ -9,7 +9,15 @@ import warnings
 from pathlib import Path
 
 from partition.cuts.balance import KINDS, shares
-from partition.cuts.method import NAMES, choose, estimate, measure, parse_size, possible
+from partition.cuts.method import (
+    METHOD_NAMES,
+    choose_method,
+    estimate_needs,
+    measure_source,
+    parse_size,
+    possible_methods,
+)
+from partition.cuts.permutation import check_parts
 from partition.predict.model import Model
 from partition.predict.step_time import Speeds
 from partition.shards.manifest import read_manifest, verify
@@ -269,7 +277,7 @@ def _partition(args) -> tuple[dict, str]:
     console.say_left_out(manifest["left_out"])
     result = _figures(manifest, started, progress.children_bytes)
     chosen = f"chosen: {manifest['choice']['reason']}\n\n" if manifest["choice"] else ""
-    by = f" by {NAMES[manifest['method']]}" if args.memory else ""
+    by = f" by {METHOD_NAMES[manifest['method']]}" if args.memory else ""
     written = f"wrote {args.out}{by} in {result['seconds']:.1f} s, peak memory {_peak(result)}"
     return result, f"{quality_table(manifest)}\n\n{chosen}{written}"
 
@@ -287,14 +295,13 @@ def _dry_run(args) -> tuple[dict, str]:
     bounds = _imbalance(args.max_imbalance)
     cut = effective_cut(args.cut, args.halo_depth, args.attempts, max_imbalance=bounds, target_weights=weights)
     source = open_source(args.source, num_nodes=args.num_nodes, node_data=args.node_data)
-    sizes = measure(source, args.parts, **_additions(args))
-    if args.parts > sizes.nodes:
-        raise InputError(f"cannot split {sizes.nodes} nodes into {args.parts} parts; choose 1 to {sizes.nodes} parts")
+    sizes = measure_source(source, args.parts, **_additions(args))
+    check_parts(sizes.nodes, args.parts)
     try:
-        method, advice = choose(sizes, args.memory, cut), ""
+        method, advice = choose_method(sizes, args.memory, cut), ""
     except InputError as error:  # then the estimates are wanted all the more
         method, advice = None, f"\n\n{error}"
-    estimates = {name: estimate(sizes, name) for name in possible(sizes)}
+    estimates = {name: estimate_needs(sizes, name) for name in possible_methods(sizes)}
     result = {
         "nodes": sizes.nodes,
         "edges": sizes.edges,

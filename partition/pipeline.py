@@ -7,8 +7,16 @@ import reprlib
 from contextlib import ExitStack
 
 from partition.cuts import metis
-from partition.cuts.edge_cut import check_parts, make_edge_cut
-from partition.cuts.method import NAMES, check_bound, check_disk, choose, measure, why_no_metis
+from partition.cuts.edge_cut import make_edge_cut
+from partition.cuts.method import (
+    METHOD_NAMES,
+    check_disk_space,
+    check_memory_bound,
+    choose_method,
+    measure_source,
+    metis_need,
+)
+from partition.cuts.permutation import check_parts
 from partition.cuts.streamed_cut import open_stream, streamed_cut
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.predict.model import Model
@@ -123,12 +131,12 @@ def partition(
         graph, method, sizes = _opened(source, named, parts, memory, cut, additions, progress)
         if method == "streaming":
             graph = open_stream(graph)
-            check_parts(graph, parts)
-            check_disk(graph, out, method)
+            check_parts(graph.num_nodes, parts)
+            check_disk_space(graph, out, method)
             cuts = [stack.enter_context(streamed_cut(graph, parts, folder / "edges", progress))]
         else:
             graph = build(graph, seed=seed, **additions)
-            check_disk(graph, out, method)
+            check_disk_space(graph, out, method)
             cuts = list(_cuts(graph, parts, cut, method, edge_options, seed, progress))
         if memory is not None:
             give_freed_back()
@@ -138,7 +146,7 @@ def partition(
         del layouts, cuts
         check_memory(chosen.figures, model, rank_memory)
         if memory is not None:
-            check_bound(sizes, method, memory, chosen.quality.max_copies_factor)
+            check_memory_bound(sizes, method, memory, chosen.quality.max_copies_factor)
         return write_shards(chosen, folder, seed=seed, choice=choice, method=method, progress=progress)
 
 
@@ -148,13 +156,13 @@ def _opened(source, named: dict, parts: int, memory: int | None, cut: str | None
     graph = open_source(source, **named)
     if memory is None:
         return graph, "metis", None
-    sizes = measure(graph, max(parts, 1), **additions)
-    method = choose(sizes, memory, cut, peak_memory_bytes() - resident if peak_memory_bytes() > peak else 0)
+    sizes = measure_source(graph, max(parts, 1), **additions)
+    method = choose_method(sizes, memory, cut, peak_memory_bytes() - resident if peak_memory_bytes() > peak else 0)
     give_freed_back()
     if method == "metis":
-        progress(f"within {size(memory)}: {NAMES[method]}")
+        progress(f"within {size(memory)}: {METHOD_NAMES[method]}")
     else:
-        progress(f"{why_no_metis(sizes)}, which exceeds {size(memory)}: making a vertex cut by {NAMES[method]}")
+        progress(f"{metis_need(sizes)}, which exceeds {size(memory)}: making a vertex cut by {METHOD_NAMES[method]}")
     return graph, method, sizes
 
 

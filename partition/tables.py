@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partition.cuts.method import NAMES, Estimate, Sizes
+from partition.cuts.method import METHOD_NAMES, Needs, SourceSizes
 from partition.system.units import counted, size
 
 from .console import table
@@ -37,11 +37,11 @@ def quality_table(manifest: dict) -> str:
     return f"{manifest['source']}: {counts}\n\n{parts}\n\n{figures}"
 
 
-def estimates_table(source: str, sizes: Sizes, estimates: dict[str, Estimate], chosen: str | None) -> str:
+def estimates_table(source: str, sizes: SourceSizes, estimates: dict[str, Needs], chosen: str | None) -> str:
     """A table of the memory, disk and time that each way to cut a graph is estimated to take."""
     rows = [
         [
-            NAMES[method] + (" (would be taken)" if method == chosen else ""),
+            METHOD_NAMES[method] + (" (would be taken)" if method == chosen else ""),
             size(each.memory_bytes),
             size(each.disk_bytes),
             f"{each.seconds:,.0f} s" if each.seconds >= 1 else "under 1 s",

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from partition.cuts.edge_cut import check_parts, make_edge_cut
+from partition.cuts.edge_cut import make_edge_cut
 from partition.cuts.part_counts import sizes_of_data
+from partition.cuts.permutation import check_parts
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
 from partition.graph import Graph
@@ -82,7 +83,7 @@ def forecast(
     graph = load_graph(sources[0], seed=seed, **additions)
     if say_left_out:
         say_left_out(graph.left_out)
-    check_parts(graph, max(world_sizes))  # before any is cut
+    check_parts(graph.num_nodes, max(world_sizes))  # before any is cut
     sizes = Model(**model, features=sizes_of_data(graph)["features"])
     return _Planner(graph, sizes, profile, bounds, seed, progress).plans(world_sizes)
 

@@ -1,4 +1,4 @@
-"""How evenly parts are loaded, with nodes, edges and training nodes, and how uneven they may be."""
+"""Loads of parts (nodes, edges and training nodes), and how uneven they may be."""
 
 from __future__ import annotations
 
@@ -12,40 +12,42 @@ from partition.errors import InputError
 from partition.graph import Graph
 
 KINDS = ("nodes", "edges", "train")
-_AIM = 1.1  # where nobody asks for a bound
+_DEFAULT_BOUND = 1.1
 _ROUNDING = 1e-12
-_LEAST_OF_SHARE = 0.5
-_LEAST_SHARE = 1e-6  # of an equal one
+_FLOOR = 0.5  # of a part's share
+_LEAST_SHARE = 1e-6  # of an equal share
 
 
 @dataclass(frozen=True)
 class Balance:
-    """What each part is to take of each kind, and at most.
+    """The load that each part is to take, of each kind, and its bounds.
 
     Attributes
     ----------
     kinds : tuple of str
-        The bounded ones of ``KINDS``, then, where a graph has several splits, one entry a split.
+        The bounded ones of ``KINDS``; ``train`` is there once for each split of the training nodes.
     weights : ndarray, int64, (N, kinds)
-        What a node adds to its part: 1 node, its in-edges, 1 where it is a training node.
+        The load that a node adds to its part: 1 for ``nodes``, its in-edges for ``edges``, and for ``train`` 1 if it is
+        in the split.
     shares : ndarray, float64, (K,)
-        Of the whole, by part; they add up to one.
+        The share of the whole load that each part is to take; they add up to one.
     bounds : ndarray, float64, (kinds,)
-        A part's load over its share, at most.
-    asked : bool
-        Whether somebody asked for these bounds, so that a cut beyond them is refused.
+        The most that a part's load may be, over its share.
+    is_strict : bool
+        Whether the user asked for the bounds, so that a cut that exceeds them is refused.
     """
 
     kinds: tuple[str, ...]
     weights: np.ndarray
     shares: np.ndarray
     bounds: np.ndarray
-    asked: bool
+    is_strict: bool
 
     def capacities(self, tightness: float = 1.0) -> np.ndarray:
-        """Loads that parts may take, int64, (K, kinds): the bound, or the share rounded up if that is more.
+        """Return the most that parts may take, int64, (K, kinds): the bound, or the share rounded up if that is more.
 
-        With a ``tightness`` below 1 nearer to the share by so much: a search that aims there lands within the bounds.
+        A ``tightness`` below 1 keeps only so much of the way from the share to the bound: a search that aims at less
+        lands within the bounds.
         """
         totals = self.weights.sum(axis=0)
         shares = np.outer(self.shares, totals)
@@ -54,50 +56,50 @@ class Balance:
         return (least + np.floor(tightness * (most - least))).astype(np.int64)
 
     def floors(self) -> np.ndarray:
-        """Loads that a search for fewer copies shall leave to parts, int64, (K, kinds): half of the share."""
-        return np.floor(_LEAST_OF_SHARE * np.outer(self.shares, self.weights.sum(axis=0))).astype(np.int64)
+        """Return the least load that a search for fewer copies leaves to parts, int64, (K, kinds): half a share."""
+        return np.floor(_FLOOR * np.outer(self.shares, self.weights.sum(axis=0))).astype(np.int64)
 
     def loads(self, owner: np.ndarray) -> np.ndarray:
-        """The parts' loads under an assignment, int64, (K, kinds)."""
+        """Return the load of each part under an assignment, int64, (K, kinds)."""
         parts = len(self.shares)
         columns = [np.bincount(owner, weights=column, minlength=parts) for column in self.weights.T]
         return np.stack(columns, axis=1).astype(np.int64)
 
-    def excess(self, owner: np.ndarray) -> float:
-        """The largest load over its capacity; at most 1 where every bound holds."""
+    def largest_load(self, owner: np.ndarray) -> float:
+        """Return the largest load as a share of its capacity; it is at most 1 where every bound holds."""
         return float((self.loads(owner) / np.maximum(self.capacities(), 1)).max())
 
     def broken(self, owner: np.ndarray) -> str:
-        """The bounds that an assignment breaks, in words."""
+        """Return the bounds that an assignment breaks, in words."""
         loads, capacities = self.loads(owner), self.capacities()
         words = []
         for kind, name in enumerate(self.kinds):
             part = int((loads[:, kind] / np.maximum(capacities[:, kind], 1)).argmax())
             if loads[part, kind] > capacities[part, kind]:
                 share = self.shares[part] * self.weights[:, kind].sum()
-                words.append(f"{name} {loads[part, kind] / share:.4g} (part {part}; asked {self.bounds[kind]:g})")
+                words.append(f"{name} {loads[part, kind] / share:.4g} (part {part}; bound {self.bounds[kind]:g})")
         return ", ".join(dict.fromkeys(words))
 
 
 def make_balance(graph: Graph, parts: int, max_imbalance=None, target_weights=None) -> Balance:
-    """What the parts of a graph are to take.
+    """Return the loads that the parts of a graph are to take, and their bounds.
 
     Parameters
     ----------
     graph : Graph
     parts : int
     max_imbalance : float or dict of str to float, optional
-        A bound for ``nodes``, ``edges`` and ``train`` (training nodes) together, or for each by name. Without it a
-        cut aims at 1.1 for edges and takes what it gets.
+        The most that a part's load may be, over its share: one number for ``nodes``, ``edges`` and ``train`` (training
+        nodes), or a number for each by name. Without it a cut aims at 1.1 for edges, and none is refused.
     target_weights : sequence of float, (K,), optional
-        How much each part takes beside the others; equal by default.
+        The load of each part relative to the others; equal by default.
 
     Raises
     ------
     InputError
-        Bounds below 1 or of another name, weights of the wrong count or not positive.
+        A bound is below 1 or has an unknown name, or the weights are not K positive numbers.
     """
-    bounds = {"edges": _AIM} if max_imbalance is None else _checked_bounds(max_imbalance)
+    bounds = {"edges": _DEFAULT_BOUND} if max_imbalance is None else _checked_bounds(max_imbalance)
     names, columns = [], []
     train = graph.node_data.get("train_mask")
     for kind in bounds:
@@ -118,24 +120,24 @@ def make_balance(graph: Graph, parts: int, max_imbalance=None, target_weights=No
         weights=np.ascontiguousarray(np.stack(columns, axis=1), np.int64),
         shares=shares(parts, target_weights),
         bounds=np.array([bounds[name] for name in names]),
-        asked=max_imbalance is not None,
+        is_strict=max_imbalance is not None,
     )
 
 
-def with_aims(balance: Balance, graph: Graph, *, nodes: bool) -> Balance:
-    """A search's own balance: the bounds, and 1.1 for edges, and for nodes if asked, where these are not bounded."""
-    aims = {"edges": graph.in_degrees()} | ({"nodes": np.ones(graph.num_nodes, np.int64)} if nodes else {})
-    new = [kind for kind in aims if kind not in balance.kinds]
+def with_default_bounds(balance: Balance, graph: Graph, *, nodes: bool) -> Balance:
+    """Return the balance with a bound of 1.1 for edges, and with ``nodes`` for nodes, where these have no bound."""
+    defaults = {"edges": graph.in_degrees()} | ({"nodes": np.ones(graph.num_nodes, np.int64)} if nodes else {})
+    new = [kind for kind in defaults if kind not in balance.kinds]
     return replace(
         balance,
         kinds=(*balance.kinds, *new),
-        weights=np.column_stack([balance.weights, *(aims[kind] for kind in new)]),
-        bounds=np.append(balance.bounds, [_AIM] * len(new)),
+        weights=np.column_stack([balance.weights, *(defaults[kind] for kind in new)]),
+        bounds=np.append(balance.bounds, [_DEFAULT_BOUND] * len(new)),
     )
 
 
 def shares(parts: int, target_weights=None) -> np.ndarray:
-    """The share of the whole that each part is to take, float64, (K,); :class:`InputError` for bad weights."""
+    """Return each part's share of the whole load, float64, (K,); raise :class:`InputError` for bad weights."""
     if target_weights is None:
         return np.full(parts, 1 / parts)
     try:
@@ -143,7 +145,7 @@ def shares(parts: int, target_weights=None) -> np.ndarray:
     except (TypeError, ValueError):
         raise InputError(f"target_weights are {target_weights!r}; they must be {parts} positive numbers") from None
     if weights.shape != (parts,):
-        raise InputError(f"target_weights are {weights.size} numbers; there must be {parts}, one a part")
+        raise InputError(f"target_weights are {weights.size} numbers; there must be {parts}, one for each part")
     if not (np.isfinite(weights) & (weights > 0)).all():
         bad = weights[~(np.isfinite(weights) & (weights > 0))][0]
         raise InputError(f"target_weights hold {bad:g}; every weight must be a positive number")
@@ -151,8 +153,8 @@ def shares(parts: int, target_weights=None) -> np.ndarray:
     found = weights / weights.sum()
     if found.min() * parts < _LEAST_SHARE:
         raise InputError(
-            f"target_weights go from {np.min(target_weights):g} to {np.max(target_weights):g}; the least part would "
-            "get next to nothing: bring them nearer to each other"
+            f"target_weights go from {np.min(target_weights):g} to {np.max(target_weights):g}; the smallest part would "
+            "get nearly nothing: choose weights that differ less"
         )
     return found
 

@@ -1,6 +1,6 @@
-"""How much memory, disk and time each way of cutting takes, before any is tried, and which one a memory bound allows.
+"""Methods of cutting: what each is estimated to need, and which one a memory bound allows.
 
-The numbers are estimates: bytes by counting the arrays of each step, seconds from runs on two cores of a server.
+Bytes are counted from the arrays of each step, and seconds come from runs on two cores of a server.
 """
 
 from __future__ import annotations
@@ -19,35 +19,37 @@ from partition.system.units import size
 from .metis import EDGE_BYTES, most_children
 from .native import counts_fit
 
-METHODS = ("metis", "expansion", "streaming")
-NAMES = {"metis": "METIS", "expansion": "neighbour expansion", "streaming": "streaming"}
+METHODS = ("metis", "expansion", "streaming")  # the one that needs most memory first
+METHOD_NAMES = {"metis": "METIS", "expansion": "neighbour expansion", "streaming": "streaming"}
 _INTERPRETER_BYTES, _CHILD_BYTES = 80 << 20, 40 << 20  # with numpy and scipy; METIS runs in children
-_SLICE_BYTES = 80 << 20  # of a streamed edge list
-_METIS_EDGE_BYTES = EDGE_BYTES + 16  # an undirected edge: METIS's own, and the file that it maps
-_HELD = 2.0  # rows of a part over N / K, for want of the cut
-_MICROSECONDS = {"metis": (1.2, 0.6), "expansion": (1.0, 0.6), "streaming": (1.1, 0.6)}  # an edge; KiB of shards
+_SLICE_BYTES = 80 << 20  # a slice of a streamed edge list
+_METIS_EDGE_BYTES = EDGE_BYTES + 16  # per undirected edge, with the file that METIS maps
+_LARGEST_PART = 2.0  # rows of the largest part over N / K, before there is a cut
+_EDGE_US = {"metis": 1.2, "expansion": 1.0, "streaming": 1.1}  # microseconds per edge
+_KIB_US = 0.6  # microseconds per KiB of shards
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What the estimates are made of.
+class SourceSizes:
+    """Sizes of a source, from which needs are estimated.
 
     Attributes
     ----------
     nodes, edges, parts : int
+        N, E and K.
     undirected_edges : int
-        What METIS sees.
+        Number of edges that METIS sees.
     node_bytes, edge_bytes : int
-        Data of a node and of an edge.
+        Data per node and per edge (bytes).
     loaded_bytes : int
-        Of the source's arrays in memory; memory-mapped ones take none.
+        Arrays of the source in memory (bytes); memory-mapped arrays count nothing.
     is_graph : bool
-        The source is a Graph already, which cannot be streamed.
+        Whether the source is a Graph, which cannot be streamed.
     added : tuple of str
-        What is to be added to the source, which no stream can have.
+        Options that add something to the source, which is impossible in a stream.
     added_bytes : int
-        Of it, for each node, in memory.
-    held : float
+        Data that these options add in memory, per node (bytes).
+    largest_part : float
         Rows of the largest part over N / K; a guess until there is a cut.
     """
 
@@ -61,32 +63,47 @@ class Sizes:
     is_graph: bool
     added: tuple[str, ...] = ()
     added_bytes: int = 0
-    held: float = _HELD
+    largest_part: float = _LARGEST_PART
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of a node id or an edge id."""
+        return _index_bytes(self.nodes, self.edges)
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Peak memory (this process and its children together), disk at its fullest, and seconds."""
+class Needs:
+    """Estimated needs of one method.
+
+    Attributes
+    ----------
+    memory_bytes : int
+        Peak memory of this process and its children together (bytes).
+    disk_bytes : int
+        Most disk space in use at one time (bytes).
+    seconds : float
+        Time (s).
+    """
 
     memory_bytes: int
     disk_bytes: int
     seconds: float
 
 
-def measure(
+def measure_source(
     source: Graph | RawGraph,
     parts: int,
     *,
     undirected: bool = False,
     self_loops: bool = False,
     random_features: int | None = None,
-) -> Sizes:
-    """Sizes of a source with what is to be added; the share of edges that have a reverse is estimated from a sample.
+) -> SourceSizes:
+    """Return the sizes of a source with what the options add to it; edges that METIS sees are estimated from a sample.
 
     Raises
     ------
     InputError
-        As for :func:`partition.graph.from_edges`, of the ids of nodes.
+        A node id is out of range, as for :func:`partition.graph.from_edges`.
     """
     is_graph = isinstance(source, Graph)
     if is_graph:
@@ -97,8 +114,9 @@ def measure(
     nodes = checked_num_nodes(source.num_nodes, *raw.ends, source.name)
     data = [*source.node_data.values(), *source.edge_data.values()]
     edges = raw.num_edges
+    additions = {"undirected": undirected, "self_loops": self_loops, "random_features": random_features}
     neighbours = len(raw.src) if raw.listed_once else round(edges * (1 - raw.reciprocity() / 2))
-    return Sizes(
+    return SourceSizes(
         nodes=nodes,
         edges=(2 * neighbours if undirected else edges) + (nodes if self_loops else 0),
         parts=parts,
@@ -108,66 +126,86 @@ def measure(
         edge_bytes=_row_bytes(source.edge_data),
         loaded_bytes=sum(array.nbytes for array in [*structure, *data] if not is_mapped(array)),
         is_graph=is_graph,
-        added=tuple(
-            name
-            for name, value in zip(
-                ("undirected", "self_loops", "random_features"), (undirected, self_loops, random_features)
-            )
-            if value
-        ),
+        added=tuple(name for name, value in additions.items() if value),
     )
 
 
-def estimate(sizes: Sizes, method: str) -> Estimate:
-    """Memory, disk and time of one way of cutting."""
+def estimate_needs(sizes: SourceSizes, method: str) -> Needs:
+    """Estimate memory, disk and time of one of ``METHODS``."""
+    shards = _LARGEST_PART * sizes.nodes * (sizes.node_bytes + 8)
+    shards += sizes.edges * (sizes.edge_bytes + 8 + sizes.index_bytes)
+    estimates = {"metis": _metis_bytes, "expansion": _expansion_bytes, "streaming": _streaming_bytes}
+    memory, temporary = estimates[method](sizes)
+    scanned_parts = 0.01 * sizes.parts if method == "streaming" else 0  # microseconds per edge; it scores every part
+    seconds = 1e-6 * ((_EDGE_US[method] + scanned_parts) * sizes.edges + _KIB_US * shards / 1024)
+    memory += _INTERPRETER_BYTES + sizes.loaded_bytes
+    return Needs(int(memory), int(shards + temporary), float(seconds))
+
+
+def _metis_bytes(sizes: SourceSizes) -> tuple[float, int]:
+    """Memory beyond the source and the interpreter, and disk beyond the shards (bytes), with METIS."""
+    index, undirected = sizes.index_bytes, sizes.undirected_edges
+    symmetrised = 3 * index * sizes.edges + 4 * index * undirected
+    metis = max(symmetrised, 2 * index * undirected + _METIS_EDGE_BYTES * undirected)
+    children = min(most_children(), sizes.parts) * (_CHILD_BYTES + 16 * sizes.nodes)
+    return _in_memory_bytes(sizes, children + metis + 30 * sizes.nodes), 16 * undirected
+
+
+def _expansion_bytes(sizes: SourceSizes) -> tuple[float, int]:
+    """The same with neighbour expansion."""
     n, e, k = sizes.nodes, sizes.edges, sizes.parts
-    index = 4 if max(n, e) < 2**31 else 8
-    held, part_edges = sizes.held * n / k, 1.1 * e / k
-    part = held * (2 * sizes.node_bytes + 16) + part_edges * (2 * sizes.edge_bytes + 72)
-    shards = _HELD * n * (sizes.node_bytes + 8) + e * (sizes.edge_bytes + 8 + index)
-    if method == "streaming":
-        memory = 44 * n + n * 8 * -(-k // 64) + max(_SLICE_BYTES, part)
-        disk = shards + 12 * e
-    else:
-        graph = 0 if sizes.is_graph else 8 * n + 2 * index * e
-        laid_out = 30 * n + _HELD * n * index + part
-        build = 0 if sizes.is_graph else 4 * index * e
-        graph += n * sizes.added_bytes
-        if method == "metis":
-            metis_children = min(most_children(), k)
-            symmetrised = 3 * index * e + 4 * index * sizes.undirected_edges
-            metis = max(symmetrised, 2 * index * sizes.undirected_edges + _METIS_EDGE_BYTES * sizes.undirected_edges)
-            work, disk = metis_children * (_CHILD_BYTES + 16 * n) + metis + 30 * n, shards + 16 * sizes.undirected_edges
-        else:
-            levelling = 4 * n * k if counts_fit(n, e, k) else 0
-            work, disk = 6 * index * e + 64 * e / k + 50 * n + levelling, shards
-        memory = graph + max(build, work, laid_out)
-    per_edge, per_kib = _MICROSECONDS[method]
-    seconds = 1e-6 * (per_edge * e + per_kib * shards / 1024 + 0.1 * e * k * (method == "streaming") / 10)
-    return Estimate(int(_INTERPRETER_BYTES + sizes.loaded_bytes + memory), int(disk), float(seconds))
+    levelling = 4 * n * k if counts_fit(n, e, k) else 0
+    return _in_memory_bytes(sizes, 6 * sizes.index_bytes * e + 64 * e / k + 50 * n + levelling), 0
 
 
-def choose(sizes: Sizes, memory_bytes: int | None, cut: str | None, reading_bytes: int = 0) -> str:
-    """The first of ``METHODS`` whose estimate is within the bound; METIS without a bound.
+def _streaming_bytes(sizes: SourceSizes) -> tuple[float, int]:
+    """The same with streaming."""
+    bits = sizes.nodes * 8 * -(-sizes.parts // 64)
+    return 44 * sizes.nodes + bits + max(_SLICE_BYTES, _part_bytes(sizes)), 12 * sizes.edges
+
+
+def _in_memory_bytes(sizes: SourceSizes, cutting: float) -> float:
+    """Memory of the graph and of the largest of three steps: building it, cutting it, and laying out the parts."""
+    index = sizes.index_bytes
+    structure = 0 if sizes.is_graph else 8 * sizes.nodes + 2 * index * sizes.edges
+    build = 0 if sizes.is_graph else 4 * index * sizes.edges
+    layout = 30 * sizes.nodes + _LARGEST_PART * sizes.nodes * index + _part_bytes(sizes)
+    return structure + sizes.nodes * sizes.added_bytes + max(build, cutting, layout)
+
+
+def _part_bytes(sizes: SourceSizes) -> float:
+    """Memory to write the largest part (bytes)."""
+    rows, edges = sizes.largest_part * sizes.nodes / sizes.parts, 1.1 * sizes.edges / sizes.parts
+    return rows * (2 * sizes.node_bytes + 16) + edges * (2 * sizes.edge_bytes + 72)
+
+
+def possible_methods(sizes: SourceSizes) -> list[str]:
+    """Return those of ``METHODS`` that the source allows."""
+    return [method for method in METHODS if method != "streaming" or not (sizes.is_graph or sizes.added)]
+
+
+def choose_method(sizes: SourceSizes, memory_bytes: int | None, cut: str | None, reading_bytes: int = 0) -> str:
+    """Return the first of ``METHODS`` whose estimate is within the bound; METIS without a bound.
 
     Parameters
     ----------
-    sizes : Sizes
+    sizes : SourceSizes
     memory_bytes : int, optional
-        The bound.
+        The bound (bytes).
     cut : {"edge", "vertex", "auto"}, optional
+        An edge cut needs METIS.
     reading_bytes : int
-        What reading the source has taken at its peak; no way of cutting takes less.
+        Peak memory of reading the source (bytes); no method takes less.
 
     Raises
     ------
     InputError
-        None is; the message says the least that works.
+        No method is within the bound; the message names the least bound that works.
     """
     if memory_bytes is None:
         return "metis"
     read = reading_bytes + _INTERPRETER_BYTES
-    needs = {method: max(read, estimate(sizes, method).memory_bytes) for method in possible(sizes)}
+    needs = {method: max(read, estimate_needs(sizes, method).memory_bytes) for method in possible_methods(sizes)}
     allowed = ("metis",) if cut == "edge" else tuple(needs)
     for method in allowed:
         if needs[method] <= memory_bytes:
@@ -175,49 +213,48 @@ def choose(sizes: Sizes, memory_bytes: int | None, cut: str | None, reading_byte
     least = min(allowed, key=needs.get)
     advice = "raise memory (--memory)"
     others = [
-        f"{NAMES[method]} needs about {_at_least(need)}" for method, need in needs.items() if method not in allowed
+        f"{METHOD_NAMES[method]} needs about {_in_mib(needs[method])}" for method in needs if method not in allowed
     ]
     if others:
         advice += f", or make a vertex cut: {', '.join(others)}"
     elif sizes.added and not sizes.is_graph:
-        advice = (
-            f"{', '.join(sizes.added)} cannot be added to a graph that is streamed: add them to the source, or {advice}"
-        )
-    meant = f" (did you mean {memory_bytes}GiB?)" if memory_bytes <= 1024 else ""
+        added = ", ".join(sizes.added)
+        advice = f"{added} cannot be added to a graph that is streamed: add them to the source, or {advice}"
+    unit_missing = f" (did you mean {memory_bytes}GiB?)" if memory_bytes <= 1024 else ""
     raise InputError(
-        f"a memory bound of {size(memory_bytes)} is too small{meant}: the least that works is about "
-        f"{_at_least(needs[least])} ({NAMES[least]}); {advice}"
+        f"a memory bound of {size(memory_bytes)} is too small{unit_missing}: the least that works is about "
+        f"{_in_mib(needs[least])} ({METHOD_NAMES[least]}); {advice}"
     )
 
 
-def check_bound(sizes: Sizes, method: str, memory_bytes: int, held: float) -> None:
-    """Raise :class:`InputError` where a cut's largest part takes more memory to write than a bound allows.
+def metis_need(sizes: SourceSizes) -> str:
+    """Return a sentence that says how much memory METIS needs."""
+    return f"METIS needs about {_in_mib(estimate_needs(sizes, 'metis').memory_bytes)}"
+
+
+def check_memory_bound(sizes: SourceSizes, method: str, memory_bytes: int, largest_part: float) -> None:
+    """Raise :class:`InputError` if writing the largest part of a finished cut needs more memory than the bound.
 
     Parameters
     ----------
-    sizes : Sizes
+    sizes : SourceSizes
     method : str
         One of ``METHODS``.
     memory_bytes : int
-        The bound.
-    held : float
+        The bound (bytes).
+    largest_part : float
         Rows of the largest part over N / K.
     """
-    need = estimate(replace(sizes, held=held), method).memory_bytes
+    need = estimate_needs(replace(sizes, largest_part=largest_part), method).memory_bytes
     if need > memory_bytes:
         raise InputError(
-            f"writing this cut needs about {_at_least(need)}, more than the bound of {size(memory_bytes)}; its largest "
-            f"part holds {held:.2f} times its share of the rows: make more parts, or raise memory (--memory)"
+            f"writing this cut needs about {_in_mib(need)}, more than the bound of {size(memory_bytes)}; its largest "
+            f"part holds {largest_part:.2f} times its share of the rows: make more parts, or raise memory (--memory)"
         )
 
 
-def why_no_metis(sizes: Sizes) -> str:
-    """Why a memory bound leads to a vertex cut by another way."""
-    return f"METIS needs about {_at_least(estimate(sizes, 'metis').memory_bytes)}"
-
-
-def check_disk(graph, out, method: str) -> None:
-    """Raise :class:`InputError` where a disk has less room than the least that a graph's shards take.
+def check_disk_space(graph, out, method: str) -> None:
+    """Raise :class:`InputError` if a disk has less room than the shards of a graph need at least.
 
     Parameters
     ----------
@@ -227,25 +264,22 @@ def check_disk(graph, out, method: str) -> None:
     method : str
         One of ``METHODS``.
     """
-    index = 4 if max(graph.num_nodes, graph.num_edges) < 2**31 else 8
-    least = graph.num_nodes * (_row_bytes(graph.node_data) + 8) + graph.num_edges * (
-        _row_bytes(graph.edge_data) + 8 + index + (12 if method == "streaming" else 0)
-    )
-    check_room(out, least)
+    edge_bytes = _row_bytes(graph.edge_data) + 8 + _index_bytes(graph.num_nodes, graph.num_edges)
+    edge_bytes += 12 if method == "streaming" else 0
+    check_room(out, graph.num_nodes * (_row_bytes(graph.node_data) + 8) + graph.num_edges * edge_bytes)
 
 
-def possible(sizes: Sizes) -> list[str]:
-    """The ways of cutting that a source allows."""
-    return [method for method in METHODS if method != "streaming" or not (sizes.is_graph or sizes.added)]
+def _index_bytes(num_nodes: int, num_edges: int) -> int:
+    return 4 if max(num_nodes, num_edges) < 2**31 else 8
 
 
-def _at_least(count_bytes: int) -> str:
-    """An amount that reads as one that suffices, in whole MiB."""
+def _in_mib(count_bytes: int) -> str:
+    """An amount in whole MiB, rounded up, so that it suffices as a bound."""
     return f"{-(-count_bytes // (1 << 20))} MiB"
 
 
 def parse_size(text: str) -> int:
-    """Bytes from ``4GiB``, ``500MB`` or a plain number; :class:`InputError` for others."""
+    """Return the bytes that ``4GiB``, ``500MB`` or a plain number stands for; raise :class:`InputError` for others."""
     units = {"": 1, "b": 1}
     for power, letter in enumerate("kmgt", start=1):
         units |= {letter: 1024**power, f"{letter}ib": 1024**power, f"{letter}b": 1000**power}
@@ -255,7 +289,7 @@ def parse_size(text: str) -> int:
     except (ValueError, KeyError):
         value = 0.0
     if not 1 <= value < 2**63:
-        raise InputError(f"{text!r} is no amount of memory; write it as 4GiB, 500MB or a number of bytes")
+        raise InputError(f"{text!r} is not an amount of memory; write it as 4GiB, 500MB or a number of bytes")
     return int(value)
 
 

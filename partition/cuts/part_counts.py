@@ -7,14 +7,15 @@ import numpy as np
 from partition.graph import Graph
 from partition.predict.figures import Figures, data_sizes
 
-NEAR_ROWS = 1024  # rows less than this apart are near: what lies between them fits into a processor's caches
+from .permutation import NEAR_ROWS, slice_pointers
+
 _CHUNK_ROWS = 1 << 14  # rows whose in-edges are looked at together
 
 
 def count_assignment(graph: Graph, owner: np.ndarray, shares: np.ndarray) -> Figures:
     """Figures of an assignment of nodes to parts, (N,), with one hop of halo; its near edges are not known yet."""
     order = np.argsort(owner, kind="stable").astype(graph.indices.dtype)
-    ptr = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(shares)))])
+    ptr = slice_pointers(owner, len(shares))
     return count_edge_cut(graph, order, ptr, shares, is_ordered=False)[0]
 
 

@@ -1,4 +1,4 @@
-"""Vertex cut of a graph beyond memory: its edges are read in slices, placed, and left on disk by part."""
+"""Vertex cut of a graph that does not fit into memory: edges are read in slices, placed, and kept on disk by part."""
 
 from __future__ import annotations
 
@@ -13,23 +13,28 @@ from partition.graph import check_data, checked_num_nodes
 from partition.sources.coo import RawGraph, customary
 
 from . import native
-from .vertex_cut import LARGEST_ID, VertexCut, capacity_of, masters
+from .permutation import slice_pointers
+from .vertex_cut import LARGEST_ID, VertexCut, capacity_of
 
-_BALANCE = 1.1  # of HDRF's score: what its authors advise
+_HDRF_BALANCE = 1.1  # as the authors of HDRF advise
 
 
 @dataclass(frozen=True)
 class EdgeStream:
-    """A graph of which nothing but the edges' slices is in memory; what :class:`partition.shards.layout.Layout` reads of one.
+    """A graph whose edges are read from its source in slices; :class:`partition.shards.layout.Layout` takes it, too.
 
     Attributes
     ----------
     raw : RawGraph
+        The source.
     num_nodes, num_edges : int
+        N and E; E counts both directions of edges that are listed once.
     node_data : dict of str to ndarray, (N, ...)
-    edge_data : dict of str to ndarray, (listed, ...)
-        See :meth:`partition.sources.coo.RawGraph.edge_rows`.
+    edge_data : dict of str to ndarray, (listed edges, ...)
+        A row for each listed edge, see :meth:`partition.sources.coo.RawGraph.edge_rows`.
     name : str
+    left_out : tuple of str
+        What of the source is not in the graph.
     """
 
     raw: RawGraph
@@ -41,11 +46,11 @@ class EdgeStream:
     left_out: tuple[str, ...] = ()
 
     def edge_rows(self, ids: np.ndarray) -> np.ndarray:
-        """The row of ``edge_data`` of each edge."""
+        """Return the row of ``edge_data`` of each edge."""
         return self.raw.edge_rows(ids)
 
     def slices(self):
-        """The stored edges in slices: (src, dst, ids), int32 each."""
+        """Yield the edges in slices: sources, destinations and ids, int32 each."""
         listed, loops = len(self.raw.src), 0
         for start, src, dst in self.raw.slices():
             src, dst = src.astype(np.int32), dst.astype(np.int32)
@@ -60,12 +65,12 @@ class EdgeStream:
 
 
 def open_stream(raw: RawGraph) -> EdgeStream:
-    """Check a source without reading more than a slice of it at once.
+    """Check a source and return it as a stream; never more than a slice of it is in memory.
 
     Raises
     ------
     InputError
-        As for :func:`partition.graph.from_edges`; also more than 2**31 - 1 nodes or edges.
+        As for :func:`partition.graph.from_edges`; also if there are more than 2**31 - 1 nodes or edges.
     """
     num_nodes = checked_num_nodes(raw.num_nodes, *raw.ends, raw.name)
     if max(num_nodes, raw.num_edges) > LARGEST_ID:
@@ -75,7 +80,7 @@ def open_stream(raw: RawGraph) -> EdgeStream:
         )
     node_data = customary(raw.node_data, raw.name)
     stream = EdgeStream(raw, num_nodes, raw.num_edges, node_data, raw.edge_data, raw.name, raw.left_out)
-    check_data(replace(stream, num_edges=len(raw.src)))  # edge data have a row for each listed edge
+    check_data(replace(stream, num_edges=len(raw.src)))  # edge data has a row for each listed edge
     return stream
 
 
@@ -86,31 +91,31 @@ class StreamedCut(VertexCut):
     Attributes
     ----------
     folder : path
-        ``{i}.edges``: source, destination and id of the edges of part i, int32 (edges, 3).
+        Its file ``{i}.edges`` holds source, destination and id of the edges of part i, int32, (edges, 3).
     """
 
     folder: Path
 
     def part_edges(self, graph: EdgeStream, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """See :meth:`partition.cuts.vertex_cut.VertexCut.part_edges`."""
+        """Return sources, destinations and ids of a part's edges, in the order of ids."""
         edges = np.fromfile(_bucket(self.folder, index), np.int32).reshape(-1, 3)
-        edges = edges[np.argsort(edges[:, 2], kind="stable")]  # reverses of edges listed once come out of order
+        edges = edges[np.argsort(edges[:, 2], kind="stable")]  # reverse edges do not come in order
         return edges[:, 0], edges[:, 1], edges[:, 2]
 
 
 @contextmanager
 def streamed_cut(stream: EdgeStream, parts: int, folder: Path, progress=None):
-    """Cut a graph by nodes in two passes over its edges, and keep the edges of each part in a file while in use.
+    """Make a vertex cut in two passes over the edges; the edges of each part lie in a file until the context ends.
 
-    The first pass counts degrees, the second gives each edge to the part of the highest HDRF score. Memory: about 40
-    bytes a node, a bit for each node and part, and a slice of edges.
+    The first pass counts degrees, and the second gives each edge to the part of the highest HDRF score. This takes
+    about 40 bytes of memory per node, one bit per node and part, and a slice of edges.
 
     Parameters
     ----------
     stream : EdgeStream
     parts : int
     folder : path
-        Made here, and removed at the end; 12 bytes an edge.
+        Made here and removed at the end; it takes 12 bytes per edge.
     progress : callable, optional
 
     Yields
@@ -127,10 +132,10 @@ def streamed_cut(stream: EdgeStream, parts: int, folder: Path, progress=None):
     try:
         copies = _place(stream, parts, degrees, folder, progress)
         del degrees
-        master, ptr = masters(copies, parts)
+        master = native.choose_masters(copies, parts)
         del copies
         order = np.argsort(master, kind="stable").astype(np.int32)
-        yield StreamedCut(order, ptr, np.zeros(0, np.int32), folder)
+        yield StreamedCut(order, slice_pointers(master, parts), np.zeros(0, np.int32), folder)
     finally:
         for part in range(parts):
             _bucket(folder, part).unlink(missing_ok=True)
@@ -138,10 +143,9 @@ def streamed_cut(stream: EdgeStream, parts: int, folder: Path, progress=None):
 
 
 def _place(stream: EdgeStream, parts: int, degrees: np.ndarray, folder: Path, progress) -> np.ndarray:
-    """Write each edge to the file of its part; return which parts hold each node."""
-    copies = np.zeros((stream.num_nodes, -(-parts // 64)), np.uint64)
-    sizes = np.zeros(parts, np.int64)
-    capacity = capacity_of(stream.num_edges, parts)
+    """Write each edge to the file of its part; return the parts that hold each node, (N, ceil(K / 64)) bits."""
+    copies, sizes = native.no_copies(stream.num_nodes, parts), np.zeros(parts, np.int64)
+    state = {"degrees": degrees, "copies": copies, "sizes": sizes, "capacity": capacity_of(stream.num_edges, parts)}
     for part in range(parts):
         _bucket(folder, part).touch()
     for src, dst, ids in stream.slices():
@@ -149,7 +153,7 @@ def _place(stream: EdgeStream, parts: int, degrees: np.ndarray, folder: Path, pr
         src, dst = np.ascontiguousarray(src), np.ascontiguousarray(dst)
         owner = np.empty(len(src), np.int32)
         listed = np.arange(len(src), dtype=np.int32)
-        native.run("hdrf", len(src), listed, src, dst, degrees, 0, parts, _BALANCE, capacity, copies, sizes, owner)
+        native.place_by_hdrf(listed, src, dst, **state, owner=owner, balance=_HDRF_BALANCE)
         by_part = np.argsort(owner, kind="stable")
         edges = np.stack([src, dst, ids], axis=1)[by_part]
         ends = np.cumsum(np.bincount(owner, minlength=parts))

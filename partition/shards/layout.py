@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from partition.cuts.edge_cut import Rows
 from partition.cuts.part_counts import count_edge_cut, count_near, in_edges, row_type, sizes_of_data
+from partition.cuts.permutation import Permutation
 from partition.cuts.vertex_cut import VertexCut
 from partition.graph import Graph
 from partition.predict.figures import Figures
@@ -65,7 +65,7 @@ class Layout:
         Those mirrors of each part that have in-edges, and so a result to send home; empty for an edge cut.
     """
 
-    def __init__(self, graph: Graph, cut: Rows, depth: int = 1):
+    def __init__(self, graph: Graph, cut: Permutation, depth: int = 1):
         self.graph, self.cut = graph, cut
         self.is_vertex_cut = isinstance(cut, VertexCut)
         self.depth = 1 if self.is_vertex_cut else depth

@@ -1,4 +1,8 @@
-"""The compiled loops of native.cpp, through ctypes."""
+"""The compiled loops: one Python function for each C function.
+
+ctypes checks the dtype, the number of dimensions and the memory order of every array, and the functions below check
+shapes: a wrong argument raises ``ctypes.ArgumentError`` or ``ValueError``, and nothing is read past the end of an array.
+"""
 
 from __future__ import annotations
 
@@ -10,40 +14,259 @@ import numpy as np
 
 from partition.errors import InputError
 
-_COUNTS_PER_EDGE, _COUNTS = 16, 2**24
+_MOST_COUNTS_PER_EDGE, _MOST_COUNTS = 16, 2**24
 
 
-def run(name: str, *arguments) -> None:
-    """Call a function of native.cpp.
+def _array(dtype, ndim: int = 1, *, written: bool = False):
+    return np.ctypeslib.ndpointer(dtype, ndim, flags=("C_CONTIGUOUS", "WRITEABLE")[: 1 + written])
+
+
+_INT, _FLOAT = ctypes.c_int64, ctypes.c_double
+_IDS, _IDS_OUT = _array(np.int32), _array(np.int32, written=True)
+_COUNTS_OUT = _array(np.int32, 2, written=True)
+_LONGS, _LONGS_OUT, _TABLE = _array(np.int64), _array(np.int64, written=True), _array(np.int64, 2)
+_COPIES, _COPIES_OUT = _array(np.uint64, 2), _array(np.uint64, 2, written=True)
+_SEARCHED = (_INT, _LONGS, _IDS, _INT, _INT, _TABLE, _TABLE, _TABLE, _COUNTS_OUT, _IDS_OUT)
+_BY_NODE = (_INT, _LONGS, _IDS, _IDS)
+_SIGNATURES = {  # in the order of the arguments in C
+    "count_copies": (_INT, _IDS, _IDS, _INT, _IDS, _COPIES_OUT, _LONGS_OUT),
+    "place_by_hdrf": (
+        *(_INT, _IDS, _IDS, _IDS, _LONGS_OUT, _INT),
+        *(_INT, _FLOAT, _INT, _COPIES_OUT, _LONGS_OUT, _IDS_OUT),
+    ),
+    "expand_neighbours": (*_BY_NODE, _LONGS, _INT, _INT, _IDS_OUT, _LONGS_OUT),
+    "choose_masters": (_INT, _INT, _COPIES, _IDS_OUT),
+    "list_by_node": (_INT, _LONGS, _IDS, _LONGS_OUT, _IDS_OUT, _IDS_OUT),
+    "level_copies": (*_BY_NODE, _INT, _LONGS, _INT, _INT, _INT, _COUNTS_OUT, _IDS_OUT),
+    "refine": (*_SEARCHED, _INT, _FLOAT, _INT),
+    "refine_multilevel": (*_SEARCHED, _LONGS, _INT),
+}
+
+
+# ---- edge cuts -------------------------------------------------------------------------------------------------------
+
+
+def refine(indptr, sources, *, weights, floors, capacities, owner, sweeps: int, temperature: float, seed: int) -> None:
+    """Move nodes between parts for fewer halo rows and within the capacities; ``owner`` is changed.
 
     Parameters
     ----------
-    name : str
-        Without its prefix ``dgl_gt_``.
-    *arguments : ndarray, int or float
-        As the function takes them: arrays by address, contiguous and of its element types; integers as int64.
-
-    Raises
-    ------
-    InputError
-        The package was installed without its compiled part.
+    indptr : ndarray, int64, (N + 1,)
+    sources : ndarray, int32, (E,)
+        The in-edges of each node, in CSR form.
+    weights : ndarray, int64, (N, kinds)
+        The load that a node adds to its part, of each kind.
+    floors, capacities : ndarray, int64, (K, kinds)
+        The least load that a move for fewer halo rows leaves to a part, and the most that a part may have.
+    owner : ndarray, int32, (N,)
+        The part of each node.
+    sweeps : int
+        With none, overloaded parts still give nodes away.
+    temperature : float
+        Of the first sweep, in halo rows.
+    seed : int
     """
-    getattr(_library(), f"dgl_gt_{name}")(*map(_argument, arguments))
+    arguments = _searched(indptr, sources, weights, floors, capacities, owner)
+    _library().dgl_gt_refine(*arguments, sweeps, temperature, seed)
 
 
-def _argument(value):
-    if isinstance(value, np.ndarray):
-        assert value.flags.c_contiguous
-        return ctypes.c_void_p(value.ctypes.data)
-    return ctypes.c_double(value) if isinstance(value, float) else ctypes.c_int64(value)
+def refine_multilevel(indptr, sources, *, weights, floors, capacities, owner, groups, seed: int) -> None:
+    """Refine clusters of nodes first, then smaller ones, and nodes at last; ``owner`` is changed.
+
+    Parameters
+    ----------
+    groups : ndarray, int64, (N,)
+        Only nodes with the same number may share a cluster.
+
+    The others are those of :func:`refine`.
+    """
+    _check_shapes(groups=(groups, (len(indptr) - 1,)))
+    arguments = _searched(indptr, sources, weights, floors, capacities, owner)
+    _library().dgl_gt_refine_multilevel(*arguments, groups, seed)
+
+
+def _searched(indptr, sources, weights, floors, capacities, owner) -> tuple:
+    """The arguments that both searches begin with; among them scratch, int32, (N, K)."""
+    num_nodes, (parts, kinds) = len(indptr) - 1, capacities.shape
+    _check_shapes(
+        sources=(sources, (indptr[-1],)),
+        weights=(weights, (num_nodes, kinds)),
+        floors=(floors, (parts, kinds)),
+        owner=(owner, (num_nodes,)),
+    )
+    pin_counts = np.empty((num_nodes, parts), np.int32)
+    return num_nodes, indptr, sources, parts, kinds, weights, floors, capacities, pin_counts, owner
+
+
+# ---- vertex cuts -----------------------------------------------------------------------------------------------------
+
+
+def no_copies(num_nodes: int, parts: int) -> np.ndarray:
+    """A bit for each node and part, all zero: uint64, (N, ceil(K / 64))."""
+    return np.zeros((num_nodes, -(-parts // 64)), np.uint64)
+
+
+def count_copies(sources, destinations, owner, *, num_nodes: int, parts: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the parts that hold each node, and how many edges each part has.
+
+    Parameters
+    ----------
+    sources, destinations, owner : ndarray, int32, (E,)
+        Ends of each edge, and its part; a negative one counts nowhere.
+
+    Returns
+    -------
+    copies : ndarray, uint64, (N, ceil(K / 64))
+    sizes : ndarray, int64, (K,)
+    """
+    _check_shapes(destinations=(destinations, sources.shape), owner=(owner, sources.shape))
+    copies, sizes = no_copies(num_nodes, parts), np.zeros(parts, np.int64)
+    _library().dgl_gt_count_copies(len(sources), sources, destinations, parts, owner, copies, sizes)
+    return copies, sizes
+
+
+def place_by_hdrf(
+    listed,
+    sources,
+    destinations,
+    *,
+    degrees,
+    copies,
+    sizes,
+    owner,
+    balance: float,
+    capacity: int,
+    counts_degrees: bool = False,
+) -> None:
+    """Give each listed edge, in this order, to the part of the highest HDRF score.
+
+    Parameters
+    ----------
+    listed : ndarray, int32, (listed,)
+        Positions of edges.
+    sources, destinations : ndarray, int32, (E,)
+    degrees : ndarray, int64, (N,)
+        In-edges and out-edges of each node; changed if ``counts_degrees``.
+    copies : ndarray, uint64, (N, ceil(K / 64))
+    sizes : ndarray, int64, (K,)
+        The parts that hold each node, and the edges of each part; changed.
+    owner : ndarray, int32, (E,)
+        The part of each edge; changed.
+    balance : float
+        Weight of balance against copies in the score.
+    capacity : int
+        Edges that a part takes at most while another has room.
+    counts_degrees : bool
+        Count the degrees on the way, as in a stream that does not know them.
+    """
+    parts = len(sizes)
+    _check_shapes(
+        destinations=(destinations, sources.shape),
+        owner=(owner, sources.shape),
+        copies=(copies, (len(degrees), -(-parts // 64))),
+    )
+    settings = counts_degrees, parts, balance, capacity
+    _library().dgl_gt_place_by_hdrf(
+        len(listed), listed, sources, destinations, degrees, *settings, copies, sizes, owner
+    )
+
+
+def list_by_node(in_indptr, sources) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """List each edge at both of its ends; a self-loop twice at its node.
+
+    Parameters
+    ----------
+    in_indptr : ndarray, int64, (N + 1,)
+    sources : ndarray, int32, (E,)
+        The in-edges of each node, in CSR form.
+
+    Returns
+    -------
+    indptr : ndarray, int64, (N + 1,)
+    neighbours, edges : ndarray, int32, (2 E,)
+        The other end of each edge, and its position among the in-edges.
+    """
+    _check_shapes(sources=(sources, (in_indptr[-1],)))
+    indptr = np.empty_like(in_indptr)
+    neighbours, edges = (np.empty(2 * len(sources), np.int32) for _ in range(2))
+    _library().dgl_gt_list_by_node(len(in_indptr) - 1, in_indptr, sources, indptr, neighbours, edges)
+    return indptr, neighbours, edges
+
+
+def expand_neighbours(indptr, neighbours, edges, *, start, parts: int, capacity: int, owner, joined) -> None:
+    """Grow one part after the other along edges; edges that remain keep their owner.
+
+    Parameters
+    ----------
+    indptr, neighbours, edges : ndarray
+        From :func:`list_by_node`.
+    start : ndarray, int64, (N,)
+        The order in which nodes are tried as seeds.
+    capacity : int
+        Edges of a part.
+    owner : ndarray, int32, (E,)
+        -1 before, then the part of each edge.
+    joined : ndarray, int64, (N,)
+        The order in which nodes joined a core; it is left as it is for the other nodes.
+    """
+    num_nodes = _check_lists(indptr, neighbours, edges, owner)
+    _check_shapes(start=(start, (num_nodes,)), joined=(joined, (num_nodes,)))
+    _library().dgl_gt_expand_neighbours(num_nodes, indptr, neighbours, edges, start, parts, capacity, owner, joined)
+
+
+def level_copies(indptr, neighbours, edges, *, listed, parts: int, capacity: int, rounds: int, owner) -> None:
+    """Move nodes out of parts that hold many copies, where this makes no more copies; ``owner`` is changed.
+
+    Parameters
+    ----------
+    indptr, neighbours, edges : ndarray
+        From :func:`list_by_node`.
+    listed : ndarray, int64, (listed,)
+        The nodes that may move, in the order in which they are tried.
+    capacity : int
+        Edges of a part, at most.
+    rounds : int
+        Passes over the nodes, at most.
+    owner : ndarray, int32, (E,)
+        The part of each edge.
+    """
+    num_nodes = _check_lists(indptr, neighbours, edges, owner)
+    counts = np.empty((num_nodes, parts), np.int32)
+    _library().dgl_gt_level_copies(
+        num_nodes, indptr, neighbours, edges, len(listed), listed, parts, capacity, rounds, counts, owner
+    )
+
+
+def choose_masters(copies, parts: int) -> np.ndarray:
+    """Return the master of each node, int32, (N,), from its copies, uint64, (N, ceil(K / 64))."""
+    _check_shapes(copies=(copies, (len(copies), -(-parts // 64))))
+    master = np.empty(len(copies), np.int32)
+    _library().dgl_gt_choose_masters(len(copies), parts, copies, master)
+    return master
+
+
+# ---- checks and the library ------------------------------------------------------------------------------------------
+
+
+def _check_shapes(**arrays) -> None:
+    for name, (array, shape) in arrays.items():
+        if array.shape != tuple(shape):
+            raise ValueError(f"{name} has shape {array.shape}; it must be {tuple(map(int, shape))}")
+
+
+def _check_lists(indptr, neighbours, edges, owner) -> int:
+    """The number of nodes; ``ValueError`` where lists by node do not fit together."""
+    ends = (indptr[-1],)
+    _check_shapes(neighbours=(neighbours, ends), edges=(edges, ends), owner=(owner, (indptr[-1] // 2,)))
+    return len(indptr) - 1
 
 
 def counts_fit(num_nodes: int, num_edges: int, parts: int) -> bool:
     """Whether a count for each node and part takes little memory beside the edges, so that a loop may have one."""
-    return num_nodes * parts <= max(_COUNTS_PER_EDGE * num_edges, _COUNTS)
+    return num_nodes * parts <= max(_MOST_COUNTS_PER_EDGE * num_edges, _MOST_COUNTS)
 
 
-def available() -> bool:
+def is_available() -> bool:
     """Whether the package was installed with its compiled part."""
     return _loaded() is not None
 
@@ -52,8 +275,12 @@ def available() -> bool:
 def _loaded():
     spec = importlib.util.find_spec("partition.cuts.native._loops")
     try:
-        return None if spec is None else ctypes.CDLL(spec.origin)
-    except OSError:  # built for another system
+        library = None if spec is None else ctypes.CDLL(spec.origin)
+        for name, types in _SIGNATURES.items() if library else ():
+            function = getattr(library, f"dgl_gt_{name}")
+            function.argtypes, function.restype = types, None
+        return library
+    except (OSError, AttributeError):  # built for another system, or for another version of this package
         return None
 
 

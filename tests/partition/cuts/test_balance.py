@@ -1,4 +1,4 @@
-"""Bounds and shares of parts: refused, kept, and measured, against counts by brute force."""
+"""Bounds and shares of parts: bad ones are refused, good ones are kept, and counts by brute force agree."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def in_an_empty_folder(tmp_path, monkeypatch):
 
 
 def graph_of(seed, nodes=200, edges=1500, splits=None):
-    """A random graph with isolated nodes, self-loops and parallel edges; training masks (N,) or (N, splits)."""
+    """Return a random graph with isolated nodes, self-loops, parallel edges and training masks, (N,) or (N, splits)."""
     rng = np.random.default_rng(seed)
     src, dst = rng.integers(0, nodes - 5, (2, edges))
     dst[:30] = src[:30]
@@ -43,7 +43,7 @@ def owner_of(cut):
 
 
 def brute_loads(graph, owner, parts):
-    """Loads by kind, (K,) lists; of ``train`` one a split."""
+    """Return the loads of each kind as lists of K; ``train`` has one list for each split."""
     train = graph.node_data.get("train_mask")
     splits = [] if train is None else train.reshape(graph.num_nodes, -1).T
     destinations = graph.destinations().tolist()
@@ -55,7 +55,7 @@ def brute_loads(graph, owner, parts):
 
 
 def allowed(weight, total_weight, total, bound):
-    """The most that a part may take, in exact arithmetic: share times bound, or the share rounded up."""
+    """Return the most that a part may take, in exact arithmetic: share times bound, or the share rounded up."""
     share = Fraction(weight, total_weight) * total
     return max(share * Fraction(str(bound)), math.ceil(share))
 
@@ -73,7 +73,7 @@ def assert_kept(graph, owner, weights, bounds):
 
 def test_without_a_bound_a_cut_aims_at_even_edges():
     balance = make_balance(graph_of(0), 4)
-    assert balance.kinds == ("edges",) and balance.bounds.tolist() == [1.1] and not balance.asked
+    assert balance.kinds == ("edges",) and balance.bounds.tolist() == [1.1] and not balance.is_strict
     assert balance.shares.tolist() == [0.25] * 4
     assert (balance.weights[:, 0] == graph_of(0).in_degrees()).all()
 
@@ -83,7 +83,7 @@ def test_a_number_bounds_all_kinds_and_every_split(splits):
     graph = graph_of(0, splits=splits)
     balance = make_balance(graph, 3, 1.25)
     assert balance.kinds == ("nodes", "edges") + ("train",) * (splits or 1)
-    assert balance.asked and balance.bounds.tolist() == [1.25] * len(balance.kinds)
+    assert balance.is_strict and balance.bounds.tolist() == [1.25] * len(balance.kinds)
     assert balance.weights.dtype == np.int64 and balance.weights.flags.c_contiguous
     assert (balance.weights[:, 2:] == graph.node_data["train_mask"].reshape(200, -1)).all()
 
@@ -170,11 +170,11 @@ def test_a_share_too_small_for_a_number_is_refused():
 
 @pytest.mark.parametrize("bound", [1.0, 1.03, 1.1, 1.5, 3])
 def test_capacities_are_shares_times_bounds(bound):
-    """In exact arithmetic; a rounding error of a share must not let a part take a whole unit more."""
+    """A rounding error of a share must not let a part take a whole unit more than exact arithmetic does."""
     for parts, total in ((1, 7), (2, 9), (3, 9), (4, 2), (7, 1000), (75, 525), (75, 1050), (6, 1411), (4, 2805)):
         weights = {6: [5, 1, 3, 3, 2, 3], 4: [5, 3, 5, 4]}.get(parts, [1] * parts)
         balance = Balance(
-            ("nodes",), np.ones((total, 1), np.int64), shares(parts, weights), np.array([bound]), asked=True
+            ("nodes",), np.ones((total, 1), np.int64), shares(parts, weights), np.array([bound]), is_strict=True
         )
         for room, weight in zip(balance.capacities()[:, 0].tolist(), weights):
             most = math.floor(allowed(weight, sum(weights), total, bound))
@@ -185,7 +185,7 @@ def test_capacities_are_shares_times_bounds(bound):
 @pytest.mark.parametrize("bound", [10, 1e6, 1e18, 1e300])
 def test_a_bound_that_bounds_nothing_is_kept_by_any_cut(bound):
     balance = make_balance(graph_of(0), 2, bound)
-    assert balance.excess(np.zeros(200, int)) <= 1
+    assert balance.largest_load(np.zeros(200, int)) <= 1
     assert make_edge_cut(graph_of(0), 2, max_imbalance=bound).parts == 2
 
 
@@ -195,9 +195,9 @@ def test_excess_and_its_words():
     owner = np.array([0, 0, 0, 0, 0, 1, 1, 1])
     assert balance.loads(owner).tolist() == [[5, 4, 2], [3, 0, 0]]
     assert balance.capacities().tolist() == [[6, 3, 1], [6, 3, 1]]
-    assert balance.excess(owner) == 2.0
+    assert balance.largest_load(owner) == 2.0
     words = balance.broken(owner).replace("2.00", "2")
-    assert words == "edges 2 (part 0; asked 1.5), train 2 (part 0; asked 1)"
+    assert words == "edges 2 (part 0; bound 1.5), train 2 (part 0; bound 1)"
 
 
 # ---- what is kept ------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ REAL = [
 
 @pytest.mark.parametrize("name, parts, bounds, weights", REAL)
 def test_bounds_hold_on_real_graphs(real_graph, name, parts, bounds, weights):
-    """Dealing nodes out by degree, a few lines, keeps these bounds; so must a cut."""
+    """Nodes that are dealt out by degree, in a few lines, keep these bounds; a cut must keep them, too."""
     graph = load_graph(real_graph(name))
     named = bounds if isinstance(bounds, dict) else dict.fromkeys(("nodes", "edges", "train"), bounds)
     dealt, target = np.empty(graph.num_nodes, int), np.array(weights) / sum(weights)
@@ -257,7 +257,7 @@ def test_loads_follow_the_shares_and_figures_are_relative_to_them():
 
 @pytest.mark.parametrize("source, parts", [("random", 12), ("sample:communities?nodes=2000&seed=1", 32)])
 def test_no_part_is_drained(source, parts):
-    """Where the others may take a tenth more, one of twelve parts could lose all that it has; its rank would idle."""
+    """If the others may take a tenth more, one of twelve parts could lose all its nodes, and its rank would be idle."""
     graph = graph_of(0, nodes=2000, edges=20000) if source == "random" else load_graph(source)
     owner = owner_of(make_edge_cut(graph, parts))
     edges = np.bincount(owner, weights=graph.in_degrees(), minlength=parts)
@@ -266,7 +266,7 @@ def test_no_part_is_drained(source, parts):
 
 @pytest.mark.parametrize("loops", [False, True])
 def test_shares_hold_without_edges_to_cut(loops):
-    """METIS has nothing to do then; the nodes are dealt out, by shares."""
+    """METIS has nothing to do then; the nodes are dealt out by shares."""
     ends = np.arange(40) if loops else np.zeros(0, int)
     cut = make_edge_cut(from_edges(ends, ends, 40), 2, target_weights=[1, 3])
     assert abs(np.diff(cut.ptr)[0] - 10) <= 2
@@ -289,7 +289,7 @@ def test_bounds_on_given_owners():
     graph, owner = graph_of(0), np.arange(200) % 2
     make_edge_cut(graph, 2, owner=owner, max_imbalance={"nodes": 1.0})
     owner[:60] = 0
-    with pytest.raises(InputError, match=r"the best has nodes 1.30? \(part 0; asked 1.2\); raise max_imbalance"):
+    with pytest.raises(InputError, match=r"the best has nodes 1.30? \(part 0; bound 1.2\); raise max_imbalance"):
         make_edge_cut(graph, 2, owner=owner, max_imbalance={"nodes": 1.2})
     make_edge_cut(graph, 2, owner=owner)  # nobody asked
     make_edge_cut(graph, 1, max_imbalance=1.0)
@@ -307,7 +307,7 @@ def test_more_ways_are_tried_only_where_a_bound_is_broken(monkeypatch):
     assert len(asked) == 1
     asked.clear()
     star = from_edges(np.arange(1, 30), np.zeros(29, int), 30)  # all edges lie with the hub's part
-    with pytest.raises(InputError, match=r"no cut of graph into 2 parts kept .* edges 2(.00)? \(part \d; asked 1.5\)"):
+    with pytest.raises(InputError, match=r"no cut of graph into 2 parts kept .* edges 2(.00)? \(part \d; bound 1.5\)"):
         make_edge_cut(star, 2, max_imbalance={"edges": 1.5})
     assert len(asked) == 6
 
@@ -332,7 +332,7 @@ def test_weights_in_a_list_and_in_files(capsys):
 
 
 def test_as_many_weights_as_there_may_be_parts(capsys):
-    """A long list is no file name, though longer than one may be."""
+    """A long list is not taken for a file name, although no file name may be so long."""
     assert run("--target-weights", ",".join(["1.0"] * 70), parts=70) == 0
     assert json.loads(capsys.readouterr().out)["parts"] == 70
 
@@ -376,7 +376,7 @@ def test_refused_on_the_command_line(capsys, options, message):
 
 
 def test_a_wrong_bound_does_not_speak_of_files(capsys):
-    """Bounds are never read from one."""
+    """Bounds are never read from a file."""
     assert run("--max-imbalance", "much") == 2
     assert "file" not in capsys.readouterr().err
 
@@ -386,5 +386,5 @@ def test_a_bound_that_cannot_be_kept_leaves_nothing(capsys):
     arguments = ["partition", "star.txt", "--parts", "2", "--out", "shards", "--max-imbalance", "edges=1.5"]
     assert main(arguments) == 2
     out, err = capsys.readouterr()
-    assert out == "" and "the best has edges 2 (part" in err.replace("2.00", "2") and "asked 1.5" in err
+    assert out == "" and "the best has edges 2 (part" in err.replace("2.00", "2") and "bound 1.5" in err
     assert os.listdir() == ["star.txt"]

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from partition.cuts import metis
+from partition.cuts import metis, metis_child
 from partition.cuts.edge_cut import make_edge_cut
 from partition.errors import InputError
 from partition.graph import from_edges, symmetrised
@@ -47,7 +47,7 @@ def test_edges_are_balanced_on_a_power_law(real_graph):
 
 
 def test_clusters_bring_neighbours_together():
-    """A ring in random order: cluster order must place most neighbours in the same thousand rows."""
+    """The nodes of a ring have random numbers; cluster order must bring most neighbours near each other."""
     n = 8000
     label = np.random.default_rng(0).permutation(n)
     graph = from_edges(label, np.roll(label, 1), n)
@@ -89,7 +89,7 @@ def test_a_crash_of_metis_is_an_error_not_a_crash():
 
 
 def test_the_child_dies_with_its_parent(tmp_path):
-    """Kill a partitioning process outright; its METIS child must not go on."""
+    """If a partitioning process is killed, its METIS child must end, too."""
     code = (
         "import numpy as np, scipy.sparse as sp\n"
         "from partition.cuts import metis\n"
@@ -125,7 +125,7 @@ def test_a_module_of_the_users_does_not_hide_ours(tmp_path, monkeypatch, awkward
 
 @pytest.mark.parametrize("edges", [1, 3, 40])
 def test_clusters_of_nearly_empty_graphs(edges):
-    """Thousands of isolated nodes and a star: METIS must get through its bisections."""
+    """METIS must not fail in its bisections on a star with thousands of isolated nodes."""
     cut = make_edge_cut(from_edges(np.zeros(edges, int), np.arange(1, edges + 1), 5000), 2)
     assert sorted(cut.order) == list(range(5000))
 
@@ -134,14 +134,14 @@ def test_clusters_of_nearly_empty_graphs(edges):
 
 
 def seen_by_metis(monkeypatch):
-    """How many nodes METIS is given at each call, in this process."""
-    seen, part = [], metis._part
+    """Return a list that gets the number of nodes that METIS is given at each call in this process."""
+    seen, run_metis = [], metis_child._run_metis
 
     def noted(xadj, *rest, **options):
         seen.append(len(xadj) - 1)
-        return part(xadj, *rest, **options)
+        return run_metis(xadj, *rest, **options)
 
-    monkeypatch.setattr(metis, "_part", noted)
+    monkeypatch.setattr(metis_child, "_run_metis", noted)
     return seen
 
 
@@ -153,14 +153,14 @@ def test_nodes_without_neighbours_are_dealt_out_without_metis(monkeypatch, linke
     graph = symmetrised(from_edges(ids, np.roll(ids, 1), 5000))
     weights = draw.integers(1, 5, 5000)
     arrays = {"xadj": graph.indptr.astype(np.int64), "adjncy": graph.indices.astype(np.int64), "weights": weights}
-    job = {"parts": 3, "objective": "cut", "slack": 1.03, "seed": 0, "shares": shares}
-    part = metis._answer(arrays, job)
+    job = {"parts": 3, "objective": "cut", "tolerance": 1.03, "seed": 0, "shares": shares}
+    part = metis_child._k_way(arrays, job)
     assert seen == ([300] if linked == 300 else [])
     expected = np.array(shares or [1 / 3] * 3) * weights.sum()
     assert np.bincount(part, weights, 3) == pytest.approx(expected, abs=10)
     arrays["owner"] = part
     seen.clear()
-    cluster = metis._answer(arrays, {"cluster_size": 50, "seed": 0, "only": [0, 2]})
+    cluster = metis_child._clusters(arrays, {"cluster_size": 50, "seed": 0, "owned": [0, 2]})
     kept = np.isin(part, [0, 2])
     alone = np.setdiff1d(np.arange(5000), ids)
     last = np.array([cluster[part[kept] == 0].max(), 0, cluster[part[kept] == 2].max()])
@@ -170,11 +170,11 @@ def test_nodes_without_neighbours_are_dealt_out_without_metis(monkeypatch, linke
 
 @pytest.mark.parametrize("alone", [0, 40])
 def test_metis_sees_a_graph_with_few_such_nodes_as_it_is(alone):
-    """So that its cuts stay as they are."""
+    """Its cuts then stay as they are."""
     ring = np.arange(400 - alone)
     graph = symmetrised(from_edges(ring, np.roll(ring, 1), 400))
     xadj, adjncy = graph.indptr.astype(np.int64), graph.indices.astype(np.int64)
-    rows, same, also = metis._linked(xadj, adjncy)
+    rows, same, also = metis_child._without_isolated(xadj, adjncy)
     assert same is xadj and also is adjncy and rows.tolist() == list(range(400))
 
 

@@ -1,4 +1,4 @@
-"""Memory bounds: what is estimated, what is chosen, and what then happens."""
+"""Memory bounds: the estimates, the method that is chosen, and the runs that follow."""
 
 import gzip
 import itertools
@@ -18,7 +18,15 @@ from partition import load_graph, partition, pipeline, read_manifest, verify
 from partition.cli import main
 from partition.cuts import method as method_module
 from partition.cuts.edge_cut import EdgeCut
-from partition.cuts.method import METHODS, NAMES, Sizes, choose, estimate, measure, parse_size
+from partition.cuts.method import (
+    METHOD_NAMES,
+    METHODS,
+    SourceSizes,
+    choose_method,
+    estimate_needs,
+    measure_source,
+    parse_size,
+)
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
 from partition.graph import from_edges
@@ -80,7 +88,7 @@ def test_amounts_of_memory(text, expected):
     + ["4 G B", "4GiBs", "four", "4,5GB", "0x10", "1GiB 2MiB", "9e18k", "9223372036854775808", "4/2", "4GiB\n5"],
 )
 def test_no_amounts_of_memory(text):
-    with pytest.raises(InputError, match="is no amount of memory; write it as 4GiB, 500MB or a number of bytes"):
+    with pytest.raises(InputError, match="is not an amount of memory; write it as 4GiB, 500MB or a number of bytes"):
         parse_size(text)
 
 
@@ -94,7 +102,7 @@ def test_what_is_printed_can_be_given(count):
 
 def sizes(**changes):
     figures = dict(nodes=10**6, edges=10**7, parts=8, undirected_edges=5 * 10**6, node_bytes=400, edge_bytes=16)
-    return Sizes(**{**figures, "loaded_bytes": 0, "is_graph": False, **changes})
+    return SourceSizes(**{**figures, "loaded_bytes": 0, "is_graph": False, **changes})
 
 
 GROWING = ("nodes", "edges", "undirected_edges", "node_bytes", "edge_bytes", "loaded_bytes")
@@ -103,19 +111,19 @@ GROWING = ("nodes", "edges", "undirected_edges", "node_bytes", "edge_bytes", "lo
 @pytest.mark.parametrize("method", METHODS)
 def test_estimates_grow_with_all_that_costs(method):
     for start in (sizes(), sizes(nodes=100, edges=50, undirected_edges=25), sizes(nodes=10**9, edges=10**10)):
-        before = estimate(start, method)
+        before = estimate_needs(start, method)
         assert min(before.memory_bytes, before.disk_bytes) > 0 and before.seconds > 0
         for key in GROWING:
-            after = estimate(replace(start, **{key: 3 * getattr(start, key) + 10**7}), method)
+            after = estimate_needs(replace(start, **{key: 3 * getattr(start, key) + 10**7}), method)
             assert after.memory_bytes >= before.memory_bytes and after.disk_bytes >= before.disk_bytes
             assert after.seconds >= before.seconds
         for pair in (dict(nodes=2 * 10**9, edges=2 * 10**10), dict(loaded_bytes=1 << 40)):
-            assert estimate(replace(start, **pair), method).memory_bytes > before.memory_bytes
+            assert estimate_needs(replace(start, **pair), method).memory_bytes > before.memory_bytes
 
 
 def test_large_graphs_need_most_by_metis_and_least_by_streaming():
     for start in (sizes(), sizes(nodes=10**8, edges=10**9, undirected_edges=5 * 10**8)):
-        metis, expansion, streaming = (estimate(start, method).memory_bytes for method in METHODS)
+        metis, expansion, streaming = (estimate_needs(start, method).memory_bytes for method in METHODS)
         assert metis > expansion > streaming
 
 
@@ -127,7 +135,7 @@ def npz(name="graph.npz", nodes=300, edges=2000, seed=0, save=np.savez, **change
 
 
 def once(pairs):
-    """Undirected edges, each from the larger to the smaller id."""
+    """Return undirected edges, each from the larger to the smaller id."""
     return np.stack([pairs.max(axis=0), pairs.min(axis=0)])
 
 
@@ -135,24 +143,24 @@ def test_sizes_of_a_source(monkeypatch):
     index = np.array([[3, 2, 2, 5], [1, 2, 0, 5]])
     columns = {"x": np.ones((9, 3), np.float32), "train_mask": np.arange(9) < 4, "edge_data_w": np.ones((4, 2))}
     npz(edge_index=index, num_nodes=9, directed=False, **columns)
-    found = measure(open_source("graph.npz"), 2)
+    found = measure_source(open_source("graph.npz"), 2)
     assert (found.nodes, found.edges, found.parts, found.is_graph) == (9, 6, 2, False)
     assert found.undirected_edges in range(2, 5)
     assert (found.node_bytes, found.edge_bytes) == (13, 16)
     assert found.loaded_bytes == index.nbytes + 9 * 13 + 4 * 16
     monkeypatch.setattr(mapped_arrays, "SMALLEST_BYTES", 1)
     monkeypatch.setattr(numpy_file, "SMALLEST_BYTES", 1)
-    assert measure(open_source("graph.npz"), 2) == replace(found, loaded_bytes=0)
+    assert measure_source(open_source("graph.npz"), 2) == replace(found, loaded_bytes=0)
 
 
 def test_sizes_of_a_graph_in_memory(awkward_graph):
     graph = awkward_graph(0)
-    found = measure(graph, 3)
+    found = measure_source(graph, 3)
     assert found.is_graph and (found.nodes, found.edges, found.parts) == (60, 300, 3)
     assert (found.node_bytes, found.edge_bytes) == (5 * 4 + 8 + 3, 4 * 8)
     arrays = (graph.indptr, graph.indices, graph.edge_ids, *graph.node_data.values(), *graph.edge_data.values())
     assert found.loaded_bytes == sum(array.nbytes for array in arrays)
-    assert measure(from_edges([], [], 4), 1).edges == 0
+    assert measure_source(from_edges([], [], 4), 1).edges == 0
 
 
 def test_what_metis_sees_is_estimated_from_a_sample():
@@ -161,15 +169,15 @@ def test_what_metis_sees_is_estimated_from_a_sample():
     npz("both.npz", nodes=10**6, edge_index=np.concatenate([pairs, pairs[::-1]], axis=1))
     npz("one.npz", nodes=10**6, edge_index=pairs)
     npz("half.npz", nodes=10**6, edge_index=np.concatenate([pairs, pairs[::-1, ::2]], axis=1))
-    assert measure(open_source("both.npz"), 2).undirected_edges == pytest.approx(30_000, rel=0.02)
-    assert measure(open_source("one.npz"), 2).undirected_edges == pytest.approx(30_000, rel=0.02)
-    assert measure(open_source("half.npz"), 2).undirected_edges == pytest.approx(30_000, rel=0.1)
+    assert measure_source(open_source("both.npz"), 2).undirected_edges == pytest.approx(30_000, rel=0.02)
+    assert measure_source(open_source("one.npz"), 2).undirected_edges == pytest.approx(30_000, rel=0.02)
+    assert measure_source(open_source("half.npz"), 2).undirected_edges == pytest.approx(30_000, rel=0.1)
 
 
 @pytest.mark.parametrize("name", ["cora", "email_enron", "tolokers"])
 def test_sizes_of_real_graphs(real_graph, name):
     source, graph = open_source(real_graph(name)), load_graph(real_graph(name))
-    found, loaded = measure(source, 2), measure(graph, 2)
+    found, loaded = measure_source(source, 2), measure_source(graph, 2)
     assert (found.nodes, found.edges) == (loaded.nodes, loaded.edges) == (graph.num_nodes, graph.num_edges)
     assert found.node_bytes == loaded.node_bytes == sum(value[:1].nbytes for value in graph.node_data.values())
     assert loaded.undirected_edges == pytest.approx(found.undirected_edges, rel=0.05)
@@ -178,43 +186,46 @@ def test_sizes_of_real_graphs(real_graph, name):
 # ---- the choice --------------------------------------------------------------------------------------------------
 
 
-def test_the_ladder():
+def test_the_first_method_within_the_bound_is_chosen():
     start = sizes()
-    needs = {method: estimate(start, method).memory_bytes for method in METHODS}
+    needs = {method: estimate_needs(start, method).memory_bytes for method in METHODS}
     for cut in (None, "vertex", "auto"):
-        assert choose(start, None, cut) == "metis"
-        assert choose(start, 1 << 50, cut) == "metis"
+        assert choose_method(start, None, cut) == "metis"
+        assert choose_method(start, 1 << 50, cut) == "metis"
         for method, lower in zip(METHODS, (*METHODS[1:], None)):
-            assert choose(start, needs[method], cut) == method
+            assert choose_method(start, needs[method], cut) == method
             if lower:
-                assert choose(start, needs[method] - 1, cut) == lower
+                assert choose_method(start, needs[method] - 1, cut) == lower
         with pytest.raises(InputError, match="too small: the least that works is about .* \\(streaming\\)"):
-            choose(start, needs["streaming"] - 1, cut)
+            choose_method(start, needs["streaming"] - 1, cut)
 
 
 def test_an_edge_cut_needs_metis():
     start = sizes()
-    need = estimate(start, "metis").memory_bytes
-    assert choose(start, need, "edge") == "metis" and choose(start, None, "edge") == "metis"
+    need = estimate_needs(start, "metis").memory_bytes
+    assert choose_method(start, need, "edge") == "metis" and choose_method(start, None, "edge") == "metis"
     with pytest.raises(InputError) as caught:
-        choose(start, need - 1, "edge")
+        choose_method(start, need - 1, "edge")
     message = str(caught.value)
     assert "(METIS)" in message and "vertex cut" in message and "\n" not in message
     for method in METHODS[1:]:
-        assert f"{NAMES[method]} needs about {-(-estimate(start, method).memory_bytes // 2**20)} MiB" in message
+        assert (
+            f"{METHOD_NAMES[method]} needs about {-(-estimate_needs(start, method).memory_bytes // 2**20)} MiB"
+            in message
+        )
 
 
 def test_a_graph_in_memory_cannot_be_streamed():
     start = sizes(is_graph=True)
-    need = estimate(start, "expansion").memory_bytes
-    assert choose(start, need, None) == "expansion"
+    need = estimate_needs(start, "expansion").memory_bytes
+    assert choose_method(start, need, None) == "expansion"
     with pytest.raises(InputError, match="\\(neighbour expansion\\)"):
-        choose(start, need - 1, None)
+        choose_method(start, need - 1, None)
 
 
 def test_streaming_is_not_offered_for_a_graph_in_memory():
     with pytest.raises(InputError) as caught:
-        choose(sizes(is_graph=True), 1, "edge")
+        choose_method(sizes(is_graph=True), 1, "edge")
     assert "streaming" not in str(caught.value)
 
 
@@ -227,10 +238,10 @@ def test_the_least_that_the_message_names_works(cut, is_graph):
     for nodes, edges in itertools.product((10**3, 12_345, 10**6, 10**8), (10**4, 54_321, 10**7, 3 * 10**9)):
         start = sizes(nodes=nodes, edges=edges, undirected_edges=edges // 2, is_graph=is_graph)
         with pytest.raises(InputError) as caught:
-            choose(start, 1, cut)
+            choose_method(start, 1, cut)
         least = parse_size(LEAST.search(str(caught.value)).group(1))
-        chosen = choose(start, least, cut)
-        assert estimate(start, chosen).memory_bytes <= least <= 1.06 * estimate(start, chosen).memory_bytes
+        chosen = choose_method(start, least, cut)
+        assert estimate_needs(start, chosen).memory_bytes <= least <= 1.06 * estimate_needs(start, chosen).memory_bytes
 
 
 def test_the_least_that_a_real_message_names_works(capsys):
@@ -245,11 +256,11 @@ def test_the_least_that_a_real_message_names_works(capsys):
 def test_more_parts_are_advised_where_they_help(cut):
     for start in (sizes(), sizes(node_bytes=0, edge_bytes=0), sizes(parts=1), sizes(parts=64)):
         with pytest.raises(InputError) as caught:
-            choose(start, 1, cut)
+            choose_method(start, 1, cut)
 
         def least(parts, start=start):
             allowed = METHODS[:1] if cut == "edge" else METHODS
-            return min(estimate(replace(start, parts=parts), method).memory_bytes for method in allowed)
+            return min(estimate_needs(replace(start, parts=parts), method).memory_bytes for method in allowed)
 
         helps = any(least(start.parts * more) < 0.95 * least(start.parts) for more in (2, 4, 16))
         assert helps or "make more parts" not in str(caught.value)
@@ -259,7 +270,7 @@ def test_more_parts_are_advised_where_they_help(cut):
 
 
 class Said:
-    """The stages that progress was told of."""
+    """A progress callback that keeps the stages."""
 
     def __init__(self):
         self.stages = []
@@ -269,12 +280,14 @@ class Said:
 
 
 def bound(source, method, parts=2, additions=None, **options):
-    return estimate(measure(open_source(source, **options), parts, **(additions or {})), method).memory_bytes
+    return estimate_needs(
+        measure_source(open_source(source, **options), parts, **(additions or {})), method
+    ).memory_bytes
 
 
 @pytest.fixture
 def nothing_is_small(monkeypatch):
-    """Without the slices of a stream and children's interpreters, the ladder is that of large graphs on small ones."""
+    """Without the slice of a stream, methods need more memory in the same order on small graphs as on large ones."""
     monkeypatch.setattr(method_module, "_SLICE_BYTES", 0)
 
 
@@ -287,7 +300,7 @@ def test_a_bound_decides_the_method(nothing_is_small, cut):
         said = Said()
         manifest = partition("graph.npz", 2, method, cut=cut, memory=needs[method], progress=said)
         assert manifest["method"] == read_manifest(method)["method"] == method
-        assert any(NAMES[method] in stage and ("within" in stage or "exceeds" in stage) for stage in said.stages)
+        assert any(METHOD_NAMES[method] in stage and ("within" in stage or "exceeds" in stage) for stage in said.stages)
         assert manifest["cut"] == "vertex" or (method == "metis" and cut != "vertex")
         if method != "metis":
             assert not any(stage.startswith("METIS,") for stage in said.stages)
@@ -330,7 +343,7 @@ def test_bounds_of_wrong_kinds(name, memory):
 
 def test_a_graph_in_memory_is_expanded(awkward_graph):
     graph = awkward_graph(1)
-    need = estimate(measure(graph, 3), "expansion").memory_bytes
+    need = estimate_needs(measure_source(graph, 3), "expansion").memory_bytes
     manifest = partition(graph, 3, "out", memory=need)
     assert (manifest["method"], manifest["cut"]) == ("expansion", "vertex")
     with pytest.raises(InputError, match="neighbour expansion"):
@@ -372,7 +385,7 @@ def test_impossible_numbers_of_parts_with_a_bound(parts):
 
 
 def run(capsys, *arguments):
-    """Exit code, JSON or None, and stderr of a command with ``--json``."""
+    """Run a command with ``--json``; return its exit code, its JSON or None, and stderr."""
     try:
         code = main([*map(str, arguments), "--json"])
     except SystemExit as stop:
@@ -388,7 +401,7 @@ def test_memory_on_the_command_line(capsys, nothing_is_small):
         amount = bound("graph.npz", method)
         code, made, err = run(capsys, "partition", "graph.npz", "--parts", 2, "--out", method, "--memory", amount)
         assert code == 0 and made["method"] == method and made["cut"] == ("edge" if method == "metis" else "vertex")
-        assert f"{NAMES[method]}" in err
+        assert f"{METHOD_NAMES[method]}" in err
         code, inspected, _ = run(capsys, "inspect", method)
         assert code == 0 and inspected["method"] == method
     main(["partition", "graph.npz", "--parts", "2", "--out", "text", "--memory", str(bound("graph.npz", "streaming"))])
@@ -399,7 +412,7 @@ def test_memory_on_the_command_line(capsys, nothing_is_small):
 @pytest.mark.parametrize("option", ["--memory", "--rank-memory"])
 def test_amounts_refused_on_the_command_line(capsys, option, text):
     code, made, err = run(capsys, "partition", SAMPLE, "--parts", 2, "--out", "out", f"{option}={text}")
-    assert (code, made) == (2, None) and f"argument {option}: {text!r} is no amount of memory" in err
+    assert (code, made) == (2, None) and f"argument {option}: {text!r} is not an amount of memory" in err
     assert os.listdir() == []
 
 
@@ -597,9 +610,9 @@ def test_rows_of_expansion_alone_lie_in_its_order(real_graph):
 
 @pytest.mark.parametrize("method", METHODS[1:])
 def test_disk_of_streaming_and_of_expansion(monkeypatch, method):
-    """The directory at its fullest: shards, and the buckets of a stream, which lie in it until the end."""
-    monkeypatch.setattr(pipeline, "choose", lambda *_: method)
-    monkeypatch.setattr(pipeline, "check_bound", lambda *_: None)
+    """The directory is fullest with the shards and a stream's edge files, which lie in it until the end."""
+    monkeypatch.setattr(pipeline, "choose_method", lambda *_: method)
+    monkeypatch.setattr(pipeline, "check_memory_bound", lambda *_: None)
     npz(nodes=2000, edges=60_000, x=np.ones((2000, 8), np.float32))
     fullest = []
 
@@ -610,7 +623,7 @@ def test_disk_of_streaming_and_of_expansion(monkeypatch, method):
     shards = sum(each["bytes"] for each in manifest["files"].values())
     buckets = 12 * 60_000 if method == "streaming" else 0
     assert max(fullest) >= buckets + shards / 2
-    disk = estimate(measure(open_source("graph.npz"), 4), method).disk_bytes
+    disk = estimate_needs(measure_source(open_source("graph.npz"), 4), method).disk_bytes
     assert 0.8 < disk / (shards + buckets) < 1.25
 
 
@@ -618,14 +631,14 @@ FORCED = """
 import sys
 from partition import pipeline
 from partition.cli import main
-pipeline.choose = lambda *_: sys.argv[1]
-pipeline.check_bound = lambda *_: None
+pipeline.choose_method = lambda *_: sys.argv[1]
+pipeline.check_memory_bound = lambda *_: None
 sys.exit(main(sys.argv[2:]))
 """
 
 
 def test_estimates_against_runs():
-    """Peak memory of whole processes, of a graph small enough that an interpreter is half of the least of them."""
+    """Peak memory of whole processes; the graph is so small that the interpreter is half of the smallest peak."""
     nodes, edges, parts = 100_000, 1_000_000, 4
     rng = np.random.default_rng(0)
     src = rng.integers(0, nodes, edges)
@@ -646,12 +659,12 @@ def test_estimates_against_runs():
 
 
 def test_a_bound_holds_for_text_that_is_streamed():
-    """The peak of the whole process, as the kernel counts it; text in several blocks."""
+    """The peak is that of the whole process, as the kernel counts it; the text is read in several blocks."""
     ends = np.random.default_rng(0).integers(0, 50_000, (100_000, 2)).tolist()
     with gzip.open("g.csv.gz", "wt", compresslevel=1) as file:
         file.write("\n".join(f"{u},{v}" for u, v in ends * 15) + "\n")
     found = sizes(nodes=50_000, edges=1_500_000, parts=4, node_bytes=0, edge_bytes=0, loaded_bytes=12_000_000)
-    bound_mib = -(-estimate(found, "streaming").memory_bytes // (1 << 20))
+    bound_mib = -(-estimate_needs(found, "streaming").memory_bytes // (1 << 20))
     code = (
         "import sys; from partition import cli; from partition.system.memory import peak_memory_bytes\n"
         "code = cli.main(sys.argv[1:]); print(peak_memory_bytes(), file=sys.stderr); sys.exit(code)"
@@ -665,14 +678,14 @@ def test_a_bound_holds_for_text_that_is_streamed():
 
 def test_what_reading_took_counts():
     found = sizes(nodes=1000, edges=1000, undirected_edges=500)
-    assert choose(found, 400 << 20, None) == choose(found, 400 << 20, None, 300 << 20) == "metis"
+    assert choose_method(found, 400 << 20, None) == choose_method(found, 400 << 20, None, 300 << 20) == "metis"
     with pytest.raises(InputError, match=r"too small: the least that works is about 400 MiB"):
-        choose(found, 390 << 20, None, 320 << 20)
+        choose_method(found, 390 << 20, None, 320 << 20)
 
 
 def test_a_number_without_a_unit_is_asked_about():
     with pytest.raises(InputError, match=r"a memory bound of 4 B is too small \(did you mean 4GiB\?\): the least"):
-        choose(sizes(), 4, None)
+        choose_method(sizes(), 4, None)
 
 
 def test_a_cut_whose_largest_part_is_too_large_to_write_is_refused(monkeypatch):
@@ -680,12 +693,12 @@ def test_a_cut_whose_largest_part_is_too_large_to_write_is_refused(monkeypatch):
     x = np.ones((2000, 64), np.float32)
     source = np.repeat([0], 4000), np.arange(4000) % 1999 + 1
     npz("hub.npz", nodes=2000, edge_index=np.stack(source), x=x)
-    found = measure(open_source("hub.npz"), 40)
-    bound = estimate(found, "streaming").memory_bytes
+    found = measure_source(open_source("hub.npz"), 40)
+    bound = estimate_needs(found, "streaming").memory_bytes
     monkeypatch.setattr(method_module, "_SLICE_BYTES", 0)
-    method_module.check_bound(found, "streaming", bound, 2.0)
+    method_module.check_memory_bound(found, "streaming", bound, 2.0)
     with pytest.raises(InputError, match="its largest part holds 90.00 times its share .* make more parts, or raise"):
-        method_module.check_bound(found, "streaming", bound // 40, 90.0)
+        method_module.check_memory_bound(found, "streaming", bound // 40, 90.0)
 
 
 def test_disks_without_room_are_refused_before_the_work(monkeypatch):

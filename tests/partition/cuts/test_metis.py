@@ -1,4 +1,4 @@
-"""What is said when METIS ends before its time."""
+"""Errors of METIS, and the graph that it is given."""
 
 import os
 import signal
@@ -7,14 +7,14 @@ import subprocess
 import numpy as np
 import pytest
 
-from partition.cuts import metis
+from partition.cuts import metis, metis_child
 from partition.errors import InputError
 from partition.system import child_process
 
 
 @pytest.fixture
 def adjacency():
-    """Of a thousand undirected edges."""
+    """Share a graph of a thousand undirected edges."""
     with metis.shared(xadj=np.arange(3), adjncy=np.zeros(2000)) as files:
         yield files
 
@@ -25,7 +25,7 @@ def adjacency():
         (-9, "", 4, InputError, "on 1,000 undirected edges, for which it needs about 232.4 KiB; "),
         (1, "RuntimeError: metis: insufficient memory", 5, InputError, "METIS ran out of memory on 1,000 undirected"),
         (-9, "", 5, InputError, "METIS was ended by signal 9 (SIGKILL); nothing is written"),
-        (metis._NO_ROOM, "", 5, InputError, "no space left; free space, or set TMPDIR"),
+        (metis_child.NO_ROOM, "", 5, InputError, "no space left; free space, or set TMPDIR"),
         (-2, "Traceback (most recent call last):\nKeyboardInterrupt", 5, InputError, "ended by signal 2 (SIGINT)"),
         (1, "AssertionError", 5, RuntimeError, "METIS ended with exit code 1: AssertionError"),
     ],
@@ -43,7 +43,7 @@ def test_where_kills_are_not_counted_memory_is_a_guess(monkeypatch, adjacency):
 
 
 def test_a_killed_child_is_no_bug(monkeypatch, adjacency):
-    """The real thing, with a METIS process that somebody ends."""
+    """Here a real METIS process is ended by a signal."""
     start = subprocess.Popen
 
     def start_and_end(*args, **options):
@@ -67,8 +67,8 @@ def test_a_graph_without_lonely_nodes_is_not_copied(monkeypatch):
     weights, ring = np.ones(6, np.int64), np.arange(6)
     xadj, adjncy = 2 * np.arange(7), np.stack([ring - 1, ring + 1], axis=1).ravel() % 6
     seen = []
-    monkeypatch.setattr(metis, "_part", lambda *given, **_: seen.append(given) or np.zeros(6, np.int64))
-    job = {"parts": 2, "objective": "cut", "slack": 1.03, "seed": 0, "shares": None}
-    metis._answer({"xadj": xadj, "adjncy": adjncy, "weights": weights}, job)
+    monkeypatch.setattr(metis_child, "_run_metis", lambda *given, **_: seen.append(given) or np.zeros(6, np.int64))
+    job = {"parts": 2, "objective": "cut", "tolerance": 1.03, "seed": 0, "shares": None}
+    metis_child._k_way({"xadj": xadj, "adjncy": adjncy, "weights": weights}, job)
     ((*graph, _, own),) = seen
     assert graph[0] is xadj and graph[1] is adjncy and own is weights

@@ -1,4 +1,4 @@
-"""Vertex cuts of graphs of which only slices are in memory: the shards are the graph, whatever the slices."""
+"""Vertex cuts of graphs that are read in slices: the shards together are the graph, whatever the slices."""
 
 import errno
 import os
@@ -25,15 +25,15 @@ PARTS = [1, 2, 3, 5]
 
 @pytest.fixture(autouse=True)
 def streaming(monkeypatch):
-    """Whatever the bound, stream; and map what is as small as a byte."""
-    monkeypatch.setattr(pipeline, "choose", lambda *_: "streaming")
-    monkeypatch.setattr(pipeline, "check_bound", lambda *_: None)
+    """Choose streaming whatever the bound, and map even the smallest arrays."""
+    monkeypatch.setattr(pipeline, "choose_method", lambda *_: "streaming")
+    monkeypatch.setattr(pipeline, "check_memory_bound", lambda *_: None)
     monkeypatch.setattr(mapped_arrays, "SMALLEST_BYTES", 1)
     monkeypatch.setattr(numpy_file, "SMALLEST_BYTES", 1)
 
 
 def listing(seed, once=False, nodes=50, count=260, **changes):
-    """Arrays of an npz: hubs, self-loops, parallel edges, isolated nodes also at the end, data of several types."""
+    """Return arrays of an npz with hubs, loops, parallel edges, isolated nodes also at the end, and several dtypes."""
     rng = np.random.default_rng(seed)
     src, dst = rng.integers(0, nodes - 6, (2, count))
     src[:40], dst[40:80] = 3, 4  # hubs
@@ -62,7 +62,7 @@ def saved(folder, arrays, save=np.savez):
 
 
 def stored(arrays):
-    """Ends of the edges as stored, and the row of their data, from the listed ones: plain Python."""
+    """Return sources, destinations and data rows of all edges from the listed edges, in plain Python."""
     src, dst = arrays["edge_index"].tolist()
     there = [(u, v, e) for e, (u, v) in enumerate(zip(src, dst))]
     back = [] if arrays["directed"] else [(v, u, e) for u, v, e in there if u != v]
@@ -118,7 +118,7 @@ def check_shards(out, arrays, parts):
 
 
 def check_exchange(manifest, structures):
-    """What a part sends is what the other lists as its mirrors, and comes back from those with in-edges."""
+    """Each part sends the rows that the other lists as mirrors, and mirrors with in-edges send results back."""
     owned = np.diff(manifest["ptr"])
     for i, sender in enumerate(structures):
         assert manifest["per_part"][i]["sent"] == len(sender["send_rows"]) == len(sender["send_returns"])
@@ -167,7 +167,7 @@ def test_the_parts_together_are_the_graph(tmp_path, seed, once, parts, save):
 
 @pytest.mark.parametrize("once", [False, True])
 def test_edges_have_the_ids_of_the_graph_in_memory(tmp_path, once):
-    """So that edge data and predictions mean the same whichever way a graph was cut."""
+    """Edge data and predictions then mean the same whichever way a graph was cut."""
     source = saved(tmp_path, listing(2, once))
     graph = load_graph(source)
     partition(source, 3, tmp_path / "out", memory=1)
@@ -209,7 +209,7 @@ def test_tiny_slices_give_the_same_bytes(tmp_path, monkeypatch, parts):
 
 @pytest.mark.parametrize("parts", PARTS)
 def test_tiny_slices_of_edges_listed_once(tmp_path, monkeypatch, parts):
-    """Reverses follow a slice's edges, so the cut may differ; it is one of the same graph."""
+    """Reverse edges follow each slice, so the cut may differ, but it is a cut of the same graph."""
     arrays = listing(5, once=True)
     monkeypatch.setattr(coo, "_SLICE_EDGES", 7)
     partition(saved(tmp_path, arrays), parts, tmp_path / "out", memory=1)
@@ -384,7 +384,7 @@ def test_refused_in_the_words_of_load_graph(tmp_path, once, case):
 
 
 class Folders:
-    """Remembers what lay beside the shards while they were made."""
+    """A progress callback that keeps the names of edge files."""
 
     def __init__(self, parent):
         self.parent, self.seen = parent, set()
@@ -418,7 +418,7 @@ def stopped(*_, **__):
         (write, "write_manifest", no_space, InputError),
         (write, "_write_part", stopped, KeyboardInterrupt),
         (streamed_cut_module, "_place", no_space, InputError),
-        (streamed_cut_module.native, "run", stopped, KeyboardInterrupt),
+        (streamed_cut_module.native, "place_by_hdrf", stopped, KeyboardInterrupt),
         (streamed_cut_module.StreamedCut, "part_edges", stopped, KeyboardInterrupt),
         (pipeline, "check_memory", stopped, KeyboardInterrupt),
     ],
@@ -455,7 +455,7 @@ def test_buckets_go_when_their_context_ends(tmp_path):
 
 
 def hdrf(pairs, nodes, parts, balance=1.1, slack=1.05):
-    """HDRF with exact degrees and a cap, in plain Python: the part of each edge of the stream."""
+    """Return the part of each edge of the stream by HDRF with exact degrees and a cap, in plain Python."""
     degree = np.bincount(np.array(pairs).ravel(), minlength=nodes)
     capacity = int(np.ceil(slack * len(pairs) / parts))
     held, sizes, owner = [set() for _ in range(nodes)], [0] * parts, []
@@ -513,7 +513,7 @@ def test_streaming_copies_less_than_hashing(real_graph, tmp_path, parts):
 
 
 def test_a_disk_that_fills_while_edges_are_placed(tmp_path, monkeypatch):
-    """/dev/full takes no byte, as a full disk."""
+    """/dev/full takes no byte, like a full disk."""
     monkeypatch.setattr(streamed_cut_module, "_bucket", lambda folder, part: Path("/dev/full"))
     monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
     with pytest.raises(InputError, match="No space left on device; free space"):

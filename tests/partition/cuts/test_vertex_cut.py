@@ -15,7 +15,7 @@ def parts_of(directory, parts):
 
 
 def rows_held(graph, cut):
-    """The user's ids that each part holds, by sets: ends of its edges, and masters."""
+    """Return the set of the user's ids that each part holds: the ends of its edges, and its masters."""
     held = [set(cut.order[cut.ptr[part] : cut.ptr[part + 1]].tolist()) for part in range(cut.parts)]
     for src, dst, part in zip(graph.indices.tolist(), graph.destinations().tolist(), cut.edge_part.tolist()):
         held[part] |= {src, dst}
@@ -112,18 +112,18 @@ def test_more_parts_than_bits_in_a_word(awkward_graph):
 
 
 def hdrf(graph, parts):
-    """HDRF as its authors run it: a stream in random order, balance 1.1, degrees counted on the way."""
+    """Return the parts of HDRF as its authors run it: in random order, balance 1.1, degrees counted on the way."""
     listed = np.random.default_rng(0).permutation(graph.num_edges).astype(np.int32)
     owner = np.full(graph.num_edges, -1, np.int32)
     degrees, sizes = np.zeros(graph.num_nodes, np.int64), np.zeros(parts, np.int64)
-    copies = np.zeros((graph.num_nodes, 1), np.uint64)
-    ends = (graph.indices, graph.destinations())
-    native.run("hdrf", len(listed), listed, *ends, degrees, 1, parts, 1.1, graph.num_edges, copies, sizes, owner)
+    state = {"degrees": degrees, "copies": native.no_copies(graph.num_nodes, parts), "sizes": sizes, "owner": owner}
+    settings = {"balance": 1.1, "capacity": graph.num_edges, "counts_degrees": True}
+    native.place_by_hdrf(listed, graph.indices, graph.destinations(), **state, **settings)
     return owner
 
 
 def figures(graph, owner, parts):
-    """Replication factor and the largest part's copies x K / N."""
+    """Return the replication factor, and the copies of the largest part over N / K."""
     pairs = np.concatenate([graph.indices * parts + owner, graph.destinations() * np.int64(parts) + owner])
     counts = np.bincount(np.unique(pairs) % parts, minlength=parts)
     lonely = graph.num_nodes - len(np.unique(np.concatenate([graph.indices, graph.destinations()])))
@@ -150,8 +150,12 @@ def test_hdrf_places_a_small_stream_as_its_formula_says():
         held[u].add(best)
         held[v].add(best)
     owner = np.full(60, -1, np.int32)
-    state = (np.zeros(12, np.int64), 1, parts, 1.1, 60, np.zeros((12, 1), np.uint64), np.zeros(parts, np.int64))
-    native.run("hdrf", 60, order, src, dst, *state, owner)
+    state = {
+        "degrees": np.zeros(12, np.int64),
+        "copies": native.no_copies(12, parts),
+        "sizes": np.zeros(parts, np.int64),
+    }
+    native.place_by_hdrf(order, src, dst, **state, owner=owner, balance=1.1, capacity=60, counts_degrees=True)
     assert owner.tolist() == expected.tolist()
 
 

@@ -1,5 +1,4 @@
-// The loops of the vertex cut that Python would take minutes for. Called through ctypes by vertex_cut.py; nothing here
-// depends on Python or numpy.
+// The loops of vertex cuts, which would take minutes in Python.
 
 #include <algorithm>
 #include <cstdint>
@@ -7,17 +6,28 @@
 #include <utility>
 #include <vector>
 
-#include "native.h"
+#include "export.h"
 
 namespace {
 
-int64_t lightest(const int64_t* sizes, int64_t parts) { return std::min_element(sizes, sizes + parts) - sizes; }
+// Which parts hold a copy of each node: (N, ceil(parts / 64)) words, one bit for each part.
+struct Copies {
+    uint64_t* bits;
+    int64_t words;
+
+    Copies(uint64_t* bits, int64_t parts) : bits(bits), words((parts + 63) / 64) {}
+    bool has(int64_t node, int64_t part) const { return bits[node * words + part / 64] >> (part % 64) & 1; }
+    void add(int64_t node, int64_t part) { bits[node * words + part / 64] |= uint64_t(1) << (part % 64); }
+};
+
+int64_t smallest_part(const int64_t* sizes, int64_t parts) { return std::min_element(sizes, sizes + parts) - sizes; }
 
 }  // namespace
 
-// Counts what the edges that have an owner (not negative) make of copies (N, ceil(K / 64)) and sizes (K,), zeros before.
-EXPORT void dgl_gt_tally(int64_t num_edges, const int32_t* sources, const int32_t* destinations, int64_t parts,
-                         const int32_t* owner, uint64_t* copies_bits, int64_t* sizes) {
+// Counts the copies (N, ceil(parts / 64)) and sizes (parts,) that the edges with an owner make; both hold zeros before.
+// An edge without an owner has a negative number.
+EXPORT void dgl_gt_count_copies(int64_t num_edges, const int32_t* sources, const int32_t* destinations, int64_t parts,
+                                const int32_t* owner, uint64_t* copies_bits, int64_t* sizes) {
     Copies copies(copies_bits, parts);
     for (int64_t edge = 0; edge < num_edges; ++edge) {
         if (owner[edge] < 0) continue;
@@ -27,21 +37,23 @@ EXPORT void dgl_gt_tally(int64_t num_edges, const int32_t* sources, const int32_
     }
 }
 
-// Gives each of the listed edges, in this order, to the part of the highest score of HDRF (Petroni et al., "HDRF:
-// Stream-based partitioning for power-law graphs", CIKM 2015):
-//   sum over both ends x that part p holds already: 2 - degree(x) / (degree(source) + degree(destination))
+// Gives each of the listed edges, in this order, to the part of the highest HDRF score (Petroni et al., "HDRF:
+// Stream-based partitioning for power-law graphs", CIKM 2015). The score of part p is
+//   the sum, over the ends x of which p has a copy, of 2 - degree(x) / (degree(source) + degree(destination))
 //   + balance * (largest - size(p)) / (1 + largest - smallest)
-// A part of `capacity` edges takes no more while another has room; ties go to the lightest part. copies and sizes are
-// kept up to date. With `is_stream` the degrees (N,) are those seen so far and counted here, as a stream knows no others.
-EXPORT void dgl_gt_hdrf(int64_t num_listed, const int32_t* listed, const int32_t* sources, const int32_t* destinations,
-                        int64_t* degrees, int64_t is_stream, int64_t parts, double balance, int64_t capacity,
-                        uint64_t* copies_bits, int64_t* sizes, int32_t* owner) {
+// A part of `capacity` edges takes no more while another has room. Of equal scores the smaller part wins. Updates
+// copies, sizes and owner. With `counts_degrees` the degrees (N,) are counted on the way, as in a stream that does not
+// know them.
+EXPORT void dgl_gt_place_by_hdrf(int64_t num_listed, const int32_t* listed, const int32_t* sources,
+                                 const int32_t* destinations, int64_t* degrees, int64_t counts_degrees, int64_t parts,
+                                 double balance, int64_t capacity, uint64_t* copies_bits, int64_t* sizes,
+                                 int32_t* owner) {
     Copies copies(copies_bits, parts);
     for (int64_t i = 0; i < num_listed; ++i) {
         const int64_t edge = listed[i], u = sources[edge], v = destinations[edge];
-        if (is_stream) ++degrees[u], ++degrees[v];
+        if (counts_degrees) ++degrees[u], ++degrees[v];
         const double share = double(degrees[u]) / double(degrees[u] + degrees[v]);
-        const int64_t smallest = sizes[lightest(sizes, parts)], largest = *std::max_element(sizes, sizes + parts);
+        const int64_t smallest = sizes[smallest_part(sizes, parts)], largest = *std::max_element(sizes, sizes + parts);
         int64_t best = -1;
         double best_score = -1;
         for (int64_t part = 0; part < parts; ++part) {
@@ -60,19 +72,21 @@ EXPORT void dgl_gt_hdrf(int64_t num_listed, const int32_t* listed, const int32_t
     }
 }
 
-// Neighbour expansion (Zhang et al., "Graph edge partitioning via neighborhood heuristic", KDD 2017): one part after the
-// other grows from a node, always by the boundary node with the fewest edges still free, and takes the edges between
-// core and boundary, until it has `capacity` edges or nothing is left. Edges that remain keep owner -1.
+// Neighbour expansion (Zhang et al., "Graph edge partitioning via neighborhood heuristic", KDD 2017). One part after
+// the other grows from a seed node: the boundary node with the fewest free edges joins the core, its neighbours join
+// the boundary, and the part takes the edges between them, until it has `capacity` edges or nothing is left. Edges that
+// remain keep the owner -1.
 //
-// indptr (N + 1,), neighbours (M,) and edges (M,) list each edge at both of its ends (a self-loop twice at its node);
-// start (N,) is the order in which nodes are tried as seeds. joined (N,) gets the order in which nodes first were core, and
-// keeps what it had for the others.
-EXPORT void dgl_gt_expand(int64_t num_nodes, const int64_t* indptr, const int32_t* neighbours, const int32_t* edges,
-                          const int64_t* start, int64_t parts, int64_t capacity, int32_t* owner, int64_t* joined) {
-    typedef std::pair<int64_t, int64_t> Entry;  // free edges, node; outdated ones stay in the queue and are skipped
+// indptr (N + 1,), neighbours (M,) and edges (M,) list each edge at both of its ends, a self-loop twice at its node.
+// start (N,) is the order in which nodes are tried as seeds. joined (N,) gets the order in which nodes first joined a
+// core; it is left as it is for the other nodes.
+EXPORT void dgl_gt_expand_neighbours(int64_t num_nodes, const int64_t* indptr, const int32_t* neighbours,
+                                     const int32_t* edges, const int64_t* start, int64_t parts, int64_t capacity,
+                                     int32_t* owner, int64_t* joined) {
+    typedef std::pair<int64_t, int64_t> Entry;  // free edges, node; outdated entries stay in the queue and are skipped
     std::vector<int64_t> free(num_nodes);
     for (int64_t node = 0; node < num_nodes; ++node) free[node] = indptr[node + 1] - indptr[node];
-    std::vector<int32_t> inside(num_nodes, -1), core(num_nodes, -1);  // the last part whose boundary or core it was in
+    std::vector<int32_t> inside(num_nodes, -1), core(num_nodes, -1);  // last part whose nodes or core it joined
     int64_t next_seed = 0, cores = 0;
     for (int32_t part = 0; part < parts; ++part) {
         std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> queue;
@@ -84,7 +98,7 @@ EXPORT void dgl_gt_expand(int64_t num_nodes, const int64_t* indptr, const int32_
             for (int64_t end : {node, int64_t(neighbours[slot])})
                 if (--free[end] > 0 && inside[end] == part && core[end] != part) queue.push({free[end], end});
         };
-        const auto join = [&](int64_t node) {  // into the boundary, with its edges to what is inside
+        const auto join = [&](int64_t node) {  // the boundary; the part takes its edges to other nodes inside
             if (inside[node] == part) return;
             inside[node] = part;
             for (int64_t slot = indptr[node]; slot < indptr[node + 1]; ++slot)
@@ -92,7 +106,8 @@ EXPORT void dgl_gt_expand(int64_t num_nodes, const int64_t* indptr, const int32_
             if (free[node] > 0) queue.push({free[node], node});
         };
         while (size < capacity) {
-            while (!queue.empty() && (core[queue.top().second] == part || queue.top().first != free[queue.top().second]))
+            while (!queue.empty() &&
+                   (core[queue.top().second] == part || queue.top().first != free[queue.top().second]))
                 queue.pop();
             int64_t node;
             if (!queue.empty()) {
@@ -111,13 +126,13 @@ EXPORT void dgl_gt_expand(int64_t num_nodes, const int64_t* indptr, const int32_
     }
 }
 
-// Gives each node to one of the parts that hold a copy of it, so that owned rows and rows sent (copies elsewhere of what
-// a part owns) are balanced together: nodes in one part alone first, then the others, each to its part of the least load
-// so far. A node without copies goes to the part that owns least.
-EXPORT void dgl_gt_masters(int64_t num_nodes, int64_t parts, const uint64_t* copies_bits, int32_t* master) {
+// Makes one of the parts that hold a copy of a node its master, and balances owned rows and sent rows (copies in other
+// parts) together: nodes with one copy come first, then the others, each to its part of the least load so far. A node
+// without copies goes to the part that owns the fewest nodes.
+EXPORT void dgl_gt_choose_masters(int64_t num_nodes, int64_t parts, const uint64_t* copies_bits, int32_t* master) {
     const Copies copies(const_cast<uint64_t*>(copies_bits), parts);
     std::vector<int64_t> owned(parts), load(parts);
-    for (const int64_t pass : {1, 2, 0}) {
+    for (const int64_t pass : {1, 2, 0}) {  // one copy, several copies, none
         for (int64_t node = 0; node < num_nodes; ++node) {
             int64_t best = -1, count = 0;
             for (int64_t part = 0; part < parts; ++part) {
@@ -126,7 +141,7 @@ EXPORT void dgl_gt_masters(int64_t num_nodes, int64_t parts, const uint64_t* cop
                 if (best < 0 || load[part] < load[best]) best = part;
             }
             if (std::min<int64_t>(count, 2) != pass) continue;
-            if (best < 0) best = lightest(owned.data(), parts);
+            if (best < 0) best = smallest_part(owned.data(), parts);
             master[node] = int32_t(best);
             ++owned[best];
             load[best] += std::max<int64_t>(count, 1);
@@ -134,10 +149,10 @@ EXPORT void dgl_gt_masters(int64_t num_nodes, int64_t parts, const uint64_t* cop
     }
 }
 
-// Lists each edge at both of its ends: neighbours and edges (2 E,), by indptr (N + 1,), from the in-edges of each node.
-// An edge's number is its position among the in-edges.
-EXPORT void dgl_gt_lists(int64_t num_nodes, const int64_t* in_indptr, const int32_t* sources, int64_t* indptr,
-                         int32_t* neighbours, int32_t* edges) {
+// Lists each edge at both of its ends: neighbours and edges (2 E,) by indptr (N + 1,). An edge's number is its position
+// among the in-edges, which in_indptr (N + 1,) and sources (E,) give.
+EXPORT void dgl_gt_list_by_node(int64_t num_nodes, const int64_t* in_indptr, const int32_t* sources, int64_t* indptr,
+                                int32_t* neighbours, int32_t* edges) {
     const int64_t num_edges = in_indptr[num_nodes];
     std::fill(indptr, indptr + num_nodes + 1, 0);
     for (int64_t node = 0; node < num_nodes; ++node) indptr[node + 1] = in_indptr[node + 1] - in_indptr[node];
@@ -153,15 +168,15 @@ EXPORT void dgl_gt_lists(int64_t num_nodes, const int64_t* in_indptr, const int3
         }
 }
 
-// Levels the copies that the parts hold: takes nodes in the given order (few edges first) out of parts that hold more
-// copies than the mean, with their edges there, into a part that holds fewer, has room for these edges (`capacity`) and
-// already holds the other ends, so that the copies in all do not grow. Repeats until a round moves nothing.
+// Evens out the copies that parts hold. Moves the listed nodes, in this order, out of parts with many copies: their
+// edges there go to a part with fewer copies that has room (`capacity` edges) and holds so many of the other ends that
+// the number of all copies does not grow. Repeats this up to `rounds` times, until a round moves nothing.
 //
-// counts (N, K) is scratch. The lists are as in dgl_gt_expand.
-EXPORT void dgl_gt_level(int64_t num_nodes, const int64_t* indptr, const int32_t* neighbours, const int32_t* edges,
-                         int64_t num_listed, const int64_t* order, int64_t parts, int64_t capacity, int64_t rounds,
-                         int32_t* counts, int32_t* owner) {
-    std::vector<int64_t> copies(parts), sizes(parts);  // sizes in ends of edges, two an edge
+// The lists are those of dgl_gt_expand_neighbours; counts (N, parts) is scratch.
+EXPORT void dgl_gt_level_copies(int64_t num_nodes, const int64_t* indptr, const int32_t* neighbours,
+                                const int32_t* edges, int64_t num_listed, const int64_t* listed, int64_t parts,
+                                int64_t capacity, int64_t rounds, int32_t* counts, int32_t* owner) {
+    std::vector<int64_t> copies(parts), sizes(parts);  // sizes in ends of edges, two for each edge
     std::fill(counts, counts + num_nodes * parts, 0);
     for (int64_t node = 0; node < num_nodes; ++node)
         for (int64_t slot = indptr[node]; slot < indptr[node + 1]; ++slot) {
@@ -171,7 +186,7 @@ EXPORT void dgl_gt_level(int64_t num_nodes, const int64_t* indptr, const int32_t
     for (int64_t round = 0; round < rounds; ++round) {
         int64_t moved = 0;
         for (int64_t i = 0; i < num_listed; ++i) {
-            const int64_t node = order[i], begin = indptr[node], end = indptr[node + 1];
+            const int64_t node = listed[i], begin = indptr[node], end = indptr[node + 1];
             for (int64_t from = 0; from < parts; ++from) {
                 if (counts[node * parts + from] == 0) continue;
                 int64_t best = -1, best_gain = 0;

@@ -1,24 +1,24 @@
-"""Later attempts at edge cuts: a cut searched anew, clusters of nodes first."""
+"""Later attempts at edge cuts: a cut is searched anew, clusters of nodes first."""
 
 import re
 
 import numpy as np
 import pytest
+from xorshift import Xorshift64Star
 
-from partition.cuts import edge_cut as edge_cut_module
-from partition.cuts import metis, native
+from partition.cuts import attempts, local_search, metis, native
 from partition.cuts.balance import make_balance
-from partition.cuts.edge_cut import best_owner, make_edge_cut, refine
+from partition.cuts.edge_cut import make_edge_cut
+from partition.cuts.local_search import refine, refine_multilevel
 from partition.cuts.part_counts import count_assignment
 from partition.graph import from_edges
 
-pytestmark = pytest.mark.skipif(not native.available(), reason="the package was installed without its compiled part")
+pytestmark = pytest.mark.skipif(not native.is_available(), reason="the package was installed without its compiled part")
 BLOCKS, SIZE = 8, 100
-MULTIPLIER, ADDEND = 0x9E3779B97F4A7C15, 0x2545F4914F6CDD1D  # of the seed, as the compiled part draws
 
 
 def planted(seed):
-    """Eight communities, and the parts that follow them."""
+    """A graph of eight communities, and the community of each node."""
     rng = np.random.default_rng(seed)
     nodes = BLOCKS * SIZE
     src = rng.integers(0, nodes, 8 * nodes)
@@ -32,10 +32,10 @@ def halo(graph, owner):
     return int(found.copies_by_hop.sum())
 
 
-def recombined(graph, owner, together, balance, seed=0):
-    """A new assignment, by the compiled search itself."""
+def recombined(graph, owner, groups, balance, seed=0):
+    """Return a new assignment by the compiled search."""
     owner = np.array(owner, np.int32)
-    edge_cut_module._run("recombine", graph, balance, (np.array(together, np.int64), seed), owner)
+    refine_multilevel(graph, owner, balance, np.array(groups, np.int64), seed)
     return owner
 
 
@@ -53,7 +53,7 @@ def test_communities_are_found_from_a_random_start_where_single_nodes_get_stuck(
 
 
 def test_what_two_cuts_agree_on_stays_together():
-    """One cut swaps the halves of two communities, the other those of two others: of both the best is made."""
+    """One cut mixes two communities and the other cut two others; the result combines the best of both."""
     graph, communities = planted(0)
     balance = make_balance(graph, BLOCKS, {"nodes": 1.1})
     node, cuts = np.arange(len(communities)), []
@@ -67,19 +67,15 @@ def test_what_two_cuts_agree_on_stays_together():
 
 
 def test_nodes_that_nobody_keeps_together_are_searched_one_by_one():
-    """As by the search that the twin in test_refine.py checks, whose random numbers are then those that come next."""
+    """The result is that of the local search (see test_local_search.py), which goes on with the next random numbers."""
     graph, communities = planted(2)
     balance = make_balance(graph, BLOCKS, {"nodes": 1.3})
     start = np.random.default_rng(0).permutation(communities).astype(np.int32)
-    state = (7 * MULTIPLIER + ADDEND) % 2**64
+    random, expected = Xorshift64Star(7), start.copy()
     for _ in range(graph.num_nodes - 1 + 2):  # the order of the search for clusters, and what the coarsest would draw
-        for shift in (-12, 25, -27):
-            state ^= (state >> -shift if shift < 0 else state << shift) % 2**64
-            state %= 2**64
-    seed = (state - ADDEND) * pow(MULTIPLIER, -1, 2**64) % 2**64
-    expected = start.copy()
-    options = (4, 1.0, seed - 2**64 * (seed >= 2**63))
-    edge_cut_module._run("refine", graph, balance, options, expected)
+        random.next()
+    problem = local_search._problem(graph, expected, balance)
+    native.refine(graph.indptr, graph.indices, **problem, sweeps=4, temperature=1.0, seed=random.equal_seed())
     found = recombined(graph, start, np.arange(graph.num_nodes), balance, seed=7)
     assert (found == expected).all() and (found != start).any()
 
@@ -94,12 +90,12 @@ def test_bounds_hold_and_isolated_nodes_stay_on_awkward_graphs(awkward_graph, pa
         within = (balance.loads(owner) <= balance.capacities(0.8)).all()
         isolated = np.bincount(np.append(graph.indices, graph.destinations()), minlength=400) == 0
         assert isolated.any()
-        for together in (np.zeros(400), np.arange(400), owner * parts + np.arange(400) % parts):
-            found = recombined(graph, owner, together, balance, seed)
+        for groups in (np.zeros(400), np.arange(400), owner * parts + np.arange(400) % parts):
+            found = recombined(graph, owner, groups, balance, seed)
             assert ((found >= 0) & (found < parts)).all()
             assert (balance.loads(found) <= room).all()
             assert not within or (found[isolated] == owner[isolated]).all()
-            assert (found == recombined(graph, owner, together, balance, seed)).all()
+            assert (found == recombined(graph, owner, groups, balance, seed)).all()
 
 
 @pytest.mark.parametrize("edges", [0, 1])
@@ -124,9 +120,9 @@ def test_the_thirteenth_attempt_and_later_ones_search_the_best_anew(monkeypatch)
         return ranked[-1]
 
     monkeypatch.setattr(metis, "k_way", k_way)
-    monkeypatch.setattr(edge_cut_module, "refine", lambda *_: None)
+    monkeypatch.setattr(attempts, "refine", lambda *_: None)
     balance = make_balance(graph, BLOCKS)
-    found = best_owner(graph, BLOCKS, {}, balance, 24, rank, 3, lambda stage, *_: stages.append(stage))
+    found = attempts.best_assignment(graph, BLOCKS, {}, balance, 24, rank, 3, lambda stage, *_: stages.append(stage))
     assert asked == [3] * 12 and len(ranked) == 24
     said = [re.fullmatch(r"attempt (\d+) of 24(, about \d+ s left)?: (.*)", stage).groups() for stage in stages[:-1]]
     assert [int(attempt) for attempt, *_ in said] == list(range(1, 25))

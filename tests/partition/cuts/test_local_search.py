@@ -1,4 +1,4 @@
-"""The local search of edge cuts, against a twin in Python that counts halo rows by sets."""
+"""The local search of edge cuts, against the same search in plain Python, which counts halo rows by sets."""
 
 import dataclasses
 import math
@@ -6,12 +6,14 @@ import math
 import numpy as np
 import pytest
 from hand_made_figures import assert_same_figures
+from xorshift import Xorshift64Star
 
 from partition import load_graph
 from partition.cuts import edge_cut as edge_cut_module
 from partition.cuts import metis, native, part_counts
 from partition.cuts.balance import make_balance
-from partition.cuts.edge_cut import make_edge_cut, refine
+from partition.cuts.edge_cut import make_edge_cut
+from partition.cuts.local_search import refine
 from partition.cuts.part_counts import count_assignment, count_edge_cut
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
@@ -21,11 +23,11 @@ from partition.predict.step_time import Speeds, step_seconds
 from partition.shards.layout import Layout
 
 REAL = ("email_enron", "amazon_computer", "tolokers")
-compiled = pytest.mark.skipif(not native.available(), reason="the package was installed without its compiled part")
+compiled = pytest.mark.skipif(not native.is_available(), reason="the package was installed without its compiled part")
 
 
 def pulled(graph, owner):
-    """Halo rows as pairs (node, part that holds a copy)."""
+    """Return the halo rows as pairs: node, part that holds a copy."""
     return {
         (s, int(owner[d]))
         for s, d in zip(graph.indices.tolist(), graph.destinations().tolist())
@@ -34,14 +36,14 @@ def pulled(graph, owner):
 
 
 def halo(graph, owner):
-    """The number of halo rows; as :func:`pulled`, quick enough for real graphs."""
+    """Return the number of halo rows; unlike :func:`pulled`, this is quick enough for real graphs."""
     source, part = graph.indices.astype(np.int64), owner[graph.destinations()].astype(np.int64)
     remote = owner[source] != part
     return len(np.unique(source[remote] * (int(owner.max()) + 1) + part[remote]))
 
 
 def random_graph(seed, nodes=None, awkward=True):
-    """A small directed graph; an awkward one has a hub, parallel edges, self-loops and isolated nodes."""
+    """Return a small directed graph; an awkward one has a hub, parallel edges, self-loops and isolated nodes."""
     rng = np.random.default_rng(seed)
     nodes = nodes or int(rng.integers(4, 50))
     edges = int(rng.integers(0, 5 * nodes))
@@ -59,23 +61,18 @@ def random_graph(seed, nodes=None, awkward=True):
 
 
 def search(graph, owner, capacities, weights, sweeps=10, temperature=0.5, seed=0):
-    """The compiled search itself; a new assignment."""
-    parts, owner = len(capacities), np.array(owner, np.int32)
-    native.run(
-        "refine",
-        graph.num_nodes,
+    """Return a new assignment by the compiled search."""
+    owner = np.array(owner, np.int32)
+    native.refine(
         graph.indptr,
         graph.indices,
-        parts,
-        weights.shape[1],
-        np.ascontiguousarray(weights, np.int64),
-        np.zeros_like(capacities, np.int64),
-        np.ascontiguousarray(capacities, np.int64),
-        sweeps,
-        float(temperature),
-        seed,
-        np.empty((graph.num_nodes, parts), np.int32),
-        owner,
+        weights=np.ascontiguousarray(weights, np.int64),
+        floors=np.zeros_like(capacities, np.int64),
+        capacities=np.ascontiguousarray(capacities, np.int64),
+        owner=owner,
+        sweeps=sweeps,
+        temperature=temperature,
+        seed=seed,
     )
     return owner
 
@@ -87,28 +84,13 @@ def loads_of(owner, weights, parts):
     return loads
 
 
-# ---- the twin ----------------------------------------------------------------------------------------------------
+# ---- the same search in Python ---------------------------------------------------------------------------------------
 
 
-class Random:
-    """xorshift64*, as the compiled part draws."""
-
-    def __init__(self, seed):
-        self.state = (seed * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D) % 2**64
-
-    def next(self):
-        x = self.state
-        x ^= x >> 12
-        x ^= x << 25 & 2**64 - 1
-        x ^= x >> 27
-        self.state = x
-        return x * 0x2545F4914F6CDD1D % 2**64
-
-
-def twin(graph, owner, capacities, weights, sweeps, temperature, seed):
-    """The sweeps from a start within bounds, every cost the difference of two full counts."""
+def searched_in_python(graph, owner, capacities, weights, sweeps, temperature, seed):
+    """Run the sweeps from a start within the bounds; the cost of a move is the difference of two full counts."""
     parts, nodes, owner = len(capacities), graph.num_nodes, [int(part) for part in owner]
-    random, order = Random(seed), list(range(nodes))
+    random, order = Xorshift64Star(seed), list(range(nodes))
     ends = set(graph.indices.tolist()) | set(graph.destinations().tolist())
     loads = loads_of(owner, weights, parts)
 
@@ -152,14 +134,14 @@ def test_every_move_is_that_of_full_counts(seed, temperature, sweeps):
     balance = make_balance(graph, parts, {"nodes": 1.6, "edges": 2.5})
     owner = np.random.default_rng(seed).integers(0, parts, 14)
     capacities = np.maximum(balance.capacities(), balance.loads(owner))
-    expected = twin(graph, owner, capacities, balance.weights, sweeps, temperature, seed)
+    expected = searched_in_python(graph, owner, capacities, balance.weights, sweeps, temperature, seed)
     assert search(graph, owner, capacities, balance.weights, sweeps, temperature, seed).tolist() == expected
 
 
 @compiled
 @pytest.mark.parametrize("what", ["self-loops", "doubled edges"])
 def test_self_loops_and_parallel_edges_change_no_move(what):
-    """They need no halo row that is not there without them."""
+    """They need no additional halo row."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
         src = np.concatenate([np.arange(30), rng.integers(0, 30, 60)])  # nobody is isolated
@@ -199,7 +181,7 @@ def test_at_temperature_zero_the_halo_never_grows_and_bounds_hold(parts):
 @compiled
 @pytest.mark.parametrize("parts", [2, 3, 65, 130])
 def test_heat_breaks_no_bound(parts):
-    """On the way the search takes steps that make halo rows, but none beyond a capacity."""
+    """The search makes moves that add halo rows, but none that exceeds a capacity."""
     for seed in range(30):
         graph = random_graph(seed, nodes=140)
         balance = make_balance(graph, parts, {"nodes": 1.3, "edges": 1.4, "train": 1.5})
@@ -212,7 +194,7 @@ def test_heat_breaks_no_bound(parts):
 
 @compiled
 def test_from_random_starts_the_halo_ends_smaller():
-    """With its heat, too: cooling ends in a minimum that a random start is not."""
+    """This holds with a temperature, too: the search ends in a minimum, and a random start is none."""
     for seed in range(100):
         graph = random_graph(seed, nodes=60)
         parts = 2 + seed % 4
@@ -239,7 +221,7 @@ def test_on_real_graphs_the_halo_is_smaller_than_metis_leaves_it(real_graph, mon
         found = owner.copy()
         refine(graph, found, balance, 0)
         assert (balance.loads(found) <= np.maximum(balance.capacities(), balance.loads(owner))).all()
-        if balance.excess(owner) <= 1:
+        if balance.largest_load(owner) <= 1:
             assert halo(graph, found) < rows
 
 
@@ -272,7 +254,7 @@ def test_isolated_nodes_stay_and_one_part_is_left_alone():
 
 @compiled
 def test_a_node_of_self_loops_alone_levels_edges():
-    """It costs no halo row anywhere, and its edges weigh."""
+    """It needs no halo row in any part, but its edges have weight."""
     graph = from_edges(np.arange(40), np.arange(40), 40)
     found = search(graph, np.zeros(40), np.full((2, 1), 40), np.ones((40, 1), np.int64), 2, 0.0)
     assert np.bincount(found, minlength=2).tolist() == [20, 20]
@@ -280,7 +262,7 @@ def test_a_node_of_self_loops_alone_levels_edges():
 
 @compiled
 def test_a_hub_joins_its_spokes():
-    """All nodes point to the hub, whose part holds all of them; in a part with them it costs nothing."""
+    """All nodes point to the hub, so its part holds all of them; in their part the hub costs nothing."""
     spokes = 70
     graph = from_edges(np.arange(1, spokes + 1), np.zeros(spokes, int), spokes + 1)
     owner = np.where(np.arange(spokes + 1) > 0, 69, 3)
@@ -291,7 +273,7 @@ def test_a_hub_joins_its_spokes():
 
 @compiled
 def test_clusters_are_found_over_64_parts():
-    """130 cliques of 5, each with one node astray in another part: all come home, whatever word their bit is in."""
+    """Each of 130 cliques has one of its 5 nodes in a wrong part; all return, whatever word holds their bit."""
     cliques = np.repeat(np.arange(130), 5)
     src, dst = np.nonzero((cliques[:, None] == cliques) & ~np.eye(650, dtype=bool))
     owner = cliques.copy()
@@ -332,7 +314,7 @@ def test_overloads_of_three_kinds_go_where_there_is_ample_room(parts):
 
 @compiled
 def test_two_parts_overloaded_in_different_kinds_help_each_other():
-    """Part 0 has too many nodes, part 1 too many edges: nodes without edges go one way, nodes with edges the other."""
+    """Part 0 has too many nodes and part 1 too many edges: nodes without edges go one way, the others back."""
     src, dst = np.repeat(np.arange(20), 2) + 20, np.repeat(np.arange(20), 2)  # nodes 0 to 19 have two in-edges each
     graph = from_edges(src, dst, 60)
     owner = np.where(np.arange(60) < 18, 1, 0)
@@ -344,7 +326,7 @@ def test_two_parts_overloaded_in_different_kinds_help_each_other():
 
 @compiled
 def test_relief_moves_nobody_who_brings_none():
-    """Part 0 has five training nodes too many and one edge; nodes without training must not fill up part 1."""
+    """Part 0 has too many training nodes, by five, and one edge too many; other nodes must not fill up part 1."""
     # 0..9: train, fed by 30..39 in part 0; 10..29: fed by 40..59 in part 1, where they would rather be
     graph = from_edges(np.arange(30, 60), np.arange(30), 60)
     weights = np.stack([graph.in_degrees(), np.arange(60) < 10], 1).astype(np.int64)
@@ -355,7 +337,7 @@ def test_relief_moves_nobody_who_brings_none():
 
 @compiled
 def test_what_weighs_nothing_fits_into_a_full_part():
-    """A hub whose in-edges no part has room for: its spokes, which have none, come to it all the same."""
+    """No part has room for the in-edges of the hub, but its neighbours, which have no in-edges, move to its part."""
     graph = from_edges(np.arange(1, 21), np.zeros(20, int), 30)
     owner = np.arange(30) % 2
     found = search(graph, owner, np.full((2, 1), 10), graph.in_degrees()[:, None], 2, 0.0)
@@ -407,7 +389,7 @@ def test_counts_are_those_of_sets_and_of_the_layout(awkward_graph, monkeypatch, 
     ],
 )
 def test_attempts_are_ranked_by_the_seconds_that_are_reported(awkward_graph, monkeypatch, speeds):
-    """To the last digit, with links between each two ranks, too."""
+    """They agree to the last digit, also with a different link between every two ranks."""
     monkeypatch.setattr(part_counts, "NEAR_ROWS", 9)
     draw = np.random.default_rng(0)
     monkeypatch.setattr(metis, "k_way", lambda *_, **__: draw.integers(0, 3, 60).astype(np.int32))
@@ -486,8 +468,8 @@ def test_edge_cuts_do_without_the_compiled_part(awkward_graph, monkeypatch):
 
 
 def test_without_memory_for_counts_nothing_moves(awkward_graph, monkeypatch):
-    monkeypatch.setattr(native, "_COUNTS", 0)
-    monkeypatch.setattr(native, "_COUNTS_PER_EDGE", 0)
+    monkeypatch.setattr(native, "_MOST_COUNTS", 0)
+    monkeypatch.setattr(native, "_MOST_COUNTS_PER_EDGE", 0)
     graph = awkward_graph(0)
     owner = np.random.default_rng(0).integers(0, 3, 60).astype(np.int32)
     before = owner.copy()

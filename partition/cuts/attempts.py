@@ -1,0 +1,156 @@
+"""Attempts at an edge cut: the first are by METIS, later ones recombine the best of them, and the best is kept."""
+
+from __future__ import annotations
+
+import time
+from bisect import insort
+from collections.abc import Callable
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from partition.graph import Graph
+
+from . import metis
+from .balance import Balance, with_default_bounds
+from .local_search import is_available, refine, refine_multilevel
+
+_POPULATION = 12  # candidates that later attempts recombine
+
+
+class _InitialPartition(NamedTuple):
+    """What METIS is asked for, and what the local search after it keeps even."""
+
+    objective: str  # "cut" or "volume"
+    node_weight: float | None  # weight of a node beside its in-edges (edges); None: in-edges do not count
+    tolerance: float  # METIS's: a part's weight over its share, at most
+    levels_nodes: bool  # whether the search keeps nodes as even as edges: less time and memory, but more halo rows
+
+
+class _Candidate(NamedTuple):
+    """An assignment of nodes to parts that an attempt has made."""
+
+    score: tuple[float, float]  # the largest load over its bound, at least 1, and the rank; less is better
+    owner: np.ndarray
+    levels_nodes: bool
+    attempt: int  # counted from 1
+
+
+def _initial_partitions(graph: Graph) -> list[_InitialPartition]:
+    """The initial partitions of the first attempts, in this order; the next attempts level nodes in the others."""
+    mean = graph.num_edges / graph.num_nodes
+    return [
+        _InitialPartition("cut", 1, 1.03, True),
+        _InitialPartition("volume", 1, 1.09, False),
+        _InitialPartition("volume", 1 + mean, 1.03, True),
+        _InitialPartition("volume", None, 1.03, False),
+        _InitialPartition("cut", 1 + mean, 1.03, True),
+        _InitialPartition("cut", None, 1.03, False),
+    ]
+
+
+def best_assignment(
+    graph: Graph,
+    parts: int,
+    adjacency: dict,
+    balance: Balance,
+    attempts: int,
+    rank: Callable[[np.ndarray], float],
+    seed: int,
+    progress: Callable,
+) -> np.ndarray:
+    """Make attempts and return the part of each node, int32 (N,), in the best of them.
+
+    The best candidate keeps the bounds that were asked for, or exceeds them least, and has the lowest ``rank(owner)``.
+    Where no attempt keeps these bounds, more attempts are made, one for each initial partition.
+    """
+    kinds = len(_initial_partitions(graph))
+    population, has_kept_bounds = [], not balance.is_strict
+    started_s = time.monotonic()
+    for attempt in range(max(attempts, kinds if balance.is_strict else 0)):
+        if attempt >= attempts and has_kept_bounds:
+            break
+        report = _attempt_progress(progress, attempt, attempts, started_s)
+        if attempt < 2 * kinds or len(population) < 2 or not is_available(graph, parts):
+            owner, levels_nodes = _partition(graph, parts, adjacency, balance, attempt, seed, report)
+        else:
+            owner, levels_nodes = _recombine(graph, population, balance, attempt, seed, report)
+        _fill_empty_parts(owner, parts)
+        has_kept_bounds = has_kept_bounds or balance.largest_load(owner) <= 1
+        if attempts == 1 and has_kept_bounds:
+            return owner
+        score = max(balance.largest_load(owner), 1.0) if balance.is_strict else 1.0, rank(owner)
+        if score not in (candidate.score for candidate in population):
+            insort(population, _Candidate(score, owner, levels_nodes, attempt + 1), key=attrgetter("score"))
+            del population[_POPULATION if attempts > 2 * kinds else 1 :]
+    best = population[0]
+    progress(f"attempt {best.attempt} is kept: predicted step {best.score[1]:.3g} s")
+    return best.owner
+
+
+def _attempt_progress(progress: Callable, attempt: int, attempts: int, started_s: float) -> Callable:
+    """A progress callback that names the attempt and the time left, where there are several attempts."""
+    total = max(attempt + 1, attempts)
+    if total == 1:
+        return progress
+    left = ""
+    if 0 < attempt < attempts:
+        left_s = (time.monotonic() - started_s) / attempt * (attempts - attempt)
+        left = f", about {left_s:.0f} s left"
+    return lambda stage, *more: progress(f"attempt {attempt + 1} of {total}{left}: {stage}", *more)
+
+
+def _partition(
+    graph: Graph, parts: int, adjacency: dict, balance: Balance, attempt: int, seed: int, progress: Callable
+):
+    """An initial partition by METIS, refined by the local search; and whether nodes were levelled."""
+    initial_partitions = _initial_partitions(graph)
+    turn, initial = attempt // len(initial_partitions), initial_partitions[attempt % len(initial_partitions)]
+    weights = np.ones(graph.num_nodes, np.int64)
+    if initial.node_weight is not None:
+        weights = graph.in_degrees() + round(initial.node_weight)
+    owner = metis.k_way(
+        adjacency,
+        parts,
+        weights,
+        objective=initial.objective,
+        tolerance=initial.tolerance,
+        shares=balance.shares,
+        seed=seed + turn // 2,
+        progress=progress,
+    )
+    progress("edge cut, local search")
+    levels_nodes = initial.levels_nodes != turn % 2
+    refine(graph, owner, with_default_bounds(balance, graph, nodes=levels_nodes), seed)
+    return owner, levels_nodes
+
+
+def _recombine(
+    graph: Graph, population: list[_Candidate], balance: Balance, attempt: int, seed: int, progress: Callable
+):
+    """A candidate searched anew by clusters of nodes, and whether nodes were levelled.
+
+    At first any nodes may share a cluster; in later attempts only nodes that a second candidate keeps together, too.
+    """
+    progress("edge cut, search of clusters")
+    drawn = np.random.default_rng([abs(seed), attempt]).choice(len(population), min(3, len(population)), replace=False)
+    better, other = (population[i] for i in sorted(drawn)[:2])
+    owner = better.owner.copy()
+    if attempt < 3 * len(_initial_partitions(graph)):
+        groups = np.zeros(graph.num_nodes, np.int64)
+    else:
+        groups = owner.astype(np.int64) * len(balance.shares) + other.owner
+    bounds = with_default_bounds(balance, graph, nodes=better.levels_nodes)
+    refine_multilevel(graph, owner, bounds, groups, seed + attempt)
+    return owner, better.levels_nodes
+
+
+def _fill_empty_parts(owner: np.ndarray, parts: int) -> None:
+    """Give a node of the largest part to each part that METIS left empty, which happens on tiny graphs."""
+    counts = np.bincount(owner, minlength=parts)
+    for part in np.flatnonzero(counts == 0):
+        largest = int(counts.argmax())
+        owner[np.flatnonzero(owner == largest)[-1]] = part
+        counts[largest] -= 1
+        counts[part] = 1
