@@ -1,7 +1,7 @@
 """The compiled loops: one Python function for each C function.
 
 ctypes checks the dtype, the number of dimensions and the memory order of every array, and the functions below check
-shapes: a wrong argument raises ``ctypes.ArgumentError`` or ``ValueError``, and nothing is read past the end of an array.
+shapes: a wrong argument raises ``ctypes.ArgumentError`` or ``ValueError``, and no array is read past its end.
 """
 
 from __future__ import annotations
