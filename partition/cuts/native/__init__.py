@@ -11,6 +11,7 @@ import functools
 import importlib.util
 
 import numpy as np
+from numpy.ctypeslib import ndpointer
 
 from partition.errors import InputError
 
@@ -18,7 +19,7 @@ _MOST_COUNTS_PER_EDGE, _MOST_COUNTS = 16, 2**24
 
 
 def _array(dtype, ndim: int = 1, *, written: bool = False):
-    return np.ctypeslib.ndpointer(dtype, ndim, flags=("C_CONTIGUOUS", "WRITEABLE")[: 1 + written])
+    return ndpointer(dtype, ndim, flags=("C_CONTIGUOUS", "WRITEABLE")[: 1 + written])
 
 
 _INT, _FLOAT = ctypes.c_int64, ctypes.c_double
