@@ -1,7 +1,7 @@
 """The compiled loops: one Python function for each C function.
 
 ctypes checks the dtype, the number of dimensions and the memory order of every array, and the functions below check
-shapes: a wrong argument raises ``ctypes.ArgumentError`` or ``ValueError``, and nothing is read past the end of an array.
+shapes: a wrong argument raises ``ctypes.ArgumentError`` or ``ValueError``, and no array is read past its end.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import importlib.util
 
 import numpy as np
+from numpy.ctypeslib import ndpointer
 
 from partition.errors import InputError
 
@@ -18,7 +19,7 @@ _MOST_COUNTS_PER_EDGE, _MOST_COUNTS = 16, 2**24
 
 
 def _array(dtype, ndim: int = 1, *, written: bool = False):
-    return np.ctypeslib.ndpointer(dtype, ndim, flags=("C_CONTIGUOUS", "WRITEABLE")[: 1 + written])
+    return ndpointer(dtype, ndim, flags=("C_CONTIGUOUS", "WRITEABLE")[: 1 + written])
 
 
 _INT, _FLOAT = ctypes.c_int64, ctypes.c_double
