@@ -7,10 +7,10 @@ import numpy as np
 from partition.errors import InputError
 from partition.graph import as_array
 
-from .coo import RawGraph
+from .coo import COOGraph
 
 
-def from_array(edge_index) -> RawGraph:
+def from_array(edge_index) -> COOGraph:
     """Take over an array or tensor of integers, (2, E), sources first.
 
     Raises
@@ -25,7 +25,7 @@ def from_array(edge_index) -> RawGraph:
     return from_pair(*edges, name="edge_index")
 
 
-def from_pair(src, dst, name: str = "(src, dst)") -> RawGraph:
+def from_pair(src, dst, name: str = "(src, dst)") -> COOGraph:
     """Take over sources and destinations: arrays, tensors or lists of integers, (E,) each.
 
     Raises
@@ -40,10 +40,10 @@ def from_pair(src, dst, name: str = "(src, dst)") -> RawGraph:
                 f"{name}: sources {src.dtype} {src.shape} and destinations {dst.dtype} {dst.shape} must be two equally "
                 "long lists of whole numbers, the node ids"
             )
-    return RawGraph(src, dst, name=name)
+    return COOGraph(src, dst, name=name)
 
 
-def from_scipy(matrix) -> RawGraph:
+def from_scipy(matrix) -> COOGraph:
     """Take over a square sparse matrix, (N, N): each stored entry (i, j) is an edge i -> j, in the order of COO.
 
     The values become edge data ``weight`` where they are not all one.
@@ -58,4 +58,4 @@ def from_scipy(matrix) -> RawGraph:
         raise InputError(f"{name} of shape {matrix.shape}: an adjacency matrix is square, (N, N)")
     entries = matrix.tocoo()
     edge_data = {} if np.all(entries.data == 1) else {"weight": entries.data}
-    return RawGraph(entries.row, entries.col, matrix.shape[0], {}, edge_data, name)
+    return COOGraph(entries.row, entries.col, matrix.shape[0], {}, edge_data, name)

@@ -16,7 +16,7 @@ _SAMPLE = 1000  # edges
 
 
 @dataclass
-class RawGraph:
+class COOGraph:
     """Edges and columns as a reader found them; arrays may be memory-mapped.
 
     Attributes
@@ -105,20 +105,20 @@ class RawGraph:
         return (int(min(low for low, _ in found)), int(max(high for _, high in found))) if found else (0, -1)
 
 
-def to_graph(raw: RawGraph) -> Graph:
+def to_graph(coo: COOGraph) -> Graph:
     """Build the Graph; :class:`InputError` where the edges or the columns cannot be used."""
-    node_data, edge_data = customary(raw.node_data, raw.name), raw.edge_data
-    src, dst = raw.src, raw.dst
-    if raw.listed_once:
-        src, dst = (compact(ends, max(raw.ends[1], 0)) for ends in (src, dst))
-        rows = raw.edge_rows(np.arange(len(src), raw.num_edges))
+    node_data, edge_data = with_standard_masks_and_labels(coo.node_data, coo.name), coo.edge_data
+    src, dst = coo.src, coo.dst
+    if coo.listed_once:
+        src, dst = (compact(ends, max(coo.ends[1], 0)) for ends in (src, dst))
+        rows = coo.edge_rows(np.arange(len(src), coo.num_edges))
         src, dst = np.concatenate([src, dst[rows]]), np.concatenate([dst, src[rows]])
         edge_data = {key: np.concatenate([value, value[rows]]) for key, value in edge_data.items()}
-    graph = from_edges(src, dst, raw.num_nodes, node_data, edge_data, raw.name)
-    return replace(graph, left_out=raw.left_out)
+    graph = from_edges(src, dst, coo.num_nodes, node_data, edge_data, coo.name)
+    return replace(graph, left_out=coo.left_out)
 
 
-def customary(node_data: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
+def with_standard_masks_and_labels(node_data: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
     """Bring masks and labels to the one form that Graph knows; all else passes as it is, without a copy.
 
     Masks of 0 and 1 of any type become bool; where one mask has a column for each split and another has none, the

@@ -17,13 +17,13 @@ from partition.system.guarded_read import bound_memory, read_in_child, serve, wi
 from partition.system.optional_packages import INSTALL_DGL, first_line, need
 from partition.system.user_files import nonempty, reading, split_name
 
-from .coo import RawGraph
+from .coo import COOGraph
 
 # columns in which DGL notes where a subgraph's or converted graph's rows came from
 _DGL_COLUMNS = ("_ID", "_TYPE", "__orig__")
 
 
-def from_dgl(graph, name: str = "DGLGraph") -> RawGraph:
+def from_dgl(graph, name: str = "DGLGraph") -> COOGraph:
     """Take over a homogeneous DGLGraph: its edges in edge-id order, its node and edge data under their own names.
 
     Columns that DGL adds for its own use (``_ID``, ``_TYPE``, ``__orig__``) are left out, and named in ``left_out``.
@@ -48,18 +48,18 @@ def from_dgl(graph, name: str = "DGLGraph") -> RawGraph:
         own = [key for key in columns if key in _DGL_COLUMNS]
         left_out += [f"{kind} data {key} (DGL's own; copy it to another name to keep it)" for key in own]
         data[kind] = named_arrays({key: columns[key] for key in columns if key not in own}, f"{name}: {kind} data")
-    return RawGraph(src, dst, graph.num_nodes(), data["node"], data["edge"], name, left_out=tuple(left_out))
+    return COOGraph(src, dst, graph.num_nodes(), data["node"], data["edge"], name, left_out=tuple(left_out))
 
 
-def read_dgl_file(path: Path) -> RawGraph:
+def read_dgl_file(path: Path) -> COOGraph:
     """Read the one graph of a file by ``dgl.save_graphs``; :class:`InputError` where there are more, or none."""
     with reading(path), open(path, "rb"):
         pass
     ((header, arrays),) = read_in_child("partition.sources.dgl_graphs", path)
     node_data, edge_data = with_prefix("node/", arrays), with_prefix("edge/", arrays)
-    raw = RawGraph(arrays["src"], arrays["dst"], header["num_nodes"], node_data, edge_data, path.name)
-    raw.left_out = tuple(header["left_out"])
-    return raw
+    coo = COOGraph(arrays["src"], arrays["dst"], header["num_nodes"], node_data, edge_data, path.name)
+    coo.left_out = tuple(header["left_out"])
+    return coo
 
 
 def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
@@ -68,20 +68,20 @@ def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
     bound_memory(path.stat().st_size)
     try:
         graphs, labels = dgl.load_graphs(str(path))
-        raw = from_dgl(_only(graphs, str(path)), path.name)
+        coo = from_dgl(_only(graphs, str(path)), path.name)
     except (InputError, MemoryError):
         raise
     except Exception as error:  # whatever a damaged file makes of names and sizes
         raise InputError(
             f"{path} is not a file of dgl.save_graphs, or is damaged ({first_line(error)}); save the graph again"
         ) from error
-    left_out = [*raw.left_out, *(f"{key} (a label of the whole graph)" for key in labels)]
-    data = {f"node/{key}": value for key, value in raw.node_data.items()}
-    data |= {f"edge/{key}": value for key, value in raw.edge_data.items()}
-    yield {"num_nodes": raw.num_nodes, "left_out": left_out}, {"src": raw.src, "dst": raw.dst, **data}
+    left_out = [*coo.left_out, *(f"{key} (a label of the whole graph)" for key in labels)]
+    data = {f"node/{key}": value for key, value in coo.node_data.items()}
+    data |= {f"edge/{key}": value for key, value in coo.edge_data.items()}
+    yield {"num_nodes": coo.num_nodes, "left_out": left_out}, {"src": coo.src, "dst": coo.dst, **data}
 
 
-def dgl_dataset(source: str) -> RawGraph:
+def dgl_dataset(source: str) -> COOGraph:
     """Load ``dgl:NAME?raw_dir=DIR``, NAME as in ``cora``, ``amazon_co_buy_computer`` or ``CoraGraphDataset``.
 
     ``raw_dir`` is where DGL keeps its data sets, by default ``$DGL_DOWNLOAD_DIR`` or ``~/.dgl``; DGL downloads what is

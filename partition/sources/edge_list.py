@@ -14,7 +14,7 @@ from partition.errors import InputError
 from partition.graph import SPLIT_MASKS
 from partition.system.user_files import first_bad_line, parse_rows, text_blocks
 
-from .coo import RawGraph, narrowed
+from .coo import COOGraph, narrowed
 
 _COMMENTS = ("#", "%")
 _SOURCE_NAMES = ("src", "source", "from", "u", "src_id")
@@ -43,7 +43,7 @@ class _Layout:
         return number > self.header_line and text != "" and not text.startswith(_COMMENTS)
 
 
-def read_edge_list(path: Path) -> RawGraph:
+def read_edge_list(path: Path) -> COOGraph:
     """Read one edge a line, source first.
 
     Lines that start with ``#`` or ``%`` are comments. Columns are parted by commas, semicolons, tabs or spaces, and
@@ -55,7 +55,7 @@ def read_edge_list(path: Path) -> RawGraph:
 
     Returns
     -------
-    RawGraph
+    COOGraph
         ``src`` and ``dst`` int32 while ids fit, else int64, (E,); ``num_nodes`` None.
 
     Raises
@@ -75,7 +75,7 @@ def read_edge_list(path: Path) -> RawGraph:
         for i, kept in enumerate(pieces.values(), 2):
             kept.append(rows[f"f{i}"].copy())
     edge_data = {key: narrowed(_one_column(path, key, kept, columns)) for key, kept in pieces.items() if kept}
-    return RawGraph(np.concatenate(src), np.concatenate(dst), None, {}, edge_data, path.name, left_out=left_out)
+    return COOGraph(np.concatenate(src), np.concatenate(dst), None, {}, edge_data, path.name, left_out=left_out)
 
 
 class _Columns:

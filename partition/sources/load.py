@@ -18,7 +18,7 @@ from partition.system.user_files import check_fits_memory, regular_file, split_n
 
 from . import sample
 from .arrays import from_array, from_pair, from_scipy
-from .coo import RawGraph, customary, to_graph
+from .coo import COOGraph, with_standard_masks_and_labels, to_graph
 from .edge_list import read_edge_list, read_node_table
 from .metis_file import read_metis
 from .numpy_file import read_npy, read_npy_node_data, read_npz, read_npz_node_data
@@ -94,12 +94,12 @@ def load_graph(
     return build(source, self_loops=self_loops, undirected=undirected, random_features=random_features, seed=seed)
 
 
-def open_source(source, *, num_nodes: int | None = None, node_data=None) -> Graph | RawGraph:
+def open_source(source, *, num_nodes: int | None = None, node_data=None) -> Graph | COOGraph:
     """The first half of :func:`load_graph`: what is there, joined with what the caller adds, mapped arrays unread."""
     _check_count("num_nodes", num_nodes, 1)
     try:
         joined = _joined(_read(source), num_nodes, *_added_node_data(node_data))
-        if isinstance(source, (str, os.PathLike)) and isinstance(joined, RawGraph) and num_nodes is None:
+        if isinstance(source, (str, os.PathLike)) and isinstance(joined, COOGraph) and num_nodes is None:
             _check_claim(joined)
     except MemoryError as error:
         raise _too_large(source, error) from error
@@ -110,7 +110,7 @@ def open_source(source, *, num_nodes: int | None = None, node_data=None) -> Grap
 
 
 def build(
-    source: Graph | RawGraph,
+    source: Graph | COOGraph,
     *,
     self_loops: bool = False,
     undirected: bool = False,
@@ -121,7 +121,7 @@ def build(
     _check_count("random_features", random_features, 1)
     _check_count("seed", seed, 0)
     try:
-        graph = to_graph(source) if isinstance(source, RawGraph) else source
+        graph = to_graph(source) if isinstance(source, COOGraph) else source
         if undirected:
             graph = with_reverse_edges(graph)
         if self_loops:
@@ -149,7 +149,7 @@ def _check_count(key: str, value, least: int) -> None:
         raise InputError(f"{key} is {value!r}; it must be a whole number from {least}")
 
 
-def _read(source) -> Graph | RawGraph:
+def _read(source) -> Graph | COOGraph:
     if isinstance(source, Graph):
         return source
     if isinstance(source, os.PathLike):
@@ -180,7 +180,7 @@ def _read(source) -> Graph | RawGraph:
     )
 
 
-def _read_named(source: str) -> Graph | RawGraph:
+def _read_named(source: str) -> Graph | COOGraph:
     if source.startswith("dgl:"):
         from .dgl_graphs import dgl_dataset
 
@@ -197,7 +197,7 @@ def _read_named(source: str) -> Graph | RawGraph:
     return _read_file(Path(source))
 
 
-def _read_file(path: Path) -> RawGraph:
+def _read_file(path: Path) -> COOGraph:
     kind = _kind(path)
     if kind not in _KINDS:
         looks_like_data_set = not path.suffix and len(path.name) < 100 and not os.path.lexists(path)
@@ -261,15 +261,15 @@ def _read_node_data(path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
 
 
 def _joined(
-    read: Graph | RawGraph, num_nodes: int | None, added: dict[str, np.ndarray], left_out: tuple[str, ...]
-) -> Graph | RawGraph:
+    read: Graph | COOGraph, num_nodes: int | None, added: dict[str, np.ndarray], left_out: tuple[str, ...]
+) -> Graph | COOGraph:
     """What was read, with what the caller adds."""
     twice = sorted(read.node_data.keys() & added.keys())
     if twice:
         raise InputError(f"{read.name} has node data {', '.join(twice)} already; do not add them again")
     if read.num_nodes is not None and num_nodes not in (None, read.num_nodes):
         raise InputError(f"{read.name} has {read.num_nodes} nodes, not {num_nodes}; leave num_nodes out")
-    if isinstance(read, RawGraph):
+    if isinstance(read, COOGraph):
         read.node_data, read.left_out = {**read.node_data, **added}, read.left_out + left_out
         if read.num_nodes is None:
             read.num_nodes = num_nodes or next((len(value) for value in added.values() if value.ndim), None)
@@ -279,19 +279,19 @@ def _joined(
         return read
     if not (added or left_out):
         return read
-    node_data = customary({**read.node_data, **added}, read.name)
+    node_data = with_standard_masks_and_labels({**read.node_data, **added}, read.name)
     graph = replace(read, node_data=node_data, left_out=read.left_out + left_out)
     check_data(graph)
     return graph
 
 
-def _check_claim(read: RawGraph) -> None:
+def _check_claim(read: COOGraph) -> None:
     """Refuse a file's number of nodes where neither its edges nor its columns support it."""
     if read.num_nodes is not None and not read.node_data:
         _check_dense(read, read.num_nodes, f"it states {read.num_nodes} nodes")
 
 
-def _check_dense(read: RawGraph, num_nodes: int, said: str) -> None:
+def _check_dense(read: COOGraph, num_nodes: int, said: str) -> None:
     """Refuse a number of nodes that one stray number may say, before an array of that size is asked for."""
     if num_nodes > _SPARSEST_IDS * len(read.src) + _SMALL:
         raise InputError(

@@ -12,7 +12,7 @@ import numpy as np
 from partition.errors import InputError
 from partition.system.user_files import first_bad_line, text_blocks
 
-from .coo import RawGraph
+from .coo import COOGraph
 
 _MOST_DIGITS = 18  # so that counts are int64
 
@@ -33,7 +33,7 @@ class _Header:
         return self.sizes + self.weights
 
 
-def read_metis(path: Path) -> RawGraph:
+def read_metis(path: Path) -> COOGraph:
     """Read an undirected graph as METIS writes it (its manual, section 4.1.1).
 
     The header is ``n m [fmt [ncon]]``; line i then lists the neighbours of node i, counted from 1, so that every edge
@@ -43,7 +43,7 @@ def read_metis(path: Path) -> RawGraph:
 
     Returns
     -------
-    RawGraph
+    COOGraph
         ``src``, ``dst`` int32 while n < 2**31, else int64, (2m,); edge data ``weight`` int64 (2m,) if the file has it.
 
     Raises
@@ -82,10 +82,10 @@ def read_metis(path: Path) -> RawGraph:
         )
     edge_data = {"weight": np.concatenate(weight)} if header.weighted else {}
     left_out = [("node sizes", header.sizes), ("node weights", header.weights)]
-    raw = RawGraph(np.concatenate(src), np.concatenate(dst), header.num_nodes, {}, edge_data, path.name)
-    raw.left_out = tuple(f"{what} of {path.name} (METIS's own)" for what, count in left_out if count)
-    _check_edges(header, raw)
-    return raw
+    coo = COOGraph(np.concatenate(src), np.concatenate(dst), header.num_nodes, {}, edge_data, path.name)
+    coo.left_out = tuple(f"{what} of {path.name} (METIS's own)" for what, count in left_out if count)
+    _check_edges(header, coo)
+    return coo
 
 
 def _header(path: Path) -> _Header:
@@ -181,18 +181,18 @@ def _check_lines(header: _Header, counts: np.ndarray, seen: int) -> None:
         )
 
 
-def _check_edges(header: _Header, raw: RawGraph) -> None:
+def _check_edges(header: _Header, coo: COOGraph) -> None:
     path, n = header.path, header.num_nodes
-    if len(raw.src) != 2 * header.num_edges:
+    if len(coo.src) != 2 * header.num_edges:
         raise InputError(
-            f"{path}: {len(raw.src)} neighbours are listed, but {header.num_edges} edges, as the header says, need "
+            f"{path}: {len(coo.src)} neighbours are listed, but {header.num_edges} edges, as the header says, need "
             f"{2 * header.num_edges}; correct the header or fetch the file again"
         )
-    loops = raw.src == raw.dst
+    loops = coo.src == coo.dst
     if loops.any():
-        node = raw.src[loops.argmax()] + 1
+        node = coo.src[loops.argmax()] + 1
         raise InputError(f"{path}: node {node} lists itself; the format has no self-loops, ask for them at loading")
-    there, back = raw.src.astype(np.int64) * n + raw.dst, raw.dst.astype(np.int64) * n + raw.src
+    there, back = coo.src.astype(np.int64) * n + coo.dst, coo.dst.astype(np.int64) * n + coo.src
     there.sort()
     back.sort()
     differ = there != back

@@ -8,10 +8,10 @@ import numpy as np
 
 from partition.errors import InputError
 
-from .coo import RawGraph, narrowed
+from .coo import COOGraph, narrowed
 
 
-def from_networkx(graph, name: str = "networkx graph") -> RawGraph:
+def from_networkx(graph, name: str = "networkx graph") -> COOGraph:
     """Take over a networkx graph of any of its four kinds.
 
     Nodes that are called 0..N-1 keep their numbers, whatever the integer type; others are numbered in the graph's own
@@ -41,9 +41,9 @@ def from_networkx(graph, name: str = "networkx graph") -> RawGraph:
     left_out = [] if numbered else ["node names (nodes are numbered in the graph's order)"]
     left_out += [f"node data {key} (no numbers)" for key in node_rest]
     left_out += [f"edge data {key} (no numbers)" for key in edge_rest]
-    raw = RawGraph(src, dst, len(nodes), node_data, edge_data, name, listed_once=not graph.is_directed())
-    raw.left_out = tuple(left_out)
-    return raw
+    coo = COOGraph(src, dst, len(nodes), node_data, edge_data, name, listed_once=not graph.is_directed())
+    coo.left_out = tuple(left_out)
+    return coo
 
 
 def _columns(rows: list[dict], what: str, names: list) -> tuple[dict[str, np.ndarray], list]:

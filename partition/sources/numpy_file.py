@@ -16,7 +16,7 @@ from partition.system.mapped_arrays import SMALLEST_BYTES, map_npy, map_npz_memb
 from partition.system.optional_packages import first_line
 from partition.system.user_files import check_fits_memory, check_unpacked_size, reading
 
-from .coo import RawGraph
+from .coo import COOGraph
 
 _EDGE_DATA = "edge_data_"
 _SPARSE_KEYS = ("x_indptr", "x_indices", "x_data", "x_shape")
@@ -24,7 +24,7 @@ _NODE_KEYS = ("x", "feat", "y", "label", *_SPARSE_KEYS, *SPLIT_MASKS)
 _GRAPH_KEYS = ("edge_index", "num_nodes", "directed", "name")
 
 
-def read_npz(path: Path) -> RawGraph:
+def read_npz(path: Path) -> COOGraph:
     """Read a graph from the keys that :func:`partition.sources.load.load_graph` lists; other arrays are left out by name.
 
     Raises
@@ -43,18 +43,18 @@ def read_npz(path: Path) -> RawGraph:
             raise InputError(
                 f"{path}: {_EDGE_DATA}{key} has shape {value.shape}; its first dimension must be {len(src)}"
             )
-    raw = RawGraph(src, dst, _value(path, arrays, "num_nodes", "iu", None), _node_data(path, arrays), edge_data)
-    raw.left_out = left_out
-    raw.name = _value(path, arrays, "name", "U", path.name)
-    raw.listed_once = not _value(path, arrays, "directed", "biu", True)
-    if raw.listed_once:
-        _check_listed_once(path, raw)
-    return raw
+    coo = COOGraph(src, dst, _value(path, arrays, "num_nodes", "iu", None), _node_data(path, arrays), edge_data)
+    coo.left_out = left_out
+    coo.name = _value(path, arrays, "name", "U", path.name)
+    coo.listed_once = not _value(path, arrays, "directed", "biu", True)
+    if coo.listed_once:
+        _check_listed_once(path, coo)
+    return coo
 
 
-def read_npy(path: Path) -> RawGraph:
+def read_npy(path: Path) -> COOGraph:
     """Read a graph from a ``.npy`` file that holds its ``edge_index``, whole numbers (2, E)."""
-    return RawGraph(*_ends(path, _array(path)), name=path.name)
+    return COOGraph(*_ends(path, _array(path)), name=path.name)
 
 
 def read_npy_node_data(path: Path) -> dict[str, np.ndarray]:
@@ -82,7 +82,7 @@ def _ends(path: Path, edge_index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_npz_node_data(path: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Read the node keys alone; :class:`InputError` where there are none. Also what is left out, as in a RawGraph."""
+    """Read the node keys alone; :class:`InputError` where there are none. Also what is left out, as in a COOGraph."""
     arrays, left_out = _arrays(path, _NODE_KEYS)
     node_data = _node_data(path, arrays)
     if not node_data:
@@ -152,8 +152,8 @@ def _value(path: Path, arrays: dict, key: str, kinds: str, default):
     return arrays[key].item()
 
 
-def _check_listed_once(path: Path, raw: RawGraph) -> None:
-    twice = raw.listed_reverse()
+def _check_listed_once(path: Path, coo: COOGraph) -> None:
+    twice = coo.listed_reverse()
     if twice is not None:
         raise InputError(
             f"{path}: the edge of nodes {twice[0]} and {twice[1]} is listed both ways, but directed is false; list "

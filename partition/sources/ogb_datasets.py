@@ -15,7 +15,7 @@ from partition.graph import SPLIT_MASKS
 from partition.system.optional_packages import first_line, need
 from partition.system.user_files import nonempty, split_name
 
-from .coo import RawGraph
+from .coo import COOGraph
 
 _INSTALL = "pip install ogb"
 _GIB = 1 << 30
@@ -23,7 +23,7 @@ _ASKS_ABOVE_BYTES = _GIB  # ogb asks on stdin before a larger download
 _TIMEOUT_S = 20
 
 
-def ogb_dataset(source: str) -> RawGraph:
+def ogb_dataset(source: str) -> COOGraph:
     """Load ``ogb:NAME?root=DIR``, NAME as in ``ogbn-arxiv``; DIR, by default ``dataset``, is where ogb keeps its data.
 
     A data set that is not there is downloaded by ogb if it is under 1 GiB. Edges are directed as ogb has them;
@@ -53,7 +53,7 @@ def ogb_dataset(source: str) -> RawGraph:
             f"{source!r}: ogb could not load or download it ({first_line(error)}); check the network, or remove "
             f"{folder} to have it downloaded again"
         ) from error
-    return _raw(source, graph, label, split)
+    return _coo_graph(source, graph, label, split)
 
 
 def _meta(nodeproppred, source: str, name: str) -> dict[str, str]:
@@ -122,7 +122,7 @@ def _read_split(folder: Path) -> dict[str, np.ndarray]:
         return torch.load(folder / "split_dict.pt", weights_only=True)
 
 
-def _raw(source: str, graph: dict, label: np.ndarray, split: dict) -> RawGraph:
+def _coo_graph(source: str, graph: dict, label: np.ndarray, split: dict) -> COOGraph:
     num_nodes = int(graph["num_nodes"])
     node_data, edge_data = {}, {}
     for key, value in graph.items():
@@ -138,4 +138,4 @@ def _raw(source: str, graph: dict, label: np.ndarray, split: dict) -> RawGraph:
         node_data[key] = np.zeros(num_nodes, bool)
         node_data[key][np.asarray(split[part])] = True
     src, dst = np.asarray(graph["edge_index"])
-    return RawGraph(src, dst, num_nodes, node_data, edge_data, source)
+    return COOGraph(src, dst, num_nodes, node_data, edge_data, source)
