@@ -39,7 +39,9 @@ MAY_IMPORT = {
     "partition.report": {"partition.errors", "partition.system", "partition.predict", "partition.shards"},
     "partition.console": {"partition.errors", "partition.system"},
     "partition.tables": {"partition.console", "partition.system", "partition.cuts"},
+    "partition.arguments": {"partition.errors"},
     "partition.pipeline": {
+        "partition.arguments",
         "partition.errors",
         "partition.system",
         "partition.sources",

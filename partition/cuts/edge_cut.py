@@ -139,7 +139,7 @@ def make_edge_cut(
     model, speeds
         For the prediction.
     progress : callable, optional
-        Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
+        Called as ``progress(stage)``.
 
     Raises
     ------
@@ -216,7 +216,7 @@ def _of_attempt(progress, attempt: int, attempts: int, started_s: float):
     if 0 < attempt < attempts:
         left_s = (time.monotonic() - started_s) / attempt * (attempts - attempt)
         left = f", about {left_s:.0f} s left"
-    return lambda stage, *more: progress(f"attempt {attempt + 1} of {max(attempt + 1, attempts)}{left}: {stage}", *more)
+    return lambda stage: progress(f"attempt {attempt + 1} of {max(attempt + 1, attempts)}{left}: {stage}")
 
 
 def _by_metis(graph: Graph, parts: int, adjacency: dict, balance: Balance, attempt: int, seed: int, progress):

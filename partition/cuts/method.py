@@ -94,7 +94,7 @@ def measure(
         structure = [source.indptr, source.indices, source.edge_ids]
     else:
         coo, structure = source, [source.src, source.dst]
-    nodes = checked_num_nodes(source.num_nodes, *coo.ends, source.name)
+    nodes = checked_num_nodes(source.num_nodes, *coo.id_range, source.name)
     data = [*source.node_data.values(), *source.edge_data.values()]
     edges = coo.num_edges
     neighbours = len(coo.src) if coo.listed_once else round(edges * (1 - coo.reciprocity() / 2))

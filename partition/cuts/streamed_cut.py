@@ -67,7 +67,7 @@ def open_stream(coo: COOGraph) -> EdgeStream:
     InputError
         As for :func:`partition.graph.from_edges`; also more than 2**31 - 1 nodes or edges.
     """
-    num_nodes = checked_num_nodes(coo.num_nodes, *coo.ends, coo.name)
+    num_nodes = checked_num_nodes(coo.num_nodes, *coo.id_range, coo.name)
     if max(num_nodes, coo.num_edges) > LARGEST_ID:
         raise InputError(
             f"{coo.name} has {num_nodes} nodes and {coo.num_edges} edges; a vertex cut takes at most {LARGEST_ID} "

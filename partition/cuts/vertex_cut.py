@@ -66,7 +66,7 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, by_metis: bool =
         Without METIS, which takes most of the memory, there is neighbour expansion alone, and inside parts rows are in
         its order.
     progress : callable, optional
-        Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
+        Called as ``progress(stage)``.
 
     Raises
     ------

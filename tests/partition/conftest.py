@@ -1,9 +1,9 @@
 import pytest
 
-from partition.system import user_files
+from partition.sources import text_blocks
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Cut text into blocks of a few bytes, so that tiny files have many."""
-    monkeypatch.setattr(user_files, "_BLOCK_BYTES", 7)
+    monkeypatch.setattr(text_blocks, "_BLOCK_BYTES", 7)

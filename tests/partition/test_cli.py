@@ -207,10 +207,10 @@ def test_wrong_types_from_python(arguments, message):
     [
         (["--halo-depth", "1000000"], "--halo-depth is 1000000; it must be from 1 to 100"),
         (["--halo-depth", "1000000", "--dry-run"], "--halo-depth is 1000000; it must be from 1 to 100"),
-        (["--layers", "1001"], "layers is 1001; it must be from 1 to 1,000"),
-        (["--hidden", "10000000"], "hidden is 10000000; it must be from 1 to 1,000,000"),
+        (["--layers", "1001"], "--layers is 1001; it must be from 1 to 1,000"),
+        (["--hidden", "10000000"], "--hidden is 10000000; it must be from 1 to 1,000,000"),
         (["--max-imbalance", "0.5"], "--max-imbalance is 0.5 for"),
-        (["--target-weights", "/dev/zero"], "'/dev/zero' is no file of numbers that can be read"),
+        (["--target-weights", "/dev/zero"], "'/dev/zero' is not a readable file of numbers"),
         (["--target-weights", "1,2,3"], "--target-weights are 3 numbers"),
     ],
 )
@@ -225,11 +225,11 @@ def test_what_options_may_be(capsys, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--layers", "1e22"], "argument --layers: '1e22' is no whole number"),
+        (["--layers", "1e22"], "argument --layers: '1e22' is not a whole number"),
         (["--layers", "9" * 5000], "argument --layers: '9999"),
         (["--heads", str(10**22)], "argument --heads: 10000000000000000000000 is more than 1,000,000,000"),
         (["--link-gbit", "1e-320"], "argument --link-gbit: '1e-320' is not from 1e-06 to 1e+09"),
-        (["--link-gbit", "fast"], "argument --link-gbit: 'fast' is no number"),
+        (["--link-gbit", "fast"], "argument --link-gbit: 'fast' is not a number"),
     ],
 )
 def test_numbers_that_options_do_not_take(capsys, options, message):

@@ -8,6 +8,7 @@ from source_checks import edges, refused, written
 
 from partition.errors import LeftOutWarning
 from partition.graph import from_edges
+from partition.sources import text_blocks
 from partition.sources.load import load_graph
 from partition.system import user_files
 
@@ -31,7 +32,7 @@ from partition.system import user_files
 )
 @pytest.mark.parametrize("block", [7, 1 << 24])
 def test_edge_list(tmp_path, monkeypatch, name, text, block):
-    monkeypatch.setattr(user_files, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_blocks, "_BLOCK_BYTES", block)
     graph = load_graph(written(tmp_path / name, text))
     assert edges(graph) == [(0, 1), (1, 2), (2, 0)]
     assert graph.name == name and graph.indices.dtype == np.int32
@@ -90,7 +91,7 @@ def test_edge_list_that_is_not_text(tmp_path, data):
 
 
 def test_edge_list_without_ends_of_line(tmp_path, small_blocks, monkeypatch):
-    monkeypatch.setattr(user_files, "_LONGEST_LINE_BYTES", 20)
+    monkeypatch.setattr(text_blocks, "_LONGEST_LINE_BYTES", 20)
     refused(written(tmp_path / "g.txt", "1" * 50), "line 1", "end of line")
 
 
@@ -186,7 +187,7 @@ def test_node_data_refused(tmp_path):
 )
 @pytest.mark.parametrize("block", [1, 5, 1 << 24])
 def test_ends_of_line(tmp_path, monkeypatch, text, block):
-    monkeypatch.setattr(user_files, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_blocks, "_BLOCK_BYTES", block)
     graph = load_graph(written(tmp_path / "g.csv", text))
     assert edges(graph) == [(0, 1), (1, 2)] and graph.edge_data["w"].tolist() == [2, 3]
     refused(written(tmp_path / "g.csv", text.rstrip() + "\r\n\rx,1,2"), "line 5", "'x,1,2'")
@@ -246,7 +247,7 @@ def test_a_cell_beyond_what_tables_have(tmp_path):
 
 def test_gzip_that_unpacks_beyond_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(user_files, "_TRUSTED_BYTES", 1 << 16)
-    monkeypatch.setattr(user_files, "_BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(text_blocks, "_BLOCK_BYTES", 1 << 16)
     bomb = written(tmp_path / "g.txt.gz", "0 1\n" * (1 << 18))
     refused(bomb, "g.txt.gz unpacks to over 500 times its size", "unpack it")
     refused(written(tmp_path / "g.graph.gz", "% c\n" * (1 << 18)), "unpacks to over 500 times")

@@ -199,7 +199,7 @@ def test_objects_say_how_many_nodes_they_have(tmp_path):
     adjacency = scipy.sparse.csr_array((np.ones(1), ([0], [1])), (1_100_000, 1_100_000))
     assert load_graph(adjacency).num_nodes == 1_100_000
     np.savez(tmp_path / "g.npz", edge_index=np.array([[0], [1]]), num_nodes=1_100_000)
-    refused(tmp_path / "g.npz", "it states 1100000 nodes", "state num_nodes (--num-nodes)")
+    refused(tmp_path / "g.npz", "it states 1100000 nodes", "pass num_nodes (--num-nodes)")
 
 
 def test_partition_takes_arrays_and_names_its_options(tmp_path):

@@ -12,7 +12,7 @@ from partition.graph import from_edges
 from partition.sources import numpy_file
 from partition.sources.load import load_graph, open_source
 from partition.system import mapped_arrays
-from partition.system.mapped_arrays import is_mapped, let_go, map_npy, map_npz_member, take_rows
+from partition.system.mapped_arrays import is_mapped, map_npy, map_npz_member, release_pages, take_rows
 
 DTYPES = [
     "bool",
@@ -290,10 +290,10 @@ def test_what_was_let_go_is_read_again(tmp_path, everything_mapped):
     array = map_npy(tmp_path / "a.npy")
     for view, same_view in ((array, expected), (array[5:, 2], expected[5:, 2]), (array.T, expected.T)):
         for _ in range(2):
-            let_go(view)
+            release_pages(view)
             same(view, same_view)
     kept = np.arange(3)
-    let_go(kept)
+    release_pages(kept)
     assert kept.tolist() == [0, 1, 2]
 
 
@@ -310,7 +310,7 @@ def test_nothing_of_anonymous_memory_is_lost():
     memory = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     array = np.ndarray(512, np.int64, buffer=memory)
     array[:] = 3
-    let_go(array)
+    release_pages(array)
     assert (array == 3).all()
 
 
@@ -505,4 +505,4 @@ def test_missing_npy_and_directories(tmp_path):
     np.save(tmp_path / "g.npy", np.array([[0], [1]]))
     refused(tmp_path / "g.npy", "no such file", node_data=tmp_path / "feat.npy")
     (tmp_path / "feat.npy").write_bytes(b"rubbish")
-    refused(tmp_path / "g.npy", "feat.npy is no .npy array", node_data=tmp_path / "feat.npy")
+    refused(tmp_path / "g.npy", "feat.npy is not a .npy array", node_data=tmp_path / "feat.npy")

@@ -103,7 +103,7 @@ def test_ogb_refused(arxiv, no_questions):
 
 def test_ogb_of_many_labels(arxiv):
     packed_csv(arxiv / "raw" / "node-label.csv.gz", [(0, 1)] * 5)
-    refused(f"ogb:ogbn-arxiv?root={arxiv.parent}", "2 labels a node")
+    refused(f"ogb:ogbn-arxiv?root={arxiv.parent}", "2 labels per node")
 
 
 def test_ogb_not_on_disk(tmp_path, no_questions, monkeypatch):

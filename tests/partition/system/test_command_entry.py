@@ -93,7 +93,7 @@ def test_a_full_disk_behind_standard_output_is_said_in_one_line(shards):
         assert done.returncode == 2
         assert done.stderr == (
             "python -m partition: error: cannot write to standard output: No space left on device; "
-            "files that the command writes are complete\n"
+            "the files that the command wrote are complete\n"
         )
         done = run("-m", "dgl_gt", "--help", stdout=full)
     assert done.returncode == 2
