@@ -1,4 +1,4 @@
-"""The commands ``partition``, ``inspect``, ``report``, ``export`` and ``import`` of ``dgl-gt`` and ``python -m partition``."""
+"""The commands partition, inspect, report, export and import of ``dgl-gt`` and of ``python -m partition``."""
 
 from __future__ import annotations
 

@@ -80,10 +80,9 @@ def _encodable(text: str) -> str:
 def _with_option_names(message: str, args: argparse.Namespace) -> str:
     """Replace the names of Python arguments in a message by the options of the command line.
 
-    Where a Python function recommends an argument, it writes ``num_nodes (--num-nodes)`` or ``cut='edge' (--cut edge)``;
+    A Python function that recommends an argument writes ``num_nodes (--num-nodes)`` or ``cut='edge' (--cut edge)``;
     only the option remains here. Names of arguments that were given become options, too; others may be names in a
-    file. Names without an underscore are common words, so they are replaced only at the start of a message, in
-    "NAME is ...".
+    file. Names without an underscore are common words, so they are replaced only in "NAME is ..." at the start.
     """
     recommended = r"(?<![\w/.-])(\w+)(?:='(\w+)')? \((--[a-z-]+)(?: (\w+))?\)"
     message = re.sub(recommended, _only_option, message)

@@ -323,7 +323,7 @@ def _with_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, what: str) -> Gr
         return graph
     if graph.edge_data:
         raise InputError(
-            f"{graph.name}: {what} cannot be added, because their edge data ({', '.join(graph.edge_data)}) are unknown; "
+            f"{graph.name}: {what} cannot be added, as their edge data ({', '.join(graph.edge_data)}) are unknown; "
             "add them to the source, with these data"
         )
     old_src, old_dst = graph.edges()

@@ -9,7 +9,7 @@ from .console import table
 
 
 def quality_table(manifest: dict) -> str:
-    """A manifest's parts and quality figures."""
+    """Format the parts and quality figures of a manifest."""
     quality, cut = manifest["quality"], manifest["cut"]
     copies = {"edge": "halo", "vertex": "mirrors"}[cut]
     parts = table(
@@ -38,10 +38,10 @@ def quality_table(manifest: dict) -> str:
 
 
 def estimates_table(source: str, sizes: Sizes, estimates: dict[str, Estimate], chosen: str | None) -> str:
-    """What each way of cutting is estimated to take."""
+    """Format the estimated memory, disk and time of each method."""
     rows = [
         [
-            NAMES[method] + (" (would be taken)" if method == chosen else ""),
+            NAMES[method] + (" (would be used)" if method == chosen else ""),
             size(each.memory_bytes),
             size(each.disk_bytes),
             f"{each.seconds:,.0f} s" if each.seconds >= 1 else "under 1 s",
@@ -49,4 +49,4 @@ def estimates_table(source: str, sizes: Sizes, estimates: dict[str, Estimate], c
         for method, each in estimates.items()
     ]
     counts = f"{counted(sizes.nodes, 'node')}, {counted(sizes.edges, 'edge')}, {counted(sizes.parts, 'part')}"
-    return f"{source}: {counts}; estimates, nothing is written\n\n{table(['by', 'peak memory', 'disk', 'time'], rows)}"
+    return f"{source}: {counts}; estimates only, nothing is written\n\n{table(['method', 'peak memory', 'disk', 'time'], rows)}"

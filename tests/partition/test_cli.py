@@ -1,3 +1,4 @@
+import argparse
 import io
 import json
 import os
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from partition import InputError, partition
+from partition import InputError, console, partition
 from partition.cli import main
 
 SAMPLE = "sample:communities?nodes=400&seed=1"
@@ -252,3 +253,33 @@ def test_a_name_that_the_terminal_cannot_show(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdout", ascii_only)
     assert main(["partition", "\u00e9.csv", "--parts", "1", "--out", "shards"]) == 0
     assert ascii_only.buffer.getvalue().startswith(rb"\xe9.csv: 2 nodes")
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("pass num_nodes (--num-nodes), or raise memory (--memory)", "pass --num-nodes, or raise --memory"),
+        ("choose cut='edge' (--cut edge)", "choose --cut edge"),
+        ("g.npz: num_nodes must be one value", "g.npz: num_nodes must be one value"),
+        ("rank_memory is 3; it must be at least 4", "--rank-memory is 3; it must be at least 4"),
+        ("parts is 0; make 1 part or more parts", "--parts is 0; make 1 part or more parts"),
+        ("the number of parts is 0", "the number of parts is 0"),
+        ("dir/rank_memory.npz (--memory) is lost", "dir/rank_memory.npz (--memory) is lost"),
+        ("halo_depth is 3 (--cut edge)", "halo_depth is 3 (--cut edge)"),
+    ],
+)
+def test_messages_name_options(message, shown):
+    """Recommended options always; arguments by themselves if they were given, as others may be names in a file."""
+    args = argparse.Namespace(parts=0, rank_memory=3, num_nodes=None, memory=None, halo_depth=None)
+    assert console._with_option_names(message, args) == shown
+
+
+def test_progress_prints_a_line_at_the_end_of_each_stage(capsys):
+    with console.Progress() as progress:
+        for stage in ("reading", "reading", "writing"):
+            progress(stage)
+            before = capsys.readouterr().err if stage == "reading" else ""
+            assert before == ""
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in lines] == ["reading", "writing"]
+    assert all(line.endswith(" 0.0 s") for line in lines)

@@ -361,8 +361,14 @@ REFUSED = [
     (["--max-imbalance", "edges="], "--max-imbalance: ''"),
     (["--max-imbalance", "edges=1.1,edges=1.2"], "names a kind twice"),
     (["--max-imbalance", "edges=1.1, edges=1.2"], "names a kind twice"),
-    (["--max-imbalance", "1.1", "--cut", "vertex"], "--max-imbalance applies only to edge cuts; leave it out, or choose --cut edge"),
-    (["--target-weights", "1,1,1,1", "--cut", "auto"], "--target-weights applies only to edge cuts; leave it out, or choose --cut edge"),
+    (
+        ["--max-imbalance", "1.1", "--cut", "vertex"],
+        "--max-imbalance applies only to edge cuts; leave it out, or choose --cut edge",
+    ),
+    (
+        ["--target-weights", "1,1,1,1", "--cut", "auto"],
+        "--target-weights applies only to edge cuts; leave it out, or choose --cut edge",
+    ),
     (["--attempts", "0"], "--attempts is 0; it must be at least 1"),
 ]
 

@@ -424,7 +424,7 @@ def test_dry_run(capsys, source):
     assert sorted(os.listdir()) == sorted([*before, "out"])
     assert main(["partition", source, "--parts", "3", "--dry-run", "--out", "elsewhere"]) == 0
     text = capsys.readouterr().out
-    assert "METIS (would be taken)" in text and "nothing is written" in text and "peak memory" in text
+    assert "METIS (would be used)" in text and "nothing is written" in text and "peak memory" in text
     assert not os.path.exists("elsewhere")
 
 
