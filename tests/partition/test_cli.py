@@ -81,7 +81,7 @@ def test_real_graphs(real_graph, capsys, name, parts):
 
 
 def npz(**changes):
-    """A good four-node graph file, with changes."""
+    """Write a valid graph file of four nodes, with changes to its arrays."""
     good = {
         "edge_index": np.array([[0, 1, 2], [1, 2, 3]]),
         "num_nodes": 4,
@@ -164,7 +164,7 @@ def test_a_stopped_run_leaves_nothing_that_looks_complete(how, code):
 
 
 def test_stdout_is_json_even_where_libraries_print():
-    """METIS complains on stdout of a star cut into single nodes; DGL greets on a fresh home."""
+    """METIS prints on stdout when a star is cut into single nodes; DGL prints in a new home directory."""
     Path("star.txt").write_text("".join(f"0 {i}\n" for i in range(1, 20)))
     dgl = pytest.importorskip("dgl")
     dgl.save_graphs("g.bin", [dgl.rand_graph(30, 90)])
@@ -241,7 +241,7 @@ def test_numbers_that_options_do_not_take(capsys, options, message):
 
 
 def test_one_of_each(capsys):
-    """One part, one edge; and a name that the terminal's encoding does not have."""
+    """Counts of one are written without a plural."""
     Path("\u00e9.csv").write_text("0,1\n")
     assert main(["partition", "\u00e9.csv", "--parts", "1", "--out", "shards"]) == 0
     assert capsys.readouterr().out.startswith("\u00e9.csv: 2 nodes, 1 edge, 1 part, edge cut\n")
@@ -269,7 +269,7 @@ def test_a_name_that_the_terminal_cannot_show(capsys, monkeypatch):
     ],
 )
 def test_messages_name_options(message, shown):
-    """Recommended options always; arguments by themselves if they were given, as others may be names in a file."""
+    """Recommended arguments become options always; others only if they were given."""
     args = argparse.Namespace(parts=0, rank_memory=3, num_nodes=None, memory=None, halo_depth=None)
     assert console._with_option_names(message, args) == shown
 

@@ -1,4 +1,4 @@
-"""Edge lists, and node data beside them."""
+"""Edge lists and node tables."""
 
 import gzip
 
@@ -112,7 +112,7 @@ def test_bad_line_is_found_among_many(tmp_path):
     refused(written(tmp_path / "g.txt", "\n".join(lines)), "line 13457", "'oops 1'")
 
 
-# ---- node data beside the edges
+# ---- node data
 
 
 NODES = "node,feat_a,label,train_mask,b,val_mask\n2,5,1,0,6.5,1\n0,1,0,True,2,false\n1,3,,false,4,0\n"
@@ -179,7 +179,7 @@ def test_node_data_refused(tmp_path):
     refused(graph, "no such file", node_data=tmp_path / "absent.csv")
 
 
-# ---- what files may hold besides, and what they may claim
+# ---- unusual contents, and numbers that cannot be true
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_map_npy_inside_another_file(tmp_path, everything_mapped):
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 def test_format_versions(tmp_path, everything_mapped, version):
-    """numpy itself writes the third for field names alone, which no array here has."""
+    """numpy writes version 3 only for structured arrays with unusual field names; no array here has any."""
     with open(tmp_path / "g.npy", "wb") as file:
         np.lib.format.write_array(file, np.array([[0, 1], [1, 2]]), version)
     if version == (3, 0):
@@ -108,7 +108,7 @@ def npy(array):
 
 
 def test_members_of_unusual_archives(tmp_path, everything_mapped):
-    """Names that are long, in folders, not ASCII or without .npy, extra fields, zip64, a comment, rubbish before."""
+    """Names: long, in folders, not ASCII, without .npy. Archives: extra fields, zip64, a comment, bytes before."""
     arrays = {
         name: np.arange(i + 2) for i, name in enumerate(["x" * 300, "sub/dir/x.npy", "größe.npy", "a b", "..", "x"])
     }
@@ -153,7 +153,7 @@ def test_every_flipped_byte_of_a_stored_member_is_noticed(tmp_path, everything_m
 
 
 def test_a_member_cut_short_is_refused(tmp_path, everything_mapped):
-    """Its checksum is right, but its array would reach into what follows it in the archive."""
+    """The checksum is right, but the array would extend into the next member of the archive."""
     with zipfile.ZipFile(tmp_path / "g.npz", "w") as archive:
         archive.writestr("edge_index.npy", npy(np.ones((2, 50), int))[:-400])
         archive.writestr("unused.npy", npy(np.zeros(500, int)))
@@ -179,8 +179,7 @@ def header(text):
 @pytest.mark.parametrize(
     "text",
     [
-        # the first three fail: numpy reads headers by way of tokenize and of dtype strings, which raise TokenError and
-        # SyntaxError; only ValueError is expected
+        # numpy reads headers with tokenize and dtype strings, so the first three raise TokenError or SyntaxError inside
         "{'descr': '<i8', 'fortran_order': False, 'shape': (2, 300), ",
         "{'descr': '<i8', 'fortran_order': False, 'shape': \xe22, 300), }",
         "{'descr': '<08', 'fortran_order': False, 'shape': (2, 300), }",
@@ -209,7 +208,7 @@ class Bomb:
 
 @pytest.mark.parametrize("count", [1, 300_000])
 def test_object_arrays_are_refused_and_not_unpickled(tmp_path, count):
-    """Small ones and, by their shape, large ones."""
+    """Both arrays that are read and arrays that, by their shape, would be mapped."""
     array = np.full((2, count), None, object)
     array[0, 0] = Bomb()
     np.save(tmp_path / "g.npy", array)
@@ -282,7 +281,7 @@ def test_what_was_let_go_is_read_again(tmp_path, everything_mapped):
 
 
 def test_nothing_of_the_users_own_mappings_is_lost(tmp_path):
-    """A copy-on-write map has changes that no file has; taking its pages out of memory would undo them."""
+    """A copy-on-write mapping has changes that are in no file; releasing its pages would undo them."""
     np.ones((4, 2)).tofile(tmp_path / "a.bin")
     feat = np.memmap(tmp_path / "a.bin", np.float64, "c", shape=(4, 2))
     feat[:] = 5

@@ -10,7 +10,7 @@ from partition.system.mapped_arrays import is_mapped
 
 
 def listing(seed, once=False, nodes=40, count=200):
-    """Arrays of an npz: self-loops, parallel edges, isolated nodes also at the end, data of every kind."""
+    """Draw arrays of an .npz: self-loops, parallel edges, isolated nodes (also the last), data of all kinds."""
     rng = np.random.default_rng(seed)
     src, dst = rng.integers(0, nodes - 5, (2, count))
     src[:20], dst[:20] = src[20:40], dst[20:40]
@@ -121,7 +121,7 @@ def test_mapped_labels_and_masks_in_other_forms(tmp_path, everything_mapped, sav
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_edges_listed_both_ways(tmp_path, everything_mapped, save):
-    """Refused where directed is false; self-loops and parallel edges are no reverses."""
+    """They are refused if directed is false; self-loops and parallel edges are not reverses."""
     path = tmp_path / "g.npz"
     save(path, edge_index=np.array([[0, 1, 2, 2], [1, 2, 1, 2]]), directed=False)
     refused(path, "both ways", "directed")
@@ -130,7 +130,7 @@ def test_edges_listed_both_ways(tmp_path, everything_mapped, save):
 
 
 def test_many_mapped_edges_listed_both_ways(tmp_path, everything_mapped):
-    """A sample is looked at, so a list that has every edge twice is noticed and one that is in order passes."""
+    """A sample is checked: it finds a list that has every edge twice, and passes a correct one."""
     rng = np.random.default_rng(0)
     pairs = np.unique(np.sort(rng.integers(0, 3000, (20_000, 2))), axis=0)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
@@ -149,7 +149,7 @@ def test_many_mapped_edges_listed_both_ways(tmp_path, everything_mapped):
     ("bad", "dtype"), [(-50, np.int64), (2**40, np.int64), (2**63 - 1, np.int64), (2**63 + 5, np.uint64)]
 )
 def test_impossible_ids_are_refused(tmp_path, everything_mapped, save, directed, bad, dtype):
-    """The bad id ends an edge from a larger id to a smaller one, so that the search for reverses runs."""
+    """The bad id is on an edge from a larger to a smaller id, so that the search for reverses runs."""
     save(tmp_path / "g.npz", edge_index=np.array([[0, 2, 4], [1, bad, 3]], dtype), directed=directed)
     refused(tmp_path / "g.npz", "g.npz", str(bad))
 

@@ -136,7 +136,7 @@ def test_npy_under_the_name_of_npz(tmp_path):
     refused(tmp_path / "g.npz", "not an .npz archive")
 
 
-# ---- what files may hold besides, and what they may claim
+# ---- unusual contents, and numbers that cannot be true
 
 
 def npy(shape, descr="<i8", data=bytes(80)):

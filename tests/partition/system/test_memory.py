@@ -1,4 +1,4 @@
-"""What the system lets a process have, from directories that look like /proc and /sys of a container."""
+"""Memory and processors that the system allows, read from copies of /proc and /sys; memory of children."""
 
 import os
 
@@ -13,7 +13,7 @@ CPUS = len(os.sched_getaffinity(0))
 
 
 def system(folder, group, files):
-    """A root directory: 8 GiB available on the machine, a control group and its files."""
+    """Make a root directory with 8 GiB available on the machine, and a control group with its files."""
     files = {"proc/meminfo": f"MemTotal: 99 kB\nMemAvailable: {8 << 20} kB\n", "proc/self/cgroup": group, **files}
     for name, text in files.items():
         path = folder / name
