@@ -20,7 +20,7 @@ from partition.system.units import size
 from partition.system.user_files import regular_file
 
 from . import console
-from .arguments import CUTS, effective_cut
+from .arguments import CUTS, effective_cut, positive
 from .errors import InputError, LeftOutWarning
 from .pipeline import partition
 from .tables import estimates_table, quality_table
@@ -296,8 +296,7 @@ def _additions(args) -> dict:
 
 def _dry_run(args) -> tuple[dict, str]:
     for name in ("parts", "attempts", "halo_depth"):
-        if getattr(args, name) < 1:
-            raise InputError(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be at least 1")
+        positive(name, getattr(args, name))
     weights = _weights(args.target_weights)
     shares(args.parts, weights)
     bounds = _imbalance(args.max_imbalance)

@@ -166,6 +166,7 @@ class _MemoryBound:
             progress(f"only {size(left)} of {size(memory)} are available")
             memory = left
         self._memory, self._progress = memory, progress
+        self._method, self._sizes = "metis", None
 
     def choose_method(self, source, parts: int, cut: str | None, additions: dict) -> str:
         """Return the first method that fits; call it when the source has been opened, but not read.
@@ -175,7 +176,6 @@ class _MemoryBound:
         InputError
             No method fits.
         """
-        self._method = "metis"
         if self._memory is None:
             return self._method
         self._sizes = measure(source, max(parts, 1), **additions)
