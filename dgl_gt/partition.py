@@ -1,25 +1,3 @@
-"""The offline package under its documented name: ``dgl_gt.partition`` is a facade of the top-level ``partition``."""
+"""The documented import path of the offline package: all public names of the top-level ``partition``, loaded lazily."""
 
-from partition import (
-    EdgeCut,
-    Graph,
-    InputError,
-    from_edges,
-    load_graph,
-    make_edge_cut,
-    partition,
-    read_manifest,
-    verify,
-)
-
-__all__ = [
-    "EdgeCut",
-    "Graph",
-    "InputError",
-    "from_edges",
-    "load_graph",
-    "make_edge_cut",
-    "partition",
-    "read_manifest",
-    "verify",
-]
+from partition import __all__, __dir__, __getattr__  # noqa: F401

@@ -1,27 +1,45 @@
 """Offline graph partitioning for distributed graph transformers: a graph in, shards out.
 
-Imports neither torch nor dgl; every name below loads its module at first use.
+This package imports neither torch nor dgl. Each public name below is loaded from its module at first use.
 """
 
 from importlib import import_module
 
-DGL_GT = True  # lets dgl_gt.partition tell this package from another of its name
+DGL_GT = True  # dgl_gt checks it to tell this package from another of the same name
 
-_HOMES = {
+_MODULES = {
+    # the whole way, from a source to shards
+    "partition": "pipeline",
+    # sources -> Graph
     "Graph": "graph",
     "from_edges": "graph",
     "load_graph": "sources.load",
-    "InputError": "errors",
+    # Graph -> assignment
     "EdgeCut": "cuts.edge_cut",
     "make_edge_cut": "cuts.edge_cut",
-    "partition": "pipeline",
+    "VertexCut": "cuts.vertex_cut",
+    "make_vertex_cut": "cuts.vertex_cut",
+    # the model and the machines that predictions assume
+    "Model": "predict.traffic",
+    "Speeds": "predict.step_time",
+    # shards on disk
     "read_manifest": "shards.manifest",
     "verify": "shards.manifest",
+    "export_dgl": "shards.dgl_export",
+    "import_dgl": "shards.dgl_export",
+    "write_report": "report.write",
+    # errors
+    "InputError": "errors",
+    "LeftOutWarning": "errors",
 }
-__all__ = sorted(_HOMES)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str):
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

@@ -1,3 +1,5 @@
+"""``python -m partition``."""
+
 import sys
 
 from partition.system.command_entry import enter

@@ -1,4 +1,4 @@
-"""``dgl-gt partition``, ``inspect``, ``report``, ``export`` and ``import``; also ``python -m partition``."""
+"""The commands partition, inspect, report, export and import of ``dgl-gt`` and of ``python -m partition``."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from partition.predict.step_time import Speeds
 from partition.shards.manifest import read_manifest, verify
 from partition.sources.load import open_source
 from partition.system.atomic_write import free_disk_bytes
-from partition.system.memory import peak_memory_bytes
+from partition.system.memory import children_memory, peak_memory_bytes
 from partition.system.units import size
 from partition.system.user_files import regular_file
 
 from . import console
+from .arguments import CUTS, effective_cut, positive
 from .errors import InputError, LeftOutWarning
-from .pipeline import CUTS, effective_cut, partition
+from .pipeline import partition
 from .tables import estimates_table, quality_table
 
-_LARGEST, _LEAST_FLOAT = 10**9, 1e-6  # numbers that an option takes: far beyond any use
+_LARGEST, _SMALLEST_FLOAT = 10**9, 1e-6  # allowed numbers of options, far beyond any use
 DEFAULT_LINK_GBIT = Speeds().link_bytes_per_s * 8 / 1e9
 
 
@@ -48,89 +49,99 @@ def main(argv=None) -> int:
 def add_commands(commands) -> None:
     """Add this package's commands to an argparse subparsers object."""
     _add_partition(commands)
-    inspect = commands.add_parser("inspect", help="print a shard directory's figures and verify its checksums")
-    inspect.add_argument("directory", metavar="DIR")
+    inspect = commands.add_parser("inspect", help="print the figures of a shard directory and verify its checksums")
+    inspect.add_argument("directory", metavar="DIR", help="shard directory")
     inspect.set_defaults(command=_inspect)
 
     report = commands.add_parser(
-        "report", help="write a page with pictures of a shard directory, and PNG and JSON twins"
+        "report", help="write an HTML page with pictures of a shard directory, and the same as PNG and JSON"
     )
-    report.add_argument("directory", metavar="DIR")
+    report.add_argument("directory", metavar="DIR", help="shard directory")
     report.add_argument(
-        "-o", "--out", required=True, metavar="FILE.html", help="the page; no network is needed to read it"
+        "-o", "--out", required=True, metavar="FILE.html", help="page to write; it can be read without a network"
     )
-    report.add_argument("--force", action="store_true", help="replace files that exist")
+    report.add_argument("--force", action="store_true", help="replace existing files")
     report.set_defaults(command=_report)
 
     export = commands.add_parser("export", help="write shards in the format of another library")
-    export.add_argument("directory", metavar="DIR")
-    export.add_argument("out", metavar="OUT", help="directory to make")
-    export.add_argument("--to", default="dgl", choices=["dgl"], help="dgl.distributed's partition directory (default)")
-    export.add_argument("--name", metavar="NAME", help="name of the graph and of its .json (default: that of DIR)")
-    export.add_argument("--force", action="store_true", help="replace OUT where it holds such an export")
+    export.add_argument("directory", metavar="DIR", help="shard directory")
+    export.add_argument("out", metavar="OUT", help="directory to write")
+    export.add_argument(
+        "--to",
+        default="dgl",
+        choices=["dgl"],
+        help="format: dgl is the partition directory of dgl.distributed (default)",
+    )
+    export.add_argument("--name", metavar="NAME", help="name of the graph and its .json file (default: name of DIR)")
+    export.add_argument("--force", action="store_true", help="replace OUT if it holds such an export")
     export.set_defaults(command=_export)
 
-    take = commands.add_parser("import", help="make shards of a partition directory of dgl.distributed")
-    take.add_argument("config", metavar="FILE.json", help="the json in that directory")
-    take.add_argument("--out", required=True, metavar="DIR", help="shard directory to make")
-    take.add_argument("--seed", type=int, default=0, help="of the order of rows inside parts (default: 0)")
-    take.add_argument("--force", action="store_true", help="replace DIR where it holds shards")
-    take.set_defaults(command=_import)
-    for command in (inspect, report, export, take):
-        command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    import_ = commands.add_parser("import", help="make shards from a partition directory of dgl.distributed")
+    import_.add_argument("config", metavar="FILE.json", help="the .json file of that directory")
+    import_.add_argument("--out", required=True, metavar="DIR", help="shard directory to write")
+    import_.add_argument("--seed", type=int, default=0, help="seed of the order of rows inside parts (default: 0)")
+    import_.add_argument("--force", action="store_true", help="replace DIR if it holds shards")
+    import_.set_defaults(command=_import)
+    for command in (inspect, report, export, import_):
+        command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
 def _add_partition(commands) -> None:
-    make = commands.add_parser(
+    command = commands.add_parser(
         "partition",
         help="partition a graph into shards",
-        description="Partition a graph by edge cut or vertex cut, one shard a part.",
-        epilog="SOURCE is a .npz, .npy, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz] or METIS .graph file, "
+        description="Partition a graph by an edge cut or a vertex cut, and write one shard per part.",
+        epilog="SOURCE is a .npz, .npy, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz] or METIS .graph[.gz] file, "
         "dgl:NAME, ogb:NAME or sample:communities?nodes=20000&seed=0",
     )
-    make.add_argument("source", metavar="SOURCE")
-    make.add_argument("--parts", type=int, required=True, metavar="K", help="number of parts, one a rank")
-    make.add_argument("--out", metavar="DIR", help="shard directory to make")
-    make.add_argument("--dry-run", action="store_true", help="print estimated memory, disk and time, and write nothing")
-    make.add_argument("--seed", type=int, default=0, help="same seed, same shards (default: 0)")
-    make.add_argument("--force", action="store_true", help="replace DIR where it holds shards")
-    make.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    make.set_defaults(command=_partition)
-    _add_cut(make.add_argument_group("the cut"))
-    _add_memory(make.add_argument_group("memory"))
-    _add_predictions(make.add_argument_group("model and link that predictions assume"))
-    _add_graph(make.add_argument_group("the graph"))
+    command.add_argument("source", metavar="SOURCE", help="the graph, see below")
+    command.add_argument("--parts", type=int, required=True, metavar="K", help="number of parts, one per rank")
+    command.add_argument("--out", metavar="DIR", help="shard directory to write")
+    command.add_argument(
+        "--dry-run", action="store_true", help="print estimates of memory, disk and time; write nothing"
+    )
+    command.add_argument("--seed", type=int, default=0, help="the same seed gives the same shards (default: 0)")
+    command.add_argument("--force", action="store_true", help="replace DIR if it holds shards")
+    command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    command.set_defaults(command=_partition)
+    _add_cut(command.add_argument_group("cut"))
+    _add_memory(command.add_argument_group("memory"))
+    _add_predictions(command.add_argument_group("model and link that predictions assume"))
+    _add_graph(command.add_argument_group("changes to the graph"))
 
 
-def _add_cut(cut) -> None:
-    cut.add_argument(
+def _add_cut(group) -> None:
+    group.add_argument(
         "--cut",
         choices=CUTS,
-        help="deal out nodes or edges, or what is predicted to train faster (default: edge; vertex where "
-        "--memory is too little for METIS)",
+        help="assign nodes to parts (edge), edges to parts (vertex), or make both cuts and keep the one that is "
+        "predicted to train faster (auto); default: edge, or vertex if --memory is too small for METIS",
     )
-    cut.add_argument(
-        "--attempts", type=int, default=1, metavar="A", help="edge cuts to make; the best is kept (default: 1)"
+    group.add_argument(
+        "--attempts", type=int, default=1, metavar="A", help="edge cuts to make; the best one is kept (default: 1)"
     )
-    cut.add_argument(
-        "--halo-depth", type=int, default=1, metavar="R", help="hops of halo that edge cuts store (default: 1)"
+    group.add_argument(
+        "--halo-depth", type=int, default=1, metavar="R", help="hops of halo that an edge cut stores (default: 1)"
     )
-    cut.add_argument("--target-weights", metavar="W,W,..", help="how much each part takes, or a file of such numbers")
-    cut.add_argument(
+    group.add_argument(
+        "--target-weights", metavar="W,W,..", help="relative size of each part: K numbers, or a file of them"
+    )
+    group.add_argument(
         "--max-imbalance",
         metavar="X",
-        help="a part has at most X times its share of nodes, edges and training nodes; or edges=X,nodes=Y,train=Z",
+        help="upper bound on a part's nodes, edges and training nodes, relative to its share: one number X for all, "
+        "or edges=X,nodes=Y,train=Z",
     )
 
 
-def _add_memory(memory) -> None:
-    memory.add_argument(
+def _add_memory(group) -> None:
+    group.add_argument(
         "--memory",
         type=size_in_bytes,
         metavar="SIZE",
-        help="bound on the memory of partitioning, e.g. 4GiB: METIS runs, or a method that needs less",
+        help="bound on the memory of partitioning, such as 4GiB; if METIS needs more, a method that needs less is used",
     )
-    memory.add_argument(
+    group.add_argument(
         "--rank-memory",
         type=size_in_bytes,
         metavar="SIZE",
@@ -138,16 +149,16 @@ def _add_memory(memory) -> None:
     )
 
 
-def _add_predictions(mind) -> None:
+def _add_predictions(group) -> None:
     model = Model()
-    mind.add_argument(
-        "--layers", type=positive_integer, default=model.layers, metavar="L", help="(default: %(default)s)"
-    )
-    mind.add_argument(
-        "--hidden", type=positive_integer, default=model.hidden, metavar="C", help="(default: %(default)s)"
-    )
-    mind.add_argument("--heads", type=positive_integer, default=model.heads, metavar="H", help="(default: %(default)s)")
-    add_link(mind)
+    for option, value, metavar, text in (
+        ("--layers", model.layers, "L", "number of layers"),
+        ("--hidden", model.hidden, "C", "hidden width"),
+        ("--heads", model.heads, "H", "number of attention heads"),
+    ):
+        text += " (default: %(default)s)"
+        group.add_argument(option, type=positive_integer, default=value, metavar=metavar, help=text)
+    add_link(group)
 
 
 def add_link(command) -> None:
@@ -157,46 +168,53 @@ def add_link(command) -> None:
         type=positive_float,
         default=DEFAULT_LINK_GBIT,
         metavar="GBIT/S",
-        help="into and out of a rank (default: %(default)g)",
+        help="bandwidth into and out of each rank (default: %(default)g)",
     )
 
 
-def _add_graph(graph) -> None:
-    graph.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
-    graph.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
-    graph.add_argument("--random-features", type=int, metavar="WIDTH", help="normal features for a graph that has none")
-    graph.add_argument("--num-nodes", type=int, metavar="N", help="where SOURCE does not say (default: largest id + 1)")
-    graph.add_argument(
+def _add_graph(group) -> None:
+    group.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
+    group.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
+    group.add_argument(
+        "--random-features", type=int, metavar="WIDTH", help="add random features to a graph that has none"
+    )
+    group.add_argument(
+        "--num-nodes", type=int, metavar="N", help="number of nodes, if SOURCE does not say (default: largest id + 1)"
+    )
+    group.add_argument(
         "--node-data",
         action="append",
         metavar="FILE",
-        help=".npz or .csv with feat, label and masks, or feat.npy; may be given again",
+        help="add node data from .npz or .csv (feat, label, masks) or from feat.npy; may be repeated",
     )
 
 
 def positive_integer(text: str) -> int:
+    """Convert an option's text to an int from 1 to 1,000,000,000."""
     try:
         number = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is no whole number") from None
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not a whole number") from None
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(number)} is not at least 1")
     if number > _LARGEST:
         raise argparse.ArgumentTypeError(f"{reprlib.repr(number)} is more than {_LARGEST:,}")
     return number
 
 
 def positive_float(text: str) -> float:
+    """Convert an option's text to a float from 1e-6 to 1e9."""
     try:
         number = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is no number") from None
-    if not _LEAST_FLOAT <= number <= _LARGEST:
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not from {_LEAST_FLOAT:g} to {_LARGEST:g}")
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not a number") from None
+    if not _SMALLEST_FLOAT <= number <= _LARGEST:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not from {_SMALLEST_FLOAT:g} to {_LARGEST:g}")
     return number
 
 
 def size_in_bytes(text: str) -> int:
+    """Convert an option's text, such as 4GiB, to bytes."""
     try:
         return parse_size(text)
     except InputError as error:
@@ -204,19 +222,19 @@ def size_in_bytes(text: str) -> int:
 
 
 def _imbalance(text: str | None):
-    """A number, or a dict of the kinds named."""
+    """Convert the text of --max-imbalance to a number, or to a dict of numbers by kind."""
     if text is None:
         return None
     if "=" not in text:
         return _number("--max-imbalance", text)
     pairs = [(name.strip(), value) for name, _, value in (pair.partition("=") for pair in text.split(","))]
     if len(dict(pairs)) < len(pairs):
-        raise InputError(f"--max-imbalance {text!r} names a kind twice; allowed are {', '.join(KINDS)}, once each")
+        raise InputError(f"--max-imbalance {text!r} names a kind twice; give each of {', '.join(KINDS)} at most once")
     return {name: _number("--max-imbalance", value) for name, value in pairs}
 
 
 def _weights(text: str | None) -> list[float] | None:
-    """Numbers from the option itself or from the file that it names."""
+    """Read the numbers of --target-weights from its text or from the file that it names."""
     if text is None:
         return None
     words = text.replace(",", " ").split()
@@ -227,13 +245,14 @@ def _weights(text: str | None) -> list[float] | None:
             words = regular_file(text).read_text().replace(",", " ").split()
         except (OSError, ValueError):  # InputError is a ValueError, too
             raise InputError(
-                f"--target-weights: {_last(error)} is no number, and {text!r} is no file of numbers that can be read"
+                f"--target-weights: {_wrong_word(error)} is not a number, and {text!r} is not a readable file of "
+                "numbers; give one number per part, or such a file"
             ) from None
     return [_number(f"--target-weights {text}", word) for word in words]
 
 
-def _last(error: ValueError) -> str:
-    """What could not be converted, as float's message ends with it."""
+def _wrong_word(error: ValueError) -> str:
+    """Return the text that float could not convert; its message ends with it."""
     return str(error).rpartition(": ")[2]
 
 
@@ -241,17 +260,17 @@ def _number(option: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"{option}: {text.strip()!r} is no number; write numbers, such as 1.5") from None
+        raise InputError(f"{option}: {text.strip()!r} is not a number; write numbers, such as 1.5") from None
 
 
 def _partition(args) -> tuple[dict, str]:
-    started, progress = time.monotonic(), console.Progress()
-    warnings.simplefilter("ignore", LeftOutWarning)  # said below, in the form of this command
+    started = time.monotonic()
+    warnings.simplefilter("ignore", LeftOutWarning)  # print_left_out says it below
     if args.dry_run:
         return _dry_run(args)
     if args.out is None:
-        raise InputError("--out is missing: name the shard directory to make, or add --dry-run")
-    try:
+        raise InputError("--out is missing: name the shard directory to write, or add --dry-run")
+    with console.Progress() as progress, children_memory() as children:
         manifest = partition(
             args.source,
             args.parts,
@@ -272,14 +291,11 @@ def _partition(args) -> tuple[dict, str]:
             node_data=args.node_data,
             **_additions(args),
         )
-    finally:
-        progress.close()
-    console.say_left_out(manifest["left_out"])
-    result = _figures(manifest, started, progress.children_bytes)
+    console.print_left_out(manifest["left_out"])
+    result = _figures(manifest, started, children.peak_bytes)
     chosen = f"chosen: {manifest['choice']['reason']}\n\n" if manifest["choice"] else ""
     by = f" by {METHOD_NAMES[manifest['method']]}" if args.memory else ""
-    written = f"wrote {args.out}{by} in {result['seconds']:.1f} s, peak memory {_peak(result)}"
-    return result, f"{quality_table(manifest)}\n\n{chosen}{written}"
+    return result, f"{quality_table(manifest)}\n\n{chosen}{_written(args.out + by, result)}"
 
 
 def _additions(args) -> dict:
@@ -288,8 +304,7 @@ def _additions(args) -> dict:
 
 def _dry_run(args) -> tuple[dict, str]:
     for name in ("parts", "attempts", "halo_depth"):
-        if getattr(args, name) < 1:
-            raise InputError(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be at least 1")
+        positive(name, getattr(args, name))
     weights = _weights(args.target_weights)
     shares(args.parts, weights)
     bounds = _imbalance(args.max_imbalance)
@@ -299,7 +314,7 @@ def _dry_run(args) -> tuple[dict, str]:
     check_parts(sizes.nodes, args.parts)
     try:
         method, advice = choose_method(sizes, args.memory, cut), ""
-    except InputError as error:  # then the estimates are wanted all the more
+    except InputError as error:  # no method fits: the estimates show by how much
         method, advice = None, f"\n\n{error}"
     estimates = {name: estimate_needs(sizes, name) for name in possible_methods(sizes)}
     result = {
@@ -311,11 +326,11 @@ def _dry_run(args) -> tuple[dict, str]:
         "left_out": list(source.left_out),
         "disk_free_bytes": free_disk_bytes(args.out or "."),
     }
-    room = f"\n\n{size(result['disk_free_bytes'])} are free on the disk of {args.out or 'this directory'}"
+    disk = f"\n\n{size(result['disk_free_bytes'])} are free on the disk of {args.out or 'this directory'}"
     if method and estimates[method].disk_bytes > result["disk_free_bytes"]:
-        room += ", which may be too little: free space, or choose another disk with --out"
-    console.say_left_out(source.left_out)
-    return result, estimates_table(args.source, sizes, estimates, method) + room + advice
+        disk += ", which may not be enough: free space, or choose another disk with --out"
+    console.print_left_out(source.left_out)
+    return result, estimates_table(args.source, sizes, estimates, method) + disk + advice
 
 
 def _inspect(args) -> tuple[dict, str]:
@@ -336,11 +351,8 @@ def _report(args) -> tuple[dict, str]:
 def _export(args) -> tuple[dict, str]:
     from partition.shards.dgl_export import export_dgl
 
-    progress = console.Progress()
-    try:
+    with console.Progress() as progress:
         path = export_dgl(args.directory, args.out, graph_name=args.name, force=args.force, progress=progress)
-    finally:
-        progress.close()
     parts = read_manifest(args.directory)["parts"]
     text = f"wrote {path}; read it with dgl.distributed.load_partition({str(path)!r}, part)"
     return {"config": str(path), "parts": parts}, text
@@ -349,24 +361,19 @@ def _export(args) -> tuple[dict, str]:
 def _import(args) -> tuple[dict, str]:
     from partition.shards.dgl_export import import_dgl
 
-    started, progress = time.monotonic(), console.Progress()
-    try:
+    started = time.monotonic()
+    with console.Progress() as progress, children_memory() as children:
         manifest = import_dgl(args.config, args.out, seed=args.seed, force=args.force, progress=progress)
-    finally:
-        progress.close()
-    result = _figures(manifest, started, progress.children_bytes)
-    return (
-        result,
-        f"{quality_table(manifest)}\n\nwrote {args.out} in {result['seconds']:.1f} s, peak memory {_peak(result)}",
-    )
+    result = _figures(manifest, started, children.peak_bytes)
+    return result, f"{quality_table(manifest)}\n\n{_written(args.out, result)}"
 
 
-def _peak(result: dict) -> str:
-    return size(result["peak_memory_bytes"])
+def _written(out: str, result: dict) -> str:
+    return f"wrote {out} in {result['seconds']:.1f} s, peak memory {size(result['peak_memory_bytes'])}"
 
 
 def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:
-    """The documented JSON keys."""
+    """Return the documented JSON keys."""
     return {
         **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "method", "choice", "quality")},
         "left_out": manifest["left_out"],

@@ -1,4 +1,4 @@
-"""What both command lines share: exit codes, JSON, progress and tables."""
+"""Shared by both command lines: exit codes, JSON output, progress and tables."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from partition.system.command_entry import after_imports, is_rank, print_out
 
 from .errors import InputError, printable
 
-_SHOWN = 10  # names in a line
-
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_ONE_STOP_S = 1.0  # signals within it are one: shells and `timeout` send theirs to a process and to its group
+_SAME_STOP_S = 1.0  # later signals within it are the same stop: shells and `timeout` signal a process and its group
+_MOST_NAMES = 10  # in a line
 
 
 def run(parser: argparse.ArgumentParser, argv=None) -> int:
-    """Parse and run the chosen command; return the exit code (2 for the user's mistake).
+    """Parse the arguments, run the chosen command and return the exit code (2 for a mistake of the user).
 
-    A command returns an exit code, or its result as (JSON value, text for people), which is printed here.
+    A command returns an exit code, or a pair of its result as a JSON value and as text; one of the two is printed.
     """
     args = parser.parse_args(argv)
     with _cleanups_when_stopped():
@@ -36,7 +35,7 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
             lines = [json.dumps(result)] if args.json else map(printable, text.split("\n"))
             return print_out(parser.prog, _encodable("\n".join(lines)))
         except InputError as error:
-            print(f"{parser.prog}: error: {_with_options(str(error), args)}", file=sys.stderr)
+            print(f"{parser.prog}: error: {_with_option_names(str(error), args)}", file=sys.stderr)
             return 2
         except MemoryError as error:
             detail = f" ({error})" if str(error) else ""
@@ -51,7 +50,7 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
 
 @contextmanager
 def _cleanups_when_stopped():
-    """Inside, SIGINT, SIGTERM and SIGHUP raise, so that what is half-written is removed; a later one ends at once."""
+    """Make SIGINT, SIGTERM and SIGHUP raise, so that incomplete files are removed; a second one ends the process."""
     first = None
 
     def stop(number, _):
@@ -59,12 +58,12 @@ def _cleanups_when_stopped():
         if first is None:
             first = time.monotonic()
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-        if time.monotonic() - first > _ONE_STOP_S:
+        if time.monotonic() - first > _SAME_STOP_S:
             os._exit(128 + number)
 
-    wanted = [each for each in STOPPING if signal.getsignal(each) is not signal.SIG_IGN]  # which nohup sets
+    not_ignored = [each for each in STOPPING if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores SIGHUP
     stop = after_imports(stop)
-    previous = {each: signal.signal(each, stop) for each in wanted}
+    previous = {each: signal.signal(each, stop) for each in not_ignored}
     try:
         yield
     finally:
@@ -73,37 +72,55 @@ def _cleanups_when_stopped():
 
 
 def _encodable(text: str) -> str:
-    """Text for stdout; what its encoding does not have, as a name under LC_ALL=C, is written as ``\\xe9``."""
+    """Escape the characters that stdout cannot encode, for example ``\\xe9`` in a name under LC_ALL=C."""
     encoding = sys.stdout.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def _with_options(message: str, args: argparse.Namespace) -> str:
-    """A message of the Python functions, which name their arguments, as the command line names those that were given.
+def _with_option_names(message: str, args: argparse.Namespace) -> str:
+    """Replace the names of Python arguments in a message by the options of the command line.
 
-    Others may come from a file, where they have the name of the message.
+    A Python function that recommends an argument writes ``num_nodes (--num-nodes)`` or ``cut='edge' (--cut edge)``;
+    only the option remains here. Names of arguments that were given become options, too; others may be names in a
+    file. Names without an underscore are common words, so they are replaced only in "NAME is ..." at the start.
     """
+    recommended = r"(?<![\w/.-])(\w+)(?:='(\w+)')? \((--[a-z-]+)(?: (\w+))?\)"
+    message = re.sub(recommended, _only_option, message)
     for name, value in vars(args).items():
-        if "_" in name and value is not None and value is not False:
-            message = re.sub(rf"(?<![\w/.-]){name}(?![\w/.-])", "--" + name.replace("_", "-"), message)
+        if value is not None and value is not False:
+            pattern = rf"(?<![\w/.-]){name}(?![\w/.-])" if "_" in name else rf"^{name}(?= is )"
+            message = re.sub(pattern, _option(name), message)
     return message
 
 
-class Progress:
-    """One line on stderr a stage: counting up on a terminal, printed when the stage ends elsewhere.
+def _only_option(found: re.Match) -> str:
+    name, value, option, option_value = found.groups()
+    if option != _option(name) or value != option_value:
+        return found[0]
+    return option if value is None else f"{option} {value}"
 
-    Attributes
-    ----------
-    children_bytes : int
-        Peak resident memory of child processes that ran at the same time, as the stages reported it.
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+class Progress:
+    """Stages of work, one line each on stderr with the seconds that it took.
+
+    On a terminal the seconds of the running stage count up; elsewhere a line is printed when its stage ends. Call the
+    object with the name of the current stage, again and again while it lasts.
     """
 
     def __init__(self):
-        self.children_bytes = 0
         self._stage, self._since = None, 0.0
 
-    def __call__(self, stage: str, children_bytes: int = 0) -> None:
-        self.children_bytes = max(self.children_bytes, children_bytes)
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def __call__(self, stage: str) -> None:
         if stage != self._stage:
             self.close()
             self._stage, self._since = stage, time.monotonic()
@@ -114,20 +131,21 @@ class Progress:
         return f"{self._stage:<58} {time.monotonic() - self._since:8.1f} s"
 
     def close(self) -> None:
+        """End the running stage."""
         if self._stage:
             print(("\r" if sys.stderr.isatty() else "") + self._line(), file=sys.stderr)
         self._stage = None
 
 
-def say_left_out(notes) -> None:
-    """One line on stderr that names what of a source was not taken."""
+def print_left_out(notes) -> None:
+    """Print one line on stderr that names what the source has but the shards do not."""
     if notes:
-        more = f" and {len(notes) - _SHOWN} more (all of them: --json)" if len(notes) > _SHOWN else ""
-        print(printable(f"left out: {', '.join(notes[:_SHOWN])}{more}"), file=sys.stderr)
+        more = f" and {len(notes) - _MOST_NAMES} more (--json lists all)" if len(notes) > _MOST_NAMES else ""
+        print(printable(f"left out: {', '.join(notes[:_MOST_NAMES])}{more}"), file=sys.stderr)
 
 
 def table(header, rows) -> str:
-    """Right-aligned columns, the first left-aligned."""
+    """Format rows of cells as columns: the first is aligned left, the others right."""
     cells = [[str(cell) for cell in row] for row in [header, *rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     lines = ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:]))]) for row in cells]

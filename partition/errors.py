@@ -1,4 +1,4 @@
-"""The one exception for what a user can correct, the one warning, and the form in which text from outside is shown."""
+"""The exception for mistakes that a user can correct, the warning about data left out, and printable text."""
 
 import re
 
@@ -6,10 +6,11 @@ _LONG = re.compile(r"\S{400,}")  # a path or a value that a message shows in par
 
 
 class InputError(ValueError):
-    """Bad input: the message names the value, what is allowed and what to do.
+    """An error in the input; the message names the offending value, what is allowed and what to do.
 
-    The command line turns it into one line on stderr and exit code 2; from Python it is a ``ValueError``. The message
-    may quote names from files and file names: it is made printable here, so that none of them reaches a terminal raw.
+    The command line prints it as one line on stderr and exits with code 2. In Python it is a ``ValueError``. The
+    message may quote file names and text from files, so it is made printable here: no control character reaches a
+    terminal.
     """
 
     def __init__(self, message: str):
@@ -17,9 +18,12 @@ class InputError(ValueError):
 
 
 class LeftOutWarning(UserWarning):
-    """A source has data that are not taken; the Graph's ``left_out`` names them, too."""
+    """A warning that a source has data that were not read; the ``left_out`` of the Graph lists them."""
 
 
 def printable(text: str) -> str:
-    """One line that a terminal shows as it is: control characters and what is not Unicode become backslash escapes."""
+    """Return the text in one line that a terminal shows as it is.
+
+    Control characters and invalid Unicode become backslash escapes.
+    """
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -1,4 +1,4 @@
-"""A graph in memory: in-edge CSR, node data, edge data."""
+"""Graph: in-edges in CSR form with node data and edge data, its checks, and changes to its edges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import scipy.sparse
 
-from partition.system.mapped_arrays import is_mapped, let_go
+from partition.system.mapped_arrays import is_mapped, release_pages
 from partition.system.optional_packages import INSTALL_DGL, first_line, need
 from partition.system.user_files import check_fits_memory
 
@@ -26,19 +26,20 @@ class Graph:
     Attributes
     ----------
     indptr : ndarray, int64, (N + 1,)
-        The in-edges of node ``v`` lie at ``indptr[v]:indptr[v + 1]``.
-    indices : ndarray, int32 while N < 2**31, else int64, (E,)
+        Positions of the in-edges: those of node ``v`` are at ``indptr[v]:indptr[v + 1]``.
+    indices : ndarray, int32 if N < 2**31, else int64, (E,)
         Source of each in-edge. Parallel edges and self-loops are kept.
-    edge_ids : ndarray, int32 while E < 2**31, else int64, (E,)
-        The user's edge id at each CSR position: edge ``e`` is the ``e``-th edge the graph was built from.
+    edge_ids : ndarray, int32 if E < 2**31, else int64, (E,)
+        The user's edge id at each CSR position; edge ``e`` is the ``e``-th edge that the graph was built from.
     node_data : dict of str to ndarray, (N, ...)
-        DGL's customary names: ``feat``, ``label`` (-1 where unlabelled), ``train_mask``, ``val_mask``, ``test_mask``.
+        Columns under DGL's usual names: ``feat``, ``label`` (-1 if unlabelled), ``train_mask``, ``val_mask``,
+        ``test_mask``; others keep the names they have.
     edge_data : dict of str to ndarray, (E, ...)
-        In the user's edge order; ``edge_data[key][edge_ids]`` is in CSR order.
+        Columns in the user's edge order; ``edge_data[key][edge_ids]`` is in CSR order.
     name : str
-        What the graph was made from, for people to read.
+        The source of the graph, for messages.
     left_out : tuple of str
-        What that had besides, and why it is not here, such as ``"node data title (text)"``.
+        Data of the source that were not read, and why, such as ``"node data title (text)"``.
     """
 
     indptr: np.ndarray
@@ -64,44 +65,44 @@ class Graph:
         return len(self.indices)
 
     def in_degrees(self) -> np.ndarray:
-        """In-degree of every node, int64, (N,)."""
+        """Return the in-degree of every node, int64, (N,)."""
         return np.diff(self.indptr)
 
     def edge_rows(self, ids: np.ndarray) -> np.ndarray:
-        """The row of ``edge_data`` of each edge: its id."""
+        """Return the row of ``edge_data`` of each edge id, which is the id itself."""
         return ids
 
     def destinations(self) -> np.ndarray:
-        """Destination of every edge in CSR order, same dtype as ``indices``, (E,)."""
+        """Return the destination of every edge in CSR order, same dtype as ``indices``, (E,)."""
         return np.repeat(np.arange(self.num_nodes, dtype=self.indices.dtype), self.in_degrees())
 
     def edges(self) -> tuple[np.ndarray, np.ndarray]:
-        """Source and destination of every edge in the order of edge ids, same dtype as ``indices``, (E,) each."""
+        """Return source and destination of every edge in edge-id order, same dtype as ``indices``, (E,) each."""
         src, dst = np.empty_like(self.indices), np.empty_like(self.indices)
         src[self.edge_ids], dst[self.edge_ids] = self.indices, self.destinations()
         return src, dst
 
     def to_dgl(self):
-        """The same graph as a DGLGraph on the CPU: edges in the order of their ids, all node and edge data; needs DGL.
+        """Return the same graph as a DGLGraph on the CPU: edges in edge-id order, all node and edge data.
 
         Raises
         ------
         InputError
-            No DGL that can be imported.
+            DGL cannot be imported.
         """
         dgl, torch = (need(package, "to_dgl()", INSTALL_DGL) for package in ("dgl", "torch"))
         src, dst = self.edges()
         made = dgl.graph((torch.from_numpy(src), torch.from_numpy(dst)), num_nodes=self.num_nodes)
         for columns, data in ((made.ndata, self.node_data), (made.edata, self.edge_data)):
             for key, value in data.items():
-                # tensors know neither the other byte order nor read-only memory
+                # tensors support neither foreign byte order nor read-only memory
                 native = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])
                 columns[key] = torch.from_numpy(native)
         return made
 
 
 def _columns(data: dict[str, np.ndarray]) -> str:
-    """Names, dtypes and row shapes: ``{'feat': float32 (5,), 'label': int64 ()}``."""
+    """Describe columns by name, dtype and row shape: ``{'feat': float32 (5,), 'label': int64 ()}``."""
     return "{" + ", ".join(f"{key!r}: {value.dtype} {value.shape[1:]}" for key, value in data.items()) + "}"
 
 
@@ -114,34 +115,36 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
         Edge ``e`` goes from ``src[e]`` to ``dst[e]``.
     num_nodes : int, optional
         N; by default the largest id plus one.
-    node_data, edge_data : dict of str to array, (N, ...) and (E, ...)
+    node_data, edge_data : dict of str to array, (N, ...) and (E, ...), optional
+    name : str
+        The source of the graph, for messages.
 
     Raises
     ------
     InputError
-        Ids negative or not below N, arrays of the wrong length, non-finite features, masks that overlap or
-        are empty, labels missing for training nodes.
+        An id is negative or not below N, an array has the wrong length, a feature is not finite, masks overlap or
+        are empty, or a training node has no label.
     """
     src, dst = as_array(src, f"{name}: the sources"), as_array(dst, f"{name}: the destinations")
     if src.ndim != 1 or src.shape != dst.shape:
         raise InputError(
-            f"{name}: sources {src.shape} and destinations {dst.shape} must be two equally long lists of node ids"
+            f"{name}: sources {src.shape} and destinations {dst.shape} must be two lists of node ids of the same length"
         )
     if len(src) and not (np.issubdtype(src.dtype, np.integer) and np.issubdtype(dst.dtype, np.integer)):
         raise InputError(f"{name}: node ids must be integers, not {src.dtype} and {dst.dtype}")
-    if not len(src):  # empty lists have no type of their own
+    if not len(src):  # empty lists become float64 arrays
         src = dst = np.zeros(0, np.int64)
     largest = max(int(src.max()), int(dst.max())) if len(src) else -1
     smallest = min(int(src.min()), int(dst.min())) if len(src) else 0
-    let_go(src), let_go(dst)
+    release_pages(src), release_pages(dst)
     num_nodes = checked_num_nodes(num_nodes, smallest, largest, name)
     node_data, edge_data = named_arrays(node_data, f"{name}: node data"), named_arrays(edge_data, f"{name}: edge data")
     for kind, data, rows in (("node", node_data, num_nodes), ("edge", edge_data, len(src))):
-        _check_columns(name, kind, data, rows)  # before anything of that size is made
+        _check_columns(name, kind, data, rows)  # before memory of that size is allocated
     src, dst = (compact(ends, num_nodes) for ends in (src, dst))
     ids = np.arange(len(src), dtype=np.int32 if len(src) < 2**31 else np.int64)
     rows = scipy.sparse.coo_array((ids, (dst, src)), shape=(num_nodes, num_nodes))
-    rows.has_canonical_format = True  # parallel edges stay: do not let tocsr add their ids up
+    rows.has_canonical_format = True  # keeps parallel edges: tocsr would add up their ids
     rows = rows.tocsr()
     graph = Graph(
         indptr=rows.indptr.astype(np.int64),
@@ -156,12 +159,18 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
 
 
 def as_array(values, what: str) -> np.ndarray:
-    """Arrays, lists, tensors of torch on any device and sparse matrices as one array; without a copy where it can be.
+    """Convert a list, torch tensor (on any device) or sparse matrix to an array, without a copy if possible.
+
+    Parameters
+    ----------
+    values : array_like, tensor or sparse matrix
+    what : str
+        What the values are, for messages.
 
     Raises
     ------
     InputError
-        Lists of unequal length, and types that numpy does not have, such as bfloat16; ``what`` names the values.
+        Lists differ in length, or numpy does not have the dtype (bfloat16, for example).
     """
     if scipy.sparse.issparse(values):
         check_fits_memory(f"{what} as a full matrix", math.prod(values.shape) * values.dtype.itemsize)
@@ -171,25 +180,31 @@ def as_array(values, what: str) -> np.ndarray:
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         kind = getattr(values, "dtype", type(values).__name__)
         raise InputError(
-            f"{what} cannot become a numpy array from {kind} ({first_line(error)}); convert the values first, a tensor "
-            "for example with .float()"
+            f"{what} cannot become a numpy array from {kind} ({first_line(error)}); convert the values first, for "
+            "example with tensor.float()"
         ) from None
 
 
 def named_arrays(data, what: str) -> dict[str, np.ndarray]:
-    """A dict of arrays by name, or None for no data."""
+    """Convert a dict of arrays by name; None stands for no data."""
     if data is None:
         return {}
     if not isinstance(data, Mapping):
         raise InputError(f"{what} is a {type(data).__name__}; it must be a dict of arrays by name, or None")
     for key in data:
         if not isinstance(key, str):
-            raise InputError(f"{what} {key!r} must have a text as its name")
+            raise InputError(f"{what} {key!r}: a name must be a str; rename it")
     return {key: as_array(value, f"{what} {key!r}") for key, value in data.items()}
 
 
 def checked_num_nodes(num_nodes: int | None, smallest: int, largest: int, name: str) -> int:
-    """N, by default the largest id plus one; :class:`InputError` where there is no node or an id is not below N."""
+    """Return N, by default the largest id plus one.
+
+    Raises
+    ------
+    InputError
+        There is no node, an id is negative or not below N, or N does not fit into memory.
+    """
     if num_nodes is None:
         num_nodes = largest + 1
     if num_nodes < 1:
@@ -197,26 +212,27 @@ def checked_num_nodes(num_nodes: int | None, smallest: int, largest: int, name: 
     if smallest < 0 or largest >= num_nodes:
         bad = smallest if smallest < 0 else largest
         raise InputError(
-            f"{name}: node id {bad} is outside 0..{num_nodes - 1}; correct the edges, or the number of nodes"
+            f"{name}: node id {bad} is outside 0..{num_nodes - 1}; fix the edge list, or pass another num_nodes "
+            "(--num-nodes)"
         )
     check_fits_memory(f"{name}: a graph of {num_nodes} nodes", 8 * num_nodes)
     return num_nodes
 
 
 def compact(ids: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Ids below N in the type that scipy takes without a copy; mapped ones leave memory again."""
+    """Convert ids below N to the dtype that scipy uses without a copy; the pages of mapped ids are released."""
     dtype = np.int32 if max(num_nodes, len(ids)) < 2**31 else np.int64
     if not is_mapped(ids):
         return ids.astype(dtype, copy=False)
     compact = np.empty(len(ids), dtype)
     for start in range(0, len(ids), _CHUNK_EDGES):
         compact[start : start + _CHUNK_EDGES] = ids[start : start + _CHUNK_EDGES]
-        let_go(ids)
+        release_pages(ids)
     return compact
 
 
 def check_data(graph: Graph) -> None:
-    """Raise :class:`InputError` where node or edge data cannot be trained on; structure is not looked at."""
+    """Raise :class:`InputError` if node or edge data cannot be used for training; edges are not checked."""
     for kind, data, rows in (("node", graph.node_data, graph.num_nodes), ("edge", graph.edge_data, graph.num_edges)):
         _check_columns(graph.name, kind, data, rows)
         for key, value in data.items():
@@ -232,18 +248,18 @@ def _check_columns(name: str, kind: str, data: dict[str, np.ndarray], rows: int)
         if value.dtype.kind not in "biuf" or value.dtype.itemsize > 8:
             raise InputError(
                 f"{name}: {kind} data {key!r} has dtype {value.dtype}; allowed are bool, and integers and floats of up "
-                "to 64 bits: convert it, or leave it out"
+                "to 64 bits: convert it, or remove it"
             )
 
 
 def _check_finite(name: str, kind: str, key: str, value: np.ndarray) -> None:
     for start in range(0, len(value), _CHUNK_ROWS):
         finite = np.isfinite(value[start : start + _CHUNK_ROWS])
-        let_go(value)
+        release_pages(value)
         if not finite.all():
             row = start + int(np.argwhere(~finite)[0, 0])
             raise InputError(
-                f"{name}: {kind} data {key!r} has a NaN or infinite value at row {row}; fill or drop such values first"
+                f"{name}: {kind} data {key!r} has a NaN or infinite value at row {row}; replace such values first"
             )
 
 
@@ -274,18 +290,18 @@ def _check_labels_and_masks(graph: Graph) -> None:
     if label.dtype.kind not in "iu" or label.ndim != 1:
         raise InputError(
             f"{graph.name}: label must be integers of shape (N,), -1 where unlabelled, not {label.dtype} {label.shape}"
-            "; targets of another kind are kept as they are under another name"
+            "; keep other targets under another name"
         )
     if "train_mask" in masks:
         train = masks["train_mask"]
         missing = (label < 0)[:, None] & train if train.ndim == 2 else (label < 0) & train
         if missing.any():
             row = int(np.argwhere(missing)[0, 0])
-            raise InputError(f"{graph.name}: training node {row} has no label; label it or take it out of train_mask")
+            raise InputError(f"{graph.name}: training node {row} has no label; label it, or remove it from train_mask")
 
 
 def with_self_loops(graph: Graph) -> Graph:
-    """Add one self-loop to each node that has none; new edges get the ids after the existing ones."""
+    """Return the graph with a self-loop at every node; new edges get the ids after the existing ones."""
     has_loop = np.zeros(graph.num_nodes, dtype=bool)
     dst = graph.destinations()
     has_loop[dst[graph.indices == dst]] = True
@@ -294,7 +310,7 @@ def with_self_loops(graph: Graph) -> Graph:
 
 
 def with_reverse_edges(graph: Graph) -> Graph:
-    """Add v -> u for every edge u -> v (u != v) that has no reverse; new edges get the ids after the existing ones."""
+    """Return the graph with v -> u for every edge u -> v; new edges get the ids after the existing ones."""
     n = graph.num_nodes
     forward = scipy.sparse.csr_array((np.ones(graph.num_edges, bool), graph.indices, graph.indptr), (n, n), copy=True)
     forward.sum_duplicates()
@@ -308,7 +324,7 @@ def _with_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, what: str) -> Gr
     if graph.edge_data:
         raise InputError(
             f"{graph.name}: {what} cannot be added, as their edge data ({', '.join(graph.edge_data)}) are unknown; "
-            "add them to the source with their data"
+            "add them to the source, with these data"
         )
     old_src, old_dst = graph.edges()
     edges = from_edges(np.concatenate([old_src, src]), np.concatenate([old_dst, dst]), graph.num_nodes)
@@ -316,7 +332,7 @@ def _with_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, what: str) -> Gr
 
 
 def symmetrised(graph: Graph) -> scipy.sparse.csr_array:
-    """The undirected, deduplicated, loop-free neighbourhoods that METIS sees; values are all one, (N, N)."""
+    """Return the adjacency that METIS sees, (N, N): undirected, without duplicates and self-loops, all values one."""
     n, indptr, indices = graph.num_nodes, graph.indptr, graph.indices
     keep = indices != graph.destinations()
     if not keep.all():

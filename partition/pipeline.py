@@ -1,9 +1,7 @@
-"""From a graph to shards in one call: what ``dgl-gt partition`` and Python users run."""
+"""From a graph to shards in one call: ``dgl-gt partition`` and users of Python run :func:`partition`."""
 
 from __future__ import annotations
 
-import operator
-import reprlib
 from contextlib import ExitStack
 
 from partition.cuts import metis
@@ -27,13 +25,16 @@ from partition.shards.manifest import SHARDS
 from partition.shards.write import write_shards
 from partition.sources.load import build, open_source
 from partition.system.atomic_write import new_directory
-from partition.system.memory import available_memory_bytes, give_freed_back, peak_memory_bytes, resident_memory_bytes
+from partition.system.memory import (
+    available_memory_bytes,
+    peak_memory_bytes,
+    resident_memory_bytes,
+    return_freed_memory,
+)
 from partition.system.units import size
 
-from .errors import InputError
+from .arguments import effective_cut, integer, positive
 
-CUTS = ("edge", "vertex", "auto")
-_MOST_HALO_DEPTH = 100  # hops; the halos of a connected graph hold every node long before
 _MODEL, _SPEEDS = Model(), Speeds()
 
 
@@ -60,149 +61,148 @@ def partition(
     self_loops: bool = False,
     undirected: bool = False,
     random_features: int | None = None,
-):
+) -> dict:
     """Partition a graph and write its shards.
 
     Parameters
     ----------
     source : str, path, DGLGraph, networkx graph, scipy matrix, array, tensor, tuple or Graph
-        See :func:`partition.sources.load.load_graph`.
+        See :func:`partition.load_graph`.
     parts : int
-        K, 1 <= K <= N.
+        K, the number of parts, 1 <= K <= N.
     out : path
         The shard directory to make; it appears when it is complete.
     cut : {"edge", "vertex", "auto"}, optional
-        Edge cut: every node has one owner, and an edge lives with that of its destination. Vertex cut: every edge has
-        one owner, and a node touched by edges of several parts has a master and mirrors; it copies hubs instead of
-        cutting off their neighbours. ``"auto"`` makes both and keeps the one whose training step is predicted to be
-        quicker (:mod:`partition.predict.step_time`); the manifest's ``choice`` says why. By default an edge cut, or a vertex cut
-        where ``memory`` is too little for METIS.
+        The kind of cut. In an edge cut every node has one owner, and an edge lives with the owner of its destination.
+        In a vertex cut every edge has one owner, and a node with edges in several parts has a master and mirrors; this
+        suits graphs with hubs. ``"auto"`` makes both and keeps the one with the lower predicted step time; the
+        manifest's ``choice`` says why. The default is an edge cut, or a vertex cut if ``memory`` is too small for
+        METIS.
     halo_depth : int
-        Edge cuts: how many hops of halo each part stores, with their edges, 1 to 100.
+        Hops of halo that each part of an edge cut stores, with their edges, 1 to 100.
     attempts, max_imbalance, target_weights, owner
-        Edge cuts: see :func:`partition.cuts.edge_cut.make_edge_cut`.
+        Options of edge cuts, see :func:`partition.make_edge_cut`.
     model, speeds : Model, Speeds
-        The graph transformer and the machines that predictions assume.
+        The model and the machines that predictions assume.
     memory : int, optional
-        Bytes that this process and its children may take at their peak, with 80 MiB for the interpreter; no more than
-        the system or a container's limit leaves. The first of these that fits is taken: METIS, neighbour expansion (a
-        vertex cut), streaming over the edges on disk (a vertex cut). Estimates: :mod:`partition.cuts.method`.
+        Bound on the peak memory of this process and its children, bytes; it includes 80 MiB for the interpreter, and
+        is lowered to what the system has available. The first method that fits is used: METIS, neighbour expansion (a
+        vertex cut), or streaming over edges on disk (a vertex cut). :mod:`partition.cuts.method` estimates them.
     rank_memory : int, optional
-        Bytes that a training rank has; a cut whose largest part needs more is refused.
+        Memory of a training rank, bytes; a cut whose largest part needs more is refused.
     seed : int
         The same seed gives the same shards.
     force : bool
-        Replace ``out`` where it holds shards.
+        Replace ``out`` if it holds shards.
     progress : callable, optional
-        Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
+        Called as ``progress(stage)``.
     num_nodes, node_data, self_loops, undirected, random_features
-        See :func:`partition.sources.load.load_graph`.
+        See :func:`partition.load_graph`.
 
     Returns
     -------
     dict
-        The manifest, see docs/format.md; its ``left_out`` names what of the source is not in the shards.
+        The manifest, see docs/format.md. Its ``left_out`` lists data of the source that are not in the shards.
 
     Raises
     ------
     InputError
-        Anything wrong with the source or an argument; nothing is written then.
+        The source or an argument is wrong; nothing has been written.
 
     Examples
     --------
-    >>> from partition import partition
+    >>> from dgl_gt.partition import partition
     >>> manifest = partition("sample:communities?nodes=1000", parts=2, out="communities-2")  # doctest: +SKIP
     """
-    memory = None if memory is None else _count("memory", memory)
-    rank_memory = None if rank_memory is None else _count("rank_memory", rank_memory)
-    parts, seed, halo_depth = _integer("parts", parts), metis.check_seed(seed), _count("halo_depth", halo_depth)
+    parts, seed = integer("parts", parts), metis.check_seed(seed)
+    halo_depth, attempts = positive("halo_depth", halo_depth), positive("attempts", attempts)
+    memory = None if memory is None else positive("memory", memory)
+    rank_memory = None if rank_memory is None else positive("rank_memory", rank_memory)
     edge_options = {"max_imbalance": max_imbalance, "target_weights": target_weights, "owner": owner}
-    attempts = _count("attempts", attempts)
     cut = effective_cut(cut, halo_depth, attempts, **edge_options)
-    additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
     edge_options |= {"attempts": attempts, "model": model, "speeds": speeds}
-    progress = progress or (lambda *_: None)
-    with new_directory(out, SHARDS, force=force) as folder, ExitStack() as stack:
-        if memory is not None and (left := available_memory_bytes() + resident_memory_bytes()) < memory:
-            progress(f"only {size(left)} of {size(memory)} are available")
-            memory = left
+    additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
+    progress = progress or (lambda stage: None)
+
+    with new_directory(out, SHARDS, force=force) as folder, ExitStack() as until_written:
+        bound = _MemoryBound(memory, progress)
         progress("reading the graph")
-        named = {"num_nodes": num_nodes, "node_data": node_data}
-        graph, method, sizes = _opened(source, named, parts, memory, cut, additions, progress)
+        graph = open_source(source, num_nodes=num_nodes, node_data=node_data)
+        method = bound.choose_method(graph, parts, cut, additions)
         if method == "streaming":
             graph = open_stream(graph)
             check_parts(graph.num_nodes, parts)
             check_disk_space(graph, out, method)
-            cuts = [stack.enter_context(streamed_cut(graph, parts, folder / "edges", progress))]
+            cuts = [until_written.enter_context(streamed_cut(graph, parts, folder / "edges", progress))]
         else:
             graph = build(graph, seed=seed, **additions)
             check_disk_space(graph, out, method)
-            cuts = list(_cuts(graph, parts, cut, method, edge_options, seed, progress))
-        if memory is not None:
-            give_freed_back()
+            cuts = _cuts_in_memory(graph, parts, cut, method, edge_options, seed, progress)
+        bound.return_memory()
         layouts = [Layout(graph, each, halo_depth) for each in cuts]
         choice = choose_cut(layouts, model, speeds, rank_memory) if cut == "auto" else None
-        (chosen,) = (each for each in layouts if choice is None or each.figures.cut == choice["cut"])
-        del layouts, cuts
-        check_memory(chosen.figures, model, rank_memory)
-        if memory is not None:
-            check_memory_bound(sizes, method, memory, chosen.quality.max_copies_factor)
-        return write_shards(chosen, folder, seed=seed, choice=choice, method=method, progress=progress)
+        (layout,) = (each for each in layouts if choice is None or each.figures.cut == choice["cut"])
+        del layouts, cuts  # the other cut takes memory
+        check_memory(layout.figures, model, rank_memory)
+        bound.check(layout)
+        return write_shards(layout, folder, seed=seed, choice=choice, method=method, progress=progress)
 
 
-def _opened(source, named: dict, parts: int, memory: int | None, cut: str | None, additions: dict, progress):
-    """The source, unchecked, and how to cut it: what is in memory stays within the bound, or it is refused."""
-    peak, resident = peak_memory_bytes(), resident_memory_bytes()
-    graph = open_source(source, **named)
-    if memory is None:
-        return graph, "metis", None
-    sizes = measure_source(graph, max(parts, 1), **additions)
-    method = choose_method(sizes, memory, cut, peak_memory_bytes() - resident if peak_memory_bytes() > peak else 0)
-    give_freed_back()
-    if method == "metis":
-        progress(f"within {size(memory)}: {METHOD_NAMES[method]}")
-    else:
-        progress(f"{metis_need(sizes)}, which exceeds {size(memory)}: making a vertex cut by {METHOD_NAMES[method]}")
-    return graph, method, sizes
-
-
-def effective_cut(cut: str | None, halo_depth: int = 1, attempts: int = 1, **edge_options) -> str | None:
-    """The cut that the options ask for: an edge cut where they make sense of no other.
-
-    Raises
-    ------
-    InputError
-        No such cut, a halo that is too deep, or options for edge cuts with another.
-    """
-    if cut not in (None, *CUTS):
-        raise InputError(f"cut is {cut!r}; it must be one of {', '.join(CUTS)}")
-    if halo_depth > _MOST_HALO_DEPTH:
-        raise InputError(f"halo_depth is {reprlib.repr(halo_depth)}; it must be from 1 to {_MOST_HALO_DEPTH}")
-    given = [name for name, value in edge_options.items() if value is not None]
-    given += ["halo_depth"] if halo_depth > 1 else []
-    given += ["attempts"] if attempts > 1 and cut != "auto" else []
-    if given and cut not in (None, "edge"):
-        raise InputError(f"{given[0]} is for edge cuts alone: leave it out, or set cut to 'edge'")
-    return "edge" if given else cut
-
-
-def _cuts(graph, parts: int, cut: str | None, method: str, edge_options: dict, seed: int, progress):
-    """The cuts to choose from: one, or both."""
-    if method == "expansion" or cut in ("vertex", "auto"):  # the first, as it may refuse
-        yield make_vertex_cut(graph, parts, seed=seed, by_metis=method == "metis", progress=progress)
+def _cuts_in_memory(graph, parts: int, cut: str | None, method: str, edge_options: dict, seed: int, progress) -> list:
+    """Make one cut, or with ``"auto"`` both kinds if METIS fits into the memory bound."""
+    cuts = []
+    if method == "expansion" or cut in ("vertex", "auto"):  # comes first, because it may refuse the graph
+        cuts.append(make_vertex_cut(graph, parts, seed=seed, by_metis=method == "metis", progress=progress))
     if method == "metis" and cut != "vertex":
-        yield make_edge_cut(graph, parts, seed=seed, progress=progress, **edge_options)
+        cuts.append(make_edge_cut(graph, parts, seed=seed, progress=progress, **edge_options))
+    return cuts
 
 
-def _integer(name: str, value) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise InputError(f"{name} is {value!r}; it must be an integer") from None
+class _MemoryBound:
+    """The bound on the memory of partitioning, or none; it decides the method and is checked before shards are written.
 
+    Parameters
+    ----------
+    memory : int, optional
+        The bound, bytes; lowered to what is available.
+    progress : callable
+    """
 
-def _count(name: str, value) -> int:
-    value = _integer(name, value)
-    if value < 1:
-        raise InputError(f"{name} is {value}; it must be at least 1")
-    return value
+    def __init__(self, memory: int | None, progress):
+        self._peak, self._resident = peak_memory_bytes(), resident_memory_bytes()
+        if memory is not None and (left := available_memory_bytes() + self._resident) < memory:
+            progress(f"only {size(left)} of {size(memory)} are available")
+            memory = left
+        self._memory, self._progress = memory, progress
+        self._method, self._sizes = "metis", None
+
+    def choose_method(self, source, parts: int, cut: str | None, additions: dict) -> str:
+        """Return the first method that fits; call it when the source has been opened, but not read.
+
+        Raises
+        ------
+        InputError
+            No method fits.
+        """
+        if self._memory is None:
+            return self._method
+        self._sizes = measure_source(source, max(parts, 1), **additions)
+        peak = peak_memory_bytes()
+        self._method = choose_method(self._sizes, self._memory, cut, peak - self._resident if peak > self._peak else 0)
+        return_freed_memory()
+        name = METHOD_NAMES[self._method]
+        if self._method == "metis":
+            self._progress(f"within {size(self._memory)}: {name}")
+        else:
+            self._progress(f"{metis_need(self._sizes)}, which exceeds {size(self._memory)}: vertex cut by {name}")
+        return self._method
+
+    def return_memory(self) -> None:
+        """Return the freed memory of earlier steps to the system, if there is a bound."""
+        if self._memory is not None:
+            return_freed_memory()
+
+    def check(self, layout: Layout) -> None:
+        """Raise :class:`InputError` if the largest part needs more memory to be written than the bound allows."""
+        if self._memory is not None:
+            check_memory_bound(self._sizes, self._method, self._memory, layout.quality.max_copies_factor)

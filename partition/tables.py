@@ -49,4 +49,4 @@ def estimates_table(source: str, sizes: SourceSizes, estimates: dict[str, Needs]
         for method, each in estimates.items()
     ]
     counts = f"{counted(sizes.nodes, 'node')}, {counted(sizes.edges, 'edge')}, {counted(sizes.parts, 'part')}"
-    return f"{source}: {counts}; estimates, nothing is written\n\n{table(['by', 'peak memory', 'disk', 'time'], rows)}"
+    return f"{source}: {counts}; estimates only, nothing is written\n\n{table(['method', 'peak memory', 'disk', 'time'], rows)}"

@@ -39,7 +39,9 @@ MAY_IMPORT = {
     "partition.report": {"partition.errors", "partition.system", "partition.predict", "partition.shards"},
     "partition.console": {"partition.errors", "partition.system"},
     "partition.tables": {"partition.console", "partition.system", "partition.cuts"},
+    "partition.arguments": {"partition.errors"},
     "partition.pipeline": {
+        "partition.arguments",
         "partition.errors",
         "partition.system",
         "partition.sources",
@@ -141,7 +143,7 @@ def loaded_after(code: str) -> set[str]:
     ("code", "absent"),
     [
         ("import dgl_gt", {"dgl", "torch", "numpy", "scipy"}),
-        ("import partition", {"dgl", "torch"}),
+        ("import partition, dgl_gt.partition", {"dgl", "torch", "numpy", "scipy"}),
         ("import partition.cli", {"dgl", "torch", "networkx", "ogb", "pandas"}),
         ("import dgl_gt.cli.main", {"dgl", "torch"}),
         ("import dgl_gt; dgl_gt.train.TrainConfig, dgl_gt.selector.choose", {"dgl", "torch"}),
@@ -169,9 +171,12 @@ def test_the_facade_holds_no_copies():
     import dgl_gt.partition
     import partition
 
-    for name in dgl_gt.partition.__all__:
+    assert dgl_gt.partition.__all__ == partition.__all__ and set(partition.__all__) <= set(dir(dgl_gt.partition))
+    for name in partition.__all__:
         assert getattr(dgl_gt.partition, name) is getattr(partition, name)
         assert callable(getattr(partition, name)), f"{name} names a module, which hides what is meant"
+    with pytest.raises(AttributeError):
+        dgl_gt.partition.nothing
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ to build the kernel with")

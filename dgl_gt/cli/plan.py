@@ -118,7 +118,7 @@ def _forecast(args, config: TrainConfig, profile) -> dict:
             max_depth=args.max_depth,
             seed=args.seed or 0,
             progress=progress,
-            say_left_out=console.say_left_out,
+            say_left_out=console.print_left_out,
             undirected=args.undirected,
             random_features=args.random_features,
         )

@@ -105,7 +105,7 @@ def _started_ranks(arguments: list[str], ranks: int, keep_memory: bool):
 
 def _report_failure(rank: int, failure: Failure, kills: int | None, memory_advice) -> int:
     """Print why the run failed; return the exit code."""
-    if failure.kind == "signal" and child_process.was_for_memory(-int(failure.text), kills):
+    if failure.kind == "signal" and child_process.killed_for_memory(-int(failure.text), kills):
         failure = Failure("memory", "the system killed it", failure.at_s)
     text, code = failure.text, failure.exit_code
     if failure.kind == "signal":

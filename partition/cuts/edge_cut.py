@@ -70,7 +70,7 @@ def make_edge_cut(
     model, speeds : Model, Speeds
         The model and the machines that the prediction assumes.
     progress : callable, optional
-        Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
+        Called as ``progress(stage)``.
 
     Raises
     ------

@@ -11,7 +11,7 @@ import numpy as np
 
 from partition.errors import InputError
 from partition.graph import Graph, checked_num_nodes
-from partition.sources.coo import RawGraph
+from partition.sources.coo import COOGraph
 from partition.system.atomic_write import check_room
 from partition.system.mapped_arrays import is_mapped
 from partition.system.units import size
@@ -91,7 +91,7 @@ class Needs:
 
 
 def measure_source(
-    source: Graph | RawGraph,
+    source: Graph | COOGraph,
     parts: int,
     *,
     undirected: bool = False,
@@ -107,15 +107,15 @@ def measure_source(
     """
     is_graph = isinstance(source, Graph)
     if is_graph:
-        raw = RawGraph(source.indices, source.destinations())
+        coo = COOGraph(source.indices, source.destinations())
         structure = [source.indptr, source.indices, source.edge_ids]
     else:
-        raw, structure = source, [source.src, source.dst]
-    nodes = checked_num_nodes(source.num_nodes, *raw.ends, source.name)
+        coo, structure = source, [source.src, source.dst]
+    nodes = checked_num_nodes(source.num_nodes, *coo.id_range, source.name)
     data = [*source.node_data.values(), *source.edge_data.values()]
-    edges = raw.num_edges
+    edges = coo.num_edges
     additions = {"undirected": undirected, "self_loops": self_loops, "random_features": random_features}
-    neighbours = len(raw.src) if raw.listed_once else round(edges * (1 - raw.reciprocity() / 2))
+    neighbours = len(coo.src) if coo.listed_once else round(edges * (1 - coo.reciprocity() / 2))
     return SourceSizes(
         nodes=nodes,
         edges=(2 * neighbours if undirected else edges) + (nodes if self_loops else 0),

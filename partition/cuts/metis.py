@@ -22,7 +22,7 @@ import numpy as np
 
 from partition.errors import InputError
 from partition.system import child_process
-from partition.system.memory import available_cpus, available_memory_bytes
+from partition.system.memory import available_cpus, available_memory_bytes, record_children
 from partition.system.units import size
 
 from .metis_child import NO_ROOM, SEEDS, read_array
@@ -107,7 +107,7 @@ def k_way(
     seed : int
         The same seed gives the same result.
     progress : callable, optional
-        Called as ``progress(stage)`` while METIS runs, and as ``progress(stage, peak_memory_bytes)`` at its end.
+        Called as ``progress(stage)`` while METIS runs.
 
     Returns
     -------
@@ -179,8 +179,7 @@ def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarra
                 errors.seek(0)
                 raise _failure(process.returncode, errors.read().decode(errors="replace").strip(), inputs, kills)
         results = [read_array(result.fileno()) for _, result, _ in running]
-        if progress:
-            progress(stage, sum(int(result[-1]) for result in results))
+        record_children(sum(int(result[-1]) for result in results))
         return [result[:-1] for result in results]
 
 
@@ -191,8 +190,8 @@ def _failure(code: int, said: str, inputs: dict, kills: int | None) -> Exception
             f"METIS cannot write its result in {tempfile.gettempdir()}: no space left; free space, or set TMPDIR to "
             "another directory"
         )
-    if child_process.was_for_memory(code, kills) or _OUT_OF_MEMORY.search(said):
-        edges = os.fstat(inputs["adjncy"].fileno()).st_size // 16  # each is there twice, as an int64
+    if child_process.killed_for_memory(code, kills) or _OUT_OF_MEMORY.search(said):
+        edges = os.fstat(inputs["adjncy"].fileno()).st_size // 16  # each is listed by both of its ends, as an int64
         return InputError(
             f"METIS ran out of memory on {edges:,} undirected edges, for which it needs about "
             f"{size(edges * EDGE_BYTES)}; {size(available_memory_bytes())} are available. Give a memory bound "

@@ -10,7 +10,7 @@ import numpy as np
 
 from partition.errors import InputError
 from partition.graph import check_data, checked_num_nodes
-from partition.sources.coo import RawGraph, customary
+from partition.sources.coo import COOGraph, with_standard_masks_and_labels
 
 from . import native
 from .permutation import slice_pointers
@@ -25,19 +25,19 @@ class EdgeStream:
 
     Attributes
     ----------
-    raw : RawGraph
+    coo : COOGraph
         The source.
     num_nodes, num_edges : int
         N and E; E counts both directions of edges that are listed once.
     node_data : dict of str to ndarray, (N, ...)
     edge_data : dict of str to ndarray, (listed edges, ...)
-        A row for each listed edge, see :meth:`partition.sources.coo.RawGraph.edge_rows`.
+        A row for each listed edge, see :meth:`partition.sources.coo.COOGraph.edge_rows`.
     name : str
     left_out : tuple of str
         What of the source is not in the graph.
     """
 
-    raw: RawGraph
+    coo: COOGraph
     num_nodes: int
     num_edges: int
     node_data: dict[str, np.ndarray] = field(default_factory=dict)
@@ -47,15 +47,15 @@ class EdgeStream:
 
     def edge_rows(self, ids: np.ndarray) -> np.ndarray:
         """Return the row of ``edge_data`` of each edge."""
-        return self.raw.edge_rows(ids)
+        return self.coo.edge_rows(ids)
 
     def slices(self):
         """Yield the edges in slices: sources, destinations and ids, int32 each."""
-        listed, loops = len(self.raw.src), 0
-        for start, src, dst in self.raw.slices():
+        listed, loops = len(self.coo.src), 0
+        for start, src, dst in self.coo.slices():
             src, dst = src.astype(np.int32), dst.astype(np.int32)
             yield src, dst, np.arange(start, start + len(src), dtype=np.int32)
-            if not self.raw.listed_once:
+            if not self.coo.listed_once:
                 continue
             apart = src != dst
             first = listed + start - loops
@@ -64,7 +64,7 @@ class EdgeStream:
             loops += len(src) - count
 
 
-def open_stream(raw: RawGraph) -> EdgeStream:
+def open_stream(coo: COOGraph) -> EdgeStream:
     """Check a source and return it as a stream; never more than a slice of it is in memory.
 
     Raises
@@ -72,15 +72,15 @@ def open_stream(raw: RawGraph) -> EdgeStream:
     InputError
         As for :func:`partition.graph.from_edges`; also if there are more than 2**31 - 1 nodes or edges.
     """
-    num_nodes = checked_num_nodes(raw.num_nodes, *raw.ends, raw.name)
-    if max(num_nodes, raw.num_edges) > LARGEST_ID:
+    num_nodes = checked_num_nodes(coo.num_nodes, *coo.id_range, coo.name)
+    if max(num_nodes, coo.num_edges) > LARGEST_ID:
         raise InputError(
-            f"{raw.name} has {num_nodes} nodes and {raw.num_edges} edges; a vertex cut takes at most {LARGEST_ID} "
+            f"{coo.name} has {num_nodes} nodes and {coo.num_edges} edges; a vertex cut takes at most {LARGEST_ID} "
             "of each"
         )
-    node_data = customary(raw.node_data, raw.name)
-    stream = EdgeStream(raw, num_nodes, raw.num_edges, node_data, raw.edge_data, raw.name, raw.left_out)
-    check_data(replace(stream, num_edges=len(raw.src)))  # edge data has a row for each listed edge
+    node_data = with_standard_masks_and_labels(coo.node_data, coo.name)
+    stream = EdgeStream(coo, num_nodes, coo.num_edges, node_data, coo.edge_data, coo.name, coo.left_out)
+    check_data(replace(stream, num_edges=len(coo.src)))  # edge data has a row for each listed edge
     return stream
 
 

@@ -69,7 +69,7 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, by_metis: bool =
         If false, the cut is neighbour expansion's alone, with the rows of each part in the order in which it reached
         them. METIS needs most of the memory.
     progress : callable, optional
-        Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
+        Called as ``progress(stage)``.
 
     Raises
     ------

@@ -128,7 +128,7 @@ def import_dgl(config_json, out, *, seed: int = 0, force: bool = False, progress
     force : bool
         Replace ``out`` where it holds shards.
     progress : callable, optional
-        Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
+        Called as ``progress(stage)``.
 
     Returns
     -------

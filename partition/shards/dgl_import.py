@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 from partition.errors import InputError
 from partition.graph import Graph, from_edges
-from partition.sources.coo import customary
+from partition.sources.coo import with_standard_masks_and_labels
 from partition.system.guarded_read import bound_memory, read_in_child, serve, with_prefix
 from partition.system.optional_packages import INSTALL_DGL, first_line, need
 from partition.system.user_files import reading, regular_file
@@ -136,7 +136,7 @@ def read_whole(book: Book, progress=None) -> tuple[Graph, np.ndarray]:
         owner = _placed(owner, ids["node"])
         data = {kind: {key: _placed(value, ids[kind]) for key, value in data[kind].items()} for kind in ids}
     else:
-        data["node"] = customary(data["node"], book.path.name)
+        data["node"] = with_standard_masks_and_labels(data["node"], book.path.name)
     return from_edges(src, dst, len(owner), data["node"], data["edge"], book.path.name), owner
 
 

@@ -1,4 +1,4 @@
-"""Graphs that are arrays already: an edge_index, a tuple of sources and destinations, a sparse matrix."""
+"""Graphs given as arrays: an edge_index, a tuple of sources and destinations, a scipy sparse matrix."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import numpy as np
 from partition.errors import InputError
 from partition.graph import as_array
 
-from .coo import RawGraph
+from .coo import COOGraph
 
 
-def from_array(edge_index) -> RawGraph:
-    """Take over an array or tensor of integers, (2, E), sources first.
+def from_array(edge_index) -> COOGraph:
+    """Make a COOGraph of an array or tensor of integers, (2, E), sources first.
 
     Raises
     ------
     InputError
-        Another shape or dtype.
+        The array has another shape or dtype.
     """
     edges = as_array(edge_index, "edge_index")
     if edges.ndim != 2 or len(edges) != 2:
@@ -25,37 +25,37 @@ def from_array(edge_index) -> RawGraph:
     return from_pair(*edges, name="edge_index")
 
 
-def from_pair(src, dst, name: str = "(src, dst)") -> RawGraph:
-    """Take over sources and destinations: arrays, tensors or lists of integers, (E,) each.
+def from_pair(src, dst, name: str = "(src, dst)") -> COOGraph:
+    """Make a COOGraph of sources and destinations: arrays, tensors or lists of integers, (E,) each.
 
     Raises
     ------
     InputError
-        Other types, and lists of unequal length.
+        They have other types, or unequal lengths.
     """
     src, dst = as_array(src, "the sources of edges"), as_array(dst, "the destinations of edges")
     for ends in (src, dst):
         if ends.ndim != 1 or ends.shape != src.shape or (ends.dtype.kind not in "iu" and len(ends)):
             raise InputError(
-                f"{name}: sources {src.dtype} {src.shape} and destinations {dst.dtype} {dst.shape} must be two equally "
-                "long lists of whole numbers, the node ids"
+                f"{name}: sources {src.dtype} {src.shape} and destinations {dst.dtype} {dst.shape} must be two lists "
+                "of whole numbers (node ids) of the same length"
             )
-    return RawGraph(src, dst, name=name)
+    return COOGraph(src, dst, name=name)
 
 
-def from_scipy(matrix) -> RawGraph:
-    """Take over a square sparse matrix, (N, N): each stored entry (i, j) is an edge i -> j, in the order of COO.
+def from_scipy(matrix) -> COOGraph:
+    """Make a COOGraph of a square sparse matrix, (N, N): each stored entry (i, j) is an edge i -> j, in COO order.
 
-    The values become edge data ``weight`` where they are not all one.
+    The values become edge data ``weight`` unless all of them are one.
 
     Raises
     ------
     InputError
-        A matrix that is not square.
+        The matrix is not square.
     """
     name = "scipy matrix"
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise InputError(f"{name} of shape {matrix.shape}: an adjacency matrix is square, (N, N)")
+        raise InputError(f"{name} has shape {matrix.shape}; an adjacency matrix must be square, (N, N)")
     entries = matrix.tocoo()
     edge_data = {} if np.all(entries.data == 1) else {"weight": entries.data}
-    return RawGraph(entries.row, entries.col, matrix.shape[0], {}, edge_data, name)
+    return COOGraph(entries.row, entries.col, matrix.shape[0], {}, edge_data, name)

@@ -1,4 +1,4 @@
-"""Graphs that come by way of DGL: a DGLGraph, a file of ``save_graphs``, a data set of ``dgl.data``."""
+"""Graphs from DGL: a DGLGraph, a file of ``dgl.save_graphs``, or a data set of ``dgl.data``."""
 
 from __future__ import annotations
 
@@ -15,124 +15,125 @@ from partition.errors import InputError
 from partition.graph import as_array, named_arrays
 from partition.system.guarded_read import bound_memory, read_in_child, serve, with_prefix
 from partition.system.optional_packages import INSTALL_DGL, first_line, need
-from partition.system.user_files import nonempty, reading, split_name
+from partition.system.user_files import reading
 
-from .coo import RawGraph
+from .coo import COOGraph
+from .source_name import nonempty_text, split_source_name
 
-# columns in which DGL notes where a subgraph's or converted graph's rows came from
+# columns in which DGL stores where the rows of a subgraph or converted graph came from
 _DGL_COLUMNS = ("_ID", "_TYPE", "__orig__")
 
 
-def from_dgl(graph, name: str = "DGLGraph") -> RawGraph:
-    """Take over a homogeneous DGLGraph: its edges in edge-id order, its node and edge data under their own names.
+def from_dgl(graph, name: str = "DGLGraph") -> COOGraph:
+    """Make a COOGraph of a homogeneous DGLGraph: edges in edge-id order, node and edge data under their own names.
 
-    Columns that DGL adds for its own use (``_ID``, ``_TYPE``, ``__orig__``) are left out, and named in ``left_out``.
+    Columns that DGL adds for its own use (``_ID``, ``_TYPE``, ``__orig__``) are left out and listed in ``left_out``.
     Tensors on the CPU are shared, not copied.
 
     Raises
     ------
     InputError
-        A heterogeneous graph or a block; data that numpy has no type for, such as bfloat16.
+        The graph is heterogeneous or a block, or numpy has no dtype for its data (bfloat16, for example).
     """
     if graph.is_block:
-        raise InputError(f"{name}: a DGL block is no whole graph; load the graph that it was sampled from")
+        raise InputError(f"{name}: a DGL block is not a whole graph; load the graph that it was sampled from")
     if not graph.is_homogeneous:
         raise InputError(
-            f"{name}: a graph of node types {graph.ntypes} and edge types {graph.etypes}; only homogeneous graphs can "
-            "be loaded: convert it with dgl.to_homogeneous first"
+            f"{name} has node types {graph.ntypes} and edge types {graph.etypes}; only homogeneous graphs can be "
+            "loaded: convert it with dgl.to_homogeneous first"
         )
-    any_format = graph.formats(["coo", "csr", "csc"])  # one that keeps CSC alone cannot list its edges by id
+    any_format = graph.formats(["coo", "csr", "csc"])  # a graph that allows only CSC cannot list its edges by id
     src, dst = (as_array(ids, f"{name}: the node ids") for ids in any_format.edges(order="eid"))
     data, left_out = {}, []
     for kind, columns in (("node", graph.ndata), ("edge", graph.edata)):
         own = [key for key in columns if key in _DGL_COLUMNS]
-        left_out += [f"{kind} data {key} (DGL's own; copy it to another name to keep it)" for key in own]
+        left_out += [f"{kind} data {key} (used by DGL; copy it to another name to keep it)" for key in own]
         data[kind] = named_arrays({key: columns[key] for key in columns if key not in own}, f"{name}: {kind} data")
-    return RawGraph(src, dst, graph.num_nodes(), data["node"], data["edge"], name, left_out=tuple(left_out))
+    return COOGraph(src, dst, graph.num_nodes(), data["node"], data["edge"], name, left_out=tuple(left_out))
 
 
-def read_dgl_file(path: Path) -> RawGraph:
-    """Read the one graph of a file by ``dgl.save_graphs``; :class:`InputError` where there are more, or none."""
+def read_dgl_file(path: Path) -> COOGraph:
+    """Read a file of ``dgl.save_graphs``; raise :class:`InputError` unless it holds exactly one graph."""
     with reading(path), open(path, "rb"):
         pass
     ((header, arrays),) = read_in_child("partition.sources.dgl_graphs", path)
     node_data, edge_data = with_prefix("node/", arrays), with_prefix("edge/", arrays)
-    raw = RawGraph(arrays["src"], arrays["dst"], header["num_nodes"], node_data, edge_data, path.name)
-    raw.left_out = tuple(header["left_out"])
-    return raw
+    coo = COOGraph(arrays["src"], arrays["dst"], header["num_nodes"], node_data, edge_data, path.name)
+    coo.left_out = tuple(header["left_out"])
+    return coo
 
 
 def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
-    """The graph of a file of DGL, for :func:`partition.system.guarded_read.serve`."""
+    """Yield the graph of a DGL file as the one record of :func:`partition.system.guarded_read.serve`."""
     dgl = need("dgl", str(path), INSTALL_DGL)
     bound_memory(path.stat().st_size)
     try:
         graphs, labels = dgl.load_graphs(str(path))
-        raw = from_dgl(_only(graphs, str(path)), path.name)
+        coo = from_dgl(_only_graph(graphs, str(path)), path.name)
     except (InputError, MemoryError):
         raise
-    except Exception as error:  # whatever a damaged file makes of names and sizes
+    except Exception as error:  # a damaged file can raise anything
         raise InputError(
-            f"{path} is not a file of dgl.save_graphs, or is damaged ({first_line(error)}); save the graph again"
+            f"{path} was not written by dgl.save_graphs, or is damaged ({first_line(error)}); save the graph again"
         ) from error
-    left_out = [*raw.left_out, *(f"{key} (a label of the whole graph)" for key in labels)]
-    data = {f"node/{key}": value for key, value in raw.node_data.items()}
-    data |= {f"edge/{key}": value for key, value in raw.edge_data.items()}
-    yield {"num_nodes": raw.num_nodes, "left_out": left_out}, {"src": raw.src, "dst": raw.dst, **data}
+    left_out = [*coo.left_out, *(f"{key} (a label of the whole graph)" for key in labels)]
+    data = {f"node/{key}": value for key, value in coo.node_data.items()}
+    data |= {f"edge/{key}": value for key, value in coo.edge_data.items()}
+    yield {"num_nodes": coo.num_nodes, "left_out": left_out}, {"src": coo.src, "dst": coo.dst, **data}
 
 
-def dgl_dataset(source: str) -> RawGraph:
-    """Load ``dgl:NAME?raw_dir=DIR``, NAME as in ``cora``, ``amazon_co_buy_computer`` or ``CoraGraphDataset``.
+def dgl_dataset(source: str) -> COOGraph:
+    """Load ``dgl:NAME?raw_dir=DIR``; NAME is, for example, ``cora``, ``amazon_co_buy_computer`` or ``CoraGraphDataset``.
 
-    ``raw_dir`` is where DGL keeps its data sets, by default ``$DGL_DOWNLOAD_DIR`` or ``~/.dgl``; DGL downloads what is
-    not there.
+    ``raw_dir`` is the directory of DGL's data sets, by default ``$DGL_DOWNLOAD_DIR`` or ``~/.dgl``. DGL downloads data
+    sets that are not there.
 
     Raises
     ------
     InputError
-        An unknown name, a data set of several or heterogeneous graphs, one that cannot be downloaded.
+        The name is unknown, the data set has several graphs or a heterogeneous one, or it cannot be downloaded.
     """
-    name, options = split_name(source, {"raw_dir": nonempty})
+    name, options = split_source_name(source, {"raw_dir": nonempty_text})
     data = need("dgl.data", source, INSTALL_DGL)
     classes = _dataset_classes(data)
-    key = _plain(name)
+    key = _short_name(name)
     if key not in classes:
         close = difflib.get_close_matches(key, classes, n=5, cutoff=0.5)
         names = f"close names are {', '.join(close)}" if close else f"allowed are {', '.join(sorted(classes))}"
         raise InputError(f"{source!r}: dgl.data has no data set {name!r} of one graph; {names}")
     parameters = inspect.signature(classes[key].__init__).parameters
     if "raw_dir" not in parameters and options:
-        raise InputError(f"{source!r}: this data set is generated and takes no raw_dir; leave it out")
+        raise InputError(f"{source!r}: this data set is generated and takes no raw_dir; leave raw_dir out")
     if "verbose" in parameters:
         options["verbose"] = False
     try:
         with contextlib.redirect_stdout(sys.stderr):  # DGL reports its downloads on stdout
             dataset = classes[key](**options)
             graphs = [dataset[i] for i in range(min(len(dataset), 2))]
-    except Exception as error:  # data sets raise anything: requests', zipfile's, pickle's and bare exceptions
+    except Exception as error:  # errors of requests, zipfile and pickle, and plain exceptions
         raise InputError(
-            f"{source!r}: DGL could not load or download it ({first_line(error)}); check the network, or put the "
-            "data set where ?raw_dir= says"
+            f"{source!r}: DGL could not load or download it ({first_line(error)}); check the network, or name the "
+            "directory that holds it with ?raw_dir="
         ) from error
     if len(graphs) == 2:
-        raise InputError(f"{source!r}: a data set of {len(dataset)} graphs; choose one of a single graph")
-    return from_dgl(_only(graphs, source), source)
+        raise InputError(f"{source!r}: this data set has {len(dataset)} graphs; choose one with a single graph")
+    return from_dgl(_only_graph(graphs, source), source)
 
 
-def _only(graphs: list, name: str):
+def _only_graph(graphs: list, name: str):
     if len(graphs) != 1:
-        raise InputError(f"{name} holds {len(graphs)} graphs; exactly one is allowed: save the one you want by itself")
+        raise InputError(f"{name} holds {len(graphs)} graphs; it must hold exactly one: save the one you want alone")
     return graphs[0]
 
 
-def _plain(name: str) -> str:
-    """A class's or user's name without case, separators and the endings that every class carries."""
+def _short_name(name: str) -> str:
+    """Return the name of a data set or its class in lower case, without separators and the suffix "GraphDataset"."""
     plain = name.lower().replace("_", "").replace("-", "").removesuffix("dataset")
     return plain.removesuffix("graph") or plain
 
 
 def _dataset_classes(data) -> dict[str, type]:
-    """The data sets of ``dgl.data`` that need no argument, by plain name."""
+    """Return the classes of ``dgl.data`` that need no argument, by short name."""
     classes = {}
     for _, found in inspect.getmembers(data, inspect.isclass):
         needed = [
@@ -141,7 +142,7 @@ def _dataset_classes(data) -> dict[str, type]:
             if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
         ]
         if issubclass(found, data.DGLDataset) and not needed and not inspect.isabstract(found):
-            classes[_plain(found.__name__)] = found
+            classes[_short_name(found.__name__)] = found
     return classes
 
 

@@ -1,4 +1,4 @@
-"""A path, a name or an object of another library -> Graph."""
+"""Loading a graph from a path, the name of a data set, or an object of another library."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ import scipy.sparse
 from partition.errors import InputError, LeftOutWarning, printable
 from partition.graph import Graph, check_data, named_arrays, with_reverse_edges, with_self_loops
 from partition.system.optional_packages import first_line
-from partition.system.user_files import check_fits_memory, regular_file, split_name
+from partition.system.user_files import check_fits_memory, regular_file
 
 from . import sample
 from .arrays import from_array, from_pair, from_scipy
-from .coo import RawGraph, customary, to_graph
+from .coo import COOGraph, to_graph, with_standard_masks_and_labels
 from .edge_list import read_edge_list, read_node_table
 from .metis_file import read_metis
 from .numpy_file import read_npy, read_npy_node_data, read_npz, read_npz_node_data
+from .source_name import split_source_name
 
-_FORMS = (
+_ALLOWED = (
     ".npz, .npy, .bin or .dgl (dgl.save_graphs), .csv, .tsv or .txt (an edge list), .graph (METIS), the last four "
     "also with .gz, dgl:NAME, ogb:NAME, sample:communities"
 )
 _TEXT_TABLES = (".csv", ".tsv", ".txt")
 _KINDS = (".npz", ".npy", ".bin", ".dgl", *_TEXT_TABLES, ".graph")
 _SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}
-_SPARSEST_IDS = 64  # ids up to so many times the number of edges pass for numbers
-_SMALL = 1_000_000
+_MOST_NODES_PER_EDGE, _ALWAYS_ALLOWED_NODES = 64, 1_000_000  # beyond them a number of nodes must be stated
 
 
 def load_graph(
@@ -44,84 +44,88 @@ def load_graph(
     random_features: int | None = None,
     seed: int = 0,
 ) -> Graph:
-    """Load a graph from whatever names or holds one.
+    """Load a graph from a file, a data set or an object.
 
     Parameters
     ----------
     source : str, Path, DGLGraph, networkx graph, scipy matrix, array, tensor, tuple or Graph
-        - ``*.npz``: ``edge_index`` (2, E) and, as far as there are any, ``num_nodes``, ``x`` or ``feat`` (N, F) or
-          sparse ``x_indptr``, ``x_indices``, ``x_data``, ``x_shape``, ``y`` or ``label`` (N,), ``train_mask``,
-          ``val_mask``, ``test_mask``, ``edge_data_KEY`` (E, ...), ``name``. ``directed`` false: each undirected edge is
-          listed once, and is stored both ways, edge ``e`` and ``E + e``; a self-loop once. Other arrays are left out.
-          Large arrays of an uncompressed archive are memory-mapped.
-        - ``*.npy``: ``edge_index`` alone, memory-mapped.
+        - ``*.npz``: ``edge_index`` (2, E) and optionally ``num_nodes``, ``x`` or ``feat`` (N, F) or sparse
+          ``x_indptr``, ``x_indices``, ``x_data``, ``x_shape``, ``y`` or ``label`` (N,), ``train_mask``, ``val_mask``,
+          ``test_mask``, ``edge_data_KEY`` (E, ...), ``name``, ``directed``. If ``directed`` is false, each undirected
+          edge is listed once and stored in both directions, as edges ``e`` and ``E + e``; a self-loop is stored once.
+          Other arrays are left out. Large arrays of an uncompressed archive are memory-mapped.
+        - ``*.npy``: only ``edge_index``, memory-mapped.
         - ``*.bin``, ``*.dgl``: one homogeneous graph written by ``dgl.save_graphs``.
-        - ``*.csv``, ``*.tsv``, ``*.txt``, also ``.gz``: an edge a line, see :func:`partition.sources.edge_list.read_edge_list`.
+        - ``*.csv``, ``*.tsv``, ``*.txt``, also ``.gz``: one edge per line, see
+          :func:`partition.sources.edge_list.read_edge_list`.
         - ``*.graph``, also ``.gz``: a METIS file, see :func:`partition.sources.metis_file.read_metis`.
-        - ``dgl:NAME?raw_dir=DIR``, ``ogb:NAME?root=DIR``: a data set of ``dgl.data`` or of ``ogb.nodeproppred``.
-        - ``sample:communities?nodes=20000&degree=20&classes=10&features=64&signal=0.55&seed=0``: generated, see
-          :func:`partition.sources.sample.communities`.
-        - An array or tensor of integers (2, E), sources first, and a tuple ``(src, dst)`` of two of (E,).
+        - ``dgl:NAME?raw_dir=DIR``, ``ogb:NAME?root=DIR``: a data set of ``dgl.data`` or ``ogb.nodeproppred``.
+        - ``sample:communities?nodes=20000&degree=20&classes=10&features=64&signal=0.55&seed=0``: a generated graph,
+          see :func:`partition.sources.sample.communities`.
+        - An array or tensor of integers, (2, E), sources first, or a tuple ``(src, dst)`` of two of shape (E,).
         - A square sparse matrix of scipy, (N, N): each stored entry (i, j) is an edge i -> j, as in
-          ``dgl.from_scipy``. Its values become edge data ``weight`` where they are not all one.
+          ``dgl.from_scipy``. Its values become edge data ``weight`` unless all of them are one.
     num_nodes : int, optional
-        N, where ``source`` does not say; by default the rows of ``node_data``, else the largest id plus one.
+        N, if ``source`` does not say; by default the rows of ``node_data``, else the largest id plus one.
     node_data : path, list of paths or dict of str to array, optional
-        Columns to add: an ``.npz`` with the node keys above, a ``.npy`` with the column of its name (``feat.npy``), a
-        table (``.csv``, ``.tsv``, ``.txt``, also ``.gz``; see :func:`partition.sources.edge_list.read_node_table`) or arrays
-        (N, ...) under the names that Graph uses.
+        Columns to add: an ``.npz`` with the node keys above, a ``.npy`` with the column that its name says
+        (``feat.npy``), a table (``.csv``, ``.tsv``, ``.txt``, also ``.gz``; see
+        :func:`partition.sources.edge_list.read_node_table`), or arrays (N, ...) under the names that Graph uses.
     self_loops : bool
         Add a self-loop to each node that has none.
     undirected : bool
         Add the reverse of each edge that has none.
     random_features : int, optional
-        Width W of a normal random ``feat``, float32 (N, W), for a graph that has none.
+        Width W of a normally distributed ``feat``, float32 (N, W), for a graph that has no features.
     seed : int
         Seed of ``random_features``.
 
     Returns
     -------
     Graph
-        Its ``name`` is the npz file's ``name``, the file's name, or ``source``. Its ``left_out`` names what the source
-        has besides, such as columns of text; where there is any, a ``LeftOutWarning`` says so.
+        Its ``name`` is the npz file's ``name``, the file's name, or ``source``. Its ``left_out`` lists data that were
+        not read, such as columns of text; if there are any, a ``LeftOutWarning`` is issued.
 
     Raises
     ------
     InputError
-        What cannot be found, read or trained on; the message says what is allowed and what to do.
+        The source cannot be found, read or trained on.
     """
     source = open_source(source, num_nodes=num_nodes, node_data=node_data)
     return build(source, self_loops=self_loops, undirected=undirected, random_features=random_features, seed=seed)
 
 
-def open_source(source, *, num_nodes: int | None = None, node_data=None) -> Graph | RawGraph:
-    """The first half of :func:`load_graph`: what is there, joined with what the caller adds, mapped arrays unread."""
+def open_source(source, *, num_nodes: int | None = None, node_data=None) -> Graph | COOGraph:
+    """Do the first half of :func:`load_graph`: open the source and add the caller's node data.
+
+    Memory-mapped arrays are not read yet.
+    """
     _check_count("num_nodes", num_nodes, 1)
     try:
-        joined = _joined(_read(source), num_nodes, *_added_node_data(node_data))
-        if isinstance(source, (str, os.PathLike)) and isinstance(joined, RawGraph) and num_nodes is None:
-            _check_claim(joined)
+        opened = _with_additions(_open(source), num_nodes, *_added_node_data(node_data))
+        if isinstance(source, (str, os.PathLike)) and isinstance(opened, COOGraph) and num_nodes is None:
+            _check_stated_nodes(opened)
     except MemoryError as error:
         raise _too_large(source, error) from error
-    if joined.left_out:
-        notes = printable(", ".join(joined.left_out))
-        warnings.warn(f"{printable(joined.name)}: left out: {notes}", LeftOutWarning, stacklevel=3)
-    return joined
+    if opened.left_out:
+        notes = printable(", ".join(opened.left_out))
+        warnings.warn(f"{printable(opened.name)}: left out: {notes}", LeftOutWarning, stacklevel=3)
+    return opened
 
 
 def build(
-    source: Graph | RawGraph,
+    source: Graph | COOGraph,
     *,
     self_loops: bool = False,
     undirected: bool = False,
     random_features: int | None = None,
     seed: int = 0,
 ) -> Graph:
-    """The second half of :func:`load_graph`: checks, in-edge lists, and what is to be added."""
+    """Do the second half of :func:`load_graph`: check the source, build in-edge lists, add edges and features."""
     _check_count("random_features", random_features, 1)
     _check_count("seed", seed, 0)
     try:
-        graph = to_graph(source) if isinstance(source, RawGraph) else source
+        graph = to_graph(source) if isinstance(source, COOGraph) else source
         if undirected:
             graph = with_reverse_edges(graph)
         if self_loops:
@@ -138,7 +142,7 @@ def _too_large(source, error: MemoryError) -> InputError:
 
 def _with_random_features(graph: Graph, width: int, seed: int) -> Graph:
     if "feat" in graph.node_data:
-        raise InputError(f"{graph.name} has features already; leave random_features out")
+        raise InputError(f"{graph.name} has features already; leave random_features (--random-features) out")
     check_fits_memory(f"{graph.name}: random features of width {width}", 4 * width * graph.num_nodes)
     feat = np.random.default_rng(seed).standard_normal((graph.num_nodes, width), dtype=np.float32)
     return replace(graph, node_data={**graph.node_data, "feat": feat})
@@ -146,23 +150,23 @@ def _with_random_features(graph: Graph, width: int, seed: int) -> Graph:
 
 def _check_count(key: str, value, least: int) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least):
-        raise InputError(f"{key} is {value!r}; it must be a whole number from {least}")
+        raise InputError(f"{key} is {value!r}; it must be a whole number, at least {least}")
 
 
-def _read(source) -> Graph | RawGraph:
+def _open(source) -> Graph | COOGraph:
     if isinstance(source, Graph):
         return source
     if isinstance(source, os.PathLike):
-        return _read_file(Path(source))
+        return _open_file(Path(source))
     if isinstance(source, str):
-        return _read_named(source)
+        return _open_named(source)
     if isinstance(source, (tuple, list)) and len(source) == 2:
         return from_pair(*source)
     if isinstance(source, np.ndarray):
         return from_array(source)
     if scipy.sparse.issparse(source):
         return from_scipy(source)
-    # whoever holds such an object has imported its library: nothing is imported to find out
+    # an object of another library exists only if that library has been imported, so nothing is imported to find out
     if "dgl" in sys.modules and isinstance(source, sys.modules["dgl"].DGLGraph):
         from .dgl_graphs import from_dgl
 
@@ -174,13 +178,13 @@ def _read(source) -> Graph | RawGraph:
     if "torch" in sys.modules and isinstance(source, sys.modules["torch"].Tensor):
         return from_array(source)
     raise InputError(
-        f"a graph cannot be loaded from an object of type {type(source).__name__}; give a path, a name, a DGLGraph, a "
+        f"a graph cannot be loaded from an object of type {type(source).__name__}; pass a path, a name, a DGLGraph, a "
         "networkx graph, a scipy matrix, an array (2, E) of edges or a tuple (src, dst), or make a Graph with "
         "dgl_gt.partition.from_edges(src, dst)"
     )
 
 
-def _read_named(source: str) -> Graph | RawGraph:
+def _open_named(source: str) -> Graph | COOGraph:
     if source.startswith("dgl:"):
         from .dgl_graphs import dgl_dataset
 
@@ -190,19 +194,19 @@ def _read_named(source: str) -> Graph | RawGraph:
 
         return ogb_dataset(source)
     if source.startswith("sample:"):
-        name, options = split_name(source, _SAMPLE_OPTIONS)
+        name, options = split_source_name(source, _SAMPLE_OPTIONS)
         if name != "communities":
-            raise InputError(f"{source!r}: no generator is called {name!r}; allowed is sample:communities")
+            raise InputError(f"{source!r}: there is no sample graph {name!r}; the only one is sample:communities")
         return replace(sample.communities(**options), name=source)
-    return _read_file(Path(source))
+    return _open_file(Path(source))
 
 
-def _read_file(path: Path) -> RawGraph:
+def _open_file(path: Path) -> COOGraph:
     kind = _kind(path)
     if kind not in _KINDS:
         looks_like_data_set = not path.suffix and len(path.name) < 100 and not os.path.lexists(path)
         hint = f"; for a data set write ogb:{path.name} or dgl:{path.name}" if looks_like_data_set else ""
-        raise InputError(f"{str(path)!r} names no graph; allowed are {_FORMS}{hint}")
+        raise InputError(f"{str(path)!r} does not name a graph; allowed are {_ALLOWED}{hint}")
     path = regular_file(path)
     match kind:
         case ".npz":
@@ -219,14 +223,14 @@ def _read_file(path: Path) -> RawGraph:
 
 
 def _kind(path: Path) -> str:
-    """The suffix that says how to read a file; ``.gz`` is looked through where a reader unpacks it."""
+    """Return the suffix that tells how to read a file, without ``.gz`` if its reader unpacks it."""
     suffix = path.suffix.lower()
     packed = Path(path.stem).suffix.lower()
     return packed if suffix == ".gz" and packed in (*_TEXT_TABLES, ".graph") else suffix
 
 
 def _added_node_data(node_data) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Columns to add, and notes on what is left out of where they come from."""
+    """Read the columns to add; also return what their files hold besides."""
     if node_data is None:
         return {}, ()
     if isinstance(node_data, dict):
@@ -236,7 +240,9 @@ def _added_node_data(node_data) -> tuple[dict[str, np.ndarray], tuple[str, ...]]
         added, notes = _read_node_data(path)
         twice = sorted(columns.keys() & added.keys())
         if twice:
-            raise InputError(f"{path} has node data {', '.join(twice)}, which another file has too; leave one out")
+            raise InputError(
+                f"{path} has node data {', '.join(twice)}, as another file has; leave one of the files out"
+            )
         columns |= added
         left_out += notes
     return columns, left_out
@@ -245,14 +251,14 @@ def _added_node_data(node_data) -> tuple[dict[str, np.ndarray], tuple[str, ...]]
 def _read_node_data(path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(
-            f"node data cannot be read from an object of type {type(path).__name__}; give a path, several paths, or a "
-            "dict of arrays"
+            f"node data cannot be read from an object of type {type(path).__name__}; pass a path, a list of paths, or "
+            "a dict of arrays"
         )
     kind = _kind(Path(path))
     if kind not in (".npz", ".npy", *_TEXT_TABLES):
         raise InputError(
-            f"{str(path)!r} holds no node data; allowed are .npz, .npy, .csv, .tsv and .txt, the last three also with "
-            ".gz"
+            f"{str(path)!r} is not a file of node data; allowed are .npz, .npy, .csv, .tsv and .txt, the last three "
+            "also with .gz"
         )
     path = regular_file(path)
     if kind == ".npz":
@@ -260,41 +266,41 @@ def _read_node_data(path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     return (read_npy_node_data(path) if kind == ".npy" else read_node_table(path)), ()
 
 
-def _joined(
-    read: Graph | RawGraph, num_nodes: int | None, added: dict[str, np.ndarray], left_out: tuple[str, ...]
-) -> Graph | RawGraph:
-    """What was read, with what the caller adds."""
-    twice = sorted(read.node_data.keys() & added.keys())
+def _with_additions(
+    opened: Graph | COOGraph, num_nodes: int | None, added: dict[str, np.ndarray], left_out: tuple[str, ...]
+) -> Graph | COOGraph:
+    """Return the opened source with the caller's number of nodes and node data."""
+    twice = sorted(opened.node_data.keys() & added.keys())
     if twice:
-        raise InputError(f"{read.name} has node data {', '.join(twice)} already; do not add them again")
-    if read.num_nodes is not None and num_nodes not in (None, read.num_nodes):
-        raise InputError(f"{read.name} has {read.num_nodes} nodes, not {num_nodes}; leave num_nodes out")
-    if isinstance(read, RawGraph):
-        read.node_data, read.left_out = {**read.node_data, **added}, read.left_out + left_out
-        if read.num_nodes is None:
-            read.num_nodes = num_nodes or next((len(value) for value in added.values() if value.ndim), None)
-        if read.num_nodes is None:
-            largest = read.ends[1]
-            _check_dense(read, largest + 1, f"the largest node id is {largest}")
-        return read
+        raise InputError(f"{opened.name} has node data {', '.join(twice)} already; do not add them again")
+    if opened.num_nodes is not None and num_nodes not in (None, opened.num_nodes):
+        raise InputError(f"{opened.name} has {opened.num_nodes} nodes, not {num_nodes}; leave num_nodes out")
+    if isinstance(opened, COOGraph):
+        opened.node_data, opened.left_out = {**opened.node_data, **added}, opened.left_out + left_out
+        if opened.num_nodes is None:
+            opened.num_nodes = num_nodes or next((len(value) for value in added.values() if value.ndim), None)
+        if opened.num_nodes is None:
+            largest = opened.id_range[1]
+            _check_plausible_nodes(opened, largest + 1, f"the largest node id is {largest}")
+        return opened
     if not (added or left_out):
-        return read
-    node_data = customary({**read.node_data, **added}, read.name)
-    graph = replace(read, node_data=node_data, left_out=read.left_out + left_out)
+        return opened
+    node_data = with_standard_masks_and_labels({**opened.node_data, **added}, opened.name)
+    graph = replace(opened, node_data=node_data, left_out=opened.left_out + left_out)
     check_data(graph)
     return graph
 
 
-def _check_claim(read: RawGraph) -> None:
-    """Refuse a file's number of nodes where neither its edges nor its columns support it."""
-    if read.num_nodes is not None and not read.node_data:
-        _check_dense(read, read.num_nodes, f"it states {read.num_nodes} nodes")
+def _check_stated_nodes(opened: COOGraph) -> None:
+    """Raise :class:`InputError` if neither edges nor columns support the number of nodes that a file states."""
+    if opened.num_nodes is not None and not opened.node_data:
+        _check_plausible_nodes(opened, opened.num_nodes, f"it states {opened.num_nodes} nodes")
 
 
-def _check_dense(read: RawGraph, num_nodes: int, said: str) -> None:
-    """Refuse a number of nodes that one stray number may say, before an array of that size is asked for."""
-    if num_nodes > _SPARSEST_IDS * len(read.src) + _SMALL:
+def _check_plausible_nodes(opened: COOGraph, num_nodes: int, evidence: str) -> None:
+    """Raise :class:`InputError` for a huge number of nodes that may be an error, before memory is allocated for it."""
+    if num_nodes > _MOST_NODES_PER_EDGE * len(opened.src) + _ALWAYS_ALLOWED_NODES:
         raise InputError(
-            f"{read.name}: {said}, while the number of edges is {len(read.src)}; number the nodes from 0 without gaps, "
-            "or state num_nodes (--num-nodes) if so many have no edge"
+            f"{opened.name}: {evidence}, but the number of edges is {len(opened.src)}; number the nodes from 0 without "
+            "gaps, or pass num_nodes (--num-nodes) if so many nodes have no edge"
         )

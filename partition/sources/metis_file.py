@@ -1,4 +1,4 @@
-"""METIS graph files: a header, then one line of neighbours a node."""
+"""METIS graph files: a header, then one line of neighbours per node."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from partition.errors import InputError
-from partition.system.user_files import first_bad_line, text_blocks
 
-from .coo import RawGraph
+from .coo import COOGraph
+from .text_blocks import first_bad_line, text_blocks
 
-_MOST_DIGITS = 18  # so that counts are int64
+_MOST_DIGITS = 18  # counts of so many digits fit int64
 
 
 @dataclass(frozen=True)
@@ -22,34 +22,36 @@ class _Header:
     path: Path
     line: int
     num_nodes: int
-    num_edges: int  # undirected
-    sizes: int  # node sizes before the neighbours, 0 or 1
-    weights: int  # node weights after them
-    weighted: bool  # a weight follows each neighbour
+    num_edges: int  # undirected edges
+    node_sizes: int  # numbers per line, 0 or 1; they come first
+    node_weights: int  # numbers per line, after the node size
+    has_edge_weights: bool  # whether a weight follows each neighbour
 
     @property
-    def skipped(self) -> int:
-        """Numbers before the neighbours."""
-        return self.sizes + self.weights
+    def numbers_before(self) -> int:
+        """How many numbers precede the neighbours on a line."""
+        return self.node_sizes + self.node_weights
 
 
-def read_metis(path: Path) -> RawGraph:
-    """Read an undirected graph as METIS writes it (its manual, section 4.1.1).
+def read_metis(path: Path) -> COOGraph:
+    """Read an undirected graph in the format of METIS (section 4.1.1 of its manual).
 
-    The header is ``n m [fmt [ncon]]``; line i then lists the neighbours of node i, counted from 1, so that every edge
-    is listed by both its ends. An empty line is a node without edges; lines that start with ``%`` are comments. Node
-    sizes and node weights are left out, and named in ``left_out``. Edge ids follow the order of listing, from the
-    line's node to its neighbour.
+    The header is ``n m [fmt [ncon]]``. Then line i lists the neighbours of node i; nodes count from 1. Both nodes of an
+    edge list each other. An empty line is a node without edges, and lines that start with ``%`` are comments. Node
+    sizes and node weights are left out and listed in ``left_out``. Edge ids follow the order in the file; each edge
+    goes from the line's node to its neighbour.
 
     Returns
     -------
-    RawGraph
-        ``src``, ``dst`` int32 while n < 2**31, else int64, (2m,); edge data ``weight`` int64 (2m,) if the file has it.
+    COOGraph
+        ``src`` and ``dst`` are int32 if n < 2**31, else int64, (2m,); edge data ``weight`` is int64, (2m,), if the
+        file has weights.
 
     Raises
     ------
     InputError
-        A damaged header or line, counts that differ from the header's, an edge listed by one end alone, a self-loop.
+        The header or a line is damaged, counts differ from the header's, only one node of an edge lists the other,
+        or a node lists itself.
     """
     header = _header(path)
     dtype = np.int32 if header.num_nodes < 2**31 else np.int64
@@ -61,9 +63,9 @@ def read_metis(path: Path) -> RawGraph:
         counts = counts[: header.num_nodes - seen]
         node = np.repeat(np.arange(seen, seen + len(counts), dtype=dtype), counts)
         _check_lines(header, counts, seen)
-        place = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts) - header.skipped
+        place = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts) - header.numbers_before
         listed = place >= 0
-        if header.weighted:
+        if header.has_edge_weights:
             weight.append(numbers[listed & (place % 2 == 1)])
             listed &= place % 2 == 0
         neighbour = numbers[listed] - 1
@@ -76,16 +78,16 @@ def read_metis(path: Path) -> RawGraph:
         src.append(node[listed])
         dst.append(neighbour.astype(dtype))
         seen += len(counts)
-    if seen < header.num_nodes - 1:  # an empty last line without its newline cannot be told from none
+    if seen < header.num_nodes - 1:  # an empty last line without a newline looks like no line
         raise InputError(
             f"{path}: {seen} lines of neighbours for the {header.num_nodes} nodes of the header; it may be cut short"
         )
-    edge_data = {"weight": np.concatenate(weight)} if header.weighted else {}
-    left_out = [("node sizes", header.sizes), ("node weights", header.weights)]
-    raw = RawGraph(np.concatenate(src), np.concatenate(dst), header.num_nodes, {}, edge_data, path.name)
-    raw.left_out = tuple(f"{what} of {path.name} (METIS's own)" for what, count in left_out if count)
-    _check_edges(header, raw)
-    return raw
+    edge_data = {"weight": np.concatenate(weight)} if header.has_edge_weights else {}
+    left_out = [("node sizes", header.node_sizes), ("node weights", header.node_weights)]
+    coo = COOGraph(np.concatenate(src), np.concatenate(dst), header.num_nodes, {}, edge_data, path.name)
+    coo.left_out = tuple(f"{what} of {path.name} (used by METIS only)" for what, count in left_out if count)
+    _check_edges(header, coo)
+    return coo
 
 
 def _header(path: Path) -> _Header:
@@ -102,14 +104,14 @@ def _parsed_header(path: Path, number: int, line: str) -> _Header:
     numbers = 2 <= len(cells) <= 4 and all(cell.isascii() and cell.isdecimal() for cell in cells)
     if not numbers or len(fmt) != 3 or set(fmt) - {"0", "1"}:
         raise InputError(
-            f"{path}, line {number}: {line.strip()[:80]!r} is no METIS header; write 'nodes edges [fmt [ncon]]', fmt "
-            "of three digits 0 or 1"
+            f"{path}, line {number}: {line.strip()[:80]!r} is not a METIS header; write 'nodes edges [fmt [ncon]]', "
+            "where fmt is three digits, each 0 or 1"
         )
     largest = max(cells, key=len)
     if len(largest) > _MOST_DIGITS:
         raise InputError(
-            f"{path}, line {number}: a number of {len(largest)} digits, {largest[:20]}..., is more than any file can "
-            "hold; correct the header"
+            f"{path}, line {number}: the header has a number of {len(largest)} digits, {largest[:20]}...; at most "
+            f"{_MOST_DIGITS} digits are allowed: correct the header"
         )
     sizes, weights, edge_weights = (digit == "1" for digit in fmt)
     ncon = int(cells[3]) if len(cells) > 3 else 1
@@ -117,7 +119,7 @@ def _parsed_header(path: Path, number: int, line: str) -> _Header:
 
 
 def _neighbour_lines(header: _Header) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """All numbers of a block, int64, and how many of them stand on each of its lines, int64."""
+    """Yield, for each block of lines, all its numbers and how many of them are on each line, int64."""
     for first_line, block in text_blocks(header.path):
         text = block
         if first_line <= header.line or "%" in block:
@@ -131,7 +133,7 @@ def _neighbour_lines(header: _Header) -> Iterator[tuple[np.ndarray, np.ndarray]]
         except ValueError:
             number, line = first_bad_line(list(_data_lines(header, first_line, block)), _all_numbers)
             shown = line.strip()[:80]
-            raise InputError(f"{header.path}, line {number}: {shown!r} must hold whole numbers only") from None
+            raise InputError(f"{header.path}, line {number}: {shown!r} must hold only whole numbers") from None
 
 
 def _data_lines(header: _Header, first_line: int, block: str) -> Iterator[tuple[int, str]]:
@@ -150,13 +152,13 @@ def _numbers(text: str) -> tuple[np.ndarray, np.ndarray]:
     if total == 0:
         return np.empty(0, np.int64), counts
     with warnings.catch_warnings():
-        # numpy before 2.3 only warns where it stops at what is no number
+        # numpy before 2.3 only warns when it stops at text that is not a number
         warnings.simplefilter("error", DeprecationWarning)
         try:
             numbers = np.fromstring(text, np.int64, sep=" ")
         except DeprecationWarning as warning:
             raise ValueError(str(warning)) from warning
-    if len(numbers) != total:  # such as 1-2, which reads as two numbers
+    if len(numbers) != total:  # for example 1-2, which numpy reads as two numbers
         raise ValueError("not whole numbers")
     return numbers, counts
 
@@ -170,35 +172,38 @@ def _all_numbers(text: str) -> bool:
 
 
 def _check_lines(header: _Header, counts: np.ndarray, seen: int) -> None:
-    listed = counts - header.skipped
-    bad = (listed < 0) | (listed % 2 == 1 if header.weighted else False)
+    listed = counts - header.numbers_before
+    bad = (listed < 0) | (listed % 2 == 1 if header.has_edge_weights else False)
     if bad.any():
         at = int(bad.argmax())
-        form = "pairs of neighbour and weight" if header.weighted else "neighbours"
+        form = "pairs of neighbour and weight" if header.has_edge_weights else "neighbours"
         raise InputError(
-            f"{header.path}: the line of node {seen + at + 1} has {counts[at]} numbers; fmt asks for {header.skipped} "
-            f"numbers for the node, then {form}"
+            f"{header.path}: the line of node {seen + at + 1} has {counts[at]} numbers; by the header's fmt it must "
+            f"have {header.numbers_before} numbers for the node, then {form}"
         )
 
 
-def _check_edges(header: _Header, raw: RawGraph) -> None:
+def _check_edges(header: _Header, coo: COOGraph) -> None:
     path, n = header.path, header.num_nodes
-    if len(raw.src) != 2 * header.num_edges:
+    if len(coo.src) != 2 * header.num_edges:
         raise InputError(
-            f"{path}: {len(raw.src)} neighbours are listed, but {header.num_edges} edges, as the header says, need "
+            f"{path}: {len(coo.src)} neighbours are listed, but the header's {header.num_edges} edges need "
             f"{2 * header.num_edges}; correct the header or fetch the file again"
         )
-    loops = raw.src == raw.dst
+    loops = coo.src == coo.dst
     if loops.any():
-        node = raw.src[loops.argmax()] + 1
-        raise InputError(f"{path}: node {node} lists itself; the format has no self-loops, ask for them at loading")
-    there, back = raw.src.astype(np.int64) * n + raw.dst, raw.dst.astype(np.int64) * n + raw.src
-    there.sort()
-    back.sort()
-    differ = there != back
+        node = coo.src[loops.argmax()] + 1
+        raise InputError(
+            f"{path}: node {node} lists itself, but the format has no self-loops; remove it, and add self-loops with "
+            "self_loops (--self-loops)"
+        )
+    forward, backward = coo.src.astype(np.int64) * n + coo.dst, coo.dst.astype(np.int64) * n + coo.src
+    forward.sort()
+    backward.sort()
+    differ = forward != backward
     if differ.any():
         at = differ.argmax()
-        one, other = divmod(int(min(there[at], back[at])), n)
+        one, other = divmod(int(min(forward[at], backward[at])), n)
         raise InputError(
-            f"{path}: of nodes {one + 1} and {other + 1}, not each lists the other; an edge must stand on both lines"
+            f"{path}: nodes {one + 1} and {other + 1} do not both list each other; write the edge on the lines of both"
         )

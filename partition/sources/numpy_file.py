@@ -1,4 +1,4 @@
-"""Graphs and node data in numpy's .npz archives and .npy files; large uncompressed arrays are memory-mapped."""
+"""Graphs and node data in numpy's .npz and .npy files; large uncompressed arrays are memory-mapped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from partition.system.mapped_arrays import SMALLEST_BYTES, map_npy, map_npz_memb
 from partition.system.optional_packages import first_line
 from partition.system.user_files import check_fits_memory, check_unpacked_size, reading
 
-from .coo import RawGraph
+from .coo import COOGraph
 
 _EDGE_DATA = "edge_data_"
 _SPARSE_KEYS = ("x_indptr", "x_indices", "x_data", "x_shape")
@@ -24,18 +24,19 @@ _NODE_KEYS = ("x", "feat", "y", "label", *_SPARSE_KEYS, *SPLIT_MASKS)
 _GRAPH_KEYS = ("edge_index", "num_nodes", "directed", "name")
 
 
-def read_npz(path: Path) -> RawGraph:
-    """Read a graph from the keys that :func:`partition.sources.load.load_graph` lists; other arrays are left out by name.
+def read_npz(path: Path) -> COOGraph:
+    """Read a graph from the keys that :func:`partition.sources.load.load_graph` lists; ``left_out`` lists the others.
 
     Raises
     ------
     InputError
-        A damaged file, arrays of Python objects, a missing or misshapen ``edge_index``, undirected edges listed twice.
+        The file is damaged or has arrays of Python objects, ``edge_index`` is missing or has a wrong shape, or
+        undirected edges are listed twice.
     """
     arrays, left_out = _arrays(path, (*_GRAPH_KEYS, *_NODE_KEYS))
     edge_index = arrays.get("edge_index")
     if edge_index is None:
-        raise InputError(f"{path} has no edge_index; add one, whole numbers of shape (2, E), sources first")
+        raise InputError(f"{path} has no edge_index; add whole numbers of shape (2, E), sources first, under that name")
     src, dst = _ends(path, edge_index)
     edge_data = {key.removeprefix(_EDGE_DATA): value for key, value in arrays.items() if key.startswith(_EDGE_DATA)}
     for key, value in edge_data.items():
@@ -43,22 +44,22 @@ def read_npz(path: Path) -> RawGraph:
             raise InputError(
                 f"{path}: {_EDGE_DATA}{key} has shape {value.shape}; its first dimension must be {len(src)}"
             )
-    raw = RawGraph(src, dst, _value(path, arrays, "num_nodes", "iu", None), _node_data(path, arrays), edge_data)
-    raw.left_out = left_out
-    raw.name = _value(path, arrays, "name", "U", path.name)
-    raw.listed_once = not _value(path, arrays, "directed", "biu", True)
-    if raw.listed_once:
-        _check_listed_once(path, raw)
-    return raw
+    coo = COOGraph(src, dst, _value(path, arrays, "num_nodes", "iu", None), _node_data(path, arrays), edge_data)
+    coo.left_out = left_out
+    coo.name = _value(path, arrays, "name", "U", path.name)
+    coo.listed_once = not _value(path, arrays, "directed", "biu", True)
+    if coo.listed_once:
+        _check_listed_once(path, coo)
+    return coo
 
 
-def read_npy(path: Path) -> RawGraph:
-    """Read a graph from a ``.npy`` file that holds its ``edge_index``, whole numbers (2, E)."""
-    return RawGraph(*_ends(path, _array(path)), name=path.name)
+def read_npy(path: Path) -> COOGraph:
+    """Read a graph from a ``.npy`` file that holds its ``edge_index``, whole numbers of shape (2, E)."""
+    return COOGraph(*_ends(path, _array(path)), name=path.name)
 
 
 def read_npy_node_data(path: Path) -> dict[str, np.ndarray]:
-    """Read one column; it has the name of the file: ``feat`` for ``feat.npy``, and also for ``x.npy``."""
+    """Read one column, named after the file: ``feat.npy`` (or ``x.npy``) holds ``feat``."""
     return {{"x": "feat", "y": "label"}.get(path.stem, path.stem): _array(path)}
 
 
@@ -69,7 +70,7 @@ def _array(path: Path) -> np.ndarray:
     except InputError:  # from `reading`; it is a ValueError, too
         raise
     except ValueError as error:
-        raise InputError(f"{path} is no .npy array, or is damaged ({first_line(error)}); write it again") from error
+        raise InputError(f"{path} is not a .npy array, or is damaged ({first_line(error)}); write it again") from error
 
 
 def _ends(path: Path, edge_index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +83,13 @@ def _ends(path: Path, edge_index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_npz_node_data(path: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Read the node keys alone; :class:`InputError` where there are none. Also what is left out, as in a RawGraph."""
+    """Read only the node keys; return their columns and what is left out, as in a COOGraph.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or has none of the node keys.
+    """
     arrays, left_out = _arrays(path, _NODE_KEYS)
     node_data = _node_data(path, arrays)
     if not node_data:
@@ -91,7 +98,7 @@ def read_npz_node_data(path: Path) -> tuple[dict[str, np.ndarray], tuple[str, ..
 
 
 def _arrays(path: Path, keys: tuple[str, ...]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """The arrays under the keys, and notes on those under others; lone values under others, such as a licence, pass."""
+    """Read the arrays of these keys; also describe the other arrays, except single values such as a licence."""
     arrays, left_out = {}, []
     try:
         with reading(path), open(path, "rb") as stream, zipfile.ZipFile(stream) as archive:
@@ -107,11 +114,11 @@ def _arrays(path: Path, keys: tuple[str, ...]) -> tuple[dict[str, np.ndarray], t
             for key, info in members.items():
                 if key in wanted:
                     arrays[key] = _member(path, archive, info)
-                elif not _is_lone_value(archive, info):
-                    left_out.append(f"{key} of {path.name} (not a key that is read)")
+                elif not _is_single_value(archive, info):
+                    left_out.append(f"{key} of {path.name} (unknown key)")
     except InputError:  # from `reading`; it is a ValueError, too
         raise
-    # ValueError: not an array, or one of Python objects; the rest are zipfile's
+    # ValueError: not an array, or an array of Python objects; zipfile raises the others
     except (
         zipfile.BadZipFile,
         ValueError,
@@ -131,16 +138,16 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.n
     if info.compress_type == zipfile.ZIP_STORED and info.file_size >= SMALLEST_BYTES:
         return map_npz_member(path, info)
     with archive.open(info) as packed:
-        read_header(packed, info.file_size)  # checks it before an array of its size is made
+        read_header(packed, info.file_size)  # checks the size before memory is allocated
     with archive.open(info) as packed:
         return np.lib.format.read_array(packed, allow_pickle=False)
 
 
-def _is_lone_value(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bool:
+def _is_single_value(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bool:
     try:
         with archive.open(info) as packed:
             return read_header(packed, info.file_size)[0] == ()
-    except ValueError:  # no array, or one that could not be read either
+    except ValueError:  # not an array that could be read
         return False
 
 
@@ -152,12 +159,12 @@ def _value(path: Path, arrays: dict, key: str, kinds: str, default):
     return arrays[key].item()
 
 
-def _check_listed_once(path: Path, raw: RawGraph) -> None:
-    twice = raw.listed_reverse()
+def _check_listed_once(path: Path, coo: COOGraph) -> None:
+    twice = coo.listed_reverse()
     if twice is not None:
         raise InputError(
-            f"{path}: the edge of nodes {twice[0]} and {twice[1]} is listed both ways, but directed is false; list "
-            "undirected edges once, or set directed to true"
+            f"{path}: the edge between nodes {twice[0]} and {twice[1]} is listed both ways, but directed is false; "
+            "list undirected edges once, or set directed to true"
         )
 
 
@@ -171,7 +178,9 @@ def _node_data(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarra
         return node_data
     missing = [key for key in _SPARSE_KEYS if key not in arrays]
     if missing:
-        raise InputError(f"{path}: sparse features need {', '.join(_SPARSE_KEYS)}; {', '.join(missing)} is missing")
+        raise InputError(
+            f"{path}: sparse features need {', '.join(_SPARSE_KEYS)}; add what is missing: {', '.join(missing)}"
+        )
     indptr, indices, data, shape = (arrays[key] for key in _SPARSE_KEYS)
     kinds = "".join(array.dtype.kind for array in (indptr, indices, shape))
     try:
@@ -181,5 +190,7 @@ def _node_data(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarra
         sparse.check_format(full_check=True)
     except (ValueError, TypeError, OverflowError) as error:
         keys = ", ".join(_SPARSE_KEYS)
-        raise InputError(f"{path}: {keys} are no valid CSR matrix ({first_line(error)}); write them again") from error
+        raise InputError(
+            f"{path}: {keys} are not a valid CSR matrix ({first_line(error)}); write them again"
+        ) from error
     return {**node_data, "feat": as_array(sparse, f"{path}: x")}

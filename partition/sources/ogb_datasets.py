@@ -1,4 +1,4 @@
-"""Node property prediction graphs of the Open Graph Benchmark, by ogb's own loader that knows neither PyG nor DGL."""
+"""Node property prediction data sets of the Open Graph Benchmark, read by ogb's own readers without PyG or DGL."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ import numpy as np
 from partition.errors import InputError
 from partition.graph import SPLIT_MASKS
 from partition.system.optional_packages import first_line, need
-from partition.system.user_files import nonempty, split_name
 
-from .coo import RawGraph
+from .coo import COOGraph
+from .source_name import nonempty_text, split_source_name
 
 _INSTALL = "pip install ogb"
 _GIB = 1 << 30
-_ASKS_ABOVE_BYTES = _GIB  # ogb asks on stdin before a larger download
+_ASKS_ABOVE_BYTES = _GIB  # ogb asks on stdin before it downloads more
 _TIMEOUT_S = 20
 
 
-def ogb_dataset(source: str) -> RawGraph:
-    """Load ``ogb:NAME?root=DIR``, NAME as in ``ogbn-arxiv``; DIR, by default ``dataset``, is where ogb keeps its data.
+def ogb_dataset(source: str) -> COOGraph:
+    """Load ``ogb:NAME?root=DIR``; NAME is, for example, ``ogbn-arxiv``, and DIR (default ``dataset``) is ogb's root.
 
-    A data set that is not there is downloaded by ogb if it is under 1 GiB. Edges are directed as ogb has them;
-    ``node_feat`` becomes ``feat``, the splits become masks, labels int64 with -1 where there are none, and ogb's other
-    node and edge arrays keep their names. What ogb keeps in ``processed/`` is a pickle and is never read: the raw files
-    beside it say the same.
+    If the data set is not in DIR, ogb downloads it, up to 1 GiB. Edges are directed as in ogb. ``node_feat`` becomes
+    ``feat``, the splits become masks, labels become int64 with -1 for unlabelled nodes, and ogb's other node and edge
+    arrays keep their names. The files in ``processed/`` are pickles and are never read; the raw files hold the same
+    data.
 
     Raises
     ------
     InputError
-        An unknown name, a heterogeneous graph, an outdated or damaged copy, a data set that cannot be downloaded.
+        The name is unknown, the graph is heterogeneous, or the data set is outdated, damaged or cannot be downloaded.
     """
-    name, options = split_name(source, {"root": nonempty})
+    name, options = split_source_name(source, {"root": nonempty_text})
     root = Path(options.get("root", "dataset")).expanduser()
     nodeproppred = need("ogb.nodeproppred", source, _INSTALL)
     meta = _meta(nodeproppred, source, name)
     folder = root / name.replace("-", "_")
     _check_copy(source, folder, meta)
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # ogb reports on stdout
+        with contextlib.redirect_stdout(sys.stderr):  # ogb prints its progress on stdout
             if not folder.is_dir():
                 nodeproppred.NodePropPredDataset(name, root=str(root))
             graph, label = _read_raw(folder / "raw", meta)
         split = _read_split(folder / "split" / meta["split"])
-    except Exception as error:  # ogb lets through what urllib, zipfile and pandas raise, and raises bare exceptions
+    except Exception as error:  # errors of urllib, zipfile and pandas, and plain exceptions of ogb
         raise InputError(
             f"{source!r}: ogb could not load or download it ({first_line(error)}); check the network, or remove "
-            f"{folder} to have it downloaded again"
+            f"{folder} to download it again"
         ) from error
-    return _raw(source, graph, label, split)
+    return _coo_graph(source, graph, label, split)
 
 
 def _meta(nodeproppred, source: str, name: str) -> dict[str, str]:
-    """ogb's own description of one data set."""
+    """Return ogb's own description of a data set."""
     with open(Path(nodeproppred.__file__).with_name("master.csv"), newline="") as stream:
         names, *rows = csv.reader(stream)
     flat = {row[0]: row for row in rows}
@@ -69,15 +69,15 @@ def _meta(nodeproppred, source: str, name: str) -> dict[str, str]:
 
 
 def _check_copy(source: str, folder: Path, meta: dict[str, str]) -> None:
-    """Refuse what would make ogb ask a question on stdin, and what it could not download."""
+    """Raise :class:`InputError` if ogb would ask a question on stdin, or could not download the data set."""
     release = f"RELEASE_v{meta['version']}.txt"
     edges = "raw/data.npz" if meta["binary"] == "True" else "raw/edge.csv.gz"
     if folder.is_dir():
         missing = [part for part in (release, edges) if not (folder / part).exists()]
         if missing:
             raise InputError(
-                f"{source!r}: {folder} lacks {missing[0]}, so it is an old or partial copy; remove it to have it "
-                "downloaded again"
+                f"{source!r}: {folder} lacks {missing[0]}, so it is an old or incomplete copy; remove it to download "
+                "the data set again"
             )
         return
     try:
@@ -86,17 +86,18 @@ def _check_copy(source: str, folder: Path, meta: dict[str, str]) -> None:
     except OSError as error:
         raise InputError(
             f"{source!r}: not found in {folder}, and {meta['url']} cannot be downloaded ({first_line(error)}); "
-            "download it elsewhere with ogb and name its directory with ?root="
+            "download it on another machine with ogb and name its directory with ?root="
         ) from error
     if size_bytes > _ASKS_ABOVE_BYTES:
         raise InputError(
-            f"{source!r}: not found in {folder}, and its {size_bytes / _GIB:.1f} GiB are not downloaded unasked; "
-            "download it with ogb and name its directory with ?root="
+            f"{source!r}: not found in {folder}; its {size_bytes / _GIB:.1f} GiB are above the "
+            f"{_ASKS_ABOVE_BYTES / _GIB:.0f} GiB that are downloaded automatically: download it with ogb and name its "
+            "directory with ?root="
         )
 
 
 def _read_raw(raw: Path, meta: dict[str, str]) -> tuple[dict, np.ndarray]:
-    """The graph, in ogb's own dict of arrays, and the labels, (N, tasks)."""
+    """Return the graph as ogb's dict of arrays, and the labels, (N, tasks)."""
     reader = need("ogb.io.read_graph_raw", str(raw), _INSTALL)
     both_ways = meta["add_inverse_edge"] == "True"
     if meta["binary"] == "True":
@@ -112,17 +113,17 @@ def _read_raw(raw: Path, meta: dict[str, str]) -> tuple[dict, np.ndarray]:
 
 
 def _read_split(folder: Path) -> dict[str, np.ndarray]:
-    """Node ids of ``train``, ``valid`` and ``test``."""
+    """Return the node ids of ``train``, ``valid`` and ``test``."""
     if not (folder / "split_dict.pt").exists():
         return {part: np.loadtxt(folder / f"{part}.csv.gz", np.int64, ndmin=1) for part in ("train", "valid", "test")}
     torch = need("torch", str(folder), _INSTALL)
-    # the arrays' rebuilding alone is allowed, and here alone; numpy 1 and 2 keep it in differently named modules
+    # only the functions that rebuild arrays are allowed; numpy 1 and 2 have them in modules of different names
     rebuild = [(np.zeros(0).__reduce__()[0], f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
     with torch.serialization.safe_globals([np.ndarray, np.dtype, type(np.dtype(np.int64)), *rebuild]):
         return torch.load(folder / "split_dict.pt", weights_only=True)
 
 
-def _raw(source: str, graph: dict, label: np.ndarray, split: dict) -> RawGraph:
+def _coo_graph(source: str, graph: dict, label: np.ndarray, split: dict) -> COOGraph:
     num_nodes = int(graph["num_nodes"])
     node_data, edge_data = {}, {}
     for key, value in graph.items():
@@ -133,9 +134,9 @@ def _raw(source: str, graph: dict, label: np.ndarray, split: dict) -> RawGraph:
     node_data["label"] = np.asarray(label)
     if node_data["label"].shape[1:] not in ((), (1,)):
         tasks = node_data["label"].shape[1]
-        raise InputError(f"{source!r}: {tasks} labels a node; only data sets of one label a node can be loaded")
+        raise InputError(f"{source!r}: {tasks} labels per node; only data sets with one label per node can be loaded")
     for key, part in zip(SPLIT_MASKS, ("train", "valid", "test")):
         node_data[key] = np.zeros(num_nodes, bool)
         node_data[key][np.asarray(split[part])] = True
     src, dst = np.asarray(graph["edge_index"])
-    return RawGraph(src, dst, num_nodes, node_data, edge_data, source)
+    return COOGraph(src, dst, num_nodes, node_data, edge_data, source)

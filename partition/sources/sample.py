@@ -1,4 +1,4 @@
-"""Generated graphs for trials, tests and benchmarks: labels that the neighbourhood tells better than the features."""
+"""Generated graphs for trials, tests and benchmarks, whose labels depend more on neighbours than on features."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from partition.errors import InputError
 from partition.graph import Graph, from_edges
 from partition.system.user_files import check_fits_memory
 
-_SAME_COMMUNITY = 0.5  # share of edges drawn inside a community
-_SAME_CLASS = 0.2  # share drawn inside a class; the rest goes anywhere
+_SAME_COMMUNITY = 0.5  # share of edges inside a community
+_SAME_CLASS = 0.2  # share of edges inside a class; the others may be anywhere
 _COMMUNITY_NODES = 500
 _DEGREE_EXPONENT = 2.5
-_ROUNDS = 8  # of drawing duplicates anew
-_TOLERANCE = 1e-3  # of the number of edges
+_MOST_ROUNDS = 8  # in which edges are drawn to replace duplicates
+_TOLERANCE = 1e-3  # relative, of the number of edges
 _CHUNK = 1 << 20
 
 
@@ -27,30 +27,30 @@ def communities(
     signal: float = 0.55,
     seed: int = 0,
 ) -> Graph:
-    """Generate a degree-corrected community graph, with labels, noisy features and a split.
+    """Generate a graph with communities, hubs, labels, noisy features and a split.
 
-    Degrees follow a power law of exponent 2.5. Of the undirected edges, 50 % are drawn inside a community of about
-    500 nodes, 20 % inside a class (a class is many communities) and 30 % anywhere; each is stored in both directions.
-    There are no self-loops and no parallel edges. Node ids say nothing about communities. Features are one direction
-    per class plus normal noise, such that a guess of the nearest class from a node's own features alone is right for
-    the share ``signal`` of nodes, whatever the number of classes (up to ``features``). See Karrer and Newman,
-    *Stochastic blockmodels and community structure in networks*, 2011, for the model of the edges.
+    Edges follow the degree-corrected block model (Karrer and Newman, *Stochastic blockmodels and community structure
+    in networks*, 2011), with degrees from a power law of exponent 2.5. Of the undirected edges, 50 % are inside a
+    community of about 500 nodes, 20 % inside a class of many communities, and 30 % anywhere; each is stored in both
+    directions. There are no self-loops and no parallel edges, and node ids tell nothing about communities. Features
+    are one direction per class plus normal noise. Their strength is such that guessing the nearest class from a node's
+    own features is right for the share ``signal`` of nodes, for any number of classes up to ``features``.
 
     Parameters
     ----------
     nodes : int
         N, at least 10.
     degree : float
-        Mean number of in-edges, to about 0.1 %; above 0 and at most N / 4. Duplicates are drawn anew a few times only,
-        so a dense small graph may end up with fewer.
+        Mean number of in-edges, met within about 0.1 %; above 0 and at most N / 4. Small dense graphs may have fewer,
+        because duplicates are replaced a few times only.
     classes : int
-        At least 2 and at most N / 5.
+        Number of classes, at least 2 and at most N / 5.
     features : int
         Width of ``feat``, at least 1.
     signal : float
-        Above 1 / classes and below 1.
+        Share of nodes whose own features tell their class, above 1 / classes and below 1.
     seed : int
-        Not negative. The same arguments give the same graph.
+        At least 0. The same arguments give the same graph.
 
     Returns
     -------
@@ -61,13 +61,13 @@ def communities(
     Raises
     ------
     InputError
-        An argument outside its range.
+        An argument is out of range.
     """
     _check(nodes, degree, classes, features, signal, seed)
     rng = np.random.default_rng(seed)
     community, label, weight = _nodes(rng, nodes, classes)
     src, dst = _edges(rng, community, label, weight, round(nodes * degree / 2))
-    # drawn in community order; users' graphs are not sorted so
+    # nodes were drawn in the order of communities, but the nodes of real graphs are not sorted
     place = rng.permutation(nodes).astype(np.int32 if nodes < 2**31 else np.int64)
     src, dst = place[src], place[dst]
     placed_label = np.empty(nodes, np.int64)
@@ -85,7 +85,7 @@ def _check(nodes: int, degree: float, classes: int, features: int, signal: float
         ("classes", classes, 2 <= classes <= nodes / 5, f"at least 2 and at most nodes / 5 = {nodes / 5:g}"),
         ("features", features, features >= 1, "at least 1"),
         ("signal", signal, 1 < signal * classes < classes, "above 1 / classes and below 1"),
-        ("seed", seed, seed >= 0, "not negative"),
+        ("seed", seed, seed >= 0, "at least 0"),
     ):
         if not fits:
             raise InputError(f"sample:communities: {key}={value} is out of range; it must be {allowed}")
@@ -94,8 +94,8 @@ def _check(nodes: int, degree: float, classes: int, features: int, signal: float
 
 
 def _nodes(rng: np.random.Generator, nodes: int, classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Community, class and expected-degree weight of each node; sorted by class, then by community."""
-    # as many communities in every class, and their sizes uneven
+    """Draw community, class and expected-degree weight of each node, sorted by class, then by community."""
+    # every class has the same number of communities, of uneven sizes
     count = classes * max(1, round(nodes / _COMMUNITY_NODES / classes))
     share = rng.lognormal(0.0, 0.5, count)
     size = rng.multinomial(nodes, share / share.sum())
@@ -109,17 +109,17 @@ def _nodes(rng: np.random.Generator, nodes: int, classes: int) -> tuple[np.ndarr
 def _edges(
     rng: np.random.Generator, community: np.ndarray, label: np.ndarray, weight: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """About ``count`` distinct undirected edges without loops, each once."""
+    """Draw about ``count`` distinct undirected edges without self-loops, each listed once."""
     nodes = len(weight)
     ends = np.concatenate([[0.0], np.cumsum(weight)])
     community_ends = ends[np.searchsorted(community, np.arange(community[-1] + 2))]
     class_ends = ends[np.searchsorted(label, np.arange(label[-1] + 2))]
     keys = np.empty(0, np.int64)
-    for _ in range(_ROUNDS):
+    for _ in range(_MOST_ROUNDS):
         missing = count - len(keys)
         if missing <= count * _TOLERANCE:
             break
-        # Poisson counts are the first ends of independent draws, already in order: lookups stay in cache
+        # a Poisson count per node draws the first ends in sorted order, which keeps lookups in cache
         draws = rng.poisson(weight * (missing / ends[-1]))
         bounds = np.searchsorted(np.cumsum(draws), np.arange(_CHUNK, draws.sum() + _CHUNK, _CHUNK)) + 1
         drawn = [keys]
@@ -128,7 +128,7 @@ def _edges(
             second = _partners(rng, first, ends, (community, community_ends), (label, class_ends))
             drawn.append((np.minimum(first, second) * nodes + np.maximum(first, second))[first != second])
         keys = np.concatenate(drawn)
-        keys.sort()  # numpy.unique is ten times slower where it hashes
+        keys.sort()  # newer versions of numpy.unique hash, which is ten times slower here
         new = np.ones(len(keys), bool)
         new[1:] = keys[1:] != keys[:-1]
         keys = keys[new]
@@ -136,7 +136,7 @@ def _edges(
 
 
 def _partners(rng: np.random.Generator, first: np.ndarray, ends: np.ndarray, *groups: tuple) -> np.ndarray:
-    """The other end of each edge: by weight, from the first end's community, its class or the whole graph."""
+    """Draw the other end of each edge by weight: from the first end's community, its class or the whole graph."""
     low, high = np.zeros(len(first)), np.full(len(first), ends[-1])
     where = rng.random(len(first))
     inside = (where < _SAME_COMMUNITY, (where >= _SAME_COMMUNITY) & (where < _SAME_COMMUNITY + _SAME_CLASS))
@@ -147,8 +147,8 @@ def _partners(rng: np.random.Generator, first: np.ndarray, ends: np.ndarray, *gr
 
 
 def _pick(ends: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """The node whose stretch of the summed weights covers each point."""
-    # rounding can put a point on the very end
+    """Return the node whose interval of the cumulated weights covers each point."""
+    # rounding can put a point at the end of the last interval
     return np.minimum(np.searchsorted(ends, at, side="right") - 1, len(ends) - 2)
 
 
@@ -166,9 +166,10 @@ def _features(rng: np.random.Generator, label: np.ndarray, classes: int, width: 
 
 
 def _strength(classes: int, signal: float) -> float:
-    """Length of orthogonal class means at which the best guess from unit normal noise is right with chance ``signal``.
+    """Return the length s of orthogonal class means at which the best guess is right with probability ``signal``.
 
-    The guess is right where the own coordinate ``z + s`` exceeds the K - 1 others: E[Phi(z + s)^(K - 1)], z normal.
+    With unit normal noise, the guess is right if the own coordinate ``z + s`` exceeds the K - 1 others, which has the
+    probability E[Phi(z + s)^(K - 1)] for normal z.
     """
     points, weights = np.polynomial.hermite_e.hermegauss(80)
     weights = weights / weights.sum()

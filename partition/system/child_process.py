@@ -1,4 +1,4 @@
-"""Starting this project's own modules as child processes, and ending with the parent."""
+"""Child processes that run this project's own modules: their environment, their end, and how they ended."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from partition.errors import InputError
 
 
 def environment() -> dict[str, str]:
-    """An environment in which ``python -m`` finds this project, not a namesake in the working directory."""
-    home = str(Path(__file__).resolve().parent.parent)
+    """Return an environment in which ``python -m`` finds this project, not a namesake in the working directory."""
+    home = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # the latter is heeded from Python 3.11 on
+    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # Python 3.10 ignores the latter
 
 
 @contextmanager
 def temporary_space():
-    """Give the directory of temporary files; where it has no room it is named, as it is not one that the user named."""
+    """Yield the directory for temporary files; an error names that directory, as the user did not choose it."""
     where = ""
     try:
-        folder = tempfile.gettempdir()  # which looks for one that can be written to
+        folder = tempfile.gettempdir()  # finds one that can be written to
         where = f" in {folder}"
         yield folder
     except OSError as error:
@@ -36,7 +36,7 @@ def temporary_space():
 
 
 def die_with_parent(parent: int) -> None:
-    """From the child: be killed when the parent dies, however it dies; leave at once if it is gone already."""
+    """Called by a child: have it killed when the parent dies in any way; exit if the parent has died already."""
     if sys.platform == "linux":
         PR_SET_PDEATHSIG = 1
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -45,7 +45,10 @@ def die_with_parent(parent: int) -> None:
 
 
 def memory_kills() -> int | None:
-    """How many processes the system has killed for lack of memory, in control groups too; None if it does not say."""
+    """Return how many processes the system has killed for lack of memory, or None if it does not say.
+
+    Kills in control groups (containers) are counted, too.
+    """
     try:
         counts = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
@@ -53,13 +56,21 @@ def memory_kills() -> int | None:
     return next((int(line.split()[1]) for line in counts if line.startswith("oom_kill ")), None)
 
 
-def was_for_memory(code: int, kills: int | None) -> bool:
-    """Whether a child with this exit status was killed for lack of memory; ``kills`` were counted when it started."""
+def killed_for_memory(code: int, kills: int | None) -> bool:
+    """Return whether a child was killed for lack of memory.
+
+    Parameters
+    ----------
+    code : int
+        The child's exit status.
+    kills : int or None
+        The result of :func:`memory_kills` when the child started.
+    """
     return code == -signal.SIGKILL and memory_kills() != kills
 
 
 def signal_text(code: int) -> str:
-    """A negative exit status in words: ended by signal 9 (SIGKILL)."""
+    """Describe a negative exit status: "ended by signal 9 (SIGKILL)"."""
     name = next((f" ({each.name})" for each in signal.Signals if each == -code), "")  # real-time signals have none
     is_unclear = code == -signal.SIGKILL and memory_kills() is None
     return f"ended by signal {-code}{name}" + (", which the system sends when memory runs out" if is_unclear else "")

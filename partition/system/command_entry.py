@@ -1,4 +1,4 @@
-"""What comes before and after a command line: its streams, and Ctrl-C while it imports. Nothing heavy is imported."""
+"""Start and end of a command line: standard streams, and Ctrl-C during imports. This module imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _AGAIN_S, _LONGEST_IMPORT_S = 0.05, 10.0
 
 
 def enter(program: str, run) -> int:
-    """Run a command line; ``run()`` imports it and returns its exit code.
+    """Run a command line and return its exit code.
 
     Parameters
     ----------
     program : str
-        Name in messages.
+        The program's name in messages.
     run : callable
+        Imports the command line, runs it and returns its exit code.
     """
     may_be_interrupted = leave_when_interrupted("" if is_rank() else f"{program}: interrupted\n")
     open_streams()
@@ -28,20 +29,20 @@ def enter(program: str, run) -> int:
     except SystemExit as stopped:
         code = stopped.code
     if may_be_interrupted:
-        leave_when_interrupted("")  # what was asked for is done
+        leave_when_interrupted("")  # the command has done its work
     unwritten = print_out(program)
     return code or unwritten
 
 
 def is_rank() -> bool:
-    """Whether a launcher started this process as one of several ranks; it tells of interruptions for all of them."""
+    """Return whether a launcher started this process as one of several ranks; the launcher reports interruptions."""
     return "RANK" in os.environ
 
 
 def open_streams() -> None:
-    """Open what the caller has closed of standard input, output and error, and let messages never stop the work.
+    """Open those of standard input, output and error that the caller has closed; ignore errors in writing messages.
 
-    Else the next file that is opened takes the place of standard output, and what is printed goes into it.
+    If standard output stayed closed, the next file that is opened would get its number, and printed text with it.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -54,42 +55,42 @@ def open_streams() -> None:
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, closefd=False))
-    messages = io.BufferedWriter(_Heedless(2, "w", closefd=False))
+    messages = io.BufferedWriter(_IgnoresWriteErrors(2, "w", closefd=False))
     sys.stderr = io.TextIOWrapper(messages, sys.stderr.encoding, "backslashreplace", line_buffering=True)
 
 
-class _Heedless(io.FileIO):
-    """A file that takes what it is given though it cannot be written: work goes on when nobody can read messages."""
+class _IgnoresWriteErrors(io.FileIO):
+    """A file that drops what cannot be written, so that work goes on when nobody can read the messages."""
 
     def write(self, data) -> int:
         try:
             written = super().write(data)
         except OSError:
             return len(data)
-        return len(data) if written is None else written  # None: it would have had to wait
+        return len(data) if written is None else written  # None: writing would have blocked
 
 
 def print_out(program: str, text: str = "") -> int:
-    """Print and flush; the exit code: 0, or 2 where standard output cannot be written, which is said."""
+    """Print and flush; return the exit code: 0, or 2 with a message if standard output cannot be written."""
     try:
         print(text, end="\n" if text else "", flush=True)
     except OSError as error:
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())  # which takes the rest without an error
+        os.dup2(null, sys.stdout.fileno())  # accepts the rest without an error
         os.close(null)
-        if isinstance(error, BrokenPipeError):  # whoever read our output has stopped, as `head` does
+        if isinstance(error, BrokenPipeError):  # the reader of our output has stopped, as `head` does
             return 0
         reason = f"cannot write to standard output: {error.strerror or error}"
-        reason += "; files that the command writes are complete" if text else ""
+        reason += "; the files that the command wrote are complete" if text else ""
         print(f"{program}: error: {reason}", file=sys.stderr)
         return 2
     return 0
 
 
 def after_imports(handler):
-    """A handler of signals that raises nothing while a module is imported: the signal comes again a little later.
+    """Wrap a signal handler so that it does not run during an import: the signal is sent again a little later.
 
-    An exception that comes in the middle of an import can be lost, and ends the process where C++ code meets it.
+    An exception in the middle of an import can be lost, or can end the process if it passes through C++ code.
     """
     since = None
 
@@ -102,7 +103,7 @@ def after_imports(handler):
                 again.daemon = True
                 again.start()
                 return
-        since = None  # another import has its own time
+        since = None  # the next import gets the full time again
         handler(number, frame)
 
     return handle
@@ -115,9 +116,9 @@ def _imports(frame) -> bool:
 
 
 def leave_when_interrupted(message: str) -> bool:
-    """Let SIGINT end this process at once with exit code 130; False where the caller has it ignored, as nohup does.
+    """Let SIGINT end this process at once with exit code 130; return False if SIGINT is ignored, as under nohup.
 
-    An exception would show a traceback from wherever an import has come to, or be lost there.
+    An exception would show a traceback from the middle of an import, or be lost there.
     """
 
     def leave(*_):

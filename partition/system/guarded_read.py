@@ -1,4 +1,7 @@
-"""Reading in a child process what a library may crash on: arrays come back through a pipe, a crash as an InputError."""
+"""Reading a file in a child process, because damaged files crash some libraries.
+
+Arrays come back through a pipe. A crash becomes an InputError.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,17 @@ from partition.errors import InputError
 
 from . import child_process
 
-_COPIES, _SPARE_BYTES = 4, 1 << 30  # of a file's arrays that a library may have at once; beyond them
+_COPIES = 4  # of a file's arrays that a library may hold at once
+_EXTRA_BYTES = 1 << 30  # allowed beyond those copies
 
 
 def read_in_child(module: str, path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
-    """Run ``python -m module path parent``, whose main calls :func:`serve`, and yield its records as they come.
+    """Run ``python -m module path parent``, whose main calls :func:`serve`, and yield its records as they arrive.
 
     Raises
     ------
     InputError
-        The child's own, or that a signal ended it: the file is damaged, or larger than the memory.
+        The child raised it, or a signal ended the child because the file is damaged or larger than the memory.
     """
     command, kills = [sys.executable, "-m", module, str(path), str(os.getpid())], child_process.memory_kills()
     with child_process.temporary_space():
@@ -45,29 +49,29 @@ def read_in_child(module: str, path: Path) -> Iterator[tuple[dict, dict[str, np.
                     raise InputError(header["error"])
                 if "memory" in header:
                     raise InputError(
-                        f"{path}: reading {what or 'it'} needs more memory than its size suggests, so it may be "
+                        f"{path}: reading {what or 'it'} needs more memory than its size suggests, so the file may be "
                         "damaged; write it again"
                     )
                 what = header.get("reading", what)
                 yield header, arrays
             code = done.wait()
-        finally:  # a library whose data are damaged need not survive its own end
+        finally:  # a library that holds damaged data may crash or hang at its exit, so the child is killed
             done.kill()
             done.wait()
             done.stdout.close()
-        if child_process.was_for_memory(code, kills):
+        if child_process.killed_for_memory(code, kills):
             raise InputError(f"{path}: memory ran out while DGL read {what or 'it'}; use a larger machine")
         if code < 0:
             raise InputError(
-                f"{path}: DGL was {child_process.signal_text(code)} while it read {what or 'it'}, so it is damaged or needs "
-                "more memory than there is; write it again, or use a larger machine"
+                f"{path}: DGL was {child_process.signal_text(code)} while it read {what or 'it'}, so the file is damaged "
+                "or needs more memory than there is; write it again, or use a larger machine"
             )
         said.seek(0)
         raise RuntimeError(f"{' '.join(command)} ended with status {code}: {said.read().decode(errors='replace')}")
 
 
 def _read_record(stream) -> tuple[dict, dict[str, np.ndarray]] | None:
-    """The next record; None where the child has ended before it was complete."""
+    """Read the next record; return None if the child ended before the record was complete."""
     try:
         header = json.loads(stream.readline())
         return header, {
@@ -78,20 +82,20 @@ def _read_record(stream) -> tuple[dict, dict[str, np.ndarray]] | None:
 
 
 def serve(parent: str, records: Iterable[tuple[dict, dict[str, np.ndarray]]]) -> None:
-    """In the child: write records, made as they are asked for, or the InputError or MemoryError that stops them.
+    """Called by the child: write the records to the parent, then the InputError or MemoryError that stopped them.
 
-    Each is a dict for JSON, of which ``reading`` says what is read next, and arrays by name.
+    A record is a dict for JSON and a dict of arrays by name. The JSON's ``reading`` names what will be read next.
     """
     child_process.die_with_parent(int(parent))
     stream = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # for what a library prints
+    os.dup2(2, 1)  # what a library prints must not get into the pipe
     last = {"end": True}
     try:
         for header, arrays in records:
             _write_record(stream, {**header, "arrays": list(arrays)}, arrays)
     except InputError as error:
         last = {"error": str(error)}
-    except MemoryError:  # of bound_memory
+    except MemoryError:  # raised beyond the limit of bound_memory
         last = {"memory": True}
     _write_record(stream, last, {})
 
@@ -104,19 +108,19 @@ def _write_record(stream, header: dict, arrays: dict[str, np.ndarray]) -> None:
 
 
 def bound_memory(file_bytes: int) -> None:
-    """In the child, when its libraries are loaded: let it have what files of this size need, and some to spare."""
+    """Called by the child after its imports: limit its memory to what files of this size need, with a margin."""
     if sys.platform == "linux":
         now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + _COPIES * file_bytes + _SPARE_BYTES,) * 2)
+        resource.setrlimit(resource.RLIMIT_AS, (now + _COPIES * file_bytes + _EXTRA_BYTES,) * 2)
 
 
 def with_prefix(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays whose names begin so, under the rest of their names."""
+    """Return the arrays whose names begin with the prefix, without the prefix in their names."""
     return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
 
 
 class _Pipe:
-    """What numpy does not take for a file that it may seek in."""
+    """A wrapper that keeps numpy from seeking in a pipe."""
 
     def __init__(self, stream):
         self.stream = stream

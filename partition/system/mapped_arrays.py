@@ -1,4 +1,4 @@
-"""Arrays on disk, memory-mapped, and read in slices so that little of them is ever resident."""
+"""Memory-mapped arrays, read in slices so that little of them is in memory at any time."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
-SMALLEST_BYTES = 1 << 20  # smaller arrays are read
+SMALLEST_BYTES = 1 << 20  # smaller arrays are read into memory
 _SLICE_BYTES = 1 << 24
 _LOCAL_HEADER_BYTES = 30
 
 
 def map_npy(path: Path, offset: int = 0, end: int | None = None) -> np.ndarray:
-    """Map the array of a ``.npy`` file, or of one that lies from ``offset`` to ``end`` in another; small ones are read.
+    """Map the array of a ``.npy`` file, or of one embedded in another file from ``offset`` to ``end``.
+
+    Arrays under ``SMALLEST_BYTES`` are read into memory instead.
 
     Raises
     ------
     ValueError
-        No array, one of Python objects, or a file too short for it.
+        There is no array, it holds Python objects, or the file is too short for it.
     """
     with open(path, "rb") as file:
         file.seek(offset)
@@ -37,20 +39,20 @@ def map_npy(path: Path, offset: int = 0, end: int | None = None) -> np.ndarray:
 
 
 def read_header(file, end: int) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, Fortran order and dtype of the ``.npy`` array that begins where ``file`` stands.
+    """Return shape, Fortran order and dtype of the ``.npy`` array at the current position of ``file``.
 
     Raises
     ------
     ValueError
-        No array, one of Python objects, or one that does not end by the position ``end``.
+        There is no array, it holds Python objects, or it would end after the position ``end``.
     """
     version = np.lib.format.read_magic(file)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
     if read is None:
-        raise ValueError(f"npy format version {version} is not read here")
+        raise ValueError(f"npy format version {version} is not supported")
     try:
         shape, fortran, dtype = read(file)
-    # what numpy lets through from Python's own parser
+    # numpy does not catch these errors of Python's parser
     except (SyntaxError, TypeError, RecursionError, MemoryError, tokenize.TokenError) as error:
         raise ValueError(f"its header is damaged ({error})") from error
     if dtype.hasobject:
@@ -63,7 +65,7 @@ def read_header(file, end: int) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def map_npz_member(path: Path, member: zipfile.ZipInfo) -> np.ndarray:
-    """Map an uncompressed array of an ``.npz`` archive, after checking its checksum; :class:`ValueError` as above."""
+    """Map an uncompressed array of an ``.npz`` archive after verifying its checksum; raise ValueError as `map_npy`."""
     with open(path, "rb") as file:
         file.seek(member.header_offset)
         header = file.read(_LOCAL_HEADER_BYTES)
@@ -79,27 +81,27 @@ def map_npz_member(path: Path, member: zipfile.ZipInfo) -> np.ndarray:
 
 
 def take_rows(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """``array[rows]``; of a mapped array in the order of the file, a slice at a time."""
+    """Return ``array[rows]``; a mapped array is read in the order of the file, one slice at a time."""
     if not is_mapped(array):
         return array[rows]
     result = np.empty((len(rows), *array.shape[1:]), array.dtype)
     order = np.argsort(rows)
-    # a row may touch a page of its own
+    # each row may lie on another page of memory
     step = max(1, _SLICE_BYTES // max(array.dtype.itemsize * int(np.prod(array.shape[1:])), mmap.PAGESIZE))
     for start in range(0, len(rows), step):
         some = order[start : start + step]
         result[some] = array[rows[some]]
-        let_go(array)
+        release_pages(array)
     return result
 
 
 def is_mapped(array: np.ndarray) -> bool:
-    """Whether an array, or what it is a view of, lies on disk."""
+    """Return whether an array is a view of a read-only memory-mapped file."""
     return _mapping(array) is not None
 
 
-def let_go(array: np.ndarray) -> None:
-    """Take a read-only mapped array's pages out of memory; they are read again when they are wanted."""
+def release_pages(array: np.ndarray) -> None:
+    """Remove a read-only mapped array's pages from memory; the system reads them again when they are needed."""
     mapping = _mapping(array)
     if mapping is not None and hasattr(mapping, "madvise"):
         mapping.madvise(mmap.MADV_DONTNEED)
@@ -107,7 +109,7 @@ def let_go(array: np.ndarray) -> None:
 
 def _mapping(array) -> mmap.mmap | None:
     while isinstance(array, np.ndarray):
-        if array.flags.writeable:  # pages that were written to would be lost
+        if array.flags.writeable:  # releasing pages would lose what was written to them
             return None
         array = array.base
     return array if isinstance(array, mmap.mmap) else None

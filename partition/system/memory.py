@@ -1,4 +1,4 @@
-"""How much memory this process has needed, and what the system lets it have: memory and processors."""
+"""Memory that this process and its children have used, and the memory and processors that the system allows."""
 
 from __future__ import annotations
 
@@ -6,39 +6,76 @@ import ctypes
 import os
 import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 
 _ROOT = Path("/")
 
 
+@dataclass
+class ChildrenMemory:
+    """The most memory that child processes used together, as :func:`record_children` recorded it.
+
+    Attributes
+    ----------
+    peak_bytes : int
+        Sum of the peak resident memory of children that ran side by side, bytes.
+    """
+
+    peak_bytes: int = 0
+
+
+_children: ContextVar[ChildrenMemory | None] = ContextVar("children_memory", default=None)
+
+
+@contextmanager
+def children_memory() -> Iterator[ChildrenMemory]:
+    """Yield a :class:`ChildrenMemory` that counts the child processes of the ``with`` block."""
+    counted = ChildrenMemory()
+    token = _children.set(counted)
+    try:
+        yield counted
+    finally:
+        _children.reset(token)
+
+
+def record_children(peak_bytes: int) -> None:
+    """Record the peak memory of children that ran side by side; it counts in the enclosing `children_memory`."""
+    if (counted := _children.get()) is not None:
+        counted.peak_bytes = max(counted.peak_bytes, peak_bytes)
+
+
 def peak_memory_bytes() -> int:
-    """This process's peak resident memory; its children are not counted."""
+    """Return this process's peak resident memory; its children are not counted."""
     status = Path("/proc/self/status")
-    if status.exists():  # getrusage would start from the peak of whatever process started this one
+    if status.exists():  # getrusage would start from the peak of the process that started this one
         return 1024 * next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def resident_memory_bytes() -> int:
-    """This process's resident memory now; its peak where the system does not say."""
+    """Return this process's resident memory now, or its peak if the system does not tell."""
     numbers = _lines(Path("/proc/self/statm"))
     return int(numbers[0].split()[1]) * resource.getpagesize() if numbers else peak_memory_bytes()
 
 
-def give_freed_back() -> None:
-    """Give memory that was freed back to the system, where glibc would keep it for later."""
+def return_freed_memory() -> None:
+    """Return freed memory to the system, which glibc would otherwise keep for later."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
 
 
 def available_memory_bytes(root: Path = _ROOT) -> int:
-    """Memory that processes may still take without swapping: the machine's, or less where a control group has a limit.
+    """Return how much memory processes may still take without swapping; limits of control groups count.
 
     Parameters
     ----------
     root : path
-        Directory that holds ``proc`` and ``sys``; tests give another one.
+        Directory that holds ``proc`` and ``sys``; tests use another one.
     """
     available = [_free_bytes(group) for group in _control_groups(root, "memory")]
     for line in _lines(root / "proc/meminfo"):
@@ -50,24 +87,24 @@ def available_memory_bytes(root: Path = _ROOT) -> int:
 
 
 def available_cpus(root: Path = _ROOT) -> int:
-    """Processors that this process may keep busy: those it may run on, or fewer where a control group has a quota.
+    """Return how many processors this process may keep busy, at least 1; quotas of control groups count.
 
-    At least 1. A quota of 2.5 processors counts as 2, as a third thread would be stopped half of the time.
+    A quota of 2.5 processors counts as 2, because a third thread would be stopped half of the time.
 
     Parameters
     ----------
     root : path
-        Directory that holds ``proc`` and ``sys``; tests give another one.
+        Directory that holds ``proc`` and ``sys``; tests use another one.
     """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min([cpus, *map(_quota, _control_groups(root, "cpu"))])))
 
 
 def _control_groups(root: Path, controller: str) -> list[Path]:
-    """Directories of this process's control group for a controller and of all groups around it, in both versions.
+    """List the directories of this process's control group for a controller and of its parents, cgroup v1 and v2.
 
-    Inside a container the kernel may name a path that only the host has: then the groups around it that exist count,
-    of which the container's own is the outermost.
+    Inside a container the kernel may name a path that exists on the host only. Then those of its parents that exist
+    are listed; the outermost is the container's own.
     """
     found = []
     for line in _lines(root / "proc/self/cgroup"):
@@ -81,8 +118,8 @@ def _control_groups(root: Path, controller: str) -> list[Path]:
 
 
 def _free_bytes(group: Path) -> float:
-    """What a memory group's limit leaves; the cache of files that nobody uses counts as free, as in MemAvailable."""
-    # beyond memory.high processes are slowed down until they hardly move
+    """Return what a control group's memory limit leaves; the cache of inactive files is free, as in MemAvailable."""
+    # beyond memory.high the kernel slows processes down until they hardly progress
     limit = min(_number(group / name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes"))
     used = min(_number(group / "memory.current"), _number(group / "memory.usage_in_bytes"))
     if limit == float("inf") or used == float("inf"):
@@ -92,7 +129,7 @@ def _free_bytes(group: Path) -> float:
 
 
 def _quota(group: Path) -> float:
-    """Processors that a group's time quota amounts to."""
+    """Return the number of processors that a control group's time quota amounts to."""
     quota, period = (_lines(group / "cpu.max") or ["max 1"])[0].split()
     if quota != "max":
         return int(quota) / int(period)
@@ -101,7 +138,7 @@ def _quota(group: Path) -> float:
 
 
 def _number(path: Path) -> float:
-    """The number in a file; infinite where there is no such file or it says ``max``."""
+    """Read the number in a file; it is infinite if there is no such file or the file says ``max``."""
     text = (_lines(path) or ["max"])[0].strip()
     return float("inf") if text == "max" else int(text)
 

@@ -1,4 +1,4 @@
-"""Packages that few users need: imported where they are needed, with words for who has not installed them."""
+"""Optional packages: imported where they are needed, with a clear message if they are not installed."""
 
 import importlib
 import os
@@ -10,8 +10,8 @@ INSTALL_DGL = "pip install 'dgl>=1.1.3' (wheels up to Python 3.11; see docs.dgl.
 
 
 def need(module: str, purpose: str, install: str) -> ModuleType:
-    """Import an optional package, or raise :class:`InputError` saying what to install."""
-    os.environ.setdefault("DGLBACKEND", "pytorch")  # unset, importing DGL prints and writes into the home directory
+    """Import an optional package, or raise :class:`InputError` that says how to install it."""
+    os.environ.setdefault("DGLBACKEND", "pytorch")  # without it DGL prints, and writes into the home directory
     try:
         return importlib.import_module(module)
     except (ImportError, OSError) as error:  # OSError: a binary of the package does not load
@@ -20,6 +20,6 @@ def need(module: str, purpose: str, install: str) -> ModuleType:
 
 
 def first_line(error: BaseException) -> str:
-    """A foreign exception in one short line."""
+    """Describe an exception of another library in one short line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

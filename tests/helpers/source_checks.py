@@ -1,4 +1,4 @@
-"""What the tests of every source check."""
+"""Checks that the tests of all sources share."""
 
 import gzip
 
@@ -10,10 +10,16 @@ from partition.sources.load import load_graph
 
 
 def edges(graph):
-    """The edges as (src, dst) in edge-id order."""
+    """Return the edges as (src, dst) in edge-id order."""
     src, dst = np.empty((2, graph.num_edges), np.int64)
     src[graph.edge_ids], dst[graph.edge_ids] = graph.indices, graph.destinations()
     return list(zip(src.tolist(), dst.tolist()))
+
+
+def same(array, expected):
+    """The arrays have the same dtype, shape and values."""
+    assert array.dtype == expected.dtype and array.shape == expected.shape
+    assert np.array_equal(array, expected)
 
 
 def written(path, text):
@@ -23,7 +29,7 @@ def written(path, text):
 
 
 def refused(source, *words, **options):
-    """Loading raises InputError, in one line that holds all the words."""
+    """Check that loading raises InputError with a message of one line that contains all the words."""
     with pytest.raises(InputError) as caught:
         load_graph(source, **options)
     message = str(caught.value)

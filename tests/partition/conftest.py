@@ -1,9 +1,17 @@
 import pytest
 
-from partition.system import user_files
+from partition.sources import numpy_file, text_blocks
+from partition.system import mapped_arrays
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Cut text into blocks of a few bytes, so that tiny files have many."""
-    monkeypatch.setattr(user_files, "_BLOCK_BYTES", 7)
+    monkeypatch.setattr(text_blocks, "_BLOCK_BYTES", 7)
+
+
+@pytest.fixture
+def everything_mapped(monkeypatch):
+    """Memory-map arrays of every size."""
+    monkeypatch.setattr(mapped_arrays, "SMALLEST_BYTES", 1)
+    monkeypatch.setattr(numpy_file, "SMALLEST_BYTES", 1)

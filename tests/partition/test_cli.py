@@ -1,3 +1,4 @@
+import argparse
 import io
 import json
 import os
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from partition import InputError, partition
+from partition import InputError, console, partition
 from partition.cli import main
 
 SAMPLE = "sample:communities?nodes=400&seed=1"
@@ -80,7 +81,7 @@ def test_real_graphs(real_graph, capsys, name, parts):
 
 
 def npz(**changes):
-    """A good four-node graph file, with changes."""
+    """Write a valid graph file of four nodes, with changes to its arrays."""
     good = {
         "edge_index": np.array([[0, 1, 2], [1, 2, 3]]),
         "num_nodes": 4,
@@ -163,7 +164,7 @@ def test_a_stopped_run_leaves_nothing_that_looks_complete(how, code):
 
 
 def test_stdout_is_json_even_where_libraries_print():
-    """METIS complains on stdout of a star cut into single nodes; DGL greets on a fresh home."""
+    """METIS prints on stdout when a star is cut into single nodes; DGL prints in a new home directory."""
     Path("star.txt").write_text("".join(f"0 {i}\n" for i in range(1, 20)))
     dgl = pytest.importorskip("dgl")
     dgl.save_graphs("g.bin", [dgl.rand_graph(30, 90)])
@@ -207,10 +208,10 @@ def test_wrong_types_from_python(arguments, message):
     [
         (["--halo-depth", "1000000"], "--halo-depth is 1000000; it must be from 1 to 100"),
         (["--halo-depth", "1000000", "--dry-run"], "--halo-depth is 1000000; it must be from 1 to 100"),
-        (["--layers", "1001"], "layers is 1001; it must be from 1 to 1,000"),
-        (["--hidden", "10000000"], "hidden is 10000000; it must be from 1 to 1,000,000"),
+        (["--layers", "1001"], "--layers is 1001; it must be from 1 to 1,000"),
+        (["--hidden", "10000000"], "--hidden is 10000000; it must be from 1 to 1,000,000"),
         (["--max-imbalance", "0.5"], "--max-imbalance is 0.5 for"),
-        (["--target-weights", "/dev/zero"], "'/dev/zero' is no file of numbers that can be read"),
+        (["--target-weights", "/dev/zero"], "'/dev/zero' is not a readable file of numbers"),
         (["--target-weights", "1,2,3"], "--target-weights are 3 numbers"),
     ],
 )
@@ -225,11 +226,11 @@ def test_what_options_may_be(capsys, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--layers", "1e22"], "argument --layers: '1e22' is no whole number"),
+        (["--layers", "1e22"], "argument --layers: '1e22' is not a whole number"),
         (["--layers", "9" * 5000], "argument --layers: '9999"),
         (["--heads", str(10**22)], "argument --heads: 10000000000000000000000 is more than 1,000,000,000"),
         (["--link-gbit", "1e-320"], "argument --link-gbit: '1e-320' is not from 1e-06 to 1e+09"),
-        (["--link-gbit", "fast"], "argument --link-gbit: 'fast' is no number"),
+        (["--link-gbit", "fast"], "argument --link-gbit: 'fast' is not a number"),
     ],
 )
 def test_numbers_that_options_do_not_take(capsys, options, message):
@@ -240,7 +241,7 @@ def test_numbers_that_options_do_not_take(capsys, options, message):
 
 
 def test_one_of_each(capsys):
-    """One part, one edge; and a name that the terminal's encoding does not have."""
+    """Counts of one are written without a plural."""
     Path("\u00e9.csv").write_text("0,1\n")
     assert main(["partition", "\u00e9.csv", "--parts", "1", "--out", "shards"]) == 0
     assert capsys.readouterr().out.startswith("\u00e9.csv: 2 nodes, 1 edge, 1 part, edge cut\n")
@@ -252,3 +253,33 @@ def test_a_name_that_the_terminal_cannot_show(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdout", ascii_only)
     assert main(["partition", "\u00e9.csv", "--parts", "1", "--out", "shards"]) == 0
     assert ascii_only.buffer.getvalue().startswith(rb"\xe9.csv: 2 nodes")
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("pass num_nodes (--num-nodes), or raise memory (--memory)", "pass --num-nodes, or raise --memory"),
+        ("choose cut='edge' (--cut edge)", "choose --cut edge"),
+        ("g.npz: num_nodes must be one value", "g.npz: num_nodes must be one value"),
+        ("rank_memory is 3; it must be at least 4", "--rank-memory is 3; it must be at least 4"),
+        ("parts is 0; make 1 part or more parts", "--parts is 0; make 1 part or more parts"),
+        ("the number of parts is 0", "the number of parts is 0"),
+        ("dir/rank_memory.npz (--memory) is lost", "dir/rank_memory.npz (--memory) is lost"),
+        ("halo_depth is 3 (--cut edge)", "halo_depth is 3 (--cut edge)"),
+    ],
+)
+def test_messages_name_options(message, shown):
+    """Recommended arguments become options always; others only if they were given."""
+    args = argparse.Namespace(parts=0, rank_memory=3, num_nodes=None, memory=None, halo_depth=None)
+    assert console._with_option_names(message, args) == shown
+
+
+def test_progress_prints_a_line_at_the_end_of_each_stage(capsys):
+    with console.Progress() as progress:
+        for stage in ("reading", "reading", "writing"):
+            progress(stage)
+            before = capsys.readouterr().err if stage == "reading" else ""
+            assert before == ""
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in lines] == ["reading", "writing"]
+    assert all(line.endswith(" 0.0 s") for line in lines)

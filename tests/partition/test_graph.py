@@ -57,7 +57,7 @@ MASKS = {
         (dict(src=[0, 5], dst=[1, 1], num_nodes=3), "node id 5 is outside 0..2"),
         (dict(src=[0, -1], dst=[1, 1], num_nodes=3), "node id -1 is outside 0..2"),
         (dict(src=[0.5], dst=[1.0]), "must be integers"),
-        (dict(src=[0], dst=[1, 1]), "equally long"),
+        (dict(src=[0], dst=[1, 1]), "two lists of node ids of the same length"),
         (dict(src=[], dst=[]), "at least one"),
         (dict(src=[0], dst=[1], node_data={"feat": np.ones((3, 2))}), "first dimension must be 2"),
         (dict(src=[0], dst=[1], node_data={"feat": np.array([[1.0], [np.nan]])}), "NaN or infinite value at row 1"),

@@ -390,7 +390,7 @@ def test_sources_that_do_not_belong_together(here, both, shards, tmp_path, awkwa
 def test_sources_that_are_missing(here, both, tmp_path):
     refused(here("plan"), "SOURCE is missing")
     refused(here("plan", GRAPH), "--world-size is missing")
-    refused(here("plan", tmp_path / "nothing", "--world-size", 2), "names no graph", lines=None)
+    refused(here("plan", tmp_path / "nothing", "--world-size", 2), "does not name a graph", lines=None)
     refused(here("plan", GRAPH, "--world-size", 2, "--random-features", 8), "has features already", lines=None)
     refused(here("plan", GRAPH, "--world-size", 1000), "1000", "300", lines=None)
 
@@ -401,7 +401,7 @@ def test_what_of_a_graph_is_left_out_is_said_in_one_line(here, tmp_path):
     done = here("plan", path, "--world-size", 1)
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stderr.splitlines() if "left out" in line.lower()] == [
-        "left out: names of graph.npz (not a key that is read)"
+        "left out: names of graph.npz (unknown key)"
     ]
     assert "Warning" not in done.stderr
 

@@ -350,7 +350,7 @@ REFUSED = [
     (["--target-weights", "1,nan,1,1"], "hold nan"),
     (["--target-weights=-1,1,1,1"], "hold -1"),
     (["--target-weights", "a,1,1,1"], "--target-weights: 'a'"),
-    (["--target-weights", "nowhere.txt"], "'nowhere.txt' is no number, and 'nowhere.txt' is no file"),
+    (["--target-weights", "nowhere.txt"], "'nowhere.txt' is not a number, and 'nowhere.txt' is not a readable file"),
     (["--target-weights", ""], "0 numbers"),
     (["--max-imbalance", "0.9"], "is 0.9"),
     (["--max-imbalance", "nan"], "is nan"),
@@ -361,9 +361,15 @@ REFUSED = [
     (["--max-imbalance", "edges="], "--max-imbalance: ''"),
     (["--max-imbalance", "edges=1.1,edges=1.2"], "names a kind twice"),
     (["--max-imbalance", "edges=1.1, edges=1.2"], "names a kind twice"),
-    (["--max-imbalance", "1.1", "--cut", "vertex"], "--max-imbalance is for edge cuts alone"),
-    (["--target-weights", "1,1,1,1", "--cut", "auto"], "--target-weights is for edge cuts alone"),
-    (["--attempts", "0"], "attempts is 0; it must be at least 1"),
+    (
+        ["--max-imbalance", "1.1", "--cut", "vertex"],
+        "--max-imbalance applies only to edge cuts; leave it out, or choose --cut edge",
+    ),
+    (
+        ["--target-weights", "1,1,1,1", "--cut", "auto"],
+        "--target-weights applies only to edge cuts; leave it out, or choose --cut edge",
+    ),
+    (["--attempts", "0"], "--attempts is 0; it must be at least 1"),
 ]
 
 

@@ -304,7 +304,7 @@ def test_a_bound_decides_the_method(nothing_is_small, cut):
         assert manifest["cut"] == "vertex" or (method == "metis" and cut != "vertex")
         if method != "metis":
             assert not any(stage.startswith("METIS,") for stage in said.stages)
-            assert any("METIS needs about" in stage and "making a vertex cut by" in stage for stage in said.stages)
+            assert any("METIS needs about" in stage and "vertex cut by" in stage for stage in said.stages)
         assert (manifest["choice"] is not None) == (cut == "auto")
         if cut == "auto":
             assert len(manifest["choice"]["candidates"]) == (2 if method == "metis" else 1)
@@ -437,7 +437,7 @@ def test_dry_run(capsys, source):
     assert sorted(os.listdir()) == sorted([*before, "out"])
     assert main(["partition", source, "--parts", "3", "--dry-run", "--out", "elsewhere"]) == 0
     text = capsys.readouterr().out
-    assert "METIS (would be taken)" in text and "nothing is written" in text and "peak memory" in text
+    assert "METIS (would be used)" in text and "nothing is written" in text and "peak memory" in text
     assert not os.path.exists("elsewhere")
 
 

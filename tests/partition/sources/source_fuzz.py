@@ -58,11 +58,11 @@ KEYS = (
 
 
 class TooSlow(BaseException):
-    """Not an Exception, so that no handler takes it for an error of a file."""
+    """A time-out that is not an Exception, so that no handler takes it for an error in a file."""
 
 
 def numpy_arrays(rng: random.Random) -> dict[str, np.ndarray]:
-    """What a valid .npz of 6 nodes and 5 edges holds."""
+    """Return the arrays of a valid .npz of 6 nodes and 5 edges."""
     arrays = {
         "edge_index": np.array([[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]),
         "num_nodes": np.array(6),
@@ -140,7 +140,7 @@ def metis(rng: random.Random, mark: str) -> str:
 
 
 def table(rng: random.Random, rows: list[list[str]], mark: str) -> str:
-    """Rows as text, with some cells, lines and marks replaced."""
+    """Return rows as text, with some cells, lines and separators replaced."""
     for _ in range(rng.choice((0, 1, 1, 2, 4))):
         row = rng.choice(rows)
         what = rng.random()
@@ -155,7 +155,7 @@ def table(rng: random.Random, rows: list[list[str]], mark: str) -> str:
 
 
 def damaged(rng: random.Random, data: bytes) -> bytes:
-    """Some bytes changed, taken out, repeated or put in."""
+    """Return the data with some bytes changed, removed, repeated or inserted."""
     data = bytearray(data)
     for _ in range(rng.choice((0, 0, 1, 1, 3, 10))):
         at = rng.randrange(len(data) + 1)
@@ -263,7 +263,7 @@ def named(rng: random.Random, folder: Path) -> str:
 
 
 def case(rng: random.Random, folder: Path) -> tuple[object, dict]:
-    """A source and the options beside it."""
+    """Draw a source and options for it."""
     kind = rng.choice(("text", "text", "numpy", "numpy", "networkx", "scipy", "arrays", "named", "node data"))
     options = {}
     if rng.random() < 0.15:
@@ -286,7 +286,7 @@ def case(rng: random.Random, folder: Path) -> tuple[object, dict]:
 
 
 def outcome(load) -> str:
-    """``graph``, ``refused``, or what went wrong."""
+    """Return ``graph``, ``refused``, or a description of what went wrong."""
 
     def too_slow(*_):
         raise TooSlow
@@ -310,7 +310,7 @@ def outcome(load) -> str:
 
 
 def run(cases: int, seed: int) -> tuple[Counter, dict[str, str]]:
-    """Outcomes counted, and what went wrong by the case's own seed."""
+    """Count the outcomes, and list what went wrong by the seed of the case."""
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_BYTES,) * 2)
     counts, failures = Counter(), {}
@@ -328,7 +328,7 @@ def run(cases: int, seed: int) -> tuple[Counter, dict[str, str]]:
 
 
 def run_dgl(cases: int, seed: int) -> tuple[Counter, dict[str, str]]:
-    """The same of files of ``dgl.save_graphs``, as the child reads them: it exists to be ended by a signal."""
+    """Do the same with files of ``dgl.save_graphs`` as the child reads them; a signal may end the child."""
     import dgl
     import torch
 

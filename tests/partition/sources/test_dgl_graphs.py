@@ -151,7 +151,7 @@ def test_graphs_in_one_sparse_format(dgl, tmp_path, form):
 
 
 def test_a_file_that_needs_more_memory_than_its_size_suggests(tmp_path, monkeypatch):
-    """As the child says it, whose memory is bounded."""
+    """The child, whose memory is bounded, reports it."""
     (tmp_path / "hungry.py").write_text(
         "import sys\nfrom partition.system.guarded_read import serve\n\n\n"
         "def records():\n    yield {'reading': 'part 1'}, {}\n    raise MemoryError\n\n\nserve(sys.argv[2], records())\n"

@@ -1,4 +1,4 @@
-"""Edge lists, and node data beside them."""
+"""Edge lists and node tables."""
 
 import gzip
 
@@ -8,6 +8,7 @@ from source_checks import edges, refused, written
 
 from partition.errors import LeftOutWarning
 from partition.graph import from_edges
+from partition.sources import text_blocks
 from partition.sources.load import load_graph
 from partition.system import user_files
 
@@ -31,7 +32,7 @@ from partition.system import user_files
 )
 @pytest.mark.parametrize("block", [7, 1 << 24])
 def test_edge_list(tmp_path, monkeypatch, name, text, block):
-    monkeypatch.setattr(user_files, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_blocks, "_BLOCK_BYTES", block)
     graph = load_graph(written(tmp_path / name, text))
     assert edges(graph) == [(0, 1), (1, 2), (2, 0)]
     assert graph.name == name and graph.indices.dtype == np.int32
@@ -90,7 +91,7 @@ def test_edge_list_that_is_not_text(tmp_path, data):
 
 
 def test_edge_list_without_ends_of_line(tmp_path, small_blocks, monkeypatch):
-    monkeypatch.setattr(user_files, "_LONGEST_LINE_BYTES", 20)
+    monkeypatch.setattr(text_blocks, "_LONGEST_LINE_BYTES", 20)
     refused(written(tmp_path / "g.txt", "1" * 50), "line 1", "end of line")
 
 
@@ -111,7 +112,7 @@ def test_bad_line_is_found_among_many(tmp_path):
     refused(written(tmp_path / "g.txt", "\n".join(lines)), "line 13457", "'oops 1'")
 
 
-# ---- node data beside the edges
+# ---- node data
 
 
 NODES = "node,feat_a,label,train_mask,b,val_mask\n2,5,1,0,6.5,1\n0,1,0,True,2,false\n1,3,,false,4,0\n"
@@ -178,7 +179,7 @@ def test_node_data_refused(tmp_path):
     refused(graph, "no such file", node_data=tmp_path / "absent.csv")
 
 
-# ---- what files may hold besides, and what they may claim
+# ---- unusual contents, and numbers that cannot be true
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def test_node_data_refused(tmp_path):
 )
 @pytest.mark.parametrize("block", [1, 5, 1 << 24])
 def test_ends_of_line(tmp_path, monkeypatch, text, block):
-    monkeypatch.setattr(user_files, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_blocks, "_BLOCK_BYTES", block)
     graph = load_graph(written(tmp_path / "g.csv", text))
     assert edges(graph) == [(0, 1), (1, 2)] and graph.edge_data["w"].tolist() == [2, 3]
     refused(written(tmp_path / "g.csv", text.rstrip() + "\r\n\rx,1,2"), "line 5", "'x,1,2'")
@@ -246,7 +247,7 @@ def test_a_cell_beyond_what_tables_have(tmp_path):
 
 def test_gzip_that_unpacks_beyond_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(user_files, "_TRUSTED_BYTES", 1 << 16)
-    monkeypatch.setattr(user_files, "_BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(text_blocks, "_BLOCK_BYTES", 1 << 16)
     bomb = written(tmp_path / "g.txt.gz", "0 1\n" * (1 << 18))
     refused(bomb, "g.txt.gz unpacks to over 500 times its size", "unpack it")
     refused(written(tmp_path / "g.graph.gz", "% c\n" * (1 << 18)), "unpacks to over 500 times")

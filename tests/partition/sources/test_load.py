@@ -1,4 +1,4 @@
-"""What all sources share: names, options, files at large."""
+"""Names, options and files of all sources."""
 
 import json
 import os
@@ -195,11 +195,11 @@ def test_scipy_matrices(form):
 
 
 def test_objects_say_how_many_nodes_they_have(tmp_path):
-    """A number in a file may be a slip."""
+    """A number in a file may be a mistake."""
     adjacency = scipy.sparse.csr_array((np.ones(1), ([0], [1])), (1_100_000, 1_100_000))
     assert load_graph(adjacency).num_nodes == 1_100_000
     np.savez(tmp_path / "g.npz", edge_index=np.array([[0], [1]]), num_nodes=1_100_000)
-    refused(tmp_path / "g.npz", "it states 1100000 nodes", "state num_nodes (--num-nodes)")
+    refused(tmp_path / "g.npz", "it states 1100000 nodes", "pass num_nodes (--num-nodes)")
 
 
 def test_partition_takes_arrays_and_names_its_options(tmp_path):
@@ -209,7 +209,7 @@ def test_partition_takes_arrays_and_names_its_options(tmp_path):
         partition(np.array([[0, 1], [1, 2]]), 1, tmp_path / "new", selfloops=True)
 
 
-# ---- more than the memory holds
+# ---- graphs that do not fit into memory
 
 
 def test_claims_beyond_the_memory(tmp_path):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from source_checks import edges, refused, written
 
+from partition.sources import text_blocks
 from partition.sources.load import load_graph
-from partition.system import user_files
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from partition.system import user_files
 )
 @pytest.mark.parametrize("block", [7, 1 << 24])
 def test_metis(tmp_path, monkeypatch, text, expected, weight, block):
-    monkeypatch.setattr(user_files, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_blocks, "_BLOCK_BYTES", block)
     graph = load_graph(written(tmp_path / "g.graph", text))
     assert edges(graph) == expected
     assert graph.num_nodes == int(text.removeprefix("% c\n").split()[0])
@@ -53,7 +53,7 @@ def test_metis_against_a_plain_writing(tmp_path, small_blocks):
         ("3 1\n2 3\n1\n1\n", ["4 neighbours", "1 edges"]),
         ("3 2\n2 4\n1\n1\n", ["node 1 lists 4", "1..3"]),
         ("3 2\n2 0\n1\n1\n", ["node 1 lists 0"]),
-        ("3 2\n2 3\n1\n2\n", ["not each lists the other"]),
+        ("3 2\n2 3\n1\n2\n", ["nodes 1 and 3 do not both list each other"]),
         ("3 1\n1 1\n\n\n", ["lists itself"]),
         ("3 2\n2 3\n1 a\n1\n", ["line 3", "'1 a'"]),
         ("3 2\n2 3\n1.5\n1\n", ["line 3"]),
@@ -74,4 +74,7 @@ def test_metis_header_beyond_any_file(tmp_path, header):
 
 def test_metis_weights_of_nodes_are_named(tmp_path):
     graph = load_graph(written(tmp_path / "g.graph", "3 2 111 2\n8 9 9 2 5 3 6\n8 9 9 1 5\n8 9 9 1 6\n"))
-    assert graph.left_out == ("node sizes of g.graph (METIS's own)", "node weights of g.graph (METIS's own)")
+    assert graph.left_out == (
+        "node sizes of g.graph (used by METIS only)",
+        "node weights of g.graph (used by METIS only)",
+    )

@@ -136,7 +136,7 @@ def test_npy_under_the_name_of_npz(tmp_path):
     refused(tmp_path / "g.npz", "not an .npz archive")
 
 
-# ---- what files may hold besides, and what they may claim
+# ---- unusual contents, and numbers that cannot be true
 
 
 def npy(shape, descr="<i8", data=bytes(80)):
@@ -199,7 +199,7 @@ def test_dtypes_refused_at_reading(tmp_path, arrays, words):
 
 def test_arrays_under_other_keys_are_named(tmp_path):
     np.savez(tmp_path / "g.npz", **EDGE, license="MIT", edge_weight=np.ones(2))
-    assert load_graph(tmp_path / "g.npz").left_out == ("edge_weight of g.npz (not a key that is read)",)
+    assert load_graph(tmp_path / "g.npz").left_out == ("edge_weight of g.npz (unknown key)",)
     np.savez(tmp_path / "n.npz", y=np.arange(3), classes=np.array(["a", "b"]))
     graph = load_graph(tmp_path / "g.npz", node_data=tmp_path / "n.npz")
-    assert graph.left_out[1:] == ("classes of n.npz (not a key that is read)",)
+    assert graph.left_out[1:] == ("classes of n.npz (unknown key)",)

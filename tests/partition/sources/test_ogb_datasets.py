@@ -1,4 +1,4 @@
-"""OGB's node-property data sets, as OGB leaves them on disk."""
+"""OGB's node property data sets in the form that OGB stores on disk."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ def packed_csv(path, rows):
 
 @pytest.fixture
 def arxiv(tmp_path):
-    """A directory as ogb leaves it after download and before its first reading."""
+    """A directory in the state after ogb's download and before ogb first reads it."""
     pytest.importorskip("ogb", reason="ogb is not installed: pip install ogb")
     folder = tmp_path / "ogbn_arxiv"
     raw, split = folder / "raw", folder / "split" / "time"
@@ -103,7 +103,7 @@ def test_ogb_refused(arxiv, no_questions):
 
 def test_ogb_of_many_labels(arxiv):
     packed_csv(arxiv / "raw" / "node-label.csv.gz", [(0, 1)] * 5)
-    refused(f"ogb:ogbn-arxiv?root={arxiv.parent}", "2 labels a node")
+    refused(f"ogb:ogbn-arxiv?root={arxiv.parent}", "2 labels per node")
 
 
 def test_ogb_not_on_disk(tmp_path, no_questions, monkeypatch):

@@ -1,4 +1,4 @@
-"""The generator: what it promises about sizes, degrees, splits, repeatability and what the neighbourhood tells."""
+"""The generator keeps its promises: sizes, degrees, splits, repeatability, and how much neighbours tell."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def graph():
 
 
 def accuracy(graph, columns):
-    """Test accuracy of a ridge regression on one-hot labels: about what a small MLP finds in the same columns."""
+    """Return the test accuracy of a ridge regression on one-hot labels, which is close to that of a small MLP."""
     label, train, test = (graph.node_data[key] for key in ("label", "train_mask", "test_mask"))
     columns = np.column_stack([columns, np.ones(len(label))])
     wanted = np.eye(label.max() + 1)[label[train]]

@@ -1,4 +1,4 @@
-"""Command lines as a shell starts them: interrupted, and with streams that are closed, full or unread."""
+"""Command lines as a shell starts them: interrupted, or with streams that are closed, full or unread."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def run(*words, **options):
 
 
 def unread():
-    """The end of a pipe whose other end is closed."""
+    """Yield one end of a pipe whose other end is closed."""
     reader, writer = os.pipe()
     os.close(reader)
     return os.fdopen(writer, "w")
@@ -52,7 +52,7 @@ sys.exit(enter("dgl-gt", imports))
 
 @pytest.mark.parametrize(("environment", "text"), [({}, "dgl-gt: interrupted\n"), ({"RANK": "0"}, "")])
 def test_an_interruption_while_modules_are_imported_shows_no_traceback(environment, text):
-    """A rank leaves the words to the process that started it."""
+    """A rank prints nothing: the process that started it reports."""
     done = run("-c", INTERRUPTED, env=environment)
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, text)
 
@@ -93,7 +93,7 @@ def test_a_full_disk_behind_standard_output_is_said_in_one_line(shards):
         assert done.returncode == 2
         assert done.stderr == (
             "python -m partition: error: cannot write to standard output: No space left on device; "
-            "files that the command writes are complete\n"
+            "the files that the command wrote are complete\n"
         )
         done = run("-m", "dgl_gt", "--help", stdout=full)
     assert done.returncode == 2
@@ -102,7 +102,7 @@ def test_a_full_disk_behind_standard_output_is_said_in_one_line(shards):
 
 @pytest.mark.parametrize("program", ["partition", "dgl_gt"])
 def test_work_goes_on_without_streams(tmp_path, program):
-    """Closed by the caller, which leaves their numbers for the next files that are opened; or read by nobody."""
+    """If the caller closes streams, the next files that are opened could get their numbers."""
     words = ["-m", program, *PARTITION[2:]]
     closed = run(*words, tmp_path / "closed", preexec_fn=lambda: os.closerange(0, 3))
     with unread() as pipe:
@@ -113,7 +113,7 @@ def test_work_goes_on_without_streams(tmp_path, program):
 
 
 def test_a_refusal_does_not_go_to_standard_output(tmp_path):
-    """As print() would have it where standard error is closed; with --json that would be read as the result."""
+    """If standard error is closed, messages must not go to standard output, where --json prints the result."""
     done = run("-m", "dgl_gt", "inspect", tmp_path, "--json", preexec_fn=lambda: os.close(2))
     assert (done.returncode, done.stdout) == (2, "")
 
@@ -149,7 +149,7 @@ def test_messages_that_no_encoding_has_to_a_closed_stream():
 
 
 def test_a_signal_waits_for_the_end_of_an_import(tmp_path, monkeypatch):
-    """An exception in the middle of one can be lost, or end the process in C++."""
+    """An exception in the middle of an import can be lost, or end the process in C++."""
     (tmp_path / "slow_module.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(0.01)\nIS_WHOLE = True\n"
     )

@@ -1,18 +1,19 @@
-"""What the system lets a process have, from directories that look like /proc and /sys of a container."""
+"""Memory and processors that the system allows, read from copies of /proc and /sys; memory of children."""
 
 import os
 
 import pytest
 
+from partition import partition
 from partition.cuts.metis import most_children
-from partition.system.memory import available_cpus, available_memory_bytes
+from partition.system.memory import available_cpus, available_memory_bytes, children_memory, record_children
 
 GIB = 1 << 30
 CPUS = len(os.sched_getaffinity(0))
 
 
 def system(folder, group, files):
-    """A root directory: 8 GiB available on the machine, a control group and its files."""
+    """Make a root directory with 8 GiB available on the machine, and a control group with its files."""
     files = {"proc/meminfo": f"MemTotal: 99 kB\nMemAvailable: {8 << 20} kB\n", "proc/self/cgroup": group, **files}
     for name, text in files.items():
         path = folder / name
@@ -105,3 +106,19 @@ def test_this_machine():
 def test_metis_starts_no_more_children_than_a_quota_has_processors(monkeypatch):
     monkeypatch.setattr("partition.cuts.metis.available_cpus", lambda: 1)
     assert most_children() == 1
+
+
+def test_memory_of_children_counts_in_the_innermost_block():
+    with children_memory() as outer:
+        record_children(5)
+        with children_memory() as inner:
+            record_children(7)
+        record_children(3)
+    record_children(9)
+    assert (outer.peak_bytes, inner.peak_bytes) == (5, 7)
+
+
+def test_memory_of_metis_counts(tmp_path):
+    with children_memory() as children:
+        partition("sample:communities?nodes=200", 2, tmp_path / "shards")
+    assert 10 << 20 < children.peak_bytes < 1 << 30
