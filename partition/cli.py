@@ -14,8 +14,8 @@ from partition.predict.step_time import Speeds
 from partition.predict.traffic import Model
 from partition.shards.manifest import read_manifest, verify
 from partition.sources.load import open_source
-from partition.system.atomic_write import free_disk_bytes
 from partition.system.memory import peak_memory_bytes
+from partition.system.output_checks import free_disk_bytes
 from partition.system.units import size
 from partition.system.user_files import regular_file
 

@@ -17,7 +17,7 @@ from partition.errors import InputError
 from partition.predict.step_time import Speeds
 from partition.predict.traffic import AUTO, CHOICES
 from partition.shards.manifest import read_manifest
-from partition.system.atomic_write import check_file, check_target
+from partition.system.output_checks import check_file, check_target
 from partition.system.units import counted
 
 from . import plan

@@ -17,7 +17,8 @@ from partition.cli import positive_float, positive_integer, size_in_bytes
 from partition.console import table
 from partition.errors import InputError, LeftOutWarning
 from partition.predict.traffic import Model
-from partition.system.atomic_write import check_file, new_file
+from partition.system.atomic_write import new_file
+from partition.system.output_checks import check_file
 from partition.system.units import size
 
 

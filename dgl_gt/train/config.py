@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from dgl_gt.yaml_file import read_yaml
 from partition.errors import InputError
 from partition.predict.traffic import ACTIVATION_CHECKPOINTS, MODEL_LIMITS, Model
-from partition.system.atomic_write import Kind
+from partition.system.output_checks import Kind
 
 METRICS = ("auto", "accuracy", "roc_auc")
 WEIGHTS = "model.safetensors"

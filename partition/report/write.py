@@ -12,8 +12,9 @@ import numpy as np
 
 from partition.errors import InputError
 from partition.shards.manifest import read_manifest, verify
-from partition.system.atomic_write import check_file, new_file
+from partition.system.atomic_write import new_file
 from partition.system.optional_packages import need
+from partition.system.output_checks import check_file
 
 from . import style as show
 from .counts import figures

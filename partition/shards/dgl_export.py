@@ -15,8 +15,9 @@ from safetensors.numpy import save_file
 from partition.cuts.edge_cut import make_edge_cut
 from partition.cuts.metis import check_seed
 from partition.errors import InputError
-from partition.system.atomic_write import Kind, new_directory
+from partition.system.atomic_write import new_directory
 from partition.system.optional_packages import INSTALL_DGL, first_line, need
+from partition.system.output_checks import Kind
 
 from .dgl_import import EDGE_TYPE, NODE_TYPE, read_book, read_whole
 from .layout import Layout

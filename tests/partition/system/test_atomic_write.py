@@ -17,7 +17,8 @@ from partition import partition, read_manifest, verify
 from partition.errors import InputError
 from partition.shards.manifest import SHARDS
 from partition.system import atomic_write, temporary_names
-from partition.system.atomic_write import Kind, check_target, new_directory
+from partition.system.atomic_write import new_directory
+from partition.system.output_checks import Kind, check_target
 
 KIND = Kind("notes", "notes.json", lambda record: record.get("format") == "notes", r"page\d\.txt|more/page\d\.txt")
 ROOT = Path(__file__).parents[3]
@@ -303,10 +304,10 @@ def test_an_old_directory_that_was_moved_aside_comes_back(old):
 
 LOOP = """
 import itertools, sys
-from partition.system import atomic_write
+from partition.system import atomic_write, output_checks
 if sys.argv[2] == "two renames":
     atomic_write._exchange = lambda *_: False
-kind = atomic_write.Kind("notes", "notes.json", lambda record: record["format"] == "notes", ".*/page1.txt")
+kind = output_checks.Kind("notes", "notes.json", lambda record: record["format"] == "notes", ".*/page1.txt")
 for turn in itertools.count():
     with atomic_write.new_directory(sys.argv[1], kind, force=True) as folder:
         (folder / "notes.json").write_text('{"format": "notes"}')
@@ -338,7 +339,7 @@ def test_kills_leave_the_old_or_the_new(tmp_path, step):
 PARTITION = """
 import sys
 from partition import cli
-from partition.system import atomic_write
+from partition.system import atomic_write, output_checks
 if sys.argv.pop(1) == "two renames":
     atomic_write._exchange = lambda *_: False
 sys.exit(cli.main(sys.argv[1:]))
@@ -370,5 +371,5 @@ def kills(folder: Path, count: int) -> int:
     return lost
 
 
-if __name__ == "__main__":  # PYTHONPATH=. python tests/partition/test_atomic.py FOLDER COUNT
+if __name__ == "__main__":  # PYTHONPATH=. python tests/partition/system/test_atomic_write.py FOLDER COUNT
     print(f"{kills(Path(sys.argv[1]), int(sys.argv[2]))} of {sys.argv[2]} kills left no whole shards")

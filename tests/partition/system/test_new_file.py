@@ -7,7 +7,8 @@ import resource
 import pytest
 
 from partition import InputError
-from partition.system.atomic_write import check_file, new_file
+from partition.system.atomic_write import new_file
+from partition.system.output_checks import check_file
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path):
