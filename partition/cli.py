@@ -340,7 +340,7 @@ def _export(args) -> tuple[dict, str]:
 
 
 def _import(args) -> tuple[dict, str]:
-    from partition.shards.dgl_export import import_dgl
+    from partition.shards.dgl_import import import_dgl
 
     started, progress = time.monotonic(), console.Progress()
     try:
