@@ -45,7 +45,7 @@ def add_commands(commands) -> None:
     inspect.set_defaults(command=_inspect)
 
     report = commands.add_parser(
-        "report", help="write a page with pictures of a shard directory, and PNG and JSON twins"
+        "report", help="write a page with pictures of a shard directory, and its numbers as JSON"
     )
     report.add_argument("directory", metavar="DIR")
     report.add_argument(
@@ -323,7 +323,7 @@ def _report(args) -> tuple[dict, str]:
 
     figures = write_report(args.directory, args.out, force=args.force)
     out = Path(args.out)
-    return figures, f"wrote {out}, {out.with_suffix('.png')} and {out.with_suffix('.json')}"
+    return figures, f"wrote {out} and {out.with_suffix('.json')}"
 
 
 def _export(args) -> tuple[dict, str]:
