@@ -22,7 +22,7 @@ from partition.report.write import page, write_report
 
 
 def networkx_graph(graph):
-    """The user's edges, by id: the key of an edge is its id. Nodes know in which splits they train."""
+    """Return the user's edges with their ids as keys, and the nodes with the splits in which they train."""
     nxg = nx.MultiDiGraph()
     nxg.add_nodes_from(range(graph.num_nodes))
     for node, splits in enumerate(graph.node_data.get("train_mask", ())):
@@ -33,7 +33,7 @@ def networkx_graph(graph):
 
 
 def recount_edge_cut(nxg, owner, parts, depth=1, shares=None):
-    """What the parts hold, and the rows that cross; ``owner`` is of nodes, a halo is what ``depth`` hops reach."""
+    """Recount what the parts hold and send; ``owner`` has the part of each node, and a halo is what ``depth`` hops reach."""
     backwards, held = nxg.reverse(), []
     for part in range(parts):
         mine = {node for node in nxg if owner[node] == part}
@@ -56,7 +56,7 @@ def recount_edge_cut(nxg, owner, parts, depth=1, shares=None):
 
 
 def recount_vertex_cut(nxg, edge_part, master, parts):
-    """The same where ``edge_part`` is of edge ids and ``master`` of nodes."""
+    """Recount a vertex cut from the part of each edge id and the master of each node."""
     held = [{node for node in nxg if master[node] == part} for part in range(parts)]
     into = [set() for _ in range(parts)]
     for src, dst, edge in nxg.edges(keys=True):
@@ -121,7 +121,7 @@ def recount_replication(nxg, held):
 
 
 def assert_equal_figures(found, nxg, counted, random):
-    """``found`` against the counts of the cut and of the random one."""
+    """Compare ``found`` with the counts of the cut and of the random cut."""
     assert (found["nodes"], found["edges"]) == (len(nxg), nxg.size())
     assert found["quality"] == counted["quality"]
     assert found["random"] == random["quality"]
@@ -150,7 +150,7 @@ def random_owner(graph, parts, shares=None):
 
 
 def random_vertex_cut(nxg, shards, parts):
-    """As documented: parts of edges in the shards' order, then each node's master by its place among the holders."""
+    """Draw the random cut as documented: the parts of the edges shard by shard, then the place of each master."""
     draw = np.random.default_rng(0)
     edge_part = np.full(nxg.size(), -1)
     for shard in shards:
@@ -171,7 +171,7 @@ def awkward_owner(graph, parts, seed):
 
 
 def several_splits(graph):
-    """The same graph with three splits; masks are then (N, 3)."""
+    """Return the same graph with three splits, so that masks are (N, 3)."""
     splits = np.random.default_rng(0).integers(0, 3, (graph.num_nodes, 3))
     masks = {f"{name}_mask": splits == which for which, name in enumerate(("train", "val", "test"))}
     return replace(graph, node_data={**graph.node_data, **masks})
@@ -232,7 +232,7 @@ def test_graphs_with_hardly_an_edge(tmp_path, cut, edges):
 
 
 def write_deep_shards(graph, owner, parts, depth, directory, shares=None):
-    """Shards with a halo of several hops, and their figures recounted from sets."""
+    """Write shards with a halo of several hops; return their figures recounted from sets."""
     graph = replace(graph, node_data={})
     partition(graph, parts, directory, owner=owner, halo_depth=depth, target_weights=shares)
     nxg = networkx_graph(graph)
@@ -242,7 +242,7 @@ def write_deep_shards(graph, owner, parts, depth, directory, shares=None):
 @pytest.mark.parametrize("parts", [1, 2, 4])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_every_figure_of_a_deeper_halo(awkward_graph, tmp_path, parts, depth):
-    """Beside a random cut of the same depth; halo rows' edges are other parts' own, and are counted once."""
+    """The random cut has the same depth. The edges of halo rows are other parts' own, and are counted once."""
     graph = awkward_graph(parts, edges=120)
     owner = np.random.default_rng(1).integers(0, parts, graph.num_nodes).tolist()
     nxg, counted = write_deep_shards(graph, owner, parts, depth, tmp_path / "out")
@@ -254,7 +254,7 @@ def test_every_figure_of_a_deeper_halo(awkward_graph, tmp_path, parts, depth):
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_parts_that_were_to_take_unequal_shares(awkward_graph, tmp_path, depth):
-    """The random cut has the same shares, and a mark in the bars is a part's own."""
+    """The random cut has the same shares, and the mark in a bar is the part's own share."""
     graph, shares = awkward_graph(7), [0.5, 0.3, 0.2]
     owner = np.random.default_rng(2).choice(3, graph.num_nodes, p=shares).tolist()
     nxg, counted = write_deep_shards(graph, owner, 3, depth, tmp_path / "out", shares)
@@ -272,7 +272,7 @@ def test_parts_that_were_to_take_unequal_shares(awkward_graph, tmp_path, depth):
 
 
 class Tables(HTMLParser):
-    """The text of every cell, table by table; complains of tags that are not closed in order."""
+    """The text of every cell, table by table. Tags that are not closed in order are an error."""
 
     def __init__(self, text):
         super().__init__()
@@ -341,7 +341,7 @@ def test_same_shards_same_bytes(shards, tmp_path):
 
 
 def test_all_text_of_a_crafted_manifest_is_escaped(awkward_graph, tmp_path):
-    """In its figures, too, were the manifest's own check not there."""
+    """The text in places of numbers is escaped, too, though the manifest's check already refuses it."""
     partition(awkward_graph(0), 2, tmp_path / "out", cut="auto")
     numbers, marked = count_shards(tmp_path / "out"), "<script>&\0\ud800'\""
 

@@ -37,7 +37,7 @@ def text(out):
 
 @pytest.fixture(params=["exchange", "two renames"])
 def old(request, tmp_path, monkeypatch):
-    """A directory to replace, on a file system that can exchange names in one step and on one that cannot."""
+    """A directory to replace, on a file system that exchanges names in one step and on one that cannot."""
     if request.param == "two renames":
         monkeypatch.setattr(atomic_write, "_exchange", lambda *_: False)
     write(tmp_path / "out", "old")
@@ -152,7 +152,7 @@ def test_force_refuses_a_directory_without_our_record(tmp_path, record):
 
 
 def test_foreign_manifests_and_models_are_kept(tmp_path):
-    """A web app has a manifest.json, too."""
+    """Web apps have a manifest.json, too."""
     (tmp_path / "src").mkdir()
     (tmp_path / "manifest.json").write_text('{"name": "app"}')
     with pytest.raises(InputError, match="does not hold shards made by dgl-gt"):
@@ -256,7 +256,7 @@ def test_an_error_of_another_file_is_not_blamed_on_the_target(tmp_path):
 
 
 def dead_name(stem, purpose):
-    """The name that a process which has ended gave to a temporary directory."""
+    """Return the name that a process gave to a temporary directory before it ended."""
     code = f"from partition.system.temporary_names import temporary_name; print(temporary_name({stem!r}, {purpose!r}))"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout.strip()
 
@@ -347,7 +347,7 @@ sys.exit(cli.main(sys.argv[1:]))
 
 
 def kills(folder: Path, count: int) -> int:
-    """Kill `partition --force` so often at a random moment; how often neither the old nor the new shards were whole."""
+    """Kill `partition --force` that many times at random moments; return how often no shards were whole."""
     source, out, lost, random = "sample:communities?nodes=300", folder / "out", 0, Random(0)
     partition(source, 2, out)
     for turn in range(count):
