@@ -20,13 +20,15 @@ _MODULES = {
     "VertexCut": "cuts.vertex_cut",
     "make_vertex_cut": "cuts.vertex_cut",
     # the model and the machines that predictions assume
-    "Model": "predict.traffic",
+    "Model": "predict.model",
     "Speeds": "predict.step_time",
     # shards on disk
+    "Figures": "predict.figures",
     "read_manifest": "shards.manifest",
+    "read_figures": "shards.counts",
     "verify": "shards.manifest",
     "export_dgl": "shards.dgl_export",
-    "import_dgl": "shards.dgl_export",
+    "import_dgl": "shards.dgl_import",
     "write_report": "report.write",
     # errors
     "InputError": "errors",

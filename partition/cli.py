@@ -22,8 +22,8 @@ from partition.predict.model import Model
 from partition.predict.step_time import Speeds
 from partition.shards.manifest import read_manifest, verify
 from partition.sources.load import open_source
-from partition.system.atomic_write import free_disk_bytes
 from partition.system.memory import children_memory, peak_memory_bytes
+from partition.system.output_checks import free_disk_bytes
 from partition.system.units import size
 from partition.system.user_files import regular_file
 
@@ -54,7 +54,7 @@ def add_commands(commands) -> None:
     inspect.set_defaults(command=_inspect)
 
     report = commands.add_parser(
-        "report", help="write an HTML page with pictures of a shard directory, and the same as PNG and JSON"
+        "report", help="write a page with pictures of a shard directory, and its numbers as JSON"
     )
     report.add_argument("directory", metavar="DIR", help="shard directory")
     report.add_argument(
@@ -345,7 +345,7 @@ def _report(args) -> tuple[dict, str]:
 
     figures = write_report(args.directory, args.out, force=args.force)
     out = Path(args.out)
-    return figures, f"wrote {out}, {out.with_suffix('.png')} and {out.with_suffix('.json')}"
+    return figures, f"wrote {out} and {out.with_suffix('.json')}"
 
 
 def _export(args) -> tuple[dict, str]:
@@ -359,7 +359,7 @@ def _export(args) -> tuple[dict, str]:
 
 
 def _import(args) -> tuple[dict, str]:
-    from partition.shards.dgl_export import import_dgl
+    from partition.shards.dgl_import import import_dgl
 
     started = time.monotonic()
     with console.Progress() as progress, children_memory() as children:

@@ -11,7 +11,8 @@ from partition.cli import positive_integer
 from partition.console import table
 from partition.errors import InputError
 from partition.predict.model import Model
-from partition.system.atomic_write import check_file, new_file
+from partition.system.atomic_write import new_file
+from partition.system.output_checks import check_file
 from partition.system.units import size
 
 from .options import add_json, add_timeout

@@ -15,7 +15,7 @@ from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, read_config
 from partition import console
 from partition.cli import positive_integer
 from partition.errors import InputError, LeftOutWarning
-from partition.system.atomic_write import check_file
+from partition.system.output_checks import check_file
 
 from .options import add_json, add_selection_options
 

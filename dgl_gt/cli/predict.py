@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from partition.errors import InputError
-from partition.system.atomic_write import check_file
+from partition.system.output_checks import check_file
 
 from .options import add_shard_options, load_shards, run_on_parts
 

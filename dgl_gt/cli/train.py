@@ -13,7 +13,7 @@ from dgl_gt.train.config import MODEL, TrainConfig, read_config
 from partition.cli import DEFAULT_LINK_GBIT
 from partition.errors import InputError
 from partition.predict.strategies import AUTO, CHOICES
-from partition.system.atomic_write import check_target
+from partition.system.output_checks import check_target
 
 from .options import add_selection_options, add_shard_options, load_shards, run_on_parts
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from dgl_gt.structure import CSC
-from partition.errors import InputError
 from partition.shards.manifest import read_manifest, verify
+from partition.shards.read import ShardReader
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,9 @@ class Shard:
     @torch.inference_mode(False)
     def held_node_data(self, hops: int = 1) -> dict[str, torch.Tensor]:
         """Node data of owned rows and the copies of so many hops, read from disk."""
-        data = _read(self.directory / f"part{self.part}" / "node_data.safetensors", rows=self.rows[hops])
+        reader = ShardReader(self.directory, self.manifest, "pt")
+        with torch.device("cpu"):
+            data = reader.data(self.part, "node_data", rows=self.rows[hops])
         return {key: value.to(self.node_ids.device) for key, value in data.items()}
 
     def check_rows(self, x: torch.Tensor) -> None:
@@ -222,47 +223,34 @@ def read_shard(directory, part: int, depth: int = 1, with_data: bool = True) -> 
     """
     manifest = read_manifest(directory)
     verify(directory, manifest, [part])
-    folder = Path(directory) / f"part{part}"
-    structure = _read(folder / "structure.safetensors")
-    counts, parts, is_vertex = manifest["per_part"][part], manifest["parts"], manifest["cut"] == "vertex"
-    # Shards of a deeper halo begin with those of a smaller depth.
-    send_ptr, recv_ptr = (_pointers(structure[key], parts, depth) for key in ("send_ptr", "recv_ptr"))
-    owned = counts["owned"]
-    rows = [owned, *(owned + recv_ptr[:, -1]).tolist()]
-    with_edges = rows[1:] if is_vertex else rows[:-1]
-    indptr = structure["indptr"][: with_edges[-1] + 1]
-    edges = indptr[with_edges].tolist()
-    sent = int(send_ptr[-1, -1])
+    reader = ShardReader(directory, manifest, "pt")
+    rows = reader.rows(part, depth)
+    with torch.device("cpu"):  # whatever torch's default device is
+        arrays = reader.structure(part, depth=depth)
+        edges = arrays["indptr"][rows[1:] if reader.is_vertex_cut else rows[:-1]].tolist()
+        node_data = reader.data(part, "node_data", rows=rows[0]) if with_data else {}
+        edge_data = reader.data(part, "edge_data", rows=edges[0]) if with_data else {}
     return Shard(
         cut=manifest["cut"],
         part=part,
         depth=depth,
         rows=rows,
         edges=edges,
-        indptr=indptr,
-        indices=structure["indices"][: edges[-1]],
-        node_ids=structure["node_ids"][: rows[-1]],
-        edge_ids=structure["edge_ids"][: edges[-1]],
-        send_rows=structure["send_rows"][:sent],
-        send_ptr=send_ptr,
-        recv_ptr=recv_ptr,
-        returning=structure["send_returns"][:sent] if is_vertex else None,
-        node_data=_read(folder / "node_data.safetensors", rows=owned) if with_data else {},
-        edge_data=_read(folder / "edge_data.safetensors", rows=edges[0]) if with_data else {},
+        indptr=arrays["indptr"],
+        indices=arrays["indices"],
+        node_ids=arrays["node_ids"],
+        edge_ids=arrays["edge_ids"],
+        send_rows=arrays["send_rows"],
+        send_ptr=_by_hop(arrays["send_ptr"], reader.parts),
+        recv_ptr=_by_hop(arrays["recv_ptr"], reader.parts),
+        returning=arrays.get("send_returns"),
+        node_data=node_data,
+        edge_data=edge_data,
         directory=Path(directory),
         manifest=manifest,
     )
 
 
-def _pointers(ptr: torch.Tensor, parts: int, depth: int) -> torch.Tensor:
-    """Hop-major pointers (hops * P + 1,) as (depth, P + 1)."""
-    return torch.stack([ptr[hop * parts : (hop + 1) * parts + 1] for hop in range(depth)])
-
-
-def _read(path: Path, rows: int | None = None) -> dict[str, torch.Tensor]:
-    """The tensors of a file, or the first rows of each."""
-    try:
-        with torch.device("cpu"), safe_open(path, framework="pt") as file:  # whatever torch's default device is
-            return {key: file.get_slice(key)[:rows] for key in file.keys()}
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
+def _by_hop(pointers: torch.Tensor, parts: int) -> torch.Tensor:
+    """Return the pointers of all hops, one hop after another (depth * P + 1,), as a line per hop (depth, P + 1)."""
+    return pointers.unfold(0, parts + 1, parts)

@@ -12,7 +12,7 @@ from dgl_gt.yaml_file import check_keys, read_yaml, typed
 from partition.errors import InputError
 from partition.predict.model import MODEL_LIMITS, Model
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
-from partition.system.atomic_write import Kind
+from partition.system.output_checks import Kind
 
 METRICS = ("auto", "accuracy", "roc_auc")
 ASSUMED_CLASSES = 40  # in predictions, which are made before the labels are read

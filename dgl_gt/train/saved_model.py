@@ -20,7 +20,8 @@ from safetensors import torch as safetensors
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.yaml_file import read_yaml
 from partition.errors import InputError
-from partition.system.atomic_write import check_room, new_directory
+from partition.system.atomic_write import new_directory
+from partition.system.output_checks import check_room
 
 from .config import MODEL, WEIGHTS, TrainConfig
 from .trainer import TrainHistory, build_model, first_not_finite

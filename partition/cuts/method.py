@@ -12,8 +12,8 @@ import numpy as np
 from partition.errors import InputError
 from partition.graph import Graph, checked_num_nodes
 from partition.sources.coo import COOGraph
-from partition.system.atomic_write import check_room
 from partition.system.mapped_arrays import is_mapped
+from partition.system.output_checks import check_room
 from partition.system.units import size
 
 from .metis import EDGE_BYTES, most_children

@@ -1,23 +1,24 @@
-"""What the report shows: counts from a shard directory, and the same counts of a random cut. Pure numpy.
+"""Counts what the report shows from a shard directory, and the same counts of a random cut. Pure numpy.
 
-Memory is two bit tables of N x K / 8 bytes, a few arrays of length N and one part's edges.
+It needs memory for two bit tables of N x K / 8 bytes, a few arrays of length N and one part's edges.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from safetensors import safe_open
 
 from partition.predict.quality import edge_cut_quality, vertex_cut_quality
 from partition.shards.manifest import read_manifest
+from partition.shards.read import ShardReader
 
-_WORD = 64  # parts a word of a bit table
-BASELINE_SEED = 0
+_WORD_BITS = 64  # parts per word of a bit table
+_SEED = 0  # of the random cut
 
 
-def figures(directory) -> dict:
+def count_shards(directory) -> dict:
     """Count everything that the report shows.
 
     Parameters
@@ -28,50 +29,46 @@ def figures(directory) -> dict:
     Returns
     -------
     dict
-        JSON values only; the same shards give the same values.
+        JSON values only. The same shards give the same values.
 
-        ``source, seed, cut, halo_depth, parts, nodes, edges, quality, per_part, choice, versions, checksum`` are the
-        manifest's (docs/format.md).
+        ``source, seed, cut, halo_depth, parts, nodes, edges, quality, per_part, shares, choice, versions, checksum`` are
+        the manifest's (docs/format.md).
 
-        ``shares`` is what each part was to take of the whole; equal unless the manifest says otherwise.
+        ``random`` has the keys of ``quality``, for a random cut of the same kind into as many parts, which is drawn and
+        counted. For an edge cut, ``default_rng(0).choice(K, N, p=shares)`` draws the owners of the nodes, in the order
+        of the user's node ids. For a vertex cut, ``choice(K, edges, p=shares)`` draws the parts of the edges, shard by
+        shard and in a shard's order of edges. Then ``integers(0, holders)`` draws the masters of the nodes, in the
+        order of the user's ids: the master's place among the parts that hold the node, in ascending order, or among
+        all parts for a node without edges.
 
-        ``random`` has the keys of ``quality`` for a random cut of the same kind, into as many parts, counted: of an
-        edge cut the owner of each node is drawn by ``default_rng(0).choice(K, N, p=shares)``, in the order of the
-        user's node ids. Of a vertex cut, the parts of the edges are drawn first, ``choice(K, edges, p=shares)`` for
-        one shard after the other, in its order of edges; then ``integers(0, holders)`` for the nodes in the order of
-        the user's ids, the master's place among the parts that hold the node (ascending), or of a node without edges
-        the master among all.
+        ``of_random`` is ``quality / random``, key by key; null where there is nothing to divide or to divide by.
 
-        ``of_random`` is ``quality / random`` key by key, null where there is nothing to divide, or by.
+        ``traffic`` has ``rows``, K x K: the rows that part i (line) receives from part j (column) in one forward
+        exchange. They are the sum of ``copies`` (sent to halo rows or mirrors) and, in a vertex cut, ``results`` (sent
+        back by mirrors with in-edges; null in an edge cut). ``received`` has the sums over senders, and ``busiest``
+        the largest entry.
 
-        ``traffic``: ``rows``, K x K, the rows that part i (line) receives from part j (column) in one exchange,
-        forward; they are the sum of ``copies`` (to halo or mirrors) and, in a vertex cut, ``results`` (back from
-        mirrors with in-edges), else null. ``received`` are the sums over senders; ``busiest`` names the largest entry.
-
-        ``replication``: ``held_once``, the nodes that one part alone holds; ``largest``, the most parts that hold a
-        node; ``by_degree``, for degrees (in + out) of 0, 1, 2-3, 4-7 and so on: ``degrees`` [first, last], ``nodes``,
-        and the ``mean`` and ``max`` of the parts that hold one. Empty bins are left out.
+        ``replication`` has ``held_once``, the number of nodes that only one part holds; ``largest``, the most parts
+        that hold one node; and ``by_degree``, for degrees (in + out) of 0, 1, 2-3, 4-7 and so on: ``degrees``
+        [first, last], ``nodes``, and the ``mean`` and ``max`` number of parts that hold a node. Empty bins are left
+        out.
 
     Raises
     ------
     InputError
-        No shards, or a damaged manifest.
+        There are no shards, or they are damaged.
     """
     manifest = read_manifest(directory)
-    shards = _Shards(Path(directory), manifest)
-    kept = ("source", "seed", "cut", "halo_depth", "parts", "nodes", "edges", "quality", "per_part")
-    baseline = _random_vertex_cut(shards) if manifest["cut"] == "vertex" else _random_edge_cut(shards)
-    random = baseline.as_dict()
+    shards = _Shards(directory, manifest)
+    kept = ("source", "seed", "cut", "halo_depth", "parts", "nodes", "edges", "quality", "per_part", "shares")
+    random = (_random_vertex_cut(shards) if shards.reader.is_vertex_cut else _random_edge_cut(shards)).as_dict()
     return {
         **{key: manifest[key] for key in kept},
-        "shares": shards.shares,
         "random": random,
         "of_random": {key: _ratio(manifest["quality"].get(key), value) for key, value in random.items()},
         "traffic": _traffic(shards),
         "replication": _replication(shards),
-        "choice": manifest.get("choice"),
-        "versions": manifest["versions"],
-        "checksum": manifest["checksum"],
+        **{key: manifest[key] for key in ("choice", "versions", "checksum")},
     }
 
 
@@ -80,37 +77,35 @@ def _ratio(value: float | None, random: float | None) -> float | None:
 
 
 class _Shards:
-    """Structure of the parts, read one at a time; ids are the user's."""
+    """The structure of all parts, in the user's ids, read one part at a time."""
 
     def __init__(self, directory: Path, manifest: dict):
-        self.directory, self.manifest = directory, manifest
-        self.parts, self.nodes = manifest["parts"], manifest["nodes"]
-        self.shares = manifest.get("shares") or [1 / self.parts] * self.parts
-        self.owned = [part["owned"] for part in manifest["per_part"]]
+        self.manifest, self.reader = manifest, ShardReader(directory, manifest)
+        self.parts, self.nodes, self.shares = manifest["parts"], manifest["nodes"], manifest["shares"]
 
-    def arrays(self, *names, file: str = "structure"):
-        """Those arrays of each part in turn."""
+    def held_nodes(self) -> Iterator[np.ndarray]:
+        """Yield the ids of each part's held nodes."""
         for part in range(self.parts):
-            with safe_open(self.directory / f"part{part}" / f"{file}.safetensors", framework="numpy") as tensors:
-                yield [tensors.get_tensor(name) for name in names]
+            yield self.reader.structure(part, "node_ids", depth=self.manifest["halo_depth"])["node_ids"]
 
-    def edges(self):
-        """Sources and destinations of the edges that each part owns; every edge of the graph comes once."""
-        for part, (indptr, indices, node_ids) in enumerate(self.arrays("indptr", "indices", "node_ids")):
-            if self.manifest["cut"] == "edge":  # rows of the halo repeat edges that other parts own
-                indptr = indptr[: self.owned[part] + 1]
-            rows = np.repeat(node_ids[: len(indptr) - 1], np.diff(indptr))
-            yield node_ids[indices[: indptr[-1]]], rows
+    def edges(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield sources and destinations of each part's own edges; every edge of the graph comes once."""
+        for part in range(self.parts):
+            # At depth 1 the rows of the halo have no edges: those are other parts' own.
+            arrays = self.reader.structure(part, "indptr", "indices", "node_ids")
+            node_ids, indptr = arrays["node_ids"], arrays["indptr"]
+            yield node_ids[arrays["indices"]], np.repeat(node_ids[: len(indptr) - 1], np.diff(indptr))
 
     def training_nodes(self, owner: np.ndarray) -> np.ndarray | None:
-        """How many training nodes each part has under another assignment, (K, splits)."""
+        """Count the training nodes that each part has under another assignment, (K, splits)."""
         if "train_mask" not in self.manifest["node_data"]:
             return None
         counts = 0
-        masks = self.arrays("train_mask", file="node_data")
-        for owned, (node_ids,), (mask,) in zip(self.owned, self.arrays("node_ids"), masks):
+        for part, node_ids in enumerate(self.held_nodes()):
+            owned = self.reader.rows(part)[0]
+            mask = self.reader.data(part, "node_data", "train_mask", rows=owned)["train_mask"]
             parts = owner[node_ids[:owned]]
-            splits = [np.bincount(parts[split], minlength=self.parts) for split in np.atleast_2d(mask[:owned].T)]
+            splits = [np.bincount(parts[split], minlength=self.parts) for split in np.atleast_2d(mask.T)]
             counts = counts + np.stack(splits, axis=1)
         return counts
 
@@ -118,13 +113,8 @@ class _Shards:
 def _traffic(shards: _Shards) -> dict:
     copies = np.array(shards.manifest["received_rows"], np.int64)
     rows, results = copies, None
-    if shards.manifest["cut"] == "vertex":
-        results = np.stack(
-            [
-                np.diff(np.concatenate([[0], np.cumsum(returns)])[send_ptr])
-                for send_ptr, returns in shards.arrays("send_ptr", "send_returns")
-            ]
-        )
+    if shards.reader.is_vertex_cut:
+        results = np.stack([_results(shards, part) for part in range(shards.parts)])
         rows = copies + results
     receiver, sender = (int(index) for index in np.unravel_index(rows.argmax(), rows.shape))
     return {
@@ -136,14 +126,20 @@ def _traffic(shards: _Shards) -> dict:
     }
 
 
+def _results(shards: _Shards, part: int) -> np.ndarray:
+    """Return how many results a part's masters receive from each other part's mirrors, (K,)."""
+    arrays = shards.reader.structure(part, "send_ptr", "send_returns")
+    return np.diff(np.concatenate([[0], np.cumsum(arrays["send_returns"])])[arrays["send_ptr"]])
+
+
 def _replication(shards: _Shards) -> dict:
     holders, degree = np.zeros((2, shards.nodes), np.int64)
-    for (node_ids,) in shards.arrays("node_ids"):
+    for node_ids in shards.held_nodes():
         holders[node_ids] += 1  # a part lists a node once
     for ends in shards.edges():
         for end in ends:
             degree += np.bincount(end, minlength=shards.nodes)
-    power = np.frexp(degree)[1]  # 0 of 0, 1 of 1, 2 of 2 and 3, 3 of 4 to 7; degrees are far below 2**53
+    power = np.frexp(degree)[1]  # the number of bits of a degree; degrees are far below 2**53
     nodes, held = np.bincount(power), np.bincount(power, holders)
     largest = np.zeros(len(nodes), np.int64)
     np.maximum.at(largest, power, holders)
@@ -166,13 +162,13 @@ def _replication(shards: _Shards) -> dict:
 
 
 def _random_edge_cut(shards: _Shards):
-    """A node is held by its owner and, hop by hop, by whoever holds a destination of its edges."""
-    owner = np.random.default_rng(BASELINE_SEED).choice(shards.parts, shards.nodes, p=shards.shares)
+    """Count a random edge cut: a node is held by its owner and, hop by hop, by all who hold a destination of its edges."""
+    owner = np.random.default_rng(_SEED).choice(shards.parts, shards.nodes, p=shards.shares)
     table = _bit_table(shards)
     _mark(table, np.arange(shards.nodes), owner)
     edges, cut_edges = np.zeros(shards.parts, np.int64), 0
     for hop in range(shards.manifest["halo_depth"]):
-        before = table.copy()  # what is added in this hop spreads in the next
+        before = table.copy()  # copies of this hop spread only in the next
         for src, dst in shards.edges():
             for word in range(table.shape[1]):
                 np.bitwise_or.at(table[:, word], src, before[dst, word])
@@ -192,8 +188,8 @@ def _random_edge_cut(shards: _Shards):
 
 
 def _random_vertex_cut(shards: _Shards):
-    """A node is held by the parts of its edges, and by its master where it has none."""
-    draw = np.random.default_rng(BASELINE_SEED)
+    """Count a random vertex cut: a node is held by the parts of its edges, or by its master where it has none."""
+    draw = np.random.default_rng(_SEED)
     touched, entered = _bit_table(shards), _bit_table(shards)
     edges = np.zeros(shards.parts, np.int64)
     for src, dst in shards.edges():
@@ -225,14 +221,14 @@ def _random_vertex_cut(shards: _Shards):
 
 
 def _bit_table(shards: _Shards) -> np.ndarray:
-    """Which parts hold each node, (N, ceil(K / 64)): bit p % 64 of word p // 64."""
-    return np.zeros((shards.nodes, -(-shards.parts // _WORD)), np.uint64)
+    """Return an empty table of the parts that hold each node, (N, ceil(K / 64)): bit p % 64 of word p // 64."""
+    return np.zeros((shards.nodes, -(-shards.parts // _WORD_BITS)), np.uint64)
 
 
 def _mark(table: np.ndarray, nodes: np.ndarray, parts: np.ndarray) -> None:
-    bits = np.uint64(1) << (parts % _WORD).astype(np.uint64)
-    np.bitwise_or.at(table.reshape(-1), nodes * table.shape[1] + parts // _WORD, bits)
+    bits = np.uint64(1) << (parts % _WORD_BITS).astype(np.uint64)
+    np.bitwise_or.at(table.reshape(-1), nodes * table.shape[1] + parts // _WORD_BITS, bits)
 
 
 def _holds(table: np.ndarray, part: int) -> np.ndarray:
-    return table[:, part // _WORD] >> np.uint64(part % _WORD) & np.uint64(1) != 0
+    return table[:, part // _WORD_BITS] >> np.uint64(part % _WORD_BITS) & np.uint64(1) != 0

@@ -1,4 +1,4 @@
-"""The partition directory of ``dgl.distributed``: from shards of an edge cut to it, and from it to shards."""
+"""Writes the shards of an edge cut as a partition directory of ``dgl.distributed``."""
 
 from __future__ import annotations
 
@@ -9,53 +9,42 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from partition.cuts.edge_cut import make_edge_cut
-from partition.cuts.metis import check_seed
 from partition.errors import InputError
-from partition.system.atomic_write import Kind, new_directory
+from partition.system.atomic_write import new_directory
 from partition.system.optional_packages import INSTALL_DGL, first_line, need
+from partition.system.output_checks import Kind
 
-from .dgl_import import EDGE_TYPE, NODE_TYPE, read_book, read_whole
-from .layout import Layout
-from .manifest import SHARDS, read_manifest, verify
-from .write import write_shards
+from .dgl_import import EDGE_TYPE, NODE_TYPE
+from .manifest import read_manifest, verify
+from .read import ShardReader
 
 _FILES = {
     "node_feats": "node_feat.dgl",
     "edge_feats": "edge_feat.dgl",
     "part_graph": "graph.dgl",
-    "original_ids": "original_ids.safetensors",  # ours, as DGL drops them
+    "original_ids": "original_ids.safetensors",  # DGL keeps no original ids, so dgl-gt adds this file
 }
-
-
-def _kind(name: str) -> Kind:
-    """What :func:`export_dgl` writes under a name."""
-    files = "|".join(map(re.escape, _FILES.values()))
-    return Kind(
-        "a partition directory", f"{name}.json", lambda book: book.get("part_method") == "dgl-gt", rf"part\d+/({files})"
-    )
 
 
 def export_dgl(directory, out, *, graph_name: str | None = None, force: bool = False, progress=None) -> Path:
     """Write the shards of an edge cut as ``dgl.distributed.partition_graph(num_hops=1)`` would have written this cut.
 
-    Node ids are the shards' new ids, edge ids count the edges part by part in the shards' order, the halo is that of
-    DGL: all in- and out-neighbours, whatever the shards' halo depth. The user's ids, which DGL drops, are kept in
-    ``part{i}/original_ids.safetensors``: ``node_ids`` and ``edge_ids``, int64, of the inner nodes and inner edges.
+    Node ids are the shards' new ids. Edge ids count the edges part by part, in the shards' order. The halo is DGL's: all
+    in- and out-neighbours, whatever the shards' halo depth. DGL drops the user's ids; they are kept in
+    ``part{i}/original_ids.safetensors`` as ``node_ids`` and ``edge_ids``, int64, of the inner nodes and inner edges.
 
     Parameters
     ----------
     directory : path
-        Shards, see docs/format.md; their checksums are verified first.
+        Shards, see docs/format.md. Their checksums are verified first.
     out : path
-        The directory to make; it appears when it is complete.
+        Directory to make. It appears when it is complete.
     graph_name : str, optional
-        DGL's name of the graph, and that of the json file; by default the name of ``directory``.
+        Name that DGL gives the graph and the json file; by default the name of ``directory``.
     force : bool
-        Replace ``out`` where it holds a partition of this name.
+        Whether to replace ``out`` where it holds a partition of this name.
     progress : callable, optional
         Called as ``progress(stage)``.
 
@@ -67,176 +56,155 @@ def export_dgl(directory, out, *, graph_name: str | None = None, force: bool = F
     Raises
     ------
     InputError
-        No shards or damaged ones, a vertex cut, an unfit name, ``out`` that cannot be written, no DGL.
+        The shards are missing, damaged or of a vertex cut; the name is unfit; ``out`` cannot be written; or DGL is not
+        installed.
     """
     directory = Path(directory).absolute()
     manifest = read_manifest(directory)
     if manifest["cut"] != "edge":
         raise InputError(
-            f"{directory} holds a {manifest['cut']} cut, for which DGL has no format: its parts have all in-edges of "
-            "their nodes; partition the graph with --cut edge and export that"
+            f"{directory} holds a {manifest['cut']} cut, for which DGL has no format: in DGL, a part has all in-edges "
+            "of its nodes; partition the graph with --cut edge and export that"
         )
-    name = directory.name if graph_name is None else graph_name
-    if not re.fullmatch(r"[\w.-]{1,100}", name, re.ASCII) or name == "manifest":
-        raise InputError(
-            f"{name!r} cannot be DGL's name of the graph, hence of a file; give one (--name, or graph_name in Python) of "
-            "up to 100 letters, digits, '_', '.' and '-', other than 'manifest'"
-        )
+    name = _checked_name(directory.name if graph_name is None else graph_name)
     dgl, torch = (need(package, "exporting to DGL", INSTALL_DGL) for package in ("dgl", "torch"))
+    report = progress or (lambda stage: None)
     with new_directory(out, _kind(name), force=force) as folder:
-        _say(progress, "verifying checksums")
+        report("verifying checksums")
         verify(directory, manifest)
-        shards = _Shards(directory, manifest)
-        entries = {}
-        for index in range(manifest["parts"]):
-            _say(progress, f"writing part {index + 1} of {manifest['parts']}")
-            entries[f"part-{index}"] = _write_part(dgl, torch, shards, index, folder)
-        book = {
-            "graph_name": name,
-            "num_nodes": manifest["nodes"],
-            "num_edges": manifest["edges"],
-            "part_method": "dgl-gt",
-            "num_parts": manifest["parts"],
-            "halo_hops": 1,
-            "node_map": {NODE_TYPE: _ranges(shards.ptr)},
-            "edge_map": {EDGE_TYPE: _ranges(shards.edge_ptr)},
-            "ntypes": {NODE_TYPE: 0},
-            "etypes": {EDGE_TYPE: 0},
-            # ours: DGL stores bool as uint8
-            **{f"bool_{kind}": _bools(manifest[kind]) for kind in ("node_data", "edge_data")},
-            **entries,
-        }
-        (folder / f"{name}.json").write_text(json.dumps(book, indent=4) + "\n")
+        cut = _CutInNewIds(ShardReader(directory, manifest))
+        files = {}
+        for part in range(cut.reader.parts):
+            report(f"writing part {part + 1} of {cut.reader.parts}")
+            files[f"part-{part}"] = _write_part(dgl, torch, cut, part, folder)
+        config = {**_config(name, manifest, cut), **files}
+        (folder / f"{name}.json").write_text(json.dumps(config, indent=4) + "\n")
     return Path(out).absolute() / f"{name}.json"
 
 
-def import_dgl(config_json, out, *, seed: int = 0, force: bool = False, progress=None) -> dict:
-    """Make shards of a partition directory of a homogeneous graph, with the owners that it has.
-
-    Written by :func:`export_dgl`, the graph gets the user's ids back, and the same ``seed`` gives the same shards. In
-    one of ``dgl.distributed.partition_graph`` the ids are DGL's new ones, as it does not store others; masks of 0 and 1
-    become bool and labels int64, as with every source.
-
-    Parameters
-    ----------
-    config_json : path
-        The json file that ``dgl.distributed.load_partition`` takes.
-    out : path
-        The shard directory to make; it appears when it is complete.
-    seed : int
-        Of the order of rows inside parts.
-    force : bool
-        Replace ``out`` where it holds shards.
-    progress : callable, optional
-        Called as ``progress(stage)``.
-
-    Returns
-    -------
-    dict
-        The manifest, see docs/format.md.
-
-    Raises
-    ------
-    InputError
-        Files that are missing, damaged, outside the json's directory or at odds with it; a heterogeneous graph; parts
-        that are not ranges of ids; data that cannot be trained on; ``out`` that cannot be written; no DGL.
-    """
-    seed = check_seed(seed)
-    with new_directory(out, SHARDS, force=force) as folder:
-        _say(progress, "reading the partition")
-        book = read_book(Path(config_json).absolute())
-        graph, owner = read_whole(book, progress)
-        cut = make_edge_cut(graph, len(book.files), seed=seed, owner=owner, progress=progress)
-        return write_shards(Layout(graph, cut), folder, seed=seed, progress=progress)
+def _checked_name(name: str) -> str:
+    if not re.fullmatch(r"[\w.-]{1,100}", name, re.ASCII) or name == "manifest":
+        raise InputError(
+            f"{name!r} cannot be DGL's name of the graph, because it names a file, too; give one (--name, or graph_name "
+            "in Python) of up to 100 letters, digits, '_', '.' and '-', other than 'manifest'"
+        )
+    return name
 
 
-class _Shards:
-    """Structure of shards in new ids, one part at a time.
-
-    ``ptr`` and ``edge_ptr`` (K + 1,) bound the parts' node and edge ids, ``new_ids`` (N,) maps the user's node ids.
-    """
-
-    def __init__(self, directory: Path, manifest: dict):
-        self.directory, self.manifest = directory, manifest
-        self.ptr = np.asarray(manifest["ptr"], np.int64)
-        self.new_ids = np.empty(manifest["nodes"], np.int64)
-        edges = [0]
-        for index in range(manifest["parts"]):
-            structure = self.structure(index, "node_ids", "indptr")
-            begin, end = self.ptr[index : index + 2]
-            self.new_ids[structure["node_ids"][: end - begin]] = np.arange(begin, end)
-            edges.append(structure["indptr"][-1])
-        self.edge_ptr = np.cumsum(edges)
-
-    def read(self, index: int, file: str, keys) -> dict:
-        with safe_open(self.directory / f"part{index}" / f"{file}.safetensors", "numpy") as tensors:
-            return {key: tensors.get_tensor(key) for key in keys}
-
-    def structure(self, index: int, *keys: str) -> dict:
-        """Arrays of a part's structure; ``indptr`` and ``indices`` without the in-edges of deeper halos' rows."""
-        arrays = self.read(index, "structure", {"indptr", *keys})
-        arrays["indptr"] = arrays["indptr"][: self.ptr[index + 1] - self.ptr[index] + 1]
-        if "indices" in arrays:
-            arrays["indices"] = arrays["indices"][: arrays["indptr"][-1]]
-        return arrays
-
-    def edges(self, index: int, source: int | None = None) -> np.ndarray:
-        """Source, destination and id of a part's edges, (3, edges) int64; of those alone that another part feeds."""
-        part = self.structure(index, "indices", "node_ids", "recv_ptr")
-        at = np.arange(len(part["indices"]))
-        if source is not None:
-            rows = self.ptr[index + 1] - self.ptr[index] + part["recv_ptr"][source : source + 2]
-            at = np.flatnonzero((part["indices"] >= rows[0]) & (part["indices"] < rows[1]))
-        target = np.searchsorted(part["indptr"], at, side="right") - 1 + self.ptr[index]
-        return np.stack([self.new_ids[part["node_ids"][part["indices"][at]]], target, at + self.edge_ptr[index]])
-
-
-def _write_part(dgl, torch, shards: _Shards, index: int, folder: Path) -> dict:
-    """Write a part's files, return their paths as the json has them."""
-    begin, end = shards.ptr[index : index + 2]
-    inner = shards.edges(index)
-    # DGL also keeps the out-edges of inner nodes to other parts: its out-degrees and sampling of out-edges need them
-    leaving = [shards.edges(i, source=index) for i, rows in enumerate(shards.manifest["received_rows"]) if rows[index]]
-    src, dst, edge_ids = np.concatenate([inner, *leaving], axis=1)
-    is_remote = [(ends < begin) | (ends >= end) for ends in (src, dst)]
-    halo = np.union1d(src[is_remote[0]], dst[is_remote[1]])
-    src, dst = (
-        torch.from_numpy(np.where(remote, np.searchsorted(halo, ends) + end - begin, ends - begin))
-        for ends, remote in zip((src, dst), is_remote)
+def _kind(name: str) -> Kind:
+    """Return what :func:`export_dgl` writes under a name."""
+    files = "|".join(map(re.escape, _FILES.values()))
+    return Kind(
+        "a partition directory",
+        f"{name}.json",
+        lambda config: config.get("part_method") == "dgl-gt",
+        rf"part\d+/({files})",
     )
-    node_ids = np.concatenate([np.arange(begin, end), halo])
-    graph = dgl.graph((src, dst), num_nodes=len(node_ids))
-    graph.ndata["_ID"] = torch.from_numpy(node_ids)
-    graph.ndata["part_id"] = torch.from_numpy(np.searchsorted(shards.ptr, node_ids, side="right") - 1)
-    graph.ndata["inner_node"] = (torch.arange(len(node_ids)) < int(end - begin)).to(torch.uint8)
-    graph.edata["_ID"] = torch.from_numpy(edge_ids)
-    graph.edata["inner_edge"] = (torch.arange(len(edge_ids)) < inner.shape[1]).to(torch.uint8)
 
-    part = folder / f"part{index}"
-    part.mkdir()
-    original = shards.read(index, "structure", ("node_ids", "edge_ids"))
-    original = {"node_ids": original["node_ids"][: end - begin], "edge_ids": original["edge_ids"][: inner.shape[1]]}
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            dgl.save_graphs(str(part / _FILES["part_graph"]), [graph])
-            for kind, type_name, rows in (("node", NODE_TYPE, end - begin), ("edge", EDGE_TYPE, inner.shape[1])):
-                data = shards.read(index, f"{kind}_data", shards.manifest[f"{kind}_data"])
-                data = {f"{type_name}/{key}": torch.from_numpy(value[:rows]) for key, value in data.items()}
-                dgl.data.utils.save_tensors(str(part / _FILES[f"{kind}_feats"]), data)
-        save_file(original, part / _FILES["original_ids"])
-    except dgl.DGLError as error:  # how DGL reports a full disk
-        raise OSError(first_line(error)) from error
-    return {key: f"{part.name}/{file}" for key, file in _FILES.items()}
+
+def _config(name: str, manifest: dict, cut: _CutInNewIds) -> dict:
+    """Return DGL's json, without the parts' files."""
+    return {
+        "graph_name": name,
+        "num_nodes": manifest["nodes"],
+        "num_edges": manifest["edges"],
+        "part_method": "dgl-gt",
+        "num_parts": manifest["parts"],
+        "halo_hops": 1,
+        "node_map": {NODE_TYPE: _ranges(cut.ptr)},
+        "edge_map": {EDGE_TYPE: _ranges(cut.edge_ptr)},
+        "ntypes": {NODE_TYPE: 0},
+        "etypes": {EDGE_TYPE: 0},
+        # DGL stores bool as uint8, so dgl-gt notes here which data were bool.
+        **{
+            f"bool_{kind}": [key for key, column in manifest[kind].items() if column["dtype"] == "bool"]
+            for kind in ("node_data", "edge_data")
+        },
+    }
 
 
 def _ranges(ptr: np.ndarray) -> list:
     return np.stack([ptr[:-1], ptr[1:]], axis=1).tolist()
 
 
-def _bools(columns: dict) -> list[str]:
-    return [key for key, column in columns.items() if column["dtype"] == "bool"]
+class _CutInNewIds:
+    """The edges of shards in the ids that DGL's directory has, one part at a time.
+
+    Attributes
+    ----------
+    reader : ShardReader
+    ptr, edge_ptr : ndarray, int64, (K + 1,)
+        Part i owns the nodes ``ptr[i]:ptr[i + 1]`` and the edges ``edge_ptr[i]:edge_ptr[i + 1]``.
+    """
+
+    def __init__(self, reader: ShardReader):
+        self.reader = reader
+        self.ptr = np.asarray(reader.manifest["ptr"], np.int64)
+        self._new_ids = np.empty(reader.manifest["nodes"], np.int64)  # of the user's node ids
+        edges = [0]
+        for part, (begin, end) in enumerate(zip(self.ptr, self.ptr[1:])):
+            arrays = reader.structure(part, "node_ids", "indptr")
+            self._new_ids[arrays["node_ids"][: end - begin]] = np.arange(begin, end)
+            edges.append(arrays["indptr"][-1])
+        self.edge_ptr = np.cumsum(edges)
+
+    def edges(self, part: int, source: int | None = None) -> np.ndarray:
+        """Return source, destination and id of a part's edges, (3, edges) int64.
+
+        Where ``source`` is given, only the edges whose source that other part owns are returned.
+        """
+        arrays = self.reader.structure(part, "indptr", "indices", "node_ids", "recv_ptr")
+        at = np.arange(len(arrays["indices"]))
+        if source is not None:
+            rows = self.ptr[part + 1] - self.ptr[part] + arrays["recv_ptr"][source : source + 2]
+            at = np.flatnonzero((arrays["indices"] >= rows[0]) & (arrays["indices"] < rows[1]))
+        target = np.searchsorted(arrays["indptr"], at, side="right") - 1 + self.ptr[part]
+        return np.stack([self._new_ids[arrays["node_ids"][arrays["indices"][at]]], target, at + self.edge_ptr[part]])
+
+    def edges_around(self, part: int) -> np.ndarray:
+        """Return a part's edges, then those that leave it to other parts, as :meth:`edges` does."""
+        # DGL also keeps the out-edges of inner nodes: its out-degrees and its sampling of out-edges need them.
+        receivers = [other for other, rows in enumerate(self.reader.manifest["received_rows"]) if rows[part]]
+        leaving = [self.edges(other, source=part) for other in receivers]
+        return np.concatenate([self.edges(part), *leaving], axis=1)
 
 
-def _say(progress, stage: str) -> None:
-    if progress:
-        progress(stage)
+def _write_part(dgl, torch, cut: _CutInNewIds, part: int, folder: Path) -> dict:
+    """Write a part's files; return their paths as DGL's json has them."""
+    inner_nodes, inner_edges = (int(ptr[part + 1] - ptr[part]) for ptr in (cut.ptr, cut.edge_ptr))
+    graph = _part_graph(dgl, torch, cut, part, inner_nodes, inner_edges)
+    path = folder / f"part{part}"
+    path.mkdir()
+    original = cut.reader.structure(part, "node_ids", "edge_ids")
+    original["node_ids"] = original["node_ids"][:inner_nodes]
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            dgl.save_graphs(str(path / _FILES["part_graph"]), [graph])
+            for kind, type_name, rows in (("node", NODE_TYPE, inner_nodes), ("edge", EDGE_TYPE, inner_edges)):
+                data = cut.reader.data(part, f"{kind}_data", rows=rows)
+                tensors = {f"{type_name}/{key}": torch.from_numpy(value) for key, value in data.items()}
+                dgl.data.utils.save_tensors(str(path / _FILES[f"{kind}_feats"]), tensors)
+        save_file(original, path / _FILES["original_ids"])
+    except dgl.DGLError as error:  # how DGL reports a full disk
+        raise OSError(first_line(error)) from error
+    return {key: f"{path.name}/{file}" for key, file in _FILES.items()}
+
+
+def _part_graph(dgl, torch, cut: _CutInNewIds, part: int, inner_nodes: int, inner_edges: int):
+    """Return a part as a ``DGLGraph`` with the node and edge data that DGL expects."""
+    begin, end = cut.ptr[part : part + 2]
+    src, dst, edge_ids = cut.edges_around(part)
+    is_remote = [(ends < begin) | (ends >= end) for ends in (src, dst)]
+    halo = np.union1d(src[is_remote[0]], dst[is_remote[1]])
+    src, dst = (
+        torch.from_numpy(np.where(remote, np.searchsorted(halo, ends) + inner_nodes, ends - begin))
+        for ends, remote in zip((src, dst), is_remote)
+    )
+    node_ids = np.concatenate([np.arange(begin, end), halo])
+    graph = dgl.graph((src, dst), num_nodes=len(node_ids))
+    graph.ndata["_ID"] = torch.from_numpy(node_ids)
+    graph.ndata["part_id"] = torch.from_numpy(np.searchsorted(cut.ptr, node_ids, side="right") - 1)
+    graph.ndata["inner_node"] = (torch.arange(len(node_ids)) < inner_nodes).to(torch.uint8)
+    graph.edata["_ID"] = torch.from_numpy(edge_ids)
+    graph.edata["inner_edge"] = (torch.arange(len(edge_ids)) < inner_edges).to(torch.uint8)
+    return graph

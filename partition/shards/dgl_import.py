@@ -1,4 +1,4 @@
-"""Reading the partition directory of ``dgl.distributed``: its json, then a part at a time, then the whole graph."""
+"""Makes shards of a partition directory of ``dgl.distributed``: reads its json, then its parts, then joins them."""
 
 from __future__ import annotations
 
@@ -14,32 +14,82 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from partition.cuts.edge_cut import make_edge_cut
+from partition.cuts.metis import check_seed
 from partition.errors import InputError
 from partition.graph import Graph, from_edges
 from partition.sources.coo import with_standard_masks_and_labels
+from partition.system.atomic_write import new_directory
 from partition.system.guarded_read import bound_memory, read_in_child, serve, with_prefix
 from partition.system.optional_packages import INSTALL_DGL, first_line, need
 from partition.system.user_files import reading, regular_file
+
+from .layout import Layout
+from .manifest import SHARDS
+from .write import write_shards
 
 NODE_TYPE, EDGE_TYPE = "_N", "_N:_E:_N"  # DGL's names of the types of a homogeneous graph
 _AGAIN = "write it again with dgl.distributed.partition_graph or `dgl-gt export`"
 
 
+def import_dgl(config_json, out, *, seed: int = 0, force: bool = False, progress=None) -> dict:
+    """Make shards of a DGL partition directory of a homogeneous graph; every node keeps its owner.
+
+    Where :func:`export_dgl` wrote the directory, the graph gets the user's ids back, and the same ``seed`` gives the
+    same shards. ``dgl.distributed.partition_graph`` stores only its new ids, so the graph has those; masks of 0 and 1
+    become bool and labels int64, as with every source.
+
+    Parameters
+    ----------
+    config_json : path
+        The json file that ``dgl.distributed.load_partition`` takes.
+    out : path
+        Shard directory to make. It appears when it is complete.
+    seed : int
+        Seed of the order of rows inside parts.
+    force : bool
+        Whether to replace ``out`` where it holds shards.
+    progress : callable, optional
+        Called as ``progress(stage)``.
+
+    Returns
+    -------
+    dict
+        The manifest, see docs/format.md.
+
+    Raises
+    ------
+    InputError
+        Files are missing, damaged, outside the json's directory or do not fit it; the graph is heterogeneous; parts are
+        not ranges of ids; data cannot be trained on; ``out`` cannot be written; or DGL is not installed.
+    """
+    seed = check_seed(seed)
+    with new_directory(out, SHARDS, force=force) as folder:
+        if progress:
+            progress("reading the partition")
+        partition = read_config(Path(config_json).absolute())
+        graph, owner = read_graph(partition, progress)
+        cut = make_edge_cut(graph, partition.parts, seed=seed, owner=owner, progress=progress)
+        return write_shards(Layout(graph, cut), folder, seed=seed, progress=progress)
+
+
 @dataclass(frozen=True)
-class Book:
-    """A checked json.
+class DGLPartition:
+    """The checked json of a partition directory.
 
     Attributes
     ----------
     path : Path
+        The json file.
     ptr : dict of str to ndarray, int64, (K + 1,)
-        Part i has the ids ``ptr["node"][i]:ptr["node"][i + 1]`` of nodes, and of edges ``ptr["edge"]``.
+        Bounds of the parts' ids: part i has the nodes ``ptr["node"][i]:ptr["node"][i + 1]`` and so many edges by
+        ``ptr["edge"]``.
     types : dict of str to tuple of str
-        The prefixes that names of ``"node"`` and ``"edge"`` data may have.
+        Prefixes that the names of ``"node"`` and ``"edge"`` data may have.
     bools : dict of str to list of str
-        The data that were bool before DGL stored them.
+        Names of the data that were bool before DGL stored them as uint8.
     files : list of dict of str to Path, K
-        Of each part, by the json's keys; ``original_ids`` in all or none.
+        Files of each part, by the json's keys. ``original_ids`` is in all or in none.
     """
 
     path: Path
@@ -48,9 +98,14 @@ class Book:
     bools: dict[str, list]
     files: list[dict[str, Path]]
 
+    @property
+    def parts(self) -> int:
+        """Number of parts."""
+        return len(self.files)
 
-def read_book(path: Path) -> Book:
-    """Read and check a partition's json; :class:`InputError` where it, or a file that it names, cannot be used."""
+
+def read_config(path: Path) -> DGLPartition:
+    """Read and check a partition's json; raise :class:`InputError` where it or a file that it names cannot be used."""
     try:
         with reading(regular_file(path)):
             config = json.loads(path.read_text(encoding="utf-8"))
@@ -62,33 +117,37 @@ def read_book(path: Path) -> Book:
             names = sorted({*ranges, *config.get(f"{kind[0]}types", ())})
             if len(names) != 1:
                 raise InputError(
-                    f"{path}: a graph of {kind} types {', '.join(names)}; only homogeneous graphs can be imported: "
-                    "partition dgl.to_homogeneous of it"
+                    f"{path}: the graph has the {kind} types {', '.join(names)}, but only homogeneous graphs can be imported; "
+                    "convert it with dgl.to_homogeneous and partition that"
                 )
-            types[kind] = (*names, *names[0].split(":")[1:2])  # DGL before 1.0 left the ends out of edge types
+            types[kind] = (*names, *names[0].split(":")[1:2])  # DGL before 1.0 names an edge type without its ends
             ptr[kind] = _bounds(path, f"{kind}_map", ranges[names[0]], parts, config[f"num_{kind}s"])
             bools[kind] = [str(key) for key in config.get(f"bool_{kind}_data", ())]
         files = [_part_files(path, config[f"part-{index}"]) for index in range(parts)]
     except InputError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise InputError(f"{path} is no partition's json, or is damaged ({first_line(error)}); {_AGAIN}") from error
+        raise InputError(
+            f"{path} is not the json of a partition, or is damaged ({first_line(error)}); {_AGAIN}"
+        ) from error
     if len({"original_ids" in names for names in files}) > 1:
         raise InputError(f"{path}: some parts have original_ids and some have none; give all of them or none")
-    return Book(path, ptr, types, bools, files)
+    return DGLPartition(path, ptr, types, bools, files)
 
 
 def _bounds(path: Path, key: str, ranges, parts, count) -> np.ndarray:
-    """The K + 1 bounds of a map of ranges, each ``[begin, end]`` or, in old directories, its end alone."""
+    """Return the K + 1 bounds of a list of ranges: ``[begin, end]`` each, or the end alone in old directories."""
     if not isinstance(ranges, list):
         raise InputError(
-            f"{path}: {key} is {str(ranges)[:80]!r}, not a list of ranges; DGL itself loads only partitions whose "
-            "parts are ranges of ids: partition the graph with reshuffle=True"
+            f"{path}: {key} is {str(ranges)[:80]!r}, not a list of ranges of ids, and DGL itself loads only those; "
+            "partition the graph with reshuffle=True"
         )
     ends = [pair[1] if isinstance(pair, list) else pair for pair in ranges]
     begins = [pair[0] if isinstance(pair, list) else before for pair, before in zip(ranges, [0, *ends])]
     if any(type(number) is not int or not 0 <= number < 2**62 for number in (parts, count, *begins, *ends)):
-        raise InputError(f"{path}: num_parts, the number of nodes or edges or {key} hold no proper numbers; {_AGAIN}")
+        raise InputError(
+            f"{path}: num_parts, num_nodes, num_edges and the ranges of {key} must be whole numbers from 0; {_AGAIN}"
+        )
     bounds = [0, *ends]
     if parts < 1 or len(ends) != parts or begins != bounds[:-1] or bounds != sorted(bounds) or bounds[-1] != count:
         raise InputError(f"{path}: {key} does not split 0..{count} into {parts} ranges, one after the other; {_AGAIN}")
@@ -96,7 +155,7 @@ def _bounds(path: Path, key: str, ranges, parts, count) -> np.ndarray:
 
 
 def _part_files(path: Path, entry: dict) -> dict[str, Path]:
-    """The files of a part; all but ``original_ids`` must be named, all that are named must exist."""
+    """Return the files of a part: ``original_ids`` may be absent, the others must be named; all must exist."""
     files = {}
     for key in ("part_graph", "node_feats", "edge_feats", *{"original_ids"}.intersection(entry)):
         name = os.path.normpath(entry[key])
@@ -108,8 +167,8 @@ def _part_files(path: Path, entry: dict) -> dict[str, Path]:
     return files
 
 
-def read_whole(book: Book, progress=None) -> tuple[Graph, np.ndarray]:
-    """Read the graph, in the user's ids where the directory keeps them, else in DGL's.
+def read_graph(partition: DGLPartition, progress=None) -> tuple[Graph, np.ndarray]:
+    """Read the whole graph, in the user's ids where the directory keeps them and in DGL's ids otherwise.
 
     Returns
     -------
@@ -119,39 +178,41 @@ def read_whole(book: Book, progress=None) -> tuple[Graph, np.ndarray]:
     Raises
     ------
     InputError
-        Files that are damaged or at odds with the json; data that cannot be trained on; no DGL.
+        Files are damaged or do not fit the json, data cannot be trained on, or DGL is not installed.
     """
     parts = []
-    for header, part in read_in_child("partition.shards.dgl_import", book.path):
+    for header, part in read_in_child("partition.shards.dgl_import", partition.path):
         if progress and "reading" in header:
-            progress(f"reading {header['reading']} of {len(book.files)}")
+            progress(f"reading {header['reading']} of {partition.parts}")
         if part:
             parts.append(part)
     src, dst = (np.concatenate([part[key] for part in parts]) for key in ("src", "dst"))
-    data = {kind: _joined(book, kind, [with_prefix(f"{kind}/", part) for part in parts]) for kind in ("node", "edge")}
-    owner = np.repeat(np.arange(len(book.files)), np.diff(book.ptr["node"]))
-    if "original_ids" in book.files[0]:
-        ids = {kind: _original_ids(book, kind) for kind in ("node", "edge")}
+    data = {
+        kind: _joined(partition, kind, [with_prefix(f"{kind}/", part) for part in parts]) for kind in ("node", "edge")
+    }
+    owner = np.repeat(np.arange(partition.parts), np.diff(partition.ptr["node"]))
+    if "original_ids" in partition.files[0]:
+        ids = {kind: _original_ids(partition, kind) for kind in ("node", "edge")}
         src, dst = (_placed(ids["node"][ends], ids["edge"]) for ends in (src, dst))
         owner = _placed(owner, ids["node"])
         data = {kind: {key: _placed(value, ids[kind]) for key, value in data[kind].items()} for kind in ids}
     else:
-        data["node"] = with_standard_masks_and_labels(data["node"], book.path.name)
-    return from_edges(src, dst, len(owner), data["node"], data["edge"], book.path.name), owner
+        data["node"] = with_standard_masks_and_labels(data["node"], partition.path.name)
+    return from_edges(src, dst, len(owner), data["node"], data["edge"], partition.path.name), owner
 
 
 def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
-    """The arrays of each part, for :func:`partition.system.guarded_read.serve`."""
-    book, dgl = read_book(path), need("dgl", str(path), INSTALL_DGL)
-    bound_memory(sum(file.stat().st_size for names in book.files for file in names.values()))
-    for index in range(len(book.files)):
+    """Yield the arrays of each part, in a child process that :func:`partition.system.guarded_read.serve` runs."""
+    partition, dgl = read_config(path), need("dgl", str(path), INSTALL_DGL)
+    bound_memory(sum(file.stat().st_size for names in partition.files for file in names.values()))
+    for index in range(partition.parts):
         yield {"reading": f"part {index + 1}"}, {}
-        yield {}, _read_part(dgl, book, index)
+        yield {}, _read_part(dgl, partition, index)
 
 
-def _read_part(dgl, book: Book, index: int) -> dict[str, np.ndarray]:
-    """``src`` and ``dst`` of a part's inner edges in global ids, in order of edge ids; ``node/`` and ``edge/`` data."""
-    files = book.files[index]
+def _read_part(dgl, partition: DGLPartition, index: int) -> dict[str, np.ndarray]:
+    """Return ``src`` and ``dst`` of a part's inner edges, in order of edge ids, and its ``node/`` and ``edge/`` data."""
+    files = partition.files[index]
     path = files["part_graph"]
     graphs, _ = _loaded(dgl.load_graphs, path)
     if len(graphs) != 1 or not graphs[0].is_homogeneous:
@@ -163,26 +224,26 @@ def _read_part(dgl, book: Book, index: int) -> dict[str, np.ndarray]:
         global_ids = data["_ID"].numpy()
         rows = np.flatnonzero(data[f"inner_{kind}"].numpy())
         inner[kind] = rows[np.argsort(global_ids[rows], kind="stable")]
-        begin, end = book.ptr[kind][index : index + 2]
+        begin, end = partition.ptr[kind][index : index + 2]
         if not np.array_equal(global_ids[inner[kind]], np.arange(begin, end)):
-            raise InputError(f"{path}: its inner {kind}s are not those that {book.path.name} gives it; {_AGAIN}")
+            raise InputError(f"{path}: its inner {kind}s differ from those that {partition.path.name} lists; {_AGAIN}")
     src, dst = (ends.numpy() for ends in graphs[0].edges(order="eid"))
-    for ids, limit in ((src, len(global_ids)), (dst, len(global_ids)), (global_ids, book.ptr["node"][-1])):
+    for ids, limit in ((src, len(global_ids)), (dst, len(global_ids)), (global_ids, partition.ptr["node"][-1])):
         if len(ids) and not 0 <= ids.min() <= ids.max() < limit:
             raise InputError(f"{path} holds a node id outside 0..{limit - 1}; {_AGAIN}")
     part = {"src": global_ids[src[inner["edge"]]], "dst": global_ids[dst[inner["edge"]]]}
     for kind in ("node", "edge"):
         path = files[f"{kind}_feats"]
         tensors = _loaded(dgl.data.utils.load_tensors, path)
-        if path.stat().st_size < _stored_bytes(tensors):  # DGL takes what is missing from wherever its memory lies
+        if path.stat().st_size < _stored_bytes(tensors):  # DGL would fill what is missing with whatever is in memory
             raise InputError(f"{path} is cut short, so it is damaged; {_AGAIN}")
-        columns = _columns(path, tensors, book.types[kind], len(inner[kind]))
+        columns = _columns(path, tensors, partition.types[kind], len(inner[kind]))
         part |= {f"{kind}/{key}": value for key, value in columns.items()}
     return part
 
 
 def _stored_bytes(tensors: dict) -> int:
-    """The size of a file by ``dgl.data.utils.save_tensors``: a header, and one before each tensor."""
+    """Return the size of a file of ``dgl.data.utils.save_tensors``, which has a header, and one before each tensor."""
     sizes = (
         48 + len(key.encode()) + 8 * each.ndim + each.numel() * each.element_size() for key, each in tensors.items()
     )
@@ -190,58 +251,58 @@ def _stored_bytes(tensors: dict) -> int:
 
 
 def _loaded(load, path: Path):
-    with reading(path), open(path, "rb"):  # DGL's own words for these errors are a C++ stack trace
+    with reading(path), open(path, "rb"):  # DGL's own message for a missing file is a C++ stack trace
         pass
     try:
         with contextlib.redirect_stdout(sys.stderr):
             return load(str(path))
     except MemoryError:
         raise
-    except Exception as error:  # whatever a damaged file makes of names and sizes
+    except Exception as error:  # a damaged file may hold any names and sizes
         raise InputError(f"{path} cannot be read ({first_line(error)}), so it is damaged; {_AGAIN}") from error
 
 
 def _columns(path: Path, tensors: dict, types: tuple, rows: int) -> dict[str, np.ndarray]:
-    """Data of a part's inner rows under their names without the type."""
+    """Return the data of a part's inner rows, under their names without the type."""
     columns = {}
     for key, tensor in tensors.items():
         kind, slash, name = key.partition("/")
         if slash and kind not in types:
-            raise InputError(f"{path}: {key!r} is data of the type {kind!r}, not of {types[0]!r}; {_AGAIN}")
+            raise InputError(f"{path}: {key!r} belongs to the type {kind!r}, not to {types[0]!r}; {_AGAIN}")
         if tensor.ndim < 1 or len(tensor) != rows:
             raise InputError(f"{path}: {key!r} has shape {tuple(tensor.shape)} for {rows} inner rows; {_AGAIN}")
         try:
             columns[name if slash else key] = tensor.numpy()
         except TypeError:
             raise InputError(
-                f"{path}: {key!r} is {tensor.dtype}, which numpy does not have; convert it before partitioning, say "
-                "with .float()"
+                f"{path}: {key!r} is {tensor.dtype}, which numpy does not have; convert it before partitioning, for "
+                "example with .float()"
             ) from None
     return columns
 
 
-def _joined(book: Book, kind: str, parts: list[dict]) -> dict[str, np.ndarray]:
-    """Each column of all parts, one after the other."""
+def _joined(partition: DGLPartition, kind: str, parts: list[dict]) -> dict[str, np.ndarray]:
+    """Join the columns of all parts."""
     shapes = [{key: (value.dtype, value.shape[1:]) for key, value in part.items()} for part in parts]
     for index, shape in enumerate(shapes):
         other = sorted(key for key in {*shape, *shapes[0]} if shape.get(key) != shapes[0].get(key))
         if other:
-            path = book.files[index][f"{kind}_feats"]
+            path = partition.files[index][f"{kind}_feats"]
             raise InputError(
-                f"{path}: {other[0]!r} differs in dtype or shape from part 0, or is in one alone; {_AGAIN}"
+                f"{path}: {other[0]!r} differs from part 0 in dtype or shape, or is in only one of the two; {_AGAIN}"
             )
     columns = {}
     for key in shapes[0]:
         columns[key] = np.concatenate([part.pop(key) for part in parts])
-        if key in book.bools[kind]:
+        if key in partition.bools[kind]:
             columns[key] = columns[key].astype(bool)
     return columns
 
 
-def _original_ids(book: Book, kind: str) -> np.ndarray:
-    """The user's id of every node or edge of the directory."""
+def _original_ids(partition: DGLPartition, kind: str) -> np.ndarray:
+    """Return the user's id of every node or edge, in the order of DGL's ids."""
     found = []
-    for names, rows in zip(book.files, np.diff(book.ptr[kind])):
+    for names, rows in zip(partition.files, np.diff(partition.ptr[kind])):
         path, key = names["original_ids"], f"{kind}_ids"
         try:
             with reading(path):
@@ -253,12 +314,14 @@ def _original_ids(book: Book, kind: str) -> np.ndarray:
         found.append(ids)
     ids = np.concatenate(found)
     if not np.array_equal(np.sort(ids), np.arange(len(ids))):
-        raise InputError(f"{book.path}: {kind}_ids in original_ids do not name every {kind} once; {_AGAIN}")
+        raise InputError(
+            f"{partition.path}: {kind}_ids in original_ids do not name every {kind} exactly once; {_AGAIN}"
+        )
     return ids
 
 
 def _placed(values: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """``values`` in the order of ``ids``, a permutation."""
+    """Return an array with ``values[i]`` at ``ids[i]``; ``ids`` is a permutation."""
     placed = np.empty_like(values)
     placed[ids] = values
     return placed

@@ -12,7 +12,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from partition.errors import InputError
-from partition.system.atomic_write import Kind
+from partition.system.output_checks import Kind
 from partition.system.user_files import reading
 
 from .counts import check_sums, counts_table

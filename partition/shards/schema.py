@@ -1,6 +1,7 @@
-"""Checks of JSON values, put together to a table that says what each field of a file must be.
+"""Checks of JSON values, from which :mod:`.manifest` builds a table of what each field must be.
 
-A check is a function of a value and of where it stands; it raises :class:`InputError` where the value does not fit.
+A check is a function of a value and of the value's place in the file. It raises :class:`InputError` where the value does
+not fit. A schema library would not be shorter here: most lengths and keys depend on other fields (parts, hops).
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from collections.abc import Callable
 from partition.errors import InputError
 
 Check = Callable[[object, str], None]
-LARGEST = 2**62  # sums of such numbers fit into int64 once
+LARGEST = 2**62  # the sum of two such numbers fits into int64
 
 
 def misfit(value, where: str, allowed: str) -> InputError:
-    """The error of a value that does not fit."""
+    """Return the error to raise for a value that does not fit."""
     return InputError(f"{where} is {reprlib.repr(value)}, but must be {allowed}")
 
 
 def whole(least: int = 0, most: int = LARGEST) -> Check:
-    """An integer, and not a bool."""
+    """Check for an integer in a range, which is not a bool."""
 
     def check(value, where: str) -> None:
         if type(value) is not int or not least <= value <= most:
@@ -31,7 +32,7 @@ def whole(least: int = 0, most: int = LARGEST) -> Check:
 
 
 def number(least: float = 0.0, most: float = 1e300) -> Check:
-    """A number from ``least`` to ``most``, and not NaN."""
+    """Check for a number in a range, which is not NaN."""
 
     def check(value, where: str) -> None:
         is_number = type(value) is float or (type(value) is int and abs(value) <= LARGEST)
@@ -42,7 +43,7 @@ def number(least: float = 0.0, most: float = 1e300) -> Check:
 
 
 def text(pattern: str = r"(?s).*") -> Check:
-    """A string that matches a regular expression."""
+    """Check for a string that matches a regular expression."""
 
     def check(value, where: str) -> None:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
@@ -52,7 +53,7 @@ def text(pattern: str = r"(?s).*") -> Check:
 
 
 def one_of(*allowed) -> Check:
-    """One of a few strings."""
+    """Check for one of a few strings."""
 
     def check(value, where: str) -> None:
         if not isinstance(value, str) or value not in allowed:
@@ -62,12 +63,12 @@ def one_of(*allowed) -> Check:
 
 
 def none_or(other: Check) -> Check:
-    """Null, or what another check takes."""
+    """Check for null or a value that passes another check."""
     return lambda value, where: None if value is None else other(value, where)
 
 
 def all_of(*checks: Check) -> Check:
-    """What each of several checks takes."""
+    """Check for a value that passes several checks."""
 
     def check(value, where: str) -> None:
         for each in checks:
@@ -77,7 +78,7 @@ def all_of(*checks: Check) -> Check:
 
 
 def any_of(*others: Check) -> Check:
-    """What one of several checks takes; the last says what is wrong."""
+    """Check for a value that passes one of several checks; the last of them gives the message."""
 
     def check(value, where: str) -> None:
         for other in others[:-1]:
@@ -91,7 +92,7 @@ def any_of(*others: Check) -> Check:
 
 
 def list_of(entry: Check, length: int | None = None) -> Check:
-    """A list, where it is given of a length."""
+    """Check for a list of entries of one kind; ``length``, where given, is its length."""
 
     def check(value, where: str) -> None:
         if not isinstance(value, list) or length not in (None, len(value)):
@@ -103,7 +104,7 @@ def list_of(entry: Check, length: int | None = None) -> Check:
 
 
 def dict_of(entry: Check, keys: set | None = None) -> Check:
-    """An object of entries of one kind, where it is given with exactly these keys."""
+    """Check for an object of entries of one kind; ``keys``, where given, are all of its keys."""
 
     def check(value, where: str) -> None:
         if not isinstance(value, dict) or keys not in (None, value.keys()):
@@ -115,7 +116,7 @@ def dict_of(entry: Check, keys: set | None = None) -> Check:
 
 
 def fields(**table: Check) -> Check:
-    """An object that has these fields; others are allowed."""
+    """Check for an object that has these fields; other fields are allowed."""
 
     def check(value, where: str) -> None:
         if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A cut as shards on disk (docs/format.md), one part in memory at a time. No pickle anywhere."""
+"""Writes a cut as shards on disk (docs/format.md), with one part in memory at a time. No pickle anywhere."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .manifest import PART_FILES, file_entry, write_manifest
 def write_shards(
     layout: Layout, folder: Path, *, seed: int | None = None, choice=None, method: str = "metis", progress=None
 ) -> dict:
-    """Write a cut as shards into an empty directory; :func:`partition.partition` is the safe way to call it.
+    """Write a cut as shards into an empty directory; :func:`partition.partition` does so safely.
 
     Parameters
     ----------
     layout : Layout
-        Of a graph and its cut.
+        Layout of a graph and its cut.
     folder : path
-        An empty directory, see :func:`partition.system.atomic_write.new_directory`.
+        Empty directory, see :func:`partition.system.atomic_write.new_directory`.
     seed : int, optional
-        Recorded in the manifest.
+        Seed of the cut, which the manifest records.
     choice : dict, optional
-        Recorded in the manifest: why this cut and not another.
+        Reason for this cut and not another, which the manifest records.
     method : str
-        Recorded in the manifest: what made the cut, one of :data:`partition.cuts.method.METHODS`.
+        Method that made the cut, one of :data:`partition.cuts.method.METHODS`, which the manifest records.
     progress : callable, optional
         Called as ``progress(stage)``.
 
@@ -66,7 +66,7 @@ def write_shards(
 
 
 def _structure_arrays(layout: Layout, part: Part, index: int) -> dict:
-    """The arrays of ``structure.safetensors``."""
+    """Return the arrays of ``structure.safetensors``."""
     cut = layout.cut
     begin, end = cut.ptr[index], cut.ptr[index + 1]
     wanted = [rows for hop in layout.wanted_by_hop(index) for rows in hop]
@@ -87,7 +87,7 @@ def _structure_arrays(layout: Layout, part: Part, index: int) -> dict:
 
 
 def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict:
-    """Write a part's three files, return their manifest entries."""
+    """Write a part's three files; return their manifest entries."""
     (folder / f"part{index}").mkdir()
     written = {}
     for name in PART_FILES:
@@ -107,5 +107,5 @@ def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict
 def _columns(data: dict) -> dict:
     return {
         key: {"dtype": str(value.dtype.newbyteorder("=")), "shape": list(value.shape[1:])}
-        for key, value in data.items()  # whatever the source's byte order, files are little-endian
+        for key, value in data.items()  # files are little-endian, whatever the source's byte order
     }

@@ -1,8 +1,8 @@
-"""The process that writes a temporary directory, told from the directory's name, so that other runs know if it lives.
+"""Names of temporary outputs that tell which process writes them, so that other runs know whether it is alive.
 
-A name holds the host and its system's installation, the process id namespace (a container's ids are its own), the process id and the time at which
-the process started, as ids are used again. A lock file would be simpler, but some network file systems do not pass
-locks on to other hosts, so that a writer that lives there would look dead here.
+A name holds the host and its system's installation, the process id namespace (every container has its own ids), the
+process id, and the time at which the process started, because ids are used again. A lock file would be simpler. But some
+network file systems do not pass locks on to other hosts, so a writer that is alive there would look dead here.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-# What names are for: a directory that is being written, one that was moved aside, a file that is being written.
+# Purposes: a directory that is being written, one that was moved aside, a file that is being written.
 PARTIAL, REPLACED, FILE = "partial", "replaced", "file"
 
 
 def temporary_name(stem: str, purpose: str) -> str:
-    """A new hidden name for this process's ``purpose``, found again by :func:`leftovers`; at most 255 bytes."""
+    """Return a new hidden name of at most 255 bytes for a purpose of this process; :func:`leftovers` finds it again."""
     return f"{_prefix(stem, purpose)}{_home()}-{os.getpid()}-{_started(os.getpid())[1]}-{secrets.token_hex(3)}"
 
 
 def leftovers(folder: Path, stem: str, purpose: str) -> list[Path]:
-    """What dead processes left in a folder under names of :func:`temporary_name`.
+    """Return the paths in a folder that dead processes left under names of :func:`temporary_name`.
 
-    What a process on another host or in another container left is never listed, as nothing here knows if it lives.
+    Paths of processes on other hosts or in other containers are never listed, because they may be alive.
     """
     prefix = _prefix(stem, purpose)
     found = [each for each in folder.iterdir() if each.name.startswith(prefix)]
@@ -41,7 +41,7 @@ def _prefix(stem: str, purpose: str) -> str:
 
 
 def _home() -> str:
-    """The host, the installation of its system, as hosts may have one name, and the process id namespace."""
+    """Return the host, the installation of its system (hosts may share a name) and the process id namespace."""
     host = re.sub(r"[^\w.]", "_", socket.gethostname(), flags=re.ASCII)[:64]
     machine, namespace = Path("/etc/machine-id"), Path("/proc/self/ns/pid")
     with suppress(OSError):
@@ -50,7 +50,7 @@ def _home() -> str:
 
 
 def _is_dead(process: str) -> bool:
-    """Whether the process that a temporary name ends with has ended; False where that is not certain."""
+    """Return whether the process at the end of a temporary name has ended; False where that is not certain."""
     found = re.fullmatch(r"([\w.]*-\d+)-(\d{1,9})-(\d+)-[0-9a-f]{6}", process, re.ASCII)
     if found is None or found[1] != _home():
         return False
@@ -59,16 +59,16 @@ def _is_dead(process: str) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # another user's
+    except PermissionError:  # the process is another user's
         pass
     state, started = _started(pid)
     return state in ("Z", "X") or started not in ("0", found[3])
 
 
 def _started(pid: int) -> tuple[str, str]:
-    """The state of a process and when it started, in clock ticks since boot; an unknown time is 0."""
+    """Return the state of a process and its start in clock ticks since boot; a start of 0 is unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # not Linux, or hidden from this user
+    except OSError:  # not on Linux, or hidden from this user
         return "?", "0"
     return fields[0], fields[19]

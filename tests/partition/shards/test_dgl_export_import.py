@@ -10,8 +10,8 @@ from safetensors.numpy import load_file, save_file
 from partition import partition, read_manifest, verify
 from partition.errors import InputError
 from partition.graph import from_edges
-from partition.shards.dgl_export import export_dgl, import_dgl
-from partition.shards.dgl_import import records
+from partition.shards.dgl_export import export_dgl
+from partition.shards.dgl_import import import_dgl, records
 
 
 @pytest.fixture
@@ -472,8 +472,8 @@ def test_original_ids_at_odds(dgl, two_parts, tmp_path, monkeypatch):
     for change, words in (
         ({"node_ids": good["node_ids"][1:]}, ["node_ids", f"not int64 ({len(good['node_ids'])},)"]),
         ({"edge_ids": good["edge_ids"].astype(np.float64)}, ["edge_ids", "float64"]),
-        ({"node_ids": np.zeros_like(good["node_ids"])}, ["node_ids", "every node once"]),
-        ({"edge_ids": good["edge_ids"] + 10**6}, ["edge_ids", "every edge once"]),
+        ({"node_ids": np.zeros_like(good["node_ids"])}, ["node_ids", "every node exactly once"]),
+        ({"edge_ids": good["edge_ids"] + 10**6}, ["edge_ids", "every edge exactly once"]),
     ):
         save_file({**good, **change}, path)
         refused(import_dgl, two_parts, tmp_path / "out", words=words)

@@ -252,7 +252,8 @@ def test_two_ranks_exchange_one_hop_of_a_deeper_halo(tmp_path):
 
 def test_an_export_to_dgl_is_that_of_one_hop(tmp_path):
     dgl = pytest.importorskip("dgl")
-    from partition.shards.dgl_export import export_dgl, import_dgl
+    from partition.shards.dgl_export import export_dgl
+    from partition.shards.dgl_import import import_dgl
 
     graph = sparse_graph(6)
     for hops in (1, 2):

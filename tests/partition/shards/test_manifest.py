@@ -17,8 +17,8 @@ from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
 from partition.predict.model import Model
 from partition.predict.step_time import Speeds, step_seconds
-from partition.report.counts import figures
-from partition.report.page import page
+from partition.report.counts import count_shards
+from partition.report.write import page
 from partition.shards import manifest as manifest_module
 from partition.shards.counts import read_figures
 from partition.shards.cut_selection import choose_cut
@@ -72,7 +72,7 @@ def use(folder):
     verify(folder, manifest)
     quality_table(manifest)
     step_seconds(read_figures(manifest), Model(), Speeds())
-    page(figures(folder))
+    page(count_shards(folder))
 
 
 @pytest.mark.parametrize("kind", ["edge", "vertex", "auto"])

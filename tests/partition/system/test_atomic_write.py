@@ -17,7 +17,8 @@ from partition import partition, read_manifest, verify
 from partition.errors import InputError
 from partition.shards.manifest import SHARDS
 from partition.system import atomic_write, temporary_names
-from partition.system.atomic_write import Kind, check_target, new_directory
+from partition.system.atomic_write import new_directory
+from partition.system.output_checks import Kind, check_target
 
 KIND = Kind("notes", "notes.json", lambda record: record.get("format") == "notes", r"page\d\.txt|more/page\d\.txt")
 ROOT = Path(__file__).parents[3]
@@ -36,7 +37,7 @@ def text(out):
 
 @pytest.fixture(params=["exchange", "two renames"])
 def old(request, tmp_path, monkeypatch):
-    """A directory to replace, on a file system that can exchange names in one step and on one that cannot."""
+    """A directory to replace, on a file system that exchanges names in one step and on one that cannot."""
     if request.param == "two renames":
         monkeypatch.setattr(atomic_write, "_exchange", lambda *_: False)
     write(tmp_path / "out", "old")
@@ -151,7 +152,7 @@ def test_force_refuses_a_directory_without_our_record(tmp_path, record):
 
 
 def test_foreign_manifests_and_models_are_kept(tmp_path):
-    """A web app has a manifest.json, too."""
+    """Web apps have a manifest.json, too."""
     (tmp_path / "src").mkdir()
     (tmp_path / "manifest.json").write_text('{"name": "app"}')
     with pytest.raises(InputError, match="does not hold shards made by dgl-gt"):
@@ -255,7 +256,7 @@ def test_an_error_of_another_file_is_not_blamed_on_the_target(tmp_path):
 
 
 def dead_name(stem, purpose):
-    """The name that a process which has ended gave to a temporary directory."""
+    """Return the name that a process gave to a temporary directory before it ended."""
     code = f"from partition.system.temporary_names import temporary_name; print(temporary_name({stem!r}, {purpose!r}))"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout.strip()
 
@@ -303,10 +304,10 @@ def test_an_old_directory_that_was_moved_aside_comes_back(old):
 
 LOOP = """
 import itertools, sys
-from partition.system import atomic_write
+from partition.system import atomic_write, output_checks
 if sys.argv[2] == "two renames":
     atomic_write._exchange = lambda *_: False
-kind = atomic_write.Kind("notes", "notes.json", lambda record: record["format"] == "notes", ".*/page1.txt")
+kind = output_checks.Kind("notes", "notes.json", lambda record: record["format"] == "notes", ".*/page1.txt")
 for turn in itertools.count():
     with atomic_write.new_directory(sys.argv[1], kind, force=True) as folder:
         (folder / "notes.json").write_text('{"format": "notes"}')
@@ -338,7 +339,7 @@ def test_kills_leave_the_old_or_the_new(tmp_path, step):
 PARTITION = """
 import sys
 from partition import cli
-from partition.system import atomic_write
+from partition.system import atomic_write, output_checks
 if sys.argv.pop(1) == "two renames":
     atomic_write._exchange = lambda *_: False
 sys.exit(cli.main(sys.argv[1:]))
@@ -346,7 +347,7 @@ sys.exit(cli.main(sys.argv[1:]))
 
 
 def kills(folder: Path, count: int) -> int:
-    """Kill `partition --force` so often at a random moment; how often neither the old nor the new shards were whole."""
+    """Kill `partition --force` that many times at random moments; return how often no shards were whole."""
     source, out, lost, random = "sample:communities?nodes=300", folder / "out", 0, Random(0)
     partition(source, 2, out)
     for turn in range(count):
@@ -370,5 +371,5 @@ def kills(folder: Path, count: int) -> int:
     return lost
 
 
-if __name__ == "__main__":  # PYTHONPATH=. python tests/partition/test_atomic.py FOLDER COUNT
+if __name__ == "__main__":  # PYTHONPATH=. python tests/partition/system/test_atomic_write.py FOLDER COUNT
     print(f"{kills(Path(sys.argv[1]), int(sys.argv[2]))} of {sys.argv[2]} kills left no whole shards")

@@ -1,4 +1,4 @@
-"""A file that appears when it is complete."""
+"""Files that appear when they are complete, and the checks before."""
 
 import errno
 import os
@@ -7,7 +7,8 @@ import resource
 import pytest
 
 from partition import InputError
-from partition.system.atomic_write import check_file, new_file
+from partition.system.atomic_write import new_file
+from partition.system.output_checks import check_file
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path):
@@ -46,7 +47,7 @@ def test_permissions_follow_the_umask(tmp_path):
 
 
 def test_long_names(tmp_path):
-    """As long as the file system allows, and longer, which is refused before the work."""
+    """Names as long as the file system allows work; longer ones are refused before the work."""
     path = check_file(tmp_path / ("n" * 251 + ".txt"))
     with new_file(path) as file:
         file.write(b"text")
@@ -65,7 +66,7 @@ def test_what_must_not_be_replaced(tmp_path):
 
 
 def test_only_regular_files_are_replaced(tmp_path):
-    """As root, --force would put a file in the place of /dev/null."""
+    """Without this check, --force as root would replace /dev/null by a file."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/null")
     for path in (tmp_path / "pipe", tmp_path / "link", "/dev/null"):

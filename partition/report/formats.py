@@ -1,0 +1,73 @@
+"""Numbers of the report as text for people, and what each quality figure means."""
+
+from __future__ import annotations
+
+from partition.system.units import counted
+
+SPACE = "\N{NO-BREAK SPACE}"
+MEANINGS = {
+    "cut_ratio": ("Edges cut", "edges whose source another part owns"),
+    "volume": ("Rows sent", "rows sent between parts"),
+    "mirrors": ("Mirrors", "copies of nodes outside their master’s part"),
+    "replication_factor": ("Replication", "rows held / nodes; 1 means no copies"),
+    "max_copies_factor": ("Largest part", "rows that it holds / an even share of the nodes"),
+    "node_balance": ("Node balance", "nodes of the fullest part / its share; 1 is perfect"),
+    "edge_balance": ("Edge balance", "edges of the busiest part / its share; 1 is perfect"),
+    "train_balance": ("Train balance", "training nodes of the fullest part / its share; 1 is perfect"),
+}
+
+
+def printable(value):
+    """Return a text without control characters and lone surrogates; return any other value as it is."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):  # markup of our own
+        return value
+    return "".join(each if each.isprintable() or each == SPACE else "\N{REPLACEMENT CHARACTER}" for each in value)
+
+
+def percent(share: float) -> str:
+    """Return a share as 5.7 %, 12.5 % or 31 %."""
+    number = 100 * share
+    text = f"{number:,.0f}" if number >= 20 else f"{number:.1f}".removesuffix(".0")
+    return ("less than 0.1" if 0 < number < 0.05 else text) + f"{SPACE}%"
+
+
+def figure(number: float, key: str) -> str:
+    """Return a quality figure as text."""
+    if key == "cut_ratio":
+        return percent(number)
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.2f}"
+
+
+def short(number: int) -> str:
+    """Return a count in at most five characters: 9,999, 10k, 1.2M."""
+    for unit, letter in ((10**9, "G"), (10**6, "M")):
+        if number >= unit:
+            return f"{number / unit:.{1 if number < 10 * unit else 0}f}{letter}"
+    return f"{number // 1000}k" if number >= 10_000 else f"{number:,}"
+
+
+def seconds(number: float) -> str:
+    """Return a time with three digits, without its unit."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return 1 part, 2 parts, without a line break."""
+    return counted(number, noun).replace(" ", SPACE)
+
+
+def degrees(entry: dict) -> str:
+    """Return the degrees of an entry of ``by_degree`` as 4–7."""
+    first, last = entry["degrees"]
+    return f"{first:,}" if first == last else f"{first:,}–{last:,}"
+
+
+def gbit_per_s(bytes_per_s) -> str:
+    """Return the speed of a link in Gbit/s, or those of the slowest and the fastest of several."""
+
+    def flat(value) -> list[float]:
+        return [each for line in value for each in flat(line)] if isinstance(value, list) else [value]
+
+    speeds = flat(bytes_per_s)
+    slowest, fastest = (f"{each * 8 / 1e9:g}" for each in (min(speeds), max(speeds)))
+    return slowest if slowest == fastest else f"{slowest} to {fastest}"

@@ -1,0 +1,186 @@
+"""Checks an output before the work: may it be made or replaced, and does its disk have room."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from partition.errors import InputError
+
+from .temporary_names import REPLACED, leftovers
+from .units import size
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_LONGEST_RECORD_BYTES = 1 << 30
+APPEARED = "appeared while this run was at work, and is kept"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of directory that dgl-gt writes, so that ``force`` replaces nothing else.
+
+    Attributes
+    ----------
+    name : str
+        Name of the kind in messages, such as "shards".
+    record : str
+        JSON file in the directory that says who made it.
+    is_ours : callable
+        Function of the record's value, a dict; returns whether dgl-gt made the directory.
+    files : str
+        Regular expression of the names of all other files, relative to the directory.
+    """
+
+    name: str
+    record: str
+    is_ours: Callable[[dict], bool]
+    files: str
+
+
+def check_target(out, kind: Kind, *, force: bool) -> Path:
+    """Return the real path of a directory that may be made, or with ``force`` replaced; else raise :class:`InputError`.
+
+    An old directory that a killed run moved aside is put back first.
+    """
+    given = Path(out).absolute()
+    try:
+        if given.is_symlink() and not given.exists():
+            target = os.readlink(given)
+            raise InputError(f"{given} is a link to {target}, which does not exist; make that, or remove the link")
+        out = given.resolve()
+        check_parent(out)
+        _restore(out)
+        if not os.path.lexists(out):
+            return out
+        if not out.is_dir():
+            raise InputError(f"{out} is a file; choose a directory")
+        if not force:
+            raise already_there(out, "directory")
+        _check_kind(out, kind)
+    except InputError:  # InputError is a ValueError, too
+        raise
+    except (OSError, RuntimeError, ValueError) as error:  # a name that is too long, links in a circle, a NUL
+        raise InputError(f"cannot use {given}: {getattr(error, 'strerror', None) or error}; choose another") from error
+    return out
+
+
+def check_file(out, *, force: bool = False) -> Path:
+    """Return the path of a file that may be made, or with ``force`` replaced; else raise :class:`InputError`."""
+    path = Path(out)
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        check_parent(Path(os.path.realpath(path)))  # for a link that leads nowhere, the file that it names
+        return path
+    except ValueError as error:
+        raise InputError(f"{str(out)!r} cannot be a path ({error}); choose another name") from error
+    except OSError as error:  # a name that is too long, links in a circle
+        raise InputError(f"cannot use {out}: {error.strerror}; choose another name") from error
+    if stat.S_ISDIR(mode):
+        raise InputError(f"{out} is a directory; choose a file")
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{out} is a device, a pipe or a socket, which is never replaced; choose a file")
+    if not force:
+        raise already_there(out, "file")
+    check_parent(path)
+    return path
+
+
+def already_there(out: Path, kind: str, found: str = "exists") -> InputError:
+    """Return the error to raise where a file or a directory must not be replaced."""
+    return InputError(f"{out} {found}; choose another {kind}, or replace it with --force")
+
+
+def check_parent(out: Path) -> None:
+    """Raise :class:`InputError` unless the nearest existing parent of ``out`` is a writable directory."""
+    parent = nearest_existing(out.parent)
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {out}: {parent} is not a writable directory; choose another place")
+
+
+def nearest_existing(path) -> Path:
+    """Return the path itself where it exists, else the nearest of its parents that exists."""
+    path = Path(path).absolute()
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def cannot_write(path, error: OSError) -> InputError:
+    """Return the error to raise when a file or directory could not be written; its advice depends on the cause."""
+    if error.errno in _REFUSED:
+        advice = "choose a writable place"
+    elif error.errno in (None, 0, *_FULL):  # libraries do not always give a cause
+        advice = "free space, or choose a place on another disk"
+    else:
+        advice = "choose another place"
+    return InputError(f"cannot write {path}: {os.strerror(error.errno) if error.errno else error}; {advice}")
+
+
+def check_room(out, needed_bytes: int) -> None:
+    """Raise :class:`InputError` where the disk of ``out`` has less room than needed."""
+    free_bytes = free_disk_bytes(out)
+    if free_bytes < needed_bytes:
+        raise InputError(
+            f"{out} needs {size(needed_bytes)} of disk, and its disk has {size(free_bytes)} left; free space, or "
+            "choose a place on another disk"
+        )
+
+
+def free_disk_bytes(path) -> int:
+    """Return the free room on the disk where a path is or would be made (bytes)."""
+    return shutil.disk_usage(nearest_existing(os.path.realpath(path))).free
+
+
+def _check_kind(folder: Path, kind: Kind) -> None:
+    """Raise :class:`InputError` unless a directory is empty or holds nothing but files of a kind."""
+    names = sorted(os.listdir(folder))
+    if not names:
+        return
+    refused = "so --force will not replace it; move it away, or choose another directory"
+    if not _is_ours(folder / kind.record, kind):
+        is_there = kind.record in names
+        why = f"its {kind.record} is another program's" if is_there else f"it has no {kind.record}"
+        but = "" if is_there else f", but it holds {names[0]!r}"
+        raise InputError(f"{folder} does not hold {kind.name} made by dgl-gt: {why}{but}, {refused}")
+    if (foreign := _foreign_entry(folder, kind)) is not None:
+        raise InputError(
+            f"{folder} holds {foreign!r} besides {kind.name}, so --force will not replace it; move that away, or "
+            "choose another directory"
+        )
+
+
+def _is_ours(record: Path, kind: Kind) -> bool:
+    if record.is_symlink() or not record.is_file() or record.stat().st_size > _LONGEST_RECORD_BYTES:
+        return False
+    try:
+        value = json.loads(record.read_bytes())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and kind.is_ours(value)
+
+
+def _foreign_entry(folder: Path, kind: Kind) -> str | None:
+    """Return the first name in a directory that is not of a kind: another file, a link or an empty directory."""
+    for entry in sorted(folder.rglob("*")):
+        name = entry.relative_to(folder).as_posix()
+        mode = entry.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            if not any(entry.iterdir()):
+                return name
+        elif not stat.S_ISREG(mode) or (name != kind.record and not re.fullmatch(kind.files, name)):
+            return name
+    return None
+
+
+def _restore(out: Path) -> None:
+    """Put back an old directory that a run moved aside before it was killed."""
+    if out.parent.is_dir() and not os.path.lexists(out):
+        for old in leftovers(out.parent, out.name, REPLACED)[:1]:
+            old.rename(out)
