@@ -37,7 +37,7 @@ def typed(value, kind, name: str = ""):
     """
     try:
         return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: bytes of an option that are no text
         problem = str(error)
     place = problem.rpartition(" - at ")[2] if " - at " in problem else ""  # such as `$.attention.edge_s[1]`
     keys = re.findall(r"\.(\w+)", place)
@@ -135,6 +135,12 @@ class _Loader(yaml.SafeLoader):
         self._level -= 1
         return node
 
+    def construct_yaml_str(self, node):
+        value = super().construct_yaml_str(node)
+        if any("\ud800" <= each <= "\udfff" for each in value):
+            raise _error("a text has half of a character", node)
+        return value
+
     def construct_yaml_int(self, node):
         value = super().construct_yaml_int(node)
         if abs(value) >= 2**63:
@@ -157,6 +163,7 @@ def _error(problem: str, where) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=where.start_mark)
 
 
+_Loader.add_constructor("tag:yaml.org,2002:str", _Loader.construct_yaml_str)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 # YAML 1.1 reads 3e-3, which has no point, as text; YAML 1.2 reads it as the number that is meant.
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), [*"-+0123456789"])

@@ -26,6 +26,8 @@ BAD_YAML = {
     "a number beyond 64 bits": (b"a: 0x" + b"f" * 9000, "line 1 is not valid YAML: a number does not fit 64 bits"),
     "an escape beyond Unicode": (rb'a: "\U00110000"', "is not valid YAML: chr()"),
     "an escape beyond 32 bits": (rb'a: "\UFFFFFFFF"', "is not valid YAML: Python int too large"),
+    "half of a character": (rb'a: "\uD800"', "line 1 is not valid YAML: a text has half of a character"),
+    "half of a character as key": (rb'"\uD800": 1', "line 1 is not valid YAML: a text has half of a character"),
     "brackets without end": (b"a: " + b"[" * 5000, "it is nested more than 20 levels deep"),
     "a key twice": (b"lr: 1\nlr: 2", "line 2 is not valid YAML: the key 'lr' is given twice"),
     "a key that is no name": (b"true: 1", "the key True is neither text nor a whole number"),
@@ -93,6 +95,7 @@ def test_every_setting_has_its_limits(name):
         ({"lr": float("nan")}, "lr is nan; it must be a number from"),
         ({"metric": "x" * 10_000}, "^metric is 'xxxx.{0,60}; it must be auto"),
         ({"layers": [[1] * 1000] * 1000}, r"^layers is \[\[1.{0,200}; it must be a whole number from 1 to 1,000$"),
+        ({"metric": "\udcff"}, r"metric is '.udcff'; it must be auto, accuracy or roc_auc"),
         ({"seed": True}, "seed is True; it must be a whole number"),
     ],
 )
