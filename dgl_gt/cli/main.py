@@ -14,8 +14,8 @@ from dgl_gt.train.config import MODEL, TrainConfig, read_config
 from partition import console
 from partition.cli import DEFAULT_LINK_GBIT, add_commands, add_link
 from partition.errors import InputError
-from partition.predict.step_time import Speeds
-from partition.predict.traffic import AUTO, CHOICES
+from partition.predict.step_time import Speeds, halo_sends
+from partition.predict.traffic import AUTO, CHOICES, Model
 from partition.shards.manifest import read_manifest
 from partition.system.atomic_write import check_file, check_target
 from partition.system.units import counted
@@ -129,12 +129,24 @@ def _on_ranks(args, work, memory_advice=None):
     return run_on_ranks(args.argv, lambda: _parts(args), work, memory_advice=memory_advice, **options)
 
 
-def _load(args):
+def _load(args, model: Model):
     from dgl_gt import load
 
-    speeds = Speeds(link_bytes_per_s=args.link_gbit * 1e9 / 8)
-    options = {"overlap": args.overlap, "speeds": speeds, "timeout_s": args.timeout}
-    return load(args.directory, args.strategy, args.depth, **options)
+    strategy = _with_form_of_halo(args, model)
+    return load(args.directory, strategy, args.depth, overlap=args.overlap, timeout_s=args.timeout)
+
+
+def _with_form_of_halo(args, model: Model) -> str | None:
+    """Return the strategy; for plain ``halo``, the form that is faster for this model on these links."""
+    if args.strategy not in (None, "halo") or args.depth != 1:
+        return args.strategy
+    try:
+        manifest = read_manifest(args.directory)
+    except InputError:  # ``load`` finds the same error, and raises it on all ranks together
+        return args.strategy
+    if manifest["cut"] == "vertex":
+        return args.strategy
+    return halo_sends(manifest, model, Speeds(link_bytes_per_s=args.link_gbit * 1e9 / 8))
 
 
 def _train(args):
@@ -173,7 +185,7 @@ def _train_rank(args, config):
         options["timeout_s"] = args.timeout
         sg, config, plan["plan"] = load_best([args.directory, *args.other_cut], config, args.chosen_from, **options)
     else:
-        sg = _load(args)
+        sg = _load(args, Model(config.layers, config.hidden, config.heads, config.ffn))
     left_out, writer = unused(sg.manifest), None
     if sg.comm.rank == 0 and left_out:
         print(f"dgl-gt: {left_out}", file=sys.stderr)
@@ -203,8 +215,10 @@ def _predict(args):
 def _predict_rank(args):
     from dgl_gt.train import predict, saved_model
 
-    sg = _load(args)
-    found = predict.predict(saved_model.load(args.model), sg)
+    model = saved_model.load(args.model)
+    layer = model.layers[0]
+    sizes = Model(len(model.layers), layer.attn.feat_size, layer.attn.num_heads)
+    found = predict.predict(model, _load(args, sizes))
     if found is None:  # not rank 0
         return None
     prediction, probability = found

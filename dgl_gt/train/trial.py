@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from dgl_gt.exchange.sharded_graph import ShardedGraph, load
+from dgl_gt.exchange.load import load
+from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.selector.calibrate import memory_at_hand
 from dgl_gt.selector.hardware_profile import DEFAULT, Profile
 from dgl_gt.selector.select import Candidate, choose
@@ -86,7 +87,7 @@ def load_best(
     del sg
     trials = [_try(each, config, options) for each in tried]
     best = min(range(len(trials)), key=lambda number: trials[number].seconds)
-    chosen = trials[comm.from_first(best)].candidate
+    chosen = trials[comm.broadcast_object(best)].candidate
     return (
         _load(chosen, options),
         replace(config, activation_checkpoint=chosen.activation_checkpoint),
@@ -125,7 +126,7 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
         error = caught
     comm.raise_together(error)
     tried = [asdict(each) for each in (plan.choice, plan.runner_up) if each is not None] if plan else None
-    tried, record, named = comm.from_first([tried, plan and plan.as_dict(), [name for name, _ in cuts]])
+    tried, record, named = comm.broadcast_object([tried, plan and plan.as_dict(), [name for name, _ in cuts]])
     here = dict(zip(named, (name for name, _ in cuts)))  # hosts may keep the same shards in different places
     return [Candidate(**each | {"directory": here[each["directory"]]}) for each in tried], record
 

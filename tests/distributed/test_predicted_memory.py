@@ -6,7 +6,7 @@ import torch
 from ranks import run_ranks
 
 import dgl_gt
-from dgl_gt.nn import GraphTransformer
+from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from dgl_gt.train.live_tensors import step_peak_bytes
 from partition import from_edges, partition
 from partition.predict.step_memory import step_memory
@@ -32,7 +32,7 @@ def measured(rank, folder, ways):
     for cut, strategy, depth, model, activation_checkpoint in ways:
         sg = dgl_gt.load(folder / cut, strategy, depth)
         sizes = model.features, model.hidden, model.classes, model.layers, model.heads
-        network = GraphTransformer(*sizes, ffn=model.ffn, activation_checkpoint=activation_checkpoint)
+        network = apply_activation_checkpoint(GraphTransformer(*sizes, ffn=model.ffn), activation_checkpoint)
         optimizer = torch.optim.AdamW(network.parameters())
         feat = (sg.srcdata if depth > 1 else sg.ndata)["feat"]
 

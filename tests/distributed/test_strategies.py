@@ -9,7 +9,7 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.exchange.shard import read_shard
-from dgl_gt.nn import GraphTransformer
+from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from dgl_gt.structure import CSC
 from partition import partition
 from partition.graph import from_edges
@@ -28,16 +28,8 @@ def whole(graph) -> CSC:
 def run_model(graph, feat, bias, dtype, dropout=0.3, activation_checkpoint="none"):
     """One step's output, feature gradient, bias gradient and parameter gradients, all dropouts on."""
     torch.manual_seed(0)
-    model = GraphTransformer(
-        5,
-        HIDDEN,
-        3,
-        LAYERS,
-        HEADS,
-        dropout=dropout,
-        attention_dropout=dropout,
-        activation_checkpoint=activation_checkpoint,
-    ).to(dtype)
+    model = GraphTransformer(5, HIDDEN, 3, LAYERS, HEADS, dropout=dropout, attention_dropout=dropout).to(dtype)
+    apply_activation_checkpoint(model, activation_checkpoint)
     model.set_dropout_step(11, 4)
     feat = feat.to(dtype, copy=True).requires_grad_()
     bias = None if bias is None else bias.to(dtype, copy=True).requires_grad_()
@@ -178,8 +170,8 @@ def test_the_default_device_of_torch_changes_nothing(awkward_graph, tmp_path):
         for strategy, depth in (("halo", 2), ("heads", 1), ("gather", 1)):
             sg = dgl_gt.load(tmp_path / "one", strategy, depth)
             yield model(sg, sg.ndata["feat"])
-        mail = read_shard(tmp_path / "two", 0, 2).mail(2)
-        yield from (mail.send_rows, mail.order)
+        plan = read_shard(tmp_path / "two", 0, 2).send_plan(2)
+        yield from (plan.send_rows, plan.order)
 
     expected = list(results())
     with torch.device("meta"):

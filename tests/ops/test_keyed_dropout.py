@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from dgl_gt.ops import cpu, keyed_dropout
-from dgl_gt.ops import dropout as dropout_module
+from dgl_gt.ops import cpu, dispatch, keyed_dropout
 from dgl_gt.ops.reference import column_keep
 
 P, SEED, STEPS = 0.3, 11, 2**16
@@ -42,7 +41,7 @@ def threads(request):
 def path(request, monkeypatch):
     """The kernel in each instruction set that is there, and plain torch."""
     if request.param == "torch":
-        monkeypatch.setattr(dropout_module, "_backend", lambda device_type: None)
+        monkeypatch.setattr(dispatch, "backend", lambda device_type: None)
         return
     number = ["portable", "avx2", "avx512"].index(request.param)
     if cpu.library() is None or number > cpu.best_path():

@@ -17,7 +17,7 @@ struct Drop {
 
     // kStep columns of a row, where `counters` has number + 1 of each of their groups.
     static INLINE void step(const S* from, S* to, Keys counters, uint64_t key, uint16_t threshold, T scale) {
-        const Keys bits = mix64(key + counters * 0x9E3779B97F4A7C15ull);
+        const Keys bits = random_bits(key, counters);
         const Lanes kept = (Lanes)((Lanes)bits >= threshold);
         for (int column = 0; column < kStep; column += N) {
             Vec<int16_t, N> narrow_mask;

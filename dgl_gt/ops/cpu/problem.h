@@ -34,6 +34,15 @@ struct Problem {
     int32_t storage, bias_storage, is_int64, is_backward, path, num_threads;
 };
 
+template <typename S>
+INLINE S* at(const Array& array, int64_t row, int64_t head) {
+    return static_cast<S*>(array.data) + row * array.row_stride + head * array.head_stride;
+}
+
+INLINE int64_t index_at(const Problem& p, const void* indices, int64_t position) {
+    return p.is_int64 ? static_cast<const int64_t*>(indices)[position] : static_cast<const int32_t*>(indices)[position];
+}
+
 // One pass over the rows of one side of the graph. A row's edges are summed into a state, all of them at once or, for a
 // hub, in pieces whose states are merged; a state and the scratch are buffers of the sizes given, in bytes.
 struct Pass {

@@ -9,15 +9,6 @@ constexpr int64_t kLineBytes = 64;
 constexpr int64_t kPrefetchEdges = 12;
 constexpr uint64_t kMaxHeads = 65536;
 
-template <typename S>
-INLINE S* at(const Array& array, int64_t row, int64_t head) {
-    return static_cast<S*>(array.data) + row * array.row_stride + head * array.head_stride;
-}
-
-INLINE int64_t index_at(const Problem& p, const void* indices, int64_t position) {
-    return p.is_int64 ? static_cast<const int64_t*>(indices)[position] : static_cast<const int32_t*>(indices)[position];
-}
-
 // S: storage. W: lanes of one load of a row. CHUNKS: loads a head, or 0 for any head width.
 template <typename S, int W, int CHUNKS>
 struct Rows {
@@ -165,7 +156,7 @@ struct Rows {
         for (int64_t lane = 0; lane < block.padded; lane += M) {
             Bits counters;
             std::memcpy(&counters, edges + lane, sizeof counters);
-            const Bits bits = mix64(key + (counters * kMaxHeads + column) * 0x9E3779B97F4A7C15ull) >> 40;
+            const Bits bits = random_bits(key, counters * kMaxHeads + column) >> 40;
             const Mask kept = __builtin_convertvector(bits >= p.drop_threshold, Mask);
             store<M>(factors + lane, (Vec<T, M>)(kept & (Mask)(Vec<T, M>{} + T(p.keep_scale))));
         }

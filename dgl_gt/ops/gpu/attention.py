@@ -20,6 +20,8 @@ import triton.language as tl
 
 from dgl_gt.ops.reference import dropout_threshold
 
+from .splitmix64 import halves, random_bits
+
 # Pieces have so many edges, or more where there would be more than _MAX_SLOTS of them.
 _MIN_PIECE = 256
 _MAX_SLOTS = 2**14
@@ -125,19 +127,9 @@ def _ids(ids, positions, real):
 
 
 @triton.jit
-def _mix64(bits):
-    """The finaliser of SplitMix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014)."""
-    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9
-    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB
-    return bits ^ (bits >> 31)
-
-
-@triton.jit
 def _keep_factors(ids, heads, head_offset, seed_high, seed_low, drop_threshold, keep_scale):
-    """What multiplies the weights (edges, heads): 0 where dropout takes one. reference.py defines the bits."""
-    seed = (seed_high.to(tl.int64) << 32) | (seed_low.to(tl.int64) & 0xFFFFFFFF)
-    counter = (ids[:, None] * 65536 + (heads[None, :] + head_offset + 1)).to(tl.uint64)
-    bits = _mix64(_mix64(seed.to(tl.uint64)) + counter * 0x9E3779B97F4A7C15) >> 40
+    """Return the factors of the weights (edges, heads): 0 where dropout drops one. reference.py defines the bits."""
+    bits = random_bits(seed_high, seed_low, ids[:, None] * 65536 + (heads[None, :] + head_offset + 1)) >> 40
     return tl.where(bits.to(tl.int32) >= drop_threshold, keep_scale, 0.0)
 
 
@@ -380,9 +372,8 @@ def _arguments(csc, arrays, bias, grad_bias, scale, dropout_p, seed):
     values |= dict(edge_ids=csc.edge_ids, head_offset=csc.head_offset, DROPOUT=dropout_p > 0)
     values |= dict(dropout_ids=csc.edge_ids if csc.global_edge_ids is None else csc.global_edge_ids)
     values |= dict(drop_threshold=dropout_threshold(dropout_p), keep_scale=1 / (1 - dropout_p))
-    # Halves in two's complement are 32-bit arguments whatever the seed is; the type of one number would depend on it.
-    seed = int(seed) if dropout_p > 0 else 0
-    values |= dict(seed_high=seed >> 32, seed_low=(seed + 2**31) % 2**32 - 2**31)
+    seed_high, seed_low = halves(int(seed) if dropout_p > 0 else 0)
+    values |= dict(seed_high=seed_high, seed_low=seed_low)
     for name, tensor in dict(**arrays, bias=bias, grad_bias=grad_bias).items():
         unit = align if name in arrays else 1
         strides = (None, None) if tensor is None else (stride // unit for stride in tensor.stride()[:2])
