@@ -1,4 +1,4 @@
-"""DGL graphs and blocks -> CSC. Only this module imports DGL; ``dgl_part`` takes it from here."""
+"""DGL graphs and blocks -> CSC. Only this module and ``dgl_part`` import DGL."""
 
 import os
 

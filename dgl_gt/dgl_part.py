@@ -5,7 +5,13 @@ from collections.abc import MutableMapping
 
 import torch
 
-from .dgl_graph import dgl
+from .dgl_graph import dgl  # before the imports below, as its message says what to do where DGL cannot be imported
+
+# isort: split
+from dgl.base import ALL, is_all
+from dgl.function import TargetCode
+from dgl.function.message import BinaryMessageFunction, CopyMessageFunction
+from dgl.heterograph import DGLBlock
 
 
 class _PartGraph(dgl.DGLGraph):
@@ -15,10 +21,10 @@ class _PartGraph(dgl.DGLGraph):
     changes of the structure, because other ranks would not know of them.
     """
 
-    def out_degrees(self, u=dgl.base.ALL, etype=None):
+    def out_degrees(self, u=ALL, etype=None):
         """Return out-degrees in the whole graph of all sources, or of those in ``u``; int64, (N_src,) or (len(u),)."""
         degrees = self._out_degrees[: self.num_src_nodes()].to(self.device, self.idtype)
-        if dgl.base.is_all(u):
+        if is_all(u):
             return degrees
         if isinstance(u, numbers.Integral):
             return int(degrees[u])
@@ -55,11 +61,11 @@ class PartBlock(_PartGraph):
     """
 
     is_block = True
-    __repr__ = dgl.heterograph.DGLBlock.__repr__
+    __repr__ = DGLBlock.__repr__
 
     def _set_n_repr(self, ntid, u, data):
         """Set node data; of data for all held rows, destinations take the first rows, as ``EGATConv`` expects."""
-        if ntid == self.get_ntype_id_from_dst(self.dsttypes[0]) and dgl.base.is_all(u):
+        if ntid == self.get_ntype_id_from_dst(self.dsttypes[0]) and is_all(u):
             held, owned = self.num_src_nodes(), self.num_dst_nodes()
             data = {key: value[:owned] if len(value) == held else value for key, value in data.items()}
         super()._set_n_repr(ntid, u, data)
@@ -100,7 +106,7 @@ class OwnedGraph(_PartGraph):
 
     srcdata = dstdata = ndata
 
-    def apply_edges(self, func, edges=dgl.base.ALL, etype=None):
+    def apply_edges(self, func, edges=ALL, etype=None):
         """See ``DGLGraph.apply_edges``."""
         self.ndata.fetch(func)
         self._as_block().apply_edges(func, edges)
@@ -116,7 +122,7 @@ class OwnedGraph(_PartGraph):
     def _as_block(self):
         """Return a block with the same data."""
         types = (self.srctypes, self.dsttypes), self.etypes
-        return dgl.heterograph.DGLBlock(self._graph, *types, self._node_frames, self._edge_frames)
+        return DGLBlock(self._graph, *types, self._node_frames, self._edge_frames)
 
     def _refuse(self, *args, **options):
         raise NotImplementedError(
@@ -178,13 +184,13 @@ class _NodeData(MutableMapping):
 
 def _source_fields(message_func, all_fields) -> list:
     """Return the node data that a message function reads at the source of an edge; for a user's function, all."""
-    if isinstance(message_func, dgl.function.message.BinaryMessageFunction):
+    if isinstance(message_func, BinaryMessageFunction):
         sides = (message_func.lhs, message_func.lhs_field), (message_func.rhs, message_func.rhs_field)
-    elif isinstance(message_func, dgl.function.message.CopyMessageFunction):
+    elif isinstance(message_func, CopyMessageFunction):
         sides = ((message_func.target, message_func.in_field),)
     else:
         return list(all_fields)
-    return [field for target, field in sides if target == dgl.function.TargetCode.SRC]
+    return [field for target, field in sides if target == TargetCode.SRC]
 
 
 def to_block(csc, out_degrees):

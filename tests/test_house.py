@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-MAY_IMPORT_DGL = ("dgl_gt.dgl_graph", "partition.sources.dgl_graphs")
+MAY_IMPORT_DGL = ("dgl_gt.dgl_graph", "dgl_gt.dgl_part", "partition.sources.dgl_graphs")
 
 # The rooms of the two packages, and for each the rooms (or single modules) that it may import. A module of the same
 # folder is always allowed; `test_no_circles` sees to the order inside a room.

@@ -10,9 +10,9 @@ from test_strategies import make_shards, run_model, whole
 import dgl_gt
 from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
-from partition.predict.traffic import CHOICES
+from partition.predict.traffic import STRATEGIES
 
-CASES = [*((name, 1) for name in CHOICES if name != "local"), ("halo", 2)]
+CASES = [*((name, 1) for name in STRATEGIES if name != "local"), ("halo", 2)]
 
 
 def load(folder, strategy, depth):

@@ -23,7 +23,7 @@ from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.trainer import train
 from partition import partition
 from partition.errors import InputError
-from partition.predict.traffic import CHOICES
+from partition.predict.traffic import STRATEGIES
 
 PARTS = 3
 BOUND_S = 20  # no measure of speed: a rank that is still waiting then would wait for good
@@ -467,7 +467,7 @@ def test_two_groups_of_ranks_each_train_on_shards_of_their_own(awkward_graph, tm
     folders = [tmp_path / "first", tmp_path / "second"]
     for graph, folder in zip(graphs, folders):
         make_shards(graph, 2, folder)
-    cases = [(name, 1, True, torch.float64) for name in CHOICES if name != "local"]
+    cases = [(name, 1, True, torch.float64) for name in STRATEGIES if name != "local"]
     cases += [("halo", 2, True, torch.float64), ("ring", 1, False, torch.float32)]
     generator = torch.Generator().manual_seed(3)
     feats = [torch.randn(graph.num_nodes, 5, generator=generator) for graph in graphs]

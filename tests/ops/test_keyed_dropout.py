@@ -246,7 +246,7 @@ def test_p_of_zero_keeps_all_and_near_one_little(path):
         (dict(x=torch.ones(4)), r"x has shape \(4,\); allowed: \(rows, C\)"),
         (dict(x=torch.ones(4, 2, 3)), r"x has shape \(4, 2, 3\)"),
         (dict(x=torch.ones(1, 1).expand(1, 4 * STEPS + 1)), "C at most 262144"),
-        (dict(ids=torch.arange(5)), r"ids has shape \(5,\).*one a row, \(4,\)"),
+        (dict(ids=torch.arange(5)), r"ids has shape \(5,\).*\(4,\), one for each row"),
         (dict(ids=torch.arange(4)[:, None]), r"ids has shape \(4, 1\)"),
         (dict(ids=torch.arange(4, dtype=torch.int32)), "dtype torch.int32.*torch.int64 on cpu"),
         (dict(ids=torch.arange(4, device="meta")), "on meta"),
