@@ -33,8 +33,8 @@ class _PartGraph(dgl.DGLGraph):
     def batch_num_nodes(self, ntype=None):
         """Refused: a readout or a normalisation by graph would see this part alone."""
         raise NotImplementedError(
-            "this is one part of a graph, so its number of nodes and sums over its nodes are not those of the whole graph; "
-            "use sg.manifest['nodes'] and sg.comm.all_reduce_sum instead of DGL's batches and readouts"
+            "this is one part of a graph, so its number of nodes and sums over its nodes are not those of the whole "
+            "graph; use sg.manifest['nodes'] and sg.comm.all_reduce_sum instead of DGL's batches and readouts"
         )
 
     def clone(self):
@@ -72,7 +72,7 @@ class PartBlock(_PartGraph):
 
 
 class OwnedGraph(_PartGraph):
-    """One part of a graph as a homogeneous DGL graph of its owned nodes; it fetches the remote rows that its edges read.
+    """One part of a graph as a homogeneous DGL graph of its owned nodes; it fetches remote rows that its edges read.
 
     Node data have one row for each owned node. Node data that are set travel at once to the ranks that hold copies, and
     their gradients travel back in backward. So every rank must set the same node data in the same order, as layers that
@@ -126,7 +126,7 @@ class OwnedGraph(_PartGraph):
 
     def _refuse(self, *args, **options):
         raise NotImplementedError(
-            "sg.graph runs update_all and apply_edges only; for other ways of passing messages, use sg.block with sg.pull"
+            "sg.graph runs update_all and apply_edges only; to pass messages in other ways, use sg.block with sg.pull"
         )
 
     multi_update_all = pull = push = send_and_recv = prop_nodes = prop_edges = _refuse

@@ -9,8 +9,8 @@ import torch
 class CSC:
     """The edges of a graph, grouped by destination row, with the reverse index for the backward pass.
 
-    Make it with :meth:`CSC.build`, which checks the arrays, or with ``dgl_gt.csc(graph)``. ``dataclasses.replace`` makes
-    a copy with another ``head_offset``.
+    Make it with :meth:`CSC.build`, which checks the arrays, or with ``dgl_gt.csc(graph)``. ``dataclasses.replace``
+    makes a copy with another ``head_offset``.
 
     Attributes
     ----------

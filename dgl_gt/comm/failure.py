@@ -44,7 +44,8 @@ class FailureDetector:
     poll_s : float
         Time after which a waiting rank looks again whether another rank has stopped (s).
     warn_after_s : float
-        Time after which a waiting rank says for which ranks it waits (s). It says so again whenever the time has doubled.
+        Time after which a waiting rank says for which ranks it waits (s). It says so again whenever the time has
+        doubled.
     linger_s : float
         Time for which a rank that stops waits until the others have read why (s): the store may end with this process.
     """
@@ -155,7 +156,7 @@ class FailureDetector:
     def _lost(self, reason: str) -> str:
         if "imed out" in reason:
             return (
-                f"rank {self._rank} has waited for {self._late_ranks()} as long as the process group allows; look at the "
-                f"output of that rank, or raise the timeout of init_process_group ({reason})"
+                f"rank {self._rank} has waited for {self._late_ranks()} as long as the process group allows; look at "
+                f"the output of that rank, or raise the timeout of init_process_group ({reason})"
             )
         return f"rank {self._rank} lost its connection: another rank has ended; look at its output ({reason})"

@@ -46,8 +46,8 @@ class Comm:
     group : torch.distributed.ProcessGroup, optional
         The ranks; by default all ranks, where torch.distributed is initialised.
     timeout_s : float, optional
-        Time to wait for the other ranks in one collective before :class:`RankError` is raised (s). By default as long as
-        the process group allows. A rank that waits longer than a minute says on stderr for which ranks it waits.
+        Time to wait for the other ranks in one collective before :class:`RankError` is raised (s). By default as long
+        as the process group allows. A rank that waits longer than a minute says on stderr for which ranks it waits.
 
     Attributes
     ----------
@@ -103,7 +103,8 @@ class Comm:
         ----------
         rows : Tensor, (sum(send_counts), ...)
         send_counts, recv_counts : list of int, (P,)
-            Numbers of rows that this rank sends to and receives from each rank; both sides must agree. Zeros are allowed.
+            Numbers of rows that this rank sends to and receives from each rank; both sides must agree. Zeros are
+            allowed.
 
         Returns
         -------
@@ -123,7 +124,7 @@ class Comm:
         return Begin.apply(rows, transfer), transfer
 
     def begin_gather(self, rows: torch.Tensor, counts: list[int]):
-        """Start to gather every rank's rows, (n_i, ...), on every rank; :meth:`finish` returns them, (sum(counts), ...).
+        """Start to gather every rank's rows, (n_i, ...), on every rank; :meth:`finish` returns (sum(counts), ...).
 
         Gradients are summed at the rank to which the rows belong.
         """
@@ -212,9 +213,9 @@ class Comm:
     def gather_rows(self, rows: torch.Tensor, to: int | None = None) -> list[torch.Tensor] | None:
         """Return every rank's rows, (n_i, ...), on every rank or on rank ``to`` alone; not differentiable, not counted.
 
-        The rows may differ in number but not in width or dtype. No rank stores its rows more than once. With ``to``, the
-        other ranks get None and store no rows of others. This uses all-to-all, because gloo's all_gather takes equal
-        pieces only.
+        The rows may differ in number but not in width or dtype. No rank stores its rows more than once. With ``to``,
+        the other ranks get None and store no rows of others. This uses all-to-all, because gloo's all_gather takes
+        equal pieces only.
         """
         if self.world_size == 1:
             return [rows]

@@ -15,10 +15,11 @@ _LIMIT_S = 10.0  # a collective that failed may hold its tensors as long as its 
 class InFlight:
     """Tensors that gloo was given, until its threads have released them.
 
-    gloo wakes the caller first and releases the tensors of the collective afterwards, in a thread of its own. To release
-    a tensor that Python has seen, that thread takes the interpreter's lock. A thread that asks for this lock while the
-    interpreter shuts down ends the whole process with SIGABRT. So every collective is given aliases, to which nothing
-    else refers, and this object waits until all of them are gone: at :meth:`drain`, and before the interpreter ends.
+    gloo wakes the caller first and releases the tensors of the collective afterwards, in a thread of its own. To
+    release a tensor that Python has seen, that thread takes the interpreter's lock. A thread that asks for this lock
+    while the interpreter shuts down ends the whole process with SIGABRT. So every collective is given aliases, to which
+    nothing else refers, and this object waits until all of them are gone: at :meth:`drain`, and before the interpreter
+    ends.
     """
 
     def __init__(self):

@@ -51,7 +51,7 @@ class Transfer:
 
 
 class AllGather:
-    """Rows of all ranks on their way to all ranks, by one exchange with each: no rank stores its rows more than once."""
+    """Rows of all ranks on their way to all, by one exchange with each: no rank stores its rows more than once."""
 
     def __init__(self, comm, counts: list[int]):
         self._comm, self._counts = comm, counts
@@ -82,7 +82,7 @@ class AllGather:
         return self
 
     def wait(self) -> torch.Tensor:
-        """Wait, and return the rows of all ranks; backward, the sum of the gradients that arrived and this rank's own."""
+        """Wait, and return the rows of all ranks; backward, the sum of this rank's gradients and those that arrived."""
         for transfer in self._transfers:
             received = transfer.wait()
             if self._back:
@@ -121,7 +121,7 @@ class Finish(torch.autograd.Function):
 
 
 def tracked(rows: torch.Tensor) -> torch.Tensor:
-    """Return rows that autograd tracks wherever it is on, so that no rank is missing in the backward pass of an exchange.
+    """Return rows that autograd tracks wherever it is on, so that no rank is missing in an exchange's backward pass.
 
     For rows that nearly always need a gradient on every rank; where they may not,
     :meth:`dgl_gt.comm.group.Comm.agree_on_grad` asks the other ranks.

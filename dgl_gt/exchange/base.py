@@ -52,7 +52,7 @@ class ShardStrategy(Strategy):
         return [end - begin for begin, end in pairwise(self.ptr)]
 
     def rows_in_rank_order(self) -> torch.Tensor:
-        """Return each held row's number among the owned rows of all ranks in rank order, int64 (held,); a collective."""
+        """Return each held row's number among all ranks' owned rows in rank order, int64 (held,); a collective."""
         plan, begin = self.shard.send_plan(), self.ptr[self.comm.rank]
         owned = torch.arange(begin, begin + self.num_owned, device=plan.send_rows.device)
         copies = self.comm.start(owned[plan.send_rows], plan.send_counts, plan.recv_counts).wait()

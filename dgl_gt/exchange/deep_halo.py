@@ -1,4 +1,4 @@
-"""``halo`` of several hops: whole layers are replicated on halo rows, and ranks exchange only before every r-th layer."""
+"""``halo`` of several hops: whole layers are replicated on halo rows, and ranks exchange before every r-th layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .shard import Shard
 
 
 class DeepHalo(ShardStrategy):
-    """The strategy of one layer: its destinations are the owned rows and ``inner`` hops of halo, its sources one hop more.
+    """The strategy of one layer: destinations are the owned rows and ``inner`` hops of halo, sources one hop more.
 
     Parameters
     ----------

@@ -64,7 +64,7 @@ class Halo(ShardStrategy):
 
 
 def begin_pull(comm: Comm, plan: SendPlan, x: torch.Tensor, overlap: bool):
-    """Start to send owned rows to the ranks that hold copies; return a function that returns the copies, (recv, ...)."""
+    """Start to send owned rows to the ranks that hold copies; return a function that returns copies, (recv, ...)."""
     begun = comm.begin(x.index_select(0, plan.send_rows), plan.send_counts, plan.recv_counts)
     if overlap:
         return lambda: plan.in_held_order(comm.finish(begun))

@@ -67,7 +67,7 @@ class Mirror(ShardStrategy):
     @cached_property
     @torch.inference_mode(False)
     def _to_mirrors(self):
-        """In-edges of the mirrors that have any, from all held rows; their positions; and the slots of those mirrors."""
+        """In-edges of the mirrors that have any, from all held rows; their positions; the slots of those mirrors."""
         shard, owned = self.shard, self.num_owned
         begin = int(shard.indptr[owned])
         degrees = shard.indptr[owned:].diff()

@@ -12,9 +12,9 @@ class Project(Protocol):
     """The layer's own projection, which a strategy calls on the rows that it decides to project.
 
     ``project(h, "q")`` returns ``q (rows, H, D)``; ``project(h, "kv")`` returns keys and values packed,
-    ``(rows, 2, H, D)``; ``project(h, "qkv")`` returns all three, ``(rows, 3, H, D)``, as ``sparse_attention`` takes them.
-    Row ``i`` of a result depends on row ``i`` of ``h`` alone. Therefore it makes no difference whether a strategy first
-    projects rows and then moves them, or the other way round.
+    ``(rows, 2, H, D)``; ``project(h, "qkv")`` returns all three, ``(rows, 3, H, D)``, as ``sparse_attention`` takes
+    them. Row ``i`` of a result depends on row ``i`` of ``h`` alone. Therefore it makes no difference whether a strategy
+    first projects rows and then moves them, or the other way round.
     """
 
     def __call__(self, h: Tensor, which: str) -> Tensor: ...

@@ -76,8 +76,8 @@ class ShardedGraph:
         if hasattr(type(self), name):  # a property that failed: its own error is the one to see
             return object.__getattribute__(self, name)
         raise AttributeError(
-            f"a ShardedGraph has no {name!r}; layers of dgl_gt.nn take the ShardedGraph itself, and a layer of DGL takes "
-            "its block or the graph of its owned nodes: use conv(sg.block, sg.pull(h)), or conv(sg.graph, h)"
+            f"a ShardedGraph has no {name!r}; layers of dgl_gt.nn take the ShardedGraph itself, and a layer of DGL "
+            "takes its block or the graph of its owned nodes: use conv(sg.block, sg.pull(h)), or conv(sg.graph, h)"
         )
 
     def __enter__(self) -> ShardedGraph:
@@ -150,7 +150,7 @@ class ShardedGraph:
     @cached_property
     @torch.inference_mode(False)
     def block(self):
-        """This part as a DGL block, made at first use; its sources are held rows, its destinations owned rows. Needs DGL.
+        """This part as a DGL block, made at first use; sources are held rows, destinations owned rows. Needs DGL.
 
         With :meth:`pull`, DGL convolutions that take blocks train full-graph across ranks:
         ``conv(sg.block, sg.pull(h))``. The in- and out-degrees are those in the whole graph.
@@ -163,8 +163,9 @@ class ShardedGraph:
     def graph(self):
         """This part as a homogeneous ``DGLGraph`` of the owned nodes, made at first use. Needs DGL.
 
-        For DGL convolutions that refuse blocks, or that reach over several hops: ``conv(sg.graph, h)`` takes and returns
-        owned rows. Node data that the convolution sets are exchanged at once. The degrees are those in the whole graph.
+        For DGL convolutions that refuse blocks, or that reach over several hops: ``conv(sg.graph, h)`` takes and
+        returns owned rows. Node data that the convolution sets are exchanged at once. The degrees are those in the
+        whole graph.
         """
         from dgl_gt.dgl_part import to_owned_graph
 
@@ -213,8 +214,8 @@ class ShardedGraph:
     def pull(self, x: torch.Tensor) -> torch.Tensor:
         """Return held rows from owned rows, (N_owned, ...) -> (N_held, ...): the differentiable exchange by itself.
 
-        Owned rows come first. The backward pass sums the gradients of halo rows at their owners. Every rank calls it. If
-        ``x`` needs a gradient on one rank, every rank takes part in the backward pass.
+        Owned rows come first. The backward pass sums the gradients of halo rows at their owners. Every rank calls it.
+        If ``x`` needs a gradient on one rank, every rank takes part in the backward pass.
         """
         self._warn_inside_ddp()
         return pull(self._shard, self.comm, self.comm.agree_on_grad(x))
@@ -240,8 +241,8 @@ class ShardedGraph:
             return
         self._has_warned = True
         warnings.warn(
-            "a ShardedGraph is used inside DistributedDataParallel, which divides gradients by the number of ranks; use "
-            "the model itself, divide the loss by the number of rows of all ranks, and call "
+            "a ShardedGraph is used inside DistributedDataParallel, which divides gradients by the number of ranks; "
+            "use the model itself, divide the loss by the number of rows of all ranks, and call "
             "sg.comm.sum_gradients(model.parameters()) after loss.backward()",
             stacklevel=3,
         )

@@ -17,8 +17,8 @@ from .layer import GraphTransformerLayer
 def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
     """Set what a training step keeps of each graph transformer layer of a model for its backward pass.
 
-    It replaces the ``forward`` of every :class:`GraphTransformerLayer` in the model, in place. Parameters, ``state_dict``
-    keys and numbers stay the same. It can be called again with another mode.
+    It replaces the ``forward`` of every :class:`GraphTransformerLayer` in the model, in place. Parameters,
+    ``state_dict`` keys and numbers stay the same. It can be called again with another mode.
 
     Parameters
     ----------
@@ -26,8 +26,8 @@ def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
         A model of this package or of your own, or a single layer.
     mode : {"none", "full", "keep_exchanges"}
         ``none`` keeps all that backward needs. ``full`` keeps the input of a layer alone, and backward computes the
-        layer again (Chen et al., arXiv:1604.06174); on several ranks it then exchanges again, too. ``keep_exchanges`` is
-        like ``full``, but keeps the rows that the exchanges brought.
+        layer again (Chen et al., arXiv:1604.06174); on several ranks it then exchanges again, too. ``keep_exchanges``
+        is like ``full``, but keeps the rows that the exchanges brought.
 
     Returns
     -------

@@ -29,8 +29,8 @@ def check_features(feat, name: str, width: int) -> None:
         )
     if feat.ndim != 2 or feat.shape[1] != width:
         raise ValueError(
-            f"the features have shape {tuple(feat.shape)}, but this module takes (nodes, {width}); pass one row for each "
-            f"node, or make the module with {name} equal to the width of the features"
+            f"the features have shape {tuple(feat.shape)}, but this module takes (nodes, {width}); pass one row for "
+            f"each node, or make the module with {name} equal to the width of the features"
         )
 
 
@@ -103,13 +103,13 @@ class BiasedMHA(nn.Module):
         check_sizes(feat_size=feat_size, num_heads=num_heads)
         if feat_size % num_heads:
             raise ValueError(
-                f"num_heads={num_heads} does not divide feat_size={feat_size} into heads of equal width; choose a width "
-                "that is a multiple of the number of heads"
+                f"num_heads={num_heads} does not divide feat_size={feat_size} into heads of equal width; choose a "
+                "width that is a multiple of the number of heads"
             )
         if attn_bias_type != "add":
             raise ValueError(
-                f"attn_bias_type={attn_bias_type!r} is not available on edges; pass 'add', and a bias that is added to the "
-                "scores"
+                f"attn_bias_type={attn_bias_type!r} is not available on edges; pass 'add', and a bias that is added to "
+                "the scores"
             )
         self.feat_size = feat_size
         self.num_heads = num_heads
@@ -205,6 +205,6 @@ class BiasedMHA(nn.Module):
         check_features(feat, "feat_size", self.feat_size)
         if attn_bias is not None and (attn_bias.ndim != 2 or attn_bias.shape[1] != self.num_heads):
             raise ValueError(
-                f"attn_bias has shape {tuple(attn_bias.shape)}, but this module takes (edges, {self.num_heads}); pass one "
-                "row for each edge, in the order of edge ids, and one column for each head"
+                f"attn_bias has shape {tuple(attn_bias.shape)}, but this module takes (edges, {self.num_heads}); pass "
+                "one row for each edge, in the order of edge ids, and one column for each head"
             )

@@ -15,9 +15,9 @@ _SEED_LIMIT = 2**63 - 1
 def dropout_seed(run_seed: int, step: int, layer: int, *site: int) -> int:
     """Return the seed of a layer's attention dropout in a training step, or, with a ``site``, of a feature dropout.
 
-    The state starts at 0. Each integer in turn is added to the state, and the next output of SplitMix64 (Steele, Lea and
-    Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014) is the new state. The seed is the upper 63 bits
-    of the last state. It depends on the arguments alone, so every rank derives the same seed.
+    The state starts at 0. Each integer in turn is added to the state, and the next output of SplitMix64 (Steele, Lea
+    and Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014) is the new state. The seed is the upper 63
+    bits of the last state. It depends on the arguments alone, so every rank derives the same seed.
 
     Parameters
     ----------
@@ -47,7 +47,8 @@ def draw_seeds(*shape: int) -> Tensor:
 def as_seed(seed: int) -> Tensor:
     """Return a seed in the form in which modules keep it.
 
-    It is a tensor, because torch.compile treats a number on a module as a constant and would compile again for each step.
+    It is a tensor, because torch.compile treats a number on a module as a constant and would compile again for each
+    step.
     """
     check_seed(seed)
     return torch.tensor(seed, device="cpu")

@@ -18,7 +18,8 @@ class GraphTransformerLayer(nn.Module):
 
     The layer of Graphormer (Ying et al., arXiv:2106.05234) with attention restricted to edges (Dwivedi and Bresson,
     arXiv:2012.09699). Constructor arguments, ``state_dict`` keys, initial weights and the order of operations are those
-    of ``dgl.nn.GraphormerLayer``. So its checkpoints load, and the results on edges are the same, see :class:`BiasedMHA`.
+    of ``dgl.nn.GraphormerLayer``. So its checkpoints load, and the results on edges are the same, see
+    :class:`BiasedMHA`.
 
     Parameters
     ----------

@@ -87,7 +87,8 @@ class GraphTransformer(nn.Module):
         graph : DGLGraph, CSC, ShardedGraph, or list of ``L`` DGL blocks
             A list gives each layer its own block, outermost first, as DGL's samplers return them.
         feat : Tensor, floating point, (N_src, in_dim)
-            Node features: for blocks those of the first block's sources, for a ``ShardedGraph`` those of the owned nodes.
+            Node features: for blocks those of the first block's sources, for a ``ShardedGraph`` those of the owned
+            nodes.
         attn_bias : Tensor (E, H), or list of ``L`` such tensors, optional
             Term added to the scores, in the order of edge ids. One tensor is used by every layer; a list gives each
             layer its own tensor. Blocks need a list, because their edges differ.
@@ -149,13 +150,13 @@ class GraphTransformer(nn.Module):
         if isinstance(attn_bias, (list, tuple)):
             if len(attn_bias) != len(self.layers):
                 raise ValueError(
-                    f"got {len(attn_bias)} attention biases for {len(self.layers)} layers; pass a list with one bias for "
-                    "each layer, or (for one graph) one tensor for all layers"
+                    f"got {len(attn_bias)} attention biases for {len(self.layers)} layers; pass a list with one bias "
+                    "for each layer, or (for one graph) one tensor for all layers"
                 )
             return list(attn_bias)
         if attn_bias is not None and isinstance(graph, (list, tuple)):
             raise ValueError(
-                "attn_bias is one tensor for a list of blocks, whose edges differ; pass a list with one (E, H) tensor for "
-                "each block"
+                "attn_bias is one tensor for a list of blocks, whose edges differ; pass a list with one (E, H) tensor "
+                "for each block"
             )
         return [attn_bias] * len(self.layers)

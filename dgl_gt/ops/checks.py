@@ -87,7 +87,7 @@ def _bias_dtypes(dtype):
 
 
 def check_dropout(graph, num_heads, dropout_p, seed):
-    """Check the probability and the seed of attention dropout, and the number of heads that its masks can tell apart."""
+    """Check the probability and seed of attention dropout, and that its masks can tell the heads apart."""
     if not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p is {dropout_p}; allowed: 0 <= dropout_p < 1")
     if dropout_p == 0:

@@ -1,7 +1,7 @@
 """The eager reference: plain torch operations that define the answer of sparse attention.
 
-It stores arrays of E x H x D elements, so it is for tests, and for machines without a kernel. It also defines the random
-bits of dropout: SplitMix64 is written once in Python, here, once in C++ (cpu/vectors.h) and once in Triton
+It stores arrays of E x H x D elements, so it is for tests, and for machines without a kernel. It also defines the
+random bits of dropout: SplitMix64 is written once in Python, here, once in C++ (cpu/vectors.h) and once in Triton
 (gpu/splitmix64.py).
 """
 
@@ -48,7 +48,7 @@ def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed):
     top = torch.where(top == -torch.inf, 0.0, top)
     weights = torch.exp(scores - top[dst])
     total = weights.new_zeros(num_dst, num_heads).index_add(0, dst, weights)
-    has_edges = total != 0  # NaN is no lack of edges
+    has_edges = total != 0  # a NaN does not mean that there are no edges
     total = torch.where(has_edges, total, 1.0)
     lse = torch.where(has_edges, top + torch.log(total), -torch.inf)
 

@@ -1,7 +1,7 @@
 """Attention over a graph's edges in pieces, one piece at a time, normalised as if it were one.
 
-Forward, the results of the pieces are merged. Backward needs no result of a piece: a weight is ``exp(score - lse)`` with
-the ``lse`` of all edges (FlashAttention, Dao et al. 2022, arXiv 2205.14135). So each piece gives its share of the
+Forward, the results of the pieces are merged. Backward needs no result of a piece: a weight is ``exp(score - lse)``
+with the ``lse`` of all edges (FlashAttention, Dao et al. 2022, arXiv 2205.14135). So each piece gives its share of the
 gradients from the final ``out`` and ``lse`` alone, as soon as its keys and values are there.
 """
 
@@ -137,9 +137,9 @@ def empty_like(x):
 class TwoPieceAttention:
     """Attention in two pieces, the second of which may wait for its keys and values.
 
-    Call :meth:`attend_first`, then :meth:`attend_second` with the result of the first; use one object for one attention.
-    In backward the gradients of the second piece come first, so that they can travel while those of the first piece are
-    computed.
+    Call :meth:`attend_first`, then :meth:`attend_second` with the result of the first; use one object for one
+    attention. In backward the gradients of the second piece come first, so that they can travel while those of the
+    first piece are computed.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class TwoPieceAttention:
         return _First.apply(q, kv, bias, self)
 
     def attend_second(self, first, q, kv, bias=None):
-        """Attend the second piece, kv (N_src, 2, H, D), and return ``out`` (N_dst, H, D) and ``lse`` (N_dst, H) of both."""
+        """Attend the second, kv (N_src, 2, H, D); return ``out`` (N_dst, H, D) and ``lse`` (N_dst, H) of both."""
         q, kv = dispatch.autocast(q, kv)
         return _Second.apply(q.detach(), kv, bias, *first, self)
 

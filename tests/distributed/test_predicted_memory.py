@@ -45,10 +45,8 @@ def measured(rank, folder, ways):
 
         step()
         before = sg.comm.sent_bytes
-        peaks = [step_peak_bytes(sg, network, feat, step)]
-        sent_bytes = sg.comm.sent_bytes - before
-        peaks += [step_peak_bytes(sg, network, feat, step) for _ in range(2)]  # gloo's threads may let go late
-        results.append((min(peaks), sent_bytes))
+        peak_bytes = step_peak_bytes(sg, network, feat, step)
+        results.append((peak_bytes, sg.comm.sent_bytes - before))
     return results
 
 
@@ -66,15 +64,25 @@ def test_memory_within_a_tenth_and_bytes_exact(tmp_path, parts):
         for model in MODELS
         for activation_checkpoint in ACTIVATION_CHECKPOINTS
     ]
-    found = run_ranks(parts, measured, tmp_path, ways)
-    wrong = []
-    for number, (cut, strategy, depth, model, activation_checkpoint) in enumerate(ways):
+    peaks_of = {}
+    for _ in range(3):  # gloo's threads may release tensors late: measure again what is too large
+        wrong = [*compare(cuts, parts, ways, run_ranks(parts, measured, tmp_path, ways), peaks_of)]
+        ways = [way for way, _ in wrong]
+        if not wrong:
+            break
+    assert not wrong
+
+
+def compare(cuts, parts, ways, found, peaks_of):
+    """Yield each way whose memory is predicted wrongly, and the error; peaks are the lowest of all measurements."""
+    for number, way in enumerate(ways):
+        cut, strategy, depth, model, activation_checkpoint = way
         predicted = step_memory(cuts[cut], model, strategy, depth, activation_checkpoint).total
         peaks, sent = np.array([of_rank[number] for of_rank in found]).T
+        peaks = peaks_of[way] = np.minimum(peaks, peaks_of.get(way, peaks))
         traffic = step_traffic(cuts[cut], model, strategy, depth, activation_checkpoint)
         expected = sum((each.sent + each.sent_back for each in traffic), np.zeros(parts, int))
         assert sent.tolist() == expected.tolist(), (strategy, depth, activation_checkpoint)
         error = predicted.max() / peaks.max() - 1
         if abs(error) > 0.1:
-            wrong.append((strategy, depth, activation_checkpoint, model.layers, round(float(error), 3)))
-    assert not wrong
+            yield way, round(float(error), 3)
