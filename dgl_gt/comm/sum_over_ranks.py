@@ -26,5 +26,5 @@ class SumOverRanks(torch.autograd.Function):
 def sum_over_ranks(values: torch.Tensor, comm) -> torch.Tensor:
     """See :meth:`dgl_gt.comm.group.Comm.all_reduce_sum`."""
     if not values.is_floating_point():
-        raise ValueError(f"values are {values.dtype}; allowed: floating point. Use all_reduce for other numbers")
+        raise ValueError(f"values are {values.dtype}; allowed: floating point; use all_reduce for other numbers")
     return SumOverRanks.apply(values, torch.zeros((), requires_grad=torch.is_grad_enabled()), comm)

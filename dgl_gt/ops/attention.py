@@ -39,8 +39,7 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
     scale : float, optional
         Factor of the dot products; ``1 / sqrt(D)`` by default.
     dropout_p : float, default 0.0
-        Probability in [0, 1) of dropping a normalised weight; the weights kept are multiplied by
-        ``1 / (1 - dropout_p)``.
+        Probability in [0, 1) of dropping a normalised weight; kept weights are divided by ``1 - dropout_p``.
     seed : int, or torch.Tensor () int64 on the CPU, optional
         Seed of the dropout mask, 0 to 2**63 - 1; required with dropout. SplitMix64 [3]_ makes the mask from (seed,
         global edge id, global head) alone. Pass a different seed for each layer and step; as a tensor, a new seed does
@@ -70,8 +69,7 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
     """
     if not isinstance(graph, CSC):
         graph = csc(graph, q.device)
-    q, k, v = dispatch.autocast(q, k, v)
-    out, lse = _attend(graph, q, k, v, bias, scale, dropout_p, seed)
+    out, lse = _attend(graph, *dispatch.autocast(q, k, v), bias, scale, dropout_p, seed)
     return (out, lse) if return_lse else out
 
 

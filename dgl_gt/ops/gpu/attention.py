@@ -24,11 +24,10 @@ from .splitmix64 import halves, random_bits
 # Edges of a piece; more where there would be over _MAX_SLOTS pieces.
 _MIN_PIECE = 256
 _MAX_SLOTS = 2**14
-# Bytes that the 32 threads of a warp read at once. A program takes as many heads as fit, so that it is one warp, which
-# sums without barriers, unless one head is wider.
+# Bytes that a warp reads at once. A program takes as many heads as fit into it, because one warp sums without barriers.
 _WARP_BYTES = 512
 
-# Numbers that vary between calls: no kernel is compiled again where one of them is 1 or a multiple of 16.
+# Numbers that vary between calls: a value of 1 or a multiple of 16 compiles no kernel again.
 _VARYING = ("num_rows", "num_slots", "head_offset", "seed_high", "seed_low", "drop_threshold")
 
 
