@@ -48,7 +48,7 @@ from partition.shards.dgl_export import export_dgl
 from partition.system.units import size
 
 MODELS = {"dotgat": 1, "qkv": 3}  # and their projections
-STRATEGIES = {"dotgat": "halo_h", "qkv": "halo"}  # of dgl-gt: halo may send keys and values, here one row twice
+STRATEGIES = {"dotgat": "halo_h", "qkv": "halo_kv"}  # of dgl-gt: in dotgat, keys and values are the same row
 MODES = {"one-shot": "SAR one-shot", "disable_sr": "SAR sequential", "sar": "SAR rematerialised"}  # by sar.Config
 TOLERANCE = 1e-4  # relative
 RUN_S = 600
@@ -315,7 +315,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3, help="of each run; the first is dropped")
     parser.add_argument("--turns", type=int, default=2, help="of SAR one-shot and dgl-gt")
     parser.add_argument("--model", default=",".join(MODELS))
-    parser.add_argument("--strategy", help="of dgl-gt, on an edge cut (default: halo, for dotgat halo_h)")
+    parser.add_argument("--strategy", help="of dgl-gt, on an edge cut (default: halo_kv, for dotgat halo_h)")
     parser.add_argument("--quiet", type=float, default=0, metavar="S", help="wait so long for others to be idle")
     parser.add_argument("--json", action="store_true")
     for hidden, kind in (("--tool", str), ("--option", str), ("--rank-of", Path)):

@@ -77,15 +77,14 @@ class Runner:
     def __init__(self, sg, hidden: int, activation_checkpoint: str = "none"):
         import torch
 
-        from dgl_gt.nn import GraphTransformer
+        from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 
         self.sg = sg
         torch.manual_seed(0)
         feat = sg.srcdata["feat"] if sg.depth > 1 else sg.ndata["feat"]
         self.feat, self.label = feat.float(), sg.node_ids % CLASSES
-        self.model = GraphTransformer(
-            feat.shape[1], hidden, CLASSES, LAYERS, HEADS, activation_checkpoint=activation_checkpoint
-        )
+        self.model = GraphTransformer(feat.shape[1], hidden, CLASSES, LAYERS, HEADS)
+        apply_activation_checkpoint(self.model, activation_checkpoint)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
 
     def step(self) -> None:

@@ -20,7 +20,7 @@ _ATTRIBUTES = {
     "csc": "dgl_gt.as_csc",
     "CSC": "dgl_gt.structure",
     "merge": "dgl_gt.ops.merge",
-    "load": "dgl_gt.exchange.sharded_graph",
+    "load": "dgl_gt.exchange.load",
     "ShardedGraph": "dgl_gt.exchange.sharded_graph",
 }
 _SUBMODULES = ("nn", "partition", "selector", "train")

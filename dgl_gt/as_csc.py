@@ -1,4 +1,6 @@
-"""Any graph that attention takes -> CSC. DGL is imported only where the graph is one of its own."""
+"""Any graph that attention takes -> CSC. DGL is imported only where the graph is a DGL graph."""
+
+import sys
 
 from .structure import CSC
 
@@ -9,10 +11,10 @@ def csc(graph, device=None):
     Parameters
     ----------
     graph : dgl.DGLGraph or CSC
-        A DGL graph or block with one edge type, or a CSC, which passes through. Adding or removing edges or nodes
-        makes the CSC anew at the next call.
+        A DGL graph or block with one edge type, or a CSC, which is returned as it is. After edges or nodes are added or
+        removed, the next call makes the CSC again.
     device : torch.device, optional
-        Where the result lies; the graph's own device by default.
+        Device of the result; the graph's own device by default.
 
     Returns
     -------
@@ -21,12 +23,18 @@ def csc(graph, device=None):
     Raises
     ------
     ValueError
-        `graph` is neither, or has more or fewer than one edge type.
+        `graph` is neither, or does not have exactly one edge type.
     ImportError
-        `graph` is no CSC, and DGL cannot be imported.
+        `graph` is not a CSC, and DGL cannot be imported.
     """
     if isinstance(graph, CSC):
         return graph if device is None else graph.to(device)
     from .dgl_graph import to_csc
 
     return to_csc(graph, device)
+
+
+def is_dgl_graph(graph):
+    """Return whether `graph` is a DGL graph or block, without importing DGL: whoever has one has imported it."""
+    dgl = sys.modules.get("dgl")
+    return dgl is not None and isinstance(graph, dgl.DGLGraph)

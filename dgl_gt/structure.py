@@ -1,4 +1,4 @@
-"""The structure that sparse attention reads: in-edges by destination, and the same edges by source."""
+"""The structure that sparse attention reads: edges grouped by destination, and the same edges grouped by source."""
 
 import dataclasses
 
@@ -7,10 +7,10 @@ import torch
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class CSC:
-    """The edges of a graph, grouped by destination row, with the reverse index of the backward pass.
+    """The edges of a graph, grouped by destination row, with the reverse index for the backward pass.
 
-    Make it with :meth:`CSC.build`, which checks, or with ``dgl_gt.csc(graph)``; ``dataclasses.replace`` gives a copy
-    with another ``head_offset``.
+    Make it with :meth:`CSC.build`, which checks the arrays, or with ``dgl_gt.csc(graph)``. ``dataclasses.replace``
+    makes a copy with another ``head_offset``.
 
     Attributes
     ----------
@@ -19,15 +19,15 @@ class CSC:
     indices : torch.Tensor, (E,) int32 or int64
         Source row of each position.
     edge_ids : torch.Tensor, (E,) int64, or None
-        Row of ``bias`` for each position, a permutation of ``range(E)``; None where it is the position itself.
+        Row of ``bias`` for each position, a permutation of ``range(E)``. None means the position itself.
     global_edge_ids : torch.Tensor, (E,) int64, or None
-        Dropout key of each position: what makes the mask the same on any number of ranks. None means ``edge_ids``.
+        Dropout key of each position, which makes the mask the same on any number of ranks. None means ``edge_ids``.
     num_src : int
         Number of source rows (keys and values).
     head_offset : int
-        Global number of the first head, for dropout where a rank holds some of the heads.
+        Global number of the first head, for dropout where a rank holds only some of the heads.
     rev_indptr : torch.Tensor, (N_src + 1,) int64
-        Source row j's out-edges are at ``rev_indptr[j]:rev_indptr[j + 1]`` of the two below.
+        Source row j's out-edges are at ``rev_indptr[j]:rev_indptr[j + 1]`` of ``rev_dst`` and ``rev_position``.
     rev_dst : torch.Tensor, (E,) as `indices`
         Destination row of each out-edge.
     rev_position : torch.Tensor, (E,) int64
@@ -61,14 +61,14 @@ class CSC:
         Returns
         -------
         CSC
-            On the device of `indptr`; the arrays are kept, not copied, where they are contiguous. Also under
-            ``torch.inference_mode`` they are ordinary tensors, with which one can train later.
+            On the device of `indptr`. Contiguous arrays are kept without a copy. Under ``torch.inference_mode``, too,
+            the arrays are ordinary tensors, which can be used in training later.
 
         Raises
         ------
         ValueError
-            A shape, dtype or device does not fit, `indptr` is no prefix sum, a source row is not in
-            ``range(num_src)``, or `edge_ids` is no permutation.
+            A shape, dtype or device does not fit, `indptr` is not a prefix sum, a source row is not in
+            ``range(num_src)``, or `edge_ids` is not a permutation.
         """
         _check_indptr(indptr)
         num_dst = len(indptr) - 1
@@ -82,8 +82,8 @@ class CSC:
             raise ValueError(f"{num_dst} destination rows do not fit int32 indices; pass indices as int64")
 
         indices = _ordinary(indices)
-        # The sort is stable, so that a source's out-edges come in ascending destination order: sums over them have
-        # one order, and neighbouring destinations are read together.
+        # The sort is stable, so a source's out-edges are in ascending order of destinations: sums over them always have
+        # the same order, and neighbouring destinations are read together.
         rev_position = torch.sort(indices, stable=True).indices
         row_of_position = torch.repeat_interleave(
             torch.arange(num_dst, dtype=indices.dtype, device=indices.device),
@@ -128,7 +128,7 @@ class CSC:
 
     @torch.inference_mode(False)
     def to(self, device):
-        """Return this CSC with its arrays on `device`; itself if they are there."""
+        """Return this CSC with its arrays on `device`; the same object if they are there already."""
         device = torch.device(device)
         if device == self.device:
             return self
@@ -141,7 +141,7 @@ class CSC:
 
 
 def _ordinary(x):
-    """A contiguous tensor that may be saved for backward; None where it is None."""
+    """Return a contiguous tensor that can be saved for backward, or None for None."""
     return x if x is None else x.clone() if x.is_inference() else x.contiguous()
 
 
@@ -161,7 +161,7 @@ def _check_indices(indices, indptr, num_src):
             "allowed: (E,) and torch.int32 or torch.int64"
         )
     if indices.device != indptr.device:
-        raise ValueError(f"indices is on {indices.device}, indptr on {indptr.device}; move them to one device")
+        raise ValueError(f"indices is on {indices.device}, but indptr is on {indptr.device}; move them to one device")
     if int(indptr[-1]) != len(indices):
         raise ValueError(f"indptr ends at {int(indptr[-1])}, but there are {len(indices)} indices; they must agree")
     if num_src < 0:
@@ -178,10 +178,10 @@ def _check_ids(name, ids, indices):
     if ids.shape != indices.shape or ids.dtype != torch.int64:
         raise ValueError(
             f"{name} has shape {tuple(ids.shape)} and dtype {ids.dtype}; "
-            f"allowed: {tuple(indices.shape)}, one for each edge, and torch.int64"
+            f"allowed: {tuple(indices.shape)}, one id for each edge, and torch.int64"
         )
     if ids.device != indices.device:
-        raise ValueError(f"{name} is on {ids.device}, indices on {indices.device}; move them to one device")
+        raise ValueError(f"{name} is on {ids.device}, but indices is on {indices.device}; move them to one device")
 
 
 def _check_permutation(edge_ids):

@@ -7,8 +7,10 @@ import argparse
 from dgl_gt.selector.hardware_profile import PRESETS
 from partition.cli import add_link, positive_float, positive_integer, size_in_bytes
 from partition.errors import InputError
-from partition.predict.step_time import Speeds
+from partition.predict.model import Model
+from partition.predict.step_time import Speeds, halo_sends
 from partition.predict.strategies import CHOICES
+from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 from partition.system.units import counted
 
@@ -85,10 +87,22 @@ def _number_of_parts(args) -> int:
     return parts
 
 
-def load_shards(args):
+def load_shards(args, model: Model):
     """The :class:`dgl_gt.ShardedGraph` of this rank, loaded as the options say."""
     from dgl_gt import load
 
-    speeds = Speeds(link_bytes_per_s=args.link_gbit * 1e9 / 8)
-    options = {"overlap": args.overlap, "speeds": speeds, "timeout_s": args.timeout}
-    return load(args.directory, args.strategy, args.depth, **options)
+    strategy = _with_form_of_halo(args, model)
+    return load(args.directory, strategy, args.depth, overlap=args.overlap, timeout_s=args.timeout)
+
+
+def _with_form_of_halo(args, model: Model) -> str | None:
+    """The strategy; for plain ``halo``, the form that is predicted to be faster for this model on these links."""
+    if args.strategy not in (None, "halo") or args.depth != 1:
+        return args.strategy
+    try:
+        figures = read_figures(read_manifest(args.directory))
+    except InputError:  # ``load`` finds the same error, and raises it on all ranks together
+        return args.strategy
+    if figures.cut == "vertex":
+        return args.strategy
+    return halo_sends(figures, model, Speeds(link_bytes_per_s=args.link_gbit * 1e9 / 8))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from partition.errors import InputError
+from partition.predict.model import Model
 from partition.system.output_checks import check_file
 
 from .options import add_shard_options, load_shards, run_on_parts
@@ -40,7 +41,10 @@ def _predict_rank(args):
     from dgl_gt.train.predictions import predict, write_predictions
     from dgl_gt.train.saved_model import load_model
 
-    found = predict(load_model(args.model), load_shards(args))
+    model = load_model(args.model)
+    layer = model.layers[0]
+    sizes = Model(len(model.layers), layer.attn.feat_size, layer.attn.num_heads)
+    found = predict(model, load_shards(args, sizes))
     if found is None:  # all ranks but rank 0
         return None
     prediction, probability = found

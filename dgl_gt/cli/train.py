@@ -12,6 +12,7 @@ from dgl_gt.selector.hardware_profile import read_profile
 from dgl_gt.train.config import MODEL, TrainConfig, read_config
 from partition.cli import DEFAULT_LINK_GBIT
 from partition.errors import InputError
+from partition.predict.model import Model
 from partition.predict.strategies import AUTO, CHOICES
 from partition.system.output_checks import check_target
 
@@ -106,7 +107,8 @@ def _train_rank(args, config):
 def _load(args, config):
     """The sharded graph, the config, and the plan (empty unless ``--strategy auto`` made one)."""
     if args.strategy != AUTO:
-        return load_shards(args), config, {}
+        model = Model(config.layers, config.hidden, config.heads, config.ffn)
+        return load_shards(args, model), config, {}
     from dgl_gt.train.trial import load_fastest
 
     sg, config, plan = load_fastest(

@@ -1,4 +1,4 @@
-"""Ranks that stop or are late: what ranks tell each other, through the store of torch.distributed that started them."""
+"""Ranks that stop or are late. Ranks tell each other about it through the key-value store of torch.distributed."""
 
 from __future__ import annotations
 
@@ -11,62 +11,65 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from dgl_gt.torch_internals import default_store, set_group_timeout
 from partition.errors import InputError
 
-_GLANCE_S = 0.01
-_FAREWELL_S = 10.0  # how long a rank that stops waits for the others to have read why: the store may end with it
-
-_MARGIN_S = 5.0  # by how much gloo's own timeout is longer than ours, whose message says more
+_POLL_S = 0.01
+_MARGIN_S = 5.0  # gloo's own timeout is longer than ours by this much, because our message says more
 
 
 class RankError(RuntimeError):
-    """Another rank has stopped or does not answer; the message says which, and why."""
+    """Another rank has stopped or does not answer; the message says which rank, and why."""
 
 
 class RankInputError(InputError, RankError):
-    """Another rank has stopped over bad input."""
+    """Another rank has stopped because of bad input."""
 
 
-class Watch:
-    """Waits for collectives of one group, and knows of ranks that stop or are late.
+class FailureDetector:
+    """Waits for the collectives of one group, and detects ranks that stop or are late.
 
     A rank that stops leaves a note, which stays in the store. The notes of a group are numbered, and each rank marks
-    those that it has written or read: the first without its mark is the one that it looks for, however late it comes.
+    those that it has written or read. A rank looks for the first note without its mark, however late it comes.
 
     Parameters
     ----------
     group : torch.distributed.ProcessGroup or None
         None is all ranks.
     timeout_s : float or None
-        How long to wait for other ranks in one collective; by default as long as the group itself allows.
+        Time to wait for other ranks in one collective (s); by default as long as the group itself allows.
 
     Attributes
     ----------
     poll_s : float
-        How often a rank that waits looks whether another has stopped (s).
+        Time after which a waiting rank looks again whether another rank has stopped (s).
     warn_after_s : float
-        How long a rank waits before it says for whom (s); it says so again whenever that time has doubled.
+        Time after which a waiting rank says for which ranks it waits (s). It says so again whenever the time has
+        doubled.
+    linger_s : float
+        Time for which a rank that stops waits until the others have read why (s): the store may end with this process.
     """
 
     poll_s = 1.0
     warn_after_s = 60.0
+    linger_s = 10.0
 
     def __init__(self, group, timeout_s: float | None = None):
         members = dist.get_process_group_ranks(group or dist.group.WORLD)
         self._rank, self._world_size = dist.get_rank(group), len(members)
         self._prefix = f"dgl_gt/{members[0]}-{len(members)}-{zlib.crc32(repr(members).encode()):x}"
-        self._store = dist.distributed_c10d._get_default_store()
+        self._store = default_store()
         self._timeout_s, self._started, self._note = timeout_s, 0, 0
         if timeout_s is not None:  # so that gloo's threads give up, too, and this process can end
-            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s + _MARGIN_S), group)
+            set_group_timeout(group, timeout_s + _MARGIN_S)
 
-    def started(self) -> None:
+    def collective_started(self) -> None:
         """Count a collective that this rank starts."""
         self._started += 1
 
     def wait(self, work) -> None:
         """Wait for a collective, or raise :class:`RankError`."""
-        begun, warn_at, has_told = time.monotonic(), self.warn_after_s, False
+        begun, warn_at, has_published = time.monotonic(), self.warn_after_s, False
         while True:
             has_ended = work.is_completed()
             try:
@@ -74,32 +77,34 @@ class Watch:
                 break
             except RuntimeError as error:
                 self._raise_stopped()
-                if has_ended or "Operation timed out" not in str(error):  # which is how waiting for so long ends
+                if has_ended or "Operation timed out" not in str(error):  # this error ends a wait of poll_s
                     raise RankError(self._lost(str(error).splitlines()[0])) from error
-            waited, has_told = time.monotonic() - begun, True
-            self._tell_where()
+            waited, has_published = time.monotonic() - begun, True
+            self._publish_progress()
             if self._timeout_s is not None and waited >= self._timeout_s:
                 raise RankError(
-                    f"rank {self._rank} has waited {waited:.0f} s for {self._awaited()}, and the timeout is "
+                    f"rank {self._rank} has waited {waited:.0f} s for {self._late_ranks()}, and the timeout is "
                     f"{self._timeout_s:g} s; look at the output of that rank, or allow more time"
                 )
             if waited >= warn_at:
                 warn_at = 2 * waited
-                print(f"dgl-gt: rank {self._rank} has waited {waited:.0f} s for {self._awaited()}", file=sys.stderr)
-        if has_told:
+                print(f"dgl-gt: rank {self._rank} has waited {waited:.0f} s for {self._late_ranks()}", file=sys.stderr)
+        if has_published:
             with suppress(RuntimeError):
-                self._store.delete_key(self._place(self._rank))
+                self._store.delete_key(self._progress_key(self._rank))
 
-    def announce(self, error: BaseException) -> None:
-        """Say why this rank stops, and wait until the others have read it, for a while."""
+    def report(self, error: BaseException) -> None:
+        """Tell the others why this rank stops, and wait until they have read it, at most ``linger_s`` seconds."""
         kind = "input" if isinstance(error, InputError) else "error"
         text = str(error) if kind == "input" else f"{type(error).__name__}: {error}"
-        with suppress(RuntimeError):  # no store any more: then the others' connections break, too
-            self._store.compare_set(self._next_note(), "", json.dumps([self._rank, kind, text]))  # the first one stays
+        with suppress(RuntimeError):  # if the store is gone, the others' connections break, too
+            self._store.compare_set(
+                self._next_note(), "", json.dumps([self._rank, kind, text])
+            )  # an earlier note stays
             self._mark()
 
     def _raise_stopped(self) -> None:
-        """Raise what stopped another rank, if one has left a note that this rank has not read."""
+        """Raise the error that stopped another rank, if there is a note that this rank has not read."""
         found = None
         with suppress(RuntimeError):
             note = self._next_note()
@@ -113,7 +118,7 @@ class Watch:
             raise RankError(f"rank {rank} stopped: {text}")
 
     def _next_note(self) -> str:
-        """Key of the first note without this rank's mark."""
+        """Return the key of the first note without this rank's mark."""
         while self._store.check([self._marks()[self._rank]]):
             self._note += 1
         return f"{self._prefix}/note/{self._note}"
@@ -122,36 +127,36 @@ class Watch:
         return [f"{self._prefix}/note/{self._note}/read/{rank}" for rank in range(self._world_size)]
 
     def _mark(self) -> None:
-        """Mark the note as read, and leave when all have, or after a while: the store may end with this process."""
-        marks, deadline = self._marks(), time.monotonic() + _FAREWELL_S
+        """Mark the note as read, and wait until all ranks have done so, at most ``linger_s`` seconds."""
+        marks, deadline = self._marks(), time.monotonic() + self.linger_s
         self._store.set(marks[self._rank], "")
         while not self._store.check(marks) and time.monotonic() < deadline:
-            time.sleep(_GLANCE_S)
+            time.sleep(_POLL_S)
 
-    def _tell_where(self) -> None:
+    def _publish_progress(self) -> None:
         """Write which collective this rank waits in."""
         with suppress(RuntimeError):
-            self._store.set(self._place(self._rank), str(self._started))
+            self._store.set(self._progress_key(self._rank), str(self._started))
 
-    def _place(self, rank: int) -> str:
+    def _progress_key(self, rank: int) -> str:
         return f"{self._prefix}/waits/{rank}"
 
-    def _awaited(self) -> str:
-        """The ranks that do not wait in this collective or a later one, in words."""
+    def _late_ranks(self) -> str:
+        """Name the ranks that have not reached this collective."""
         behind = []
         with suppress(RuntimeError):
             for rank in range(self._world_size):
-                key = self._place(rank)
+                key = self._progress_key(rank)
                 if rank != self._rank and not (self._store.check([key]) and int(self._store.get(key)) >= self._started):
                     behind.append(str(rank))
         if not behind:
-            return "the network: all other ranks wait, too"
+            return "the network, as all other ranks wait, too"
         return f"rank{'s'[: len(behind) > 1]} {', '.join(behind)}"
 
     def _lost(self, reason: str) -> str:
         if "imed out" in reason:
             return (
-                f"rank {self._rank} has waited for {self._awaited()} as long as the process group allows, see timeout "
-                f"of init_process_group ({reason})"
+                f"rank {self._rank} has waited for {self._late_ranks()} as long as the process group allows; look at "
+                f"the output of that rank, or raise the timeout of init_process_group ({reason})"
             )
-        return f"rank {self._rank} lost its connection: another rank has ended, and its own output says why ({reason})"
+        return f"rank {self._rank} lost its connection: another rank has ended; look at its output ({reason})"

@@ -1,4 +1,4 @@
-"""A sum over ranks that autograd knows."""
+"""A differentiable sum over ranks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 
 class SumOverRanks(torch.autograd.Function):
-    """Every rank gets the sum, so a value's gradient is the sum of what all ranks did with it.
+    """The sum over ranks. Every rank gets it, so the gradient of a value is the sum of the gradients on all ranks.
 
-    The token asks for a gradient where gradients are recorded: then the backward pass, which is a collective, runs on
-    a rank whose own values need none as well.
+    The token needs a gradient wherever autograd is on. So the backward pass, which is a collective, also runs on a rank
+    whose own values need no gradient.
     """
 
     @staticmethod

@@ -7,19 +7,22 @@ from itertools import pairwise
 import torch
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.comm.transfer import kept_exchanges, recorded
+from dgl_gt.comm.tape import kept_exchanges
+from dgl_gt.comm.transfer import tracked
 
+from .protocol import Strategy
 from .shard import Shard
 
 
-class OnRanks:
-    """A strategy's shard and ranks.
+class ShardStrategy(Strategy):
+    """Base class of the strategies that run on a shard.
 
     Parameters
     ----------
     shard : Shard
+        This rank's part.
     comm : Comm
-        A group of as many ranks as there are parts; this rank holds part ``comm.rank``.
+        A group with as many ranks as there are parts; this rank holds part ``comm.rank``.
     overlap : bool
         Whether to compute while rows travel, where the strategy can.
     """
@@ -27,50 +30,39 @@ class OnRanks:
     def __init__(self, shard: Shard, comm: Comm, overlap: bool = True):
         self.shard, self.comm, self.overlap = shard, comm, overlap
         self.num_owned = shard.num_owned
+        self.node_ids = shard.node_ids[: shard.num_owned]
         self.ptr = shard.manifest["ptr"]
 
-    @property
-    def node_ids(self) -> torch.Tensor:
-        """The user's ids of the rows that ``attend`` takes."""
-        return self.shard.node_ids[: self.num_owned]
-
     def input_rows(self, x: torch.Tensor) -> torch.Tensor:
-        """The rows themselves, one for each owned node."""
+        """Return the rows themselves, one for each owned node."""
         self.shard.check_rows(x)
         return x
 
-    def source_rows(self, h: torch.Tensor) -> torch.Tensor:
-        """The rows that ``attend`` takes, made of those that a layer was given: here the same."""
-        return h
-
-    def agreed(self, seeds: torch.Tensor) -> torch.Tensor:
-        """Rank 0's seeds."""
-        return of_rank_0(self.comm, seeds)
+    def broadcast(self, seeds: torch.Tensor) -> torch.Tensor:
+        """Return rank 0's seeds."""
+        return self.comm.broadcast(seeds)
 
     def kept_exchanges(self):
-        """Contexts for a checkpoint, see :func:`dgl_gt.comm.group.kept_exchanges`."""
+        """Return contexts for a checkpoint, see :func:`dgl_gt.comm.tape.kept_exchanges`."""
         return kept_exchanges(self.comm)
 
     @property
     def counts(self) -> list[int]:
-        """Owned rows of each rank."""
+        """Number of owned rows of each rank."""
         return [end - begin for begin, end in pairwise(self.ptr)]
 
-    def places(self) -> torch.Tensor:
-        """Place of each held row among the rows of all ranks in rank order, int64 (held,); a collective."""
-        mail, begin = self.shard.mail(), self.ptr[self.comm.rank]
-        owned = torch.arange(begin, begin + self.num_owned, device=mail.send_rows.device)
-        copies = self.comm.start(owned[mail.send_rows], mail.send_counts, mail.recv_counts).wait()
+    def rows_in_rank_order(self) -> torch.Tensor:
+        """Return each held row's number among all ranks' owned rows in rank order, int64 (held,); a collective."""
+        plan, begin = self.shard.send_plan(), self.ptr[self.comm.rank]
+        owned = torch.arange(begin, begin + self.num_owned, device=plan.send_rows.device)
+        copies = self.comm.start(owned[plan.send_rows], plan.send_counts, plan.recv_counts).wait()
         return torch.cat([owned, copies])
 
-    def checked(self, h: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """``h``, recorded by autograd on every rank alike; raise ``ValueError`` unless there is a row for each owned
-        node, and of bias for each edge of the part."""
+    def check_inputs(self, h: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return ``h``, tracked by autograd on every rank; raise ``ValueError`` if it or the bias does not fit.
+
+        There must be a row of ``h`` for each owned node, and a row of the bias for each edge of the part.
+        """
         self.shard.check_rows(h)
         self.shard.check_bias(bias)
-        return recorded(h) if self.comm.world_size > 1 else h
-
-
-def of_rank_0(comm: Comm, values: torch.Tensor) -> torch.Tensor:
-    """Rank 0's values, on every rank."""
-    return comm.all_reduce(values if comm.rank == 0 else torch.zeros_like(values))
+        return tracked(h) if self.comm.world_size > 1 else h

@@ -6,43 +6,43 @@ from functools import cached_property
 
 import torch
 
-from dgl_gt.ops.split_attention import Joint, split
+from dgl_gt.ops.split_attention import TwoPieceAttention, split
 
-from .base import OnRanks
+from .base import ShardStrategy
 
 
-class Gather(OnRanks):
-    """All-gather of K and V (Lin, Madduri, Kandemir, arXiv 2604.16715), whatever the cut.
+class Gather(ShardStrategy):
+    """All-gather of K and V (Lin, Madduri, Kandemir, arXiv 2604.16715), whatever the quality of the cut.
 
-    Every rank receives 2C a row of all others, sends its own to each, and holds 2C N, and as much again for gradients.
-    Edges from owned rows are attended meanwhile.
+    Every rank receives 2C numbers for each row of all other ranks, and sends its own rows to each of them. It holds
+    2C N numbers, and as many again for gradients. The edges from owned rows are attended while rows travel.
     """
 
     name = "gather"
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self._places = self.places()
+        self._rows = self.rows_in_rank_order()
 
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
-        h = self.checked(h, bias)
-        joint = Joint(self._pieces, dropout)
+        h = self.check_inputs(h, bias)
+        both = TwoPieceAttention(self._pieces, dropout)
         q, kv = project(h, "q"), project(h, "kv")
         begun = self.comm.begin_gather(kv, self.counts)
         everything = None if self.overlap else self.comm.finish(begun)
-        first = joint.first(q, kv, bias)
-        return joint.rest(first, q, self.comm.finish(begun) if self.overlap else everything, bias)[0]
+        first = both.attend_first(q, kv, bias)
+        return both.attend_second(first, q, self.comm.finish(begun) if self.overlap else everything, bias)[0]
 
     @cached_property
     @torch.inference_mode(False)
     def _pieces(self):
-        """Edges from owned rows, and edges from all others, by their places among all rows."""
+        """Edges from owned rows, and edges from all other rows, with sources numbered in rank order."""
         shard, owned = self.shard, self.num_owned
         edges = shard.edges[0]
         indices = shard.indices[:edges]
         is_remote = indices >= owned
         begin = self.ptr[self.comm.rank]
-        places = self._places.to(indices.dtype)[indices.long()]
+        sources = self._rows.to(indices.dtype)[indices.long()]
         ranges = [(begin, begin + owned), (0, self.ptr[-1])]
-        return split(shard.indptr[: owned + 1], places, shard.edge_ids[:edges], is_remote, ranges)
+        return split(shard.indptr[: owned + 1], sources, shard.edge_ids[:edges], is_remote, ranges)

@@ -1,4 +1,4 @@
-"""``heads``: nodes are split outside attention, heads within; an all-to-all before it and one behind."""
+"""``heads``: nodes are split outside attention, and heads inside; an all-to-all before attention and one after it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from dgl_gt.ops.attention import sparse_attention
 from dgl_gt.structure import CSC
 from partition.predict.strategies import check_heads
 
-from .base import OnRanks
+from .base import ShardStrategy
 from .shard import read_shard
 
 
-class Heads(OnRanks):
-    """Every rank attends all edges with H / P of the heads (DeepSpeed-Ulysses, Jacobs et al., arXiv 2309.14509; on
-    graphs TorchGT, Zhang et al., arXiv 2407.14106).
+class Heads(ShardStrategy):
+    """Every rank attends all edges with H / P of the heads.
 
-    About 4C N / P^2 numbers reach a rank from each other, whatever the cut; bias goes along, E H / P in all. Every rank
-    holds the structure of all parts. Nothing is left to compute while rows travel.
+    The method is that of DeepSpeed-Ulysses (Jacobs et al., arXiv 2309.14509), and on graphs of TorchGT (Zhang et al.,
+    arXiv 2407.14106). A rank receives about 4C N / P^2 numbers from each other rank, whatever the cut; a bias adds
+    E H / P numbers in all. Every rank holds the structure of all parts. There is nothing to compute while rows travel.
     """
 
     name = "heads"
 
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
-        h = self.checked(h, bias)
+        h = self.check_inputs(h, bias)
         qkv = project(h, "qkv")
         ranks, num_heads = self.comm.world_size, qkv.shape[2]
         check_heads(num_heads, ranks)
@@ -44,7 +44,7 @@ class Heads(OnRanks):
         return mine.view(ranks, self.num_owned, *mine.shape[1:]).transpose(0, 1).flatten(1, 2)
 
     def _spread(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
-        """Own rows of all heads, (n_i, ..., H[, D]) in, all ranks' rows of this rank's heads out."""
+        """Exchange this rank's rows of all heads, (n_i, ..., H[, D]), for all ranks' rows of this rank's heads."""
         ranks, axis = self.comm.world_size, 1 if rows.dim() == 2 else 2
         shares = torch.cat(rows.chunk(ranks, axis))
         return self.comm.exchange(shares, [len(rows)] * ranks, counts)
@@ -58,18 +58,19 @@ class Heads(OnRanks):
     @cached_property
     @torch.inference_mode(False)
     def _whole(self) -> CSC:
-        """In-edges of all rows, in rank order; read from every part's structure."""
+        """In-edges of all rows, in rank order, from the structure of every part."""
         directory, manifest = self.shard.directory, self.shard.manifest
         parts = range(manifest["parts"])
         structures = [read_shard(directory, part, with_data=False) for part in parts]
-        places = structures[0].indices.new_empty(manifest["nodes"])
+        rank_order = structures[0].indices.new_empty(manifest["nodes"])
         for begin, each in zip(self.ptr, structures):
             owned = each.node_ids[: each.num_owned]
-            places[owned] = torch.arange(begin, begin + len(owned), dtype=places.dtype, device=places.device)
+            numbers = torch.arange(begin, begin + len(owned), dtype=rank_order.dtype, device=rank_order.device)
+            rank_order[owned] = numbers
         degrees = torch.cat([each.indptr.diff() for each in structures])
         whole = CSC.build(
             torch.cat([degrees.new_zeros(1), degrees.cumsum(0)]),
-            torch.cat([places[each.node_ids][each.indices.long()] for each in structures]),
+            torch.cat([rank_order[each.node_ids][each.indices.long()] for each in structures]),
             manifest["nodes"],
             global_edge_ids=torch.cat([each.edge_ids for each in structures]),
         )

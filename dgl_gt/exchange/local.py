@@ -1,4 +1,4 @@
-"""The ``local`` strategy: this process holds every row it needs, so nothing travels."""
+"""``local``: this process holds every row that it needs, so nothing travels."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from torch import Tensor
 from dgl_gt.ops import sparse_attention
 from dgl_gt.structure import CSC
 
+from .protocol import Strategy
+
 
 def leading_rows(x: Tensor, rows: int) -> Tensor:
-    """The first ``rows`` rows of ``x``: those of a block's destinations, or all of a graph's."""
-    # A slice that keeps everything would still cost a zero-filled copy of the gradient in backward.
+    """Return the first ``rows`` rows of ``x``: the destinations of a block, or all nodes of a graph."""
+    # A slice of all rows would still cost a zero-filled copy of the gradient in backward.
     return x if x.shape[0] == rows else x[:rows]
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(Strategy):
     """Attention on a graph or block that one process holds.
 
     Attributes
     ----------
     csc : CSC
-        Its in-edges. For a block the first ``num_dst`` sources are the destinations, as DGL's samplers arrange them.
+        In-edges. In a block the first ``num_dst`` sources are the destinations, as DGL's samplers arrange them.
     node_ids : Tensor, int64, (N_src,), optional
-        See :class:`dgl_gt.exchange.Strategy`.
+        The user's node ids, see :class:`dgl_gt.exchange.Strategy`.
     """
 
     csc: CSC
@@ -34,29 +36,21 @@ class Local:
     name = "local"
 
     def input_rows(self, x: Tensor) -> Tensor:
-        """The rows themselves."""
+        """Return the rows themselves."""
         if x.shape[0] != self.csc.num_src:
             raise ValueError(
-                f"the features have {x.shape[0]} rows, but the graph has {self.csc.num_src} source nodes: pass one row "
-                "for each (for a block, those of block.srcdata, with the destinations first)"
+                f"the features have {x.shape[0]} rows, but the graph has {self.csc.num_src} source nodes; pass one row "
+                "for each source node (for a block, those of block.srcdata, with the destinations first)"
             )
         return x
 
-    def source_rows(self, h: Tensor) -> Tensor:
-        """The rows themselves."""
-        return h
-
-    def agreed(self, seeds: Tensor) -> Tensor:
-        """The seeds themselves."""
-        return seeds
-
     def kept_exchanges(self):
-        """Contexts that do nothing: there are no exchanges."""
+        """Return contexts that do nothing, because there are no exchanges."""
         return nullcontext(), nullcontext()
 
     @property
     def num_owned(self) -> int:
-        """``N_dst``, the rows of the result."""
+        """``N_dst``, the number of rows of the result."""
         return self.csc.num_dst
 
     def attend(self, h, project, *, bias=None, dropout=None) -> Tensor:

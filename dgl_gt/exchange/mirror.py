@@ -1,4 +1,4 @@
-"""``mirror``: edges are split; masters send rows to mirrors, and mirrors' partial results come home and merge."""
+"""``mirror``: edges are split; masters send rows to mirrors, and merge the partial results that mirrors send back."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import torch
 
 from dgl_gt.ops.attention import sparse_attention
 from dgl_gt.ops.merge import merge_rows
-from dgl_gt.ops.split_attention import Joint, split
+from dgl_gt.ops.split_attention import TwoPieceAttention, split
 from dgl_gt.structure import CSC
 
-from .base import OnRanks
-from .halo import begin
-from .shard import Mail
+from .base import ShardStrategy
+from .halo import begin_pull
+from .shard import SendPlan
 
 
-class Mirror(OnRanks):
-    """Attention on a vertex cut: C to each mirror, and C + H back from each with in-edges.
+class Mirror(ShardStrategy):
+    """Attention on a vertex cut: C numbers go to each mirror, and C + H come back from each mirror with in-edges.
 
     Edges between owned rows are attended while rows travel to mirrors, and edges from mirrors to owned rows while
-    partial results travel home.
+    partial results travel to masters.
     """
 
     name = "mirror"
 
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
-        h = self.checked(h, bias)
-        begun = begin(self.comm, self.shard.mail(), h, self.overlap)
-        joint = Joint(self._to_owned, dropout)
+        h = self.check_inputs(h, bias)
+        finish = begin_pull(self.comm, self.shard.send_plan(), h, self.overlap)
+        both = TwoPieceAttention(self._to_owned, dropout)
         q, kv = project(h, "q"), project(h, "kv")
-        first = joint.first(q, kv, bias)
-        mirrors = begun()
+        first = both.attend_first(q, kv, bias)
+        mirrors = finish()
         mirror_kv = project(mirrors, "kv")
         to_mirrors, positions, slots = self._to_mirrors
         p, seed = dropout or (0.0, None)
@@ -45,19 +45,19 @@ class Mirror(OnRanks):
             seed=seed,
             return_lse=True,
         )
-        home = self._home
-        parts = [self.comm.begin(x, home.send_counts, home.recv_counts) for x in (part, part_lse)]
+        plan = self._return_plan
+        parts = [self.comm.begin(x, plan.send_counts, plan.recv_counts) for x in (part, part_lse)]
         if not self.overlap:
             parts = [self.comm.finish(each) for each in parts]
-        out, lse = joint.rest(first, q, mirror_kv, bias)
+        out, lse = both.attend_second(first, q, mirror_kv, bias)
         if self.overlap:
             parts = [self.comm.finish(each) for each in parts]
-        return merge_rows(out, lse, *parts, home.order, home.recv_counts)
+        return merge_rows(out, lse, *parts, plan.order, plan.recv_counts)
 
     @cached_property
     @torch.inference_mode(False)
     def _to_owned(self) -> list[CSC]:
-        """Edges into owned rows, from owned rows and from mirrors."""
+        """Edges into owned rows, in two pieces: from owned rows, and from mirrors."""
         shard, owned = self.shard, self.num_owned
         edges = int(shard.indptr[owned])
         indices = shard.indices[:edges]
@@ -67,7 +67,7 @@ class Mirror(OnRanks):
     @cached_property
     @torch.inference_mode(False)
     def _to_mirrors(self):
-        """Edges into mirrors that have any, from all held rows; their positions; and those mirrors' slots."""
+        """In-edges of the mirrors that have any, from all held rows; their positions; the slots of those mirrors."""
         shard, owned = self.shard, self.num_owned
         begin = int(shard.indptr[owned])
         degrees = shard.indptr[owned:].diff()
@@ -81,12 +81,12 @@ class Mirror(OnRanks):
 
     @cached_property
     @torch.inference_mode(False)
-    def _home(self) -> Mail:
-        """Partial results on their way to masters: ``order`` is the owned row that each is for."""
-        shard, mail = self.shard, self.shard.mail()
+    def _return_plan(self) -> SendPlan:
+        """How partial results travel to masters; ``order`` is the owned row to which each belongs."""
+        shard, plan = self.shard, self.shard.send_plan()
         slots = self._to_mirrors[2].cpu()
         send_counts = torch.searchsorted(slots, shard.recv_ptr[0]).diff().tolist()
         returning = shard.returning
-        recv_counts = [int(each.sum()) for each in returning.split(mail.send_counts)]
-        rows = mail.send_rows[returning.to(mail.send_rows.device)]
-        return Mail(slots, send_counts, recv_counts, rows)
+        recv_counts = [int(each.sum()) for each in returning.split(plan.send_counts)]
+        rows = plan.send_rows[returning.to(plan.send_rows.device)]
+        return SendPlan(slots, send_counts, recv_counts, rows)

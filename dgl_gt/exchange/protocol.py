@@ -5,73 +5,72 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-import torch
 from torch import Tensor
-
-from dgl_gt.as_csc import csc
-from dgl_gt.structure import CSC
-
-from .local import Local
 
 
 class Project(Protocol):
-    """The layer's own projection, called by a strategy on whichever rows it decides to project.
+    """The layer's own projection, which a strategy calls on the rows that it decides to project.
 
-    ``project(h, "q")`` gives ``q (rows, H, D)``, ``project(h, "kv")`` keys and values packed, ``(rows, 2, H, D)``, and
-    ``project(h, "qkv")`` all three, ``(rows, 3, H, D)``, as ``sparse_attention`` takes them. Row ``i`` of a result
-    depends on row ``i`` of ``h`` alone, so projecting and then moving rows gives the same numbers as moving and then
-    projecting.
+    ``project(h, "q")`` returns ``q (rows, H, D)``; ``project(h, "kv")`` returns keys and values packed,
+    ``(rows, 2, H, D)``; ``project(h, "qkv")`` returns all three, ``(rows, 3, H, D)``, as ``sparse_attention`` takes
+    them. Row ``i`` of a result depends on row ``i`` of ``h`` alone. Therefore it makes no difference whether a strategy
+    first projects rows and then moves them, or the other way round.
     """
 
     def __call__(self, h: Tensor, which: str) -> Tensor: ...
 
 
-class Strategy(Protocol):
-    """Attention over the in-edges of the owned rows, wherever the sources of those edges are.
+class Strategy:
+    """Base class of the strategies: attention over the in-edges of the owned rows, wherever their sources are.
 
-    Which rows are projected, and what travels, is the strategy's choice, so a layer hands over its projection and not
-    the projected rows. Every strategy is exact: the owned rows of all ranks together equal the result of one process,
-    outputs and gradients, up to the order of summation.
+    A strategy chooses which rows are projected and what travels, so a layer gives it the projection and not the
+    projected rows. Every strategy is exact: the owned rows of all ranks together equal the result of one process, in
+    outputs and gradients, up to the order of summation. The methods below are all that a layer or a model calls.
 
     Attributes
     ----------
     num_owned : int
-        ``N_owned``, the rows of the result on this rank. Owned rows come first in every tensor that holds others too.
+        ``N_owned``, the number of rows of the result on this rank. Owned rows come first in every tensor that holds
+        other rows, too.
     node_ids : Tensor, int64, or None
-        The user's ids of the rows that ``attend`` takes, the key of feature dropout; None where rows are the nodes.
+        The user's ids of the rows that ``attend`` takes, which are the key of feature dropout. None where the row
+        numbers are the node ids.
     name : str
-        As in ``partition.predict.strategies.STRATEGIES``.
+        One of ``partition.predict.strategies.STRATEGIES``; it never changes.
     """
 
     num_owned: int
-    node_ids: Tensor | None
+    node_ids: Tensor | None = None
     name: str
 
     def input_rows(self, x: Tensor) -> Tensor:
-        """The rows that a layer needs, of those that a model is given: without hops of halo that no layer reads.
+        """Return the rows that the layer needs, of those that the model was given.
 
         Raises
         ------
         ValueError
             If there are fewer rows than the layer needs, or more where they are not those of a deeper halo.
         """
-        ...
+        return x
 
     def source_rows(self, h: Tensor) -> Tensor:
-        """The rows that a layer works on, ``(N_src, C)``, of those that it was given; a collective.
+        """Return the rows on which the layer works, ``(N_src, C)``, from the rows that it was given; a collective.
 
-        They are the same for all but the first layer of several that share a halo of several hops.
+        They are the same rows, except in the first of several layers that share a halo of several hops.
         """
-        ...
+        return h
 
-    def agreed(self, seeds: Tensor) -> Tensor:
-        """What rank 0 was given, on every rank: seeds of dropout, int64 on the CPU; a collective."""
-        ...
+    def broadcast(self, seeds: Tensor) -> Tensor:
+        """Return rank 0's seeds of dropout, int64 on the CPU, on every rank; a collective."""
+        return seeds
 
     def kept_exchanges(self) -> tuple[AbstractContextManager, AbstractContextManager]:
-        """Contexts for a layer's first pass and for the one in backward that computes it again, which finds there what
-        the first one's exchanges brought. For ``torch.utils.checkpoint.checkpoint(context_fn=...)``."""
-        ...
+        """Return contexts for the first run of a layer and for the run in backward that computes the layer again.
+
+        The second run uses the rows that the exchanges of the first one brought. The pair is for
+        ``torch.utils.checkpoint.checkpoint(context_fn=...)``.
+        """
+        raise NotImplementedError
 
     def attend(
         self,
@@ -83,20 +82,20 @@ class Strategy(Protocol):
     ) -> Tensor:
         """Project, exchange where needed, and attend.
 
-        With several ranks this is a collective: all ranks call it, in the same order, even one without rows or edges.
+        With several ranks this is a collective: all ranks call it in the same order, even a rank without rows or edges.
 
         Parameters
         ----------
         h : Tensor, floating point, (N_owned, C)
-            The rows that the projection reads. ``Local`` on a block takes the rows of all its sources, ``(N_src, C)``,
-            with the destinations first.
+            Rows that the projection reads. ``Local`` on a block takes the rows of all sources of the block,
+            ``(N_src, C)``, with the destinations first.
         project : Project
             The layer's projection.
         bias : Tensor, (E, H), optional
-            Added to the scores; ``E`` counts the edges of this rank, in its edge-id order.
+            Term added to the scores. ``E`` counts the edges of this rank, and rows are in the order of their edge ids.
         dropout : (float, int or Tensor () int64), optional
             Probability ``p`` in [0, 1) of dropping an attention weight, and the seed of the mask. The mask depends on
-            (seed, global edge id, global head) alone, so ranks that share the seed draw the mask of one process.
+            (seed, global edge id, global head) alone: ranks that share the seed draw the mask of one process.
 
         Returns
         -------
@@ -106,48 +105,6 @@ class Strategy(Protocol):
         Raises
         ------
         ValueError
-            If ``h`` or ``bias`` does not have as many rows as the graph asks for.
+            If the number of rows of ``h`` or ``bias`` does not fit the graph.
         """
-        ...
-
-
-def as_strategy(graph, device: torch.device | None = None) -> Strategy:
-    """The strategy that runs attention on ``graph``.
-
-    Parameters
-    ----------
-    graph : ShardedGraph, DGLGraph, DGL block, CSC or Strategy
-        A ``ShardedGraph`` has chosen its strategy, and a strategy is itself; what one process holds is ``Local``.
-    device : torch.device, optional
-        Where the features lie: a DGL graph may stay on the CPU, and its structure follows them, copied once.
-
-    Returns
-    -------
-    Strategy
-
-    Raises
-    ------
-    ValueError
-        If ``graph`` is none of these, or a DGL graph with more or fewer than one edge type, or one whose edges go from
-        nodes of one type to nodes of another.
-    """
-    # By attribute and not by class: sharded_graph.py imports the strategies, so this module must not import it, and
-    # torch.compile follows no isinstance of a protocol.
-    chosen = getattr(graph, "strategy", graph)
-    if hasattr(chosen, "attend"):
-        return chosen
-    # By attribute here too, so that a wrong type is refused by name even where DGL cannot be imported.
-    if not isinstance(graph, CSC) and not hasattr(graph, "canonical_etypes"):
-        raise ValueError(
-            f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, a dgl_gt.CSC or a ShardedGraph. "
-            "Make one with dgl.graph(...), or load shards with dgl_gt.load(directory)"
-        )
-    structure = csc(graph, device)
-    if not isinstance(graph, CSC) and graph.canonical_etypes[0][0] != graph.canonical_etypes[0][2]:
-        source, _, destination = graph.canonical_etypes[0]
-        raise ValueError(
-            f"the edges go from {source!r} nodes to {destination!r} nodes, but a layer attends within one type, whose "
-            "features it is given; pass dgl.to_homogeneous(graph), or use dgl_gt.sparse_attention with queries of the "
-            f"{destination!r} nodes"
-        )
-    return Local(structure)
+        raise NotImplementedError

@@ -1,4 +1,4 @@
-"""One part of a cut in memory: tensors and the index of its peers. Passive."""
+"""One part of a cut in memory: tensors, and the plans by which its rows travel to other ranks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from partition.shards.read import ShardReader
 
 
 @dataclass(frozen=True)
-class Mail:
-    """Which rows cross ranks to fill the copies of so many hops.
+class SendPlan:
+    """Which rows travel between ranks to fill the copies.
 
     Attributes
     ----------
     send_rows : Tensor, int64, (sum(send_counts),)
         Owned rows that peers hold copies of, grouped by peer.
     send_counts, recv_counts : list of int, (P,)
+        Numbers of rows that this rank sends to and receives from each rank.
     order : Tensor, int64, (sum(recv_counts),), or None
-        Where each copy lies among the rows that arrive; None where it is their own order.
+        Position of each copy among the rows that arrive; None where they arrive in the order of the copies.
     """
 
     send_rows: torch.Tensor
@@ -30,8 +31,8 @@ class Mail:
     recv_counts: list[int]
     order: torch.Tensor | None = None
 
-    def arranged(self, received: torch.Tensor) -> torch.Tensor:
-        """What arrived, in the order of the copies."""
+    def in_held_order(self, received: torch.Tensor) -> torch.Tensor:
+        """Return the rows that arrived, in the order of the copies."""
         return received if self.order is None else received.index_select(0, self.order)
 
 
@@ -42,14 +43,17 @@ class Shard:
     Attributes
     ----------
     cut : {"edge", "vertex"}
-    part, depth : int
-        Hops of halo, as many as were asked for; 1 of a vertex cut, for its mirrors.
+        Kind of the cut.
+    part : int
+        Number of the part.
+    depth : int
+        Hops of halo, as many as the caller asked for; 1 in a vertex cut, for its mirrors.
     rows : list of int, (depth + 1,)
-        Owned rows, and those with the copies of 1, 2, ... hops.
+        Number of owned rows, and numbers of rows with the copies of 1, 2, ... hops.
     edges : list of int, (depth,)
-        In-edges of ``rows[k]`` rows (of a vertex cut: of all).
+        Number of in-edges of the first ``rows[k]`` rows; in a vertex cut, of all rows.
     indptr, indices : Tensor
-        In-edges of ``rows[depth - 1]`` rows (of a vertex cut: of all held), as on disk.
+        In-edges of the first ``rows[depth - 1]`` rows, as on disk; in a vertex cut, of all held rows.
     node_ids : Tensor, int64, (held,)
         The user's node ids.
     edge_ids : Tensor, int64, (edges[-1],)
@@ -57,17 +61,20 @@ class Shard:
     send_rows : Tensor, int64
         Owned rows that peers hold copies of, hop by hop, in the receiver's order.
     send_ptr, recv_ptr : Tensor, int64, (depth, P + 1)
-        Where each peer's lie in ``send_rows`` and among the copies.
+        Ranges of each peer's rows in ``send_rows`` and among the copies.
     returning : Tensor, bool, as ``send_rows``, or None
-        Vertex cut: whether that mirror has in-edges.
+        Whether that mirror has in-edges, in a vertex cut.
     node_data : dict of str to Tensor, (N_owned, ...)
+        Node data of the owned rows.
     edge_data : dict of str to Tensor, (edges[0], ...)
+        Edge data of the part's edges.
     directory : Path
+        Directory of the shards.
     manifest : dict
         The whole partition's figures, see docs/format.md.
 
-    What a shard or a strategy makes once and keeps is made outside of inference mode, whatever the caller's mode is:
-    tensors made inside can never take part in training.
+    Tensors that a shard or a strategy makes once and keeps are made outside of inference mode, whatever the caller's
+    mode is: a tensor that is made inside can never take part in training.
     """
 
     cut: str
@@ -87,7 +94,7 @@ class Shard:
     edge_data: dict[str, torch.Tensor]
     directory: Path
     manifest: dict
-    _made: dict = field(default_factory=dict, compare=False, repr=False)
+    _cache: dict = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def num_owned(self) -> int:
@@ -95,31 +102,31 @@ class Shard:
 
     @property
     def num_held(self) -> int:
-        """Owned rows and copies of one hop."""
+        """Number of owned rows and copies of one hop."""
         return self.rows[1]
 
     @torch.inference_mode(False)
     def csc(self, inner: int = 0) -> CSC:
-        """In-edges of the owned rows and ``inner`` hops of halo, from those and one hop more; of a vertex cut, all.
+        """Return the in-edges of the owned rows and ``inner`` hops of halo; in a vertex cut, all edges of the part.
 
-        Bias rows are the part's edges in this order.
+        Their sources are those rows and one hop more. The rows of a bias are the part's edges in this order.
         """
-        if inner not in self._made:
+        if inner not in self._cache:
             rows = self.rows[1] if self.cut == "vertex" else self.rows[inner]
             edges = self.edges[inner]
-            self._made[inner] = CSC.build(
+            self._cache[inner] = CSC.build(
                 self.indptr[: rows + 1],
                 self.indices[:edges],
                 self.rows[inner + 1],
                 global_edge_ids=self.edge_ids[:edges],
             )
-        return self._made[inner]
+        return self._cache[inner]
 
     @torch.inference_mode(False)
-    def mail(self, hops: int = 1) -> Mail:
-        """What crosses ranks to fill the copies of the first ``hops`` hops."""
-        key = "mail", hops
-        if key not in self._made:
+    def send_plan(self, hops: int = 1) -> SendPlan:
+        """Return the plan that fills the copies of the first ``hops`` hops."""
+        key = "send plan", hops
+        if key not in self._cache:
             sent, received = (ptr[:hops].diff(dim=1) for ptr in (self.send_ptr, self.recv_ptr))
             send_rows, order = self.send_rows, None
             if hops > 1:
@@ -127,39 +134,39 @@ class Shard:
                 order = torch.argsort(_by_peer(self.recv_ptr[:hops]))
             send_rows = send_rows[: int(sent.sum())]
             device = self.node_ids.device
-            self._made[key] = Mail(
+            self._cache[key] = SendPlan(
                 send_rows.to(device),
                 sent.sum(0).tolist(),
                 received.sum(0).tolist(),
                 None if order is None else order.to(device),
             )
-        return self._made[key]
+        return self._cache[key]
 
     @torch.inference_mode(False)
-    def edge_mail(self, inner: int) -> Mail:
-        """What crosses ranks to bring data of the in-edges of ``inner`` hops of halo from where they are owned.
+    def edge_send_plan(self, inner: int) -> SendPlan:
+        """Return the plan that brings data of the in-edges of ``inner`` hops of halo from their owners.
 
-        A row's in-edges lie in the same order wherever it is held.
+        The in-edges of a row have the same order on every rank that holds the row.
         """
-        key = "edge mail", inner
-        if key not in self._made:
-            mail, indptr = self.mail(inner), self.indptr
-            degrees = indptr[self.num_owned : self.rows[inner] + 1].diff()  # of the copies, in their own order
-            arriving = degrees if mail.order is None else torch.empty_like(degrees).index_copy_(0, mail.order, degrees)
+        key = "edge send plan", inner
+        if key not in self._cache:
+            plan, indptr = self.send_plan(inner), self.indptr
+            degrees = indptr[self.num_owned : self.rows[inner] + 1].diff()  # of the copies, in their order
+            arriving = degrees if plan.order is None else torch.empty_like(degrees).index_copy_(0, plan.order, degrees)
             starts = arriving.cumsum(0) - arriving
-            order = None if mail.order is None else _ranges(starts[mail.order], degrees)
-            sent = indptr[mail.send_rows + 1] - indptr[mail.send_rows]
-            self._made[key] = Mail(
-                _ranges(indptr[mail.send_rows], sent),
-                [int(part.sum()) for part in sent.split(mail.send_counts)],
-                [int(part.sum()) for part in arriving.split(mail.recv_counts)],
+            order = None if plan.order is None else _ranges(starts[plan.order], degrees)
+            sent = indptr[plan.send_rows + 1] - indptr[plan.send_rows]
+            self._cache[key] = SendPlan(
+                _ranges(indptr[plan.send_rows], sent),
+                [int(part.sum()) for part in sent.split(plan.send_counts)],
+                [int(part.sum()) for part in arriving.split(plan.recv_counts)],
                 order,
             )
-        return self._made[key]
+        return self._cache[key]
 
     @torch.inference_mode(False)
     def held_node_data(self, hops: int = 1) -> dict[str, torch.Tensor]:
-        """Node data of owned rows and the copies of so many hops, read from disk."""
+        """Return the node data of owned rows and of the copies of ``hops`` hops, read from disk."""
         reader = ShardReader(self.directory, self.manifest, "pt")
         with torch.device("cpu"):
             data = reader.data(self.part, "node_data", rows=self.rows[hops])
@@ -169,37 +176,38 @@ class Shard:
         """Raise ``ValueError`` unless ``x`` has one row for each owned node."""
         if len(x) != self.num_owned:
             raise ValueError(
-                f"got {len(x)} rows, but this rank owns {self.num_owned}: pass one for each owned node, as in sg.ndata"
+                f"got {len(x)} rows, but this rank owns {self.num_owned} nodes; pass one row for each, as in sg.ndata"
             )
 
     def check_bias(self, bias: torch.Tensor | None) -> None:
         """Raise ``ValueError`` unless ``bias`` has one row for each edge of this part."""
         if bias is not None and len(bias) != self.edges[0]:
             raise ValueError(
-                f"bias has {len(bias)} rows, but this rank has {self.edges[0]} edges: pass one for each, as in sg.edata"
+                f"bias has {len(bias)} rows, but this rank has {self.edges[0]} edges; pass one row for each, as in "
+                "sg.edata"
             )
 
     def to(self, device) -> Shard:
-        """This shard with its tensors on a device."""
+        """Return this shard with its tensors on a device."""
         names = ("indptr", "indices", "node_ids", "edge_ids")
         return replace(
             self,
             **{key: getattr(self, key).to(device) for key in names},
             node_data={key: value.to(device) for key, value in self.node_data.items()},
             edge_data={key: value.to(device) for key, value in self.edge_data.items()},
-            _made={},
+            _cache={},
         )
 
 
 def _ranges(starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """``starts[0], starts[0] + 1, ...``, so many as ``lengths[0]``, then those of the next."""
+    """Return ``starts[0], starts[0] + 1, ...``, ``lengths[0]`` numbers, then the numbers of the next start."""
     offsets = starts - (lengths.cumsum(0) - lengths)
     total = int(lengths.sum())
     return torch.repeat_interleave(offsets, lengths) + torch.arange(total, device=starts.device)
 
 
 def _by_peer(ptr: torch.Tensor) -> torch.Tensor:
-    """Positions that sort hop-major rows by peer first, from their pointers (hops, P + 1)."""
+    """Return the positions that sort hop-major rows by peer first, from their pointers (hops, P + 1)."""
     begins, ends = ptr[:, :-1].T.flatten(), ptr[:, 1:].T.flatten()
     return _ranges(begins, ends - begins)
 

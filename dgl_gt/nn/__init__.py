@@ -1,7 +1,9 @@
-"""Graph transformer layers and models; they read as single-device code and run on whatever graph they are given."""
+"""Graph transformer layers and models. They read as single-device code, and run on one device or on many."""
 
+from .activation_checkpoint import apply_activation_checkpoint
 from .attention import BiasedMHA
+from .dropout import dropout_seed
 from .layer import GraphTransformerLayer
-from .model import GraphTransformer, dropout_seed
+from .model import GraphTransformer
 
-__all__ = ["BiasedMHA", "GraphTransformer", "GraphTransformerLayer", "dropout_seed"]
+__all__ = ["BiasedMHA", "GraphTransformer", "GraphTransformerLayer", "apply_activation_checkpoint", "dropout_seed"]

@@ -10,26 +10,27 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.exchange import as_strategy
+from dgl_gt.torch_internals import has_forward_hooks
 
 from .dropout import as_seed, draw_seeds
 
 
 def _is_plain(projection: nn.Module) -> bool:
-    """Whether a projection is its weight and bias and no more: nothing that a user put in its place or hooked to it."""
-    return type(projection) is nn.Linear and not (projection._forward_hooks or projection._forward_pre_hooks)
+    """Return whether a projection is a plain linear layer: a user has neither replaced it nor put a hook on it."""
+    return type(projection) is nn.Linear and not has_forward_hooks(projection)
 
 
 def check_features(feat, name: str, width: int) -> None:
-    """Raise ``ValueError`` unless the features are one tensor, (nodes, width); ``name`` is what sets the width."""
+    """Raise ``ValueError`` unless the features are one tensor, (nodes, width); the argument ``name`` sets the width."""
     if isinstance(feat, (tuple, list)):
         raise ValueError(
-            f"the features are a {type(feat).__name__}; allowed: one tensor (nodes, {width}). In place of DGL's pair "
-            "(h_src, h_dst) pass h_src, whose first rows are the destinations"
+            f"the features are a {type(feat).__name__}; allowed: one tensor (nodes, {width}). Instead of DGL's pair "
+            "(h_src, h_dst), pass h_src alone: its first rows are the destinations"
         )
     if feat.ndim != 2 or feat.shape[1] != width:
         raise ValueError(
-            f"the features have shape {tuple(feat.shape)}, but this module takes (nodes, {width}): "
-            f"pass one row for each node, or build the module with {name} equal to their width"
+            f"the features have shape {tuple(feat.shape)}, but this module takes (nodes, {width}); pass one row for "
+            f"each node, or make the module with {name} equal to the width of the features"
         )
 
 
@@ -41,9 +42,9 @@ def check_sizes(**sizes) -> None:
 
 
 def check_probability(name: str, p: float) -> float:
-    """``p`` itself if it is a probability of dropping below one; else ValueError naming ``name``."""
+    """Return ``p``; raise ``ValueError`` with the argument's name unless it is in [0, 1)."""
     if not 0.0 <= p < 1.0:
-        raise ValueError(f"{name}={p} is not in [0, 1): choose 0 for no dropout, or a probability below 1")
+        raise ValueError(f"{name}={p} is not in [0, 1); choose 0 for no dropout, or a probability below 1")
     return p
 
 
@@ -55,33 +56,33 @@ class BiasedMHA(nn.Module):
 
     .. math:: o_i = \sum_{j \to i} \mathrm{softmax}_j\!\left(q_i^\top k_j / \sqrt{D} + b_{ji}\right) v_j
 
-    and the heads, side by side, pass through the output projection. It is attention restricted to edges (Dwivedi and
+    and the concatenated heads pass through the output projection. This is attention restricted to edges (Dwivedi and
     Bresson, arXiv:2012.09699) with the bias of Graphormer (Ying et al., arXiv:2106.05234).
 
     Constructor arguments, ``state_dict`` keys and initial weights are those of ``dgl.nn.BiasedMHA``. On a graph without
-    parallel edges the result equals that dense module's with ``attn_mask[dst, src] = False`` on the edges and ``True``
-    elsewhere, except that a node without in-edges gets the output projection's bias, and there NaN. Parallel edges
-    count one by one.
+    parallel edges, the result equals that of the dense module with ``attn_mask[dst, src] = False`` on the edges and
+    ``True`` elsewhere, with one exception: for a node without in-edges this module returns the bias of the output
+    projection, and the dense module NaN. Each of several parallel edges counts as an edge.
 
     Parameters
     ----------
     feat_size : int
         ``C``, the width of the features.
     num_heads : int
-        ``H``, a divisor of ``feat_size``; the heads are ``D = C / H`` wide.
+        ``H``, the number of heads, which divides ``feat_size``; a head is ``D = C / H`` wide.
     bias : bool
         Whether the four projections have biases.
     attn_bias_type : {"add"}
-        The dense module also has "mul", which multiplies scores; on edges it is refused.
+        How the bias enters the scores. The dense module also has "mul", which is not available on edges.
     attn_drop : float
         Probability in [0, 1) of dropping an attention weight in training.
 
     Attributes
     ----------
     dropout_seed : int or None
-        Seed of the dropout mask, in [0, 2**63), the same on all ranks that share a graph. With None, each training
-        forward pass draws one from torch's default CPU generator, which ``torch.manual_seed`` sets and
-        ``torch.utils.checkpoint`` restores; all ranks take the one that rank 0 draws.
+        Seed of the dropout mask, in [0, 2**63), the same on all ranks that share a graph. With None, each forward pass
+        in training draws a seed from torch's default CPU generator, which ``torch.manual_seed`` sets and
+        ``torch.utils.checkpoint`` restores; all ranks take the seed that rank 0 draws.
 
     Raises
     ------
@@ -102,13 +103,13 @@ class BiasedMHA(nn.Module):
         check_sizes(feat_size=feat_size, num_heads=num_heads)
         if feat_size % num_heads:
             raise ValueError(
-                f"num_heads={num_heads} does not divide feat_size={feat_size} into whole heads: "
-                "choose a width that is a multiple of the number of heads"
+                f"num_heads={num_heads} does not divide feat_size={feat_size} into heads of equal width; choose a "
+                "width that is a multiple of the number of heads"
             )
         if attn_bias_type != "add":
             raise ValueError(
-                f"attn_bias_type={attn_bias_type!r} is not available on edges: only 'add' is; "
-                "pass 'add' and give the bias as a term that is added to the scores"
+                f"attn_bias_type={attn_bias_type!r} is not available on edges; pass 'add', and a bias that is added to "
+                "the scores"
             )
         self.feat_size = feat_size
         self.num_heads = num_heads
@@ -124,9 +125,10 @@ class BiasedMHA(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew, as Graphormer's authors do.
+        """Draw new weights, as Graphormer's authors do.
 
-        Xavier uniform, with gain ``2**-0.5`` for queries, keys and values; the output's bias is zero.
+        The distribution is Xavier uniform, with gain ``2**-0.5`` for queries, keys and values. The bias of the output
+        projection is zero.
         """
         for projection in (self.q_proj, self.k_proj, self.v_proj):
             nn.init.xavier_uniform_(projection.weight, gain=2**-0.5)
@@ -140,14 +142,14 @@ class BiasedMHA(nn.Module):
         Parameters
         ----------
         graph : DGLGraph, DGL block, CSC or ShardedGraph
-            The in-edges of its destinations.
+            Graph whose edges are attended.
         feat : Tensor, floating point, (N_src, C)
-            Node features; for a block its sources' (destinations first), for a ``ShardedGraph`` the owned nodes',
-            ``(N_owned, C)``.
+            Node features: for a block those of its sources (destinations first), for a ``ShardedGraph`` those of the
+            owned nodes, ``(N_owned, C)``.
         attn_bias : Tensor, floating point, (E, H), optional
-            Added to the scores, in edge-id order.
+            Term added to the scores, in the order of edge ids.
         seed : Tensor () int64 on the CPU, optional
-            Seed of this pass's dropout mask, the same on all ranks, where :attr:`dropout_seed` is None.
+            Seed of this pass's dropout mask where :attr:`dropout_seed` is None; the same on all ranks.
 
         Returns
         -------
@@ -174,15 +176,15 @@ class BiasedMHA(nn.Module):
 
     @property
     def lacks_seed(self) -> bool:
-        """Whether the next pass draws a seed, unless its caller gives one."""
+        """Whether the next pass draws a seed unless its caller gives one."""
         return self.training and self.attn_drop > 0 and self._seed is None
 
     def extra_repr(self) -> str:
         return f"feat_size={self.feat_size}, num_heads={self.num_heads}, attn_drop={self.attn_drop}"
 
     def _project(self, h: Tensor, which: str) -> Tensor:
-        """The strategy's ``project``: one product for all that is asked for, and so one for its gradient."""
-        projections = [self._modules[f"{letter}_proj"] for letter in which]
+        """Project rows for a strategy, with one matrix product for all projections, and therefore one in backward."""
+        projections = [getattr(self, f"{letter}_proj") for letter in which]
         if all(map(_is_plain, projections)):
             weight = torch.cat([projection.weight for projection in projections])
             biases = [projection.bias for projection in projections]
@@ -197,12 +199,12 @@ class BiasedMHA(nn.Module):
             return None
         if self._seed is not None:
             seed = self._seed
-        return self.attn_drop, strategy.agreed(draw_seeds()) if seed is None else seed
+        return self.attn_drop, strategy.broadcast(draw_seeds()) if seed is None else seed
 
     def _check(self, feat: Tensor, attn_bias: Tensor | None) -> None:
         check_features(feat, "feat_size", self.feat_size)
         if attn_bias is not None and (attn_bias.ndim != 2 or attn_bias.shape[1] != self.num_heads):
             raise ValueError(
-                f"attn_bias has shape {tuple(attn_bias.shape)}, but this module takes (edges, {self.num_heads}): "
-                "pass one row for each edge, in edge-id order, and one column for each head"
+                f"attn_bias has shape {tuple(attn_bias.shape)}, but this module takes (edges, {self.num_heads}); pass "
+                "one row for each edge, in the order of edge ids, and one column for each head"
             )

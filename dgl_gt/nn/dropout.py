@@ -1,4 +1,4 @@
-"""Dropout whose masks depend on nodes and edges, not on where or in which order a row is computed; and its seeds."""
+"""Dropout whose masks depend on nodes and edges, not on the rank or the order in which rows are computed; its seeds."""
 
 from __future__ import annotations
 
@@ -6,23 +6,49 @@ import torch
 from torch import Tensor, nn
 
 from dgl_gt.ops import keyed_dropout
-from dgl_gt.ops.attention import check_seed
+from dgl_gt.ops.checks import check_seed
+from dgl_gt.ops.reference import splitmix64
 
 _SEED_LIMIT = 2**63 - 1
 
 
+def dropout_seed(run_seed: int, step: int, layer: int, *site: int) -> int:
+    """Return the seed of a layer's attention dropout in a training step, or, with a ``site``, of a feature dropout.
+
+    The state starts at 0. Each integer in turn is added to the state, and the next output of SplitMix64 (Steele, Lea
+    and Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014) is the new state. The seed is the upper 63
+    bits of the last state. It depends on the arguments alone, so every rank derives the same seed.
+
+    Parameters
+    ----------
+    run_seed, step, layer, *site : int
+        Any integers; they are taken modulo 2**64.
+
+    Returns
+    -------
+    int
+        In [0, 2**63).
+    """
+    state = 0
+    for word in (run_seed, step, layer, *site):
+        state = splitmix64(state + word)
+    return state % 2**64 >> 1
+
+
 def draw_seeds(*shape: int) -> Tensor:
-    """Seeds of masks, int64 on the CPU, from torch's default CPU generator.
+    """Return seeds of masks, int64 on the CPU, from torch's default CPU generator.
 
     ``torch.manual_seed`` sets that generator, and ``torch.utils.checkpoint`` restores it.
     """
     return torch.randint(_SEED_LIMIT, shape, device="cpu")
 
 
-@torch.inference_mode(False)  # it is kept, and backward reads it
+@torch.inference_mode(False)  # a module keeps it, and backward reads it
 def as_seed(seed: int) -> Tensor:
-    """A seed as modules keep it: a tensor, since torch.compile takes a number on a module for a constant and would
-    compile for each step anew.
+    """Return a seed in the form in which modules keep it.
+
+    It is a tensor, because torch.compile treats a number on a module as a constant and would compile again for each
+    step.
     """
     check_seed(seed)
     return torch.tensor(seed, device="cpu")
@@ -34,7 +60,7 @@ class FeatureDropout(nn.Dropout):
     Attributes
     ----------
     seed : Tensor () int64 on the CPU, or None
-        As set by ``GraphTransformer.set_dropout_step``; None takes what the caller gives.
+        Seed that ``GraphTransformer.set_dropout_step`` has set. With None, the caller of ``forward`` gives the seed.
     """
 
     seed: Tensor | None = None
@@ -51,9 +77,9 @@ class FeatureDropout(nn.Dropout):
         ----------
         h : Tensor, floating point, (rows, C)
         node_ids : Tensor, int64, (rows,), optional
-            By default the row numbers.
+            Id of each row; by default the row number.
         seed : Tensor () int64 on the CPU, optional
-            Where :attr:`seed` is None; by default from torch's default CPU generator.
+            Seed of the mask where :attr:`seed` is None; by default one from torch's default CPU generator.
         """
         if not self.training or self.p == 0:
             return h
@@ -63,7 +89,7 @@ class FeatureDropout(nn.Dropout):
 
 
 class RowSequential(nn.Sequential):
-    """``nn.Sequential`` that tells its dropouts which nodes the rows are, and gives them seeds."""
+    """An ``nn.Sequential`` that gives its dropouts the node ids of the rows, and seeds."""
 
     @property
     def lacks_seed(self) -> bool:
@@ -71,7 +97,7 @@ class RowSequential(nn.Sequential):
         return any([module.lacks_seed for module in self if isinstance(module, FeatureDropout)])
 
     def forward(self, h: Tensor, node_ids: Tensor | None = None, seeds: Tensor | None = None) -> Tensor:
-        """Run the modules; ``seeds`` int64 (dropouts,), one for each dropout in turn."""
+        """Run the modules; ``seeds``, int64 (dropouts,), has one seed for each dropout in turn."""
         used = 0
         for module in self:
             if isinstance(module, FeatureDropout):

@@ -1,16 +1,16 @@
-"""One graph transformer layer: attention along edges, then a feed-forward network, each with a residual and a norm."""
+"""A graph transformer layer: attention along edges, then a feed-forward network, each with a residual and a norm."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from dgl_gt.exchange import as_strategy
+from dgl_gt.exchange import Strategy, as_strategy
 from dgl_gt.exchange.local import leading_rows
 
 from .attention import BiasedMHA, check_features, check_probability, check_sizes
 from .dropout import FeatureDropout, RowSequential, draw_seeds
 
-SITES = 4  # dropouts of a layer: of attention weights, two in the feed-forward network, of attention's result
+SITES = 4  # dropouts of a layer: one on attention weights, two in the feed-forward network, one on attention's result
 
 
 class GraphTransformerLayer(nn.Module):
@@ -18,7 +18,8 @@ class GraphTransformerLayer(nn.Module):
 
     The layer of Graphormer (Ying et al., arXiv:2106.05234) with attention restricted to edges (Dwivedi and Bresson,
     arXiv:2012.09699). Constructor arguments, ``state_dict`` keys, initial weights and the order of operations are those
-    of ``dgl.nn.GraphormerLayer``: its checkpoints load, and on the edges its numbers follow; see :class:`BiasedMHA`.
+    of ``dgl.nn.GraphormerLayer``. So its checkpoints load, and the results on edges are the same, see
+    :class:`BiasedMHA`.
 
     Parameters
     ----------
@@ -27,17 +28,17 @@ class GraphTransformerLayer(nn.Module):
     hidden_size : int
         Width inside the feed-forward network.
     num_heads : int
-        ``H``, a divisor of ``feat_size``.
+        ``H``, the number of heads, which divides ``feat_size``.
     attn_bias_type : {"add"}
-        How ``attn_bias`` enters; "mul" is refused on edges.
+        How ``attn_bias`` enters the scores; "mul" is not available on edges.
     norm_first : bool
-        Normalise before attention and before the feed-forward network, instead of after each residual.
+        Whether to normalise before attention and before the feed-forward network, instead of after each residual.
     dropout : float
         Probability in [0, 1) of dropping a feature in training.
     attn_dropout : float
         Probability in [0, 1) of dropping an attention weight in training.
     activation : Module, optional
-        Inside the feed-forward network; ``nn.ReLU()`` by default.
+        Activation of the feed-forward network; ``nn.ReLU()`` by default.
 
     Raises
     ------
@@ -74,8 +75,12 @@ class GraphTransformerLayer(nn.Module):
 
     @property
     def lacks_seed(self) -> bool:
-        """Whether the next pass draws seeds of dropout masks, unless its caller gives them."""
+        """Whether the next pass draws seeds of dropout masks unless its caller gives them."""
         return self.attn.lacks_seed or self.ffn.lacks_seed or self.dropout.lacks_seed
+
+    def draw_seeds(self, strategy: Strategy) -> Tensor | None:
+        """Return new seeds of one pass's dropout masks, the same on all ranks; None where the pass needs none."""
+        return strategy.broadcast(draw_seeds(SITES)) if self.lacks_seed else None
 
     def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None, seeds: Tensor | None = None) -> Tensor:
         """Run the layer on ``graph``.
@@ -83,16 +88,16 @@ class GraphTransformerLayer(nn.Module):
         Parameters
         ----------
         graph : DGLGraph, DGL block, CSC or ShardedGraph
-            The in-edges of its destinations.
+            Graph whose edges are attended.
         feat : Tensor, floating point, (N_src, C)
-            Node features; for a block its sources' (destinations first), for a ``ShardedGraph`` the owned nodes',
-            ``(N_owned, C)``.
+            Node features: for a block those of its sources (destinations first), for a ``ShardedGraph`` those of the
+            owned nodes, ``(N_owned, C)``.
         attn_bias : Tensor, floating point, (E, H), optional
-            Added to the scores, in edge-id order.
+            Term added to the scores, in the order of edge ids.
         seeds : Tensor, int64, (4,), on the CPU, optional
-            Seeds of this pass's dropout masks, the same on all ranks, where none is set: of attention weights, of the
-            two in the feed-forward network, and of attention's result. By default each training pass draws them from
-            torch's default CPU generator, and all ranks take those that rank 0 draws.
+            Seeds of this pass's dropout masks where none is set, the same on all ranks: one for attention weights, two
+            for the feed-forward network, and one for attention's result. By default each pass in training draws them
+            from torch's default CPU generator, and all ranks take the seeds that rank 0 draws.
 
         Returns
         -------
@@ -109,8 +114,8 @@ class GraphTransformerLayer(nn.Module):
         feat = strategy.source_rows(feat)
         residual = leading_rows(feat, strategy.num_owned)
         ids = None if strategy.node_ids is None else leading_rows(strategy.node_ids, strategy.num_owned)
-        if seeds is None and self.lacks_seed:
-            seeds = strategy.agreed(draw_seeds(SITES))
+        if seeds is None:
+            seeds = self.draw_seeds(strategy)
         attention_seed, ffn_seeds, seed = (None,) * 3 if seeds is None else (seeds[0], seeds[1:3], seeds[3])
         rows = self.attn_layer_norm(feat) if self.norm_first else feat
         attended = self.attn(strategy, rows, attn_bias, attention_seed)

@@ -2,30 +2,30 @@
 
 import torch
 
-from . import cpu
-from .attention import DTYPES, _backend, check_seed, refuse_forward_mode
+from . import cpu, dispatch
+from .checks import DTYPES, check_seed
 from .reference import column_keep
 
-_STEPS = 2**16  # a probability is one of so many
+_STEPS = 2**16  # a probability is rounded to a multiple of 1 / _STEPS
 
 
 def keyed_dropout(x, p, seed, ids=None):
-    """Drop elements of x, as ``torch.nn.functional.dropout`` does, by a counter-based generator.
+    """Drop elements of x, as ``torch.nn.functional.dropout`` does, with a mask that (seed, row id, column) decides.
 
     ``bits = mix64(mix64(seed) + golden * (id * 65536 + column // 4 + 1))`` with SplitMix64's finaliser and constants
-    (Steele, Lea and Flood, OOPSLA 2014); column c is kept where its 16 of these bits, from ``16 * (c % 4)`` on, are at
-    least ``t = round(65536 p)``, 65535 at most. What is kept is multiplied by ``65536 / (65536 - t)``. No mask is
-    stored for backward.
+    (Steele, Lea and Flood, OOPSLA 2014). Column c owns 16 of these bits, from bit ``16 * (c % 4)`` on, and is kept
+    where they are at least ``t = min(round(65536 p), 65535)``. The elements kept are multiplied by
+    ``65536 / (65536 - t)``. No mask is stored for backward.
 
     Parameters
     ----------
     x : torch.Tensor, (rows, C)
-        float32, float64, bfloat16 or float16; C at most 262144.
+        Rows in float32, float64, bfloat16 or float16; C is at most 262144.
     p : float
-        Probability in [0, 1).
+        Probability in [0, 1) of dropping an element.
     seed : int, or torch.Tensor () int64 on the CPU
     ids : torch.Tensor, (rows,) int64, optional
-        By default the row numbers.
+        Id of each row; by default the row number.
 
     Returns
     -------
@@ -36,20 +36,20 @@ def keyed_dropout(x, p, seed, ids=None):
     ValueError
         A shape or value does not fit.
     NotImplementedError
-        A derivative in forward mode is asked for.
+        The caller asks for a derivative in forward mode.
     """
-    refuse_forward_mode("keyed_dropout", x)
+    dispatch.refuse_forward_mode("keyed_dropout", x)
     if not 0 <= p < 1:
         raise ValueError(f"p is {p}; allowed: 0 <= p < 1")
     if x.dim() != 2 or x.shape[1] > 4 * _STEPS:
-        raise ValueError(f"x has shape {tuple(x.shape)}; allowed: (rows, C), C at most {4 * _STEPS}")
+        raise ValueError(f"x has shape {tuple(x.shape)}; allowed: (rows, C) with C at most {4 * _STEPS}")
     if x.dtype not in DTYPES:
         raise ValueError(f"x has dtype {x.dtype}; allowed: {', '.join(map(str, DTYPES))}")
     check_seed(seed)
     if ids is not None and (ids.shape != x.shape[:1] or ids.dtype != torch.int64 or ids.device != x.device):
         raise ValueError(
-            f"ids has shape {tuple(ids.shape)} and dtype {ids.dtype} on {ids.device}; allowed: one a row, "
-            f"({len(x)},), torch.int64 on {x.device}"
+            f"ids has shape {tuple(ids.shape)} and dtype {ids.dtype} on {ids.device}; allowed: "
+            f"({len(x)},), one for each row, torch.int64 on {x.device}"
         )
     if not isinstance(seed, torch.Tensor):
         seed = torch.tensor(seed, device="cpu")
@@ -68,13 +68,13 @@ def _drop(x: torch.Tensor, p: float, seed: torch.Tensor, ids: torch.Tensor | Non
 
 
 def _kernel(device_type, dtype):
-    """Return the function that drops on such devices, or None."""
-    backend = _backend(device_type)
+    """Return the kernel for this device type and dtype, or None."""
+    backend = dispatch.backend(device_type)
     if backend is cpu:
         return cpu.drop
     if backend is None or dtype == torch.float64:
         return None
-    from .gpu import dropout  # here, as most installs of torch for the CPU have no Triton
+    from .gpu import dropout  # imported here, because most installs of torch for the CPU have no Triton
 
     return dropout.drop
 

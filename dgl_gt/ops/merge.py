@@ -7,9 +7,9 @@ def merge(partials):
     """Join the results of attention over disjoint edge sets into the result over their union.
 
     With ``m = max_p lse_p`` and ``w_p = exp(lse_p - m)``: ``lse = m + log(sum_p w_p)`` and
-    ``out = sum_p w_p out_p / sum_p w_p``, the associative step of the online softmax (Milakov and Gimelshein 2018,
-    arXiv 1805.02867). Differentiable in every `out` and `lse`. A row that no partial has an edge for gives zeros and
-    ``-inf``, and no NaN in either direction.
+    ``out = sum_p w_p out_p / sum_p w_p``, which is the associative step of the online softmax (Milakov and Gimelshein
+    2018, arXiv 1805.02867). The result is differentiable in every `out` and `lse`. A row for which no partial has an
+    edge gives zeros and ``-inf``, and no NaN, forward or backward.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def merge(partials):
     top = torch.where(top == -torch.inf, 0.0, top)
     weights = torch.exp(lses - top)
     total = weights.sum(0)
-    has_edges = total != 0  # NaN is no lack of edges
+    has_edges = total != 0  # a NaN does not mean that there are no edges
     total = torch.where(has_edges, total, 1.0)
     lse = torch.where(has_edges, top + torch.log(total), -torch.inf)
     weights = weights / total
@@ -46,7 +46,7 @@ def merge(partials):
 
 
 def merge_into(out, lse, part, part_lse):
-    """:func:`merge` of two without a gradient: ``out`` and ``lse`` become the result, in place."""
+    """Merge two results as :func:`merge` does, without a gradient: ``out`` and ``lse`` become the result, in place."""
     top = torch.maximum(lse, part_lse)
     top = torch.where(top == -torch.inf, 0.0, top)
     weight, part_weight = torch.exp(lse - top), torch.exp(part_lse - top)
@@ -58,16 +58,16 @@ def merge_into(out, lse, part, part_lse):
 
 
 def merge_rows(out, lse, parts, part_lses, rows, counts):
-    """:func:`merge` of results of all rows with those that others have for some of them; differentiable.
+    """Merge results of all rows with the results that other ranks have for some of them, as :func:`merge` does.
 
     Parameters
     ----------
     out, lse : torch.Tensor, (N, H, D), (N, H)
     parts, part_lses : torch.Tensor, (M, H, D), (M, H)
     rows : torch.Tensor, (M,) int64
-        The row that each belongs to.
+        Row to which each of the M results belongs.
     counts : list of int
-        How many of ``rows`` come from each other; within these, each row at most once.
+        Number of ``rows`` from each other rank; among these, each row occurs at most once.
 
     Returns
     -------
@@ -115,11 +115,11 @@ def _check(partials):
     for number, (out, lse) in enumerate(partials):
         if out.dim() != 3 or out.shape != first_out.shape or out.dtype != first_out.dtype:
             raise ValueError(
-                f"out of partial {number} has shape {tuple(out.shape)} and dtype {out.dtype}; allowed: (N, H, D), and "
-                f"as the first, {tuple(first_out.shape)} and {first_out.dtype}"
+                f"out of partial {number} has shape {tuple(out.shape)} and dtype {out.dtype}; allowed: (N, H, D) as in "
+                f"the first partial, {tuple(first_out.shape)} and {first_out.dtype}"
             )
         if lse.shape != out.shape[:2] or lse.dtype != first_lse.dtype:
             raise ValueError(
                 f"lse of partial {number} has shape {tuple(lse.shape)} and dtype {lse.dtype}; allowed: "
-                f"{tuple(out.shape[:2])}, and as the first, {first_lse.dtype}"
+                f"{tuple(out.shape[:2])}, and {first_lse.dtype} as in the first partial"
             )

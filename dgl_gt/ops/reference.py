@@ -1,12 +1,14 @@
 """The eager reference: plain torch operations that define the answer of sparse attention.
 
-It stores arrays of E x H x D elements, so it serves tests, and machines where no kernel is there.
+It stores arrays of E x H x D elements, so it is for tests, and for machines without a kernel. It also defines the
+random bits of dropout: SplitMix64 is written once in Python, here, once in C++ (cpu/vectors.h) and once in Triton
+(gpu/splitmix64.py).
 """
 
 import torch
 
-# SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014), as two's complement.
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+# SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014), in two's complement.
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
 _MIX_2 = 0x94D049BB133111EB - 2**64
 MAX_HEADS = 2**16
@@ -46,7 +48,7 @@ def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed):
     top = torch.where(top == -torch.inf, 0.0, top)
     weights = torch.exp(scores - top[dst])
     total = weights.new_zeros(num_dst, num_heads).index_add(0, dst, weights)
-    has_edges = total != 0  # NaN is no lack of edges
+    has_edges = total != 0  # a NaN does not mean that there are no edges
     total = torch.where(has_edges, total, 1.0)
     lse = torch.where(has_edges, top + torch.log(total), -torch.inf)
 
@@ -59,10 +61,10 @@ def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed):
 
 
 def dropout_keep(csc, num_heads, dropout_p, seed):
-    """Return which (edge, head) weights dropout keeps, a bool tensor (E, H) in order of position.
+    """Return which (edge, head) weights dropout keeps, as bool (E, H) in order of position.
 
     ``bits = mix64(mix64(seed) + golden * (id * 65536 + head + 1))`` with SplitMix64's finaliser and constants, global
-    edge id and global head; kept where ``bits >> 40`` is at least ``round(p * 2**24)``.
+    edge id and global head. A weight is kept where ``bits >> 40`` is at least ``round(p * 2**24)``.
     """
     device = csc.indices.device
     ids = csc.edge_ids if csc.global_edge_ids is None else csc.global_edge_ids
@@ -70,16 +72,16 @@ def dropout_keep(csc, num_heads, dropout_p, seed):
         ids = torch.arange(csc.num_edges, device=device)
     heads = torch.arange(num_heads, device=device) + csc.head_offset
     counter = ids.unsqueeze(-1) * MAX_HEADS + heads + 1
-    key = _mix64(torch.as_tensor(seed, dtype=torch.int64, device=device))
-    bits = _mix64(key + counter * _GOLDEN)
+    key = mix64(torch.as_tensor(seed, dtype=torch.int64, device=device))
+    bits = mix64(key + counter * GOLDEN)
     return _shift_right(bits, 40) >= dropout_threshold(dropout_p)
 
 
 def column_keep(ids, columns, threshold, seed):
-    """Return which elements keyed dropout keeps, bool (rows, columns); see ``dgl_gt.ops.dropout``."""
+    """Return which elements keyed dropout keeps, as bool (rows, columns); see ``dgl_gt.ops.dropout``."""
     groups = torch.arange((columns + 3) // 4, device=ids.device)
-    key = _mix64(torch.as_tensor(seed, dtype=torch.int64, device=ids.device))
-    bits = _mix64(key + (ids.unsqueeze(-1) * 2**16 + groups + 1) * _GOLDEN)
+    key = mix64(torch.as_tensor(seed, dtype=torch.int64, device=ids.device))
+    bits = mix64(key + (ids.unsqueeze(-1) * 2**16 + groups + 1) * GOLDEN)
     lanes = torch.stack([_shift_right(bits, 16 * lane) & 0xFFFF for lane in range(4)], -1)
     return lanes.flatten(1)[:, :columns] >= threshold
 
@@ -94,12 +96,23 @@ def accumulation_dtype(dtype):
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _mix64(bits):
-    bits = (bits ^ _shift_right(bits, 30)) * _MIX_1
-    bits = (bits ^ _shift_right(bits, 27)) * _MIX_2
+def mix64(bits):
+    """Return SplitMix64's finaliser of 64-bit numbers in two's complement: an int64 tensor, or an int."""
+    bits = _wrap((bits ^ _shift_right(bits, 30)) * _MIX_1)
+    bits = _wrap((bits ^ _shift_right(bits, 27)) * _MIX_2)
     return bits ^ _shift_right(bits, 31)
 
 
+def splitmix64(state):
+    """Return the output that follows a state, as :func:`mix64` takes and returns numbers."""
+    return mix64(_wrap(state + GOLDEN))
+
+
+def _wrap(bits):
+    # Tensors wrap by themselves; Python's integers have no width.
+    return bits if isinstance(bits, torch.Tensor) else (bits + 2**63) % 2**64 - 2**63
+
+
 def _shift_right(bits, count):
-    # torch has no unsigned shift: shift with the sign, then mask the copies of the sign away.
+    # An unsigned shift, which torch does not have: shift with the sign, then mask the copies of the sign bit.
     return (bits >> count) & (2 ** (64 - count) - 1)

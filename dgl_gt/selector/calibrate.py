@@ -198,7 +198,7 @@ def _links(comm: Comm) -> dict:
         seconds = []
         for size in _MESSAGE_BYTES:
             rows = torch.zeros(size // 4, device=comm.device)
-            to, source = comm.only(comm.rank + step, len(rows)), comm.only(comm.rank - step, len(rows))
+            to, source = comm.counts_for(comm.rank + step, len(rows)), comm.counts_for(comm.rank - step, len(rows))
 
             def message(rows=rows, to=to, source=source):
                 comm.start(rows, to, source).wait()

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.nn import GraphTransformer
+from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from partition.errors import InputError
 from partition.system.memory import peak_memory_bytes
 
@@ -102,7 +102,7 @@ def evaluate(model: GraphTransformer, sg: ShardedGraph, task: Task, metric: str)
 
 def build_model(config: TrainConfig, in_dim: int, classes: int) -> GraphTransformer:
     """The model of a config, on the CPU."""
-    return GraphTransformer(
+    model = GraphTransformer(
         in_dim,
         config.hidden,
         classes,
@@ -112,8 +112,8 @@ def build_model(config: TrainConfig, in_dim: int, classes: int) -> GraphTransfor
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
         norm_first=config.norm_first,
-        activation_checkpoint=config.activation_checkpoint,
     )
+    return apply_activation_checkpoint(model, config.activation_checkpoint)
 
 
 def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None, writer=None) -> TrainResult:

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, replace
 import msgspec
 import torch
 
-from dgl_gt.exchange.sharded_graph import ShardedGraph, load
+from dgl_gt.exchange.load import load
+from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.selector.calibrate import available_rank_memory
 from dgl_gt.selector.hardware_profile import DEFAULT, Profile
 from dgl_gt.selector.plan import Candidate
@@ -90,7 +91,7 @@ def load_fastest(
     del sg
     trials = [_run_trial(each, config, options) for each in candidates]
     fastest = min(range(len(trials)), key=lambda number: trials[number].seconds)
-    chosen = trials[comm.from_first(fastest)].candidate
+    chosen = trials[comm.broadcast_object(fastest)].candidate
     return (
         _load(chosen, options),
         replace(config, activation_checkpoint=chosen.activation_checkpoint),
@@ -129,7 +130,7 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
         error = caught
     comm.raise_together(error)
     candidates = [asdict(each) for each in (plan.choice, plan.runner_up) if each is not None] if plan else None
-    candidates, record, first = comm.from_first([candidates, plan and plan.as_dict(), [name for name, _ in cuts]])
+    candidates, record, first = comm.broadcast_object([candidates, plan and plan.as_dict(), [name for name, _ in cuts]])
     here = dict(zip(first, (name for name, _ in cuts)))  # hosts may keep the same shards in different places
     return [Candidate(**each | {"directory": here[each["directory"]]}) for each in candidates], record
 

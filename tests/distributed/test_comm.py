@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -6,8 +8,14 @@ from ranks import run_ranks
 from dgl_gt.comm.group import Comm
 from partition.errors import InputError
 
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
-def exchange(rank, dtype):
+
+def exchange(rank):
+    return {dtype: exchange_in(rank, dtype) for dtype in DTYPES}
+
+
+def exchange_in(rank, dtype):
     comm = Comm()
     world = comm.world_size
     send = [(rank + peer) % 3 if peer != rank else 0 for peer in range(world)]  # uneven, with empty pieces
@@ -19,10 +27,16 @@ def exchange(rank, dtype):
     return send, rows.detach().double().numpy(), received.detach().double().numpy(), rows.grad.double().numpy()
 
 
+@pytest.fixture(scope="module")
+def exchanged():
+    """Results of :func:`exchange` on so many ranks, which are started once for all dtypes."""
+    return functools.cache(lambda world_size: run_ranks(world_size, exchange))
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_exchange_moves_rows_there_and_gradients_back(world_size, dtype):
-    results = run_ranks(world_size, exchange, dtype)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exchange_moves_rows_there_and_gradients_back(exchanged, world_size, dtype):
+    results = [of_rank[dtype] for of_rank in exchanged(world_size)]
     for rank, (send, _, received, grad) in enumerate(results):
         expected = []
         for peer_send, peer_rows, _, _ in results:

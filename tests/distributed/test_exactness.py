@@ -1,5 +1,6 @@
 """Whole training runs, one process against 1 to 4 ranks: gradients, losses, parameters, predictions."""
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -55,7 +56,14 @@ def one_process(graph, dtype):
         return first, losses, parameters(model), model(g, feat).double().numpy()
 
 
-def on_rank(rank, directory, dtype):
+DTYPES = (torch.float64, torch.float32)
+
+
+def on_rank(rank, directory):
+    return {dtype: in_dtype(directory, dtype) for dtype in DTYPES}
+
+
+def in_dtype(directory, dtype):
     sg = dgl_gt.load(directory)
     task = node_classification(sg)
     task = replace(task, feat=task.feat.to(dtype))
@@ -71,7 +79,7 @@ def on_rank(rank, directory, dtype):
 def compare(expected, results, dtype):
     (grads, losses, params, predictions), exact = expected, dtype == torch.float64
     norm = np.sqrt(sum((grad**2).sum() for grad in grads.values()))
-    for first, rank_losses, rank_params, rank_predictions in results:
+    for first, rank_losses, rank_params, rank_predictions in (of_rank[dtype] for of_rank in results):
         if exact:
             for name, grad in grads.items():
                 assert np.linalg.norm(first[name] - grad) <= 1e-9 * norm, name
@@ -90,20 +98,27 @@ def test_awkward_graphs(awkward_graph, tmp_path, parts, empty):
     graph = awkward_graph(parts)
     owner = np.random.default_rng(0).integers(0, parts, graph.num_nodes) % max(parts - 1, 1) if empty else None
     partition(graph, parts, tmp_path / "shards", owner=owner)
-    for dtype in (torch.float64, torch.float32):
-        compare(one_process(graph, dtype), run_ranks(parts, on_rank, tmp_path / "shards", dtype), dtype)
+    results = run_ranks(parts, on_rank, tmp_path / "shards")
+    for dtype in DTYPES:
+        compare(one_process(graph, dtype), results, dtype)
 
 
 @pytest.fixture(scope="module")
-def tolokers_references():
-    return {}
+def tolokers_runs(tmp_path_factory):
+    """Two functions: the run of one process in a dtype, and those of so many ranks in all dtypes; each made once."""
+
+    def on_ranks(path, parts):
+        shards = tmp_path_factory.mktemp("tolokers") / "shards"
+        partition(load_graph(path), parts, shards)
+        return run_ranks(parts, on_rank, shards)
+
+    alone = functools.cache(lambda path, dtype: one_process(load_graph(path), dtype))
+    return alone, functools.cache(on_ranks)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_tolokers(real_graph, tolokers_references, tmp_path, parts, dtype):
-    graph = load_graph(real_graph("tolokers"))
-    partition(graph, parts, tmp_path / "shards")
-    if dtype not in tolokers_references:
-        tolokers_references[dtype] = one_process(graph, dtype)
-    compare(tolokers_references[dtype], run_ranks(parts, on_rank, tmp_path / "shards", dtype), dtype)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tolokers(real_graph, tolokers_runs, parts, dtype):
+    alone, on_ranks = tolokers_runs
+    path = real_graph("tolokers")
+    compare(alone(path, dtype), on_ranks(path, parts), dtype)

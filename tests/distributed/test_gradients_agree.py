@@ -9,10 +9,10 @@ from test_strategies import make_shards, run_model, whole
 
 import dgl_gt
 from dgl_gt.comm.group import Comm
-from dgl_gt.nn import GraphTransformer
-from partition.predict.strategies import CHOICES
+from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
+from partition.predict.strategies import STRATEGIES
 
-CASES = [*((name, 1) for name in CHOICES if name != "local"), ("halo", 2)]
+CASES = [*((name, 1) for name in STRATEGIES if name != "local"), ("halo", 2)]
 
 
 def load(folder, strategy, depth):
@@ -53,7 +53,7 @@ def twice_backward(rank, folder):
         sg = load(folder, strategy, depth)
         for activation_checkpoint in ("none", "full", "keep_exchanges"):
             torch.manual_seed(0)
-            model = GraphTransformer(5, 12, 3, 2, 4, activation_checkpoint=activation_checkpoint)
+            model = apply_activation_checkpoint(GraphTransformer(5, 12, 3, 2, 4), activation_checkpoint)
             feat = sg.ndata["feat"].clone().requires_grad_()
             loss = (model(sg, feat) ** 2).sum()
             (once,) = torch.autograd.grad(loss, feat, retain_graph=True)

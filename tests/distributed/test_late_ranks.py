@@ -9,15 +9,14 @@ import torch
 import torch.distributed as dist
 from ranks import run_ranks
 
-from dgl_gt.comm import failure
-from dgl_gt.comm.failure import RankError, Watch
+from dgl_gt.comm.failure import FailureDetector, RankError
 from dgl_gt.comm.group import Comm, device_type
 from partition.errors import InputError
 
 
 def quickly():
-    """Ten polls a second, words after a third of one, and no farewell."""
-    Watch.poll_s, Watch.warn_after_s, failure._FAREWELL_S = 0.1, 0.3, 0.0
+    """Ten polls per second, a warning after a third of a second, and no wait for the others to have read why."""
+    FailureDetector.poll_s, FailureDetector.warn_after_s, FailureDetector.linger_s = 0.1, 0.3, 0.0
 
 
 def late(rank):

@@ -17,8 +17,8 @@ from partition.errors import InputError
 def judge(rank, scores, labels, folder):
     """The area under the curve of all rows, of labels all alike, what prediction gave, and rows of others received."""
     comm, received = Comm(), []
-    exchange = comm._all_to_all
-    comm._all_to_all = lambda into, *given: received.append(len(into)) or exchange(into, *given)
+    exchange = comm.all_to_all
+    comm.all_to_all = lambda into, *given: received.append(len(into)) or exchange(into, *given)
     mine = slice(rank, 1 if rank == 0 else None, 2)  # rank 0 has one row
     logits = torch.stack([torch.zeros_like(scores[mine]), scores[mine]], 1)
     area = roc_auc(logits, labels[mine], comm)

@@ -6,7 +6,7 @@ import torch
 from ranks import run_ranks
 
 import dgl_gt
-from dgl_gt.nn import GraphTransformer
+from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from dgl_gt.train.live_tensors import step_peak_bytes
 from partition import from_edges, partition
 from partition.predict.model import Model
@@ -35,7 +35,7 @@ def measured(rank, folder, ways):
     for cut, strategy, depth, model, activation_checkpoint in ways:
         sg = dgl_gt.load(folder / cut, strategy, depth)
         sizes = model.features, model.hidden, model.classes, model.layers, model.heads
-        network = GraphTransformer(*sizes, ffn=model.ffn, activation_checkpoint=activation_checkpoint)
+        network = apply_activation_checkpoint(GraphTransformer(*sizes, ffn=model.ffn), activation_checkpoint)
         optimizer = torch.optim.AdamW(network.parameters())
         feat = (sg.srcdata if depth > 1 else sg.ndata)["feat"]
 
@@ -48,10 +48,8 @@ def measured(rank, folder, ways):
 
         step()
         before = sg.comm.sent_bytes
-        peaks = [step_peak_bytes(sg, network, feat, step)]
-        sent_bytes = sg.comm.sent_bytes - before
-        peaks += [step_peak_bytes(sg, network, feat, step) for _ in range(2)]  # gloo's threads may let go late
-        results.append((min(peaks), sent_bytes))
+        peak_bytes = step_peak_bytes(sg, network, feat, step)
+        results.append((peak_bytes, sg.comm.sent_bytes - before))
     return results
 
 
@@ -70,15 +68,25 @@ def test_memory_within_a_tenth_and_bytes_exact(tmp_path, parts):
         for activation_checkpoint in ACTIVATION_CHECKPOINTS
     ]
     figures = {name: read_figures(manifest) for name, manifest in cuts.items()}
-    found = run_ranks(parts, measured, tmp_path, ways)
-    wrong = []
-    for number, (cut, strategy, depth, model, activation_checkpoint) in enumerate(ways):
+    peaks_of = {}
+    for _ in range(3):  # gloo's threads may release tensors late: measure again what is too large
+        wrong = [*compare(figures, parts, ways, run_ranks(parts, measured, tmp_path, ways), peaks_of)]
+        ways = [way for way, _ in wrong]
+        if not wrong:
+            break
+    assert not wrong
+
+
+def compare(figures, parts, ways, found, peaks_of):
+    """Yield each way whose memory is predicted wrongly, and the error; peaks are the lowest of all measurements."""
+    for number, way in enumerate(ways):
+        cut, strategy, depth, model, activation_checkpoint = way
         predicted = step_memory(figures[cut], model, strategy, depth, activation_checkpoint).total
         peaks, sent = np.array([of_rank[number] for of_rank in found]).T
+        peaks = peaks_of[way] = np.minimum(peaks, peaks_of.get(way, peaks))
         traffic = step_traffic(figures[cut], model, strategy, depth, activation_checkpoint)
         expected = sum((each.sent + each.sent_back for each in traffic), np.zeros(parts, int))
         assert sent.tolist() == expected.tolist(), (strategy, depth, activation_checkpoint)
         error = predicted.max() / peaks.max() - 1
         if abs(error) > 0.1:
-            wrong.append((strategy, depth, activation_checkpoint, model.layers, round(float(error), 3)))
-    assert not wrong
+            yield way, round(float(error), 3)

@@ -37,7 +37,7 @@ def described(rank, directory):
 
 def verified(rank, folder):
     """Parts whose files a rank with strategy heads reads to verify them, in order."""
-    from dgl_gt.exchange import shard, sharded_graph
+    from dgl_gt.exchange import load, shard
 
     parts, verify = [], shard.verify
 
@@ -45,7 +45,7 @@ def verified(rank, folder):
         parts.extend(wanted)
         verify(directory, manifest, wanted)
 
-    shard.verify = sharded_graph.verify = note
+    shard.verify = load.verify = note
     dgl_gt.load(folder, "heads")
     return parts
 

@@ -9,13 +9,12 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.exchange.shard import read_shard
-from dgl_gt.nn import GraphTransformer
+from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from dgl_gt.structure import CSC
 from partition import partition
 from partition.graph import from_edges
-from partition.predict.model import Model
-from partition.predict.strategies import CHOICES
-from partition.predict.traffic import step_traffic
+from partition.predict.strategies import STRATEGIES
+from partition.predict.traffic import Model, step_traffic
 from partition.shards.counts import read_figures
 
 LAYERS, HIDDEN, HEADS, DEPTH = 3, 24, 12, 3
@@ -31,16 +30,8 @@ def whole(graph) -> CSC:
 def run_model(graph, feat, bias, dtype, dropout=0.3, activation_checkpoint="none"):
     """One step's output, feature gradient, bias gradient and parameter gradients, all dropouts on."""
     torch.manual_seed(0)
-    model = GraphTransformer(
-        5,
-        HIDDEN,
-        3,
-        LAYERS,
-        HEADS,
-        dropout=dropout,
-        attention_dropout=dropout,
-        activation_checkpoint=activation_checkpoint,
-    ).to(dtype)
+    model = GraphTransformer(5, HIDDEN, 3, LAYERS, HEADS, dropout=dropout, attention_dropout=dropout).to(dtype)
+    apply_activation_checkpoint(model, activation_checkpoint)
     model.set_dropout_step(11, 4)
     feat = feat.to(dtype, copy=True).requires_grad_()
     bias = None if bias is None else bias.to(dtype, copy=True).requires_grad_()
@@ -97,7 +88,7 @@ def compare(expected, found, dtype, case):
 
 
 def all_cases(parts):
-    names = [name for name in CHOICES if name != "local" or parts == 1]
+    names = [name for name in STRATEGIES if name != "local" or parts == 1]
     cases = [(name, 1, overlap, dtype, True) for name, overlap, dtype in product(names, (True, False), TOLERANCE)]
     cases += [("halo", depth, True, dtype, True) for depth, dtype in product((2, 3), TOLERANCE)]
     cases.append(("halo", 2, False, torch.float64, True))
@@ -165,9 +156,23 @@ def test_nothing_to_exchange(tmp_path, name):
 
 @pytest.mark.parametrize("activation_checkpoint", ["full", "keep_exchanges"])
 def test_layers_computed_again_in_backward(awkward_graph, tmp_path, activation_checkpoint):
-    cases = [(name, 1, True, torch.float64, True) for name in CHOICES if name != "local"]
+    cases = [(name, 1, True, torch.float64, True) for name in STRATEGIES if name != "local"]
     cases += [("halo", 2, True, torch.float64, True), ("halo", 1, False, torch.float64, True)]
     check_everywhere(awkward_graph(3), 3, tmp_path, cases=cases, activation_checkpoint=activation_checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("cut", "strategy", "name"),
+    [("edge", None, "halo_h"), ("edge", "halo", "halo_h"), ("edge", "halo_kv", "halo_kv"), ("vertex", None, "mirror")],
+)
+def test_a_strategy_has_its_name_from_the_start(awkward_graph, tmp_path, cut, strategy, name):
+    """Plain ``halo`` is ``halo_h``, before the first exchange and after it."""
+    graph = awkward_graph(4)
+    make_shards(graph, 1, tmp_path)
+    sg = dgl_gt.load(tmp_path / cut, strategy)
+    assert sg.strategy.name == name
+    GraphTransformer(5, HIDDEN, 3, LAYERS, HEADS)(sg, sg.ndata["feat"])
+    assert sg.strategy.name == name and all(each.name == name for each in sg.blocks(LAYERS))
 
 
 def test_the_default_device_of_torch_changes_nothing(awkward_graph, tmp_path):
@@ -182,8 +187,8 @@ def test_the_default_device_of_torch_changes_nothing(awkward_graph, tmp_path):
         for strategy, depth in (("halo", 2), ("heads", 1), ("gather", 1)):
             sg = dgl_gt.load(tmp_path / "one", strategy, depth)
             yield model(sg, sg.ndata["feat"])
-        mail = read_shard(tmp_path / "two", 0, 2).mail(2)
-        yield from (mail.send_rows, mail.order)
+        plan = read_shard(tmp_path / "two", 0, 2).send_plan(2)
+        yield from (plan.send_rows, plan.order)
 
     expected = list(results())
     with torch.device("meta"):

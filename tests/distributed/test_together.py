@@ -16,15 +16,14 @@ from ranks import run_ranks
 from test_strategies import compare, make_shards, run_model, whole
 
 import dgl_gt
-from dgl_gt.comm.failure import Watch
+from dgl_gt.comm.failure import FailureDetector
 from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.trainer import train
 from partition import partition
 from partition.errors import InputError
-from partition.predict.step_time import Speeds
-from partition.predict.strategies import CHOICES
+from partition.predict.strategies import STRATEGIES
 
 PARTS = 3
 BOUND_S = 20  # no measure of speed: a rank that is still waiting then would wait for good
@@ -33,7 +32,7 @@ LIMIT_S = 90  # then a rank that hangs is killed, instead of the whole run waiti
 
 def prepare():
     """Look for ranks that have stopped ten times a second; and do not wait for good."""
-    Watch.poll_s = 0.1
+    FailureDetector.poll_s = 0.1
     signal.alarm(LIMIT_S)
 
 
@@ -231,10 +230,10 @@ def test_a_rank_that_stops_after_its_group_has_ended_says_so_all_the_same():
     """And raises its own error."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        watch = Watch(None)
+        detector = FailureDetector(None)
     finally:
         dist.destroy_process_group()
-    watch.announce(ValueError("it broke"))
+    detector.report(ValueError("it broke"))
 
 
 def commands_that_fail_on_one(rank, folder):
@@ -373,11 +372,11 @@ def test_settings_that_differ_are_named_with_both_values_and_ranks():
 
 # Of each rank the shards, and arguments of load; and what every rank's error says.
 DIFFERENT = [
-    (("edge", "edge"), (dict(strategy="halo"), dict(strategy="gather")), "strategy is 'halo' on rank 0 but 'gather'"),
-    (("edge", "edge"), (dict(), dict(strategy="ring")), "strategy is 'halo' on rank 0 but 'ring' on rank 1"),
+    (("edge", "edge"), (dict(strategy="halo"), dict(strategy="gather")), "strategy is 'halo_h' on rank 0 but 'gather'"),
+    (("edge", "edge"), (dict(), dict(strategy="ring")), "strategy is 'halo_h' on rank 0 but 'ring' on rank 1"),
     (("edge", "edge"), (dict(depth=1), dict(depth=2)), "depth is 1 on rank 0 but 2 on rank 1"),
     (("edge", "edge"), (dict(), dict(overlap=False)), "overlap is True on rank 0 but False on rank 1"),
-    (("edge", "edge"), (dict(), dict(speeds=Speeds(link_bytes_per_s=1e9))), "speeds is "),
+    (("edge", "edge"), (dict(), dict(strategy="halo_kv")), "strategy is 'halo_h' on rank 0 but 'halo_kv' on rank 1"),
     (("edge", "other"), (dict(), dict()), "shards is "),
     (("edge", "vertex"), (dict(), dict()), "shards is "),
 ]
@@ -398,7 +397,6 @@ BAD = [
     (("edge", "edge"), (dict(depth=0),) * 2, "depth is 0; it must be an integer of at least 1"),
     (("edge", "edge"), (dict(depth=1.5),) * 2, "depth is 1.5; it must be an integer"),
     (("edge", "edge"), (dict(strategy="local"),) * 2, "strategy local runs on one part, and"),
-    (("edge", "edge"), (dict(speeds=True),) * 2, "speeds is True; it must be a Speeds"),
     (("three", "three"), (dict(),) * 2, "has 3 parts, but the number of ranks is 2; start 3"),
     (("absent", "absent"), (dict(),) * 2, "absent"),
     # wrong on one rank alone
@@ -414,7 +412,7 @@ def load_wrongly(rank, folder):
     results = []
     for names, arguments, _ in DIFFERENT + BAD:
         results.append(outcome(partial(dgl_gt.load, folder / names[rank], **arguments[rank]))[:2])
-    sg = dgl_gt.load(folder / "edge", "heads", speeds=Speeds(link_bytes_per_s=np.full((2, 2), 1e9)))
+    sg = dgl_gt.load(folder / "edge", "heads")
     model = GraphTransformer(5, 9, 3, layers=1, heads=3)
     results.append(outcome(lambda: model(sg, sg.ndata["feat"]))[:2])
     results.append(outcome(lambda: train(sg, TrainConfig(layers=1, hidden=9, heads=3, epochs=1)))[:2])
@@ -446,7 +444,7 @@ def test_heads_that_ranks_cannot_share_are_refused_at_the_first_step(results_of_
     for results, goes_on in results_of_loading:
         for kind, message in results[-2:]:
             assert kind == "InputError"
-            assert message.startswith("heads is 3, which 2 ranks cannot share evenly: choose a multiple of 2")
+            assert message.startswith("heads is 3, which 2 ranks cannot share evenly; choose a multiple of 2")
         assert goes_on
 
 
@@ -472,7 +470,7 @@ def test_two_groups_of_ranks_each_train_on_shards_of_their_own(awkward_graph, tm
     folders = [tmp_path / "first", tmp_path / "second"]
     for graph, folder in zip(graphs, folders):
         make_shards(graph, 2, folder)
-    cases = [(name, 1, True, torch.float64) for name in CHOICES if name != "local"]
+    cases = [(name, 1, True, torch.float64) for name in STRATEGIES if name != "local"]
     cases += [("halo", 2, True, torch.float64), ("ring", 1, False, torch.float32)]
     generator = torch.Generator().manual_seed(3)
     feats = [torch.randn(graph.num_nodes, 5, generator=generator) for graph in graphs]

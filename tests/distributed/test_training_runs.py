@@ -80,7 +80,7 @@ def test_losses_are_those_of_one_process(awkward_graph, tmp_path, parts):
     few, many = (replace(CONFIG, epochs=epochs) for epochs in (3, {1: 3, 2: 30, 3: 10}[parts]))
     runs = [(name, depth, True, many) for name, depth in STRATEGIES]
     runs += [(name, 1, False, few) for name in ("halo", "gather", "ring", "mirror")]
-    runs += [(name, 1, True, few) for name in ("halo_h", "halo_kv", *(("local",) * (parts == 1)))]
+    runs += [(name, 1, True, few) for name in ("halo_kv", *(("local",) * (parts == 1)))]
     for run, (found, _, _) in zip(runs, train_everywhere(graph, parts, tmp_path, runs), strict=True):
         same(found, losses, f"{parts} ranks, {run[:3]}", run[3].epochs)
 

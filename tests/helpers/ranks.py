@@ -1,4 +1,4 @@
-"""Run a function as gloo ranks, each its own process; torch is imported once, in the fork server."""
+"""Run a function as gloo ranks, each in a process of its own; the fork server imports torch and the package once."""
 
 import multiprocessing
 import os
@@ -11,15 +11,25 @@ import torch
 import torch.distributed as dist
 
 _TIMEOUT_S = 300
+# What every rank would import for itself otherwise, which takes longer than many tests.
+_PRELOAD = [
+    "torch.distributed",
+    "ranks",
+    "pytest",
+    "partition",
+    "dgl_gt.exchange.load",
+    "dgl_gt.nn",
+    "dgl_gt.train.trainer",
+]
 
 
 def run_ranks(world_size: int, function, *args) -> list:
-    """``[function(rank, *args) for rank in range(world_size)]``, in parallel; raises what a rank raised.
+    """Return ``[function(rank, *args) for rank in range(world_size)]``, run in parallel; raise what a rank raised.
 
-    ``function`` must be importable and its results plain values or numpy arrays.
+    ``function`` must be importable, and its results must be plain values or numpy arrays.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "ranks", "dgl_gt.nn", "dgl_gt.train.trainer"])
+    context.set_forkserver_preload(_PRELOAD)
     with tempfile.TemporaryDirectory() as folder:
         ranks = []
         for rank in range(world_size):

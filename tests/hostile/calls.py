@@ -91,7 +91,7 @@ def python_call(dice) -> tuple[str, list[str]]:
         case 7:
             return f"partition.verify({pick(OBJECTS)}, partition.read_manifest('in/shards1'))", ["shards1"]
         case 8:
-            options = ("strategy", "depth", "group", "speeds", "overlap")
+            options = ("strategy", "depth", "group", "overlap")
             first = pick(("'in/shards1'", "'in/shards1'", "'in/shards2'", odd))
             return f"dgl_gt.load({first}, {pick(options)}={pick(some)})", ["shards1", "shards2"]
         case 9:

@@ -5,26 +5,18 @@ import pytest
 import torch
 
 import dgl_gt
-from dgl_gt.exchange import Local, as_strategy
+from dgl_gt.exchange import Local, Strategy, as_strategy
+from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import BiasedMHA, GraphTransformer, GraphTransformerLayer
 
 
-class InPieces:
+class InPieces(Strategy):
     """A strategy that projects a few rows at a time, as a rank does owned and halo rows, and notes what it is given."""
 
     def __init__(self, graph):
         self.local = as_strategy(graph)
         self.num_owned, self.node_ids = self.local.num_owned, None
         self.calls = []
-
-    def input_rows(self, x):
-        return x
-
-    def source_rows(self, h):
-        return h
-
-    def agreed(self, seeds):
-        return seeds
 
     def attend(self, h, project, *, bias=None, dropout=None):
         self.calls.append({"width": h.shape[1], "bias": bias, "dropout": dropout})
@@ -35,11 +27,17 @@ class InPieces:
         return self.local.attend(h, project_in_pieces, bias=bias, dropout=dropout)
 
 
-class Sharded:
-    """Stands for a ShardedGraph: all that a layer reads of it is its strategy."""
+class Sharded(ShardedGraph):
+    """A ShardedGraph without a shard: a layer reads its strategy alone."""
 
     def __init__(self, strategy):
-        self.strategy = strategy
+        self._strategy, self._has_warned, self.depth = strategy, False, 1
+
+
+class Lookalike:
+    """Has a strategy, but is no ShardedGraph."""
+
+    strategy = "halo"
 
 
 @pytest.mark.parametrize("kind", ["graph", "csc", "block"])
@@ -66,7 +64,7 @@ def test_a_sharded_graph_gives_its_strategy_and_a_strategy_is_itself(graph):
     assert as_strategy(strategy) is strategy
 
 
-@pytest.mark.parametrize("wrong", [None, "graph.bin", torch.eye(3), Sharded("halo")])
+@pytest.mark.parametrize("wrong", [None, "graph.bin", torch.eye(3), Lookalike()])
 def test_refuses_other_types(wrong):
     with pytest.raises(ValueError, match=f"{type(wrong).__name__}; allowed: a DGLGraph.*ShardedGraph"):
         as_strategy(wrong)
@@ -106,7 +104,7 @@ def test_a_layer_on_another_strategy_gives_the_same_numbers(graph, gradients):
 def test_a_strategy_is_given_the_projection_with_heads_apart(graph):
     mha, seen = BiasedMHA(12, 3).eval(), {}
 
-    class Asks:
+    class Asks(Strategy):
         num_owned = graph.num_nodes()
 
         def attend(self, h, project, *, bias=None, dropout=None):

@@ -160,5 +160,5 @@ def test_a_pair_of_features_is_refused_by_name():
     """DGL's convolutions take (h_src, h_dst); here the first sources are the destinations."""
     block, feat = dgl.to_block(dgl.graph(([0, 1], [1, 2]), num_nodes=3)), torch.randn(3, 8)
     for module in (GraphTransformerLayer(8, 8, 2), BiasedMHA(8, 2), GraphTransformer(8, 8, 2, 1, 2)):
-        with pytest.raises(ValueError, match=r"features are a tuple.*\(h_src, h_dst\) pass h_src"):
+        with pytest.raises(ValueError, match=r"features are a tuple.*\(h_src, h_dst\), pass h_src alone"):
             module(block, (feat, feat))

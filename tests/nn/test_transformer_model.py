@@ -1,5 +1,8 @@
 """GraphTransformer: the same numbers on a graph, a CSC and blocks; masks by run, step and layer."""
 
+import copy
+import pickle
+
 import dgl
 import pytest
 import torch
@@ -8,7 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import dgl_gt
-from dgl_gt.nn import GraphTransformer, dropout_seed
+from dgl_gt.nn import BiasedMHA, GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint, dropout_seed
 
 IN, C, OUT, L, H = 5, 12, 4, 3, 3
 
@@ -196,10 +199,8 @@ def test_recomputed_layers_give_equal_gradients(graph, gradients, seeded):
 @pytest.mark.parametrize("activation_checkpoint", ["none", "full", "keep_exchanges"])
 def test_masks_without_seeds_follow_torchs_generator(graph, activation_checkpoint):
     """Each pass has its own; layers that are computed again find theirs; each layer has its own."""
-    model, feat = (
-        make(dropout=0.4, attention_dropout=0.4, activation_checkpoint=activation_checkpoint).train(),
-        random(graph.num_nodes(), IN, seed=1),
-    )
+    model, feat = make(dropout=0.4, attention_dropout=0.4).train(), random(graph.num_nodes(), IN, seed=1)
+    apply_activation_checkpoint(model, activation_checkpoint)
     kept = make(dropout=0.4, attention_dropout=0.4).train()
 
     def steps(model):
@@ -212,6 +213,59 @@ def test_masks_without_seeds_follow_torchs_generator(graph, activation_checkpoin
     assert torch.equal(first, again) and not torch.allclose(first, second)
     for a, b in zip(gradients_found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+class Runs(nn.Module):
+    """A user's own model, which counts how often its layer attends."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = GraphTransformerLayer(C, 2 * C, H, dropout=0.3, attn_dropout=0.3)
+        self.runs = 0
+        self.layer.attn.register_forward_hook(self.count)
+
+    def count(self, *_):
+        self.runs += 1
+
+    def forward(self, graph, feat):
+        return self.layer(graph, feat).square()
+
+
+def test_activation_checkpointing_of_a_users_own_model(graph):
+    """The layer runs again in backward, with the same masks, and no longer so after ``none``."""
+    torch.manual_seed(0)
+    model, feat = Runs().double().train(), random(graph.num_nodes(), C, seed=1)
+    keys = list(model.state_dict())
+    found = {}
+    for mode in ("full", "keep_exchanges", "none"):
+        assert apply_activation_checkpoint(model, mode) is model and list(model.state_dict()) == keys
+        for each in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            torch.manual_seed(6)
+            each.runs = 0
+            out = each(graph, feat)
+            grads = torch.autograd.grad(out.sum(), [feat, *each.parameters()])
+            assert each.runs == (1 if mode == "none" else 2)
+            found.setdefault(mode, []).append([out, *grads])
+    for results in found.values():
+        for each in results:
+            for a, b in zip(each, found["none"][0], strict=True):
+                torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    with torch.no_grad():
+        model.runs = 0
+        assert apply_activation_checkpoint(model, "full")(graph, feat).shape == (graph.num_nodes(), C)
+        assert model.runs == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "mode", "message"),
+    [
+        (GraphTransformerLayer(4, 4, 1), "some", "mode is 'some'; choose one of none"),
+        (BiasedMHA(4, 1), "full", "a BiasedMHA has no GraphTransformerLayer; pass a model that has one"),
+    ],
+)
+def test_activation_checkpointing_refuses(model, mode, message):
+    with pytest.raises(ValueError, match=message):
+        apply_activation_checkpoint(model, mode)
 
 
 def test_every_layer_and_place_draws_its_own_mask(graph, monkeypatch):

@@ -17,7 +17,7 @@ from attention_cases import CASES, HUB, Case, draw_csc, draw_inputs, draw_upstre
 from test_sparse_attention import SEED, TOLERANCE, eager_attention
 
 from dgl_gt import CSC, sparse_attention
-from dgl_gt.ops import attention
+from dgl_gt.ops import dispatch
 from dgl_gt.ops.gpu import attention as kernels
 from dgl_gt.ops.reference import dropout_keep, reference_attention
 
@@ -54,14 +54,14 @@ def name_of(value):
     return value.name if isinstance(value, Case) else str(value)
 
 
-real_backend, real_kernel_at_hand = attention._backend, attention._kernel_at_hand
+real_backend, real_has_kernel = dispatch.backend, dispatch.has_kernel
 
 
 @pytest.fixture(autouse=True)
 def through_triton(monkeypatch):
     """The public function runs the Triton kernels, on the CPU too."""
-    monkeypatch.setattr(attention, "_kernel_at_hand", lambda *_: True)
-    monkeypatch.setattr(attention, "_backend", lambda _: kernels)
+    monkeypatch.setattr(dispatch, "has_kernel", lambda *_: True)
+    monkeypatch.setattr(dispatch, "backend", lambda _: kernels)
 
 
 @pytest.fixture
@@ -290,15 +290,15 @@ def test_same_bits_at_every_run(short_pieces):
 
 
 def test_tensors_on_cuda_devices_come_here(monkeypatch):
-    assert real_backend("cuda") is kernels and real_kernel_at_hand("cuda", torch.bfloat16)
-    attention._warn_slow.cache_clear()
+    assert real_backend("cuda") is kernels and real_has_kernel("cuda", torch.bfloat16)
+    dispatch.warn_slow.cache_clear()
     with pytest.warns(RuntimeWarning, match="stores E x H x D elements.*not float64"):
-        assert not real_kernel_at_hand("cuda", torch.float64)
-    monkeypatch.setattr(attention, "_backend", real_backend)
-    monkeypatch.setattr(attention, "_triton", lambda: None)
+        assert not real_has_kernel("cuda", torch.float64)
+    monkeypatch.setattr(dispatch, "backend", real_backend)
+    monkeypatch.setattr(dispatch, "triton_kernels", lambda: None)
     with pytest.warns(RuntimeWarning, match="stores E x H x D elements.*pip install triton"):
-        assert not real_kernel_at_hand("cuda", torch.float32)
-    attention._warn_slow.cache_clear()
+        assert not real_has_kernel("cuda", torch.float32)
+    dispatch.warn_slow.cache_clear()
 
 
 def test_the_clock_chooses_what_changes_no_bit(monkeypatch):

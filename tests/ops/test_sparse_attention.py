@@ -8,7 +8,7 @@ import torch
 from attention_cases import CASES, Case, draw_csc, draw_inputs, draw_upstream, from_edges
 
 from dgl_gt import CSC, sparse_attention
-from dgl_gt.ops import attention, cpu
+from dgl_gt.ops import cpu, dispatch
 from dgl_gt.ops.reference import dropout_keep, reference_attention
 
 needs_kernel = pytest.mark.skipif(cpu.library() is None, reason="the CPU kernel is not built")
@@ -251,7 +251,7 @@ def test_falls_back_to_the_reference_with_one_warning(monkeypatch):
     case = Case("", 12, 12, 50, bias=True, dropout_p=0.25)
     expected = run(sparse_attention, case, torch.float64)
     monkeypatch.setattr(cpu, "library", lambda: None)
-    attention._warn_slow.cache_clear()
+    dispatch.warn_slow.cache_clear()
     with pytest.warns(RuntimeWarning, match="C\\+\\+ compiler.*pip install"):
         got = run(sparse_attention, case, torch.float64)
     for one, other in zip(got, expected, strict=True):
@@ -312,11 +312,17 @@ BAD_CALLS = [
     (dict(q=torch.zeros(4, 2, 3, dtype=torch.int64)), "q has dtype torch.int64; allowed: torch.float32"),
     (dict(k=torch.zeros(5, 2, 4)), "k has shape"),
     (dict(v=torch.zeros(4, 2, 3)), "v has shape .4, 2, 3.*N_src, H, D. = .5, 2, 3"),
-    (dict(v=torch.zeros(5, 2, 3, dtype=torch.float64)), "v has dtype torch.float64; allowed: that of q, torch.float32"),
+    (
+        dict(v=torch.zeros(5, 2, 3, dtype=torch.float64)),
+        "v has dtype torch.float64; allowed: the dtype of q, torch.float32",
+    ),
     (dict(k=None), "k is None, but v is given"),
-    (dict(v=None), "k has shape .5, 2, 3. and v is None; allowed: .N_src, 2, H, D."),
-    (dict(k=None, v=None), "q has shape .4, 2, 3. and k and v are None; allowed: .N, 3, H, D."),
-    (dict(k=torch.zeros(5, 2, 3, device="meta")), "k is on meta, q on cpu"),
+    (
+        dict(v=None),
+        "k has shape .5, 2, 3., and v is None; pass keys and values packed in k, with shape .N_src, 2, H, D.",
+    ),
+    (dict(k=None, v=None), "q has shape .4, 2, 3., and k and v are None; pass a packed q of shape .N, 3, H, D."),
+    (dict(k=torch.zeros(5, 2, 3, device="meta")), "k is on meta, but q is on cpu"),
     (dict(bias=torch.zeros(6, 1)), "bias has shape .6, 1.*E, H. = .6, 2"),
     (dict(bias=torch.zeros(6, 2, dtype=torch.float64)), "bias has dtype torch.float64; allowed: torch.float32$"),
     (dict(dropout_p=1.0, seed=1), "dropout_p is 1.0; allowed: 0 <= dropout_p < 1"),

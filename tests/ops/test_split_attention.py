@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from dgl_gt import CSC, merge, sparse_attention
-from dgl_gt.ops import cpu, split_attention
+from dgl_gt.ops import cpu, dispatch
 from dgl_gt.ops.merge import merge_into, merge_rows
-from dgl_gt.ops.split_attention import Call, Joint, forward, split
+from dgl_gt.ops.split_attention import AttentionSettings, TwoPieceAttention, forward, split
 
 NODES, WIDTH = 24, 5
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
@@ -26,7 +26,7 @@ def one_thread():
 def path(request, monkeypatch):
     """The kernel, and the way without one."""
     if request.param == "torch":
-        monkeypatch.setattr(split_attention, "_kernel_at_hand", lambda device_type, dtype: False)
+        monkeypatch.setattr(dispatch, "has_kernel", lambda device_type, dtype: False)
     elif cpu.library() is None:
         pytest.skip("the CPU kernel is not built")
     return request.param
@@ -73,8 +73,10 @@ def test_pieces_merged_are_the_whole(path, number, dtype):
         p, key = dropout or (0.0, None)
 
         made = split(indptr, src, keys, piece_of, ranges)
-        call = Call.make(made[0], q, torch.stack([k, v], 1), bias, dropout)
-        partials = [forward(piece, call, q, k[b:e], v[b:e], bias) for piece, (b, e) in zip(made, ranges, strict=True)]
+        settings = AttentionSettings.of(made[0], q, torch.stack([k, v], 1), bias, dropout)
+        partials = [
+            forward(piece, settings, q, k[b:e], v[b:e], bias) for piece, (b, e) in zip(made, ranges, strict=True)
+        ]
         out, lse = (x.clone() for x in partials[0])
         for part in partials[1:]:
             merge_into(out, lse, *part)
@@ -110,13 +112,13 @@ PIECES = {
 
 
 def joined(made, dropout, packing, q, kv, rest, bias):
-    joint = Joint(made, dropout)
+    both = TwoPieceAttention(made, dropout)
     if packing == "qkv":
         packed = torch.cat([q.unsqueeze(1), kv], 1)
-        begun = joint.first(packed, None, bias)
-        return joint.rest(begun, packed, rest, bias)
-    begun = joint.first(q, kv, bias)
-    return joint.rest(begun, q, rest, bias)
+        begun = both.attend_first(packed, None, bias)
+        return both.attend_second(begun, packed, rest, bias)
+    begun = both.attend_first(q, kv, bias)
+    return both.attend_second(begun, q, rest, bias)
 
 
 def at_once(whole, dropout, q, kv, rest, bias):
@@ -201,7 +203,7 @@ def test_backward_twice_gives_the_same_twice(path):
 
 
 def test_two_layers_at_once_do_not_mix(path):
-    """One Joint a layer: the second layer's backward runs before the first's."""
+    """One object for each layer: the second layer's backward runs before the first's."""
     made, whole, rows, bias = draw_joint("both", torch.float64, True)
 
     def twice(attend):
@@ -274,7 +276,7 @@ def test_what_does_not_fit_is_refused(changes, message):
     made, _, (q, kv, _), bias = draw_joint("both", torch.float32, True)
     given = {"kv": kv, "bias": bias, "dropout": None, **changes}
     with pytest.raises(ValueError, match=message):
-        Joint(made, given["dropout"]).first(q, given["kv"], given["bias"])
+        TwoPieceAttention(made, given["dropout"]).attend_first(q, given["kv"], given["bias"])
 
 
 def draw_parts(dtype=torch.float64):

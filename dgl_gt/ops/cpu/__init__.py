@@ -4,7 +4,7 @@ import ctypes
 import functools
 import importlib.util
 
-import torch  # before the library is loaded: it brings the OpenMP runtime, and one process must hold only one
+import torch  # before the library is loaded: torch brings the OpenMP runtime, and a process must hold only one
 
 from dgl_gt.ops.reference import accumulation_dtype, dropout_threshold
 
@@ -55,7 +55,7 @@ def library():
         loaded.dgl_gt_drop_rows.argtypes += [ctypes.c_double, flag, flag, flag]
         loaded.dgl_gt_drop_rows.restype = None
         fits = loaded.dgl_gt_problem_bytes() == ctypes.sizeof(_Problem)
-    except (OSError, AttributeError):  # built for another system, or for another version of this package
+    except (OSError, AttributeError):  # it was built for another system, or for another version of this package
         return None
     return loaded if fits else None
 
@@ -74,7 +74,7 @@ def empty(shape, dtype):
 
 
 def drop(x, seed, ids, threshold, scale):
-    """Keyed dropout of x, (rows, C); see ``dgl_gt.ops.dropout``."""
+    """Return keyed dropout of x, (rows, C); see ``dgl_gt.ops.dropout``."""
     x, out = x.contiguous(), empty(x.shape, x.dtype)
     ids = None if ids is None else ids.contiguous()
     pointers = x.data_ptr(), out.data_ptr(), *x.shape, None if ids is None else ids.data_ptr()
@@ -84,7 +84,7 @@ def drop(x, seed, ids, threshold, scale):
 
 
 def forward(csc, q, k, v, bias, scale, dropout_p, seed):
-    """Run the forward kernel; arguments and results as of ``reference_attention``, without gradients."""
+    """Run the forward kernel; arguments and results are those of ``reference_attention``, without gradients."""
     arrays = {
         "q": _readable(q),
         "k": _readable(k),
@@ -109,8 +109,8 @@ def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p,
     out, lse : torch.Tensor
         Results of :func:`forward`.
     grads : tuple of torch.Tensor or None
-        Where the gradients of q, k, v and bias go, each of its input's shape and dtype, of any strides of rows and
-        heads. What is None is not computed; those of k and v are wanted together.
+        Tensors that receive the gradients of q, k, v and bias, each with its input's shape and dtype, and with any
+        strides of rows and heads. A gradient that is None is not computed; k and v have both gradients or none.
     """
     arrays = {
         **{name: _readable(tensor) for name, tensor in dict(q=q, k=k, v=v, out=out, grad_out=grad_out).items()},
@@ -152,5 +152,5 @@ def _problem(csc, arrays, scale, dropout_p, seed):
     for name in _INDEX_ARRAYS:
         tensor = getattr(csc, name)
         setattr(problem, name, None if tensor is None else tensor.data_ptr())
-    problem.keep_alive = arrays  # casts and copies that nothing else refers to live as long as their addresses
+    problem.keep_alive = arrays  # keeps casts and copies alive as long as their addresses are in use
     return ctypes.byref(problem)

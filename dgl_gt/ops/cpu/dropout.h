@@ -1,7 +1,7 @@
 // Feature dropout keyed by (seed, row id, column); dgl_gt/ops/dropout.py defines the bits. No mask is stored: forward
-// and backward make it again. The file of each instruction set includes this after vectors.h, inside its own namespace.
+// and backward both compute it. The file of each instruction set includes this after vectors.h, inside its own namespace.
 
-constexpr int kColumns = 4;  // share the 64 bits of one key, 16 each
+constexpr int kColumns = 4;  // so many columns share the 64 bits of one key, 16 bits each
 constexpr uint64_t kMaxGroups = 65536;
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a key's lowest 16 bits come first in memory");
@@ -9,15 +9,15 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a key's lowest 16 bits
 template <typename S>
 struct Drop {
     typedef Sum<S> T;
-    static constexpr int kKeys = kVectorBytes / sizeof(uint64_t), kStep = kKeys * kColumns;  // of a register
+    static constexpr int kKeys = kVectorBytes / sizeof(uint64_t), kStep = kKeys * kColumns;  // per register
     static constexpr int N = kVectorBytes / sizeof(T);
     typedef Vec<uint64_t, kKeys> Keys;
     typedef Vec<uint16_t, kStep> Lanes;
     typedef Vec<typename std::conditional<sizeof(T) == 8, int64_t, int32_t>::type, N> Mask;
 
-    // kStep columns of a row, where `counters` has number + 1 of each of their groups.
+    // Drops in kStep columns of a row; `counters` holds the number + 1 of each group of columns.
     static INLINE void step(const S* from, S* to, Keys counters, uint64_t key, uint16_t threshold, T scale) {
-        const Keys bits = mix64(key + counters * 0x9E3779B97F4A7C15ull);
+        const Keys bits = random_bits(key, counters);
         const Lanes kept = (Lanes)((Lanes)bits >= threshold);
         for (int column = 0; column < kStep; column += N) {
             Vec<int16_t, N> narrow_mask;

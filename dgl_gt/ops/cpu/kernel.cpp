@@ -2,9 +2,9 @@
 //
 // Forward: online softmax over a row's in-edges (Milakov and Gimelshein 2018, arXiv 1805.02867). Backward: the weights
 // are computed again from the log-sum-exp (FlashAttention, Dao et al. 2022, arXiv 2205.14135), in one pass over
-// in-edges for dQ and dbias and one over out-edges for dK and dV. Every output row is written by one thread, and every
-// sum has one order: no atomics, and the same bits with any number of threads. Nothing depends on Python, torch or
-// numpy. This file spreads the rows over threads; rows.h has the arithmetic, and dropout.h that of feature dropout.
+// in-edges for dQ and dbias and one over out-edges for dK and dV. One thread writes each output row, and every sum has a
+// fixed order, so there are no atomics, and the bits are the same with any number of threads. Nothing depends on Python,
+// torch or numpy. This file spreads rows over threads; rows.h has the arithmetic, dropout.h that of feature dropout.
 
 #include <algorithm>
 #include <cstdint>
@@ -20,10 +20,10 @@
 
 namespace {
 
-constexpr int64_t kChunkEdges = 1024;  // rows are handed to threads in ranges of about so many edges
-constexpr int64_t kPieceEdges = 4096;  // a row of more is cut into pieces of so many, each a task
+constexpr int64_t kChunkEdges = 1024;  // a thread takes ranges of rows with about so many edges
+constexpr int64_t kPieceEdges = 4096;  // a row with more edges is cut into pieces of so many, each a task
 
-// The first row at which `share` of all edges and rows lie behind. Rows count too: an empty row is work as well.
+// Returns the first row before which `share` of all edges and rows lie. Rows count, too: an empty row is also work.
 int64_t boundary(const int64_t* indptr, int64_t rows, double share) {
     const int64_t goal = int64_t(share * double(indptr[rows] + rows));
     int64_t low = 0, high = rows;
@@ -35,7 +35,7 @@ int64_t boundary(const int64_t* indptr, int64_t rows, double share) {
     return low;
 }
 
-// Runs work(begin, end, thread's buffer) over ranges of rows with about equal numbers of edges.
+// Runs work(begin, end) over ranges of rows with about equal numbers of edges.
 template <typename Work>
 void over_rows(const int64_t* indptr, int64_t rows, int num_threads, Work work) {
     const int64_t chunks = std::max<int64_t>(1, (indptr[rows] + rows) / kChunkEdges);
@@ -47,7 +47,7 @@ void over_rows(const int64_t* indptr, int64_t rows, int num_threads, Work work) 
     }
 }
 
-// A buffer whose first byte is at a cache line's.
+// A buffer that begins at a cache line.
 struct Buffer {
     std::vector<char> bytes;
     explicit Buffer(int64_t size) : bytes(size + 64) {}
@@ -127,9 +127,8 @@ EXPORT int64_t dgl_gt_problem_bytes() { return sizeof(Problem); }
 
 EXPORT int32_t dgl_gt_best_path() { return best_path(); }
 
-// Asks for huge pages for a result that is about to be written for the first time, and has them made: page faults for
-// every 4 KiB would cost up to a quarter of the work, and two threads that write neighbouring rows would wait for one
-// huge page.
+// Asks for huge pages for a result before its first write, and touches each page. Otherwise page faults for every 4 KiB
+// would take up to a quarter of the time, and two threads that write neighbouring rows would wait for one huge page.
 EXPORT void dgl_gt_use_huge_pages(void* data, int64_t bytes, int32_t num_threads) {
 #if defined(__linux__)
     constexpr int64_t kPage = 2 << 20;
@@ -143,7 +142,7 @@ EXPORT void dgl_gt_use_huge_pages(void* data, int64_t bytes, int32_t num_threads
 #endif
 }
 
-// Keyed dropout; the arguments as of Dropout in problem.h.
+// Keyed dropout; for the arguments see Dropout in problem.h.
 EXPORT void dgl_gt_drop_rows(const void* from, void* to, int64_t rows, int64_t columns, const int64_t* ids,
                              uint64_t seed, uint64_t threshold, double scale, int32_t storage, int32_t path,
                              int32_t num_threads) {

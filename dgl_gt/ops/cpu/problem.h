@@ -1,4 +1,4 @@
-// What a call hands to the kernel, and what each instruction set's code hands to the driver.
+// The arguments of the kernel, and the functions that each instruction set's code gives to the driver.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ struct Array {
     int64_t row_stride, head_stride;
 };
 
-// Mirrored field by field by _Problem in __init__.py. Pointers to what a call does not need are null.
+// _Problem in __init__.py mirrors it field by field. Pointers that a call does not need are null.
 struct Problem {
-    // q, k, v, out and the gradients with a head width are of the storage type; lse, grad_lse and stats of the type of
-    // sums; bias and its gradient of either. stats (N_dst, 2, H) is scratch of the backward passes.
+    // q, k, v, out and the gradients with a head width have the storage type; lse, grad_lse and stats have the type of
+    // sums; bias and its gradient have either. stats (N_dst, 2, H) is scratch memory of the backward passes.
     Array q, k, v, bias, out, lse, grad_out, grad_lse, stats, grad_q, grad_k, grad_v, grad_bias;
     const int64_t* indptr;
     const void* indices;
@@ -34,8 +34,17 @@ struct Problem {
     int32_t storage, bias_storage, is_int64, is_backward, path, num_threads;
 };
 
-// One pass over the rows of one side of the graph. A row's edges are summed into a state, all of them at once or, for a
-// hub, in pieces whose states are merged; a state and the scratch are buffers of the sizes given, in bytes.
+template <typename S>
+INLINE S* at(const Array& array, int64_t row, int64_t head) {
+    return static_cast<S*>(array.data) + row * array.row_stride + head * array.head_stride;
+}
+
+INLINE int64_t index_at(const Problem& p, const void* indices, int64_t position) {
+    return p.is_int64 ? static_cast<const int64_t*>(indices)[position] : static_cast<const int32_t*>(indices)[position];
+}
+
+// One pass over the rows of one side of the graph. A row's edges are summed into a state: all at once or, for a hub, in
+// pieces whose states are merged. A state and the scratch memory are buffers of the given sizes, in bytes.
 struct Pass {
     void (*part)(const Problem&, int64_t row, int64_t begin, int64_t end, void* scratch, void* state);
     void (*merge)(const Problem&, void* state, const void* other);
@@ -48,7 +57,7 @@ struct Passes {
     void (*stats)(const Problem&, int64_t row);
 };
 
-// Keyed dropout of a contiguous (rows, columns) array of the storage type; ids (rows) or null for the row numbers.
+// Keyed dropout of a contiguous (rows, columns) array of the storage type; ids (rows), or null for row numbers.
 struct Dropout {
     const void* from;
     void* to;

@@ -1,24 +1,15 @@
 // The three passes over rows, for one storage type and head width. The file of each instruction set includes this after
 // vectors.h, inside its own namespace.
 //
-// Edges are taken kLanes at a time, and within these by fours: four dot products share one sum across lanes, and four
-// rows are added to a sum that stays in registers. kWidth floats or doubles fill a register.
+// Edges are processed kLanes at a time, and inside these in fours: four dot products share one sum across lanes, and
+// four rows are added to a sum that stays in registers.
 
 constexpr int kLanes = 16;
 constexpr int64_t kLineBytes = 64;
 constexpr int64_t kPrefetchEdges = 12;
 constexpr uint64_t kMaxHeads = 65536;
 
-template <typename S>
-INLINE S* at(const Array& array, int64_t row, int64_t head) {
-    return static_cast<S*>(array.data) + row * array.row_stride + head * array.head_stride;
-}
-
-INLINE int64_t index_at(const Problem& p, const void* indices, int64_t position) {
-    return p.is_int64 ? static_cast<const int64_t*>(indices)[position] : static_cast<const int32_t*>(indices)[position];
-}
-
-// S: storage. W: lanes of one load of a row. CHUNKS: loads a head, or 0 for any head width.
+// S: storage type. W: lanes of one load of a row. CHUNKS: number of loads per head, or 0 for any head width.
 template <typename S, int W, int CHUNKS>
 struct Rows {
     typedef Sum<S> T;
@@ -28,7 +19,7 @@ struct Rows {
     static INLINE int64_t dim(const Problem& p) { return CHUNKS ? W * CHUNKS : p.head_dim; }
     static INLINE int64_t chunks(const Problem& p) { return CHUNKS ? CHUNKS : p.head_dim / W; }
 
-    // A row as T, times a factor; the heads side by side.
+    // Writes a row as T, times a factor, with the heads side by side.
     static INLINE void widen_row(const Problem& p, const Array& array, int64_t row, T factor, T* to) {
         for (int64_t h = 0; h < p.num_heads; ++h, to += dim(p)) {
             const S* from = at<S>(array, row, h);
@@ -38,7 +29,7 @@ struct Rows {
         }
     }
 
-    // The way back: x times a factor for each head into the row.
+    // The reverse: writes x, times a factor for each head, into the row.
     template <typename Factor>
     static INLINE void narrow_row(const Problem& p, const T* x, Factor factor, const Array& array, int64_t row) {
         for (int64_t h = 0; h < p.num_heads; ++h, x += dim(p)) {
@@ -50,8 +41,8 @@ struct Rows {
         }
     }
 
-    // Ask for a row of an array before it is needed, into the second-level cache: the first level's few outstanding
-    // misses would bound the rate of random reads.
+    // Prefetches a row into the second-level cache: the first level allows few outstanding misses, which would limit the
+    // rate of random reads.
     static INLINE void prefetch(const Problem& p, const Array& array, int64_t row) {
         const bool packed = array.head_stride == dim(p);
         const int64_t bytes = (packed ? p.num_heads * dim(p) : dim(p)) * sizeof(S);
@@ -61,7 +52,7 @@ struct Rows {
         }
     }
 
-    // Ask for the rows of the four edges that come kPrefetchEdges later, in this row or the next.
+    // Prefetches the rows of the four edges that come kPrefetchEdges later, in this row or the next.
     static INLINE void prefetch_ahead(const Problem& p, const void* indices, int64_t slot, int64_t last, const Array& a,
                                       const Array& b, bool with_stats) {
         for (int64_t ahead = slot + kPrefetchEdges; ahead < slot + kPrefetchEdges + 4; ++ahead) {
@@ -72,7 +63,7 @@ struct Rows {
         }
     }
 
-    // Up to kLanes edges: their number, rounded up to fours by repeating the last, and their rows and positions.
+    // Up to kLanes edges: their number, the number padded to a multiple of 4 by repeating the last, rows and positions.
     struct Block {
         int64_t count, padded, numbers[kLanes], positions[kLanes];
 
@@ -96,7 +87,7 @@ struct Rows {
             for (int64_t lane = 0; lane < block.padded; ++lane) rows[lane] = at<S>(array, block.numbers[lane], 0);
         }
 
-        // x . row, for four edges
+        // Returns x . row for four edges.
         INLINE Vec<T, 4> dot(const Problem& p, const T* x, int64_t lane, int64_t head) const {
             const S* const* from = rows + lane;
             const int64_t offset = head * head_stride;
@@ -117,7 +108,7 @@ struct Rows {
             return result;
         }
 
-        // x += weight times row, for four edges, or for what the block has left: a weight of 0 times inf is no 0
+        // Adds weight times row to x, for four edges or those that are left: a padded edge would add 0 * inf = NaN.
         INLINE void add_to(const Problem& p, T* x, const T* weights, int64_t lane, int64_t head) const {
             if (count - lane >= 4) add_edges(p, x, weights, lane, head, 4);
             else add_edges(p, x, weights, lane, head, count - lane);
@@ -151,8 +142,7 @@ struct Rows {
         }
     }
 
-    // What multiplies each weight of a head: 0 where dropout takes it, 1 / (1 - p) where not. reference.py defines the
-    // bits.
+    // The factor of each weight of a head: 0 where dropout drops it, else 1 / (1 - p). reference.py defines the bits.
     static INLINE void keep_factors(const Problem& p, const Block& block, int64_t head, T* factors) {
         constexpr int M = kVectorBytes / sizeof(uint64_t);
         typedef Vec<uint64_t, M> Bits;
@@ -165,13 +155,13 @@ struct Rows {
         for (int64_t lane = 0; lane < block.padded; lane += M) {
             Bits counters;
             std::memcpy(&counters, edges + lane, sizeof counters);
-            const Bits bits = mix64(key + (counters * kMaxHeads + column) * 0x9E3779B97F4A7C15ull) >> 40;
+            const Bits bits = random_bits(key, counters * kMaxHeads + column) >> 40;
             const Mask kept = __builtin_convertvector(bits >= p.drop_threshold, Mask);
             store<M>(factors + lane, (Vec<T, M>)(kept & (Mask)(Vec<T, M>{} + T(p.keep_scale))));
         }
     }
 
-    // Forward. State: the sum of weighted values (H, D), and for each head N partial sums of weights and the top score.
+    // Forward. State: sums of weighted values (H, D), and for each head N partial sums of weights and the top score.
     static void forward(const Problem& p, int64_t row, int64_t begin, int64_t end, void* scratch, void* state) {
         const int64_t heads = p.num_heads, last = p.indptr[p.num_dst] - 1;
         T *q = static_cast<T*>(scratch), *weights = q + heads * dim(p);
@@ -195,13 +185,13 @@ struct Rows {
         }
     }
 
-    // One head's scores of a block become weights; what was summed before shrinks where the top score rises.
+    // Turns one head's scores of a block into weights. Where the top score rises, the earlier sums shrink.
     static INLINE void softmax_step(const Problem& p, const Block& block, int64_t head, T* weights, T* out, T* totals,
                                     T* tops) {
         for (int64_t lane = block.count; lane < kLanes; ++lane) weights[lane] = kNone;
         T top = tops[head];
         for (int64_t lane = 0; lane < kLanes; lane += N) top = largest<T, N>(load<N>(weights + lane), top);
-        const T base = top == kNone ? T(0) : top;  // where every edge so far is masked; inf - inf otherwise
+        const T base = top == kNone ? T(0) : top;  // 0 where all edges so far are masked, as inf - inf is NaN
         Vec<T, N> total = load<N>(totals + head * N);
         if (top != tops[head]) {
             const T shrink = exponential<N>(Vec<T, N>{} + (tops[head] - base))[0];
@@ -248,8 +238,8 @@ struct Rows {
         }, p.out, row);
     }
 
-    // For the backward passes, (lse, delta) of a row side by side, where delta = grad_out . out - grad_lse is what every
-    // score gradient of the row subtracts. An lse of -inf, where every edge is masked, becomes inf: exp(s - inf) is 0.
+    // For the backward passes, writes lse and delta of a row, where every score gradient of the row subtracts delta =
+    // grad_out . out - grad_lse. An lse of -inf, where every edge is masked, becomes inf, so that exp(s - inf) is 0.
     static void stats(const Problem& p, int64_t row) {
         for (int64_t h = 0; h < p.num_heads; ++h) {
             const S *gradient = at<S>(p.grad_out, row, h), *out = at<S>(p.out, row, h);
@@ -264,8 +254,8 @@ struct Rows {
         }
     }
 
-    // For the edges of a block, in place: from grad_out . v to the dropped weights (d out / d v), and from scores less
-    // lse to d loss / d score. Lanes that repeat the last edge get zeros.
+    // For the edges of a block, in place: turns grad_out . v into the weights after dropout (d out / d v), and scores
+    // minus lse into d loss / d score. Lanes that repeat the last edge get zeros.
     static INLINE void edge_gradients(const Problem& p, const Block& block, int64_t head, const T* deltas, T* kept,
                                       T* scores) {
         T keep[kLanes];
@@ -279,7 +269,7 @@ struct Rows {
         for (int64_t lane = block.count; lane < block.padded; ++lane) scores[lane] = kept[lane] = 0;
     }
 
-    // dQ and dbias. State: the sum of score gradients times keys (H, D).
+    // dQ and dbias. State: sums of score gradients times keys (H, D).
     static void query(const Problem& p, int64_t row, int64_t begin, int64_t end, void* scratch, void* state) {
         const int64_t heads = p.num_heads, last = p.indptr[p.num_dst] - 1, columns = heads * dim(p);
         T *q = static_cast<T*>(scratch), *grad_out = q + columns, *scores = grad_out + columns;
@@ -328,7 +318,7 @@ struct Rows {
             narrow_row(p, static_cast<T*>(state), [&](int64_t) { return T(p.scale); }, p.grad_q, row);
     }
 
-    // dK and dV. State: the sums of score gradients times queries, and of dropped weights times grad_out (H, D each).
+    // dK and dV. State: sums of score gradients times queries, and of weights after dropout times grad_out (H, D each).
     static void key_value(const Problem& p, int64_t row, int64_t begin, int64_t end, void* scratch, void* state) {
         const int64_t heads = p.num_heads, last = p.rev_indptr[p.num_src] - 1, columns = heads * dim(p);
         T *k = static_cast<T*>(scratch), *v = k + columns, *scores = v + columns, *kept = scores + heads * kLanes;

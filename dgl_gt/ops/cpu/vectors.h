@@ -177,12 +177,18 @@ INLINE T largest(Vec<T, W> vector, T other) {
     }
 }
 
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+// The finaliser of SplitMix64 (Steele, Lea, Flood 2014); dgl_gt/ops/reference.py defines the random bits of dropout.
 template <typename Bits>
 INLINE Bits mix64(Bits bits) {
     bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9ull;
     bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBull;
     return bits ^ (bits >> 31);
+}
+
+// The random bits of counters under a key, which is mix64 of the seed.
+template <typename Bits>
+INLINE Bits random_bits(uint64_t key, Bits counters) {
+    return mix64(key + counters * 0x9E3779B97F4A7C15ull);
 }
 
 // exp: float by the polynomial of Cephes (Moshier 1989) after Cody and Waite's range reduction, to about an ulp;

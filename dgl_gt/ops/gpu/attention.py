@@ -1,14 +1,13 @@
-"""The CUDA kernels of sparse attention, in Triton; imported only where tensors lie on such a device.
+"""The CUDA kernels of sparse attention, in Triton; imported only where tensors are on a CUDA device.
 
-One program takes a row, or a piece of a row of many edges, and several heads side by side, so that a node's keys (or
-values) are one contiguous read. It walks the edges BLOCK_E at a time with an online softmax (M. Milakov, N. Gimelshein,
-arXiv 1805.02867). The backward passes compute the weights again from ``lse`` (T. Dao et al., FlashAttention, arXiv
-2205.14135), one over in-edges for the gradients of q and bias, one over out-edges for those of k and v.
+One program processes a row, or a piece of a row with many edges, and several heads side by side, so that the keys (or
+values) of a node are one contiguous read. It takes BLOCK_E edges at a time with an online softmax (Milakov, Gimelshein,
+arXiv 1805.02867). The backward passes compute the weights again from ``lse`` (Dao et al., FlashAttention, arXiv
+2205.14135): one over in-edges for the gradients of q and bias, one over out-edges for those of k and v.
 
-Every element is written by one program, and summed in an order that shapes, strides and dtypes decide: no atomics, and
-the clock chooses only what changes no bit, as another process must not get another answer. Rows of at least two pieces'
-edges leave partial sums in slots, which another kernel merges in order; ``_span`` computes the slots, so the host never
-waits for a device.
+One program writes each element, without atomics; shapes, strides and dtypes decide the order of sums, and tuning
+chooses only options that change no bit. Rows with the edges of two pieces or more leave partial sums in slots, and
+another kernel merges them in order. ``_span`` computes the slots on the device, so the host never waits for it.
 """
 
 import math
@@ -20,19 +19,20 @@ import triton.language as tl
 
 from dgl_gt.ops.reference import dropout_threshold
 
-# Pieces have so many edges, or more where there would be more than _MAX_SLOTS of them.
+from .splitmix64 import halves, random_bits
+
+# Edges of a piece; more where there would be over _MAX_SLOTS pieces.
 _MIN_PIECE = 256
 _MAX_SLOTS = 2**14
-# What the 32 threads of a warp read in one instruction, 16 bytes each. A program has as many heads as fit, so that it
-# is one warp, which sums without barriers, unless a head is wider.
+# Bytes that a warp reads at once. A program takes as many heads as fit into it, because one warp sums without barriers.
 _WARP_BYTES = 512
 
-# Numbers that vary between calls: no kernel is compiled anew for one that is 1 or a multiple of 16.
+# Numbers that vary between calls: a value of 1 or a multiple of 16 compiles no kernel again.
 _VARYING = ("num_rows", "num_slots", "head_offset", "seed_high", "seed_low", "drop_threshold")
 
 
 def _tuned(kernel):
-    """Let the clock choose how far ahead loads are issued; tiles and warps would change the order of sums."""
+    """Tune how far ahead loads are issued; other tiles or warps would change the order of sums."""
     stages = [1] if os.environ.get("TRITON_INTERPRET") == "1" else [1, 2, 3, 4]
     configs = [triton.Config({}, num_warps=None, num_stages=number) for number in stages]
     return triton.autotune(configs, key=["H", "D", "ALIGN"])(kernel)
@@ -40,7 +40,7 @@ def _tuned(kernel):
 
 @triton.jit
 def _row_of(indptr, position, num_rows):
-    """Find the row that has this position, by bisection."""
+    """Return the row that has this position, by bisection."""
     low = position * 0
     high = low + num_rows
     while high - low > 1:
@@ -55,11 +55,11 @@ def _row_of(indptr, position, num_rows):
 def _span(indptr, num_rows, num_slots, PIECE: tl.constexpr):
     """Return this program's row, first position, number of edges, piece number, number of pieces, and slot.
 
-    The first num_slots programs are those of slots, the others those of rows; one whose number is not below the pieces
-    has nothing to do. A row of at least 2 * PIECE edges, from position b on, is cut into edges // PIECE pieces of even
-    size, which take the slots from b // PIECE on: all below (b + edges) // PIECE, where those of later rows begin. Of
-    piece n, the positions slot * PIECE to (slot + 1) * PIECE - 1 hold b + n * PIECE, from where the row has PIECE more:
-    so the last of them is in the row, which is how a slot finds it.
+    The first num_slots programs belong to slots, the others to rows. A program whose piece number is not below the
+    number of pieces has nothing to do. A row with at least 2 * PIECE edges that begins at position b is cut into
+    edges // PIECE pieces of even size. They take the slots from b // PIECE on, all below (b + edges) // PIECE, where
+    the slots of later rows begin. The positions slot * PIECE to (slot + 1) * PIECE - 1 of piece n contain b + n *
+    PIECE, and PIECE edges of the row follow. So the last position is in the row, and a slot finds its row by it.
     """
     program = tl.program_id(0).to(tl.int64)
     is_slot = program < num_slots
@@ -125,27 +125,17 @@ def _ids(ids, positions, real):
 
 
 @triton.jit
-def _mix64(bits):
-    """The finaliser of SplitMix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014)."""
-    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9
-    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB
-    return bits ^ (bits >> 31)
-
-
-@triton.jit
 def _keep_factors(ids, heads, head_offset, seed_high, seed_low, drop_threshold, keep_scale):
-    """What multiplies the weights (edges, heads): 0 where dropout takes one. reference.py defines the bits."""
-    seed = (seed_high.to(tl.int64) << 32) | (seed_low.to(tl.int64) & 0xFFFFFFFF)
-    counter = (ids[:, None] * 65536 + (heads[None, :] + head_offset + 1)).to(tl.uint64)
-    bits = _mix64(_mix64(seed.to(tl.uint64)) + counter * 0x9E3779B97F4A7C15) >> 40
+    """Return the factors of the weights (edges, heads): 0 where dropout drops one. reference.py defines the bits."""
+    bits = random_bits(seed_high, seed_low, ids[:, None] * 65536 + (heads[None, :] + head_offset + 1)) >> 40
     return tl.where(bits.to(tl.int32) >= drop_threshold, keep_scale, 0.0)
 
 
 @triton.jit
 def _rise(top, scores):
-    """Return the highest of top and of scores by head, what sums so far shrink by, and what scores weigh under it."""
+    """Return per head the new top score, the factor by which earlier sums shrink, and the weights of the scores."""
     higher = tl.maximum(top, tl.max(scores, 0))
-    base = tl.where(higher == float("-inf"), 0.0, higher)  # all are masked so far; -inf less -inf is no number
+    base = tl.where(higher == float("-inf"), 0.0, higher)  # all edges so far are masked; -inf - -inf is NaN
     return higher, tl.exp(top - base), tl.exp(scores - base[None, :])
 
 
@@ -204,7 +194,7 @@ def _stats(
     grad_out, grad_out_row, grad_out_head, out, out_row, out_head, lse, grad_lse, stats, num_rows, H: tl.constexpr,
     D: tl.constexpr, ALIGN: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Per row, lse and then delta = grad_out . out - grad_lse, which every score gradient of the row subtracts."""
+    """Write per row lse, and delta = grad_out . out - grad_lse, which every score gradient of the row subtracts."""
     heads, columns, inside = _columns(H, D, BLOCK_H, BLOCK_D)
     block = tl.program_id(0).to(tl.int64)
     rows, _real, wanted, present = _lanes(block * BLOCK_E, num_rows, heads, inside, H, BLOCK_E)
@@ -229,11 +219,11 @@ def _gradients(
     D: tl.constexpr, ALIGN: tl.constexpr, PIECE: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """The gradients that sum over the edges of a row; what is None is not computed.
+    """Write the gradients that are sums over the edges of a row; one that is None is not computed.
 
-    Over in-edges own, far, own_2, far_2 are q, k, grad_out, v, and grad is that of q. Over out-edges, whose positions
-    order has, they are k, q, v, grad_out, and grad and grad_2 are those of k and v. Both ways own . far makes the
-    scores, and own_2 . far_2 the gradients of the kept weights.
+    Over in-edges own, far, own_2, far_2 are q, k, grad_out, v, and grad is the gradient of q. Over out-edges, whose
+    positions are in order, they are k, q, v, grad_out, and grad and grad_2 are the gradients of k and v. In both cases
+    own . far gives the scores, and own_2 . far_2 the gradients of the kept weights.
     """
     row, begin, count, number, pieces, slot = _span(indptr, num_rows, num_slots, PIECE)
     if number >= pieces:
@@ -293,7 +283,7 @@ def _merge(
     H: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr, PIECE: tl.constexpr, BLOCK_E: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Rows that are cut, from the sums of their pieces: the results, or without lse, a gradient."""
+    """Write the rows that are cut, from the sums of their pieces: results, or without lse a gradient."""
     row, _begin, _count, number, pieces, slot = _span(indptr, num_rows, num_slots, PIECE)
     if number != 0:
         return
@@ -317,7 +307,7 @@ def _merge(
 
 
 def forward(csc, q, k, v, bias, scale, dropout_p, seed):
-    """Run the forward kernels; arguments and results as of ``reference_attention``, but no float64."""
+    """Run the forward kernels; arguments and results are those of ``reference_attention``, but no float64."""
     q, k, v = (_readable(tensor) for tensor in (q, k, v))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     values = _arguments(csc, dict(q=q, k=k, v=v, out=out), bias, None, scale, dropout_p, seed)
@@ -331,7 +321,7 @@ def forward(csc, q, k, v, bias, scale, dropout_p, seed):
 
 
 def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads):
-    """Run the backward kernels; arguments as of ``cpu.backward``, but no float64."""
+    """Run the backward kernels; arguments are those of ``cpu.backward``, but no float64."""
     q, k, v, grad_out, out = (_readable(tensor) for tensor in (q, k, v, grad_out, out))
     grad_q, grad_k, grad_v, grad_bias = grads
     arrays = dict(q=q, k=k, v=v, grad_out=grad_out, out=out, grad_q=grad_q, grad_k=grad_k, grad_v=grad_v)
@@ -363,13 +353,13 @@ def _readable(tensor):
 
 
 def _renamed(values, **names):
-    """The values, with those of an array and of its strides also under the name that a kernel has for it."""
+    """Return the values, with an array and its strides also under the name that a kernel uses for it."""
     pairs = [(new + end, f"{old}{end}") for new, old in names.items() for end in ("", "_row", "_head")]
     return values | {new: values.get(old) for new, old in pairs}
 
 
 def _arguments(csc, arrays, bias, grad_bias, scale, dropout_p, seed):
-    """Return what kernels take, by name."""
+    """Return the arguments of kernels, by name."""
     num_heads, head_dim = arrays["q"].shape[1:]
     align = math.gcd(16, head_dim, *(stride for x in arrays.values() if x is not None for stride in x.stride()[:2]))
     piece = max(_MIN_PIECE, triton.next_power_of_2(triton.cdiv(csc.num_edges, _MAX_SLOTS)))
@@ -380,9 +370,8 @@ def _arguments(csc, arrays, bias, grad_bias, scale, dropout_p, seed):
     values |= dict(edge_ids=csc.edge_ids, head_offset=csc.head_offset, DROPOUT=dropout_p > 0)
     values |= dict(dropout_ids=csc.edge_ids if csc.global_edge_ids is None else csc.global_edge_ids)
     values |= dict(drop_threshold=dropout_threshold(dropout_p), keep_scale=1 / (1 - dropout_p))
-    # Halves in two's complement are 32-bit arguments whatever the seed is; the type of one number would depend on it.
-    seed = int(seed) if dropout_p > 0 else 0
-    values |= dict(seed_high=seed >> 32, seed_low=(seed + 2**31) % 2**32 - 2**31)
+    seed_high, seed_low = halves(int(seed) if dropout_p > 0 else 0)
+    values |= dict(seed_high=seed_high, seed_low=seed_low)
     for name, tensor in dict(**arrays, bias=bias, grad_bias=grad_bias).items():
         unit = align if name in arrays else 1
         strides = (None, None) if tensor is None else (stride // unit for stride in tensor.stride()[:2])
@@ -391,20 +380,20 @@ def _arguments(csc, arrays, bias, grad_bias, scale, dropout_p, seed):
 
 
 def _tile(num_heads, head_dim, element_bytes):
-    """Return the shape of what a program reads at once, and its warps."""
+    """Return the shape of the block that a program reads at once, and its number of warps."""
     block_d = triton.next_power_of_2(head_dim)
     block_h = min(triton.next_power_of_2(num_heads), max(1, _WARP_BYTES // (block_d * element_bytes)))
     warps = min(8, max(1, block_h * block_d * element_bytes // _WARP_BYTES))
-    # 32 elements a thread of keys, and as many of values; rows of more edges at once would often be left half empty.
+    # 32 elements of keys per thread, and as many of values; with more edges at once, blocks would often be half empty.
     edges = min(16, max(4, 1024 * warps // (block_h * block_d)))
     return dict(BLOCK_E=edges, BLOCK_H=block_h, BLOCK_D=block_d, num_warps=warps)
 
 
 def _launch(kernel, programs, values):
-    """Run a kernel, for each group of heads, with the arguments that it names."""
+    """Run a kernel for each group of heads, with the arguments that it names."""
     if programs == 0:
         return
     arguments = {name: values[name] for name in kernel.arg_names}
     groups = triton.cdiv(values["H"], values["BLOCK_H"])
-    with torch.cuda.device_of(values["indptr"]):  # nothing on the CPU, where Triton's interpreter runs
+    with torch.cuda.device_of(values["indptr"]):  # does nothing on the CPU, where Triton's interpreter runs
         kernel[programs, groups](**arguments, num_warps=values["num_warps"], enable_fp_fusion=True)

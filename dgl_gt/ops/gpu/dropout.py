@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .attention import _mix64
+from .splitmix64 import halves, random_bits
 
 _BLOCK = 1024
 
@@ -16,9 +16,7 @@ def _drop(x, out, ids, numel, columns, seed_high, seed_low, threshold, scale, BL
     row, column = offsets // columns, offsets % columns
     if ids is not None:
         row = tl.load(ids + row, mask=inside, other=0)
-    seed = (seed_high.to(tl.int64) << 32) | (seed_low.to(tl.int64) & 0xFFFFFFFF)
-    counter = (row * 65536 + (column // 4 + 1)).to(tl.uint64)
-    bits = _mix64(_mix64(seed.to(tl.uint64)) + counter * 0x9E3779B97F4A7C15)
+    bits = random_bits(seed_high, seed_low, row * 65536 + (column // 4 + 1))
     lane = (bits >> (column % 4 * 16).to(tl.uint64)).to(tl.int32) & 0xFFFF
     values = tl.load(x + offsets, mask=inside, other=0.0)
     kept = tl.where(lane >= threshold, values.to(tl.float32) * scale, 0.0)
@@ -26,12 +24,11 @@ def _drop(x, out, ids, numel, columns, seed_high, seed_low, threshold, scale, BL
 
 
 def drop(x, seed, ids, threshold, scale):
-    """As ``dgl_gt.ops.cpu.drop``, for float32, bfloat16 and float16."""
+    """Return keyed dropout of x, as ``dgl_gt.ops.cpu.drop`` does, for float32, bfloat16 and float16."""
     x, out = x.contiguous(), torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel():
-        halves = seed >> 32, (seed + 2**31) % 2**32 - 2**31
         ids = None if ids is None else ids.contiguous()
-        with torch.cuda.device_of(x):  # nothing on the CPU, where Triton's interpreter runs
+        with torch.cuda.device_of(x):  # does nothing on the CPU, where Triton's interpreter runs
             blocks = (triton.cdiv(x.numel(), _BLOCK),)
-            _drop[blocks](x, out, ids, x.numel(), x.shape[1], *halves, threshold, scale, BLOCK=_BLOCK)
+            _drop[blocks](x, out, ids, x.numel(), x.shape[1], *halves(seed), threshold, scale, BLOCK=_BLOCK)
     return out

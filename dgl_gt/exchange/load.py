@@ -1,0 +1,115 @@
+"""Shards on disk -> this rank's ShardedGraph."""
+
+from __future__ import annotations
+
+import torch
+
+from dgl_gt.comm.group import Comm
+from partition.errors import InputError
+from partition.shards.manifest import read_manifest, verify
+from partition.system.units import counted
+
+from .degrees import degrees
+from .gather import Gather
+from .halo import Halo
+from .heads import Heads
+from .local import Local
+from .mirror import Mirror
+from .protocol import Strategy
+from .ring import Ring
+from .shard import Shard, read_shard
+from .sharded_graph import ShardedGraph, check_choice
+
+# Plain ``halo`` sends h: its rows are half as wide as K and V, so it never moves more bytes.
+_HALO = "halo_h"
+
+
+@torch.inference_mode(False)  # training needs its tensors, too
+def load(
+    directory,
+    strategy: str | None = None,
+    depth: int = 1,
+    group=None,
+    device=None,
+    *,
+    overlap: bool = True,
+    timeout_s: float | None = None,
+) -> ShardedGraph:
+    """Load this rank's part of a shard directory; every rank of the group calls it, with the same arguments.
+
+    Parameters
+    ----------
+    directory : path
+        Directory that ``dgl-gt partition`` made.
+    strategy : str, optional
+        How attention crosses ranks: ``halo``, ``gather``, ``heads`` or ``ring`` on an edge cut, ``mirror`` on a vertex
+        cut, ``local`` on one part. The default is ``halo`` or ``mirror``. All give the same numbers. ``halo`` has two
+        forms: ``halo_h`` sends h and projects keys and values on arrival, and ``halo_kv`` sends keys and values, twice
+        the bytes. ``halo`` means ``halo_h``; the selector and ``dgl-gt train``, which know the model and the links,
+        choose between the two. ``sg.strategy.name`` says which strategy runs.
+    depth : int
+        Number of layers between exchanges, for ``halo`` on shards that hold as many hops of halo.
+    group : torch.distributed.ProcessGroup, optional
+        A group of as many ranks as there are parts; by default all ranks. One part needs no torch.distributed.
+    device : torch.device or str, optional
+        Device of the tensors; by default that of the group: the current GPU with nccl, else the CPU.
+    overlap : bool
+        Whether to compute while rows travel.
+    timeout_s : float, optional
+        Time that a rank waits for the others in one exchange before it raises :class:`dgl_gt.comm.failure.RankError`,
+        which names the ranks for which it waits (s). It also becomes the timeout of the group. By default a rank waits
+        as long as the group allows. A rank that waits longer than a minute says on stderr for which ranks it waits.
+
+    Raises
+    ------
+    InputError
+        The shards are damaged, the number of ranks is not the number of parts, the strategy does not fit, or the ranks'
+        arguments differ. If any rank raises it, every rank does.
+    RankError
+        Another rank has stopped, or does not answer in time. From then on every exchange may raise it.
+    """
+    comm = Comm(group, timeout_s)
+    with comm.together():
+        return _load(directory, strategy, depth, comm, device, overlap)
+
+
+def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) -> ShardedGraph:
+    shard = error = None
+    try:
+        manifest = read_manifest(directory)
+        strategy = check_choice(directory, manifest, strategy, depth)
+        strategy = _HALO if strategy == "halo" else strategy
+        if (parts := manifest["parts"]) != comm.world_size:
+            raise InputError(
+                f"{directory} has {counted(parts, 'part')}, but the number of ranks is {comm.world_size}; start "
+                f"{parts} (torchrun --nproc-per-node {parts}, then torch.distributed.init_process_group), or partition "
+                "again"
+            )
+        shard = read_shard(directory, comm.rank, depth)
+        if strategy == "heads":  # it reads the structure of all parts, of which only this rank's is verified so far
+            verify(directory, manifest, [part for part in range(parts) if part != comm.rank])
+    except InputError as caught:
+        error = caught
+    comm.raise_together(error)
+    comm.check_agreement({"shards": manifest["checksum"], "strategy": strategy, "depth": depth, "overlap": overlap})
+    shard = shard.to(comm.device if device is None else device)
+    graph = ShardedGraph(shard, comm, lambda on: _make(strategy, on, comm, overlap), degrees(shard, comm))
+    comm.reset_counters()
+    return graph
+
+
+def _make(strategy: str, shard: Shard, comm: Comm, overlap: bool) -> Strategy:
+    """Return the strategy of this name on a shard."""
+    match strategy:
+        case "local":
+            return Local(shard.csc(), shard.node_ids)
+        case "gather":
+            return Gather(shard, comm, overlap)
+        case "heads":
+            return Heads(shard, comm, overlap)
+        case "ring":
+            return Ring(shard, comm, overlap)
+        case "mirror":
+            return Mirror(shard, comm, overlap)
+        case _:
+            return Halo(shard, comm, overlap, strategy)

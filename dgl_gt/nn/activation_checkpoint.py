@@ -1,0 +1,73 @@
+"""Activation checkpointing, applied to a model from outside."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from dgl_gt.exchange import as_strategy
+from partition.predict.strategies import ACTIVATION_CHECKPOINTS
+
+from .layer import GraphTransformerLayer
+
+
+def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
+    """Set what a training step keeps of each graph transformer layer of a model for its backward pass.
+
+    It replaces the ``forward`` of every :class:`GraphTransformerLayer` in the model, in place. Parameters,
+    ``state_dict`` keys and numbers stay the same. It can be called again with another mode.
+
+    Parameters
+    ----------
+    model : Module
+        A model of this package or of your own, or a single layer.
+    mode : {"none", "full", "keep_exchanges"}
+        ``none`` keeps all that backward needs. ``full`` keeps the input of a layer alone, and backward computes the
+        layer again (Chen et al., arXiv:1604.06174); on several ranks it then exchanges again, too. ``keep_exchanges``
+        is like ``full``, but keeps the rows that the exchanges brought.
+
+    Returns
+    -------
+    Module
+        The model itself.
+
+    Raises
+    ------
+    ValueError
+        If the mode is unknown, or the model has no such layer.
+    """
+    if mode not in ACTIVATION_CHECKPOINTS:
+        raise ValueError(f"mode is {mode!r}; choose one of {', '.join(ACTIVATION_CHECKPOINTS)}")
+    layers = [module for module in model.modules() if isinstance(module, GraphTransformerLayer)]
+    if not layers:
+        raise ValueError(
+            f"a {type(model).__name__} has no GraphTransformerLayer; pass a model that has one, or call "
+            "torch.utils.checkpoint.checkpoint with context_fn=sg.kept_exchanges for layers of another kind"
+        )
+    for layer in layers:
+        vars(layer).pop("forward", None)  # what an earlier call has set
+        if mode != "none":
+            layer.forward = partial(_forward, layer, mode)
+    return model
+
+
+def _forward(
+    layer: GraphTransformerLayer,
+    mode: str,
+    graph,
+    feat: Tensor,
+    attn_bias: Tensor | None = None,
+    seeds: Tensor | None = None,
+) -> Tensor:
+    """Run a layer; where autograd is on, keep its input alone."""
+    forward = partial(type(layer).forward, layer)
+    if not torch.is_grad_enabled():
+        return forward(graph, feat, attn_bias, seeds)
+    strategy = as_strategy(graph, feat.device)
+    if seeds is None:
+        seeds = layer.draw_seeds(strategy)  # drawn here, so that both runs of the layer have the same masks
+    options = {"context_fn": strategy.kept_exchanges} if mode == "keep_exchanges" else {}
+    return checkpoint(forward, strategy, feat, attn_bias, seeds, use_reentrant=False, **options)

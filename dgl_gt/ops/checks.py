@@ -1,0 +1,114 @@
+"""Checks of the arguments of attention and of dropout; each raises ``ValueError`` with what is allowed."""
+
+import torch
+
+from .reference import MAX_HEADS, accumulation_dtype
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def unpack(q, k, v):
+    """Return q, k and v, (rows, H, D) each, where two or three of them may be packed in one tensor."""
+    if k is None and v is None:
+        if q.dim() != 4 or q.shape[1] != 3:
+            raise ValueError(
+                f"q has shape {tuple(q.shape)}, and k and v are None; pass a packed q of shape (N, 3, H, D), or pass k "
+                "and v as well"
+            )
+        return q.unbind(1)
+    if v is None:
+        if k.dim() != 4 or k.shape[1] != 2:
+            raise ValueError(
+                f"k has shape {tuple(k.shape)}, and v is None; pass keys and values packed in k, with shape "
+                "(N_src, 2, H, D), or pass v as well"
+            )
+        return q, *k.unbind(1)
+    if k is None:
+        raise ValueError("k is None, but v is given; pass both, or pack both in k with shape (N_src, 2, H, D)")
+    return q, k, v
+
+
+def check_tensors(graph, q, k, v, bias):
+    """Check the shapes, dtypes and devices of the tensors that attention on a CSC takes."""
+    if q.dim() != 3 or q.shape[0] != graph.num_dst or q.shape[1] == 0 or q.shape[2] == 0:
+        raise ValueError(
+            f"q has shape {tuple(q.shape)}; allowed: (N_dst, H, D), where the graph has N_dst = {graph.num_dst}, and H "
+            "and D are at least 1"
+        )
+    if q.dtype not in DTYPES:
+        raise ValueError(f"q has dtype {q.dtype}; allowed: {', '.join(map(str, DTYPES))}")
+    rows_shape = (graph.num_src, q.shape[1], q.shape[2])
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.shape != rows_shape:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}; allowed: (N_src, H, D) = {rows_shape}, with N_src of the "
+                "graph, and H and D of q"
+            )
+        if tensor.dtype != q.dtype:
+            raise ValueError(f"{name} has dtype {tensor.dtype}; allowed: the dtype of q, {q.dtype}")
+    if bias is not None:
+        if bias.shape != (graph.num_edges, q.shape[1]):
+            raise ValueError(
+                f"bias has shape {tuple(bias.shape)}; allowed: (E, H) = {(graph.num_edges, q.shape[1])}, with rows in "
+                "the order of edge ids"
+            )
+        if bias.dtype not in (q.dtype, accumulation_dtype(q.dtype)):
+            raise ValueError(f"bias has dtype {bias.dtype}; allowed: {_bias_dtypes(q.dtype)}")
+    for name, value in (("k", k), ("v", v), ("bias", bias), ("the graph", graph)):
+        if value is not None and value.device != q.device:
+            raise ValueError(
+                f"{name} is on {value.device}, but q is on {q.device}; move it with .to({str(q.device)!r})"
+            )
+
+
+def check_piece(q, k, bias):
+    """Check what one piece of attention takes: keys that fit q, and the bias of all pieces."""
+    num_heads, head_dim = q.shape[1:]
+    if k.shape[1:] != q.shape[1:] or k.dtype != q.dtype or k.device != q.device:
+        raise ValueError(
+            f"keys have shape {tuple(k.shape)} and dtype {k.dtype} on {k.device}; allowed: (H, D) = "
+            f"{(num_heads, head_dim)}, {q.dtype} and {q.device}, as in q"
+        )
+    if bias is not None and (
+        bias.dim() != 2
+        or bias.shape[1] != num_heads
+        or bias.dtype not in (q.dtype, accumulation_dtype(q.dtype))
+        or bias.device != q.device
+    ):
+        raise ValueError(
+            f"bias has shape {tuple(bias.shape)} and dtype {bias.dtype} on {bias.device}; allowed: (E, {num_heads}), "
+            f"{_bias_dtypes(q.dtype)}, on {q.device}"
+        )
+
+
+def _bias_dtypes(dtype):
+    """Say which dtypes the bias may have where the queries have this one."""
+    return " or ".join(dict.fromkeys(str(each) for each in (dtype, accumulation_dtype(dtype))))
+
+
+def check_dropout(graph, num_heads, dropout_p, seed):
+    """Check the probability and seed of attention dropout, and that its masks can tell the heads apart."""
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"dropout_p is {dropout_p}; allowed: 0 <= dropout_p < 1")
+    if dropout_p == 0:
+        return
+    check_seed(seed)
+    if graph.head_offset + num_heads > MAX_HEADS:
+        raise ValueError(
+            f"dropout with heads {graph.head_offset} to {graph.head_offset + num_heads - 1}; allowed: heads below "
+            f"{MAX_HEADS}"
+        )
+
+
+def check_seed(seed):
+    """Raise ``ValueError`` unless a seed of dropout is an int of 63 bits, or a tensor () int64 on the CPU."""
+    if seed is None:
+        raise ValueError("seed is None, but dropout_p is not 0; pass an int that differs for each layer and step")
+    if isinstance(seed, torch.Tensor):
+        if seed.dim() != 0 or seed.dtype != torch.int64 or seed.device.type != "cpu":
+            raise ValueError(
+                f"seed is a tensor of shape {tuple(seed.shape)} and dtype {seed.dtype} on {seed.device}; allowed: one "
+                "number, shape (), torch.int64, on the CPU"
+            )
+    elif not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed is {seed!r}; allowed: an int from 0 to 2**63 - 1")

@@ -1,0 +1,81 @@
+"""Which kernels run an operation, and what applies to every operation: autocast and refused derivatives."""
+
+import functools
+import warnings
+
+import torch
+from torch.autograd import forward_ad
+
+from . import cpu
+
+_REMEDY = {
+    "cpu": "dgl_gt was installed without its compiled CPU kernel. To get the fast path, install a C++ compiler (on "
+    "Debian or Ubuntu: apt install g++) and then dgl_gt again: pip install --force-reinstall --no-deps dgl_gt",
+    "cuda": "Triton, in which the kernels for CUDA devices are written, cannot be imported. To get the fast path: pip "
+    "install triton",
+}
+
+
+@torch.compiler.assume_constant_result
+def has_kernel(device_type, dtype):
+    """Return whether a kernel attends over tensors of this device type and dtype; warn once where none does."""
+    if device_type == "meta":  # a meta tensor has a shape alone, which the operator can handle
+        return True
+    if backend(device_type) is None:
+        warn_slow(_REMEDY.get(device_type, f"this version of dgl_gt has no kernel for {device_type} tensors"))
+        return False
+    if device_type == "cuda" and dtype == torch.float64:
+        warn_slow("the kernel for CUDA devices takes float32, bfloat16 and float16, not float64")
+        return False
+    return True
+
+
+def backend(device_type):
+    """Return the module that has the kernels for this device type, or None."""
+    if device_type == "cpu":
+        return None if cpu.library() is None else cpu
+    return triton_kernels() if device_type == "cuda" else None
+
+
+@functools.cache
+def triton_kernels():
+    """Return the module of Triton kernels, or None where Triton cannot be imported."""
+    try:
+        from .gpu import attention  # imported here, because most installs of torch for the CPU have no Triton
+    except ImportError:
+        return None
+    return attention
+
+
+@functools.cache
+def warn_slow(reason):
+    """Warn, once for each reason, that no kernel runs."""
+    message = f"sparse_attention runs its slower path, which stores E x H x D elements: {reason}."
+    warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+
+def empty(shape, dtype, device):
+    """Return an uninitialised tensor for the result of a kernel."""
+    if backend(device.type) is cpu:
+        return cpu.empty(shape, dtype)
+    return torch.empty(shape, dtype=dtype, device=device)
+
+
+def autocast(*tensors):
+    """Cast tensors, or None, to the dtype of an active ``torch.autocast``, as torch's own attention does."""
+    device_type = tensors[0].device.type
+    if not torch.amp.is_autocast_available(device_type) or not torch.is_autocast_enabled(device_type):
+        return tensors
+    dtype = torch.get_autocast_dtype(device_type)
+    return tuple(x.to(dtype) if x is not None and x.dtype != torch.float64 else x for x in tensors)
+
+
+def refuse_forward_mode(name, *tensors):
+    """Raise ``NotImplementedError`` where a tensor has a tangent, which an operator would drop silently."""
+    if torch.compiler.is_compiling():
+        return
+    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise NotImplementedError(
+            f"{name} has no derivative in forward mode (torch.func.jvp, jacfwd, dual tensors); use reverse mode: "
+            "backward or torch.autograd.grad"
+        )
