@@ -1,4 +1,4 @@
-"""What a rank's tensors take at the peak of a training step: pure functions of figures. Formulas: docs/cost.md.
+"""What a rank's tensors take at the peak of a training step: pure functions of figures. Formulas: docs/selector.md.
 
 The peak is in the backward pass of a layer, as a rule the last: nothing is freed yet of what those before it keep.
 """

@@ -1,4 +1,4 @@
-"""What an exchange strategy moves, from a manifest's counts: pure functions of figures, exact. Formulas: docs/cost.md.
+"""What an exchange strategy moves, from a manifest's counts: pure functions of figures, exact. Formulas: docs/selector.md.
 
 What follows from these and from speeds: :mod:`partition.predict.step_time`; what ranks hold: :mod:`partition.predict.step_memory`.
 """
