@@ -23,7 +23,7 @@ _ATTRIBUTES = {
     "load": "dgl_gt.exchange.sharded_graph",
     "ShardedGraph": "dgl_gt.exchange.sharded_graph",
 }
-_SUBMODULES = ("nn", "partition", "selector")
+_SUBMODULES = ("nn", "partition", "selector", "train")
 
 __all__ = [*_ATTRIBUTES, *_SUBMODULES, "__version__"]
 

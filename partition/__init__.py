@@ -12,6 +12,7 @@ _HOMES = {
     "from_edges": "graph",
     "load_graph": "sources.load",
     "InputError": "errors",
+    "Model": "predict.traffic",
     "EdgeCut": "cuts.edge_cut",
     "make_edge_cut": "cuts.edge_cut",
     "partition": "pipeline",

@@ -83,6 +83,7 @@ def compare(expected, results, dtype):
         np.testing.assert_allclose(rank_predictions, predictions, rtol=0, atol=1e-6 if exact else 1e-3)
 
 
+@pytest.mark.needs_dgl
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
 @pytest.mark.parametrize("empty", [False, True])
 def test_awkward_graphs(awkward_graph, tmp_path, parts, empty):
@@ -99,6 +100,7 @@ def tolokers_references():
     return {}
 
 
+@pytest.mark.needs_dgl
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_tolokers(real_graph, tolokers_references, tmp_path, parts, dtype):
