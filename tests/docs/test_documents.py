@@ -136,9 +136,9 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("page", filter(runs, PAGES), ids=lambda page: page.name)
-def test_the_code_of_a_page_runs(page, folder, profile):
+def test_the_code_of_a_page_runs(page, folder, request):
     if CALIBRATE in page.read_text():
-        shutil.copy(profile, folder / "two.yaml")
+        shutil.copy(request.getfixturevalue("profile"), folder / "two.yaml")
     if page.name == "cli.md":
         pytest.importorskip("dgl", reason="export and import need DGL")
         pytest.importorskip("matplotlib", reason="report needs matplotlib")
