@@ -1,9 +1,11 @@
-# `make demo` and `make test` make their own environment in .venv; the second time they only use it.
+# Each target makes its own environment in .venv at the first use; `gpu` alone runs in the Python that it is given.
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
+INSTALL := $(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test clean
+.PHONY: demo test test-without-dgl lint docs gpu clean
 
 demo: $(READY)
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" bash examples/demo.sh
@@ -11,12 +13,34 @@ demo: $(READY)
 test: $(READY)
 	$(VENV)/bin/python -m pytest
 
+test-without-dgl: $(READY)
+	DGL_GT_WITHOUT_DGL=1 $(VENV)/bin/python -m pytest -rs
+
+lint: $(READY)
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+docs: $(DOCS_READY)
+	$(VENV)/bin/sphinx-build --fail-on-warning --keep-going --quiet -b html docs site
+
+# With CUDA torch, Triton and pytest, without network and DGL.
+gpu:
+	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("torch finds no GPU: make gpu needs one, and a torch for CUDA; choose a Python that has it, as in make PYTHON=python3.11 gpu")'
+	$(PYTHON) setup.py -q build_ext --inplace
+	timeout 600 $(PYTHON) -m pytest -p no:cacheprovider -rs tests/ops/test_gpu_attention.py tests/ops/test_gpu_dropout.py tests/gpu
+	timeout 300 $(PYTHON) benchmarks/attention_gpu.py --size 8x16 --size 8x64
+
 $(READY): setup.cfg setup.py constraints.txt $(wildcard dgl_gt/ops/cpu/*.cpp dgl_gt/ops/cpu/*.h partition/cuts/native/*.cpp partition/cuts/native/*.h)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("dgl-gt needs Python 3.10 or newer, and $(PYTHON) is %d.%d: choose another one, as in make PYTHON=python3.11 demo" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) torch
+	$(INSTALL) --editable '.[dev]'
+	touch $@
+
+$(DOCS_READY): $(READY)
+	$(INSTALL) --editable '.[docs]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .demo dgl_gt/ops/cpu/*.so partition/cuts/native/*.so
+	rm -rf $(VENV) build site *.egg-info .demo dgl_gt/ops/cpu/*.so partition/cuts/native/*.so

@@ -1,6 +1,8 @@
-"""What several test folders need: real data, and awkward random graphs."""
+"""What several test folders need: real data, awkward random graphs, and what happens where DGL is absent."""
 
+import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,20 @@ from partition.graph import from_edges
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+if os.environ.get("DGL_GT_WITHOUT_DGL"):
+    hiding = str(Path(__file__).parent / "helpers" / "without_dgl")
+    sys.path.insert(0, hiding)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [hiding, os.environ.get("PYTHONPATH")]))
+HAS_DGL = not os.environ.get("DGL_GT_WITHOUT_DGL") and importlib.util.find_spec("dgl") is not None
+
 DATA = Path(os.environ.get("DGL_GT_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
+
+
+def pytest_collection_modifyitems(items):
+    """A test marked ``needs_dgl`` skips where DGL is absent."""
+    for item in items:
+        if not HAS_DGL and item.get_closest_marker("needs_dgl"):
+            item.add_marker(pytest.mark.skip(reason="DGL is not installed"))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a rank's tensors take at the peak of a training step, from figures. Formulas: docs/cost.md.
+"""What a rank's tensors take at the peak of a training step, from figures. Formulas: docs/selector.md.
 
 The peak lies in the backward pass of a layer, usually the last: what the layers before it keep is still there.
 """

@@ -1,4 +1,4 @@
-"""How long a training step takes on ranks of given speeds, from figures. Formulas: docs/cost.md."""
+"""How long a training step takes on ranks of given speeds, from figures. Formulas: docs/selector.md."""
 
 from __future__ import annotations
 

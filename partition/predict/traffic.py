@@ -1,4 +1,4 @@
-"""What the exchanges of a training step move: exact bytes, from figures. Formulas: docs/cost.md."""
+"""What the exchanges of a training step move: exact bytes, from figures. Formulas: docs/selector.md."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import dgl_gt
 from partition import partition
 from partition.errors import InputError
 
+pytestmark = pytest.mark.needs_dgl
 WIDTH, OUT = 5, 4  # of the features, and of what each convolution makes
 
 

@@ -13,6 +13,7 @@ from torch import nn
 import dgl_gt
 from partition import from_edges, partition
 
+pytestmark = pytest.mark.needs_dgl
 DOCUMENT = Path(__file__).parents[2] / "docs" / "strategies.md"
 NODES, EDGES = 24, 70  # besides self-loops, without which some convolutions refuse
 WIDTH, OUT = 4, 3

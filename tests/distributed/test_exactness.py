@@ -91,6 +91,7 @@ def compare(expected, results, dtype):
         np.testing.assert_allclose(rank_predictions, predictions, rtol=0, atol=1e-6 if exact else 1e-3)
 
 
+@pytest.mark.needs_dgl
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
 @pytest.mark.parametrize("empty", [False, True])
 def test_awkward_graphs(awkward_graph, tmp_path, parts, empty):
@@ -116,6 +117,7 @@ def tolokers_runs(tmp_path_factory):
     return alone, functools.cache(on_ranks)
 
 
+@pytest.mark.needs_dgl
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tolokers(real_graph, tolokers_runs, parts, dtype):

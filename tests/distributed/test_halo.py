@@ -144,6 +144,7 @@ def gat_on_rank(rank, directory):
     return sg.gather(out).numpy(), grads
 
 
+@pytest.mark.needs_dgl
 def test_dgls_own_gat_trains_across_ranks(awkward_graph, tmp_path):
     import dgl
 

@@ -1,4 +1,4 @@
-"""The code of docs/own_loop.md, block by block, on one rank and on two: same losses, parameters, scores, gradients."""
+"""The code of docs/own_model.md, block by block, on one rank and on two: same losses, parameters, scores, gradients."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from ranks import run_ranks
 import dgl_gt
 from partition import from_edges, partition
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "own_loop.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "own_model.md"
 NODES, EDGES, WIDTH = 40, 160, 5
 
 

@@ -55,6 +55,7 @@ def test_heads_verifies_each_part_once(awkward_graph, tmp_path):
     assert run_ranks(2, verified, tmp_path / "shards") == [[0, 1], [1, 0]]
 
 
+@pytest.mark.needs_dgl
 def test_degrees_and_edges_are_those_of_the_whole_graph(awkward_graph, tmp_path):
     """Also of halo rows; with isolated nodes, hubs, and a rank that owns nothing."""
     graph = awkward_graph(5)
@@ -91,6 +92,7 @@ def test_to_moves_everything(alone):
     assert moved.strategy.shard.node_ids.device.type == "meta" and alone.device.type == "cpu"
 
 
+@pytest.mark.needs_dgl
 def test_a_dgl_layer_given_the_sharded_graph_names_the_way(alone):
     import dgl.nn
 
@@ -101,6 +103,7 @@ def test_a_dgl_layer_given_the_sharded_graph_names_the_way(alone):
             layer(alone, feat, *more)
 
 
+@pytest.mark.needs_dgl
 def test_what_a_part_cannot_answer_is_refused(alone):
     import dgl
 
@@ -118,6 +121,7 @@ def test_what_a_part_cannot_answer_is_refused(alone):
         alone.graph.push([0], None, None)
 
 
+@pytest.mark.needs_dgl
 def test_a_field_that_update_all_made_can_be_read_at_sources(alone):
     """As on a DGLGraph: two hops without setting the field again, by a built-in function and by one of the user's."""
     import dgl

@@ -1,9 +1,9 @@
 """Graphs that the tests of this folder share, and their dense counterparts for DGL's modules."""
 
-import dgl
 import numpy as np
 import pytest
 import torch
+from dgl_or_skip import dgl
 
 from dgl_gt.ops import keyed_dropout
 

@@ -3,9 +3,9 @@
 import inspect
 import math
 
-import dgl
 import pytest
 import torch
+from dgl_or_skip import dgl
 
 from dgl_gt.nn import BiasedMHA
 

@@ -1,8 +1,8 @@
 """as_strategy, Local, and what a layer hands to a strategy."""
 
-import dgl
 import pytest
 import torch
+from dgl_or_skip import dgl
 
 import dgl_gt
 from dgl_gt.exchange import Local, Strategy, as_strategy

@@ -2,9 +2,9 @@
 
 import inspect
 
-import dgl
 import pytest
 import torch
+from dgl_or_skip import dgl
 from torch.utils.checkpoint import checkpoint
 
 from dgl_gt.nn import BiasedMHA, GraphTransformer, GraphTransformerLayer

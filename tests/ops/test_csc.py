@@ -4,10 +4,10 @@ import dataclasses
 import subprocess
 import sys
 
-import dgl
 import pytest
 import torch
 from attention_cases import CASES, Case, draw_csc
+from dgl_or_skip import dgl
 
 import dgl_gt
 from dgl_gt import CSC, csc, sparse_attention

@@ -1,9 +1,9 @@
 """The torch operators: gradcheck, opcheck, torch.compile."""
 
-import dgl
 import pytest
 import torch
 from attention_cases import Case, draw_csc, draw_inputs
+from dgl_or_skip import dgl
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch.autograd import forward_ad

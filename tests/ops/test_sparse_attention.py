@@ -337,6 +337,8 @@ BAD_CALLS = [
 
 @pytest.mark.parametrize("wrong, message", BAD_CALLS, ids=[message[:20] for _, message in BAD_CALLS])
 def test_wrong_arguments_are_refused(wrong, message):
+    if "DGLGraph" in message:  # telling a DGLGraph from something else takes DGL
+        pytest.importorskip("dgl")
     rows = torch.zeros(5, 2, 3)
     right = dict(graph=draw_csc(Case("", 4, 5, 6)), q=torch.zeros(4, 2, 3), k=rows, v=rows)
     sparse_attention(**right)

@@ -173,7 +173,7 @@ def test_a_depth_that_is_no_number_is_refused(folder, capsys):
 
 
 def test_torchrun_on_two_nodes_gives_the_launchers_run(folder, launched):
-    """Two agents that meet as docs/cli.md has it, each with one rank."""
+    """Two agents that meet as docs/guide.md says, each with one rank."""
     endpoint = ["--master-addr", "localhost", "--master-port", free_port()]
     torchrun = ["-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", 1, *endpoint]
     words = ["-m", "dgl_gt", RING[0], folder / "edge", *RING[1:]]

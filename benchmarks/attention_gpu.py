@@ -1,0 +1,118 @@
+"""Sparse attention on a GPU, forward and backward, beside plain torch operations. It needs neither DGL nor a network.
+
+    python benchmarks/attention_gpu.py [--nodes 100000] [--edges 2000000] [--size HxD] ... [--runs 20] [--json]
+
+Both tools run in this process on the same random graph and inputs, in turn, each after an untimed pass. A figure is the
+median over runs; memory is the allocator's peak beyond the inputs. ``rows`` is the rate at which rows are read along
+the edges: two rows per edge in each of three passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if sys.path[0] == str(ROOT / "benchmarks"):  # where `import partition` would find the benchmark of that name
+    sys.path[0] = str(ROOT)
+
+import torch  # noqa: E402
+
+from dgl_gt import CSC, sparse_attention  # noqa: E402
+from dgl_gt.ops.reference import reference_attention  # noqa: E402
+from partition.console import table  # noqa: E402
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def random_graph(nodes: int, edges: int, device: str) -> CSC:
+    """Uniformly random edges."""
+    generator = torch.Generator().manual_seed(0)
+    degrees = torch.bincount(torch.randint(0, nodes, (edges,), generator=generator), minlength=nodes)
+    indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
+    indices = torch.randint(0, nodes, (edges,), generator=generator, dtype=torch.int32)
+    return CSC.build(indptr, indices, nodes).to(device)
+
+
+def plain(graph: CSC, q, k, v):
+    """The same in torch operations, which store rows of all edges."""
+    return reference_attention(graph, q, k, v, None, q.shape[2] ** -0.5, 0.0, None)[0]
+
+
+def step(attend, graph, tensors, upstream, device: str) -> tuple[float, int]:
+    """Seconds of one forward and backward pass, and its peak memory in bytes beyond the inputs."""
+    on_gpu = device == "cuda"
+    for tensor in tensors:
+        tensor.grad = None
+    if on_gpu:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    started = time.perf_counter()
+    attend(graph, *tensors).backward(upstream)
+    if not on_gpu:
+        return time.perf_counter() - started, 0
+    torch.cuda.synchronize()
+    return time.perf_counter() - started, torch.cuda.max_memory_allocated() - before
+
+
+def measure(graph: CSC, heads: int, width: int, runs: int, device: str) -> list[dict]:
+    """Medians of each tool and dtype, after a check that they agree."""
+    results = []
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(graph.num_src, heads, width, generator=generator) for _ in range(4)]
+    reference = plain(graph, *(each.to(device) for each in drawn[:3]))
+    tools = [("dgl-gt", sparse_attention, dtype) for dtype in DTYPES] + [("torch", plain, torch.float32)]
+    for name, attend, dtype in tools:
+        *tensors, upstream = (each.to(device, dtype).requires_grad_() for each in drawn)
+        tolerance = 1e-3 if dtype == torch.float32 else 0.1
+        torch.testing.assert_close(attend(graph, *tensors).detach().float(), reference, rtol=tolerance, atol=tolerance)
+        upstream = upstream.detach()
+        step(attend, graph, tensors, upstream, device)
+        steps = [step(attend, graph, tensors, upstream, device) for _ in range(runs)]
+        seconds = statistics.median(each for each, _ in steps)
+        rows_bytes = 3 * graph.num_edges * 2 * heads * width * drawn[0].to(dtype).element_size()
+        result = {"tool": name, "dtype": str(dtype).removeprefix("torch."), "heads": heads, "width": width}
+        results.append(
+            result | {"seconds": seconds, "rows_gb_s": rows_bytes / seconds / 1e9, "peak_bytes": steps[-1][1]}
+        )
+    return results
+
+
+def size(text: str) -> tuple[int, int]:
+    """``HxD`` -> (H, D)."""
+    heads, _, width = text.partition("x")
+    return int(heads), int(width)
+
+
+def main(argv=None) -> None:
+    """Print the table, or JSON with ``--json``."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=100_000)
+    parser.add_argument("--edges", type=int, default=2_000_000)
+    parser.add_argument("--size", action="append", type=size, metavar="HxD", help="heads and their width")
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    graph = random_graph(args.nodes, args.edges, args.device)
+    results = [row for each in args.size or [(8, 16)] for row in measure(graph, *each, args.runs, args.device)]
+    name = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
+    if args.json:
+        print(json.dumps({"device": name, "nodes": args.nodes, "edges": args.edges, "results": results}))
+        return
+    rows = [
+        [f"{each['heads']}x{each['width']}", each["tool"], each["dtype"], f"{each['seconds'] * 1e3:.2f}"]
+        + [f"{each['rows_gb_s']:.0f}", f"{each['peak_bytes'] / 2**20:.0f}"]
+        for each in results
+    ]
+    print(f"{name}: {args.nodes:,} nodes, {args.edges:,} edges, forward + backward, median of {args.runs}\n")
+    print(table(["HxD", "tool", "dtype", "ms", "rows, GB/s", "peak MiB"], rows))
+
+
+if __name__ == "__main__":
+    main()

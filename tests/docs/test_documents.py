@@ -1,0 +1,215 @@
+"""The documents: their code runs, their links and paths exist, their figures are those of the script.
+
+The convention, which docs/contributing.md states: the ``python`` blocks of a page run in order in one namespace; one with a
+``title`` is written to a file of that name; each line of a ``bash`` block runs as a command. They run in a folder of
+their own, which holds a small ``my_graph.npz``. A block that cannot run here follows a comment ``not run: REASON``.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+BLOCK = re.compile(r"(?:<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.M | re.S)
+LANGUAGES = ("python", "bash", "text", "{toctree}")
+RUN_ELSEWHERE = {"own_model.md"}  # on one rank and on two, in tests/distributed/test_own_loop.py
+NOT_RUN = 2  # blocks that are marked so: installing packages, and two machines
+TIMEOUT_S = 300
+CALIBRATE = "dgl-gt calibrate --nproc 2 --out two.yaml"  # about a minute: it runs once for all pages
+# What the documents show takes minutes; the same on small graphs takes seconds.
+SMALLER = [
+    (r"nodes=20000", "nodes=400"),
+    (r"--epochs \d+", "--epochs 3"),
+    (r"range\(100\)", "range(20)"),
+    (r"--hidden 128", "--hidden 16"),
+]
+
+
+class Block:
+    """A fenced block: its language, the file that it is shown as, its code, and why it is not run."""
+
+    def __init__(self, match):
+        self.language, _, options = match["info"].partition(" ")
+        title = re.search(r'title="([^"]+)"', options)
+        self.title = title and title[1]
+        self.code, self.reason = match["code"], match["reason"]
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(match) for match in BLOCK.finditer(page.read_text())]
+
+
+def runs(page: Path) -> bool:
+    wanted = [block for block in blocks(page) if block.language in ("python", "bash") and not block.reason]
+    return bool(wanted) and page.name not in RUN_ELSEWHERE
+
+
+def smaller(text: str) -> str:
+    for pattern, replacement in SMALLER:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def environment() -> dict[str, str]:
+    """For child processes: this checkout and one thread, and not what would make them ranks."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    kept = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def run_command(line: str, folder: Path) -> str:
+    """Run one line of a shell block; returns its stdout."""
+    words = shlex.split(smaller(line), comments=True)
+    variables = {}
+    while words and re.fullmatch(r"\w+=\S*", words[0]):
+        key, _, value = words.pop(0).partition("=")
+        variables[key] = value
+    modules = {"dgl-gt": "dgl_gt", "torchrun": "torch.distributed.run"}
+    assert words and words[0] in modules, f"only {', '.join(modules)} are commands here: {line}"
+    words = [str(free_port()) if word == "29500" else word for word in words]
+    command = [sys.executable, "-m", modules[words[0]], *words[1:]]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=folder, env={**environment(), **variables}
+    )
+    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def run_page(page: Path, folder: Path) -> dict[str, str]:
+    """Run the blocks of a page in order; returns the stdout of each command."""
+    printed, script = {}, []
+    for block in blocks(page):
+        if block.reason or block.language not in ("python", "bash"):
+            continue
+        if block.language == "bash":
+            for line in filter(None, block.code.replace("\\\n", " ").splitlines()):
+                if line != CALIBRATE:
+                    printed[line] = run_command(line, folder)
+        elif block.title:
+            (folder / block.title).write_text(smaller(block.code))
+        else:  # what went before runs again, as its names are needed
+            script.append(smaller(block.code))
+            words = [sys.executable, "-c", "\n".join(script)]
+            done = subprocess.run(
+                words, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=folder, env=environment()
+            )
+            assert done.returncode == 0, f"{page.name}: {block.code}\n{done.stderr}"
+    return printed
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory) -> Path:
+    """What the one run of ``calibrate`` wrote."""
+    folder = tmp_path_factory.mktemp("profile")
+    run_command(CALIBRATE, folder)
+    return folder / "two.yaml"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An empty folder but for a small graph."""
+    rng = np.random.default_rng(0)
+    nodes = 120
+    label = rng.integers(0, 3, nodes)
+    split = rng.integers(0, 3, nodes)
+    edges = rng.integers(0, nodes, (2, 600))
+    feat = (rng.standard_normal((nodes, 16)) + label[:, None]).astype(np.float32)
+    masks = {f"{name}_mask": split == i for i, name in enumerate(("train", "val", "test"))}
+    np.savez(tmp_path / "my_graph.npz", edge_index=edges, num_nodes=nodes, x=feat, y=label, **masks)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", filter(runs, PAGES), ids=lambda page: page.name)
+def test_the_code_of_a_page_runs(page, folder, request):
+    if CALIBRATE in page.read_text():
+        shutil.copy(request.getfixturevalue("profile"), folder / "two.yaml")
+    if page.name == "cli.md":
+        pytest.importorskip("dgl", reason="export and import need DGL")
+        pytest.importorskip("matplotlib", reason="report needs matplotlib")
+    printed = run_page(page, folder)
+    if page.name == "guide.md":
+        (lines,) = (out for line, out in printed.items() if "torchrun" in line)
+        pattern = r"(epoch (1|2)0  loss \d+\.\d{4}  validation accuracy \d+\.\d\d%\n){2}"
+        assert re.fullmatch(pattern, lines), "the loop prints how it goes, once"
+
+
+def test_every_block_says_what_it_is():
+    """Its language is known, and few blocks are excepted, each with a reason."""
+    reasons = []
+    for page in PAGES:
+        for block in blocks(page):
+            assert block.language in LANGUAGES, f"{page.name}: a block is {block.language!r}, not one of {LANGUAGES}"
+            reasons += [block.reason] if block.reason else []
+    assert len(reasons) <= NOT_RUN, reasons
+
+
+def test_the_example_of_the_readme_is_ten_lines():
+    (example,) = (block.code for block in blocks(ROOT / "README.md") if block.title)
+    assert len(example.strip().splitlines()) == 10
+    assert all(len(line) <= 120 for line in example.splitlines())
+
+
+def words_of(heading: str) -> str:
+    """A heading's anchor, as both MyST and GitHub make it."""
+    plain = re.sub(r"[`*]", "", heading).strip().lower()
+    return re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", plain))
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    text = BLOCK.sub("", page.read_text())
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path) if path else page
+        assert file.exists(), f"{page.name} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            assert anchor in map(words_of, headings), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_that_a_page_names_exist(page):
+    pattern = (
+        r"`((?:partition|dgl_gt|tests|docs|benchmarks|examples)/[\w/.]+)`|python ((?:benchmarks|tests)/[\w/]+\.py)"
+    )
+    for named in re.finditer(pattern, page.read_text()):
+        path = next(filter(None, named.groups()))
+        assert (ROOT / path).exists() or "NAME" in path or "FORMAT" in path, f"{page.name} names {path}"
+
+
+def test_documents_that_the_code_names_exist():
+    for package in ("partition", "dgl_gt", "benchmarks", "examples", "tests"):
+        for path in (each for kind in ("*.py", "*.ipynb", "*.h", "*.cpp") for each in (ROOT / package).rglob(kind)):
+            for name in re.findall(r"\bdocs/(\w+\.md)", path.read_text()):
+                assert (DOCS / name).is_file(), f"{path.relative_to(ROOT)} names docs/{name}"
+
+
+def test_figures_are_those_of_the_script(tmp_path):
+    sys.path.insert(0, str(DOCS / "figures"))
+    try:
+        import draw
+    finally:
+        sys.path.pop(0)
+    draw.draw(tmp_path)
+    drawn = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert drawn == {path.name: path.read_text() for path in (DOCS / "figures").glob("*.svg")}
+    used = "".join(page.read_text() for page in PAGES)
+    assert all(f"figures/{name}" in used for name in drawn)
