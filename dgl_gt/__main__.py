@@ -12,8 +12,6 @@ def main() -> int:
 
 
 def _run() -> int:
-    import tempfile
-
     from dgl_gt.train.launcher_link import find_launcher
     from partition.system.child_process import die_with_parent
 
@@ -21,7 +19,8 @@ def _run() -> int:
     if launcher:
         die_with_parent(launcher.pid)
     # When torch is imported it makes this directory, by default a new one that stays. Nothing here writes into it.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
+    # `tempfile.gettempdir()` would try the directory with a file, which a signal at this moment would leave behind.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TMPDIR") or "/tmp")
     from dgl_gt.cli.main import main
 
     return main()

@@ -24,11 +24,11 @@ def csc(graph, device=None):
     ------
     ValueError
         `graph` is neither, or does not have exactly one edge type.
-    ImportError
-        `graph` is not a CSC, and DGL cannot be imported.
     """
     if isinstance(graph, CSC):
         return graph if device is None else graph.to(device)
+    if not is_dgl_graph(graph):
+        raise ValueError(f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, or a dgl_gt.CSC")
     from .dgl_graph import to_csc
 
     return to_csc(graph, device)

@@ -38,10 +38,8 @@ def to_csc(graph, device=None):
     Raises
     ------
     ValueError
-        `graph` is not a DGL graph, or does not have exactly one edge type.
+        `graph` does not have exactly one edge type.
     """
-    if not isinstance(graph, dgl.DGLGraph):
-        raise ValueError(f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, or a dgl_gt.CSC")
     if len(graph.canonical_etypes) != 1:
         raise ValueError(
             f"graph has {len(graph.canonical_etypes)} edge types {graph.canonical_etypes}; allowed: exactly one. "

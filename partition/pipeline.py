@@ -23,7 +23,7 @@ from partition.shards.cut_selection import check_memory, choose_cut
 from partition.shards.layout import Layout
 from partition.shards.manifest import SHARDS
 from partition.shards.write import write_shards
-from partition.sources.load import build, open_source
+from partition.sources.load import build, check_additions, open_source
 from partition.system.atomic_write import new_directory
 from partition.system.memory import (
     available_memory_bytes,
@@ -122,6 +122,7 @@ def partition(
     cut = effective_cut(cut, halo_depth, attempts, **edge_options)
     edge_options |= {"attempts": attempts, "model": model, "speeds": speeds}
     additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
+    check_additions(**additions)
     progress = progress or (lambda stage: None)
 
     with new_directory(out, SHARDS, force=force) as folder, ExitStack() as until_written:

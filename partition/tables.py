@@ -41,7 +41,7 @@ def estimates_table(source: str, sizes: SourceSizes, estimates: dict[str, Needs]
     """A table of the memory, disk and time that each way to cut a graph is estimated to take."""
     rows = [
         [
-            METHOD_NAMES[method] + (" (would be taken)" if method == chosen else ""),
+            METHOD_NAMES[method] + (" (would be used)" if method == chosen else ""),
             size(each.memory_bytes),
             size(each.disk_bytes),
             f"{each.seconds:,.0f} s" if each.seconds >= 1 else "under 1 s",

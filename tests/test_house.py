@@ -157,6 +157,16 @@ def test_imports_stay_light(code, absent):
     assert not loaded_after(code) & absent
 
 
+def test_the_command_tries_no_directory_before_it_handles_signals():
+    # `tempfile` tries a directory with a file, and a signal at that moment, before any handler, leaves the file behind
+    code = (
+        "import types; stub = types.ModuleType('dgl_gt.cli.main'); stub.main = lambda: 0; "
+        "sys.modules['dgl_gt.cli.main'] = stub; import dgl_gt.__main__ as command; command._run(); "
+        "import tempfile; assert tempfile.tempdir is None"
+    )
+    loaded_after(code)
+
+
 def test_partitioning_needs_no_torch(tmp_path):
     code = f"import partition; partition.partition('sample:communities?nodes=200', 2, {str(tmp_path / 'out')!r})"
     assert not loaded_after(code) & {"torch", "dgl"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from numbers import Integral
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +43,8 @@ def check_sizes(**sizes) -> None:
 
 def check_probability(name: str, p: float) -> float:
     """Return ``p``; raise ``ValueError`` with the argument's name unless it is in [0, 1)."""
-    if not 0.0 <= p < 1.0:
-        raise ValueError(f"{name}={p} is not in [0, 1); choose 0 for no dropout, or a probability below 1")
+    if not isinstance(p, Real) or not 0.0 <= p < 1.0:
+        raise ValueError(f"{name}={p!r} is not in [0, 1); choose 0 for no dropout, or a probability below 1")
     return p
 
 

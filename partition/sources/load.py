@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 import sys
 import warnings
 from dataclasses import replace
@@ -122,7 +123,7 @@ def build(
     seed: int = 0,
 ) -> Graph:
     """Do the second half of :func:`load_graph`: check the source, build in-edge lists, add edges and features."""
-    _check_count("random_features", random_features, 1)
+    check_additions(self_loops=self_loops, undirected=undirected, random_features=random_features)
     _check_count("seed", seed, 0)
     try:
         graph = to_graph(source) if isinstance(source, COOGraph) else source
@@ -133,6 +134,14 @@ def build(
         return graph if random_features is None else _with_random_features(graph, random_features, seed)
     except MemoryError as error:
         raise _too_large(source.name, error) from error
+
+
+def check_additions(*, self_loops, undirected, random_features) -> None:
+    """Raise :class:`InputError` unless these are two flags and a number of features or None."""
+    for name, value in (("self_loops", self_loops), ("undirected", undirected)):
+        if not isinstance(value, (bool, np.bool_)):
+            raise InputError(f"{name} is {reprlib.repr(value)}; it must be True or False")
+    _check_count("random_features", random_features, 1)
 
 
 def _too_large(source, error: MemoryError) -> InputError:

@@ -232,7 +232,8 @@ def warm_up() -> None:
     for package in map(importlib.import_module, ("partition", "dgl_gt")):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if (
-                not module.name.endswith(("__main__", ".triton"))
+                not module.name.endswith("__main__")
+                and not module.name.startswith("dgl_gt.ops.gpu.")
                 and "._" not in module.name
                 and ".lib" not in module.name
             ):

@@ -142,6 +142,7 @@ def test_default_activations_are_not_shared():
         ({"hidden_size": 2.0}, "hidden_size is 2.0; it must be a whole number"),
         ({"hidden_size": 0}, "hidden_size is 0; it must be a whole number"),
         ({"dropout": 1.5}, r"dropout=1.5 is not in \[0, 1\)"),
+        ({"dropout": torch.zeros(2)}, r"dropout=tensor.* is not in \[0, 1\)"),
         ({"attn_dropout": 1.0}, r"attn_drop=1.0 is not in \[0, 1\)"),
         ({"attn_bias_type": "mul"}, "attn_bias_type='mul'"),
     ],

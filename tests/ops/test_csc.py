@@ -169,10 +169,12 @@ def test_attention_on_a_csc_does_without_dgl():
         "rows = torch.ones(1, 1, 2)\n"
         "print(dgl_gt.sparse_attention(made, rows, rows, rows).sum().item())\n"
         "try:\n    dgl_gt.csc(object())\n"
+        "except ValueError as error:\n    print(error)\n"
+        "try:\n    import dgl_gt.dgl_graph\n"
         "except ImportError as error:\n    print(error)\n"
     )
-    first, message = run_python(code).split("\n", 1)
-    assert first == "2.0"
+    first, refused, message = run_python(code).split("\n", 2)
+    assert first == "2.0" and refused.startswith("graph is a object; allowed:")
     assert "Python 3.11" in message and "https://www.dgl.ai/pages/start.html" in message
 
 

@@ -179,7 +179,7 @@ def test_bad_requests_are_refused(awkward_graph, tmp_path):
         (dict(parts=0), "cannot split .* into 0 parts"),
         (dict(parts=graph.num_nodes + 1), "choose 1 to"),
         (dict(parts=2, cut="corner"), "cut is 'corner'; it must be one of edge, vertex, auto"),
-        (dict(parts=2, owner=np.zeros(graph.num_nodes, int)), "owner is for edge cuts alone"),
+        (dict(parts=2, owner=np.zeros(graph.num_nodes, int)), "owner applies only to edge cuts"),
     ]:
         with pytest.raises(InputError, match=message):
             partition(graph, out=tmp_path / "out", **{"cut": "vertex", **options})

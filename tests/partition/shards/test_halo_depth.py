@@ -301,8 +301,8 @@ def test_inspect_takes_deeper_halos(tmp_path, capsys):
         ({"halo_depth": 1.5}, "halo_depth is 1.5; it must be an integer"),
         ({"halo_depth": "2"}, "halo_depth is '2'; it must be an integer"),
         ({"halo_depth": None}, "halo_depth is None; it must be an integer"),
-        ({"halo_depth": 2, "cut": "vertex"}, "halo_depth is for edge cuts alone"),
-        ({"halo_depth": 2, "cut": "auto"}, "halo_depth is for edge cuts alone"),
+        ({"halo_depth": 2, "cut": "vertex"}, r"halo_depth \(--halo-depth\) applies only to edge cuts"),
+        ({"halo_depth": 2, "cut": "auto"}, r"halo_depth \(--halo-depth\) applies only to edge cuts"),
         ({"halo_depth": 0, "cut": "vertex"}, "halo_depth is 0"),
     ],
 )

@@ -76,6 +76,8 @@ def test_home_directory(tmp_path, monkeypatch):
         ({"num_nodes": 0}, "num_nodes is 0"),
         ({"num_nodes": 3}, "2 nodes, not 3; leave num_nodes out"),
         ({"num_nodes": 2.0}, "num_nodes is 2.0"),
+        ({"undirected": scipy.sparse.eye_array(2)}, "shape (2, 2)>; it must be True or False"),
+        ({"self_loops": np.zeros(2)}, "self_loops is array([0., 0.]); it must be True or False"),
         ({"random_features": 0}, "random_features is 0"),
         ({"random_features": True}, "random_features is True"),
         ({"random_features": 4, "seed": -1}, "seed is -1"),
