@@ -8,7 +8,7 @@ from .structure import CSC
 
 os.environ.setdefault("DGLBACKEND", "pytorch")  # without it, DGL prints a notice and writes into the home directory
 try:
-    import dgl
+    pass
 except Exception as error:  # a DGL built for another torch raises OSError, RuntimeError or others, not ImportError
     raise ImportError(
         f"DGL cannot be imported ({type(error).__name__}: {error}). DGL's wheels on the package index go up to "
