@@ -1,8 +1,12 @@
-"""Any graph that attention takes -> CSC. DGL is imported only where the graph is a DGL graph."""
+"""Any graph that attention takes -> CSC. It does not import DGL: whoever passes a DGL graph has done so."""
 
 import sys
 
+import torch
+
 from .structure import CSC
+
+_CACHE = "_dgl_gt_csc"
 
 
 def csc(graph, device=None):
@@ -19,6 +23,7 @@ def csc(graph, device=None):
     Returns
     -------
     CSC
+        For a DGL graph, ``edge_ids`` are the graph's edge ids, which are also the keys of dropout.
 
     Raises
     ------
@@ -29,12 +34,33 @@ def csc(graph, device=None):
         return graph if device is None else graph.to(device)
     if not is_dgl_graph(graph):
         raise ValueError(f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, or a dgl_gt.CSC")
-    from .dgl_graph import to_csc
+    if len(graph.canonical_etypes) != 1:
+        raise ValueError(
+            f"graph has {len(graph.canonical_etypes)} edge types {graph.canonical_etypes}; allowed: exactly one. "
+            "Pass one relation, graph[etype], or a homogeneous form, dgl.to_homogeneous(graph)"
+        )
+    # At every change of the structure, in place or not, DGL makes a new index object; and when it copies a graph, it
+    # copies this attribute with all others. So the entry holds the index for which it is valid.
+    index, home, by_device = getattr(graph, _CACHE, (None, None, None))
+    if index is not graph._graph:
+        made = _build(graph)
+        home, by_device = made.device, {made.device: made}
+        setattr(graph, _CACHE, (graph._graph, home, by_device))
+    device = home if device is None else torch.device(device)
+    if device not in by_device:
+        by_device[device] = by_device[home].to(device)
+    return by_device[device]
 
-    return to_csc(graph, device)
+
+@torch.inference_mode(False)  # the result is kept on the graph, and training needs it, too
+def _build(graph):
+    indptr, indices, edge_ids = graph.adj_tensors("csc")
+    num_src = graph.num_src_nodes(graph.canonical_etypes[0][0])
+    in_order = len(edge_ids) == 0 or torch.equal(edge_ids.long(), torch.arange(len(edge_ids), device=edge_ids.device))
+    return CSC.build(indptr.long(), indices, num_src, edge_ids=None if in_order else edge_ids.long())
 
 
 def is_dgl_graph(graph):
-    """Return whether `graph` is a DGL graph or block, without importing DGL: whoever has one has imported it."""
+    """Return whether `graph` is a DGL graph or block."""
     dgl = sys.modules.get("dgl")
     return dgl is not None and isinstance(graph, dgl.DGLGraph)

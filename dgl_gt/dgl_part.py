@@ -1,17 +1,28 @@
-"""One part of a graph as a DGL block or graph, on which DGL's convolutions train across ranks."""
+"""One part of a graph as a DGL block or graph, on which DGL's convolutions train across ranks.
+
+The one module of this package that imports DGL.
+"""
 
 import numbers
+import os
 from collections.abc import MutableMapping
 
 import torch
 
-from .dgl_graph import dgl  # before the imports below, as its message says what to do where DGL cannot be imported
-
-# isort: split
-from dgl.base import ALL, is_all
-from dgl.function import TargetCode
-from dgl.function.message import BinaryMessageFunction, CopyMessageFunction
-from dgl.heterograph import DGLBlock
+os.environ.setdefault("DGLBACKEND", "pytorch")  # without it, DGL prints a notice and writes into the home directory
+try:
+    import dgl
+    from dgl.base import ALL, is_all
+    from dgl.function import TargetCode
+    from dgl.function.message import BinaryMessageFunction, CopyMessageFunction
+    from dgl.heterograph import DGLBlock
+except Exception as error:  # a DGL built for another torch raises OSError, RuntimeError or others, not ImportError
+    raise ImportError(
+        f"DGL cannot be imported ({type(error).__name__}: {error}). DGL's wheels on the package index go up to "
+        "Python 3.11 (dgl 1.1.3); for newer Pythons and for GPUs, install one of the builds that "
+        "https://www.dgl.ai/pages/start.html lists. Code that already has the structure needs no DGL: pass "
+        "dgl_gt.CSC.build(indptr, indices, num_src)."
+    ) from error
 
 
 class _PartGraph(dgl.DGLGraph):

@@ -170,7 +170,7 @@ def test_attention_on_a_csc_does_without_dgl():
         "print(dgl_gt.sparse_attention(made, rows, rows, rows).sum().item())\n"
         "try:\n    dgl_gt.csc(object())\n"
         "except ValueError as error:\n    print(error)\n"
-        "try:\n    import dgl_gt.dgl_graph\n"
+        "try:\n    import dgl_gt.dgl_part\n"
         "except ImportError as error:\n    print(error)\n"
     )
     first, refused, message = run_python(code).split("\n", 2)
