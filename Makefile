@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
+# One worker per core, each with one thread; what a worker has not begun goes to one that is idle.
+PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 INSTALL := $(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: demo test test-without-dgl lint docs gpu clean
@@ -11,10 +13,10 @@ demo: $(READY)
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" bash examples/demo.sh
 
 test: $(READY)
-	$(VENV)/bin/python -m pytest
+	$(PYTEST)
 
 test-without-dgl: $(READY)
-	DGL_GT_WITHOUT_DGL=1 $(VENV)/bin/python -m pytest -rs
+	DGL_GT_WITHOUT_DGL=1 $(PYTEST) -rs
 
 lint: $(READY)
 	$(VENV)/bin/ruff format --check .
