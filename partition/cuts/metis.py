@@ -185,6 +185,7 @@ def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarra
 
 def _failure(code: int, said: str, inputs: dict, kills: int | None) -> Exception:
     """The exception to raise when a child has failed."""
+    code = child_process.exit_code(code, said)
     if code == NO_ROOM:
         return InputError(
             f"METIS cannot write its result in {tempfile.gettempdir()}: no space left; free space, or set TMPDIR to "

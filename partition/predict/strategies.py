@@ -83,6 +83,6 @@ def check_heads(heads: int, ranks: int) -> None:
     """Raise :class:`InputError` unless ranks can share attention heads evenly."""
     if heads % ranks:
         raise InputError(
-            f"heads is {heads}, which {ranks} ranks cannot share evenly: choose a multiple of {ranks}, or the "
+            f"heads is {heads}, which {ranks} ranks cannot share evenly; choose a multiple of {ranks}, or the "
             "strategy halo"
         )

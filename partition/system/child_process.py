@@ -69,6 +69,14 @@ def killed_for_memory(code: int, kills: int | None) -> bool:
     return code == -signal.SIGKILL and memory_kills() != kills
 
 
+def exit_code(code: int, message: str) -> int:
+    """Return the exit code of a Python child, where an interruption counts as its signal.
+
+    A child that is interrupted while its interpreter still starts cannot handle that, and ends with code 1.
+    """
+    return -signal.SIGINT if code == 1 and message.rstrip().endswith("KeyboardInterrupt") else code
+
+
 def signal_text(code: int) -> str:
     """Describe a negative exit status: "ended by signal 9 (SIGKILL)"."""
     name = next((f" ({each.name})" for each in signal.Signals if each == -code), "")  # real-time signals have none

@@ -59,6 +59,9 @@ def read_in_child(module: str, path: Path) -> Iterator[tuple[dict, dict[str, np.
             done.kill()
             done.wait()
             done.stdout.close()
+        said.seek(0)
+        message = said.read().decode(errors="replace")
+        code = child_process.exit_code(code, message)
         if child_process.killed_for_memory(code, kills):
             raise InputError(f"{path}: memory ran out while DGL read {what or 'it'}; use a larger machine")
         if code < 0:
@@ -66,8 +69,7 @@ def read_in_child(module: str, path: Path) -> Iterator[tuple[dict, dict[str, np.
                 f"{path}: DGL was {child_process.signal_text(code)} while it read {what or 'it'}, so the file is damaged "
                 "or needs more memory than there is; write it again, or use a larger machine"
             )
-        said.seek(0)
-        raise RuntimeError(f"{' '.join(command)} ended with status {code}: {said.read().decode(errors='replace')}")
+        raise RuntimeError(f"{' '.join(command)} ended with status {code}: {message}")
 
 
 def _read_record(stream) -> tuple[dict, dict[str, np.ndarray]] | None:

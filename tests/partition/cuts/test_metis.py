@@ -25,6 +25,7 @@ def adjacency():
         (-9, "", 4, InputError, "on 1,000 undirected edges, for which it needs about 232.4 KiB; "),
         (1, "RuntimeError: metis: insufficient memory", 5, InputError, "METIS ran out of memory on 1,000 undirected"),
         (-9, "", 5, InputError, "METIS was ended by signal 9 (SIGKILL); nothing is written"),
+        (1, "Fatal Python error\nKeyboardInterrupt\n", 5, InputError, "METIS was ended by signal 2 (SIGINT); nothing"),
         (metis_child.NO_ROOM, "", 5, InputError, "no space left; free space, or set TMPDIR"),
         (-2, "Traceback (most recent call last):\nKeyboardInterrupt", 5, InputError, "ended by signal 2 (SIGINT)"),
         (1, "AssertionError", 5, RuntimeError, "METIS ended with exit code 1: AssertionError"),

@@ -226,7 +226,7 @@ def test_what_cannot_be_is_refused(function):
         with pytest.raises(ValueError, match=message):
             function(figures, MODEL, strategy)
     for heads, hidden, message in (
-        (6, 24, "heads is 6, which 4 ranks cannot share evenly: choose a multiple of 4"),
+        (6, 24, "heads is 6, which 4 ranks cannot share evenly; choose a multiple of 4"),
         (2, 24, "heads is 2, which 4 ranks cannot share evenly"),
         (8, 25, "hidden is 25; with strategy heads it must be a multiple of 8 heads"),
     ):
