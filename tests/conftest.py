@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +11,11 @@ import pytest
 import torch
 
 from partition.graph import from_edges
+
+# A shell starts what runs in the background with these ignored, and children inherit that; tests send them to children.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 # Triton decides when it is imported, by whichever test does so first, whether its kernels are compiled or interpreted.
 if not torch.cuda.is_available():
