@@ -9,27 +9,28 @@ import warnings
 from pathlib import Path
 
 from partition.cuts.balance import KINDS, shares
-from partition.cuts.method import (
+from partition.cuts.memory_bound import (
     METHOD_NAMES,
     choose_method,
     estimate_needs,
     measure_source,
-    parse_size,
     possible_methods,
 )
+from partition.cuts.metis import check_seed
 from partition.cuts.permutation import check_parts
 from partition.predict.model import Model
 from partition.predict.step_time import Speeds
 from partition.shards.manifest import read_manifest, verify
-from partition.sources.load import open_source
+from partition.sources.load import check_additions, open_source
 from partition.system.memory import children_memory, peak_memory_bytes
 from partition.system.output_checks import free_disk_bytes
-from partition.system.units import size
+from partition.system.units import parse_size, size
 from partition.system.user_files import regular_file
 
 from . import console
-from .arguments import CUTS, effective_cut, positive
-from .errors import InputError, LeftOutWarning
+from .arguments import CUTS, MOST_HALO_DEPTH, resolve_cut
+from .cuts.edge_cut import MOST_ATTEMPTS
+from .errors import InputError, LeftOutWarning, whole_number
 from .pipeline import partition
 from .tables import estimates_table, quality_table
 
@@ -63,15 +64,9 @@ def add_commands(commands) -> None:
     report.add_argument("--force", action="store_true", help="replace existing files")
     report.set_defaults(command=_report)
 
-    export = commands.add_parser("export", help="write shards in the format of another library")
+    export = commands.add_parser("export", help="write shards as a partition directory of dgl.distributed")
     export.add_argument("directory", metavar="DIR", help="shard directory")
     export.add_argument("out", metavar="OUT", help="directory to write")
-    export.add_argument(
-        "--to",
-        default="dgl",
-        choices=["dgl"],
-        help="format: dgl is the partition directory of dgl.distributed (default)",
-    )
     export.add_argument("--name", metavar="NAME", help="name of the graph and its .json file (default: name of DIR)")
     export.add_argument("--force", action="store_true", help="replace OUT if it holds such an export")
     export.set_defaults(command=_export)
@@ -95,7 +90,7 @@ def _add_partition(commands) -> None:
         "dgl:NAME, ogb:NAME or sample:communities?nodes=20000&seed=0",
     )
     command.add_argument("source", metavar="SOURCE", help="the graph, see below")
-    command.add_argument("--parts", type=int, required=True, metavar="K", help="number of parts, one per rank")
+    command.add_argument("--parts", type=int, required=True, metavar="P", help="number of parts, one per rank")
     command.add_argument("--out", metavar="DIR", help="shard directory to write")
     command.add_argument(
         "--dry-run", action="store_true", help="print estimates of memory, disk and time; write nothing"
@@ -124,7 +119,7 @@ def _add_cut(group) -> None:
         "--halo-depth", type=int, default=1, metavar="R", help="hops of halo that an edge cut stores (default: 1)"
     )
     group.add_argument(
-        "--target-weights", metavar="W,W,..", help="relative size of each part: K numbers, or a file of them"
+        "--target-weights", metavar="W,W,..", help="relative size of each part: P numbers, or a file of them"
     )
     group.add_argument(
         "--max-imbalance",
@@ -241,19 +236,15 @@ def _weights(text: str | None) -> list[float] | None:
     try:
         return [float(word) for word in words]
     except ValueError as error:
+        wrong = str(error).rpartition(": ")[2]  # the text that float could not convert
         try:
             words = regular_file(text).read_text().replace(",", " ").split()
         except (OSError, ValueError):  # InputError is a ValueError, too
             raise InputError(
-                f"--target-weights: {_wrong_word(error)} is not a number, and {text!r} is not a readable file of "
+                f"--target-weights: {wrong} is not a number, and {text!r} is not a readable file of "
                 "numbers; give one number per part, or such a file"
             ) from None
     return [_number(f"--target-weights {text}", word) for word in words]
-
-
-def _wrong_word(error: ValueError) -> str:
-    """Return the text that float could not convert; its message ends with it."""
-    return str(error).rpartition(": ")[2]
 
 
 def _number(option: str, text: str) -> float:
@@ -303,12 +294,16 @@ def _additions(args) -> dict:
 
 
 def _dry_run(args) -> tuple[dict, str]:
-    for name in ("parts", "attempts", "halo_depth"):
-        positive(name, getattr(args, name))
+    whole_number("attempts", args.attempts, 1, MOST_ATTEMPTS)
+    whole_number("halo_depth", args.halo_depth, 1, MOST_HALO_DEPTH)
+    check_seed(args.seed)
+    check_additions(**_additions(args))
     weights = _weights(args.target_weights)
-    shares(args.parts, weights)
+    if weights is not None:
+        shares(args.parts, weights)
     bounds = _imbalance(args.max_imbalance)
-    cut = effective_cut(args.cut, args.halo_depth, args.attempts, max_imbalance=bounds, target_weights=weights)
+    cut = resolve_cut(args.cut, args.halo_depth, args.attempts, max_imbalance=bounds, target_weights=weights)
+    disk_free_bytes = free_disk_bytes(args.out or ".")
     source = open_source(args.source, num_nodes=args.num_nodes, node_data=args.node_data)
     sizes = measure_source(source, args.parts, **_additions(args))
     check_parts(sizes.nodes, args.parts)
@@ -324,10 +319,10 @@ def _dry_run(args) -> tuple[dict, str]:
         "method": method,
         "estimates": {name: vars(each) for name, each in estimates.items()},
         "left_out": list(source.left_out),
-        "disk_free_bytes": free_disk_bytes(args.out or "."),
+        "disk_free_bytes": disk_free_bytes,
     }
-    disk = f"\n\n{size(result['disk_free_bytes'])} are free on the disk of {args.out or 'this directory'}"
-    if method and estimates[method].disk_bytes > result["disk_free_bytes"]:
+    disk = f"\n\n{size(disk_free_bytes)} are free on the disk of {args.out or 'this directory'}"
+    if method and estimates[method].disk_bytes > disk_free_bytes:
         disk += ", which may not be enough: free space, or choose another disk with --out"
     console.print_left_out(source.left_out)
     return result, estimates_table(args.source, sizes, estimates, method) + disk + advice

@@ -32,7 +32,7 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
             if isinstance(outcome, int):
                 return outcome
             result, text = outcome
-            lines = [json.dumps(result)] if args.json else map(printable, text.split("\n"))
+            lines = [json.dumps(result, allow_nan=False)] if args.json else map(printable, text.split("\n"))
             return print_out(parser.prog, _encodable("\n".join(lines)))
         except InputError as error:
             print(f"{parser.prog}: error: {_with_option_names(str(error), args)}", file=sys.stderr)

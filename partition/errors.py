@@ -1,6 +1,10 @@
 """The exception for mistakes that a user can correct, the warning about data left out, and printable text."""
 
+from __future__ import annotations
+
+import operator
 import re
+import reprlib
 
 _LONG = re.compile(r"\S{400,}")  # a path or a value that a message shows in part
 
@@ -19,6 +23,24 @@ class InputError(ValueError):
 
 class LeftOutWarning(UserWarning):
     """A warning that a source has data that were not read; the ``left_out`` of the Graph lists them."""
+
+
+def check_one_of(name: str, value, allowed: tuple[str, ...]) -> None:
+    """Raise :class:`InputError` unless the value is one of the strings that are allowed."""
+    if not (isinstance(value, str) and value in allowed):
+        raise InputError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+
+
+def whole_number(name: str, value, least: int | None = None, most: int | None = None) -> int:
+    """Return the value as an int; raise :class:`InputError` unless it is a whole number in the range."""
+    try:
+        number = operator.index(None if isinstance(value, bool) else value)
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least) or (most is not None and number > most):
+        allowed = "" if least is None else f" of at least {least}" if most is None else f" from {least:,} to {most:,}"
+        raise InputError(f"{name} is {reprlib.repr(value)}; it must be a whole number{allowed}")
+    return number
 
 
 def printable(text: str) -> str:

@@ -13,7 +13,7 @@ from partition.system.mapped_arrays import is_mapped, release_pages
 from partition.system.optional_packages import INSTALL_DGL, first_line, need
 from partition.system.user_files import check_fits_memory
 
-from .errors import InputError
+from .errors import InputError, whole_number
 
 SPLIT_MASKS = ("train_mask", "val_mask", "test_mask")
 _CHUNK_ROWS, _CHUNK_EDGES = 1 << 16, 1 << 20
@@ -161,16 +161,7 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
 def as_array(values, what: str) -> np.ndarray:
     """Convert a list, torch tensor (on any device) or sparse matrix to an array, without a copy if possible.
 
-    Parameters
-    ----------
-    values : array_like, tensor or sparse matrix
-    what : str
-        What the values are, for messages.
-
-    Raises
-    ------
-    InputError
-        Lists differ in length, or numpy does not have the dtype (bfloat16, for example).
+    ``what`` names the values in messages.
     """
     if scipy.sparse.issparse(values):
         check_fits_memory(f"{what} as a full matrix", math.prod(values.shape) * values.dtype.itemsize)
@@ -198,15 +189,8 @@ def named_arrays(data, what: str) -> dict[str, np.ndarray]:
 
 
 def checked_num_nodes(num_nodes: int | None, smallest: int, largest: int, name: str) -> int:
-    """Return N, by default the largest id plus one.
-
-    Raises
-    ------
-    InputError
-        There is no node, an id is negative or not below N, or N does not fit into memory.
-    """
-    if num_nodes is None:
-        num_nodes = largest + 1
+    """Return N, by default the largest id plus one; raise :class:`InputError` if an id or N itself cannot be."""
+    num_nodes = largest + 1 if num_nodes is None else whole_number(f"{name}: num_nodes", num_nodes, 0)
     if num_nodes < 1:
         raise InputError(f"{name}: the graph has {num_nodes} nodes; at least one is needed")
     if smallest < 0 or largest >= num_nodes:
@@ -231,8 +215,8 @@ def compact(ids: np.ndarray, num_nodes: int) -> np.ndarray:
     return compact
 
 
-def check_data(graph: Graph) -> None:
-    """Raise :class:`InputError` if node or edge data cannot be used for training; edges are not checked."""
+def check_data(graph) -> None:
+    """Raise :class:`InputError` if data of a Graph or COOGraph cannot be used for training; edges are not checked."""
     for kind, data, rows in (("node", graph.node_data, graph.num_nodes), ("edge", graph.edge_data, graph.num_edges)):
         _check_columns(graph.name, kind, data, rows)
         for key, value in data.items():
@@ -243,6 +227,8 @@ def check_data(graph: Graph) -> None:
 
 def _check_columns(name: str, kind: str, data: dict[str, np.ndarray], rows: int) -> None:
     for key, value in data.items():
+        if key == "__metadata__" or any("\ud800" <= each <= "\udfff" for each in key):
+            raise InputError(f"{name}: {kind} data {key!r}: files of shards cannot hold this name; rename it")
         if value.ndim < 1 or len(value) != rows:
             raise InputError(f"{name}: {kind} data {key!r} has shape {value.shape}; its first dimension must be {rows}")
         if value.dtype.kind not in "biuf" or value.dtype.itemsize > 8:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from partition.cuts import metis
-from partition.cuts.edge_cut import make_edge_cut
-from partition.cuts.method import (
+from partition.cuts.edge_cut import MOST_ATTEMPTS, make_edge_cut
+from partition.cuts.memory_bound import (
     METHOD_NAMES,
+    SourceSizes,
     check_disk_space,
     check_memory_bound,
     choose_method,
@@ -23,7 +24,7 @@ from partition.shards.cut_selection import check_memory, choose_cut
 from partition.shards.layout import Layout
 from partition.shards.manifest import SHARDS
 from partition.shards.write import write_shards
-from partition.sources.load import build, check_additions, open_source
+from partition.sources.load import build_graph, check_additions, open_source
 from partition.system.atomic_write import new_directory
 from partition.system.memory import (
     available_memory_bytes,
@@ -33,7 +34,8 @@ from partition.system.memory import (
 )
 from partition.system.units import size
 
-from .arguments import effective_cut, integer, positive
+from .arguments import MOST_HALO_DEPTH, resolve_cut
+from .errors import whole_number
 
 _MODEL, _SPEEDS = Model(), Speeds()
 
@@ -69,7 +71,7 @@ def partition(
     source : str, path, DGLGraph, networkx graph, scipy matrix, array, tensor, tuple or Graph
         See :func:`partition.load_graph`.
     parts : int
-        K, the number of parts, 1 <= K <= N.
+        P, the number of parts, 1 <= P <= N.
     out : path
         The shard directory to make; it appears when it is complete.
     cut : {"edge", "vertex", "auto"}, optional
@@ -87,7 +89,7 @@ def partition(
     memory : int, optional
         Bound on the peak memory of this process and its children, bytes; it includes 80 MiB for the interpreter, and
         is lowered to what the system has available. The first method that fits is used: METIS, neighbour expansion (a
-        vertex cut), or streaming over edges on disk (a vertex cut). :mod:`partition.cuts.method` estimates them.
+        vertex cut), or streaming over edges on disk (a vertex cut). :mod:`partition.cuts.memory_bound` estimates them.
     rank_memory : int, optional
         Memory of a training rank, bytes; a cut whose largest part needs more is refused.
     seed : int
@@ -114,38 +116,48 @@ def partition(
     >>> from dgl_gt.partition import partition
     >>> manifest = partition("sample:communities?nodes=1000", parts=2, out="communities-2")  # doctest: +SKIP
     """
-    parts, seed = integer("parts", parts), metis.check_seed(seed)
-    halo_depth, attempts = positive("halo_depth", halo_depth), positive("attempts", attempts)
-    memory = None if memory is None else positive("memory", memory)
-    rank_memory = None if rank_memory is None else positive("rank_memory", rank_memory)
+    parts, seed = whole_number("parts", parts), metis.check_seed(seed)
+    halo_depth = whole_number("halo_depth", halo_depth, 1, MOST_HALO_DEPTH)
+    attempts = whole_number("attempts", attempts, 1, MOST_ATTEMPTS)
+    memory = None if memory is None else whole_number("memory", memory, 1)
+    rank_memory = None if rank_memory is None else whole_number("rank_memory", rank_memory, 1)
     edge_options = {"max_imbalance": max_imbalance, "target_weights": target_weights, "owner": owner}
-    cut = effective_cut(cut, halo_depth, attempts, **edge_options)
+    cut = resolve_cut(cut, halo_depth, attempts, **edge_options)
     edge_options |= {"attempts": attempts, "model": model, "speeds": speeds}
     additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
     check_additions(**additions)
     progress = progress or (lambda stage: None)
 
     with new_directory(out, SHARDS, force=force) as folder, ExitStack() as until_written:
-        bound = _MemoryBound(memory, progress)
+        peak_before, resident_before = peak_memory_bytes(), resident_memory_bytes()
+        memory = None if memory is None else _lowered_to_available(memory, progress)
         progress("reading the graph")
         graph = open_source(source, num_nodes=num_nodes, node_data=node_data)
-        method = bound.choose_method(graph, parts, cut, additions)
+        method = "metis"
+        if memory is not None:
+            sizes = measure_source(graph, parts, **additions)
+            if owner is None or parts < 1:
+                check_parts(sizes.nodes, parts)
+            peak = peak_memory_bytes()
+            reading_bytes = peak - resident_before if peak > peak_before else 0
+            method = _method_within(memory, sizes, cut, reading_bytes, progress)
         if method == "streaming":
             graph = open_stream(graph)
-            check_parts(graph.num_nodes, parts)
             check_disk_space(graph, out, method)
             cuts = [until_written.enter_context(streamed_cut(graph, parts, folder / "edges", progress))]
         else:
-            graph = build(graph, seed=seed, **additions)
+            graph = build_graph(graph, seed=seed, **additions)
             check_disk_space(graph, out, method)
             cuts = _cuts_in_memory(graph, parts, cut, method, edge_options, seed, progress)
-        bound.return_memory()
+        if memory is not None:
+            return_freed_memory()
         layouts = [Layout(graph, each, halo_depth) for each in cuts]
         choice = choose_cut(layouts, model, speeds, rank_memory) if cut == "auto" else None
         (layout,) = (each for each in layouts if choice is None or each.figures.cut == choice["cut"])
+        check_memory(layout.figures, model, rank_memory, is_only=len(layouts) == 1)
         del layouts, cuts  # the other cut takes memory
-        check_memory(layout.figures, model, rank_memory)
-        bound.check(layout)
+        if memory is not None:
+            check_memory_bound(sizes, method, memory, layout.quality.max_copies_factor)
         return write_shards(layout, folder, seed=seed, choice=choice, method=method, progress=progress)
 
 
@@ -159,51 +171,21 @@ def _cuts_in_memory(graph, parts: int, cut: str | None, method: str, edge_option
     return cuts
 
 
-class _MemoryBound:
-    """The bound on the memory of partitioning, or none; it decides the method and is checked before shards are written.
+def _lowered_to_available(memory: int, progress) -> int:
+    """Return the bound on memory, or what the system has available if that is less (bytes)."""
+    available = available_memory_bytes() + resident_memory_bytes()
+    if available >= memory:
+        return memory
+    progress(f"only {size(available)} of {size(memory)} are available")
+    return available
 
-    Parameters
-    ----------
-    memory : int, optional
-        The bound, bytes; lowered to what is available.
-    progress : callable
-    """
 
-    def __init__(self, memory: int | None, progress):
-        self._peak, self._resident = peak_memory_bytes(), resident_memory_bytes()
-        if memory is not None and (left := available_memory_bytes() + self._resident) < memory:
-            progress(f"only {size(left)} of {size(memory)} are available")
-            memory = left
-        self._memory, self._progress = memory, progress
-        self._method, self._sizes = "metis", None
-
-    def choose_method(self, source, parts: int, cut: str | None, additions: dict) -> str:
-        """Return the first method that fits; call it when the source has been opened, but not read.
-
-        Raises
-        ------
-        InputError
-            No method fits.
-        """
-        if self._memory is None:
-            return self._method
-        self._sizes = measure_source(source, max(parts, 1), **additions)
-        peak = peak_memory_bytes()
-        self._method = choose_method(self._sizes, self._memory, cut, peak - self._resident if peak > self._peak else 0)
-        return_freed_memory()
-        name = METHOD_NAMES[self._method]
-        if self._method == "metis":
-            self._progress(f"within {size(self._memory)}: {name}")
-        else:
-            self._progress(f"{metis_need(self._sizes)}, which exceeds {size(self._memory)}: vertex cut by {name}")
-        return self._method
-
-    def return_memory(self) -> None:
-        """Return the freed memory of earlier steps to the system, if there is a bound."""
-        if self._memory is not None:
-            return_freed_memory()
-
-    def check(self, layout: Layout) -> None:
-        """Raise :class:`InputError` if the largest part needs more memory to be written than the bound allows."""
-        if self._memory is not None:
-            check_memory_bound(self._sizes, self._method, self._memory, layout.quality.max_copies_factor)
+def _method_within(memory: int, sizes: SourceSizes, cut: str | None, reading_bytes: int, progress) -> str:
+    """Return the first method that fits into ``memory`` bytes, after a source that took ``reading_bytes`` to read."""
+    method = choose_method(sizes, memory, cut, reading_bytes)
+    return_freed_memory()
+    if method == "metis":
+        progress(f"within {size(memory)}: {METHOD_NAMES[method]}")
+    else:
+        progress(f"{metis_need(sizes)}, which exceeds {size(memory)}: vertex cut by {METHOD_NAMES[method]}")
+    return method

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partition.cuts.method import METHOD_NAMES, Needs, SourceSizes
+from partition.cuts.memory_bound import METHOD_NAMES, Needs, SourceSizes
 from partition.system.units import counted, size
 
 from .console import table
@@ -22,12 +22,14 @@ def quality_table(manifest: dict) -> str:
     lines = [
         ("volume", f"{quality['volume']:,}", "rows that cross ranks per exchange and direction"),
         ("replication", f"{quality['replication_factor']:.3f}", "rows held / nodes"),
-        ("max copies", f"{quality['max_copies_factor']:.3f}", "rows held by the largest part / nodes per part"),
-        ("node balance", f"{quality['node_balance']:.3f}", "largest part's nodes / its share"),
-        ("edge balance", f"{quality['edge_balance']:.3f}", "largest part's edges / its share"),
+        ("largest part", f"{quality['max_copies_factor']:.3f}", "rows that it holds / nodes per part"),
+        ("node balance", f"{quality['node_balance']:.3f}", "nodes of the fullest part / its share"),
+        ("edge balance", f"{quality['edge_balance']:.3f}", "edges of the busiest part / its share"),
     ]
     if quality["train_balance"] is not None:
-        lines.append(("train balance", f"{quality['train_balance']:.3f}", "largest part's training nodes / its share"))
+        lines.append(
+            ("train balance", f"{quality['train_balance']:.3f}", "training nodes of the fullest part / its share")
+        )
     if cut == "edge":
         lines.insert(0, ("cut ratio", f"{quality['cut_ratio']:.2%}", "edges whose source another part owns"))
     figures = "\n".join(f"{name:<13} {value:>12}  {meaning}" for name, value, meaning in lines)

@@ -1,4 +1,4 @@
-"""Attempts at an edge cut: the first are by METIS, later ones recombine the best of them, and the best is kept."""
+"""METIS makes the first edge cuts, later attempts improve the best of them, and the best cut is kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _InitialPartition(NamedTuple):
     """What METIS is asked for, and what the local search after it keeps even."""
 
     objective: str  # "cut" or "volume"
-    node_weight: float | None  # weight of a node beside its in-edges (edges); None: in-edges do not count
+    node_weight: float | None  # number added to a node's in-degree to give its METIS weight; None: every node weighs 1
     tolerance: float  # METIS's: a part's weight over its share, at most
     levels_nodes: bool  # whether the search keeps nodes as even as edges: less time and memory, but more halo rows
 
@@ -38,7 +38,7 @@ class _Candidate(NamedTuple):
 
 
 def _initial_partitions(graph: Graph) -> list[_InitialPartition]:
-    """The initial partitions of the first attempts, in this order; the next attempts level nodes in the others."""
+    """The initial partitions of attempts 1 to 6. Attempts 7 to 12 use the same six with ``levels_nodes`` inverted."""
     mean = graph.num_edges / graph.num_nodes
     return [
         _InitialPartition("cut", 1, 1.03, True),
@@ -98,7 +98,7 @@ def _attempt_progress(progress: Callable, attempt: int, attempts: int, started_s
     if 0 < attempt < attempts:
         left_s = (time.monotonic() - started_s) / attempt * (attempts - attempt)
         left = f", about {left_s:.0f} s left"
-    return lambda stage, *more: progress(f"attempt {attempt + 1} of {total}{left}: {stage}", *more)
+    return lambda stage: progress(f"attempt {attempt + 1} of {total}{left}: {stage}")
 
 
 def _partition(
@@ -129,7 +129,7 @@ def _partition(
 def _recombine(
     graph: Graph, population: list[_Candidate], balance: Balance, attempt: int, seed: int, progress: Callable
 ):
-    """A candidate searched anew by clusters of nodes, and whether nodes were levelled.
+    """Return an improved copy of a candidate, made by moving clusters of nodes, and its ``levels_nodes``.
 
     At first any nodes may share a cluster; in later attempts only nodes that a second candidate keeps together, too.
     """

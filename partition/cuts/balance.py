@@ -20,34 +20,19 @@ _LEAST_SHARE = 1e-6  # of an equal share
 
 @dataclass(frozen=True)
 class Balance:
-    """The load that each part is to take, of each kind, and its bounds.
+    """The load that each part is to take, of each kind, and its bounds."""
 
-    Attributes
-    ----------
-    kinds : tuple of str
-        The bounded ones of ``KINDS``; ``train`` is there once for each split of the training nodes.
-    weights : ndarray, int64, (N, kinds)
-        The load that a node adds to its part: 1 for ``nodes``, its in-edges for ``edges``, and for ``train`` 1 if it is
-        in the split.
-    shares : ndarray, float64, (K,)
-        The share of the whole load that each part is to take; they add up to one.
-    bounds : ndarray, float64, (kinds,)
-        The most that a part's load may be, over its share.
-    is_strict : bool
-        Whether the user asked for the bounds, so that a cut that exceeds them is refused.
-    """
-
-    kinds: tuple[str, ...]
-    weights: np.ndarray
-    shares: np.ndarray
-    bounds: np.ndarray
-    is_strict: bool
+    kinds: tuple[str, ...]  # the bounded ones of ``KINDS``; ``train`` once for each split of the training nodes
+    weights: np.ndarray  # load that a node adds to its part, int64, (N, kinds): 1, its in-edges, or 1 if in the split
+    shares: np.ndarray  # share of the whole load that each part is to take, (P,); they add up to one
+    bounds: np.ndarray  # the most that a part's load may be, over its share, (kinds,)
+    is_strict: bool  # whether the user asked for the bounds, so that a cut that exceeds them is refused
 
     def capacities(self, tightness: float = 1.0) -> np.ndarray:
-        """Return the most that parts may take, int64, (K, kinds): the bound, or the share rounded up if that is more.
+        """Return the most that parts may take, int64, (P, kinds): the bound, or the share rounded up if that is more.
 
-        A ``tightness`` below 1 keeps only so much of the way from the share to the bound: a search that aims at less
-        lands within the bounds.
+        With ``tightness`` 0.8 the search aims at 80 % of the way from the share to the bound, so that its result keeps
+        the bound.
         """
         totals = self.weights.sum(axis=0)
         shares = np.outer(self.shares, totals)
@@ -56,11 +41,11 @@ class Balance:
         return (least + np.floor(tightness * (most - least))).astype(np.int64)
 
     def floors(self) -> np.ndarray:
-        """Return the least load that a search for fewer copies leaves to parts, int64, (K, kinds): half a share."""
+        """Return the least load that a search for fewer copies leaves to parts, int64, (P, kinds): half a share."""
         return np.floor(_FLOOR * np.outer(self.shares, self.weights.sum(axis=0))).astype(np.int64)
 
     def loads(self, owner: np.ndarray) -> np.ndarray:
-        """Return the load of each part under an assignment, int64, (K, kinds)."""
+        """Return the load of each part under an assignment, int64, (P, kinds)."""
         parts = len(self.shares)
         columns = [np.bincount(owner, weights=column, minlength=parts) for column in self.weights.T]
         return np.stack(columns, axis=1).astype(np.int64)
@@ -69,8 +54,8 @@ class Balance:
         """Return the largest load as a share of its capacity; it is at most 1 where every bound holds."""
         return float((self.loads(owner) / np.maximum(self.capacities(), 1)).max())
 
-    def broken(self, owner: np.ndarray) -> str:
-        """Return the bounds that an assignment breaks, in words."""
+    def exceeded_bounds(self, owner: np.ndarray) -> str:
+        """Return the bounds that an assignment exceeds, in words."""
         loads, capacities = self.loads(owner), self.capacities()
         words = []
         for kind, name in enumerate(self.kinds):
@@ -84,20 +69,9 @@ class Balance:
 def make_balance(graph: Graph, parts: int, max_imbalance=None, target_weights=None) -> Balance:
     """Return the loads that the parts of a graph are to take, and their bounds.
 
-    Parameters
-    ----------
-    graph : Graph
-    parts : int
-    max_imbalance : float or dict of str to float, optional
-        The most that a part's load may be, over its share: one number for ``nodes``, ``edges`` and ``train`` (training
-        nodes), or a number for each by name. Without it a cut aims at 1.1 for edges, and none is refused.
-    target_weights : sequence of float, (K,), optional
-        The load of each part relative to the others; equal by default.
-
-    Raises
-    ------
-    InputError
-        A bound is below 1 or has an unknown name, or the weights are not K positive numbers.
+    ``max_imbalance`` is the most that a part's load may be, over its share: one number for ``nodes``, ``edges`` and
+    ``train`` (training nodes), or a number for each by name. Without it a cut aims at 1.1 for edges, and none is
+    refused. ``target_weights``, (P,), is the load of each part relative to the others.
     """
     bounds = {"edges": _DEFAULT_BOUND} if max_imbalance is None else _checked_bounds(max_imbalance)
     names, columns = [], []
@@ -137,7 +111,7 @@ def with_default_bounds(balance: Balance, graph: Graph, *, nodes: bool) -> Balan
 
 
 def shares(parts: int, target_weights=None) -> np.ndarray:
-    """Return each part's share of the whole load, float64, (K,); raise :class:`InputError` for bad weights."""
+    """Return each part's share of the whole load, float64, (P,); raise :class:`InputError` for bad weights."""
     if target_weights is None:
         return np.full(parts, 1 / parts)
     try:
@@ -145,7 +119,8 @@ def shares(parts: int, target_weights=None) -> np.ndarray:
     except (TypeError, ValueError):
         raise InputError(f"target_weights are {target_weights!r}; they must be {parts} positive numbers") from None
     if weights.shape != (parts,):
-        raise InputError(f"target_weights are {weights.size} numbers; there must be {parts}, one for each part")
+        found = f"are {weights.size} numbers" if weights.ndim == 1 else f"have the shape {weights.shape}"
+        raise InputError(f"target_weights {found}; they must be a list of {parts} numbers, one for each part")
     if not (np.isfinite(weights) & (weights > 0)).all():
         bad = weights[~(np.isfinite(weights) & (weights > 0))][0]
         raise InputError(f"target_weights hold {bad:g}; every weight must be a positive number")

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from partition.errors import InputError
-from partition.graph import Graph, symmetrised
+from partition.errors import InputError, whole_number
+from partition.graph import Graph, as_array, symmetrised
 from partition.predict.model import Model
 from partition.predict.step_time import Speeds, step_seconds
 
@@ -18,6 +18,7 @@ from .balance import Balance, make_balance
 from .part_counts import count_assignment, count_edge_cut
 from .permutation import CLUSTER_NODES, Permutation, check_parts, slice_pointers
 
+MOST_ATTEMPTS = 10_000  # hours of work, even on a graph of a few nodes
 _MODEL, _SPEEDS = Model(), Speeds()
 
 
@@ -27,7 +28,7 @@ class EdgeCut(Permutation):
 
     Attributes
     ----------
-    shares : ndarray, float64, (K,)
+    shares : ndarray, float64, (P,)
         The share of the whole load that each part was to take.
     """
 
@@ -50,15 +51,15 @@ def make_edge_cut(
     """Cut a graph into parts with METIS and local search; inside a part, rows are in the order of METIS clusters.
 
     Of several attempts the one with the lowest predicted step time is kept. The first twelve are by METIS with
-    different objectives and node weights; later ones search the best so far anew (evolutionary partitioning, Sanders
-    and Schulz 2012). All are by METIS where the package has no compiled part, or where a count for each node and part
+    different objectives and node weights; later attempts start from the best cuts so far (evolutionary partitioning,
+    Sanders and Schulz 2012). All are by METIS where the package has no compiled part, or where a count for each node and part
     would take far more memory than the edges.
 
     Parameters
     ----------
     graph : Graph
     parts : int
-        K, 1 <= K <= N.
+        P, 1 <= P <= N.
     seed : int
         The same seed gives the same cut.
     owner : array of integers, (N,), optional
@@ -75,19 +76,20 @@ def make_edge_cut(
     Raises
     ------
     InputError
-        K is out of range, ``owner`` has the wrong length or a part outside 0..K-1, or no attempt keeps the bounds.
+        P is out of range, ``owner`` has the wrong length or a part outside 0..P-1, or no attempt keeps the bounds.
     """
+    parts = whole_number("parts", parts)
     if owner is None or parts < 1:
         check_parts(graph.num_nodes, parts)
-    if attempts < 1:
-        raise InputError(f"attempts is {attempts}; it must be at least 1")
+    seed, attempts = metis.check_seed(seed), whole_number("attempts", attempts, 1, MOST_ATTEMPTS)
     balance = make_balance(graph, parts, max_imbalance, target_weights)
     progress = progress or (lambda *_: None)
     undirected = symmetrised(graph)
-    with metis.shared(xadj=undirected.indptr, adjncy=undirected.indices) as adjacency:
+    with metis.write_shared_arrays(xadj=undirected.indptr, adjncy=undirected.indices) as adjacency:
         del undirected
         in_order = partial(_in_cluster_order, graph, balance.shares, adjacency, seed, progress)
-        if owner is not None:
+        is_given = owner is not None
+        if is_given:
             owner = _checked_owner(owner, graph.num_nodes, parts)
         elif parts == 1:
             owner = np.zeros(graph.num_nodes, np.int32)
@@ -100,15 +102,18 @@ def make_edge_cut(
                 return step_seconds(count_edge_cut(graph, cut.order, cut.ptr, cut.shares)[0], model, speeds)
 
             owner = best_assignment(graph, parts, adjacency, balance, attempts, rank, seed, progress)
-        _check_bounds(graph, balance, owner)
+        _check_bounds(graph, balance, owner, is_given=is_given)
         return in_order(owner)
 
 
-def _check_bounds(graph: Graph, balance: Balance, owner: np.ndarray) -> None:
+def _check_bounds(graph: Graph, balance: Balance, owner: np.ndarray, *, is_given: bool) -> None:
     if balance.is_strict and balance.largest_load(owner) > 1:
+        found = balance.exceeded_bounds(owner)
+        if is_given:
+            raise InputError(f"the given owner exceeds the bounds: {found}; raise max_imbalance, or give another owner")
         raise InputError(
-            f"no cut of {graph.name} into {len(balance.shares)} parts kept the bounds: the best has "
-            f"{balance.broken(owner)}; raise max_imbalance, or make fewer parts or a vertex cut"
+            f"no cut of {graph.name} into {len(balance.shares)} parts kept the bounds: the best has {found}; raise "
+            "max_imbalance, or make fewer parts or a vertex cut"
         )
 
 
@@ -123,7 +128,7 @@ def _in_cluster_order(
 
 def _checked_owner(owner, num_nodes: int, parts: int) -> np.ndarray:
     """The owners as int32; :class:`InputError` where they do not name a part for each node."""
-    owner = np.asarray(owner)
+    owner = as_array(owner, "owner")
     if owner.shape != (num_nodes,) or owner.dtype.kind not in "iu":
         raise InputError(f"owner must be {num_nodes} integers, one for each node, not {owner.dtype} {owner.shape}")
     if owner.min() < 0 or owner.max() >= parts:

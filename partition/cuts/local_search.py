@@ -17,7 +17,7 @@ from .balance import Balance
 
 _MOST_SWEEPS, _LEAST_SWEEPS, _SWEPT_EDGES = 10, 4, 50_000_000  # more sweeps save about a percent of the halo rows
 _TEMPERATURE = 0.5  # halo rows
-_TIGHTNESS = 0.8  # of several bounds, which get in each other's way
+_TIGHTNESS = 0.8  # used when there are several bounds, because they conflict
 
 
 def is_available(graph: Graph, parts: int) -> bool:

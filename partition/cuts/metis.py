@@ -8,7 +8,6 @@ Source: Karypis and Kumar, "A fast and high quality multilevel scheme for partit
 from __future__ import annotations
 
 import json
-import operator
 import os
 import re
 import shutil
@@ -20,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 
-from partition.errors import InputError
+from partition.errors import InputError, whole_number
 from partition.system import child_process
 from partition.system.memory import available_cpus, available_memory_bytes, record_children
 from partition.system.units import size
@@ -36,17 +35,11 @@ _CHUNK = 1 << 20  # numbers that are written at once
 
 def check_seed(seed) -> int:
     """Return the seed as an int; raise :class:`InputError` if METIS does not take it."""
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        raise InputError(f"seed is {seed!r}; it must be an integer") from None
-    if not 0 <= number < SEEDS:
-        raise InputError(f"seed is {number}; it must be at least 0 and below {SEEDS}")
-    return number
+    return whole_number("seed", seed, 0, SEEDS - 1)
 
 
 @contextmanager
-def shared(**arrays):
+def write_shared_arrays(**arrays):
     """Write arrays to unnamed files of int64, which children map, and give a dict of these files.
 
     METIS takes int64 without a copy. A graph is shared as ``xadj`` and ``adjncy``: the ``indptr`` and ``indices`` of
@@ -90,33 +83,14 @@ def k_way(
 ) -> np.ndarray:
     """Split an undirected graph into parts of equal weight, with few edges or few copies between them.
 
-    Parameters
-    ----------
-    adjacency : dict
-        The graph, from :func:`shared`.
-    parts : int
-        K, 2 <= K <= N.
-    weights : ndarray of positive integers, (N,)
-        The weight of each node.
-    objective : {"cut", "volume"}
-        What METIS minimises: edges between parts, or copies of nodes in other parts that own one of their neighbours.
-    tolerance : float
-        The most that a part may weigh, over its share.
-    shares : sequence of float, (K,), optional
-        Each part's share of the whole weight; equal by default.
-    seed : int
-        The same seed gives the same result.
-    progress : callable, optional
-        Called as ``progress(stage)`` while METIS runs.
-
-    Returns
-    -------
-    ndarray, int32, (N,)
-        The part of each node. METIS may leave a part empty on tiny graphs.
+    ``adjacency`` is a graph from :func:`write_shared_arrays`, ``weights`` (N,) are positive integers, and ``shares``
+    (P,) is each part's share of the whole weight. METIS minimises edges between parts (``"cut"``), or copies of nodes
+    in other parts that own one of their neighbours (``"volume"``); a part weighs at most ``tolerance`` times its share.
+    Returns the part of each node, int32 (N,). METIS may leave a part empty on tiny graphs.
     """
     job = {"parts": parts, "objective": objective, "tolerance": tolerance, "seed": seed}
     job["shares"] = None if shares is None else [float(share) for share in shares]
-    with shared(weights=weights) as more:
+    with write_shared_arrays(weights=weights) as more:
         (result,) = _run({**adjacency, **more}, [job], f"METIS, {parts} parts, {objective}", progress)
         return result.astype(np.int32)
 
@@ -124,18 +98,15 @@ def k_way(
 def clusters(adjacency: dict, owner: np.ndarray, parts: int, size: int, *, seed: int = 0, progress=None) -> np.ndarray:
     """Split each part into METIS clusters of about ``size`` nodes; clusters with close numbers are close in the graph.
 
-    Returns
-    -------
-    ndarray, int64, (N,)
-        The cluster of each node, counted from 0 in each part.
+    Returns the cluster of each node, int64 (N,), counted from 0 in each part.
     """
     workers = min(most_children(), parts)
-    jobs = [{"cluster_size": size, "seed": seed, "owned": list(range(i, parts, workers))} for i in range(workers)]
-    with shared(owner=owner) as more:
+    jobs = [{"cluster_size": size, "seed": seed, "worker": i, "workers": workers} for i in range(workers)]
+    with write_shared_arrays(owner=owner) as more:
         results = _run({**adjacency, **more}, jobs, "METIS, clusters inside parts", progress)
     cluster = np.empty(len(owner), np.int64)
     for job, result in zip(jobs, results):
-        cluster[np.isin(owner, job["owned"])] = result
+        cluster[owner % workers == job["worker"]] = result
     return cluster
 
 
@@ -151,18 +122,16 @@ def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarra
         running = []
         for job in jobs:
             with child_process.temporary_space():
-                result, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+                result, errors, said = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
             files = {**inputs, "result": result}
             numbers = {key: file.fileno() for key, file in files.items()}
-            command = [
-                sys.executable,
-                "-m",
-                "partition.cuts.metis_child",
-                json.dumps({**job, "parent": os.getpid(), "files": numbers}),
-            ]
+            text = json.dumps({**job, "parent": os.getpid(), "files": numbers}, allow_nan=False)
+            with child_process.temporary_space():
+                said.write(text.encode())
+                said.seek(0)
             process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-m", "partition.cuts.metis_child"],
+                stdin=said,  # the shares of many parts are more text than an argument may have
                 stdout=errors,
                 stderr=errors,
                 env=child_process.environment(),

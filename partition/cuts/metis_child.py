@@ -1,7 +1,8 @@
-"""The child process in which METIS runs: ``python -m partition.cuts.metis_child JOB``.
+"""The child process in which METIS runs: ``python -m partition.cuts.metis_child``, with a job on standard input.
 
-JOB is JSON: ``files`` gives the numbers of the inherited files, by name, and the rest says what to do with them. With
-``parts`` the job is a k-way partition of the whole graph, otherwise clusters inside the parts that ``owned`` lists.
+A job is JSON: ``files`` gives the numbers of the inherited files, by name, and the rest says what to do with them. With
+``parts`` the job is a k-way partition of the whole graph. Otherwise it is clusters inside each part whose number modulo
+``workers`` is ``worker``.
 :mod:`partition.cuts.metis` is the parent's side.
 """
 
@@ -84,7 +85,7 @@ def _k_way(arrays: dict, job: dict) -> np.ndarray:
         "seed": job["seed"],
         "objtype": int(job["objective"] == "volume"),
         "ufactor": max(1, round(1000 * (job["tolerance"] - 1))),
-        "recursive": False,  # recursive bisection, pymetis's default up to K = 8, ignores balance
+        "recursive": False,  # recursive bisection, pymetis's default up to P = 8, ignores balance
     }
     if len(linked) == len(weights):
         return _run_metis(xadj, adjncy, parts, weights, **options)
@@ -101,8 +102,10 @@ def _clusters(arrays: dict, job: dict) -> np.ndarray:
     owner = arrays["owner"]
     cluster = np.zeros(len(owner), np.int64)
     slot = np.full(len(owner), -1, np.int64)
-    for part in job["owned"]:
-        rows = np.flatnonzero(owner == part)
+    mine = owner % job["workers"] == job["worker"]
+    nodes = np.flatnonzero(mine)
+    parts = owner[nodes].astype(np.min_scalar_type(owner.max(initial=0)))  # numpy sorts short integers fastest
+    for rows in np.split(nodes[np.argsort(parts, kind="stable")], np.cumsum(np.bincount(parts))):
         if round(len(rows) / job["cluster_size"]) < 2:
             continue
         linked, xadj, adjncy = _without_isolated(*_subgraph(arrays["xadj"], arrays["adjncy"], rows, slot))
@@ -113,7 +116,7 @@ def _clusters(arrays: dict, job: dict) -> np.ndarray:
             # Clusters need no exact balance, and bisection is twice as fast for so many parts.
             weights = np.ones(len(linked), np.int64)
             cluster[rows[linked]] = _run_metis(xadj, adjncy, count, weights, recursive=True, seed=job["seed"])
-    return cluster[np.isin(owner, job["owned"])]
+    return cluster[mine]
 
 
 def main(job: dict) -> None:
@@ -131,4 +134,4 @@ def main(job: dict) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(json.load(sys.stdin))

@@ -22,23 +22,10 @@ def count_assignment(graph: Graph, owner: np.ndarray, shares: np.ndarray) -> Fig
 def count_edge_cut(
     graph: Graph, order: np.ndarray, ptr: np.ndarray, shares: np.ndarray, depth: int = 1, *, is_ordered: bool = True
 ) -> tuple[Figures, list[list[np.ndarray]]]:
-    """Count what each part of an edge cut owns, holds, sends and attends.
+    """Count what each part of an edge cut owns, holds with ``depth`` hops of halo, sends and attends.
 
-    Parameters
-    ----------
-    graph : Graph
-    order, ptr, shares
-        See :class:`partition.cuts.edge_cut.EdgeCut`.
-    depth : int
-        Hops of halo, at least 1.
-    is_ordered : bool
-        Whether the rows within the parts have their final order. If not, near edges are not counted.
-
-    Returns
-    -------
-    figures : Figures
-    rings : list of list of ndarray, P x depth
-        New ids of the halo rows of each part, hop by hop, ascending.
+    Also returns the new ids of the halo rows of each part, hop by hop, ascending: P x depth arrays. Near edges are
+    counted only if the rows within the parts have their final order (``is_ordered``).
     """
     parts = len(shares)
     new_ids = np.empty_like(order)

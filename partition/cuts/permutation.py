@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partition.errors import InputError
+from partition.errors import InputError, whole_number
 
 CLUSTER_NODES = 1000  # rows of one cluster stay in a core's cache while attention reads them
 NEAR_ROWS = 1024  # rows less than this far apart are near: a processor's caches hold what lies between them
@@ -14,22 +14,14 @@ NEAR_ROWS = 1024  # rows less than this far apart are near: a processor's caches
 
 @dataclass(frozen=True)
 class Permutation:
-    """A permutation of the nodes with slice pointers: part i owns the new ids ``ptr[i]:ptr[i + 1]``.
+    """A permutation of the nodes with slice pointers: part i owns the new ids ``ptr[i]:ptr[i + 1]``."""
 
-    Attributes
-    ----------
-    order : ndarray of integers, (N,)
-        The user's node id of each new id.
-    ptr : ndarray, int64, (K + 1,)
-        The slice pointers.
-    """
-
-    order: np.ndarray
-    ptr: np.ndarray
+    order: np.ndarray  # the user's node id of each new id, (N,)
+    ptr: np.ndarray  # slice pointers, int64, (P + 1,)
 
     @property
     def parts(self) -> int:
-        """The number of parts, K."""
+        """The number of parts, P."""
         return len(self.ptr) - 1
 
     def new_ids(self) -> np.ndarray:
@@ -40,11 +32,13 @@ class Permutation:
 
 
 def slice_pointers(owner: np.ndarray, parts: int) -> np.ndarray:
-    """Return where the rows of each part begin and end, int64, (K + 1,), from the part of each node, (N,)."""
+    """Return where the rows of each part begin and end, int64, (P + 1,), from the part of each node, (N,)."""
     return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=parts))]).astype(np.int64)
 
 
-def check_parts(num_nodes: int, parts: int) -> None:
-    """Raise :class:`InputError` unless every part can have a node."""
-    if not 1 <= parts <= num_nodes:
+def check_parts(num_nodes: int, parts) -> int:
+    """Return the number of parts as an int; raise :class:`InputError` unless every part can have a node."""
+    number = whole_number("parts", parts)
+    if not 1 <= number <= num_nodes:
         raise InputError(f"cannot split {num_nodes} nodes into {parts} parts; choose 1 to {num_nodes} parts")
+    return number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,84 +19,47 @@ from .vertex_cut import LARGEST_ID, VertexCut, capacity_of
 _HDRF_BALANCE = 1.1  # as the authors of HDRF advise
 
 
-@dataclass(frozen=True)
-class EdgeStream:
-    """A graph whose edges are read from its source in slices; :class:`partition.shards.layout.Layout` takes it, too.
+def edges_both_ways(coo: COOGraph):
+    """Yield the edges that will be stored, in slices: sources, destinations and ids, int32 each."""
+    loops = 0
+    for start, src, dst in coo.slices():
+        src, dst = src.astype(np.int32), dst.astype(np.int32)
+        yield src, dst, np.arange(start, start + len(src), dtype=np.int32)
+        if not coo.listed_once:
+            continue
+        apart = src != dst
+        first = len(coo.src) + start - loops
+        count = int(np.count_nonzero(apart))
+        yield dst[apart], src[apart], np.arange(first, first + count, dtype=np.int32)
+        loops += len(src) - count
 
-    Attributes
-    ----------
-    coo : COOGraph
-        The source.
-    num_nodes, num_edges : int
-        N and E; E counts both directions of edges that are listed once.
-    node_data : dict of str to ndarray, (N, ...)
-    edge_data : dict of str to ndarray, (listed edges, ...)
-        A row for each listed edge, see :meth:`partition.sources.coo.COOGraph.edge_rows`.
-    name : str
-    left_out : tuple of str
-        What of the source is not in the graph.
+
+def open_stream(coo: COOGraph) -> COOGraph:
+    """Check a source whose edges will be read in slices, and complete its number of nodes, masks and labels.
+
+    Never more than a slice of the edges is in memory.
     """
-
-    coo: COOGraph
-    num_nodes: int
-    num_edges: int
-    node_data: dict[str, np.ndarray] = field(default_factory=dict)
-    edge_data: dict[str, np.ndarray] = field(default_factory=dict)
-    name: str = "graph"
-    left_out: tuple[str, ...] = ()
-
-    def edge_rows(self, ids: np.ndarray) -> np.ndarray:
-        """Return the row of ``edge_data`` of each edge."""
-        return self.coo.edge_rows(ids)
-
-    def slices(self):
-        """Yield the edges in slices: sources, destinations and ids, int32 each."""
-        listed, loops = len(self.coo.src), 0
-        for start, src, dst in self.coo.slices():
-            src, dst = src.astype(np.int32), dst.astype(np.int32)
-            yield src, dst, np.arange(start, start + len(src), dtype=np.int32)
-            if not self.coo.listed_once:
-                continue
-            apart = src != dst
-            first = listed + start - loops
-            count = int(np.count_nonzero(apart))
-            yield dst[apart], src[apart], np.arange(first, first + count, dtype=np.int32)
-            loops += len(src) - count
-
-
-def open_stream(coo: COOGraph) -> EdgeStream:
-    """Check a source and return it as a stream; never more than a slice of it is in memory.
-
-    Raises
-    ------
-    InputError
-        As for :func:`partition.graph.from_edges`; also if there are more than 2**31 - 1 nodes or edges.
-    """
-    num_nodes = checked_num_nodes(coo.num_nodes, *coo.id_range, coo.name)
-    if max(num_nodes, coo.num_edges) > LARGEST_ID:
+    coo.num_nodes = checked_num_nodes(coo.num_nodes, *coo.id_range, coo.name)
+    if max(coo.num_nodes, coo.num_edges) > LARGEST_ID:
         raise InputError(
-            f"{coo.name} has {num_nodes} nodes and {coo.num_edges} edges; a vertex cut takes at most {LARGEST_ID} "
+            f"{coo.name} has {coo.num_nodes} nodes and {coo.num_edges} edges; a vertex cut takes at most {LARGEST_ID} "
             "of each"
         )
-    node_data = with_standard_masks_and_labels(coo.node_data, coo.name)
-    stream = EdgeStream(coo, num_nodes, coo.num_edges, node_data, coo.edge_data, coo.name, coo.left_out)
-    check_data(replace(stream, num_edges=len(coo.src)))  # edge data has a row for each listed edge
-    return stream
+    coo.node_data = with_standard_masks_and_labels(coo.node_data, coo.name)
+    check_data(replace(coo, listed_once=False))  # edge data has a row for each listed edge
+    return coo
 
 
 @dataclass(frozen=True)
 class StreamedCut(VertexCut):
     """A vertex cut whose edges lie on disk by part; ``edge_part`` is empty.
 
-    Attributes
-    ----------
-    folder : path
-        Its file ``{i}.edges`` holds source, destination and id of the edges of part i, int32, (edges, 3).
+    The file ``{i}.edges`` in ``folder`` holds source, destination and id of the edges of part i, int32, (edges, 3).
     """
 
     folder: Path
 
-    def part_edges(self, graph: EdgeStream, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def part_edges(self, graph: COOGraph, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return sources, destinations and ids of a part's edges, in the order of ids."""
         edges = np.fromfile(_bucket(self.folder, index), np.int32).reshape(-1, 3)
         edges = edges[np.argsort(edges[:, 2], kind="stable")]  # reverse edges do not come in order
@@ -104,27 +67,15 @@ class StreamedCut(VertexCut):
 
 
 @contextmanager
-def streamed_cut(stream: EdgeStream, parts: int, folder: Path, progress=None):
-    """Make a vertex cut in two passes over the edges; the edges of each part lie in a file until the context ends.
+def streamed_cut(stream: COOGraph, parts: int, folder: Path, progress=None):
+    """Make a vertex cut in two passes over the edges; the edges of each part lie in ``folder`` until the context ends.
 
     The first pass counts degrees, and the second gives each edge to the part of the highest HDRF score. This takes
-    about 40 bytes of memory per node, one bit per node and part, and a slice of edges.
-
-    Parameters
-    ----------
-    stream : EdgeStream
-    parts : int
-    folder : path
-        Made here and removed at the end; it takes 12 bytes per edge.
-    progress : callable, optional
-
-    Yields
-    ------
-    StreamedCut
+    about 40 bytes of memory per node, one bit per node and part, and a slice of edges; and 12 bytes of disk per edge.
     """
     progress = progress or (lambda *_: None)
     degrees = np.zeros(stream.num_nodes, np.int64)
-    for src, dst, _ in stream.slices():
+    for src, dst, _ in edges_both_ways(stream):
         progress("vertex cut, counting degrees")
         for ends in (src, dst):
             np.add.at(degrees, ends, 1)
@@ -142,13 +93,13 @@ def streamed_cut(stream: EdgeStream, parts: int, folder: Path, progress=None):
         folder.rmdir()
 
 
-def _place(stream: EdgeStream, parts: int, degrees: np.ndarray, folder: Path, progress) -> np.ndarray:
-    """Write each edge to the file of its part; return the parts that hold each node, (N, ceil(K / 64)) bits."""
+def _place(stream: COOGraph, parts: int, degrees: np.ndarray, folder: Path, progress) -> np.ndarray:
+    """Write each edge to the file of its part; return the parts that hold each node, (N, ceil(P / 64)) bits."""
     copies, sizes = native.no_copies(stream.num_nodes, parts), np.zeros(parts, np.int64)
     state = {"degrees": degrees, "copies": copies, "sizes": sizes, "capacity": capacity_of(stream.num_edges, parts)}
     for part in range(parts):
         _bucket(folder, part).touch()
-    for src, dst, ids in stream.slices():
+    for src, dst, ids in edges_both_ways(stream):
         progress("vertex cut, streaming edges")
         src, dst = np.ascontiguousarray(src), np.ascontiguousarray(dst)
         owner = np.empty(len(src), np.int32)

@@ -28,7 +28,7 @@ class VertexCut(Permutation):
     ----------
     order : ndarray of integers, (N,)
         The user's node id of each new id.
-    ptr : ndarray, int64, (K + 1,)
+    ptr : ndarray, int64, (P + 1,)
         The slice pointers: part i is the master of the new ids ``ptr[i]:ptr[i + 1]``.
     edge_part : ndarray, int32, (E,)
         The part of the edge at each position of the graph's CSR.
@@ -38,7 +38,7 @@ class VertexCut(Permutation):
 
     @property
     def shares(self) -> np.ndarray:
-        """The share of the whole load that each part is to take, float64, (K,); all are equal."""
+        """The share of the whole load that each part is to take, float64, (P,); all are equal."""
         return np.full(self.parts, 1 / self.parts)
 
     def part_edges(self, graph: Graph, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -62,7 +62,7 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, by_metis: bool =
     ----------
     graph : Graph
     parts : int
-        K, 1 <= K <= N.
+        P, 1 <= P <= N.
     seed : int
         The same seed gives the same cut.
     by_metis : bool
@@ -74,14 +74,14 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, by_metis: bool =
     Raises
     ------
     InputError
-        K is out of range, the graph has more than 2**31 - 1 nodes or edges, or the package has no compiled part.
+        P is out of range, the graph has more than 2**31 - 1 nodes or edges, or the package has no compiled part.
 
     References
     ----------
     .. [1] F. Petroni et al., "HDRF: Stream-based partitioning for power-law graphs", CIKM 2015.
     .. [2] C. Zhang et al., "Graph edge partitioning via neighborhood heuristic", KDD 2017.
     """
-    check_parts(graph.num_nodes, parts)
+    parts, seed = check_parts(graph.num_nodes, parts), metis.check_seed(seed)
     if max(graph.num_nodes, graph.num_edges) > LARGEST_ID:
         raise InputError(
             f"{graph.name} has {graph.num_nodes} nodes and {graph.num_edges} edges; a vertex cut takes at most "
@@ -95,7 +95,7 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, by_metis: bool =
         edge_part = edges.levelled(expanded)
         return _with_masters(graph, edges, edge_part, lambda _: joined)
     undirected = symmetrised(graph)
-    with metis.shared(xadj=undirected.indptr, adjncy=undirected.indices) as adjacency:
+    with metis.write_shared_arrays(xadj=undirected.indptr, adjncy=undirected.indices) as adjacency:
         del undirected
         candidates = [expanded, *([_grown(edges, adjacency, seed, progress)] if parts > 1 else [])]
         progress("vertex cut, levelling copies")
@@ -134,7 +134,7 @@ class _Edges:
         self.degrees = np.diff(self.by_node[0])
 
     def count_copies(self, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the parts that hold each node, (N, ceil(K / 64)) bits, and the edges of each part, (K,)."""
+        """Return the parts that hold each node, (N, ceil(P / 64)) bits, and the edges of each part, (P,)."""
         return native.count_copies(self.sources, self.destinations, owner, num_nodes=self.num_nodes, parts=self.parts)
 
     def place_rest(self, owner: np.ndarray) -> np.ndarray:

@@ -61,8 +61,14 @@ class Speeds:
     overlap: float = 0.0
 
     def as_dict(self) -> dict:
-        """The speeds by name as JSON values, with lists in place of arrays."""
-        return {key: None if value is None else np.asarray(value).tolist() for key, value in vars(self).items()}
+        """The speeds by name as JSON values: lists in place of arrays, and None where a speed is infinite or None."""
+
+        def json_value(value):
+            if isinstance(value, list):
+                return [json_value(each) for each in value]
+            return None if value is None or np.isinf(value) else value
+
+        return {key: json_value(np.asarray(value).tolist()) for key, value in vars(self).items()}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partition.errors import InputError
+from partition.errors import InputError, check_one_of
 
 from .figures import Figures
 from .model import Model
@@ -16,6 +16,11 @@ ACTIVATION_CHECKPOINTS = ("none", "keep_exchanges", "full")  # see partition.pre
 def default_strategy(figures: Figures) -> str:
     """``mirror`` for a vertex cut, ``halo_h`` for an edge cut."""
     return "mirror" if figures.cut == "vertex" else "halo_h"
+
+
+def default_form(strategy: str | None) -> str | None:
+    """``halo_h`` for plain ``halo``: its rows are half as wide as K and V together. Any other strategy as it is."""
+    return "halo_h" if strategy == "halo" else strategy
 
 
 def check_strategy(
@@ -48,8 +53,7 @@ def check_strategy(
         An unknown strategy, one for the other cut or for one part, a depth that the strategy or the partition does not
         have, or heads that the ranks cannot share.
     """
-    if strategy not in allowed:
-        raise InputError(f"strategy is {strategy!r}; it must be one of {', '.join(allowed)}")
+    check_one_of("strategy", strategy, allowed)
     if (strategy == "mirror") != (figures.cut == "vertex"):
         holds, other, fitting = "an edge", "vertex", "halo, gather, heads or ring"
         if figures.cut == "vertex":
@@ -62,7 +66,7 @@ def check_strategy(
         raise InputError(
             f"strategy local runs on one part, and {shards} has {figures.parts}; use halo, or partition again"
         )
-    if not isinstance(depth, int) or depth < 1:
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise InputError(f"depth is {depth!r}; it must be an integer of at least 1")
     if depth > 1 and strategy not in ("halo", "halo_h"):
         raise InputError(f"depth is {depth} with strategy {strategy}; only halo can have a depth beyond 1")

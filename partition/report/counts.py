@@ -1,6 +1,6 @@
 """Counts what the report shows from a shard directory, and the same counts of a random cut. Pure numpy.
 
-It needs memory for two bit tables of N x K / 8 bytes, a few arrays of length N and one part's edges.
+It needs memory for two bit tables of N x P / 8 bytes, a few arrays of length N and one part's edges.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from pathlib import Path
 import numpy as np
 
 from partition.predict.quality import edge_cut_quality, vertex_cut_quality
-from partition.shards.manifest import read_manifest
 from partition.shards.read import ShardReader
 
 _WORD_BITS = 64  # parts per word of a bit table
 _SEED = 0  # of the random cut
 
 
-def count_shards(directory) -> dict:
+def count_shards(directory, manifest: dict) -> dict:
     """Count everything that the report shows.
 
     Parameters
     ----------
     directory : path
         Shards, of either cut and any halo depth.
+    manifest : dict
+        Their manifest.
 
     Returns
     -------
@@ -35,15 +36,15 @@ def count_shards(directory) -> dict:
         the manifest's (docs/format.md).
 
         ``random`` has the keys of ``quality``, for a random cut of the same kind into as many parts, which is drawn and
-        counted. For an edge cut, ``default_rng(0).choice(K, N, p=shares)`` draws the owners of the nodes, in the order
-        of the user's node ids. For a vertex cut, ``choice(K, edges, p=shares)`` draws the parts of the edges, shard by
+        counted. For an edge cut, ``default_rng(0).choice(P, N, p=shares)`` draws the owners of the nodes, in the order
+        of the user's node ids. For a vertex cut, ``choice(P, edges, p=shares)`` draws the parts of the edges, shard by
         shard and in a shard's order of edges. Then ``integers(0, holders)`` draws the masters of the nodes, in the
         order of the user's ids: the master's place among the parts that hold the node, in ascending order, or among
         all parts for a node without edges.
 
         ``of_random`` is ``quality / random``, key by key; null where there is nothing to divide or to divide by.
 
-        ``traffic`` has ``rows``, K x K: the rows that part i (line) receives from part j (column) in one forward
+        ``traffic`` has ``rows``, P x P: the rows that part i (line) receives from part j (column) in one forward
         exchange. They are the sum of ``copies`` (sent to halo rows or mirrors) and, in a vertex cut, ``results`` (sent
         back by mirrors with in-edges; null in an edge cut). ``received`` has the sums over senders, and ``busiest``
         the largest entry.
@@ -56,9 +57,8 @@ def count_shards(directory) -> dict:
     Raises
     ------
     InputError
-        There are no shards, or they are damaged.
+        The shards are damaged.
     """
-    manifest = read_manifest(directory)
     shards = _Shards(directory, manifest)
     kept = ("source", "seed", "cut", "halo_depth", "parts", "nodes", "edges", "quality", "per_part", "shares")
     random = (_random_vertex_cut(shards) if shards.reader.is_vertex_cut else _random_edge_cut(shards)).as_dict()
@@ -97,7 +97,7 @@ class _Shards:
             yield node_ids[arrays["indices"]], np.repeat(node_ids[: len(indptr) - 1], np.diff(indptr))
 
     def training_nodes(self, owner: np.ndarray) -> np.ndarray | None:
-        """Count the training nodes that each part has under another assignment, (K, splits)."""
+        """Count the training nodes that each part has under another assignment, (P, splits)."""
         if "train_mask" not in self.manifest["node_data"]:
             return None
         counts = 0
@@ -127,7 +127,7 @@ def _traffic(shards: _Shards) -> dict:
 
 
 def _results(shards: _Shards, part: int) -> np.ndarray:
-    """Return how many results a part's masters receive from each other part's mirrors, (K,)."""
+    """Return how many results a part's masters receive from each other part's mirrors, (P,)."""
     arrays = shards.reader.structure(part, "send_ptr", "send_returns")
     return np.diff(np.concatenate([[0], np.cumsum(arrays["send_returns"])])[arrays["send_ptr"]])
 
@@ -162,7 +162,10 @@ def _replication(shards: _Shards) -> dict:
 
 
 def _random_edge_cut(shards: _Shards):
-    """Count a random edge cut: a node is held by its owner and, hop by hop, by all who hold a destination of its edges."""
+    """Count a random edge cut.
+
+    A node is held by its owner and, hop by hop, by every part that holds a destination of its edges.
+    """
     owner = np.random.default_rng(_SEED).choice(shards.parts, shards.nodes, p=shards.shares)
     table = _bit_table(shards)
     _mark(table, np.arange(shards.nodes), owner)
@@ -221,7 +224,7 @@ def _random_vertex_cut(shards: _Shards):
 
 
 def _bit_table(shards: _Shards) -> np.ndarray:
-    """Return an empty table of the parts that hold each node, (N, ceil(K / 64)): bit p % 64 of word p // 64."""
+    """Return an empty table of the parts that hold each node, (N, ceil(P / 64)): bit p % 64 of word p // 64."""
     return np.zeros((shards.nodes, -(-shards.parts // _WORD_BITS)), np.uint64)
 
 

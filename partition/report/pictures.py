@@ -38,25 +38,15 @@ def dots(mean: float, most: float) -> Markup:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Rows that each part receives from each other part.
+    """Rows that each part receives from each other part."""
 
-    Attributes
-    ----------
-    cells : ndarray, int64
-        Rows per cell; a cell adds up ``parts_per_line`` by ``parts_per_line`` pairs of parts.
-    parts_per_line : int
-        Number of parts that share a line.
-    darkest : int
-        Number of rows that the darkest colour stands for.
-    """
-
-    cells: np.ndarray
-    parts_per_line: int
-    darkest: int
+    cells: np.ndarray  # rows per cell, int64
+    parts_per_line: int  # parts that share a line
+    darkest: int  # rows that the darkest colour stands for
 
     @classmethod
     def of(cls, rows: np.ndarray, random_pair: float) -> HeatMap:
-        """Group the K x K rows; ``random_pair`` is the mean number of rows between two parts in a random cut."""
+        """Group the P x P rows; ``random_pair`` is the mean number of rows between two parts in a random cut."""
         shared = -(-len(rows) // _MOST_LINES)
         starts = np.arange(0, len(rows), shared)
         cells = np.add.reduceat(np.add.reduceat(rows, starts, axis=0), starts, axis=1)

@@ -45,9 +45,10 @@ def write_report(directory, out, *, force: bool = False) -> dict:
         The shards are missing or damaged; or ``out`` does not end in .html, exists or cannot be written.
     """
     targets = _checked_targets(directory, out, force)
-    verify(directory, read_manifest(directory))
-    numbers = count_shards(directory)
-    contents = {".html": page(numbers), ".json": json.dumps(numbers, indent=1) + "\n"}
+    manifest = read_manifest(directory)
+    verify(directory, manifest)
+    numbers = count_shards(directory, manifest)
+    contents = {".html": page(numbers), ".json": json.dumps(numbers, indent=1, allow_nan=False) + "\n"}
     with ExitStack() as stack:  # both appear when both are complete: the page last
         for suffix, text in contents.items():
             file = stack.enter_context(new_file(targets[suffix], force=force))
@@ -69,13 +70,7 @@ def _checked_targets(directory, out, force: bool) -> dict[str, Path]:
 
 
 def page(numbers: dict) -> str:
-    """Return the page as HTML; the same numbers give the same text.
-
-    Parameters
-    ----------
-    numbers : dict
-        See :func:`partition.report.counts.count_shards`.
-    """
+    """Return the page as HTML; the same numbers, from :func:`.counts.count_shards`, give the same text."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -14,14 +14,7 @@ _BY_HOP = {"halo_by_hop": "copies_by_hop", "sent_by_hop": "sent_by_hop", "edges_
 
 
 def manifest_counts(figures: Figures, part_bytes: list[int]) -> dict:
-    """The fields of a manifest that hold figures; docs/format.md describes them.
-
-    Parameters
-    ----------
-    figures : Figures
-    part_bytes : list of int, (P,)
-        Size of each part's files (bytes).
-    """
+    """The fields of a manifest that hold figures and the size of each part's files; docs/format.md describes them."""
     columns = {
         "owned": figures.owned,
         "halo" if figures.cut == "edge" else "mirrors": figures.copies_by_hop.sum(axis=1),
@@ -106,14 +99,7 @@ def counts_table(cut: str, halo_depth: int, parts: int) -> dict[str, Check]:
 
 
 def check_sums(manifest: dict, part_files: tuple[str, ...]) -> None:
-    """Raise :class:`partition.errors.InputError` unless the counts of a manifest agree with each other.
-
-    Parameters
-    ----------
-    manifest : dict
-    part_files : tuple of str
-        Names of a part's files.
-    """
+    """Raise :class:`partition.errors.InputError` unless the counts of a manifest agree with each other."""
     per_part, ptr, rows, files = (manifest[key] for key in ("per_part", "ptr", "received_rows", "files"))
     copies = "halo" if manifest["cut"] == "edge" else "mirrors"
     expected = {"nodes": ptr[-1], "edges": sum(part["edges"] for part in per_part)}

@@ -16,22 +16,10 @@ from .layout import Layout
 
 
 def choose_cut(layouts: list[Layout], model: Model, speeds: Speeds, rank_memory: int | None = None) -> dict:
-    """Choose the cut of the lowest predicted step time among those whose largest part fits into memory.
+    """Return the manifest's ``choice``: the cut of the lowest predicted step time among those that fit.
 
-    Parameters
-    ----------
-    layouts : list of Layout
-        One per cut.
-    model, speeds
-        Model, and ranks and links, that the prediction assumes.
-    rank_memory : int, optional
-        Memory per training rank (bytes). Where no cut fits, the one that needs least is chosen, and
-        :func:`check_memory` refuses it.
-
-    Returns
-    -------
-    dict
-        The manifest's ``choice``, see docs/format.md.
+    A cut fits if its largest part needs at most ``rank_memory`` bytes. Where none does, the one that needs least is
+    chosen, and :func:`check_memory` refuses it.
     """
     candidates = [
         {
@@ -54,13 +42,18 @@ def choose_cut(layouts: list[Layout], model: Model, speeds: Speeds, rank_memory:
     }
 
 
-def check_memory(figures: Figures, model: Model, rank_memory: int | None) -> None:
-    """Raise :class:`InputError` where the largest part of a cut needs more than ``rank_memory`` bytes."""
+def check_memory(figures: Figures, model: Model, rank_memory: int | None, *, is_only: bool) -> None:
+    """Raise :class:`InputError` where the largest part of a cut needs more than ``rank_memory`` bytes.
+
+    Unless it is the only cut that was made, it is the one that needs least.
+    """
     needed = _largest_rank_bytes(figures, model)
     if rank_memory is not None and needed > rank_memory:
+        which = f"the {figures.cut} cut does not fit" if is_only else "no cut fits"
+        other = "try cut='auto' (--cut auto), " if is_only else ""
         raise InputError(
-            f"no cut fits ranks of {size(rank_memory)}: the {figures.cut} cut needs about {size(needed)} for its "
-            "largest part; make more parts, try cut 'auto', or raise rank_memory"
+            f"{which} ranks of {size(rank_memory)}: the {figures.cut} cut needs about {size(needed)} for its largest "
+            f"part; make more parts, {other}or raise rank_memory (--rank-memory)"
         )
 
 

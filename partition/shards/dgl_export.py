@@ -78,15 +78,15 @@ def export_dgl(directory, out, *, graph_name: str | None = None, force: bool = F
             report(f"writing part {part + 1} of {cut.reader.parts}")
             files[f"part-{part}"] = _write_part(dgl, torch, cut, part, folder)
         config = {**_config(name, manifest, cut), **files}
-        (folder / f"{name}.json").write_text(json.dumps(config, indent=4) + "\n")
+        (folder / f"{name}.json").write_text(json.dumps(config, indent=4, allow_nan=False) + "\n")
     return Path(out).absolute() / f"{name}.json"
 
 
 def _checked_name(name: str) -> str:
     if not re.fullmatch(r"[\w.-]{1,100}", name, re.ASCII) or name == "manifest":
         raise InputError(
-            f"{name!r} cannot be DGL's name of the graph, because it names a file, too; give one (--name, or graph_name "
-            "in Python) of up to 100 letters, digits, '_', '.' and '-', other than 'manifest'"
+            f"{name!r} is not a valid graph name: DGL also uses it as a file name; choose up to 100 letters, digits, "
+            "'_', '.' and '-', other than 'manifest' (--name, or graph_name in Python)"
         )
     return name
 
@@ -133,7 +133,7 @@ class _CutInNewIds:
     Attributes
     ----------
     reader : ShardReader
-    ptr, edge_ptr : ndarray, int64, (K + 1,)
+    ptr, edge_ptr : ndarray, int64, (P + 1,)
         Part i owns the nodes ``ptr[i]:ptr[i + 1]`` and the edges ``edge_ptr[i]:edge_ptr[i + 1]``.
     """
 

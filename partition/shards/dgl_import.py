@@ -75,28 +75,13 @@ def import_dgl(config_json, out, *, seed: int = 0, force: bool = False, progress
 
 @dataclass(frozen=True)
 class DGLPartition:
-    """The checked json of a partition directory.
+    """The checked json of a partition directory, for its nodes ("node") and edges ("edge")."""
 
-    Attributes
-    ----------
-    path : Path
-        The json file.
-    ptr : dict of str to ndarray, int64, (K + 1,)
-        Bounds of the parts' ids: part i has the nodes ``ptr["node"][i]:ptr["node"][i + 1]`` and so many edges by
-        ``ptr["edge"]``.
-    types : dict of str to tuple of str
-        Prefixes that the names of ``"node"`` and ``"edge"`` data may have.
-    bools : dict of str to list of str
-        Names of the data that were bool before DGL stored them as uint8.
-    files : list of dict of str to Path, K
-        Files of each part, by the json's keys. ``original_ids`` is in all or in none.
-    """
-
-    path: Path
-    ptr: dict[str, np.ndarray]
-    types: dict[str, tuple]
-    bools: dict[str, list]
-    files: list[dict[str, Path]]
+    path: Path  # the json file
+    ptr: dict[str, np.ndarray]  # int64, (P + 1,): part i has the ids ptr[i]:ptr[i + 1]
+    types: dict[str, tuple]  # prefixes that the names of data may have
+    bools: dict[str, list]  # names of the data that were bool before DGL stored them as uint8
+    files: list[dict[str, Path]]  # of each part, by the json's keys; "original_ids" is in all or in none
 
     @property
     def parts(self) -> int:
@@ -136,7 +121,7 @@ def read_config(path: Path) -> DGLPartition:
 
 
 def _bounds(path: Path, key: str, ranges, parts, count) -> np.ndarray:
-    """Return the K + 1 bounds of a list of ranges: ``[begin, end]`` each, or the end alone in old directories."""
+    """Return the P + 1 bounds of a list of ranges: ``[begin, end]`` each, or the end alone in old directories."""
     if not isinstance(ranges, list):
         raise InputError(
             f"{path}: {key} is {str(ranges)[:80]!r}, not a list of ranges of ids, and DGL itself loads only those; "
@@ -170,18 +155,10 @@ def _part_files(path: Path, entry: dict) -> dict[str, Path]:
 def read_graph(partition: DGLPartition, progress=None) -> tuple[Graph, np.ndarray]:
     """Read the whole graph, in the user's ids where the directory keeps them and in DGL's ids otherwise.
 
-    Returns
-    -------
-    (Graph, ndarray of int64, (N,))
-        The graph and the part of every node.
-
-    Raises
-    ------
-    InputError
-        Files are damaged or do not fit the json, data cannot be trained on, or DGL is not installed.
+    Also returns the part of every node, int64 (N,).
     """
     parts = []
-    for header, part in read_in_child("partition.shards.dgl_import", partition.path):
+    for header, part in read_in_child("partition.shards.dgl_import", partition.path, "DGL"):
         if progress and "reading" in header:
             progress(f"reading {header['reading']} of {partition.parts}")
         if part:

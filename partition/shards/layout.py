@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,26 +18,14 @@ from partition.predict.quality import Quality, VertexCutQuality, edge_cut_qualit
 
 @dataclass(frozen=True)
 class Part:
-    """Structure of one part.
+    """Structure of one part. Within a row, edges keep the user's order."""
 
-    Attributes
-    ----------
-    edge_ids : ndarray of integers, (E,)
-        The user's edge ids, row by row. Within a row, edges keep the user's order.
-    indptr : ndarray, int64, (rows + 1,)
-        Pointers to the in-edges of each row. Edge cut: of the owned rows and of the rings but the last. Vertex cut: of
-        all held rows.
-    indices : ndarray of integers, (E,)
-        Rows of the sources. Owned rows come first, then those of each ring.
-    rings : list of ndarray
-        New ids of the nodes that the part holds but does not own: a ring for each hop of halo, or one of mirrors. They
-        are ascending, and so grouped by owner.
-    """
-
-    edge_ids: np.ndarray
+    edge_ids: np.ndarray  # the user's edge ids, row by row, (E,)
+    # in-edges of each row, int64, (rows + 1,): of the owned rows and of the rings but the last, or of all held rows of
+    # a vertex cut
     indptr: np.ndarray
-    indices: np.ndarray
-    rings: list[np.ndarray]
+    indices: np.ndarray  # rows of the sources, (E,); owned rows come first, then those of each ring
+    rings: list[np.ndarray]  # new ids that the part holds but does not own, ascending: one ring a hop, or the mirrors
 
     @property
     def copies(self) -> np.ndarray:
@@ -47,28 +36,15 @@ class Part:
 class Layout:
     """A cut laid out: the figures and the copies of all parts, and the structure of one part at a time.
 
-    Parameters
-    ----------
-    graph : Graph
-        If the cut has a ``part_edges`` method of its own (:class:`partition.cuts.streamed_cut.StreamedCut`), only the
-        counts and the data are read.
-    cut : EdgeCut, VertexCut or StreamedCut
-    depth : int
-        Hops of halo, at least 1; vertex cuts have none.
-
-    Attributes
-    ----------
-    figures : Figures
-    rings : list of list of ndarray, P x depth
-        New ids that each part holds but does not own, hop by hop, ascending.
-    returning : list of ndarray, P
-        Those mirrors of each part that have in-edges, and so a result to send home; empty for an edge cut.
+    Of a graph whose cut has a ``part_edges`` method of its own (:class:`partition.cuts.streamed_cut.StreamedCut`), only
+    the counts and the data are read. ``rings``, P x depth, are the new ids that each part holds but does not own, hop
+    by hop, ascending. ``returning`` are each part's mirrors that have in-edges and therefore send a result to their
+    master; it is empty for an edge cut.
     """
 
     def __init__(self, graph: Graph, cut: Permutation, depth: int = 1):
         self.graph, self.cut = graph, cut
         self.is_vertex_cut = isinstance(cut, VertexCut)
-        self.depth = 1 if self.is_vertex_cut else depth
         self._new_ids = cut.new_ids()
         self._slot = np.full(graph.num_nodes, -1, row_type(graph.num_nodes))  # row of each new id in the part at hand
         if self.is_vertex_cut:
@@ -81,18 +57,10 @@ class Layout:
         """The structure of one part."""
         return _with_mirrors(self, index) if self.is_vertex_cut else _with_halo(self, index)
 
-    def wanted(self, rows: list[np.ndarray], index: int) -> list[np.ndarray]:
-        """Those of each part's ascending ids that part ``index`` owns."""
+    def wanted(self, rows: Iterable[np.ndarray], index: int) -> list[np.ndarray]:
+        """For each part, the ids of its list that part ``index`` owns. Lists are ascending."""
         begin, end = self.cut.ptr[index], self.cut.ptr[index + 1]
         return [each[np.searchsorted(each, begin) : np.searchsorted(each, end)] for each in rows]
-
-    def wanted_by_hop(self, index: int) -> list[list[np.ndarray]]:
-        """:meth:`wanted` for each hop of the rings."""
-        return [self.wanted([rings[hop] for rings in self.rings], index) for hop in range(self.depth)]
-
-    def received(self, index: int) -> np.ndarray:
-        """Copies that part ``index`` holds by hop and owner, int64, (depth, P)."""
-        return np.stack([self.by_owner(ring) for ring in self.rings[index]])
 
     def by_owner(self, ids: np.ndarray) -> np.ndarray:
         """How many of some ascending new ids each part owns, int64, (P,)."""

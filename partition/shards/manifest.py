@@ -1,4 +1,7 @@
-"""The manifest of a shard directory: written last, read first, and what checks every other file."""
+"""The manifest of a shard directory.
+
+It is written last and read first, and it has the checksum of every other file.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +121,7 @@ def _check(manifest: dict) -> None:
 
 def _choice(cut: str, parts: int) -> Check:
     """What ``choice`` is, where one was made."""
-    speed = number(most=float("inf"))
+    speed = none_or(number())  # null: without a bound
     speeds = any_of(list_of(list_of(speed, parts), parts), list_of(speed, parts), speed)
     candidate = fields(
         cut=one_of(*_QUALITY_OF), predicted_seconds=number(1e-300), rank_memory_bytes=_COUNT, quality=_QUALITY
@@ -132,7 +135,7 @@ def _choice(cut: str, parts: int) -> Check:
         cut=one_of(cut),
         reason=text(),
         model=all_of(fields(layers=_COUNT, hidden=_COUNT, heads=_COUNT), dict_of(_COUNT)),
-        speeds=all_of(fields(link_bytes_per_s=speeds), dict_of(none_or(speeds))),
+        speeds=all_of(fields(link_bytes_per_s=speeds), dict_of(speeds)),
         candidates=all_of(list_of(candidate), has_chosen),
     )
 
@@ -274,8 +277,8 @@ def _versions() -> dict:
 def _render(manifest: dict) -> str:
     """The manifest's text, with a checksum of itself."""
     body = {key: value for key, value in manifest.items() if key != "checksum"}
-    checksum = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-    return json.dumps({**body, "checksum": checksum}, indent=1) + "\n"
+    checksum = hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
+    return json.dumps({**body, "checksum": checksum}, indent=1, allow_nan=False) + "\n"
 
 
 def _sha256(path: Path) -> str:

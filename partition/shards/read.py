@@ -11,20 +11,10 @@ from partition.system.units import counted
 
 
 class ShardReader:
-    """Gives the arrays of each part, as numpy arrays or as torch tensors.
+    """Gives the arrays of each part, as numpy arrays in memory or as torch tensors ("pt") mapped to the file.
 
     Only what is asked for is read. The files hold no pickle. Whether they are undamaged is checked by
     :func:`partition.shards.manifest.verify`, which callers run first.
-
-    Parameters
-    ----------
-    directory : path
-        Shards.
-    manifest : dict
-        Their manifest.
-    framework : {"numpy", "pt"}
-        Type of the arrays: numpy arrays, which are copies in memory; or torch tensors, which stay mapped to the file and
-        cost no copy.
     """
 
     def __init__(self, directory, manifest: dict, framework: str = "numpy"):
@@ -43,27 +33,11 @@ class ShardReader:
         return rows
 
     def structure(self, part: int, *names: str, depth: int = 1) -> dict:
-        """Return arrays of a part's structure, as they would be in shards whose halo is ``depth`` hops deep.
+        """Return arrays of a part's structure (all, or those named), as in shards whose halo is ``depth`` hops deep.
 
-        Parameters
-        ----------
-        part : int
-        *names : str
-            Arrays of ``structure.safetensors`` to read; all where none is given.
-        depth : int
-            Hops of halo, at most as many as the shards have. Shards of a deeper halo begin with those of a smaller
-            depth, so that the arrays are only cut off.
-
-        Returns
-        -------
-        dict of str to array
-            ``indptr`` and ``indices`` hold the in-edges of the owned rows and of the copies of ``depth - 1`` hops; of a
-            vertex cut, those of all held rows.
-
-        Raises
-        ------
-        InputError
-            The file cannot be read, or does not fit the manifest.
+        Shards of a deeper halo begin with those of a smaller depth, so that the arrays are only cut off. ``indptr`` and
+        ``indices`` hold the in-edges of the owned rows and of the copies of ``depth - 1`` hops; of a vertex cut, those
+        of all held rows.
         """
         if self.is_vertex_cut:
             return self._read(part, "structure.safetensors", names, {})
@@ -86,22 +60,7 @@ class ShardReader:
         return arrays
 
     def data(self, part: int, kind: str, *names: str, rows: int) -> dict:
-        """Return data of a part's first rows.
-
-        Parameters
-        ----------
-        part : int
-        kind : {"node_data", "edge_data"}
-        *names : str
-            Data to read; all where none is given.
-        rows : int
-            Number of held nodes, or of edges, whose data are read.
-
-        Raises
-        ------
-        InputError
-            The file cannot be read.
-        """
+        """Return ``"node_data"`` or ``"edge_data"`` (all, or those named) of a part's first held nodes or edges."""
         names = names or tuple(self.manifest[kind])
         return self._read(part, f"{kind}.safetensors", names, dict.fromkeys(names, rows))
 

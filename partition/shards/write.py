@@ -18,33 +18,16 @@ from .manifest import PART_FILES, file_entry, write_manifest
 def write_shards(
     layout: Layout, folder: Path, *, seed: int | None = None, choice=None, method: str = "metis", progress=None
 ) -> dict:
-    """Write a cut as shards into an empty directory; :func:`partition.partition` does so safely.
+    """Write a cut as shards into an empty directory, and return the manifest, written last.
 
-    Parameters
-    ----------
-    layout : Layout
-        Layout of a graph and its cut.
-    folder : path
-        Empty directory, see :func:`partition.system.atomic_write.new_directory`.
-    seed : int, optional
-        Seed of the cut, which the manifest records.
-    choice : dict, optional
-        Reason for this cut and not another, which the manifest records.
-    method : str
-        Method that made the cut, one of :data:`partition.cuts.method.METHODS`, which the manifest records.
-    progress : callable, optional
-        Called as ``progress(stage)``.
-
-    Returns
-    -------
-    dict
-        The manifest, written last.
+    :func:`partition.partition` does so safely. The manifest records the seed, the reason for this cut and not another
+    (``choice``), and the method, one of :data:`partition.cuts.memory_bound.METHODS`.
     """
     graph, cut, files, part_bytes = layout.graph, layout.cut, {}, []
     for index in range(cut.parts):
         if progress:
             progress(f"writing part {index + 1} of {cut.parts}")
-        written = _write_part(graph, folder, index, _structure_arrays(layout, layout.part(index), index))
+        written = _write_part(graph, folder, index, structure_arrays(layout, layout.part(index), index))
         files.update(written)
         part_bytes.append(sum(file["bytes"] for file in written.values()))
     return write_manifest(
@@ -65,17 +48,19 @@ def write_shards(
     )
 
 
-def _structure_arrays(layout: Layout, part: Part, index: int) -> dict:
+def structure_arrays(layout: Layout, part: Part, index: int) -> dict:
     """Return the arrays of ``structure.safetensors``."""
     cut = layout.cut
     begin, end = cut.ptr[index], cut.ptr[index + 1]
-    wanted = [rows for hop in layout.wanted_by_hop(index) for rows in hop]
+    wanted = [rows for hop in zip(*layout.rings) for rows in layout.wanted(hop, index)]
     arrays = {
         "indptr": part.indptr,
         "indices": part.indices,
         "node_ids": np.concatenate([cut.order[begin:end], cut.order[part.copies]]).astype(np.int64),
         "edge_ids": part.edge_ids.astype(np.int64),
-        "recv_ptr": np.concatenate([[0], np.cumsum(layout.received(index))]).astype(np.int64),
+        "recv_ptr": np.concatenate([[0], np.cumsum([layout.by_owner(ring) for ring in layout.rings[index]])]).astype(
+            np.int64
+        ),
         "send_ptr": np.concatenate([[0], np.cumsum([len(rows) for rows in wanted])]).astype(np.int64),
         "send_rows": (np.concatenate(wanted) - begin).astype(np.int64),
     }

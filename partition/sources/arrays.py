@@ -11,13 +11,7 @@ from .coo import COOGraph
 
 
 def from_array(edge_index) -> COOGraph:
-    """Make a COOGraph of an array or tensor of integers, (2, E), sources first.
-
-    Raises
-    ------
-    InputError
-        The array has another shape or dtype.
-    """
+    """Make a COOGraph of an array or tensor of integers, (2, E), sources first."""
     edges = as_array(edge_index, "edge_index")
     if edges.ndim != 2 or len(edges) != 2:
         hint = "; transpose it" if edges.ndim == 2 and edges.shape[1] == 2 else ""
@@ -26,13 +20,7 @@ def from_array(edge_index) -> COOGraph:
 
 
 def from_pair(src, dst, name: str = "(src, dst)") -> COOGraph:
-    """Make a COOGraph of sources and destinations: arrays, tensors or lists of integers, (E,) each.
-
-    Raises
-    ------
-    InputError
-        They have other types, or unequal lengths.
-    """
+    """Make a COOGraph of sources and destinations: arrays, tensors or lists of integers, (E,) each."""
     src, dst = as_array(src, "the sources of edges"), as_array(dst, "the destinations of edges")
     for ends in (src, dst):
         if ends.ndim != 1 or ends.shape != src.shape or (ends.dtype.kind not in "iu" and len(ends)):
@@ -47,11 +35,6 @@ def from_scipy(matrix) -> COOGraph:
     """Make a COOGraph of a square sparse matrix, (N, N): each stored entry (i, j) is an edge i -> j, in COO order.
 
     The values become edge data ``weight`` unless all of them are one.
-
-    Raises
-    ------
-    InputError
-        The matrix is not square.
     """
     name = "scipy matrix"
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:

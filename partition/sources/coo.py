@@ -19,31 +19,18 @@ _SAMPLE_EDGES = 1000
 class COOGraph:
     """Edges and columns as they are in the source; arrays may be memory-mapped.
 
-    Attributes
-    ----------
-    src, dst : ndarray of integers, (listed,)
-        Source and destination of each listed edge.
-    num_nodes : int or None
-        N, or None if the source does not say.
-    node_data, edge_data : dict of str to ndarray, (N, ...) and (listed, ...)
-    name : str
-        The name of the graph in messages.
-    listed_once : bool
-        Whether edges are undirected, each listed once. They are then stored in both directions: the reverse of edge
-        ``e`` is edge ``listed + e``, with the same data. A self-loop is stored once; reverses are numbered without
-        self-loops.
-    left_out : tuple of str
-        Data of the source that were not read, and why, such as ``"node data title (text)"``.
+    If edges are undirected, each listed once, they are stored in both directions: the reverse of edge ``e`` is edge
+    ``listed + e``, with the same data. A self-loop is stored once; reverses are numbered without self-loops.
     """
 
-    src: np.ndarray
-    dst: np.ndarray
-    num_nodes: int | None = None
-    node_data: dict[str, np.ndarray] = field(default_factory=dict)
-    edge_data: dict[str, np.ndarray] = field(default_factory=dict)
-    name: str = "graph"
+    src: np.ndarray  # source of each listed edge, (listed,)
+    dst: np.ndarray  # destination of each listed edge
+    num_nodes: int | None = None  # None if the source does not say
+    node_data: dict[str, np.ndarray] = field(default_factory=dict)  # (N, ...)
+    edge_data: dict[str, np.ndarray] = field(default_factory=dict)  # (listed, ...)
+    name: str = "graph"  # in messages
     listed_once: bool = False
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # data of the source that were not read, and why: "node data title (text)"
 
     @cached_property
     def loops(self) -> np.ndarray:

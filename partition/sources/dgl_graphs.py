@@ -29,11 +29,6 @@ def from_dgl(graph, name: str = "DGLGraph") -> COOGraph:
 
     Columns that DGL adds for its own use (``_ID``, ``_TYPE``, ``__orig__``) are left out and listed in ``left_out``.
     Tensors on the CPU are shared, not copied.
-
-    Raises
-    ------
-    InputError
-        The graph is heterogeneous or a block, or numpy has no dtype for its data (bfloat16, for example).
     """
     if graph.is_block:
         raise InputError(f"{name}: a DGL block is not a whole graph; load the graph that it was sampled from")
@@ -56,11 +51,9 @@ def read_dgl_file(path: Path) -> COOGraph:
     """Read a file of ``dgl.save_graphs``; raise :class:`InputError` unless it holds exactly one graph."""
     with reading(path), open(path, "rb"):
         pass
-    ((header, arrays),) = read_in_child("partition.sources.dgl_graphs", path)
-    node_data, edge_data = with_prefix("node/", arrays), with_prefix("edge/", arrays)
-    coo = COOGraph(arrays["src"], arrays["dst"], header["num_nodes"], node_data, edge_data, path.name)
-    coo.left_out = tuple(header["left_out"])
-    return coo
+    ((header, arrays),) = read_in_child("partition.sources.dgl_graphs", path, "DGL")
+    data, left_out = (with_prefix("node/", arrays), with_prefix("edge/", arrays)), tuple(header["left_out"])
+    return COOGraph(arrays["src"], arrays["dst"], header["num_nodes"], *data, path.name, left_out=left_out)
 
 
 def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
@@ -87,11 +80,6 @@ def dgl_dataset(source: str) -> COOGraph:
 
     ``raw_dir`` is the directory of DGL's data sets, by default ``$DGL_DOWNLOAD_DIR`` or ``~/.dgl``. DGL downloads data
     sets that are not there.
-
-    Raises
-    ------
-    InputError
-        The name is unknown, the data set has several graphs or a heterogeneous one, or it cannot be downloaded.
     """
     name, options = split_source_name(source, {"raw_dir": nonempty_text})
     data = need("dgl.data", source, INSTALL_DGL)
@@ -110,6 +98,8 @@ def dgl_dataset(source: str) -> COOGraph:
         with contextlib.redirect_stdout(sys.stderr):  # DGL reports its downloads on stdout
             dataset = classes[key](**options)
             graphs = [dataset[i] for i in range(min(len(dataset), 2))]
+    except (InputError, MemoryError):
+        raise
     except Exception as error:  # errors of requests, zipfile and pickle, and plain exceptions
         raise InputError(
             f"{source!r}: DGL could not load or download it ({first_line(error)}); check the network, or name the "

@@ -14,7 +14,7 @@ from partition.errors import InputError
 from partition.graph import SPLIT_MASKS
 
 from .coo import COOGraph, as_float32_if_exact
-from .text_blocks import first_bad_line, parse_rows, text_blocks
+from .text_blocks import first_bad_line, parse_rows, parses, text_blocks
 
 _COMMENTS = ("#", "%")
 _SOURCE_NAMES = ("src", "source", "from", "u", "src_id")
@@ -47,21 +47,12 @@ def read_edge_list(path: Path) -> COOGraph:
     """Read a file of one edge per line, source first.
 
     Lines that start with ``#`` or ``%`` are comments. Columns are separated by commas, semicolons, tabs or spaces, and
-    every line has as many as the first. If the first line has no number, it is a header. It may name the source
-    (``src``, ``source``, ``from``, ``u``) and the destination (``dst``, ``destination``, ``target``, ``to``, ``v``);
-    otherwise they are the first two columns. Other columns of numbers become edge data: int64 if all are whole
+    every line has as many as the first. If the first line has no number, it is a header, which names the source
+    (``src``, ``source``, ``from``, ``u``, ``src_id``) and the destination (``dst``, ``destination``, ``target``,
+    ``to``, ``v``, ``dst_id``); with two columns, other names are allowed. Without a header, and where neither of two
+    columns has such a name, the source comes first. Other columns of numbers become edge data: int64 if all are whole
     numbers, else float32 if it holds every number exactly, else float64. Columns of text and columns without a name
     are left out and listed in ``left_out``.
-
-    Returns
-    -------
-    COOGraph
-        ``src`` and ``dst`` are int32 if all ids fit, else int64, (E,); ``num_nodes`` is None.
-
-    Raises
-    ------
-    InputError
-        A line is not an edge (the message names it), or the file is not text or cannot be read.
     """
     table = _table_format(path)
     ends, extra, left_out = _edge_columns(table)
@@ -95,7 +86,7 @@ class _Columns:
             rows = self._read(lines, self.usecols, self.whole)
         except ValueError:
             extra = self.whole.intersection(self.usecols[2:])
-            decimal = {column for column in extra if not self._are_whole(lines, column)}
+            decimal = {column for column in extra if not parses(self._read, lines, [column], self.whole)}
             if not decimal:
                 raise
             rows = self._read(lines, self.usecols, self.whole - decimal)
@@ -114,13 +105,6 @@ class _Columns:
         inexact = (word for word in words.tolist() if _WHOLE.fullmatch(word) and not _is_exact(word))
         if (word := next(inexact, None)) is not None:
             self.inexact[self.names[column]] = word
-
-    def _are_whole(self, lines: str, column: int) -> bool:
-        try:
-            self._read(lines, [column], self.whole)
-        except ValueError:
-            return False
-        return True
 
     def _read(self, lines: str, columns: list[int], whole: set[int]) -> np.ndarray:
         dtype = np.dtype([(f"f{i}", np.int64 if each in whole else np.float64) for i, each in enumerate(columns)])
@@ -152,17 +136,8 @@ def read_node_table(path: Path) -> dict[str, np.ndarray]:
 
     ``label`` or ``y`` is empty for an unlabelled node. ``train_mask``, ``val_mask`` and ``test_mask`` are 0 and 1, or
     true and false. ``node``, ``id`` or ``node_id`` is the node of each row; without it rows are in node order. All
-    other columns must be numbers and become the columns of ``feat``, in the same order.
-
-    Returns
-    -------
-    dict of str to ndarray
-        ``feat`` float32 (N, F), ``label`` float64 (N,) with NaN for unlabelled nodes, masks float64 (N,).
-
-    Raises
-    ------
-    InputError
-        There is no header, a line does not fit, the ids are not each of 0..N-1 once, or the file cannot be read.
+    other columns must be numbers and become the columns of ``feat``, float32 (N, F), in the same order. Labels and
+    masks are float64 (N,), with NaN for unlabelled nodes.
     """
     table = _table_format(path)
     if table.header is None or not table.first_row:
@@ -199,7 +174,7 @@ def _table_format(path: Path) -> _TableFormat:
                 cells = _cells(line, delimiter)
             except csv.Error as error:
                 raise InputError(f"{path}, line {number} is no line of a table ({error}); is it a text file?") from None
-            if header is None and not any(_is_number(cell) for cell in cells):
+            if header is None and not any(parses(float, cell) for cell in cells):
                 header, header_line = cells, number
                 continue
             return _TableFormat(path, delimiter, header, header_line, cells)
@@ -212,29 +187,31 @@ def _cells(line: str, delimiter: str | None) -> list[str]:
     return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
 def _edge_columns(table: _TableFormat) -> tuple[list[int], dict[str, int], tuple[str, ...]]:
     """Return the columns of source and destination, the columns of edge data by name, and what is left out."""
     if table.header is None:
         others = range(3, len(table.first_row) + 1)
         return [0, 1], {}, tuple(f"column {number} (no header names it)" for number in others)
     names = [name.lower() for name in table.header]
-    ends = [[i for i, name in enumerate(names) if name in known] for known in (_SOURCE_NAMES, _DESTINATION_NAMES)]
-    src, dst = (ends[0][0], ends[1][0]) if ends[0] and ends[1] else (0, 1)
+    known = (_SOURCE_NAMES, _DESTINATION_NAMES)
+    src, dst = (next((i for i, name in enumerate(names) if name in those), None) for those in known)
+    if len(names) <= 2:  # the column without a known name is the other end
+        src = src if src is not None else 1 - (1 if dst is None else dst)
+        dst = dst if dst is not None else 1 - src
+    elif src is None or dst is None:
+        missing = "the source" if src is None else "the destination"
+        raise InputError(
+            f"{table.path}, line {table.header_line}: the header names {', '.join(table.header)}, and none of them is "
+            f"known as {missing} of edges; call the source one of {', '.join(_SOURCE_NAMES)} and the destination one of "
+            f"{', '.join(_DESTINATION_NAMES)}"
+        )
     extra, left_out = {}, []
     for column, (name, cell) in enumerate(zip(table.header, table.first_row)):
         if column in (src, dst):
             continue
         if not name:
             left_out.append(f"column {column + 1} (no name)")
-        elif not _is_number(cell):
+        elif not parses(float, cell):
             left_out.append(f"edge data {name} (text)")
         elif name in extra:
             raise InputError(
@@ -262,7 +239,7 @@ def _node_columns(table: _TableFormat) -> tuple[list[int], list[int], dict[str, 
     masks = {name: i for i, name in enumerate(names) if name in SPLIT_MASKS}
     feat = [i for i in range(len(names)) if i not in {*order, *label, *masks.values()}]
     for column in feat:
-        if column < len(table.first_row) and not _is_number(table.first_row[column]):
+        if column < len(table.first_row) and not parses(float, table.first_row[column]):
             raise InputError(
                 f"{table.path}: column {table.header[column]!r} holds {table.first_row[column]!r}; features must be "
                 "numbers: encode the column as numbers, or remove it"
@@ -293,7 +270,7 @@ def _rows(table: _TableFormat, parse, wanted: str) -> Iterator[np.ndarray]:
             try:
                 rows = checked("\n".join(line for _, line in numbered))  # now without blank lines
             except ValueError:
-                number, line = first_bad_line(numbered, lambda lines: _fits(checked, lines))
+                number, line = first_bad_line(numbered, lambda some: parses(checked, some))
                 if not _all_have(width, line, table.delimiter):
                     which = "the first line" if table.header is None else "the header"
                     wanted = f"as many columns as {which}, {width}"
@@ -328,14 +305,6 @@ def _slice_has(width: int, lines: str, delimiter: str | None) -> bool:
     if len(marks) != count * len(ends):
         return False
     return count == 0 or bool((marks[::count] >= starts).all() and (marks[count - 1 :: count] < ends).all())
-
-
-def _fits(parse, lines: str) -> bool:
-    try:
-        parse(lines)
-    except ValueError:
-        return False
-    return True
 
 
 def _as_int32_if_possible(ids: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse
 
-from partition.errors import InputError, LeftOutWarning, printable
+from partition.errors import InputError, LeftOutWarning, printable, whole_number
 from partition.graph import Graph, check_data, named_arrays, with_reverse_edges, with_self_loops
 from partition.system.optional_packages import first_line
 from partition.system.user_files import check_fits_memory, regular_file
@@ -33,6 +33,7 @@ _TEXT_TABLES = (".csv", ".tsv", ".txt")
 _KINDS = (".npz", ".npy", ".bin", ".dgl", *_TEXT_TABLES, ".graph")
 _SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}
 _MOST_NODES_PER_EDGE, _ALWAYS_ALLOWED_NODES = 64, 1_000_000  # beyond them a number of nodes must be stated
+_MOST_FEATURES = 10**18  # far beyond any use
 
 
 def load_graph(
@@ -93,7 +94,7 @@ def load_graph(
         The source cannot be found, read or trained on.
     """
     source = open_source(source, num_nodes=num_nodes, node_data=node_data)
-    return build(source, self_loops=self_loops, undirected=undirected, random_features=random_features, seed=seed)
+    return build_graph(source, self_loops=self_loops, undirected=undirected, random_features=random_features, seed=seed)
 
 
 def open_source(source, *, num_nodes: int | None = None, node_data=None) -> Graph | COOGraph:
@@ -101,11 +102,12 @@ def open_source(source, *, num_nodes: int | None = None, node_data=None) -> Grap
 
     Memory-mapped arrays are not read yet.
     """
-    _check_count("num_nodes", num_nodes, 1)
+    num_nodes = None if num_nodes is None else whole_number("num_nodes", num_nodes, 1)
     try:
         opened = _with_additions(_open(source), num_nodes, *_added_node_data(node_data))
-        if isinstance(source, (str, os.PathLike)) and isinstance(opened, COOGraph) and num_nodes is None:
-            _check_stated_nodes(opened)
+        is_stated = num_nodes is None and isinstance(opened, COOGraph) and opened.num_nodes is not None
+        if is_stated and isinstance(source, (str, os.PathLike)) and not opened.node_data:  # no column supports it
+            _check_plausible_nodes(opened, opened.num_nodes, f"it states {opened.num_nodes} nodes")
     except MemoryError as error:
         raise _too_large(source, error) from error
     if opened.left_out:
@@ -114,7 +116,7 @@ def open_source(source, *, num_nodes: int | None = None, node_data=None) -> Grap
     return opened
 
 
-def build(
+def build_graph(
     source: Graph | COOGraph,
     *,
     self_loops: bool = False,
@@ -124,7 +126,7 @@ def build(
 ) -> Graph:
     """Do the second half of :func:`load_graph`: check the source, build in-edge lists, add edges and features."""
     check_additions(self_loops=self_loops, undirected=undirected, random_features=random_features)
-    _check_count("seed", seed, 0)
+    seed = whole_number("seed", seed, 0)
     try:
         graph = to_graph(source) if isinstance(source, COOGraph) else source
         if undirected:
@@ -141,7 +143,8 @@ def check_additions(*, self_loops, undirected, random_features) -> None:
     for name, value in (("self_loops", self_loops), ("undirected", undirected)):
         if not isinstance(value, (bool, np.bool_)):
             raise InputError(f"{name} is {reprlib.repr(value)}; it must be True or False")
-    _check_count("random_features", random_features, 1)
+    if random_features is not None:
+        whole_number("random_features", random_features, 1, _MOST_FEATURES)
 
 
 def _too_large(source, error: MemoryError) -> InputError:
@@ -155,11 +158,6 @@ def _with_random_features(graph: Graph, width: int, seed: int) -> Graph:
     check_fits_memory(f"{graph.name}: random features of width {width}", 4 * width * graph.num_nodes)
     feat = np.random.default_rng(seed).standard_normal((graph.num_nodes, width), dtype=np.float32)
     return replace(graph, node_data={**graph.node_data, "feat": feat})
-
-
-def _check_count(key: str, value, least: int) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least):
-        raise InputError(f"{key} is {value!r}; it must be a whole number, at least {least}")
 
 
 def _open(source) -> Graph | COOGraph:
@@ -239,7 +237,7 @@ def _kind(path: Path) -> str:
 
 
 def _added_node_data(node_data) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Read the columns to add; also return what their files hold besides."""
+    """Read the columns to add; also return the names of the data that were left out."""
     if node_data is None:
         return {}, ()
     if isinstance(node_data, dict):
@@ -298,12 +296,6 @@ def _with_additions(
     graph = replace(opened, node_data=node_data, left_out=opened.left_out + left_out)
     check_data(graph)
     return graph
-
-
-def _check_stated_nodes(opened: COOGraph) -> None:
-    """Raise :class:`InputError` if neither edges nor columns support the number of nodes that a file states."""
-    if opened.num_nodes is not None and not opened.node_data:
-        _check_plausible_nodes(opened, opened.num_nodes, f"it states {opened.num_nodes} nodes")
 
 
 def _check_plausible_nodes(opened: COOGraph, num_nodes: int, evidence: str) -> None:

@@ -12,8 +12,9 @@ import numpy as np
 from partition.errors import InputError
 
 from .coo import COOGraph
-from .text_blocks import first_bad_line, text_blocks
+from .text_blocks import first_bad_line, parses, text_blocks
 
+_LARGEST = np.iinfo(np.int64).max
 _MOST_DIGITS = 18  # counts of so many digits fit int64
 
 
@@ -38,20 +39,8 @@ def read_metis(path: Path) -> COOGraph:
 
     The header is ``n m [fmt [ncon]]``. Then line i lists the neighbours of node i; nodes count from 1. Both nodes of an
     edge list each other. An empty line is a node without edges, and lines that start with ``%`` are comments. Node
-    sizes and node weights are left out and listed in ``left_out``. Edge ids follow the order in the file; each edge
-    goes from the line's node to its neighbour.
-
-    Returns
-    -------
-    COOGraph
-        ``src`` and ``dst`` are int32 if n < 2**31, else int64, (2m,); edge data ``weight`` is int64, (2m,), if the
-        file has weights.
-
-    Raises
-    ------
-    InputError
-        The header or a line is damaged, counts differ from the header's, only one node of an edge lists the other,
-        or a node lists itself.
+    sizes and node weights are left out and listed in ``left_out``; edge weights become edge data ``weight``, int64.
+    Edge ids follow the order in the file; each edge goes from the line's node to its neighbour.
     """
     header = _header(path)
     dtype = np.int32 if header.num_nodes < 2**31 else np.int64
@@ -83,9 +72,10 @@ def read_metis(path: Path) -> COOGraph:
             f"{path}: {seen} lines of neighbours for the {header.num_nodes} nodes of the header; it may be cut short"
         )
     edge_data = {"weight": np.concatenate(weight)} if header.has_edge_weights else {}
-    left_out = [("node sizes", header.node_sizes), ("node weights", header.node_weights)]
-    coo = COOGraph(np.concatenate(src), np.concatenate(dst), header.num_nodes, {}, edge_data, path.name)
-    coo.left_out = tuple(f"{what} of {path.name} (used by METIS only)" for what, count in left_out if count)
+    unused = [("node sizes", header.node_sizes), ("node weights", header.node_weights)]
+    left_out = tuple(f"{what} of {path.name} (used by METIS only)" for what, count in unused if count)
+    ends = np.concatenate(src), np.concatenate(dst)
+    coo = COOGraph(*ends, header.num_nodes, {}, edge_data, path.name, left_out=left_out)
     _check_edges(header, coo)
     return coo
 
@@ -131,9 +121,13 @@ def _neighbour_lines(header: _Header) -> Iterator[tuple[np.ndarray, np.ndarray]]
         try:
             yield _numbers(text)
         except ValueError:
-            number, line = first_bad_line(list(_data_lines(header, first_line, block)), _all_numbers)
+            number, line = first_bad_line(
+                list(_data_lines(header, first_line, block)), lambda some: parses(_numbers, some + "\n")
+            )
             shown = line.strip()[:80]
-            raise InputError(f"{header.path}, line {number}: {shown!r} must hold only whole numbers") from None
+            raise InputError(
+                f"{header.path}, line {number}: {shown!r} must hold only whole numbers below 2**63 - 1"
+            ) from None
 
 
 def _data_lines(header: _Header, first_line: int, block: str) -> Iterator[tuple[int, str]]:
@@ -160,15 +154,9 @@ def _numbers(text: str) -> tuple[np.ndarray, np.ndarray]:
             raise ValueError(str(warning)) from warning
     if len(numbers) != total:  # for example 1-2, which numpy reads as two numbers
         raise ValueError("not whole numbers")
+    if numbers.max() == _LARGEST or numbers.min() == -_LARGEST - 1:  # what numpy makes of numbers beyond int64
+        raise ValueError("numbers beyond int64")
     return numbers, counts
-
-
-def _all_numbers(text: str) -> bool:
-    try:
-        _numbers(text + "\n")
-    except ValueError:
-        return False
-    return True
 
 
 def _check_lines(header: _Header, counts: np.ndarray, seen: int) -> None:

@@ -19,11 +19,6 @@ def from_networkx(graph, name: str = "networkx graph") -> COOGraph:
     self-loop once). Attributes that are numbers, or rows of numbers of one length, become node and edge data. Floats
     become float32 if it holds them exactly, else float64; ``feat`` of nodes is always float32. Other attributes are
     left out and listed in ``left_out``.
-
-    Raises
-    ------
-    InputError
-        The graph has no nodes, or some nodes or edges lack a numeric attribute.
     """
     nodes = list(graph)
     has_numbers = all(isinstance(node, Integral) and not isinstance(node, bool) for node in nodes)
@@ -41,9 +36,8 @@ def from_networkx(graph, name: str = "networkx graph") -> COOGraph:
     left_out = [] if has_numbers else ["node names (nodes are numbered in the graph's order)"]
     left_out += [f"node data {key} (no numbers)" for key in node_others]
     left_out += [f"edge data {key} (no numbers)" for key in edge_others]
-    coo = COOGraph(src, dst, len(nodes), node_data, edge_data, name, listed_once=not graph.is_directed())
-    coo.left_out = tuple(left_out)
-    return coo
+    once = not graph.is_directed()
+    return COOGraph(src, dst, len(nodes), node_data, edge_data, name, listed_once=once, left_out=tuple(left_out))
 
 
 def _columns(rows: list[dict], what: str, names: list) -> tuple[dict[str, np.ndarray], list]:

@@ -25,14 +25,7 @@ _GRAPH_KEYS = ("edge_index", "num_nodes", "directed", "name")
 
 
 def read_npz(path: Path) -> COOGraph:
-    """Read a graph from the keys that :func:`partition.sources.load.load_graph` lists; ``left_out`` lists the others.
-
-    Raises
-    ------
-    InputError
-        The file is damaged or has arrays of Python objects, ``edge_index`` is missing or has a wrong shape, or
-        undirected edges are listed twice.
-    """
+    """Read a graph from the keys that :func:`partition.sources.load.load_graph` lists."""
     arrays, left_out = _arrays(path, (*_GRAPH_KEYS, *_NODE_KEYS))
     edge_index = arrays.get("edge_index")
     if edge_index is None:
@@ -44,10 +37,16 @@ def read_npz(path: Path) -> COOGraph:
             raise InputError(
                 f"{path}: {_EDGE_DATA}{key} has shape {value.shape}; its first dimension must be {len(src)}"
             )
-    coo = COOGraph(src, dst, _value(path, arrays, "num_nodes", "iu", None), _node_data(path, arrays), edge_data)
-    coo.left_out = left_out
-    coo.name = _value(path, arrays, "name", "U", path.name)
-    coo.listed_once = not _value(path, arrays, "directed", "biu", True)
+    coo = COOGraph(
+        src,
+        dst,
+        _value(path, arrays, "num_nodes", "iu", None),
+        _node_data(path, arrays),
+        edge_data,
+        _value(path, arrays, "name", "U", path.name),
+        listed_once=not _value(path, arrays, "directed", "biu", True),
+        left_out=left_out,
+    )
     if coo.listed_once:
         _check_listed_once(path, coo)
     return coo
@@ -83,13 +82,7 @@ def _ends(path: Path, edge_index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_npz_node_data(path: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Read only the node keys; return their columns and what is left out, as in a COOGraph.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, or has none of the node keys.
-    """
+    """Read only the node keys; return their columns and what is left out, as in a COOGraph."""
     arrays, left_out = _arrays(path, _NODE_KEYS)
     node_data = _node_data(path, arrays)
     if not node_data:

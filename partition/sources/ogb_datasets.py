@@ -30,11 +30,6 @@ def ogb_dataset(source: str) -> COOGraph:
     ``feat``, the splits become masks, labels become int64 with -1 for unlabelled nodes, and ogb's other node and edge
     arrays keep their names. The files in ``processed/`` are pickles and are never read; the raw files hold the same
     data.
-
-    Raises
-    ------
-    InputError
-        The name is unknown, the graph is heterogeneous, or the data set is outdated, damaged or cannot be downloaded.
     """
     name, options = split_source_name(source, {"root": nonempty_text})
     root = Path(options.get("root", "dataset")).expanduser()
@@ -47,13 +42,14 @@ def ogb_dataset(source: str) -> COOGraph:
             if not folder.is_dir():
                 nodeproppred.NodePropPredDataset(name, root=str(root))
             graph, label = _read_raw(folder / "raw", meta)
-        split = _read_split(folder / "split" / meta["split"])
+        return _coo_graph(source, graph, label, _read_split(folder / "split" / meta["split"]))
+    except (InputError, MemoryError):
+        raise
     except Exception as error:  # errors of urllib, zipfile and pandas, and plain exceptions of ogb
         raise InputError(
             f"{source!r}: ogb could not load or download it ({first_line(error)}); check the network, or remove "
             f"{folder} to download it again"
         ) from error
-    return _coo_graph(source, graph, label, split)
 
 
 def _meta(nodeproppred, source: str, name: str) -> dict[str, str]:
@@ -137,6 +133,12 @@ def _coo_graph(source: str, graph: dict, label: np.ndarray, split: dict) -> COOG
         raise InputError(f"{source!r}: {tasks} labels per node; only data sets with one label per node can be loaded")
     for key, part in zip(SPLIT_MASKS, ("train", "valid", "test")):
         node_data[key] = np.zeros(num_nodes, bool)
-        node_data[key][np.asarray(split[part])] = True
+        ids = np.asarray(split[part])
+        if len(ids) and not 0 <= ids.min() <= ids.max() < num_nodes:
+            raise InputError(
+                f"{source!r}: its {part} split names a node outside 0..{num_nodes - 1}, so this copy is damaged; remove "
+                "it to download the data set again"
+            )
+        node_data[key][ids] = True
     src, dst = np.asarray(graph["edge_index"])
     return COOGraph(src, dst, num_nodes, node_data, edge_data, source)

@@ -6,7 +6,7 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 
-from partition.errors import InputError
+from partition.errors import InputError, whole_number
 from partition.graph import Graph, from_edges
 from partition.system.user_files import check_fits_memory
 
@@ -17,6 +17,7 @@ _DEGREE_EXPONENT = 2.5
 _MOST_ROUNDS = 8  # in which edges are drawn to replace duplicates
 _TOLERANCE = 1e-3  # relative, of the number of edges
 _CHUNK = 1 << 20
+_MOST = 10**18  # nodes, classes and features, far beyond any use
 
 
 def communities(
@@ -79,13 +80,13 @@ def communities(
 
 
 def _check(nodes: int, degree: float, classes: int, features: int, signal: float, seed: int) -> None:
+    for key, value, least in (("nodes", nodes, 10), ("classes", classes, 2), ("features", features, 1)):
+        whole_number(f"sample:communities: {key}", value, least, _MOST)
+    whole_number("sample:communities: seed", seed, 0)
     for key, value, fits, allowed in (
-        ("nodes", nodes, nodes >= 10, "at least 10"),
         ("degree", degree, 0 < degree <= nodes / 4, f"above 0 and at most nodes / 4 = {nodes / 4:g}"),
-        ("classes", classes, 2 <= classes <= nodes / 5, f"at least 2 and at most nodes / 5 = {nodes / 5:g}"),
-        ("features", features, features >= 1, "at least 1"),
+        ("classes", classes, classes <= nodes / 5, f"at most nodes / 5 = {nodes / 5:g}"),
         ("signal", signal, 1 < signal * classes < classes, "above 1 / classes and below 1"),
-        ("seed", seed, seed >= 0, "at least 0"),
     ):
         if not fits:
             raise InputError(f"sample:communities: {key}={value} is out of range; it must be {allowed}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.parse
 from collections.abc import Callable
 
 from partition.errors import InputError
@@ -11,25 +10,12 @@ from partition.errors import InputError
 def split_source_name(source: str, allowed: dict[str, Callable]) -> tuple[str, dict]:
     """Split ``prefix:name?key=value&...`` into the name and its options.
 
-    Parameters
-    ----------
-    source : str
-    allowed : dict of str to callable
-        Allowed options, each with the function that converts its text; it raises ValueError for a wrong value.
-
-    Returns
-    -------
-    (str, dict)
-        The name between the colon and the question mark, and the converted options.
-
-    Raises
-    ------
-    InputError
-        An option is unknown, repeated or wrong.
+    ``allowed`` has for each option the function that converts its text and raises ValueError for a wrong value.
     """
     name, _, query = source.partition(":")[2].partition("?")
     options: dict = {}
-    for key, text in urllib.parse.parse_qsl(query, keep_blank_values=True):
+    for pair in filter(None, query.split("&")):  # not a URL's query: "+" and "%" stand for themselves
+        key, _, text = pair.partition("=")
         if key not in allowed:
             raise InputError(f"{source!r}: unknown option {key!r}; allowed are {', '.join(allowed)}")
         if key in options:

@@ -20,15 +20,7 @@ _LONGEST_LINE_BYTES = 1 << 28
 def text_blocks(path: Path) -> Iterator[tuple[int, str]]:
     """Read a text file in blocks of whole lines; a name that ends in ``.gz`` is unpacked.
 
-    Yields
-    ------
-    (int, str)
-        The number of the block's first line, counted from 1, and the block's text.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, or is not text.
+    Yields the number of the block's first line, counted from 1, and the block's text.
     """
     packed = path.suffix.lower() == ".gz"
     line, count, rest = 1, 0, b""
@@ -79,6 +71,15 @@ def parse_rows(lines: str, **options) -> np.ndarray:
             return np.loadtxt(io.StringIO(lines), comments=None, quotechar='"', encoding=None, **options)
         except DeprecationWarning as warning:
             raise ValueError(str(warning)) from warning
+
+
+def parses(parse: Callable, *arguments) -> bool:
+    """Return whether a parser takes the arguments, that is, raises no ValueError."""
+    try:
+        parse(*arguments)
+    except ValueError:
+        return False
+    return True
 
 
 def first_bad_line(lines: list[tuple[int, str]], fits: Callable[[str], bool]) -> tuple[int, str]:

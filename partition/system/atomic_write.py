@@ -17,28 +17,18 @@ from partition.errors import InputError
 from .output_checks import APPEARED, Kind, already_there, cannot_write, check_target
 from .temporary_names import FILE, PARTIAL, REPLACED, leftovers, temporary_name
 
+# Errors that a full or read-only disk gives; libraries do not always give a number.
+_OF_OUTPUT = (None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+
 
 @contextmanager
 def new_directory(out, kind: Kind, *, force: bool = False):
     """Yield a temporary directory beside ``out``; it takes ``out``'s place at the end, or is removed on any error.
 
-    Before it takes that place, its files are flushed to the disk and have the modes of the umask. An old directory is
-    replaced in one step. Where the file system has no such step, it is moved aside first; if the process is killed just
-    then, the next run that names the same ``out`` moves it back.
-
-    Parameters
-    ----------
-    out : path
-        Directory to make. Where it is a link, the directory that it leads to is made.
-    kind : Kind
-        Kind of directory that ``force`` may replace.
-    force : bool
-        Whether to replace ``out`` where it exists.
-
-    Raises
-    ------
-    InputError
-        ``out`` exists, appears while the block runs, holds anything not of this kind, or cannot be written.
+    Before it takes that place, its files are flushed to the disk and have the modes of the umask. With ``force`` an old
+    directory of this kind is replaced in one step. Where the file system has no such step, it is moved aside first; if
+    the process is killed just then, the next run that names the same ``out`` moves it back. Where ``out`` is a link,
+    the directory that it leads to is made.
     """
     out = check_target(out, kind, force=force)
     temporary = out.parent / temporary_name(out.name, PARTIAL)
@@ -64,13 +54,18 @@ def new_directory(out, kind: Kind, *, force: bool = False):
         _flush_folder(out.parent)
 
 
-def _cannot_fill(temporary: Path, out: Path, error: OSError) -> InputError:
-    """Return the error to raise when filling a directory failed; the message names the file that caused it."""
+def _cannot_fill(temporary: Path, out: Path, error: OSError) -> Exception:
+    """Return the error to raise when filling an output failed; its message names the file or the limit at fault."""
+    if error.errno == errno.ENOMEM:
+        return MemoryError(error.strerror)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return InputError(f"{error.strerror}; close other files or programs, or raise the limit (ulimit -n)")
     if isinstance(error.filename, (str, os.PathLike)):
         path = Path(error.filename).absolute()
-        if path != out.parent and path != out and not path.is_relative_to(temporary) and not path.is_relative_to(out):
-            return InputError(f"{path}: {error.strerror}; check that file or directory")
-    return cannot_write(out, error)
+        if path == out.parent or any(path.is_relative_to(each) for each in (temporary, out)):
+            return cannot_write(out, error)
+        return InputError(f"{path}: {error.strerror}; check that file or directory")
+    return cannot_write(out, error) if error.errno in _OF_OUTPUT else error
 
 
 def _flush(folder: Path) -> None:
@@ -142,26 +137,15 @@ def _move_aside(new: Path, out: Path) -> None:
 def new_file(out, *, force: bool = False):
     """Yield a binary file to write; it takes the place of ``out`` at the end, or is removed on any error.
 
-    Callers run :func:`partition.system.output_checks.check_file` before the work.
-
-    Parameters
-    ----------
-    out : path
-        File to make. Where it is a link, the link stays and the file that it leads to is made.
-    force : bool
-        Whether to replace ``out`` where it exists.
-
-    Raises
-    ------
-    InputError
-        ``out`` cannot be written (no room, no permission, a name that is too long), or appears while the block runs.
+    Callers run :func:`partition.system.output_checks.check_file` before the work. Where ``out`` is a link, the link
+    stays and the file that it leads to is made.
     """
     out = Path(os.path.realpath(out))
+    temporary = out.parent / temporary_name(out.name, FILE)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         for old in leftovers(out.parent, out.name, FILE):
             old.unlink(missing_ok=True)
-        temporary = out.parent / temporary_name(out.name, FILE)
         try:
             with temporary.open("xb") as file:
                 yield file
@@ -174,7 +158,7 @@ def new_file(out, *, force: bool = False):
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise cannot_write(out, error) from error
+        raise _cannot_fill(temporary, out, error) from error
     with suppress(OSError):  # the output is in place and complete; only a power failure could undo that
         _flush_folder(out.parent)
 

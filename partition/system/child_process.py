@@ -57,20 +57,12 @@ def memory_kills() -> int | None:
 
 
 def killed_for_memory(code: int, kills: int | None) -> bool:
-    """Return whether a child was killed for lack of memory.
-
-    Parameters
-    ----------
-    code : int
-        The child's exit status.
-    kills : int or None
-        The result of :func:`memory_kills` when the child started.
-    """
+    """Return whether a child was killed for lack of memory; ``kills`` is :func:`memory_kills` when it started."""
     return code == -signal.SIGKILL and memory_kills() != kills
 
 
 def exit_code(code: int, message: str) -> int:
-    """Return the exit code of a Python child, where an interruption counts as its signal.
+    """Return a Python child's exit code, or -SIGINT if Ctrl-C ended it.
 
     A child that is interrupted while its interpreter still starts cannot handle that, and ends with code 1.
     """

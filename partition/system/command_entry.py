@@ -13,15 +13,7 @@ _AGAIN_S, _LONGEST_IMPORT_S = 0.05, 10.0
 
 
 def enter(program: str, run) -> int:
-    """Run a command line and return its exit code.
-
-    Parameters
-    ----------
-    program : str
-        The program's name in messages.
-    run : callable
-        Imports the command line, runs it and returns its exit code.
-    """
+    """Run a command line and return its exit code; ``run`` imports it, runs it and returns that code."""
     may_be_interrupted = leave_when_interrupted("" if is_rank() else f"{program}: interrupted\n")
     open_streams()
     try:
@@ -42,7 +34,8 @@ def is_rank() -> bool:
 def open_streams() -> None:
     """Open those of standard input, output and error that the caller has closed; ignore errors in writing messages.
 
-    If standard output stayed closed, the next file that is opened would get its number, and printed text with it.
+    If standard output stayed closed, the next file that is opened would get its file number, and printed text would go
+    into that file.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:

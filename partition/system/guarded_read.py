@@ -24,13 +24,10 @@ _COPIES = 4  # of a file's arrays that a library may hold at once
 _EXTRA_BYTES = 1 << 30  # allowed beyond those copies
 
 
-def read_in_child(module: str, path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
+def read_in_child(module: str, path: Path, library: str) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
     """Run ``python -m module path parent``, whose main calls :func:`serve`, and yield its records as they arrive.
 
-    Raises
-    ------
-    InputError
-        The child raised it, or a signal ended the child because the file is damaged or larger than the memory.
+    ``library`` is what the child reads with, for messages.
     """
     command, kills = [sys.executable, "-m", module, str(path), str(os.getpid())], child_process.memory_kills()
     with child_process.temporary_space():
@@ -63,10 +60,10 @@ def read_in_child(module: str, path: Path) -> Iterator[tuple[dict, dict[str, np.
         message = said.read().decode(errors="replace")
         code = child_process.exit_code(code, message)
         if child_process.killed_for_memory(code, kills):
-            raise InputError(f"{path}: memory ran out while DGL read {what or 'it'}; use a larger machine")
+            raise InputError(f"{path}: memory ran out while {library} read {what or 'it'}; use a larger machine")
         if code < 0:
             raise InputError(
-                f"{path}: DGL was {child_process.signal_text(code)} while it read {what or 'it'}, so the file is damaged "
+                f"{path}: {library} was {child_process.signal_text(code)} while it read {what or 'it'}, so the file is damaged "
                 "or needs more memory than there is; write it again, or use a larger machine"
             )
         raise RuntimeError(f"{' '.join(command)} ended with status {code}: {message}")
@@ -103,7 +100,7 @@ def serve(parent: str, records: Iterable[tuple[dict, dict[str, np.ndarray]]]) ->
 
 
 def _write_record(stream, header: dict, arrays: dict[str, np.ndarray]) -> None:
-    stream.write(json.dumps(header).encode() + b"\n")
+    stream.write(json.dumps(header, allow_nan=False).encode() + b"\n")
     for array in arrays.values():
         np.lib.format.write_array(_Pipe(stream), array, allow_pickle=False)
     stream.flush()

@@ -20,12 +20,8 @@ _LOCAL_HEADER_BYTES = 30
 def map_npy(path: Path, offset: int = 0, end: int | None = None) -> np.ndarray:
     """Map the array of a ``.npy`` file, or of one embedded in another file from ``offset`` to ``end``.
 
-    Arrays under ``SMALLEST_BYTES`` are read into memory instead.
-
-    Raises
-    ------
-    ValueError
-        There is no array, it holds Python objects, or the file is too short for it.
+    Arrays under ``SMALLEST_BYTES`` are read into memory instead. ValueError: there is no array, it holds Python
+    objects, or the file is too short for it.
     """
     with open(path, "rb") as file:
         file.seek(offset)
@@ -41,10 +37,7 @@ def map_npy(path: Path, offset: int = 0, end: int | None = None) -> np.ndarray:
 def read_header(file, end: int) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Return shape, Fortran order and dtype of the ``.npy`` array at the current position of ``file``.
 
-    Raises
-    ------
-    ValueError
-        There is no array, it holds Python objects, or it would end after the position ``end``.
+    ValueError: there is no array, it holds Python objects, or it would end after the position ``end``.
     """
     version = np.lib.format.read_magic(file)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)

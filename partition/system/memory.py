@@ -50,9 +50,9 @@ def record_children(peak_bytes: int) -> None:
 
 def peak_memory_bytes() -> int:
     """Return this process's peak resident memory; its children are not counted."""
-    status = Path("/proc/self/status")
-    if status.exists():  # getrusage would start from the peak of the process that started this one
-        return 1024 * next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    for line in _lines(Path("/proc/self/status")):
+        if line.startswith("VmHWM"):  # getrusage would start from the peak of the process that started this one
+            return 1024 * int(line.split()[1])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -70,13 +70,7 @@ def return_freed_memory() -> None:
 
 
 def available_memory_bytes(root: Path = _ROOT) -> int:
-    """Return how much memory processes may still take without swapping; limits of control groups count.
-
-    Parameters
-    ----------
-    root : path
-        Directory that holds ``proc`` and ``sys``; tests use another one.
-    """
+    """Return how much memory processes may still take without swapping; limits of control groups count."""
     available = [_free_bytes(group) for group in _control_groups(root, "memory")]
     for line in _lines(root / "proc/meminfo"):
         if line.startswith("MemAvailable:"):
@@ -90,11 +84,6 @@ def available_cpus(root: Path = _ROOT) -> int:
     """Return how many processors this process may keep busy, at least 1; quotas of control groups count.
 
     A quota of 2.5 processors counts as 2, because a third thread would be stopped half of the time.
-
-    Parameters
-    ----------
-    root : path
-        Directory that holds ``proc`` and ``sys``; tests use another one.
     """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min([cpus, *map(_quota, _control_groups(root, "cpu"))])))

@@ -1,4 +1,4 @@
-"""Checks an output before the work: may it be made or replaced, and does its disk have room."""
+"""Checks, before the work starts, that an output may be written and that its disk has room."""
 
 from __future__ import annotations
 
@@ -20,29 +20,17 @@ from .units import size
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _LONGEST_RECORD_BYTES = 1 << 30
-APPEARED = "appeared while this run was at work, and is kept"
+APPEARED = "was created by another process during this run and was not replaced"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of directory that dgl-gt writes, so that ``force`` replaces nothing else.
+    """A kind of directory that dgl-gt writes, so that ``force`` replaces nothing else."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the kind in messages, such as "shards".
-    record : str
-        JSON file in the directory that says who made it.
-    is_ours : callable
-        Function of the record's value, a dict; returns whether dgl-gt made the directory.
-    files : str
-        Regular expression of the names of all other files, relative to the directory.
-    """
-
-    name: str
-    record: str
-    is_ours: Callable[[dict], bool]
-    files: str
+    name: str  # in messages, such as "shards"
+    record: str  # JSON file in the directory that says who made it
+    is_ours: Callable[[dict], bool]  # of the record's value: whether dgl-gt made the directory
+    files: str  # regular expression of the names of all other files, relative to the directory
 
 
 def check_target(out, kind: Kind, *, force: bool) -> Path:
@@ -109,7 +97,10 @@ def check_parent(out: Path) -> None:
 def nearest_existing(path) -> Path:
     """Return the path itself where it exists, else the nearest of its parents that exists."""
     path = Path(path).absolute()
-    return next(each for each in (path, *path.parents) if each.exists())
+    try:
+        return next(each for each in (path, *path.parents) if each.exists())
+    except OSError as error:  # a name that is too long, or a directory that may not be searched
+        raise InputError(f"cannot use {path}: {error.strerror}; choose another place") from error
 
 
 def cannot_write(path, error: OSError) -> InputError:

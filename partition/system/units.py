@@ -1,6 +1,8 @@
-"""Numbers as text for people: bytes with a unit, counts with a noun."""
+"""Numbers as text for people: bytes with a unit (both ways), counts with a noun."""
 
 import math
+
+from partition.errors import InputError
 
 
 def size(count_bytes: float) -> str:
@@ -13,3 +15,18 @@ def size(count_bytes: float) -> str:
 def counted(number: int, noun: str) -> str:
     """Format a number with its noun: ``1 part``, ``2 parts``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that ``4GiB``, ``500MB`` or a plain number stands for; raise :class:`InputError` for others."""
+    units = {"": 1, "b": 1}
+    for power, letter in enumerate("kmgt", start=1):
+        units |= {letter: 1024**power, f"{letter}ib": 1024**power, f"{letter}b": 1000**power}
+    number = text.strip().lower().rstrip("bikmgt")
+    try:
+        value = float(number) * units[text.strip().lower()[len(number) :].strip()]
+    except (ValueError, KeyError):
+        value = 0.0
+    if not 1 <= value < 2**63:
+        raise InputError(f"{text!r} is not an amount of memory; write it as 4GiB, 500MB or a number of bytes")
+    return int(value)

@@ -22,11 +22,6 @@ def regular_file(path) -> Path:
     """Return the path with ``~`` expanded, after checking that it names a regular file.
 
     Reading a pipe or a device could wait for ever.
-
-    Raises
-    ------
-    InputError
-        There is no such file, the system does not accept the name, or it is a directory, pipe, socket or device.
     """
     try:
         path = Path(path).expanduser()

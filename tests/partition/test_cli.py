@@ -1,4 +1,5 @@
 import argparse
+import errno
 import io
 import json
 import os
@@ -206,13 +207,14 @@ def test_wrong_types_from_python(arguments, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--halo-depth", "1000000"], "--halo-depth is 1000000; it must be from 1 to 100"),
-        (["--halo-depth", "1000000", "--dry-run"], "--halo-depth is 1000000; it must be from 1 to 100"),
+        (["--halo-depth", "1000000"], "--halo-depth is 1000000; it must be a whole number from 1 to 100"),
+        (["--halo-depth", "1000000", "--dry-run"], "--halo-depth is 1000000; it must be a whole number from 1 to 100"),
         (["--layers", "1001"], "--layers is 1001; it must be from 1 to 1,000"),
         (["--hidden", "10000000"], "--hidden is 10000000; it must be from 1 to 1,000,000"),
         (["--max-imbalance", "0.5"], "--max-imbalance is 0.5 for"),
         (["--target-weights", "/dev/zero"], "'/dev/zero' is not a readable file of numbers"),
         (["--target-weights", "1,2,3"], "--target-weights are 3 numbers"),
+        (["--attempts", str(10**30)], "must be a whole number from 1 to 10,000"),
     ],
 )
 def test_what_options_may_be(capsys, options, message):
@@ -283,3 +285,50 @@ def test_progress_prints_a_line_at_the_end_of_each_stage(capsys):
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[0] for line in lines] == ["reading", "writing"]
     assert all(line.endswith(" 0.0 s") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--parts", str(10**20)], "choose 1 to 400 parts"),
+        (["--parts", str(10**10)], "choose 1 to 400 parts"),
+        (["--parts", "2", "--seed", "-5"], "--seed is -5; it must be a whole number"),
+        (["--parts", "2", "--out", "x" * 300], "File name too long; choose another place"),
+        (["--parts", "2", "--random-features", "9" * 400], "--random-features is 999"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_refuses(capsys, options, message):
+    assert main(["partition", SAMPLE, "--dry-run", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_dry_run_beside_a_directory_that_may_not_be_searched(capsys, monkeypatch):
+    def exists(path):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", exists)
+    assert main(["partition", SAMPLE, "--parts", "2", "--dry-run", "--out", "secret/shards"]) == 2
+    assert "Permission denied; choose another place" in capsys.readouterr().err
+
+
+def test_too_many_parts_are_not_blamed_on_a_memory_bound(capsys):
+    arguments = ["partition", SAMPLE, "--parts", "401", "--out", "shards", "--memory", "1MiB"]
+    assert main(arguments) == 2
+    assert "choose 1 to 400 parts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["partition", "inspect", "report"])
+def test_json_has_no_infinity(capsys, command):
+    """JSON has no number that is infinite, and the default speeds have some; they are null."""
+    made = ["partition", SAMPLE, "--parts", "2", "--cut", "auto", "--out", "shards", "--json"]
+    assert main(made) == 0
+    if command != "partition":
+        capsys.readouterr()
+        assert main([command, "shards", "--json", *(["-o", "r.html"] if command == "report" else [])]) == 0
+
+    def refuse(name):
+        raise AssertionError(f"JSON has no {name}")
+
+    for text in (capsys.readouterr().out, *(path.read_text() for path in Path().glob("**/*.json"))):
+        found = json.loads(text, parse_constant=refuse)
+    assert found["choice"]["speeds"]["reduce_bytes_per_s"] is None

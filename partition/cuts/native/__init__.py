@@ -48,24 +48,11 @@ _SIGNATURES = {  # in the order of the arguments in C
 
 
 def refine(indptr, sources, *, weights, floors, capacities, owner, sweeps: int, temperature: float, seed: int) -> None:
-    """Move nodes between parts for fewer halo rows and within the capacities; ``owner`` is changed.
+    """Move nodes between parts for fewer halo rows and within the capacities; ``owner``, int32 (N,), is changed.
 
-    Parameters
-    ----------
-    indptr : ndarray, int64, (N + 1,)
-    sources : ndarray, int32, (E,)
-        The in-edges of each node, in CSR form.
-    weights : ndarray, int64, (N, kinds)
-        The load that a node adds to its part, of each kind.
-    floors, capacities : ndarray, int64, (K, kinds)
-        The least load that a move for fewer halo rows leaves to a part, and the most that a part may have.
-    owner : ndarray, int32, (N,)
-        The part of each node.
-    sweeps : int
-        With none, overloaded parts still give nodes away.
-    temperature : float
-        Of the first sweep, in halo rows.
-    seed : int
+    ``weights`` (N, kinds) are the loads of nodes. ``floors`` and ``capacities`` (P, kinds) are the least load that a
+    move for fewer halo rows leaves to a part, and the most that a part may have. ``temperature`` is that of the first
+    sweep, in halo rows. Without sweeps, overloaded parts still give nodes away.
     """
     arguments = _searched(indptr, sources, weights, floors, capacities, owner)
     _library().dgl_gt_refine(*arguments, sweeps, temperature, seed)
@@ -74,12 +61,7 @@ def refine(indptr, sources, *, weights, floors, capacities, owner, sweeps: int, 
 def refine_multilevel(indptr, sources, *, weights, floors, capacities, owner, groups, seed: int) -> None:
     """Refine clusters of nodes first, then smaller ones, and nodes at last; ``owner`` is changed.
 
-    Parameters
-    ----------
-    groups : ndarray, int64, (N,)
-        Only nodes with the same number may share a cluster.
-
-    The others are those of :func:`refine`.
+    Only nodes with the same number in ``groups``, int64 (N,), may share a cluster; the rest is as for :func:`refine`.
     """
     _check_shapes(groups=(groups, (len(indptr) - 1,)))
     arguments = _searched(indptr, sources, weights, floors, capacities, owner)
@@ -87,7 +69,7 @@ def refine_multilevel(indptr, sources, *, weights, floors, capacities, owner, gr
 
 
 def _searched(indptr, sources, weights, floors, capacities, owner) -> tuple:
-    """The arguments that both searches begin with; among them scratch, int32, (N, K)."""
+    """The arguments that both searches begin with; among them scratch, int32, (N, P)."""
     num_nodes, (parts, kinds) = len(indptr) - 1, capacities.shape
     _check_shapes(
         sources=(sources, (indptr[-1],)),
@@ -103,22 +85,14 @@ def _searched(indptr, sources, weights, floors, capacities, owner) -> tuple:
 
 
 def no_copies(num_nodes: int, parts: int) -> np.ndarray:
-    """A bit for each node and part, all zero: uint64, (N, ceil(K / 64))."""
+    """A bit for each node and part, all zero: uint64, (N, ceil(P / 64))."""
     return np.zeros((num_nodes, -(-parts // 64)), np.uint64)
 
 
 def count_copies(sources, destinations, owner, *, num_nodes: int, parts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the parts that hold each node, and how many edges each part has.
+    """Return the parts that hold each node, uint64 (N, ceil(P / 64)), and how many edges each part has, int64 (P,).
 
-    Parameters
-    ----------
-    sources, destinations, owner : ndarray, int32, (E,)
-        Ends of each edge, and its part; a negative one counts nowhere.
-
-    Returns
-    -------
-    copies : ndarray, uint64, (N, ceil(K / 64))
-    sizes : ndarray, int64, (K,)
+    ``owner``, int32 (E,), is the part of each edge; a negative one counts nowhere.
     """
     _check_shapes(destinations=(destinations, sources.shape), owner=(owner, sources.shape))
     copies, sizes = no_copies(num_nodes, parts), np.zeros(parts, np.int64)
@@ -139,26 +113,10 @@ def place_by_hdrf(
     capacity: int,
     counts_degrees: bool = False,
 ) -> None:
-    """Give each listed edge, in this order, to the part of the highest HDRF score.
+    """Give each listed edge, in this order, to the part of the highest HDRF score; changes copies, sizes and owner.
 
-    Parameters
-    ----------
-    listed : ndarray, int32, (listed,)
-        Positions of edges.
-    sources, destinations : ndarray, int32, (E,)
-    degrees : ndarray, int64, (N,)
-        In-edges and out-edges of each node; changed if ``counts_degrees``.
-    copies : ndarray, uint64, (N, ceil(K / 64))
-    sizes : ndarray, int64, (K,)
-        The parts that hold each node, and the edges of each part; changed.
-    owner : ndarray, int32, (E,)
-        The part of each edge; changed.
-    balance : float
-        Weight of balance against copies in the score.
-    capacity : int
-        Edges that a part takes at most while another has room.
-    counts_degrees : bool
-        Count the degrees on the way, as in a stream that does not know them.
+    ``balance`` is the weight of balance against copies in the score, and ``capacity`` the edges that a part takes at
+    most while another has room.
     """
     parts = len(sizes)
     _check_shapes(
@@ -175,17 +133,8 @@ def place_by_hdrf(
 def list_by_node(in_indptr, sources) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """List each edge at both of its ends; a self-loop twice at its node.
 
-    Parameters
-    ----------
-    in_indptr : ndarray, int64, (N + 1,)
-    sources : ndarray, int32, (E,)
-        The in-edges of each node, in CSR form.
-
-    Returns
-    -------
-    indptr : ndarray, int64, (N + 1,)
-    neighbours, edges : ndarray, int32, (2 E,)
-        The other end of each edge, and its position among the in-edges.
+    Returns ``indptr``, int64 (N + 1,), and int32 (2 E,): the other end of each edge, and its position among the in-
+    edges.
     """
     _check_shapes(sources=(sources, (in_indptr[-1],)))
     indptr = np.empty_like(in_indptr)
@@ -195,20 +144,10 @@ def list_by_node(in_indptr, sources) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def expand_neighbours(indptr, neighbours, edges, *, start, parts: int, capacity: int, owner, joined) -> None:
-    """Grow one part after the other along edges; edges that remain keep their owner.
+    """Grow one part of ``capacity`` edges after the other along edges, from :func:`list_by_node`.
 
-    Parameters
-    ----------
-    indptr, neighbours, edges : ndarray
-        From :func:`list_by_node`.
-    start : ndarray, int64, (N,)
-        The order in which nodes are tried as seeds.
-    capacity : int
-        Edges of a part.
-    owner : ndarray, int32, (E,)
-        -1 before, then the part of each edge.
-    joined : ndarray, int64, (N,)
-        The order in which nodes joined a core; it is left as it is for the other nodes.
+    Nodes are tried as seeds in the order ``start``, int64 (N,). Changes ``owner``, int32 (E,), -1 before and at edges
+    that remain; and ``joined``, int64 (N,), at the nodes that joined a core, to the order in which they did.
     """
     num_nodes = _check_lists(indptr, neighbours, edges, owner)
     _check_shapes(start=(start, (num_nodes,)), joined=(joined, (num_nodes,)))
@@ -216,20 +155,10 @@ def expand_neighbours(indptr, neighbours, edges, *, start, parts: int, capacity:
 
 
 def level_copies(indptr, neighbours, edges, *, listed, parts: int, capacity: int, rounds: int, owner) -> None:
-    """Move nodes out of parts that hold many copies, where this makes no more copies; ``owner`` is changed.
+    """Move nodes out of parts that hold many copies, where this makes no more copies; changes ``owner``, int32 (E,).
 
-    Parameters
-    ----------
-    indptr, neighbours, edges : ndarray
-        From :func:`list_by_node`.
-    listed : ndarray, int64, (listed,)
-        The nodes that may move, in the order in which they are tried.
-    capacity : int
-        Edges of a part, at most.
-    rounds : int
-        Passes over the nodes, at most.
-    owner : ndarray, int32, (E,)
-        The part of each edge.
+    ``listed``, int64, are the nodes that may move, in the order in which they are tried; ``capacity`` and ``rounds``
+    are the most edges of a part and passes over the nodes.
     """
     num_nodes = _check_lists(indptr, neighbours, edges, owner)
     counts = np.empty((num_nodes, parts), np.int32)
@@ -239,7 +168,7 @@ def level_copies(indptr, neighbours, edges, *, listed, parts: int, capacity: int
 
 
 def choose_masters(copies, parts: int) -> np.ndarray:
-    """Return the master of each node, int32, (N,), from its copies, uint64, (N, ceil(K / 64))."""
+    """Return the master of each node, int32, (N,), from its copies, uint64, (N, ceil(P / 64))."""
     _check_shapes(copies=(copies, (len(copies), -(-parts // 64))))
     master = np.empty(len(copies), np.int32)
     _library().dgl_gt_choose_masters(len(copies), parts, copies, master)

@@ -129,11 +129,11 @@ def test_bad_bounds_are_refused(bounds, message):
 
 
 BAD_WEIGHTS = [
-    ([1, 2], "are 2 numbers; there must be 3"),
+    ([1, 2], "are 2 numbers; they must be a list of 3 numbers"),
     ([1, 2, 3, 4], "are 4 numbers"),
     ([], "are 0 numbers"),
-    (5, "are 1 numbers"),
-    ([[1, 1, 1]], "are 3 numbers"),
+    (5, r"have the shape \(\)"),
+    ([[1, 1, 1]], r"have the shape \(1, 3\); they must be a list of 3 numbers"),
     ([1, 0, 2], "hold 0;"),
     ([1, -1, 2], "hold -1;"),
     ([1, float("nan"), 2], "hold nan"),
@@ -196,7 +196,7 @@ def test_excess_and_its_words():
     assert balance.loads(owner).tolist() == [[5, 4, 2], [3, 0, 0]]
     assert balance.capacities().tolist() == [[6, 3, 1], [6, 3, 1]]
     assert balance.largest_load(owner) == 2.0
-    words = balance.broken(owner).replace("2.00", "2")
+    words = balance.exceeded_bounds(owner).replace("2.00", "2")
     assert words == "edges 2 (part 0; bound 1.5), train 2 (part 0; bound 1)"
 
 
@@ -289,7 +289,9 @@ def test_bounds_on_given_owners():
     graph, owner = graph_of(0), np.arange(200) % 2
     make_edge_cut(graph, 2, owner=owner, max_imbalance={"nodes": 1.0})
     owner[:60] = 0
-    with pytest.raises(InputError, match=r"the best has nodes 1.30? \(part 0; bound 1.2\); raise max_imbalance"):
+    with pytest.raises(
+        InputError, match=r"the given owner exceeds the bounds: nodes 1.30? \(part 0; bound 1.2\); raise max_imbalance"
+    ):
         make_edge_cut(graph, 2, owner=owner, max_imbalance={"nodes": 1.2})
     make_edge_cut(graph, 2, owner=owner)  # nobody asked
     make_edge_cut(graph, 1, max_imbalance=1.0)
@@ -345,7 +347,7 @@ def test_bounds_on_the_command_line(capsys, bounds):
 
 
 REFUSED = [
-    (["--target-weights", "1,2,3"], "3 numbers; there must be 4"),
+    (["--target-weights", "1,2,3"], "3 numbers; they must be a list of 4"),
     (["--target-weights", "1,0,1,1"], "hold 0"),
     (["--target-weights", "1,nan,1,1"], "hold nan"),
     (["--target-weights=-1,1,1,1"], "hold -1"),
@@ -369,7 +371,7 @@ REFUSED = [
         ["--target-weights", "1,1,1,1", "--cut", "auto"],
         "--target-weights applies only to edge cuts; leave it out, or choose --cut edge",
     ),
-    (["--attempts", "0"], "--attempts is 0; it must be at least 1"),
+    (["--attempts", "0"], "--attempts is 0; it must be a whole number from 1 to 10,000"),
 ]
 
 

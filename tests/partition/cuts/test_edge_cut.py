@@ -96,7 +96,7 @@ def test_the_child_dies_with_its_parent(tmp_path):
         "a = sp.random_array((300000, 300000), density=2e-5, rng=0, dtype='f4').tocsr(); a = (a + a.T).tocsr()\n"
         "a.setdiag(0); a.eliminate_zeros()\n"
         "show = lambda *_: print('running', flush=True)\n"
-        "with metis.shared(xadj=a.indptr, adjncy=a.indices) as graph:\n"
+        "with metis.write_shared_arrays(xadj=a.indptr, adjncy=a.indices) as graph:\n"
         "    metis.k_way(graph, 64, np.ones(300000, int), progress=show)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=os.getcwd())
@@ -160,7 +160,7 @@ def test_nodes_without_neighbours_are_dealt_out_without_metis(monkeypatch, linke
     assert np.bincount(part, weights, 3) == pytest.approx(expected, abs=10)
     arrays["owner"] = part
     seen.clear()
-    cluster = metis_child._clusters(arrays, {"cluster_size": 50, "seed": 0, "owned": [0, 2]})
+    cluster = metis_child._clusters(arrays, {"cluster_size": 50, "seed": 0, "worker": 0, "workers": 2})
     kept = np.isin(part, [0, 2])
     alone = np.setdiff1d(np.arange(5000), ids)
     last = np.array([cluster[part[kept] == 0].max(), 0, cluster[part[kept] == 2].max()])
@@ -192,3 +192,20 @@ def test_a_full_disk_of_temporary_files_is_named(awkward_graph, monkeypatch, tmp
     monkeypatch.setattr(metis.tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))
     with pytest.raises(InputError, match=f"cannot write temporary files in {tmp_path}: No space left.*set TMPDIR"):
         make_edge_cut(awkward_graph(0), 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"parts": 2.0}, "parts is 2.0; it must be a whole number"),
+        ({"parts": 2, "attempts": 1.5}, "attempts is 1.5; it must be a whole number"),
+        ({"parts": 2, "seed": -1}, "seed is -1; it must be a whole number from 0"),
+        ({"parts": 2, "owner": [[0], [1, 0]]}, "owner cannot become a numpy array"),
+        ({"parts": 2, "target_weights": [[1, 2]]}, r"target_weights have the shape \(1, 2\); they must be a list of 2"),
+        ({"parts": 2, "owner": [0, 0, 1, 0], "max_imbalance": 1.1}, "the given owner exceeds the bounds: nodes 1.5"),
+    ],
+)
+def test_arguments_of_wrong_kinds_are_refused_by_name(options, message):
+    graph = from_edges([0, 1, 2, 3], [1, 2, 3, 0])
+    with pytest.raises(InputError, match=message):
+        make_edge_cut(graph, **options)

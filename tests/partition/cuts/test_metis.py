@@ -15,7 +15,7 @@ from partition.system import child_process
 @pytest.fixture
 def adjacency():
     """Share a graph of a thousand undirected edges."""
-    with metis.shared(xadj=np.arange(3), adjncy=np.zeros(2000)) as files:
+    with metis.write_shared_arrays(xadj=np.arange(3), adjncy=np.zeros(2000)) as files:
         yield files
 
 
@@ -73,3 +73,13 @@ def test_a_graph_without_lonely_nodes_is_not_copied(monkeypatch):
     metis_child._k_way({"xadj": xadj, "adjncy": adjncy, "weights": weights}, job)
     ((*graph, _, own),) = seen
     assert graph[0] is xadj and graph[1] is adjncy and own is weights
+
+
+def test_shares_of_many_parts_reach_the_child():
+    """The job with them is longer than Linux lets an argument be, 128 KiB."""
+    nodes = 7000
+    ring = np.sort(np.stack([np.arange(-1, nodes - 1), np.arange(1, nodes + 1)], axis=1) % nodes, axis=1)
+    with metis.write_shared_arrays(xadj=np.arange(0, 2 * nodes + 1, 2), adjncy=ring.ravel()) as files:
+        part = metis.k_way(files, nodes, np.ones(nodes), shares=np.full(nodes, 1 / nodes))
+        assert part.shape == (nodes,) and part.min() >= 0 and part.max() < nodes
+        assert metis.clusters(files, np.arange(nodes), nodes, 1000).tolist() == [0] * nodes

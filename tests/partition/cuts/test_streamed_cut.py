@@ -11,7 +11,7 @@ from source_checks import edges
 
 from partition import load_graph, partition, pipeline, read_manifest, verify
 from partition.cuts import streamed_cut as streamed_cut_module
-from partition.cuts.streamed_cut import open_stream, streamed_cut
+from partition.cuts.streamed_cut import edges_both_ways, open_stream, streamed_cut
 from partition.errors import InputError
 from partition.graph import SPLIT_MASKS
 from partition.shards import write
@@ -186,7 +186,7 @@ def test_slices_of_any_size_hold_the_same_edges(tmp_path, monkeypatch, once, siz
     arrays = listing(3, once)
     monkeypatch.setattr(coo, "_SLICE_EDGES", size)
     source = open_source(saved(tmp_path, arrays))
-    slices = list(open_stream(source).slices())
+    slices = list(edges_both_ways(open_stream(source)))
     src, dst, ids = (np.concatenate(each) for each in zip(*slices))
     assert all(each.dtype == np.int32 for each in (src, dst, ids)) and max(len(each[0]) for each in slices) <= size
     want_src, want_dst, _ = stored(arrays)
@@ -481,7 +481,7 @@ def hdrf(pairs, nodes, parts, balance=1.1, slack=1.05):
 def test_edges_are_placed_by_hdrf_with_exact_degrees(tmp_path, monkeypatch, size, once, parts):
     monkeypatch.setattr(coo, "_SLICE_EDGES", size)
     opened = open_stream(open_source(saved(tmp_path, listing(12, once))))
-    src, dst, ids = (np.concatenate(each).tolist() for each in zip(*opened.slices()))
+    src, dst, ids = (np.concatenate(each).tolist() for each in zip(*edges_both_ways(opened)))
     expected = dict(zip(ids, hdrf(list(zip(src, dst)), opened.num_nodes, parts)))
     with streamed_cut(opened, parts, tmp_path / "edges") as cut:
         assert cut.parts == parts and len(cut.edge_part) == 0
@@ -501,7 +501,7 @@ def replication(src, dst, owner, nodes, parts):
 @pytest.mark.parametrize("parts", [4, 16])
 def test_streaming_copies_less_than_hashing(real_graph, tmp_path, parts):
     opened = open_stream(open_source(real_graph("email_enron")))
-    src, dst, ids = (np.concatenate(each).astype(np.int64) for each in zip(*opened.slices()))
+    src, dst, ids = (np.concatenate(each).astype(np.int64) for each in zip(*edges_both_ways(opened)))
     owner = np.empty(opened.num_edges, int)
     with streamed_cut(opened, parts, tmp_path / "edges") as cut:
         for part in range(parts):

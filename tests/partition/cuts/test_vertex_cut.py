@@ -179,6 +179,7 @@ def test_bad_requests_are_refused(awkward_graph, tmp_path):
         (dict(parts=0), "cannot split .* into 0 parts"),
         (dict(parts=graph.num_nodes + 1), "choose 1 to"),
         (dict(parts=2, cut="corner"), "cut is 'corner'; it must be one of edge, vertex, auto"),
+        (dict(parts=2, cut=np.zeros(2)), "cut is array.* must be one of edge, vertex, auto"),
         (dict(parts=2, owner=np.zeros(graph.num_nodes, int)), "owner applies only to edge cuts"),
     ]:
         with pytest.raises(InputError, match=message):
@@ -195,3 +196,9 @@ def test_without_the_compiled_part_it_says_so(awkward_graph, monkeypatch):
     finally:
         monkeypatch.undo()
         native._loaded.cache_clear()
+
+
+@pytest.mark.parametrize(("options", "name"), [({"parts": 2.0}, "parts"), ({"parts": 2, "seed": -1}, "seed")])
+def test_arguments_of_wrong_kinds_are_refused_by_name(options, name):
+    with pytest.raises(InputError, match=f"{name} is .*; it must be a whole number"):
+        make_vertex_cut(from_edges([0, 1], [1, 0]), **options)

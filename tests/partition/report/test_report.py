@@ -185,7 +185,12 @@ def test_every_figure_of_an_edge_cut(awkward_graph, tmp_path, parts, seed):
     partition(graph, parts, tmp_path / "out", owner=owner)
     nxg = networkx_graph(graph)
     random = recount_edge_cut(nxg, random_owner(graph, parts), parts)
-    assert_equal_figures(count_shards(tmp_path / "out"), nxg, recount_edge_cut(nxg, owner, parts), random)
+    assert_equal_figures(
+        count_shards(tmp_path / "out", read_manifest(tmp_path / "out")),
+        nxg,
+        recount_edge_cut(nxg, owner, parts),
+        random,
+    )
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 5, 55])
@@ -200,7 +205,10 @@ def test_every_figure_of_a_vertex_cut(awkward_graph, tmp_path, parts, seed):
         master[shard["node_ids"][: manifest["per_part"][part]["owned"]]] = part
     random = recount_vertex_cut(nxg, *random_vertex_cut(nxg, shards, parts), parts)
     assert_equal_figures(
-        count_shards(tmp_path / "out"), nxg, recount_vertex_cut(nxg, edge_part.tolist(), master.tolist(), parts), random
+        count_shards(tmp_path / "out", read_manifest(tmp_path / "out")),
+        nxg,
+        recount_vertex_cut(nxg, edge_part.tolist(), master.tolist(), parts),
+        random,
     )
 
 
@@ -214,7 +222,7 @@ def test_more_parts_than_bits_in_a_word(awkward_graph, tmp_path, cut):
         random = recount_edge_cut(nxg, random_owner(graph, parts), parts)
     else:
         random = recount_vertex_cut(nxg, *random_vertex_cut(nxg, structures(tmp_path / "out", parts), parts), parts)
-    assert count_shards(tmp_path / "out")["random"] == random["quality"]
+    assert count_shards(tmp_path / "out", read_manifest(tmp_path / "out"))["random"] == random["quality"]
 
 
 @pytest.mark.parametrize("cut", ["edge", "vertex"])
@@ -330,7 +338,11 @@ def test_the_page_needs_nothing_else_and_shows_the_figures(shards, tmp_path):
 def test_the_numbers_beside_it(shards, tmp_path):
     found = write_report(str(shards), str(tmp_path / "new" / "report.html"))
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["report.html", "report.json"]
-    assert json.loads((tmp_path / "new" / "report.json").read_text()) == found == count_shards(shards)
+    assert (
+        json.loads((tmp_path / "new" / "report.json").read_text())
+        == found
+        == count_shards(shards, read_manifest(shards))
+    )
 
 
 def test_same_shards_same_bytes(shards, tmp_path):
@@ -343,7 +355,7 @@ def test_same_shards_same_bytes(shards, tmp_path):
 def test_all_text_of_a_crafted_manifest_is_escaped(awkward_graph, tmp_path):
     """The text in places of numbers is escaped, too, though the manifest's check already refuses it."""
     partition(awkward_graph(0), 2, tmp_path / "out", cut="auto")
-    numbers, marked = count_shards(tmp_path / "out"), "<script>&\0\ud800'\""
+    numbers, marked = count_shards(tmp_path / "out", read_manifest(tmp_path / "out")), "<script>&\0\ud800'\""
 
     def crafted(value, key=""):
         if isinstance(value, dict):
@@ -363,7 +375,9 @@ def test_an_even_cut_is_paler_than_a_random_one(awkward_graph, tmp_path):
     graph = awkward_graph(0)
     owner = np.arange(graph.num_nodes) // 30
     partition(from_edges(*np.array([[0, 1, 31], [1, 30, 32]]), 60), 2, tmp_path / "out", owner=owner)
-    numbers = count_shards(tmp_path / "out") | {"random": {**count_shards(tmp_path / "out")["random"], "volume": 20}}
+    numbers = count_shards(tmp_path / "out", read_manifest(tmp_path / "out")) | {
+        "random": {**count_shards(tmp_path / "out", read_manifest(tmp_path / "out"))["random"], "volume": 20}
+    }
     text = page(numbers)
     assert 'fill-opacity="0.10"' in text and "0<span></span>10\N{NO-BREAK SPACE}rows" in text
 
@@ -402,7 +416,7 @@ def test_the_heat_map_of_few_and_many_parts(awkward_graph, tmp_path, parts, line
 
 
 def test_words_of_judgement(shards):
-    numbers = count_shards(shards)
+    numbers = count_shards(shards, read_manifest(shards))
 
     def lead(share, parts=4, largest=1.5, balance=1.0):
         quality = {**numbers["quality"], "max_copies_factor": largest, "edge_balance": balance}
@@ -434,7 +448,7 @@ def test_words_of_judgement(shards):
 @pytest.mark.parametrize("cut, other", [("edge", "vertex"), ("vertex", "edge")])
 def test_how_to_see_both_cuts(awkward_graph, tmp_path, cut, other):
     partition(awkward_graph(0), 2, tmp_path / "out", cut=cut)
-    text = " ".join(page(count_shards(tmp_path / "out")).split())
+    text = " ".join(page(count_shards(tmp_path / "out", read_manifest(tmp_path / "out"))).split())
     assert f"No {other} cut was made. To compare both, partition with <code>--cut auto</code>" in text
 
 

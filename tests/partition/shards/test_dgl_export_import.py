@@ -417,7 +417,7 @@ def resaved(dgl, path, change):
 
 def without_child(monkeypatch):
     """Read in this process: the child is what the damaged files test; elsewhere it would only take its time."""
-    monkeypatch.setattr("partition.shards.dgl_import.read_in_child", lambda module, path: records(path))
+    monkeypatch.setattr("partition.shards.dgl_import.read_in_child", lambda module, path, library: records(path))
     monkeypatch.setattr("partition.shards.dgl_import.bound_memory", lambda count_bytes: None)
 
 

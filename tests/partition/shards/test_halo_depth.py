@@ -223,7 +223,7 @@ def test_a_shard_is_that_of_one_hop(tmp_path, parts, depth, empty):
     for part in range(parts):
         shallow, deep = (read_shard(tmp_path / str(hops), part) for hops in (1, depth))
         for field in fields(shallow):
-            if field.name not in ("manifest", "directory"):
+            if field.name != "reader":
                 assert_same(getattr(shallow, field.name), getattr(deep, field.name))
 
 
@@ -286,7 +286,7 @@ def test_inspect_takes_deeper_halos(tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out.count("edge cut, halo depth 2") == 2
     assert main([*base, "--halo-depth", "0", "--force"]) == 2
-    assert "--halo-depth is 0; it must be at least 1" in capsys.readouterr().err
+    assert "--halo-depth is 0; it must be a whole number from 1 to 100" in capsys.readouterr().err
     assert read_manifest(tmp_path / "out")["halo_depth"] == 2
 
 
@@ -296,11 +296,11 @@ def test_inspect_takes_deeper_halos(tmp_path, capsys):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"halo_depth": 0}, "halo_depth is 0; it must be at least 1"),
-        ({"halo_depth": -1}, "halo_depth is -1; it must be at least 1"),
-        ({"halo_depth": 1.5}, "halo_depth is 1.5; it must be an integer"),
-        ({"halo_depth": "2"}, "halo_depth is '2'; it must be an integer"),
-        ({"halo_depth": None}, "halo_depth is None; it must be an integer"),
+        ({"halo_depth": 0}, "halo_depth is 0; it must be a whole number from 1 to 100"),
+        ({"halo_depth": -1}, "halo_depth is -1; it must be a whole number from 1 to 100"),
+        ({"halo_depth": 1.5}, "halo_depth is 1.5; it must be a whole number from 1 to 100"),
+        ({"halo_depth": "2"}, "halo_depth is '2'; it must be a whole number from 1 to 100"),
+        ({"halo_depth": None}, "halo_depth is None; it must be a whole number from 1 to 100"),
         ({"halo_depth": 2, "cut": "vertex"}, r"halo_depth \(--halo-depth\) applies only to edge cuts"),
         ({"halo_depth": 2, "cut": "auto"}, r"halo_depth \(--halo-depth\) applies only to edge cuts"),
         ({"halo_depth": 0, "cut": "vertex"}, "halo_depth is 0"),
@@ -335,5 +335,5 @@ def test_a_rank_must_have_memory_for_what_it_stores(tmp_path):
     options = {"owner": owners(wide, 2, 1), "halo_depth": 2, "model": model}
     manifest = partition(wide, 2, tmp_path / "fits", **options, rank_memory=needed)
     assert max(part["bytes"] for part in manifest["per_part"]) < needed
-    with pytest.raises(InputError, match="no cut fits ranks"):
+    with pytest.raises(InputError, match="the edge cut does not fit ranks"):
         partition(wide, 2, tmp_path / "too-much", **options, rank_memory=needed - 1)

@@ -158,7 +158,7 @@ def test_a_file_that_needs_more_memory_than_its_size_suggests(tmp_path, monkeypa
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(InputError, match="g.bin: reading part 1 needs more memory than its size suggests"):
-        list(guarded_read.read_in_child("hungry", tmp_path / "g.bin"))
+        list(guarded_read.read_in_child("hungry", tmp_path / "g.bin", "DGL"))
 
 
 def test_no_directory_for_temporary_files(tmp_path, monkeypatch):
@@ -167,7 +167,21 @@ def test_no_directory_for_temporary_files(tmp_path, monkeypatch):
 
     monkeypatch.setattr(child_process.tempfile, "gettempdir", none_is_usable)
     with pytest.raises(InputError, match="cannot write temporary files: No usable temporary directory.*set TMPDIR"):
-        list(guarded_read.read_in_child("partition.sources.dgl_graphs", tmp_path / "g.bin"))
+        list(guarded_read.read_in_child("partition.sources.dgl_graphs", tmp_path / "g.bin", "DGL"))
     with pytest.raises(InputError, match="cannot write temporary files: No usable temporary directory.*set TMPDIR"):
-        with metis.shared(xadj=np.arange(3)):
+        with metis.write_shared_arrays(xadj=np.arange(3)):
             pass
+
+
+def test_a_data_set_larger_than_the_memory(monkeypatch):
+    """The message does not advise to check the network."""
+    dgl = pytest.importorskip("dgl")
+
+    def fail(*_, **__):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(dgl.data.CoraGraphDataset, "__getitem__", fail)
+    monkeypatch.setattr(dgl.data.CoraGraphDataset, "__init__", lambda self, raw_dir=None, verbose=True: None)
+    monkeypatch.setattr(dgl.data.CoraGraphDataset, "__len__", lambda self: 1)
+    with pytest.raises(InputError, match="does not fit into memory"):
+        load_graph("dgl:cora")

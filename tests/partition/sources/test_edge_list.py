@@ -270,3 +270,19 @@ def test_whole_numbers_that_floats_do_not_hold(tmp_path, small_blocks, rows, gap
 def test_whole_numbers_that_floats_hold(tmp_path, small_blocks):
     path = written(tmp_path / "g.csv", f"src,dst,time\n0,1,{2**60}\n1,2,0.5\n2,0,1e300\n2,1,{2**53}\n")
     assert load_graph(path).edge_data["time"].tolist() == [2**60, 0.5, 1e300, 2**53]
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"), [("src,x", (0, 5)), ("x,src", (5, 0)), ("x,dst_id", (0, 5)), ("target,x", (5, 0))]
+)
+def test_one_known_name_of_two_tells_both_ends(tmp_path, header, expected):
+    assert edges(load_graph(written(tmp_path / "g.csv", f"{header}\n0,5\n"))) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("header", "missing"),
+    [("src,weight,dest", "the destination"), ("start,dst,w", "the source"), ("a,b,w", "the source")],
+)
+def test_a_header_that_does_not_name_both_ends_is_refused(tmp_path, header, missing):
+    path = written(tmp_path / "g.csv", f"{header}\n0,5,1\n")
+    refused(path, "line 1", f"known as {missing}", "src_id", "dst_id", header.replace(",", ", "))

@@ -13,9 +13,10 @@ import scipy.sparse
 from source_checks import edges, refused, written
 
 from partition import partition
-from partition.errors import printable
+from partition.errors import InputError, printable
 from partition.graph import from_edges
 from partition.sources.load import load_graph
+from partition.sources.source_name import nonempty_text, split_source_name
 from partition.system import user_files
 
 
@@ -34,7 +35,7 @@ def test_sample_by_name():
         ("sample:communities?nodes=many", ["nodes='many'", "whole number"]),
         ("sample:communities?degree=", ["degree=''", "number"]),
         ("sample:communities?nodes=100&nodes=200", ["'nodes'", "twice"]),
-        ("sample:communities?nodes=3", ["nodes=3", "at least 10"]),
+        ("sample:communities?nodes=3", ["nodes is 3", "from 10 to"]),
         ("cora", ["'cora'", ".npz", "dgl:cora"]),
         ("", ["allowed are"]),
         ("absent.npz", ["absent.npz", "no such file"]),
@@ -234,3 +235,29 @@ def test_hostile_sources():
     assert done.returncode == 0, done.stderr
     counts = json.loads(done.stdout)
     assert counts["graph"] > 20 and counts["refused"] > 100
+
+
+def test_names_of_directories_are_taken_as_they_are_written():
+    """A source name is no URL: "+" and "%" stand for themselves."""
+    found = split_source_name("ogb:ogbn-arxiv?root=/data/c++/50%2B", {"root": nonempty_text})
+    assert found == ("ogbn-arxiv", {"root": "/data/c++/50%2B"})
+
+
+@pytest.mark.parametrize("key", ["__metadata__", "caf\udce9"])
+@pytest.mark.parametrize("kind", ["node_data", "edge_data"])
+def test_names_that_shards_cannot_hold_are_refused_before_the_work(key, kind):
+    with pytest.raises(InputError, match="cannot hold this name; rename it"):
+        from_edges([0, 1], [1, 0], **{kind: {key: np.zeros(2)}})
+
+
+@pytest.mark.parametrize("num_nodes", ["3", 2.5, True])
+def test_a_number_of_nodes_is_a_whole_number(num_nodes):
+    with pytest.raises(InputError, match="num_nodes is .*; it must be a whole number"):
+        from_edges([0, 1], [1, 0], num_nodes=num_nodes)
+
+
+def test_random_features_of_hundreds_of_digits_are_refused():
+    with pytest.raises(
+        InputError, match="random_features is 999.*999; it must be a whole number from 1 to 1,000,000,000"
+    ):
+        load_graph(([0, 1], [1, 0]), random_features=int("9" * 400))

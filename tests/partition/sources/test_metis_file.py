@@ -78,3 +78,8 @@ def test_metis_weights_of_nodes_are_named(tmp_path):
         "node sizes of g.graph (used by METIS only)",
         "node weights of g.graph (used by METIS only)",
     )
+
+
+@pytest.mark.parametrize("weight", ["9223372036854775808", "99999999999999999999", "-9223372036854775809"])
+def test_weights_beyond_int64_are_refused(tmp_path, weight):
+    refused(written(tmp_path / "g.graph", f"2 1 001\n2 {weight}\n1 {weight}\n"), "line 2", "whole numbers below 2**63")

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from source_checks import edges, refused, written
 
+from partition.errors import InputError
+from partition.sources import ogb_datasets
 from partition.sources.load import load_graph
 
 
@@ -133,3 +135,22 @@ def test_missing_package_is_named(monkeypatch):
     refused("ogb:ogbn-arxiv", "needs ogb", "pip install ogb")
     monkeypatch.setitem(sys.modules, "dgl.data", None)
     refused("dgl:cora", "needs dgl", "pip install")
+
+
+@pytest.mark.parametrize("bad", [5, -1])
+def test_ogb_split_out_of_range(arxiv, bad):
+    packed_csv(arxiv / "split" / "time" / "valid.csv.gz", [(bad,)])
+    refused(f"ogb:ogbn-arxiv?root={arxiv.parent}", "its valid split names a node outside 0..4", "damaged")
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), InputError("torch is missing")])
+def test_ogb_errors_that_no_download_mends(arxiv, monkeypatch, error):
+    """The message does not advise to remove a copy that is sound."""
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(ogb_datasets, "_read_split", fail)
+    with pytest.raises(InputError) as caught:
+        load_graph(f"ogb:ogbn-arxiv?root={arxiv.parent}")
+    assert str(error) in str(caught.value) and "remove" not in str(caught.value)

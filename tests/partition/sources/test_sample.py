@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse
 
 from partition.errors import InputError
+from partition.sources.load import load_graph
 from partition.sources.sample import communities
 
 
@@ -122,18 +123,24 @@ def test_hardly_any_edges():
 @pytest.mark.parametrize(
     "arguments, word",
     [
-        ({"nodes": 9}, "nodes=9"),
+        ({"nodes": 9}, "nodes is 9"),
         ({"nodes": 100, "degree": 26}, "degree=26"),
         ({"degree": 0}, "degree=0"),
         ({"degree": float("nan")}, "degree=nan"),
-        ({"classes": 1}, "classes=1"),
+        ({"classes": 1}, "classes is 1"),
         ({"nodes": 100, "classes": 21}, "classes=21"),
-        ({"features": 0}, "features=0"),
+        ({"features": 0}, "features is 0"),
         ({"signal": 0.1}, "signal=0.1"),
         ({"signal": 1.0}, "signal=1.0"),
-        ({"seed": -1}, "seed=-1"),
+        ({"seed": -1}, "seed is -1"),
     ],
 )
 def test_arguments_out_of_range(arguments, word):
     with pytest.raises(InputError, match=word):
         communities(**arguments)
+
+
+@pytest.mark.parametrize("option", ["nodes", "classes", "features"])
+def test_a_number_of_hundreds_of_digits_is_refused(option):
+    with pytest.raises(InputError, match=f"{option} is 999.*999; it must be a whole number from"):
+        load_graph(f"sample:communities?{option}={'9' * 400}")

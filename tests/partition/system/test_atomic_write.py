@@ -17,7 +17,7 @@ from partition import partition, read_manifest, verify
 from partition.errors import InputError
 from partition.shards.manifest import SHARDS
 from partition.system import atomic_write, temporary_names
-from partition.system.atomic_write import new_directory
+from partition.system.atomic_write import new_directory, new_file
 from partition.system.output_checks import Kind, check_target
 
 KIND = Kind("notes", "notes.json", lambda record: record.get("format") == "notes", r"page\d\.txt|more/page\d\.txt")
@@ -177,7 +177,7 @@ def test_a_dangling_link_is_refused_before_the_work(tmp_path, target):
 
 
 def test_what_appeared_meanwhile_is_kept(tmp_path):
-    with pytest.raises(InputError, match="appeared while this run was at work, and is kept"):
+    with pytest.raises(InputError, match="was created by another process during this run and was not replaced"):
         with new_directory(tmp_path / "out", KIND) as folder:
             (folder / "notes.json").write_text("{}")
             write(tmp_path / "out", "first")
@@ -373,3 +373,19 @@ def kills(folder: Path, count: int) -> int:
 
 if __name__ == "__main__":  # PYTHONPATH=. python tests/partition/system/test_atomic_write.py FOLDER COUNT
     print(f"{kills(Path(sys.argv[1]), int(sys.argv[2]))} of {sys.argv[2]} kills left no whole shards")
+
+
+def test_a_limit_of_the_system_is_not_blamed_on_the_target(tmp_path):
+    """An error of the work that the target did not cause passes unchanged, or names the limit."""
+
+    def fails(error, kind, message):
+        for writer in (new_directory(tmp_path / "out", KIND), new_file(tmp_path / "file")):
+            with pytest.raises(kind) as caught, writer as place:
+                error.filename = str(place / "x") if error.errno == errno.EMFILE and isinstance(place, Path) else None
+                raise error
+            assert message in str(caught.value) and "cannot write" not in str(caught.value)
+
+    fails(OSError(errno.EMFILE, "Too many open files"), InputError, "Too many open files; close other files")
+    fails(OSError(errno.ENOMEM, "Cannot allocate memory"), MemoryError, "Cannot allocate memory")
+    fails(OSError(errno.ECONNRESET, "Connection reset"), ConnectionResetError, "Connection reset")
+    assert names(tmp_path) == []

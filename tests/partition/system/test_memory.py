@@ -6,6 +6,7 @@ import pytest
 
 from partition import partition
 from partition.cuts.metis import most_children
+from partition.system import memory
 from partition.system.memory import available_cpus, available_memory_bytes, children_memory, record_children
 
 GIB = 1 << 30
@@ -122,3 +123,9 @@ def test_memory_of_metis_counts(tmp_path):
     with children_memory() as children:
         partition("sample:communities?nodes=200", 2, tmp_path / "shards")
     assert 10 << 20 < children.peak_bytes < 1 << 30
+
+
+def test_the_peak_where_the_system_does_not_tell_it(monkeypatch):
+    """Some systems have /proc/self/status without VmHWM."""
+    monkeypatch.setattr(memory.Path, "read_text", lambda path: "Name: python\nVmRSS: 5 kB\n")
+    assert memory.peak_memory_bytes() > 1 << 20

@@ -84,7 +84,8 @@ def test_links_that_lead_to_each_other(tmp_path):
 def test_a_file_that_appeared_meanwhile_is_kept(tmp_path):
     path = tmp_path / "out.txt"
     with pytest.raises(
-        InputError, match="out.txt appeared while this run was at work, and is kept; choose another file"
+        InputError,
+        match="out.txt was created by another process during this run and was not replaced; choose another file",
     ):
         with new_file(path) as file:
             file.write(b"new")

@@ -24,46 +24,26 @@ METHOD_NAMES = {"metis": "METIS", "expansion": "neighbour expansion", "streaming
 _INTERPRETER_BYTES, _CHILD_BYTES = 80 << 20, 40 << 20  # with numpy and scipy; METIS runs in children
 _SLICE_BYTES = 80 << 20  # a slice of a streamed edge list
 _METIS_EDGE_BYTES = EDGE_BYTES + 16  # per undirected edge, with the file that METIS maps
-_LARGEST_PART = 2.0  # rows of the largest part over N / K, before there is a cut
+_LARGEST_PART = 2.0  # rows of the largest part over N / P, before there is a cut
 _EDGE_US = {"metis": 1.2, "expansion": 1.0, "streaming": 1.1}  # microseconds per edge
 _KIB_US = 0.6  # microseconds per KiB of shards
 
 
 @dataclass(frozen=True)
 class SourceSizes:
-    """Sizes of a source, from which needs are estimated.
-
-    Attributes
-    ----------
-    nodes, edges, parts : int
-        N, E and K.
-    undirected_edges : int
-        Number of edges that METIS sees.
-    node_bytes, edge_bytes : int
-        Data per node and per edge (bytes).
-    loaded_bytes : int
-        Arrays of the source in memory (bytes); memory-mapped arrays count nothing.
-    is_graph : bool
-        Whether the source is a Graph, which cannot be streamed.
-    added : tuple of str
-        Options that add something to the source, which is impossible in a stream.
-    added_bytes : int
-        Data that these options add in memory, per node (bytes).
-    largest_part : float
-        Rows of the largest part over N / K; a guess until there is a cut.
-    """
+    """Sizes of a source, from which needs are estimated."""
 
     nodes: int
     edges: int
     parts: int
-    undirected_edges: int
-    node_bytes: int
-    edge_bytes: int
-    loaded_bytes: int
-    is_graph: bool
-    added: tuple[str, ...] = ()
-    added_bytes: int = 0
-    largest_part: float = _LARGEST_PART
+    undirected_edges: int  # that METIS sees
+    node_bytes: int  # data per node
+    edge_bytes: int  # data per edge
+    loaded_bytes: int  # arrays of the source in memory; memory-mapped arrays count nothing
+    is_graph: bool  # a Graph cannot be streamed
+    added: tuple[str, ...] = ()  # options that add something to the source, which is impossible in a stream
+    added_bytes: int = 0  # data that these options add in memory, per node
+    largest_part: float = _LARGEST_PART  # rows of the largest part over N / P; a guess until there is a cut
 
     @property
     def index_bytes(self) -> int:
@@ -73,20 +53,10 @@ class SourceSizes:
 
 @dataclass(frozen=True)
 class Needs:
-    """Estimated needs of one method.
+    """Estimated needs of one method."""
 
-    Attributes
-    ----------
-    memory_bytes : int
-        Peak memory of this process and its children together (bytes).
-    disk_bytes : int
-        Most disk space in use at one time (bytes).
-    seconds : float
-        Time (s).
-    """
-
-    memory_bytes: int
-    disk_bytes: int
+    memory_bytes: int  # peak memory of this process and its children together
+    disk_bytes: int  # most disk space in use at one time
     seconds: float
 
 
@@ -98,13 +68,7 @@ def measure_source(
     self_loops: bool = False,
     random_features: int | None = None,
 ) -> SourceSizes:
-    """Return the sizes of a source with what the options add to it; edges that METIS sees are estimated from a sample.
-
-    Raises
-    ------
-    InputError
-        A node id is out of range, as for :func:`partition.graph.from_edges`.
-    """
+    """Return the sizes of a source with what the options add to it; the edges that METIS sees are an estimate."""
     is_graph = isinstance(source, Graph)
     if is_graph:
         coo = COOGraph(source.indices, source.destinations())
@@ -152,14 +116,14 @@ def _metis_bytes(sizes: SourceSizes) -> tuple[float, int]:
 
 
 def _expansion_bytes(sizes: SourceSizes) -> tuple[float, int]:
-    """The same with neighbour expansion."""
+    """Memory and disk (bytes), as in ``_metis_bytes``, for neighbour expansion."""
     n, e, k = sizes.nodes, sizes.edges, sizes.parts
     levelling = 4 * n * k if counts_fit(n, e, k) else 0
     return _in_memory_bytes(sizes, 6 * sizes.index_bytes * e + 64 * e / k + 50 * n + levelling), 0
 
 
 def _streaming_bytes(sizes: SourceSizes) -> tuple[float, int]:
-    """The same with streaming."""
+    """Memory and disk (bytes), as in ``_metis_bytes``, for streaming."""
     bits = sizes.nodes * 8 * -(-sizes.parts // 64)
     return 44 * sizes.nodes + bits + max(_SLICE_BYTES, _part_bytes(sizes)), 12 * sizes.edges
 
@@ -185,22 +149,10 @@ def possible_methods(sizes: SourceSizes) -> list[str]:
 
 
 def choose_method(sizes: SourceSizes, memory_bytes: int | None, cut: str | None, reading_bytes: int = 0) -> str:
-    """Return the first of ``METHODS`` whose estimate is within the bound; METIS without a bound.
+    """Return the first of ``METHODS`` whose estimate is within the bound (bytes); METIS without a bound.
 
-    Parameters
-    ----------
-    sizes : SourceSizes
-    memory_bytes : int, optional
-        The bound (bytes).
-    cut : {"edge", "vertex", "auto"}, optional
-        An edge cut needs METIS.
-    reading_bytes : int
-        Peak memory of reading the source (bytes); no method takes less.
-
-    Raises
-    ------
-    InputError
-        No method is within the bound; the message names the least bound that works.
+    An edge cut needs METIS, and no method takes less than ``reading_bytes``, the peak memory of reading the source.
+    If no method is within the bound, the message of the :class:`InputError` names the least bound that works.
     """
     if memory_bytes is None:
         return "metis"
@@ -235,15 +187,7 @@ def metis_need(sizes: SourceSizes) -> str:
 def check_memory_bound(sizes: SourceSizes, method: str, memory_bytes: int, largest_part: float) -> None:
     """Raise :class:`InputError` if writing the largest part of a finished cut needs more memory than the bound.
 
-    Parameters
-    ----------
-    sizes : SourceSizes
-    method : str
-        One of ``METHODS``.
-    memory_bytes : int
-        The bound (bytes).
-    largest_part : float
-        Rows of the largest part over N / K.
+    ``largest_part`` is the rows of the largest part over N / P.
     """
     need = estimate_needs(replace(sizes, largest_part=largest_part), method).memory_bytes
     if need > memory_bytes:
@@ -254,16 +198,7 @@ def check_memory_bound(sizes: SourceSizes, method: str, memory_bytes: int, large
 
 
 def check_disk_space(graph, out, method: str) -> None:
-    """Raise :class:`InputError` if a disk has less room than the shards of a graph need at least.
-
-    Parameters
-    ----------
-    graph : Graph or EdgeStream
-    out : path
-        The shard directory, on that disk.
-    method : str
-        One of ``METHODS``.
-    """
+    """Raise :class:`InputError` if the disk of ``out`` has less room than the shards of a graph need at least."""
     edge_bytes = _row_bytes(graph.edge_data) + 8 + _index_bytes(graph.num_nodes, graph.num_edges)
     edge_bytes += 12 if method == "streaming" else 0
     check_room(out, graph.num_nodes * (_row_bytes(graph.node_data) + 8) + graph.num_edges * edge_bytes)
@@ -276,21 +211,6 @@ def _index_bytes(num_nodes: int, num_edges: int) -> int:
 def _in_mib(count_bytes: int) -> str:
     """An amount in whole MiB, rounded up, so that it suffices as a bound."""
     return f"{-(-count_bytes // (1 << 20))} MiB"
-
-
-def parse_size(text: str) -> int:
-    """Return the bytes that ``4GiB``, ``500MB`` or a plain number stands for; raise :class:`InputError` for others."""
-    units = {"": 1, "b": 1}
-    for power, letter in enumerate("kmgt", start=1):
-        units |= {letter: 1024**power, f"{letter}ib": 1024**power, f"{letter}b": 1000**power}
-    number = text.strip().lower().rstrip("bikmgt")
-    try:
-        value = float(number) * units[text.strip().lower()[len(number) :].strip()]
-    except (ValueError, KeyError):
-        value = 0.0
-    if not 1 <= value < 2**63:
-        raise InputError(f"{text!r} is not an amount of memory; write it as 4GiB, 500MB or a number of bytes")
-    return int(value)
 
 
 def _row_bytes(data: dict[str, np.ndarray]) -> int:

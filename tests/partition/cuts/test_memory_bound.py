@@ -16,16 +16,15 @@ import pytest
 
 from partition import load_graph, partition, pipeline, read_manifest, verify
 from partition.cli import main
-from partition.cuts import method as method_module
+from partition.cuts import memory_bound
 from partition.cuts.edge_cut import EdgeCut
-from partition.cuts.method import (
+from partition.cuts.memory_bound import (
     METHOD_NAMES,
     METHODS,
     SourceSizes,
     choose_method,
     estimate_needs,
     measure_source,
-    parse_size,
 )
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
@@ -37,7 +36,7 @@ from partition.shards.layout import Layout
 from partition.sources import numpy_file
 from partition.sources.load import open_source
 from partition.system import mapped_arrays
-from partition.system.units import size
+from partition.system.units import parse_size, size
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = "sample:communities?nodes=400&seed=1"
@@ -288,7 +287,7 @@ def bound(source, method, parts=2, additions=None, **options):
 @pytest.fixture
 def nothing_is_small(monkeypatch):
     """Without the slice of a stream, methods need more memory in the same order on small graphs as on large ones."""
-    monkeypatch.setattr(method_module, "_SLICE_BYTES", 0)
+    monkeypatch.setattr(memory_bound, "_SLICE_BYTES", 0)
 
 
 @pytest.mark.parametrize("cut", [None, "vertex", "auto"])
@@ -520,10 +519,11 @@ def test_the_choice_is_among_those_that_fit(awkward_graph):
     for layout in layouts:
         figures = layout.figures
         need = needs[figures.cut]
-        check_memory(figures, model, need)
-        check_memory(figures, model, None)
-        with pytest.raises(InputError, match=f"no cut fits .* cut needs about {re.escape(size(need))}"):
-            check_memory(figures, model, need - 1)
+        check_memory(figures, model, need, is_only=True)
+        check_memory(figures, model, None, is_only=True)
+        for is_only, found in ((True, f"the {figures.cut} cut does not fit"), (False, "no cut fits")):
+            with pytest.raises(InputError, match=f"{found} .* cut needs about {re.escape(size(need))}"):
+                check_memory(figures, model, need - 1, is_only=is_only)
 
 
 def test_rank_memory(capsys):
@@ -537,7 +537,9 @@ def test_rank_memory(capsys):
         assert (code, made) == (2, None) and sorted(os.listdir()) == ["graph.npz", "probe"]
         named = smaller if cut == "auto" else cut
         message = err.splitlines()[-1]
-        assert "no cut fits ranks of" in message and f"the {named} cut needs about {size(need)}" in message
+        found = "no cut fits" if cut == "auto" else f"the {cut} cut does not fit"
+        assert f"{found} ranks of" in message and f"the {named} cut needs about {size(need)}" in message
+        assert ("--cut auto" in message) == (cut != "auto")
     code, made, _ = run(capsys, *asked, "--out", "out", "--rank-memory", less)
     assert code == 0 and made["cut"] == made["choice"]["cut"] == smaller
 
@@ -689,16 +691,16 @@ def test_a_number_without_a_unit_is_asked_about():
 
 
 def test_a_cut_whose_largest_part_is_too_large_to_write_is_refused(monkeypatch):
-    monkeypatch.setattr(method_module, "_INTERPRETER_BYTES", 0)
+    monkeypatch.setattr(memory_bound, "_INTERPRETER_BYTES", 0)
     x = np.ones((2000, 64), np.float32)
     source = np.repeat([0], 4000), np.arange(4000) % 1999 + 1
     npz("hub.npz", nodes=2000, edge_index=np.stack(source), x=x)
     found = measure_source(open_source("hub.npz"), 40)
     bound = estimate_needs(found, "streaming").memory_bytes
-    monkeypatch.setattr(method_module, "_SLICE_BYTES", 0)
-    method_module.check_memory_bound(found, "streaming", bound, 2.0)
+    monkeypatch.setattr(memory_bound, "_SLICE_BYTES", 0)
+    memory_bound.check_memory_bound(found, "streaming", bound, 2.0)
     with pytest.raises(InputError, match="its largest part holds 90.00 times its share .* make more parts, or raise"):
-        method_module.check_memory_bound(found, "streaming", bound // 40, 90.0)
+        memory_bound.check_memory_bound(found, "streaming", bound // 40, 90.0)
 
 
 def test_disks_without_room_are_refused_before_the_work(monkeypatch):
