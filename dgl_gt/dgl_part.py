@@ -9,6 +9,8 @@ from collections.abc import MutableMapping
 
 import torch
 
+from .ops.announce import edge_range
+
 os.environ.setdefault("DGLBACKEND", "pytorch")  # without it, DGL prints a notice and writes into the home directory
 try:
     import dgl
@@ -31,6 +33,10 @@ class _PartGraph(dgl.DGLGraph):
     It refuses what DGL would compute wrongly from one part, such as a sum over the nodes of the graph. It also refuses
     changes of the structure, because other ranks would not know of them.
     """
+
+    def __init__(self, *arguments, out_degrees=None, **options):  # DGL makes copies without them, and then adds them
+        super().__init__(*arguments, **options)
+        self._out_degrees = out_degrees
 
     def out_degrees(self, u=ALL, etype=None):
         """Return out-degrees in the whole graph of all sources, or of those in ``u``; int64, (N_src,) or (len(u),)."""
@@ -74,6 +80,23 @@ class PartBlock(_PartGraph):
     is_block = True
     __repr__ = DGLBlock.__repr__
 
+    def update_all(self, message_func, reduce_func, apply_node_func=None, etype=None):
+        """See ``DGLGraph.update_all``."""
+        with self._announced(message_func):
+            super().update_all(message_func, reduce_func, apply_node_func, etype)
+
+    def apply_edges(self, func, edges=ALL, etype=None):
+        """See ``DGLGraph.apply_edges``."""
+        with self._announced(func):
+            super().apply_edges(func, edges, etype)
+
+    def _announced(self, message_func):
+        """Announce the rows of sources that a message function reads, forward and in both gradients."""
+        rows = [self.srcdata[field] for field in _source_fields(message_func, self.srcdata)]
+        columns = sum(x[0].numel() if len(x) else 0 for x in rows)
+        itemsize = max((x.element_size() for x in rows), default=4)
+        return edge_range(self.num_edges(), self.num_dst_nodes(), self.num_src_nodes(), 1, columns, itemsize, passes=3)
+
     def _set_n_repr(self, ntid, u, data):
         """Set node data; of data for all held rows, destinations take the first rows, as ``EGATConv`` expects."""
         if ntid == self.get_ntype_id_from_dst(self.dsttypes[0]) and is_all(u):
@@ -93,6 +116,10 @@ class OwnedGraph(_PartGraph):
 
     is_block = False
     is_homogeneous = True
+
+    def __init__(self, *arguments, pull=None, **options):
+        super().__init__(*arguments, **options)
+        self._pull = pull
 
     def __repr__(self):
         return f"Graph(num_nodes={self.num_nodes()}, num_edges={self.num_edges()})"
@@ -207,16 +234,8 @@ def _source_fields(message_func, all_fields) -> list:
 def to_block(csc, out_degrees):
     """Return one part of a graph as a DGL block, with the edges of a CSC, in its order; no data.
 
-    Parameters
-    ----------
-    csc : CSC
-        The destinations are the first source rows, as DGL's convolutions expect, so N_dst <= N_src.
-    out_degrees : Tensor, int64, (N_src,)
-        Out-degree of each source row in the whole graph.
-
-    Returns
-    -------
-    PartBlock
+    The destinations are the first source rows, as DGL's convolutions expect. ``out_degrees``, int64 (N_src,), are those
+    in the whole graph.
     """
     return _part_graph(PartBlock, csc, out_degrees)
 
@@ -224,25 +243,14 @@ def to_block(csc, out_degrees):
 def to_owned_graph(csc, out_degrees, pull):
     """Return one part of a graph as a graph of its owned nodes; see :func:`to_block`.
 
-    Parameters
-    ----------
-    pull : callable
-        Function that returns the rows of the sources for rows of the destinations; every rank calls it.
-
-    Returns
-    -------
-    OwnedGraph
+    ``pull`` returns the rows of the sources for rows of the destinations; every rank calls it.
     """
-    graph = _part_graph(OwnedGraph, csc, out_degrees)
-    graph._pull = pull
-    return graph
+    return _part_graph(OwnedGraph, csc, out_degrees, pull=pull)
 
 
-def _part_graph(kind, csc, out_degrees):
+def _part_graph(kind, csc, out_degrees, **more):
     # DGL accepts a structure without edge ids, but then some backward passes fail.
     ids = torch.arange(csc.num_edges, device=csc.device)
     structure = ("csc", (csc.indptr, csc.indices.long(), ids))
     block = dgl.create_block(structure, num_src_nodes=csc.num_src, num_dst_nodes=csc.num_dst)
-    graph = kind(block._graph, (block.srctypes, block.dsttypes), block.etypes)
-    graph._out_degrees = out_degrees
-    return graph
+    return kind(block._graph, (block.srctypes, block.dsttypes), block.etypes, out_degrees=out_degrees, **more)

@@ -1,4 +1,4 @@
-"""The undocumented names of torch that this package needs; no other module may use such names.
+"""The undocumented names of torch that a run needs. Only ``dgl_gt/trace``, which measures steps, uses others.
 
 Each function says what it does, which versions of torch have the name, and what happens where a version lacks it. The
 oldest version that this package supports is 2.4; all names are present in 2.13.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import reprlib
 import typing
-from pathlib import Path
 
 import msgspec
 import yaml
 
 from partition.errors import InputError
 from partition.system.units import size
+from partition.system.user_files import reading, regular_file
 
 _MAX_BYTES = 4 << 20  # a profile of five hundred ranks has a quarter of a million links
 _MAX_LEVELS = 20
@@ -29,11 +29,8 @@ def check_keys(values: dict, allowed, where: str) -> None:
 def typed(value, kind, name: str = ""):
     """``value`` converted to a type that :mod:`msgspec` understands, such as a ``msgspec.Struct``.
 
-    Raises
-    ------
-    InputError
-        A key is missing, or a value is not of its type. The message names the key, after ``name`` if there is one, shows
-        the value, and says what is allowed in the words of the type's ``msgspec.Meta(description=...)``.
+    If a key is missing, or a value is not of its type, ``InputError`` names the key, after ``name`` if there is one, shows
+    the value, and says what is allowed in the words of the type's ``msgspec.Meta(description=...)``.
     """
     try:
         return msgspec.convert(value, kind)
@@ -59,36 +56,23 @@ def _struct_in(kind) -> type | None:
 
 
 def read_text(path, max_bytes: int = _MAX_BYTES) -> str:
-    """The text of a regular file in UTF-8.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, is not a regular file, is too large, or is not text in UTF-8.
-    """
-    path = Path(path)
+    """The text of a regular file in UTF-8; ``InputError`` says why it cannot be read."""
+    path = regular_file(path)
+    with reading(path):
+        content = path.read_bytes() if path.stat().st_size <= max_bytes else None
+    if content is None:
+        raise InputError(f"{path} holds more than {size(max_bytes)}; name a smaller file")
     try:
-        if path.exists() and not path.is_file():
-            raise InputError(f"cannot read {path}: it is not a regular file; name a file")
-        if path.is_file() and path.stat().st_size > max_bytes:
-            raise InputError(f"cannot read {path}: it holds more than {size(max_bytes)}; name a smaller file")
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"cannot read {path}: it is not a text file in UTF-8") from error
+        raise InputError(f"{path} is not a text file in UTF-8; name another file, or convert it") from error
 
 
 def read_yaml(path) -> dict:
     """A YAML mapping, read safely; {} for an empty file.
 
     The file may hold maps, lists, numbers, text, true, false and null. Anchors, aliases, tags, dates and merged maps are
-    refused. A key must be text or a whole number, and may be given once.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, is not YAML, or holds anything else.
+    refused with ``InputError``. A key must be text or a whole number, and may be given once.
     """
     text = read_text(path)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 
 from dgl_gt.selector.hardware_profile import MAX_RANKS
@@ -27,7 +26,7 @@ def add_command(commands) -> None:
         "profile. This takes about a minute. Under torchrun, join the ranks that torchrun started.",
     )
     text = "ranks to start here (default: 1)"
-    command.add_argument("--nproc", type=positive_integer, default=1, metavar="P", help=text)
+    command.add_argument("--nproc", type=positive_integer, metavar="P", help=text)
     command.add_argument("--out", required=True, metavar="FILE.yaml", help="hardware profile to write")
     add_timeout(command)
     command.add_argument("--force", action="store_true", help="replace FILE.yaml if it exists")
@@ -38,13 +37,14 @@ def add_command(commands) -> None:
 def _calibrate(args):
     from dgl_gt.train.run_on_ranks import run_on_ranks
 
-    if args.nproc > MAX_RANKS:
+    if args.nproc is not None and args.nproc > MAX_RANKS:
         raise InputError(f"--nproc is {args.nproc}; it must be from 1 to {MAX_RANKS}")
     out = check_file(args.out, force=args.force)
     return run_on_ranks(
         args.argv,
-        lambda: args.nproc,
+        lambda: args.nproc or 1,
         lambda: _calibrate_rank(args, out),
+        nproc=args.nproc,
         timeout=args.timeout,
         memory_advice=lambda: "free memory, or measure fewer ranks",
     )
@@ -57,9 +57,8 @@ def _calibrate_rank(args, out: Path):
     from dgl_gt.comm.group import Comm
     from dgl_gt.selector.calibrate import measure
 
-    comm, progress = Comm(timeout_s=args.timeout), console.Progress()
-    with comm.together(), ExitStack() as stack:
-        stack.callback(progress.close)
+    comm = Comm(timeout_s=args.timeout)
+    with comm.together(), console.Progress() as progress:
         profile = measure(comm, progress if comm.rank == 0 else None)
     values = profile.as_dict()
     if comm.rank == 0:

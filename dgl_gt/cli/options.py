@@ -65,6 +65,7 @@ def run_on_parts(args, work, memory_advice=None):
         args.argv,
         lambda: _number_of_parts(args),
         work,
+        nproc=args.nproc,
         keep_memory=getattr(args, "rank_memory", None) is None,
         timeout=args.timeout,
         memory_advice=memory_advice,

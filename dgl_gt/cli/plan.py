@@ -25,6 +25,10 @@ _MODEL_SIZES = {
     "heads": "attention heads",
     "ffn": "feed-forward width, as a multiple of --hidden",
 }
+_NOT_WITH_CHECK = (
+    *("world_size", "config", *_MODEL_SIZES, "classes", "seed", "undirected", "random_features", "plot", "force"),
+    *("profile", "preset", "rank_memory", "max_depth"),
+)
 
 
 def add_command(commands) -> None:
@@ -43,8 +47,8 @@ def add_command(commands) -> None:
     for name, text in _MODEL_SIZES.items():
         text = f"{text} (default: {getattr(TrainConfig, name)})"
         add(f"--{name}", type=positive_integer, metavar="N", help=text)
-    text = "classes to predict (default: %(default)s)"
-    add("--classes", type=positive_integer, metavar="N", default=ASSUMED_CLASSES, help=text)
+    text = f"classes to predict (default: {ASSUMED_CLASSES})"
+    add("--classes", type=positive_integer, metavar="N", help=text)
     add("--seed", type=int, metavar="N", help="seed of the cuts that plan makes (default: 0)")
     add("--undirected", action="store_true", help="add the reverse of each edge that has none")
     add("--random-features", type=int, metavar="WIDTH", help="random features for a graph that has no features")
@@ -67,8 +71,12 @@ def _world_sizes(text: str) -> list[int]:
 
 def _plan(args):
     if args.check:
-        if args.source:
-            raise InputError(f"--check compares the run {args.check} only; leave {args.source[0]} out")
+        given = [
+            name for name in _NOT_WITH_CHECK if getattr(args, name) is not None and getattr(args, name) is not False
+        ]
+        ignored = [*args.source, *(f"--{name.replace('_', '-')}" for name in given)]
+        if ignored:
+            raise InputError(f"--check compares the run {args.check} only; leave {ignored[0]} out")
         comparison = compare_with_prediction(args.check)
         return comparison, check_table(comparison)
     _check_options(args)
@@ -106,13 +114,12 @@ def _check_options(args) -> None:
 
 def _forecast(args, config: TrainConfig, profile) -> dict:
     """A plan, or the reason why there is none, for each number of ranks."""
-    progress = console.Progress()
     warnings.simplefilter("ignore", LeftOutWarning)  # said below, in the form of the command line
-    try:
+    with console.Progress() as progress:
         return forecast(
             args.source,
             args.world_size,
-            {**{name: getattr(config, name) for name in _MODEL_SIZES}, "classes": args.classes},
+            {**{name: getattr(config, name) for name in _MODEL_SIZES}, "classes": args.classes or ASSUMED_CLASSES},
             profile,
             rank_memory=args.rank_memory,
             max_depth=args.max_depth,
@@ -122,8 +129,6 @@ def _forecast(args, config: TrainConfig, profile) -> dict:
             undirected=args.undirected,
             random_features=args.random_features,
         )
-    finally:
-        progress.close()
 
 
 def _refusal(ranks: int, error: NothingFits) -> dict:

@@ -32,16 +32,14 @@ def _predict(args):
     if Path(args.out).suffix not in (".npz", ".csv"):
         raise InputError(f"--out is {args.out}; it must end in .npz or .csv")
     check_file(args.out, force=args.force)
-    load_model(args.model)  # refuses a bad model before ranks start
-    return run_on_parts(args, lambda: _predict_rank(args))
+    model = load_model(args.model)  # refuses a bad model before ranks start
+    return run_on_parts(args, lambda: _predict_rank(args, model))
 
 
-def _predict_rank(args):
+def _predict_rank(args, model):
     """Predict on this rank; rank 0 writes the file and returns what to print."""
     from dgl_gt.train.predictions import predict, write_predictions
-    from dgl_gt.train.saved_model import load_model
 
-    model = load_model(args.model)
     layer = model.layers[0]
     sizes = Model(len(model.layers), layer.attn.feat_size, layer.attn.num_heads)
     found = predict(model, load_shards(args, sizes))

@@ -95,11 +95,12 @@ def _train_rank(args, config):
             writer = BestModelWriter(
                 args.out, config, lambda history: summary.unfinished_record(history, sg) | plan, force=args.force
             )
-    with writer or nullcontext(), summary.show_progress(config.epochs, sg.comm.rank == 0) as on_epoch:
-        result = train(sg, config, on_epoch, writer)
-    record = summary.record(result, sg) | plan
-    if writer:
-        writer.finish(result.model.state_dict(), record)
+    with writer or nullcontext():
+        with summary.show_progress(config.epochs, sg.comm.rank == 0) as on_epoch:
+            result = train(sg, config, on_epoch, writer)
+        record = summary.record(result, sg) | plan
+        if writer:
+            writer.finish(result.model.state_dict(), record)
     where = f"wrote {args.out}" if args.out else "the model was not saved; to save it, add --out DIR"
     return record, f"{summary.final_table(record)}\n\n{where}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 import zlib
@@ -30,29 +31,13 @@ class FailureDetector:
     """Waits for the collectives of one group, and detects ranks that stop or are late.
 
     A rank that stops leaves a note, which stays in the store. The notes of a group are numbered, and each rank marks
-    those that it has written or read. A rank looks for the first note without its mark, however late it comes.
-
-    Parameters
-    ----------
-    group : torch.distributed.ProcessGroup or None
-        None is all ranks.
-    timeout_s : float or None
-        Time to wait for other ranks in one collective (s); by default as long as the group itself allows.
-
-    Attributes
-    ----------
-    poll_s : float
-        Time after which a waiting rank looks again whether another rank has stopped (s).
-    warn_after_s : float
-        Time after which a waiting rank says for which ranks it waits (s). It says so again whenever the time has
-        doubled.
-    linger_s : float
-        Time for which a rank that stops waits until the others have read why (s): the store may end with this process.
+    those that it has written or read. A rank looks for the first note without its mark, however late it comes. A rank
+    waits in one collective for ``timeout_s`` seconds, by default as long as the group itself allows.
     """
 
-    poll_s = 1.0
-    warn_after_s = 60.0
-    linger_s = 10.0
+    poll_s = 1.0  # until a waiting rank looks again whether another rank has stopped
+    warn_after_s = 60.0  # until a waiting rank says for which ranks it waits; again whenever the time has doubled
+    linger_s = 10.0  # for which a rank that stops waits until others have read why: the store may end with this process
 
     def __init__(self, group, timeout_s: float | None = None):
         members = dist.get_process_group_ranks(group or dist.group.WORLD)
@@ -83,18 +68,22 @@ class FailureDetector:
             self._publish_progress()
             if self._timeout_s is not None and waited >= self._timeout_s:
                 raise RankError(
-                    f"rank {self._rank} has waited {waited:.0f} s for {self._late_ranks()}, and the timeout is "
-                    f"{self._timeout_s:g} s; look at the output of that rank, or allow more time"
+                    f"rank {self._rank} has waited {waited:.0f} s{self._cause()}. The timeout is {self._timeout_s:g} s; "
+                    "look at the output of the other ranks, or allow more time"
                 )
             if waited >= warn_at:
                 warn_at = 2 * waited
-                print(f"dgl-gt: rank {self._rank} has waited {waited:.0f} s for {self._late_ranks()}", file=sys.stderr)
+                print(f"dgl-gt: rank {self._rank} has waited {waited:.0f} s{self._cause()}", file=sys.stderr)
         if has_published:
             with suppress(RuntimeError):
                 self._store.delete_key(self._progress_key(self._rank))
 
     def report(self, error: BaseException) -> None:
-        """Tell the others why this rank stops, and wait until they have read it, at most ``linger_s`` seconds."""
+        """Tell the others, once, why this rank stops, and wait until they have read it, at most ``linger_s`` seconds."""
+        told = vars(error).setdefault("_dgl_gt_told", set())
+        if self._prefix in told:  # an inner context has reported it
+            return
+        told.add(self._prefix)
         kind = "input" if isinstance(error, InputError) else "error"
         text = str(error) if kind == "input" else f"{type(error).__name__}: {error}"
         with suppress(RuntimeError):  # if the store is gone, the others' connections break, too
@@ -141,8 +130,8 @@ class FailureDetector:
     def _progress_key(self, rank: int) -> str:
         return f"{self._prefix}/waits/{rank}"
 
-    def _late_ranks(self) -> str:
-        """Name the ranks that have not reached this collective."""
+    def _cause(self) -> str:
+        """The end of "rank 0 has waited": the ranks that have not reached this collective, or the network."""
         behind = []
         with suppress(RuntimeError):
             for rank in range(self._world_size):
@@ -150,13 +139,18 @@ class FailureDetector:
                 if rank != self._rank and not (self._store.check([key]) and int(self._store.get(key)) >= self._started):
                     behind.append(str(rank))
         if not behind:
-            return "the network, as all other ranks wait, too"
-        return f"rank{'s'[: len(behind) > 1]} {', '.join(behind)}"
+            return "; all other ranks wait, too, so the network may be the cause"
+        return f" for rank{'s'[: len(behind) > 1]} {', '.join(behind)}"
 
     def _lost(self, reason: str) -> str:
         if "imed out" in reason:
             return (
-                f"rank {self._rank} has waited for {self._late_ranks()} as long as the process group allows; look at "
-                f"the output of that rank, or raise the timeout of init_process_group ({reason})"
+                f"rank {self._rank} has waited as long as the process group allows{self._cause()}. Look at the output "
+                f"of the other ranks, or raise the timeout of init_process_group ({reason})"
             )
-        return f"rank {self._rank} lost its connection: another rank has ended; look at its output ({reason})"
+        if re.search("connection|broken pipe|closed|remote process", reason, re.IGNORECASE):
+            return f"rank {self._rank} lost its connection: another rank has ended; look at its output ({reason})"
+        return (
+            f"an exchange failed on rank {self._rank}: {reason}; make sure that all ranks do the same steps, with tensors "
+            "of the same width and dtype"
+        )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
+from numbers import Real
 
 import torch
 import torch.distributed as dist
@@ -14,9 +16,8 @@ from partition.errors import InputError
 
 from .failure import FailureDetector, RankError
 from .in_flight import InFlight
-from .sum_over_ranks import sum_over_ranks
 from .tape import Tape
-from .transfer import AllGather, Begin, Finish, Transfer, tracked
+from .transfer import AllGather, Begin, Finish, SumOverRanks, Transfer, tracked
 
 # The dtypes that gloo and nccl carry.
 _DTYPES = (
@@ -26,13 +27,9 @@ _DTYPES = (
 
 
 def device_type(backends: str) -> str:
-    """Return where the collectives of a process group run: "cuda" or "cpu".
+    """Return where the collectives of a process group run, "cuda" or "cpu", from its ``get_backend_config``.
 
-    Parameters
-    ----------
-    backends : str
-        Backends in the form of ``torch.distributed.get_backend_config``, such as "cpu:gloo,cuda:nccl". GPUs take part
-        through nccl alone, because gloo copies their tensors to the CPU and back.
+    GPUs take part through nccl alone, because gloo copies their tensors to the CPU and back.
     """
     by_device = dict(each.split(":", 1) for each in backends.split(",") if ":" in each)
     return "cuda" if by_device.get("cuda") == "nccl" or backends == "nccl" else "cpu"
@@ -67,8 +64,8 @@ class Comm:
         self._group = group
         self.rank = dist.get_rank(group) if self._active else 0
         self.world_size = dist.get_world_size(group) if self._active else 1
-        if timeout_s is not None and not timeout_s > 0:
-            raise InputError(f"timeout_s is {timeout_s}; it must be a number of seconds above 0, or None")
+        if timeout_s is not None and not (isinstance(timeout_s, Real) and timeout_s > 0):
+            raise InputError(f"timeout_s is {timeout_s!r}; it must be a number of seconds above 0, or None")
         backends = dist.get_backend_config(group) if self._active else ""
         self._is_nccl = torch.cuda.is_available() and device_type(backends) == "cuda"
         self._detector = FailureDetector(group, timeout_s) if self.world_size > 1 else None
@@ -96,20 +93,19 @@ class Comm:
         self.sent_bytes = self.received_bytes = 0
         self.exchange_s = 0.0
 
+    def count(self, started_s: float, row_bytes: int = 0, send_counts=(0,), recv_counts=(0,)) -> None:
+        """Count the time since ``started_s`` (by ``time.perf_counter``) and rows that travel to and from other ranks."""
+        self.exchange_s += time.perf_counter() - started_s
+        for rank, (sent, received) in enumerate(zip(send_counts, recv_counts)):
+            if rank != self.rank:
+                self.sent_bytes += row_bytes * sent
+                self.received_bytes += row_bytes * received
+
     def exchange(self, rows: torch.Tensor, send_counts: list[int], recv_counts: list[int]) -> torch.Tensor:
         """Send the first ``send_counts[0]`` rows to rank 0, the next to rank 1, ...; differentiable.
 
-        Parameters
-        ----------
-        rows : Tensor, (sum(send_counts), ...)
-        send_counts, recv_counts : list of int, (P,)
-            Numbers of rows that this rank sends to and receives from each rank; both sides must agree. Zeros are
-            allowed.
-
-        Returns
-        -------
-        Tensor, (sum(recv_counts), ...)
-            The rows that arrived, in rank order. Their gradient travels the opposite way.
+        Returns the rows that arrived, (sum(recv_counts), ...), in rank order; their gradient travels the opposite way.
+        The counts, (P,), of both sides must agree. Zeros are allowed.
         """
         return self.finish(self.begin(rows, send_counts, recv_counts))
 
@@ -146,14 +142,16 @@ class Comm:
         """Wait for what :meth:`begin` or :meth:`begin_gather` started, and return it."""
         return Finish.apply(*begun)
 
-    def start(self, rows, send_counts, recv_counts, out=None, back: bool = False) -> Transfer:
-        """Start an exchange without a gradient, into ``out`` where given; its ``wait()`` returns the result.
+    def ending(self, begun, overlap: bool) -> Callable[[], torch.Tensor]:
+        """Return a function that does :meth:`finish`; without overlap, finish now, and it returns the result."""
+        if overlap:
+            return partial(self.finish, begun)
+        rows = self.finish(begun)
+        return lambda: rows
 
-        ``back`` says that a backward pass calls it: the tape does not keep such an exchange.
-        """
-        if back:
-            return Transfer(self, recv_counts, send_counts).start(rows, back=True)
-        return Transfer(self, send_counts, recv_counts).start(rows, out=out)
+    def start(self, rows, send_counts, recv_counts) -> Transfer:
+        """Start an exchange without a gradient; its ``wait()`` returns the result."""
+        return Transfer(self, send_counts, recv_counts).start(rows)
 
     def counts_for(self, rank: int, count: int) -> list[int]:
         """Return the counts, (P,), of an exchange of ``count`` rows with one rank alone."""
@@ -189,7 +187,9 @@ class Comm:
         ValueError
             The values are not floating point.
         """
-        return sum_over_ranks(values, self)
+        if not values.is_floating_point():
+            raise ValueError(f"values are {values.dtype}; allowed: floating point; use all_reduce for other numbers")
+        return SumOverRanks.apply(values, torch.zeros((), requires_grad=torch.is_grad_enabled()), self)
 
     def sum_gradients(self, parameters) -> None:
         """Sum parameter gradients over ranks, in one flat all-reduce per dtype.
@@ -217,6 +217,10 @@ class Comm:
         the other ranks get None and store no rows of others. This uses all-to-all, because gloo's all_gather takes
         equal pieces only.
         """
+        if to is not None and to not in range(self.world_size):
+            raise ValueError(
+                f"to is {to!r}; it must be a rank from 0 to {self.world_size - 1}, or None, which gives the rows to all"
+            )
         if self.world_size == 1:
             return [rows]
         _check_dtype(rows.dtype)
@@ -242,7 +246,7 @@ class Comm:
         return json.loads(self._gather_text(json.dumps(value) if self.rank == 0 else "")[0])
 
     def raise_together(self, error: InputError | None) -> None:
-        """Raise on every rank if any rank has an error, with the message of the first such rank; else return."""
+        """Raise on every rank if any rank has an error: its own, or the message of the first rank that has one."""
         if self.world_size == 1:
             if error:
                 raise error
@@ -286,12 +290,7 @@ class Comm:
     def all_to_all(self, received, sent, recv_counts, send_counts) -> Callable[[], None]:
         """Start to exchange rows, without a gradient or a count; return a function that waits for the end.
 
-        Parameters
-        ----------
-        received, sent : Tensor, (sum(recv_counts), ...), (sum(send_counts), ...)
-            Contiguous tensors; ``received`` is written.
-        recv_counts, send_counts : list of int, (P,)
-            See :meth:`exchange`.
+        Both tensors are contiguous, ``received`` (sum(recv_counts), ...) and ``sent`` (sum(send_counts), ...).
         """
         aliases = self._prepare(received, sent)
         work = dist.all_to_all_single(*aliases, recv_counts, send_counts, group=self._group, async_op=True)

@@ -1,4 +1,4 @@
-"""Rows that travel between ranks, forward and backward. No other module moves rows or counts their bytes.
+"""Rows that travel between ranks, forward and backward, and sums over ranks with a gradient.
 
 ``comm`` is the :class:`dgl_gt.comm.group.Comm` whose ranks exchange the rows, and which holds the counters.
 """
@@ -32,9 +32,7 @@ class Transfer:
         else:
             self._end = comm.all_to_all(self._received, self._sent, recv_counts, send_counts)
         row_bytes = rows.element_size() * rows.shape[1:].numel()
-        comm.sent_bytes += row_bytes * (sum(send_counts) - send_counts[comm.rank])
-        comm.received_bytes += row_bytes * (sum(recv_counts) - recv_counts[comm.rank])
-        comm.exchange_s += time.perf_counter() - started
+        comm.count(started, row_bytes, send_counts, recv_counts)
         if tape is not None:
             tape.write(self._received)
         return self
@@ -46,7 +44,7 @@ class Transfer:
             self._end()
         received = self._received
         self._end = self._sent = self._received = None
-        self._comm.exchange_s += time.perf_counter() - started
+        self._comm.count(started)
         return received
 
 
@@ -72,12 +70,11 @@ class AllGather:
         for step in range(1, comm.world_size):
             to, source = (rank + step) % comm.world_size, (rank - step) % comm.world_size
             if back:
-                transfer = comm.start(
-                    pieces[to], comm.counts_for(to, counts[to]), comm.counts_for(source, own), back=True
-                )
+                transfer = Transfer(comm, comm.counts_for(source, own), comm.counts_for(to, counts[to]))
+                transfer.start(pieces[to], back=True)
             else:
-                send_counts, recv_counts = comm.counts_for(to, own), comm.counts_for(source, counts[source])
-                transfer = comm.start(pieces[rank], send_counts, recv_counts, out=pieces[source])
+                transfer = Transfer(comm, comm.counts_for(to, own), comm.counts_for(source, counts[source]))
+                transfer.start(pieces[rank], out=pieces[source])
             self._transfers.append(transfer)
         return self
 
@@ -118,6 +115,24 @@ class Finish(torch.autograd.Function):
     def backward(ctx, grad):
         ctx.transfer.start(grad, back=True)
         return grad.new_empty(0), None
+
+
+class SumOverRanks(torch.autograd.Function):
+    """The sum over ranks. Every rank gets it, so the gradient of a value is the sum of the gradients on all ranks.
+
+    The token needs a gradient wherever autograd is on. So the backward pass, which is a collective, also runs on a rank
+    whose own values need no gradient.
+    """
+
+    @staticmethod
+    def forward(ctx, values, token, comm):
+        ctx.comm = comm
+        return comm.all_reduce(values)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        return ctx.comm.all_reduce(grad), None, None
 
 
 def tracked(rows: torch.Tensor) -> torch.Tensor:

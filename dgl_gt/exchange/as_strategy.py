@@ -13,21 +13,11 @@ from .sharded_graph import ShardedGraph
 
 
 def as_strategy(graph, device: torch.device | None = None) -> Strategy:
-    """Return the strategy that runs attention on ``graph``.
+    """Return the strategy that runs attention on a ShardedGraph, DGL graph or block, CSC or strategy.
 
-    Parameters
-    ----------
-    graph : ShardedGraph, DGLGraph, DGL block, CSC or Strategy
-        A ``ShardedGraph`` has its strategy, and a strategy is returned as it is. Graphs that one process holds get
-        ``Local``.
-    device : torch.device, optional
-        Device of the features. A DGL graph may stay on the CPU: its structure is copied to the features once.
-
-    Raises
-    ------
-    ValueError
-        If ``graph`` is none of these, or a DGL graph that does not have exactly one edge type, or whose edges connect
-        nodes of two types.
+    Graphs that one process holds get ``Local``. ``device`` is that of the features: a DGL graph may stay on the CPU, and
+    its structure is copied to the features once. ``ValueError`` says that ``graph`` is none of these, or a DGL graph that
+    does not have exactly one edge type, or whose edges connect nodes of two types.
     """
     if isinstance(graph, Strategy):
         return graph
@@ -52,21 +42,9 @@ def as_strategy(graph, device: torch.device | None = None) -> Strategy:
 
 
 def strategies_of_layers(graph, layers: int, device: torch.device | None = None) -> list[Strategy]:
-    """Return the strategy of each layer of a model on ``graph``.
+    """Return the strategy of each layer of a model on a graph that :func:`as_strategy` takes, or on a list of graphs.
 
-    Parameters
-    ----------
-    graph : ShardedGraph, DGLGraph, CSC, Strategy, or list of ``layers`` DGL blocks or other graphs
-        A list gives each layer its own graph.
-    layers : int
-        Number of layers.
-    device : torch.device, optional
-        Device of the features.
-
-    Raises
-    ------
-    ValueError
-        If a list does not have one graph for each layer, or :func:`as_strategy` refuses a graph.
+    A list gives each layer its own graph; ``ValueError`` says that it does not have one for each.
     """
     if isinstance(graph, ShardedGraph):
         return graph.blocks(layers)

@@ -15,16 +15,9 @@ from .shard import Shard
 
 
 class ShardStrategy(Strategy):
-    """Base class of the strategies that run on a shard.
+    """Base class of the strategies that run on a shard, which is part ``comm.rank`` of as many as there are ranks.
 
-    Parameters
-    ----------
-    shard : Shard
-        This rank's part.
-    comm : Comm
-        A group with as many ranks as there are parts; this rank holds part ``comm.rank``.
-    overlap : bool
-        Whether to compute while rows travel, where the strategy can.
+    ``overlap`` says whether to compute while rows travel, where the strategy can.
     """
 
     def __init__(self, shard: Shard, comm: Comm, overlap: bool = True):
@@ -50,13 +43,6 @@ class ShardStrategy(Strategy):
     def counts(self) -> list[int]:
         """Number of owned rows of each rank."""
         return [end - begin for begin, end in pairwise(self.ptr)]
-
-    def rows_in_rank_order(self) -> torch.Tensor:
-        """Return each held row's number among all ranks' owned rows in rank order, int64 (held,); a collective."""
-        plan, begin = self.shard.send_plan(), self.ptr[self.comm.rank]
-        owned = torch.arange(begin, begin + self.num_owned, device=plan.send_rows.device)
-        copies = self.comm.start(owned[plan.send_rows], plan.send_counts, plan.recv_counts).wait()
-        return torch.cat([owned, copies])
 
     def check_inputs(self, h: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Return ``h``, tracked by autograd on every rank; raise ``ValueError`` if it or the bias does not fit.

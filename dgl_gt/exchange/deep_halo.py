@@ -18,15 +18,8 @@ from .shard import Shard
 class DeepHalo(ShardStrategy):
     """The strategy of one layer: destinations are the owned rows and ``inner`` hops of halo, sources one hop more.
 
-    Parameters
-    ----------
-    shard : Shard
-        A part with more than ``inner`` hops of halo.
-    comm : Comm
-    inner : int
-        Number of hops whose rows later layers still need.
-    pulls : bool
-        Whether the layer is given owned rows alone and first fetches copies of h; else it is given all sources.
+    Later layers still need those destinations. With ``pulls``, the layer is given owned rows alone and first fetches
+    copies of h; otherwise it is given all sources.
     """
 
     name = "halo_h"

@@ -20,19 +20,14 @@ class Gather(ShardStrategy):
 
     name = "gather"
 
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self._rows = self.rows_in_rank_order()
-
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h = self.check_inputs(h, bias)
         both = TwoPieceAttention(self._pieces, dropout)
         q, kv = project(h, "q"), project(h, "kv")
-        begun = self.comm.begin_gather(kv, self.counts)
-        everything = None if self.overlap else self.comm.finish(begun)
+        finish = self.comm.ending(self.comm.begin_gather(kv, self.counts), self.overlap)
         first = both.attend_first(q, kv, bias)
-        return both.attend_second(first, q, self.comm.finish(begun) if self.overlap else everything, bias)[0]
+        return both.attend_second(first, q, finish(), bias)[0]
 
     @cached_property
     @torch.inference_mode(False)
@@ -43,6 +38,6 @@ class Gather(ShardStrategy):
         indices = shard.indices[:edges]
         is_remote = indices >= owned
         begin = self.ptr[self.comm.rank]
-        sources = self._rows.to(indices.dtype)[indices.long()]
+        sources = shard.rank_order.to(indices.dtype)[indices.long()]
         ranges = [(begin, begin + owned), (0, self.ptr[-1])]
         return split(shard.indptr[: owned + 1], sources, shard.edge_ids[:edges], is_remote, ranges)

@@ -21,13 +21,6 @@ class Halo(ShardStrategy):
     sends K and V, which are 2C wide. There is one exchange per layer and direction. While rows travel, the edges from
     owned rows are attended. Backward computes the gradients of the halo first, and they travel home while the gradients
     of the other edges are computed.
-
-    Parameters
-    ----------
-    shard, comm, overlap
-        See :class:`ShardStrategy`.
-    name : {"halo_h", "halo_kv"}
-        The form.
     """
 
     def __init__(self, shard: Shard, comm: Comm, overlap: bool = True, name: str = "halo_h"):
@@ -66,10 +59,8 @@ class Halo(ShardStrategy):
 def begin_pull(comm: Comm, plan: SendPlan, x: torch.Tensor, overlap: bool):
     """Start to send owned rows to the ranks that hold copies; return a function that returns copies, (recv, ...)."""
     begun = comm.begin(x.index_select(0, plan.send_rows), plan.send_counts, plan.recv_counts)
-    if overlap:
-        return lambda: plan.in_held_order(comm.finish(begun))
-    copies = plan.in_held_order(comm.finish(begun))
-    return lambda: copies
+    finish = comm.ending(begun, overlap)
+    return lambda: plan.in_held_order(finish())
 
 
 def pull(shard: Shard, comm: Comm, x: torch.Tensor, hops: int = 1) -> torch.Tensor:

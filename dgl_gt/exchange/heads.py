@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 
@@ -12,7 +13,6 @@ from dgl_gt.structure import CSC
 from partition.predict.strategies import check_heads
 
 from .base import ShardStrategy
-from .shard import read_shard
 
 
 class Heads(ShardStrategy):
@@ -59,19 +59,18 @@ class Heads(ShardStrategy):
     @torch.inference_mode(False)
     def _whole(self) -> CSC:
         """In-edges of all rows, in rank order, from the structure of every part."""
-        directory, manifest = self.shard.directory, self.shard.manifest
-        parts = range(manifest["parts"])
-        structures = [read_shard(directory, part, with_data=False) for part in parts]
-        rank_order = structures[0].indices.new_empty(manifest["nodes"])
-        for begin, each in zip(self.ptr, structures):
-            owned = each.node_ids[: each.num_owned]
-            numbers = torch.arange(begin, begin + len(owned), dtype=rank_order.dtype, device=rank_order.device)
-            rank_order[owned] = numbers
-        degrees = torch.cat([each.indptr.diff() for each in structures])
-        whole = CSC.build(
-            torch.cat([degrees.new_zeros(1), degrees.cumsum(0)]),
-            torch.cat([rank_order[each.node_ids][each.indices.long()] for each in structures]),
-            manifest["nodes"],
-            global_edge_ids=torch.cat([each.edge_ids for each in structures]),
-        )
+        manifest = self.shard.manifest
+        with torch.device("cpu"):  # whatever torch's default device is
+            names = ("indptr", "indices", "node_ids", "edge_ids")
+            parts = [self.shard.reader.structure(part, *names) for part in range(manifest["parts"])]
+            rank_order = parts[0]["indices"].new_empty(manifest["nodes"])
+            for part, (begin, end) in zip(parts, pairwise(self.ptr)):
+                rank_order[part["node_ids"][: end - begin]] = torch.arange(begin, end, dtype=rank_order.dtype)
+            degrees = torch.cat([part["indptr"].diff() for part in parts])
+            whole = CSC.build(
+                torch.cat([degrees.new_zeros(1), degrees.cumsum(0)]),
+                torch.cat([rank_order[part["node_ids"]][part["indices"].long()] for part in parts]),
+                manifest["nodes"],
+                global_edge_ids=torch.cat([part["edge_ids"] for part in parts]),
+            )
         return whole.to(self.shard.node_ids.device)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from dgl_gt.comm.group import Comm
 from partition.errors import InputError
+from partition.predict.strategies import default_form
 from partition.shards.manifest import read_manifest, verify
 from partition.system.units import counted
 
-from .degrees import degrees
 from .gather import Gather
 from .halo import Halo
 from .heads import Heads
@@ -18,10 +20,7 @@ from .mirror import Mirror
 from .protocol import Strategy
 from .ring import Ring
 from .shard import Shard, read_shard
-from .sharded_graph import ShardedGraph, check_choice
-
-# Plain ``halo`` sends h: its rows are half as wide as K and V, so it never moves more bytes.
-_HALO = "halo_h"
+from .sharded_graph import ShardedGraph, check_choice, checked_device
 
 
 @torch.inference_mode(False)  # training needs its tensors, too
@@ -77,14 +76,14 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) ->
     shard = error = None
     try:
         manifest = read_manifest(directory)
-        strategy = check_choice(directory, manifest, strategy, depth)
-        strategy = _HALO if strategy == "halo" else strategy
+        strategy = default_form(check_choice(directory, manifest, strategy, depth))
         if (parts := manifest["parts"]) != comm.world_size:
             raise InputError(
                 f"{directory} has {counted(parts, 'part')}, but the number of ranks is {comm.world_size}; start "
                 f"{parts} (torchrun --nproc-per-node {parts}, then torch.distributed.init_process_group), or partition "
                 "again"
             )
+        device = comm.device if device is None else checked_device(device)
         shard = read_shard(directory, comm.rank, depth)
         if strategy == "heads":  # it reads the structure of all parts, of which only this rank's is verified so far
             verify(directory, manifest, [part for part in range(parts) if part != comm.rank])
@@ -92,13 +91,32 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) ->
         error = caught
     comm.raise_together(error)
     comm.check_agreement({"shards": manifest["checksum"], "strategy": strategy, "depth": depth, "overlap": overlap})
-    shard = shard.to(comm.device if device is None else device)
-    graph = ShardedGraph(shard, comm, lambda on: _make(strategy, on, comm, overlap), degrees(shard, comm))
+    shard = complete(shard.to(device), comm, strategy in ("gather", "ring"))
     comm.reset_counters()
-    return graph
+    return ShardedGraph(shard, comm, lambda on: make_strategy(strategy, on, comm, overlap))
 
 
-def _make(strategy: str, shard: Shard, comm: Comm, overlap: bool) -> Strategy:
+def complete(shard: Shard, comm: Comm, has_rank_order: bool = False) -> Shard:
+    """Return the shard with what ranks only know together: degrees, and where wanted its ``rank_order``; a collective.
+
+    Each edge lies on one rank, so the counts of all ranks that hold a node add up to its degrees.
+    """
+    plan, rows = shard.send_plan(), shard.num_held if shard.cut == "vertex" else shard.num_owned
+    degrees = torch.zeros(shard.num_held, 2, dtype=torch.int64, device=shard.node_ids.device)
+    degrees[:rows, 0] = shard.indptr[: rows + 1].diff()
+    degrees[:, 1] = torch.bincount(shard.indices[: shard.edges[0]], minlength=shard.num_held)
+    owned, copies = degrees.split([shard.num_owned, shard.num_held - shard.num_owned])
+    owned.index_add_(0, plan.send_rows, comm.start(copies, plan.recv_counts, plan.send_counts).wait())
+    copies.copy_(comm.start(owned[plan.send_rows], plan.send_counts, plan.recv_counts).wait())
+    if not has_rank_order:
+        return replace(shard, degrees=degrees)
+    begin, end = shard.manifest["ptr"][shard.part : shard.part + 2]
+    own = torch.arange(begin, end, device=shard.node_ids.device)
+    order = torch.cat([own, comm.start(own[plan.send_rows], plan.send_counts, plan.recv_counts).wait()])
+    return replace(shard, degrees=degrees, rank_order=order)
+
+
+def make_strategy(strategy: str, shard: Shard, comm: Comm, overlap: bool) -> Strategy:
     """Return the strategy of this name on a shard."""
     match strategy:
         case "local":

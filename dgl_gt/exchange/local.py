@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from dgl_gt.ops import sparse_attention
+from dgl_gt.ops.attention import sparse_attention
 from dgl_gt.structure import CSC
 
 from .protocol import Strategy
@@ -21,14 +20,9 @@ def leading_rows(x: Tensor, rows: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Local(Strategy):
-    """Attention on a graph or block that one process holds.
+    """Attention on a graph or block that one process holds, given its in-edges and where needed the user's node ids.
 
-    Attributes
-    ----------
-    csc : CSC
-        In-edges. In a block the first ``num_dst`` sources are the destinations, as DGL's samplers arrange them.
-    node_ids : Tensor, int64, (N_src,), optional
-        The user's node ids, see :class:`dgl_gt.exchange.Strategy`.
+    In a block the first ``num_dst`` sources are the destinations, as DGL's samplers arrange them.
     """
 
     csc: CSC
@@ -43,10 +37,6 @@ class Local(Strategy):
                 "for each source node (for a block, those of block.srcdata, with the destinations first)"
             )
         return x
-
-    def kept_exchanges(self):
-        """Return contexts that do nothing, because there are no exchanges."""
-        return nullcontext(), nullcontext()
 
     @property
     def num_owned(self) -> int:

@@ -46,13 +46,10 @@ class Mirror(ShardStrategy):
             return_lse=True,
         )
         plan = self._return_plan
-        parts = [self.comm.begin(x, plan.send_counts, plan.recv_counts) for x in (part, part_lse)]
-        if not self.overlap:
-            parts = [self.comm.finish(each) for each in parts]
+        begun = [self.comm.begin(x, plan.send_counts, plan.recv_counts) for x in (part, part_lse)]
+        endings = [self.comm.ending(each, self.overlap) for each in begun]
         out, lse = both.attend_second(first, q, mirror_kv, bias)
-        if self.overlap:
-            parts = [self.comm.finish(each) for each in parts]
-        return merge_rows(out, lse, *parts, plan.order, plan.recv_counts)
+        return merge_rows(out, lse, *(end() for end in endings), plan.order, plan.recv_counts)
 
     @cached_property
     @torch.inference_mode(False)

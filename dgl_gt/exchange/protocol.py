@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from torch import Tensor
@@ -25,32 +25,16 @@ class Strategy:
 
     A strategy chooses which rows are projected and what travels, so a layer gives it the projection and not the
     projected rows. Every strategy is exact: the owned rows of all ranks together equal the result of one process, in
-    outputs and gradients, up to the order of summation. The methods below are all that a layer or a model calls.
-
-    Attributes
-    ----------
-    num_owned : int
-        ``N_owned``, the number of rows of the result on this rank. Owned rows come first in every tensor that holds
-        other rows, too.
-    node_ids : Tensor, int64, or None
-        The user's ids of the rows that ``attend`` takes, which are the key of feature dropout. None where the row
-        numbers are the node ids.
-    name : str
-        One of ``partition.predict.strategies.STRATEGIES``; it never changes.
+    outputs and gradients, up to the order of summation. The methods below are all that a layer or a model calls. Owned
+    rows come first in every tensor that holds other rows, too.
     """
 
-    num_owned: int
-    node_ids: Tensor | None = None
-    name: str
+    num_owned: int  # N_owned, the number of rows of the result on this rank
+    node_ids: Tensor | None = None  # int64: the user's ids of the rows that attend takes, unless they are row numbers
+    name: str  # one of partition.predict.strategies.STRATEGIES; it never changes
 
     def input_rows(self, x: Tensor) -> Tensor:
-        """Return the rows that the layer needs, of those that the model was given.
-
-        Raises
-        ------
-        ValueError
-            If there are fewer rows than the layer needs, or more where they are not those of a deeper halo.
-        """
+        """Return the rows that the layer needs, of those that the model was given; ``ValueError`` if they do not fit."""
         return x
 
     def source_rows(self, h: Tensor) -> Tensor:
@@ -68,9 +52,9 @@ class Strategy:
         """Return contexts for the first run of a layer and for the run in backward that computes the layer again.
 
         The second run uses the rows that the exchanges of the first one brought. The pair is for
-        ``torch.utils.checkpoint.checkpoint(context_fn=...)``.
+        ``torch.utils.checkpoint.checkpoint(context_fn=...)``. Here, where nothing is exchanged, they do nothing.
         """
-        raise NotImplementedError
+        return nullcontext(), nullcontext()
 
     def attend(
         self,
@@ -84,27 +68,10 @@ class Strategy:
 
         With several ranks this is a collective: all ranks call it in the same order, even a rank without rows or edges.
 
-        Parameters
-        ----------
-        h : Tensor, floating point, (N_owned, C)
-            Rows that the projection reads. ``Local`` on a block takes the rows of all sources of the block,
-            ``(N_src, C)``, with the destinations first.
-        project : Project
-            The layer's projection.
-        bias : Tensor, (E, H), optional
-            Term added to the scores. ``E`` counts the edges of this rank, and rows are in the order of their edge ids.
-        dropout : (float, int or Tensor () int64), optional
-            Probability ``p`` in [0, 1) of dropping an attention weight, and the seed of the mask. The mask depends on
-            (seed, global edge id, global head) alone: ranks that share the seed draw the mask of one process.
-
-        Returns
-        -------
-        Tensor, (N_owned, H, D)
-            Zeros in a row without edges.
-
-        Raises
-        ------
-        ValueError
-            If the number of rows of ``h`` or ``bias`` does not fit the graph.
+        ``h`` (N_owned, C) are the rows that the projection reads; ``Local`` on a block takes those of all sources,
+        (N_src, C), with the destinations first. ``bias`` (E, H) is added to the scores; its rows are this rank's edges in
+        the order of their ids. ``dropout`` is a probability and the seed of the mask, which depends on (seed, global edge
+        id, global head) alone: ranks that share the seed draw the mask of one process. Returns (N_owned, H, D), with
+        zeros in a row without edges. ``ValueError`` says that rows of ``h`` or ``bias`` do not fit the graph.
         """
         raise NotImplementedError

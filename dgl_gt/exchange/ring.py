@@ -8,7 +8,7 @@ import torch
 
 from dgl_gt.ops.merge import merge_into
 from dgl_gt.ops.reference import accumulation_dtype
-from dgl_gt.ops.split_attention import AttentionSettings, backward, empty_like, forward, split
+from dgl_gt.ops.split_attention import backward, empty_like, forward, prepare, split
 
 from .base import ShardStrategy
 
@@ -24,15 +24,10 @@ class Ring(ShardStrategy):
 
     name = "ring"
 
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self._rows = self.rows_in_rank_order()
-
     def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h = self.check_inputs(h, bias)
-        q, kv = project(h, "q"), project(h, "kv")
-        settings = AttentionSettings.of(self.blocks[0], q, kv, bias, dropout)
+        q, kv, settings = prepare(self.blocks[self.comm.rank], project(h, "q"), project(h, "kv"), bias, dropout)
         return _Ring.apply(q, kv, bias, self, settings)
 
     def send_to_next(self, rows: torch.Tensor, owner: int):
@@ -60,7 +55,7 @@ class Ring(ShardStrategy):
         """Edges from each rank's rows, a CSC for each rank."""
         shard = self.shard
         edges, ptr = shard.edges[0], torch.tensor(self.ptr, device=shard.indices.device)
-        sources = self._rows[shard.indices[:edges].long()]
+        sources = shard.rank_order[shard.indices[:edges].long()]
         owner = torch.searchsorted(ptr[1:], sources, right=True)
         local = (sources - ptr[owner]).to(shard.indices.dtype)
         ranges = [(0, count) for count in self.counts]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 
@@ -14,22 +13,12 @@ from partition.shards.read import ShardReader
 
 @dataclass(frozen=True)
 class SendPlan:
-    """Which rows travel between ranks to fill the copies.
+    """Which rows travel between ranks to fill the copies, and how many to and from each rank, (P,)."""
 
-    Attributes
-    ----------
-    send_rows : Tensor, int64, (sum(send_counts),)
-        Owned rows that peers hold copies of, grouped by peer.
-    send_counts, recv_counts : list of int, (P,)
-        Numbers of rows that this rank sends to and receives from each rank.
-    order : Tensor, int64, (sum(recv_counts),), or None
-        Position of each copy among the rows that arrive; None where they arrive in the order of the copies.
-    """
-
-    send_rows: torch.Tensor
+    send_rows: torch.Tensor  # int64: owned rows that peers hold copies of, grouped by peer
     send_counts: list[int]
     recv_counts: list[int]
-    order: torch.Tensor | None = None
+    order: torch.Tensor | None = None  # int64: position of each copy among the rows that arrive, unless it is the same
 
     def in_held_order(self, received: torch.Tensor) -> torch.Tensor:
         """Return the rows that arrived, in the order of the copies."""
@@ -38,63 +27,35 @@ class SendPlan:
 
 @dataclass(frozen=True)
 class Shard:
-    """One part: owned rows first, then copies (halo or mirrors), hop by hop and grouped by owner.
-
-    Attributes
-    ----------
-    cut : {"edge", "vertex"}
-        Kind of the cut.
-    part : int
-        Number of the part.
-    depth : int
-        Hops of halo, as many as the caller asked for; 1 in a vertex cut, for its mirrors.
-    rows : list of int, (depth + 1,)
-        Number of owned rows, and numbers of rows with the copies of 1, 2, ... hops.
-    edges : list of int, (depth,)
-        Number of in-edges of the first ``rows[k]`` rows; in a vertex cut, of all rows.
-    indptr, indices : Tensor
-        In-edges of the first ``rows[depth - 1]`` rows, as on disk; in a vertex cut, of all held rows.
-    node_ids : Tensor, int64, (held,)
-        The user's node ids.
-    edge_ids : Tensor, int64, (edges[-1],)
-        The user's edge ids.
-    send_rows : Tensor, int64
-        Owned rows that peers hold copies of, hop by hop, in the receiver's order.
-    send_ptr, recv_ptr : Tensor, int64, (depth, P + 1)
-        Ranges of each peer's rows in ``send_rows`` and among the copies.
-    returning : Tensor, bool, as ``send_rows``, or None
-        Whether that mirror has in-edges, in a vertex cut.
-    node_data : dict of str to Tensor, (N_owned, ...)
-        Node data of the owned rows.
-    edge_data : dict of str to Tensor, (edges[0], ...)
-        Edge data of the part's edges.
-    directory : Path
-        Directory of the shards.
-    manifest : dict
-        The whole partition's figures, see docs/format.md.
+    """One part: owned rows first, then copies (halo or mirrors), hop by hop and grouped by owner; see docs/format.md.
 
     Tensors that a shard or a strategy makes once and keeps are made outside of inference mode, whatever the caller's
     mode is: a tensor that is made inside can never take part in training.
     """
 
-    cut: str
+    cut: str  # "edge" or "vertex"
     part: int
-    depth: int
-    rows: list[int]
-    edges: list[int]
-    indptr: torch.Tensor
+    depth: int  # hops of halo, as many as the caller asked for; 1 in a vertex cut, for its mirrors
+    rows: list[int]  # number of owned rows, then of rows with the copies of 1, 2, ... hops
+    edges: list[int]  # number of in-edges of the first rows[k] rows, for each hop k; in a vertex cut, of all rows
+    indptr: torch.Tensor  # in-edges of the first rows[depth - 1] rows; in a vertex cut, of all held rows
     indices: torch.Tensor
-    node_ids: torch.Tensor
-    edge_ids: torch.Tensor
-    send_rows: torch.Tensor
-    send_ptr: torch.Tensor
-    recv_ptr: torch.Tensor
-    returning: torch.Tensor | None
-    node_data: dict[str, torch.Tensor]
-    edge_data: dict[str, torch.Tensor]
-    directory: Path
-    manifest: dict
+    node_ids: torch.Tensor  # int64 (held,): the user's
+    edge_ids: torch.Tensor  # int64 (edges[-1],): the user's
+    send_rows: torch.Tensor  # int64: owned rows that peers hold copies of, hop by hop, in the receiver's order
+    send_ptr: torch.Tensor  # int64 (depth, P + 1): ranges of each peer's rows in send_rows
+    recv_ptr: torch.Tensor  # the same among the copies
+    returning: torch.Tensor | None  # bool, as send_rows: whether that mirror has in-edges
+    node_data: dict[str, torch.Tensor]  # (N_owned, ...)
+    edge_data: dict[str, torch.Tensor]  # (edges[0], ...)
+    reader: ShardReader  # of the whole partition
+    degrees: torch.Tensor | None = None  # int64 (rows[1], 2): in- and out-degree in the whole graph
+    rank_order: torch.Tensor | None = None  # int64 (rows[1],): number of each row among the owned rows of all ranks
     _cache: dict = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def manifest(self) -> dict:
+        return self.reader.manifest
 
     @property
     def num_owned(self) -> int:
@@ -167,9 +128,8 @@ class Shard:
     @torch.inference_mode(False)
     def held_node_data(self, hops: int = 1) -> dict[str, torch.Tensor]:
         """Return the node data of owned rows and of the copies of ``hops`` hops, read from disk."""
-        reader = ShardReader(self.directory, self.manifest, "pt")
         with torch.device("cpu"):
-            data = reader.data(self.part, "node_data", rows=self.rows[hops])
+            data = self.reader.data(self.part, "node_data", rows=self.rows[hops])
         return {key: value.to(self.node_ids.device) for key, value in data.items()}
 
     def check_rows(self, x: torch.Tensor) -> None:
@@ -189,10 +149,10 @@ class Shard:
 
     def to(self, device) -> Shard:
         """Return this shard with its tensors on a device."""
-        names = ("indptr", "indices", "node_ids", "edge_ids")
+        names = ("indptr", "indices", "node_ids", "edge_ids", "degrees", "rank_order")
         return replace(
             self,
-            **{key: getattr(self, key).to(device) for key in names},
+            **{key: value.to(device) for key in names if (value := getattr(self, key)) is not None},
             node_data={key: value.to(device) for key, value in self.node_data.items()},
             edge_data={key: value.to(device) for key, value in self.edge_data.items()},
             _cache={},
@@ -212,34 +172,27 @@ def _by_peer(ptr: torch.Tensor) -> torch.Tensor:
     return _ranges(begins, ends - begins)
 
 
-def read_shard(directory, part: int, depth: int = 1, with_data: bool = True) -> Shard:
-    """Read one part, after checking its checksums.
+def read_shard(directory, part: int, depth: int = 1) -> Shard:
+    """Read one part with ``depth`` hops of halo (1 of a vertex cut), after checking its checksums.
 
-    Parameters
-    ----------
-    directory : path
-    part : int
-    depth : int
-        Hops of halo to read, at most as many as there are; 1 of a vertex cut.
-    with_data : bool
-        Whether to read node and edge data, too.
-
-    Raises
-    ------
-    InputError
-        Not a shard directory, another format version, or a damaged file of this part.
+    ``InputError`` says that this is no shard directory, has another format version, or that a file of this part is
+    damaged.
     """
     manifest = read_manifest(directory)
     verify(directory, manifest, [part])
-    reader = ShardReader(directory, manifest, "pt")
+    return make_shard(ShardReader(directory, manifest, "pt"), part, depth)
+
+
+def make_shard(reader: ShardReader, part: int, depth: int = 1) -> Shard:
+    """Return one part with ``depth`` hops of halo, from what a reader gives."""
     rows = reader.rows(part, depth)
     with torch.device("cpu"):  # whatever torch's default device is
         arrays = reader.structure(part, depth=depth)
         edges = arrays["indptr"][rows[1:] if reader.is_vertex_cut else rows[:-1]].tolist()
-        node_data = reader.data(part, "node_data", rows=rows[0]) if with_data else {}
-        edge_data = reader.data(part, "edge_data", rows=edges[0]) if with_data else {}
+        node_data = reader.data(part, "node_data", rows=rows[0])
+        edge_data = reader.data(part, "edge_data", rows=edges[0])
     return Shard(
-        cut=manifest["cut"],
+        cut="vertex" if reader.is_vertex_cut else "edge",
         part=part,
         depth=depth,
         rows=rows,
@@ -254,8 +207,7 @@ def read_shard(directory, part: int, depth: int = 1, with_data: bool = True) -> 
         returning=arrays.get("send_returns"),
         node_data=node_data,
         edge_data=edge_data,
-        directory=Path(directory),
-        manifest=manifest,
+        reader=reader,
     )
 
 

@@ -50,9 +50,10 @@ class ShardedGraph:
         Number of layers between exchanges, see :meth:`blocks`.
     """
 
-    def __init__(self, shard: Shard, comm: Comm, make_strategy: Callable[[Shard], Strategy], degrees: torch.Tensor):
-        """Take a shard, its ranks, a function that makes a shard's strategy, and the result of ``degrees``."""
-        self._shard, self._make_strategy, self._degrees = shard, make_strategy, degrees
+    def __init__(self, shard: Shard, comm: Comm, make_strategy: Callable[[Shard], Strategy]):
+        """Take a complete shard, its ranks, and a function that makes a shard's strategy."""
+        assert shard.degrees is not None
+        self._shard, self._make_strategy, self._degrees = shard, make_strategy, shard.degrees
         self.comm = comm
         self._strategy = make_strategy(shard)
         self.depth = shard.depth
@@ -106,10 +107,10 @@ class ShardedGraph:
 
     def to(self, device) -> ShardedGraph:
         """Return this part with its tensors on a device; the same object if they are there already."""
-        device = torch.device(device)
+        device = checked_device(device)
         if device == self.device:
             return self
-        return ShardedGraph(self._shard.to(device), self.comm, self._make_strategy, self._degrees.to(device))
+        return ShardedGraph(self._shard.to(device), self.comm, self._make_strategy)
 
     def num_nodes(self) -> int:
         """Return N_owned, the number of nodes that this rank owns, and of rows of ``ndata``.
@@ -248,11 +249,25 @@ class ShardedGraph:
         )
 
 
+def checked_device(device) -> torch.device:
+    """The device with its number, such as "cuda:0" for "cuda"; raise ``InputError`` unless this process can use it."""
+    try:
+        if isinstance(device, (str, torch.device)) or (isinstance(device, int) and not isinstance(device, bool)):
+            return torch.empty(0, device=device).device
+        error = f"it is a {type(device).__name__}"
+    except (RuntimeError, ValueError, AssertionError) as caught:  # torch knows no such device, or finds none here
+        error = str(caught).splitlines()[0]
+    raise InputError(
+        f"device is {device!r}; it must be a device that torch has here, such as 'cpu' or 'cuda:0': {error}"
+    )
+
+
 def check_choice(directory, manifest: dict, strategy: str | None, depth: int) -> str:
     """The strategy's name, where None is given the cut's; raise ``InputError`` unless these shards can have it."""
     figures = read_figures(manifest)
-    strategy = strategy or ("mirror" if figures.cut == "vertex" else "halo")
-    if strategy == AUTO:
+    if strategy is None:
+        strategy = "mirror" if figures.cut == "vertex" else "halo"
+    if isinstance(strategy, str) and strategy == AUTO:
         raise InputError(
             "strategy auto depends on the model: use `dgl-gt train --strategy auto`, or choose with "
             "dgl_gt.selector.choose and load what it chose, see docs/selector.md"

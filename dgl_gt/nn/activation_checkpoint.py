@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dgl_gt.exchange import as_strategy
+from partition.errors import check_one_of
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
 
 from .layer import GraphTransformerLayer
@@ -39,8 +40,7 @@ def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
     ValueError
         If the mode is unknown, or the model has no such layer.
     """
-    if mode not in ACTIVATION_CHECKPOINTS:
-        raise ValueError(f"mode is {mode!r}; choose one of {', '.join(ACTIVATION_CHECKPOINTS)}")
+    check_one_of("mode", mode, ACTIVATION_CHECKPOINTS)
     layers = [module for module in model.modules() if isinstance(module, GraphTransformerLayer)]
     if not layers:
         raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import reprlib
 from numbers import Integral, Real
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -39,6 +40,13 @@ def check_sizes(**sizes) -> None:
     for name, size in sizes.items():
         if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
             raise ValueError(f"{name} is {reprlib.repr(size)}; it must be a whole number of at least 1")
+
+
+def check_flags(**flags) -> None:
+    """Raise ``ValueError`` unless every flag is True or False."""
+    for name, flag in flags.items():
+        if not isinstance(flag, (Integral, np.bool_)):
+            raise ValueError(f"{name} is {reprlib.repr(flag)}; it must be True or False")
 
 
 def check_probability(name: str, p: float) -> float:
@@ -101,12 +109,13 @@ class BiasedMHA(nn.Module):
     ):
         super().__init__()
         check_sizes(feat_size=feat_size, num_heads=num_heads)
+        check_flags(bias=bias)
         if feat_size % num_heads:
             raise ValueError(
                 f"num_heads={num_heads} does not divide feat_size={feat_size} into heads of equal width; choose a "
                 "width that is a multiple of the number of heads"
             )
-        if attn_bias_type != "add":
+        if not (isinstance(attn_bias_type, str) and attn_bias_type == "add"):
             raise ValueError(
                 f"attn_bias_type={attn_bias_type!r} is not available on edges; pass 'add', and a bias that is added to "
                 "the scores"

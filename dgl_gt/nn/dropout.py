@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dgl_gt.ops import keyed_dropout
 from dgl_gt.ops.checks import check_seed
+from dgl_gt.ops.dropout import keyed_dropout
 from dgl_gt.ops.reference import splitmix64
 
 _SEED_LIMIT = 2**63 - 1
@@ -55,15 +55,9 @@ def as_seed(seed: int) -> Tensor:
 
 
 class FeatureDropout(nn.Dropout):
-    """Dropout keyed by (seed, node id, column).
+    """Dropout keyed by (seed, node id, column)."""
 
-    Attributes
-    ----------
-    seed : Tensor () int64 on the CPU, or None
-        Seed that ``GraphTransformer.set_dropout_step`` has set. With None, the caller of ``forward`` gives the seed.
-    """
-
-    seed: Tensor | None = None
+    seed: Tensor | None = None  # () int64 on the CPU, which GraphTransformer.set_dropout_step sets
 
     @property
     def lacks_seed(self) -> bool:
@@ -71,15 +65,9 @@ class FeatureDropout(nn.Dropout):
         return self.training and self.p > 0 and self.seed is None
 
     def forward(self, h: Tensor, node_ids: Tensor | None = None, seed: Tensor | None = None) -> Tensor:
-        """Drop features of ``h``, (rows, C).
+        """Drop features of ``h``, (rows, C), whose node ids, (rows,) int64, are by default the row numbers.
 
-        Parameters
-        ----------
-        h : Tensor, floating point, (rows, C)
-        node_ids : Tensor, int64, (rows,), optional
-            Id of each row; by default the row number.
-        seed : Tensor () int64 on the CPU, optional
-            Seed of the mask where :attr:`seed` is None; by default one from torch's default CPU generator.
+        Where :attr:`seed` is None, the argument is the seed; without it, torch's default CPU generator draws one.
         """
         if not self.training or self.p == 0:
             return h

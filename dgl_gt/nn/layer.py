@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from dgl_gt.exchange import Strategy, as_strategy
 from dgl_gt.exchange.local import leading_rows
 
-from .attention import BiasedMHA, check_features, check_probability, check_sizes
+from .attention import BiasedMHA, check_features, check_flags, check_probability, check_sizes
 from .dropout import FeatureDropout, RowSequential, draw_seeds
 
 SITES = 4  # dropouts of a layer: one on attention weights, two in the feed-forward network, one on attention's result
@@ -59,6 +59,7 @@ class GraphTransformerLayer(nn.Module):
     ):
         super().__init__()
         check_sizes(hidden_size=hidden_size)
+        check_flags(norm_first=norm_first)
         check_probability("dropout", dropout)
         self.norm_first = norm_first
         self.attn = BiasedMHA(feat_size, num_heads, attn_bias_type=attn_bias_type, attn_drop=attn_dropout)
@@ -87,13 +88,8 @@ class GraphTransformerLayer(nn.Module):
 
         Parameters
         ----------
-        graph : DGLGraph, DGL block, CSC or ShardedGraph
-            Graph whose edges are attended.
-        feat : Tensor, floating point, (N_src, C)
-            Node features: for a block those of its sources (destinations first), for a ``ShardedGraph`` those of the
-            owned nodes, ``(N_owned, C)``.
-        attn_bias : Tensor, floating point, (E, H), optional
-            Term added to the scores, in the order of edge ids.
+        graph, feat, attn_bias
+            See :meth:`BiasedMHA.forward`, which also says what is raised.
         seeds : Tensor, int64, (4,), on the CPU, optional
             Seeds of this pass's dropout masks where none is set, the same on all ranks: one for attention weights, two
             for the feed-forward network, and one for attention's result. By default each pass in training draws them
@@ -102,12 +98,7 @@ class GraphTransformerLayer(nn.Module):
         Returns
         -------
         Tensor, (N_dst, C)
-            One row for each destination (``N_owned`` for a ``ShardedGraph``).
-
-        Raises
-        ------
-        ValueError
-            If ``graph`` is of another type, or ``feat`` or ``attn_bias`` has another shape.
+            One row for each destination.
         """
         check_features(feat, "feat_size", self.attn.feat_size)
         strategy = as_strategy(graph, feat.device)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from dgl_gt.exchange import strategies_of_layers
 
-from .attention import check_features, check_probability, check_sizes
+from .attention import check_features, check_flags, check_probability, check_sizes
 from .dropout import FeatureDropout, RowSequential, as_seed, draw_seeds, dropout_seed
 from .layer import SITES, GraphTransformerLayer
 
@@ -60,6 +60,7 @@ class GraphTransformer(nn.Module):
     ):
         super().__init__()
         check_sizes(in_dim=in_dim, hidden=hidden, out=out, layers=layers, heads=heads, ffn=ffn)
+        check_flags(norm_first=norm_first)
         check_probability("dropout", dropout)
         check_probability("attention_dropout", attention_dropout)
         self.in_dim = in_dim
@@ -87,8 +88,7 @@ class GraphTransformer(nn.Module):
         graph : DGLGraph, CSC, ShardedGraph, or list of ``L`` DGL blocks
             A list gives each layer its own block, outermost first, as DGL's samplers return them.
         feat : Tensor, floating point, (N_src, in_dim)
-            Node features: for blocks those of the first block's sources, for a ``ShardedGraph`` those of the owned
-            nodes.
+            Node features, as :meth:`BiasedMHA.forward` takes them; for blocks those of the first block's sources.
         attn_bias : Tensor (E, H), or list of ``L`` such tensors, optional
             Term added to the scores, in the order of edge ids. One tensor is used by every layer; a list gives each
             layer its own tensor. Blocks need a list, because their edges differ.
@@ -96,8 +96,7 @@ class GraphTransformer(nn.Module):
         Returns
         -------
         Tensor, (N_dst, out)
-            One row for each node; for blocks, for each destination of the last block; for a ``ShardedGraph``, for each
-            owned node.
+            One row for each destination; for blocks, for each one of the last block.
 
         Raises
         ------

@@ -75,7 +75,7 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
 
 def _attend(graph, q, k, v, bias, scale, dropout_p, seed):
     """Check the arguments and attend, with the operator where there is a kernel."""
-    check_tensors(graph, *unpack(q, k, v), bias)
+    check_tensors(graph, *unpack(q, k, v), bias, graph.num_edges)
     num_heads, head_dim = q.shape[-2:]
     check_dropout(graph, num_heads, dropout_p, seed)
     scale = 1 / math.sqrt(head_dim) if scale is None else float(scale)

@@ -28,8 +28,8 @@ def unpack(q, k, v):
     return q, k, v
 
 
-def check_tensors(graph, q, k, v, bias):
-    """Check the shapes, dtypes and devices of the tensors that attention on a CSC takes."""
+def check_tensors(graph, q, k, v, bias, num_edges):
+    """Check the shapes, dtypes and devices of the tensors that attention on a CSC takes; the bias has num_edges rows."""
     if q.dim() != 3 or q.shape[0] != graph.num_dst or q.shape[1] == 0 or q.shape[2] == 0:
         raise ValueError(
             f"q has shape {tuple(q.shape)}; allowed: (N_dst, H, D), where the graph has N_dst = {graph.num_dst}, and H "
@@ -47,43 +47,19 @@ def check_tensors(graph, q, k, v, bias):
         if tensor.dtype != q.dtype:
             raise ValueError(f"{name} has dtype {tensor.dtype}; allowed: the dtype of q, {q.dtype}")
     if bias is not None:
-        if bias.shape != (graph.num_edges, q.shape[1]):
+        if bias.shape != (num_edges, q.shape[1]):
             raise ValueError(
-                f"bias has shape {tuple(bias.shape)}; allowed: (E, H) = {(graph.num_edges, q.shape[1])}, with rows in "
-                "the order of edge ids"
+                f"bias has shape {tuple(bias.shape)}; allowed: (E, H) = {(num_edges, q.shape[1])}, with rows in the order "
+                "of edge ids"
             )
         if bias.dtype not in (q.dtype, accumulation_dtype(q.dtype)):
-            raise ValueError(f"bias has dtype {bias.dtype}; allowed: {_bias_dtypes(q.dtype)}")
+            allowed = dict.fromkeys(str(each) for each in (q.dtype, accumulation_dtype(q.dtype)))
+            raise ValueError(f"bias has dtype {bias.dtype}; allowed: {' or '.join(allowed)}")
     for name, value in (("k", k), ("v", v), ("bias", bias), ("the graph", graph)):
         if value is not None and value.device != q.device:
             raise ValueError(
                 f"{name} is on {value.device}, but q is on {q.device}; move it with .to({str(q.device)!r})"
             )
-
-
-def check_piece(q, k, bias):
-    """Check what one piece of attention takes: keys that fit q, and the bias of all pieces."""
-    num_heads, head_dim = q.shape[1:]
-    if k.shape[1:] != q.shape[1:] or k.dtype != q.dtype or k.device != q.device:
-        raise ValueError(
-            f"keys have shape {tuple(k.shape)} and dtype {k.dtype} on {k.device}; allowed: (H, D) = "
-            f"{(num_heads, head_dim)}, {q.dtype} and {q.device}, as in q"
-        )
-    if bias is not None and (
-        bias.dim() != 2
-        or bias.shape[1] != num_heads
-        or bias.dtype not in (q.dtype, accumulation_dtype(q.dtype))
-        or bias.device != q.device
-    ):
-        raise ValueError(
-            f"bias has shape {tuple(bias.shape)} and dtype {bias.dtype} on {bias.device}; allowed: (E, {num_heads}), "
-            f"{_bias_dtypes(q.dtype)}, on {q.device}"
-        )
-
-
-def _bias_dtypes(dtype):
-    """Say which dtypes the bias may have where the queries have this one."""
-    return " or ".join(dict.fromkeys(str(each) for each in (dtype, accumulation_dtype(dtype))))
 
 
 def check_dropout(graph, num_heads, dropout_p, seed):

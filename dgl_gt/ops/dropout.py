@@ -15,28 +15,8 @@ def keyed_dropout(x, p, seed, ids=None):
     ``bits = mix64(mix64(seed) + golden * (id * 65536 + column // 4 + 1))`` with SplitMix64's finaliser and constants
     (Steele, Lea and Flood, OOPSLA 2014). Column c owns 16 of these bits, from bit ``16 * (c % 4)`` on, and is kept
     where they are at least ``t = min(round(65536 p), 65535)``. The elements kept are multiplied by
-    ``65536 / (65536 - t)``. No mask is stored for backward.
-
-    Parameters
-    ----------
-    x : torch.Tensor, (rows, C)
-        Rows in float32, float64, bfloat16 or float16; C is at most 262144.
-    p : float
-        Probability in [0, 1) of dropping an element.
-    seed : int, or torch.Tensor () int64 on the CPU
-    ids : torch.Tensor, (rows,) int64, optional
-        Id of each row; by default the row number.
-
-    Returns
-    -------
-    torch.Tensor, (rows, C)
-
-    Raises
-    ------
-    ValueError
-        A shape or value does not fit.
-    NotImplementedError
-        The caller asks for a derivative in forward mode.
+    ``65536 / (65536 - t)``. No mask is stored for backward. x is (rows, C) with C at most 262144, ``ids`` (rows,) int64
+    are by default the row numbers, and the seed is an int, or a tensor () int64 on the CPU.
     """
     dispatch.refuse_forward_mode("keyed_dropout", x)
     if not 0 <= p < 1:

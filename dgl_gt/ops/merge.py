@@ -58,20 +58,10 @@ def merge_into(out, lse, part, part_lse):
 
 
 def merge_rows(out, lse, parts, part_lses, rows, counts):
-    """Merge results of all rows with the results that other ranks have for some of them, as :func:`merge` does.
+    """Merge results of all N rows with M results that other ranks have for some of them, as :func:`merge` does.
 
-    Parameters
-    ----------
-    out, lse : torch.Tensor, (N, H, D), (N, H)
-    parts, part_lses : torch.Tensor, (M, H, D), (M, H)
-    rows : torch.Tensor, (M,) int64
-        Row to which each of the M results belongs.
-    counts : list of int
-        Number of ``rows`` from each other rank; among these, each row occurs at most once.
-
-    Returns
-    -------
-    torch.Tensor, (N, H, D)
+    ``rows`` (M,) int64 is the row to which each of the M results belongs, and ``counts`` says how many come from each
+    rank; among these, each row occurs at most once. Returns ``out`` (N, H, D).
     """
     return _MergeRows.apply(out, lse, parts, part_lses, rows, counts)
 

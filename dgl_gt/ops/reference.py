@@ -17,22 +17,9 @@ MAX_HEADS = 2**16
 def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed):
     """Attend with gather and scatter; gradients by autograd, through both results.
 
-    Parameters
-    ----------
-    csc : CSC
-    q : torch.Tensor, (N_dst, H, D)
-    k, v : torch.Tensor, (N_src, H, D)
-    bias : torch.Tensor, (E, H), or None
-    scale, dropout_p : float
-    seed : int or torch.Tensor () int64, or None
-        Unused where `dropout_p` is 0.
-
-    Returns
-    -------
-    out : torch.Tensor, (N_dst, H, D) as `q`
-        Sum over in-edges of dropped, normalised weights times values; zeros for a row without edges.
-    lse : torch.Tensor, (N_dst, H), float32, or float64 for float64
-        Log-sum-exp of the scores before dropout; ``-inf`` for a row without edges.
+    q is (N_dst, H, D), k and v (N_src, H, D), the bias (E, H) or None. Returns ``out`` (N_dst, H, D), the sum over
+    in-edges of dropped, normalised weights times values, and ``lse`` (N_dst, H), the log-sum-exp of the scores before
+    dropout, in the dtype of sums. A row without edges has zeros and ``-inf``.
     """
     dtype = accumulation_dtype(q.dtype)
     num_dst, num_heads, _ = q.shape
@@ -94,6 +81,11 @@ def dropout_threshold(dropout_p):
 def accumulation_dtype(dtype):
     """Return the dtype in which sums and ``lse`` are held: float64 for float64, float32 for all others."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def readable(tensor):
+    """Return a tensor as kernels read it: with any strides of rows and heads, but heads of neighbouring elements."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
 def mix64(bits):

@@ -15,69 +15,47 @@ import torch
 from dgl_gt.structure import CSC
 
 from . import dispatch
-from .checks import check_dropout, check_piece, unpack
+from .announce import edge_range
+from .checks import check_dropout, check_tensors, unpack
 from .merge import merge_into
 from .reference import reference_attention
 
 
 @dataclass(frozen=True)
 class AttentionSettings:
-    """The settings that all pieces of one attention share.
+    """The settings that all pieces of one attention share: factor of the dot products, probability and seed of dropout.
 
-    Attributes
-    ----------
-    scale : float
-        Factor of the dot products.
-    dropout_p : float
-        Probability of dropping a weight.
-    seed : Tensor () int64, or None
-        Seed of the dropout mask.
+    The seed is an int64 tensor (), or None without dropout.
     """
 
     scale: float
     dropout_p: float = 0.0
     seed: torch.Tensor | None = None
 
-    @classmethod
-    def of(cls, csc: CSC, q, kv, bias=None, dropout=None) -> AttentionSettings:
-        """Check the inputs of a piece, as ``sparse_attention`` does, and return the settings.
 
-        Parameters
-        ----------
-        csc : CSC
-            Any piece.
-        q : Tensor, (N_dst, H, D), or (N, 3, H, D) with ``kv`` None
-        kv : Tensor, (N_src, 2, H, D), of any piece
-        bias : Tensor, (rows, H), optional
-        dropout : (float, int or Tensor), optional
-            Probability and seed.
-        """
-        q, k, _ = unpack(q, kv, None)
-        p, seed = dropout or (0.0, None)
-        check_piece(q, k, bias)
-        check_dropout(csc, q.shape[1], p, seed)
-        seed = None if p == 0 else torch.as_tensor(seed, dtype=torch.int64, device="cpu")
-        return cls(1 / math.sqrt(q.shape[2]), float(p), seed)
+def prepare(csc: CSC, q, kv, bias=None, dropout=None):
+    """Cast the rows of a piece for autocast and check them, as ``sparse_attention`` does; return q, kv and the settings.
+
+    q is (N_dst, H, D) and kv (N_src, 2, H, D), or q is (N, 3, H, D) and kv is None. The bias is (E, H) with the edges of
+    all pieces, and ``dropout`` a pair of probability and seed.
+    """
+    q, kv = dispatch.autocast(q, kv)
+    num_heads, head_dim = q.shape[-2:]
+    p, seed = dropout or (0.0, None)
+    check_tensors(csc, *unpack(q, kv, None), bias, 0 if bias is None else len(bias))
+    check_dropout(csc, num_heads, p, seed)
+    seed = None if p == 0 else torch.as_tensor(seed, dtype=torch.int64, device="cpu")
+    return q, kv, AttentionSettings(1 / math.sqrt(head_dim), float(p), seed)
 
 
 @torch.inference_mode(False)  # strategies keep the pieces, and training needs them, too
 def split(indptr, indices, keys, piece_of, ranges: list[tuple[int, int]]) -> list[CSC]:
     """Return in-edges in pieces, each of which has all destinations.
 
-    Parameters
-    ----------
-    indptr, indices, keys : Tensor, int64 (N_dst + 1,), (E,), int64 (E,)
-        ``indptr``, ``indices`` and ``global_edge_ids`` of a CSC.
-    piece_of : Tensor, (E,) integer
-        Piece of each position.
-    ranges : list of (int, int)
-        Range of source rows of each piece, first row and end; the piece counts its sources from that first row.
-
-    Returns
-    -------
-    list of CSC
-        Their ``edge_ids`` are the positions in the whole, so that all pieces read one bias. A piece therefore has fewer
-        edges than the bias has rows.
+    The first three are ``indptr``, ``indices`` and ``global_edge_ids`` of a CSC, and ``piece_of`` (E,) is the piece of
+    each position. A piece has the source rows of its range (first row, end), and counts them from the first. Its
+    ``edge_ids`` are the positions in the whole, so that all pieces read one bias, which has more rows than a piece has
+    edges.
     """
     num_dst = len(indptr) - 1
     row = torch.repeat_interleave(torch.arange(num_dst, device=indptr.device), indptr.diff())
@@ -91,11 +69,16 @@ def split(indptr, indices, keys, piece_of, ranges: list[tuple[int, int]]) -> lis
     return pieces
 
 
+def _announced(csc: CSC, q, passes: int):
+    return edge_range(csc.num_edges, csc.num_dst, csc.num_src, *q.shape[1:], q.element_size(), passes)
+
+
 def forward(csc: CSC, settings: AttentionSettings, q, k, v, bias=None):
     """Return ``out`` and ``lse`` of one piece, without a gradient. ``bias`` has the rows of all pieces."""
     if dispatch.has_kernel(q.device.type, q.dtype):
         backend = dispatch.backend(q.device.type)
-        return backend.forward(csc, q, k, v, bias, settings.scale, settings.dropout_p, settings.seed)
+        with _announced(csc, q, passes=1):
+            return backend.forward(csc, q, k, v, bias, settings.scale, settings.dropout_p, settings.seed)
     with torch.no_grad():
         return reference_attention(csc, q, k, v, bias, settings.scale, settings.dropout_p, settings.seed)
 
@@ -103,15 +86,14 @@ def forward(csc: CSC, settings: AttentionSettings, q, k, v, bias=None):
 def backward(csc: CSC, settings: AttentionSettings, grad_out, grad_lse, out, lse, q, k, v, bias, grads) -> None:
     """Write one piece's share of the gradients, from the final ``out`` and ``lse`` and their gradients.
 
-    Parameters
-    ----------
-    grads : tuple of Tensor or None
-        Tensors that receive the gradients of q, k, v and bias, as for ``dgl_gt.ops.cpu.backward``. Rows of the bias
-        that belong to other pieces are not touched.
+    ``grads`` are tensors, or None, for the gradients of q, k, v and bias, as for ``dgl_gt.ops.cpu.backward``. Rows of
+    the bias that belong to other pieces are not touched.
     """
     if dispatch.has_kernel(q.device.type, q.dtype):
         rest = (settings.scale, settings.dropout_p, settings.seed, grads)
-        dispatch.backend(q.device.type).backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, *rest)
+        passes = (grads[0] is not None) + (grads[1] is not None)
+        with _announced(csc, q, passes):
+            dispatch.backend(q.device.type).backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, *rest)
         return
     with torch.enable_grad():
         inputs = [None if x is None else x.detach().requires_grad_() for x in (q, k, v, bias)]
@@ -139,14 +121,7 @@ class TwoPieceAttention:
 
     Call :meth:`attend_first`, then :meth:`attend_second` with the result of the first; use one object for one
     attention. In backward the gradients of the second piece come first, so that they can travel while those of the
-    first piece are computed.
-
-    Parameters
-    ----------
-    pieces : pair of CSC
-        From :func:`split`.
-    dropout : (float, int or Tensor), optional
-        Probability and seed.
+    first piece are computed. ``pieces`` are two of :func:`split`, and ``dropout`` is a pair of probability and seed.
     """
 
     def __init__(self, pieces: list[CSC], dropout=None):
@@ -156,8 +131,7 @@ class TwoPieceAttention:
 
     def attend_first(self, q, kv=None, bias=None):
         """Attend the first piece: q (N_dst, H, D) and kv (N_src, 2, H, D), or q, k and v packed, (N, 3, H, D)."""
-        q, kv = dispatch.autocast(q, kv)
-        self.settings = AttentionSettings.of(self.pieces[0], q, kv, bias, self._dropout)
+        q, kv, self.settings = prepare(self.pieces[0], q, kv, bias, self._dropout)
         return _First.apply(q, kv, bias, self)
 
     def attend_second(self, first, q, kv, bias=None):

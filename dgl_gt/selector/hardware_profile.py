@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from dgl_gt.yaml_file import check_keys, read_yaml, typed
-from partition.errors import InputError
+from partition.errors import InputError, check_one_of
 from partition.predict.model import Model
 from partition.predict.step_time import ATTENTION_PASSES, Speeds
 from partition.system.units import counted
@@ -158,11 +158,33 @@ class Profile(Struct, frozen=True, kw_only=True):
         }
         return Speeds(
             **{name: np.broadcast_to(value, ranks).astype(float) for name, value in figures.items()},
-            link_bytes_per_s=self._links(ranks),
+            link_bytes_per_s=self.links(ranks),
             latency_s=self.latency_s,
             reduce_bytes_per_s=self.reduce_bytes_per_s if ranks > 1 else np.inf,
             overlap=self.overlap,
         )
+
+    def product_flops_per_s(self, width: float, ranks: int) -> np.ndarray:
+        """The speed of matrix products of this width on each rank, (P,) (operations/s)."""
+        return _interpolated(self.products, np.full(ranks, width))
+
+    def edge_seconds(self, heads: int, columns: int, source_bytes: np.ndarray, near: np.ndarray) -> np.ndarray:
+        """Seconds per edge, in all passes of a step, on each rank, (P,).
+
+        Parameters
+        ----------
+        heads, columns : int
+            Numbers of heads, and of numbers in a row.
+        source_bytes : ndarray, (P,)
+            Bytes of the keys and values from which a rank reads.
+        near : ndarray, (P,)
+            Share of the edges that are near.
+        """
+        attention = self.attention
+        near_s = np.asarray(attention.near_column_s)
+        far_s = np.maximum(_interpolated(attention.far_column_s, np.maximum(source_bytes, 1)), near_s)
+        fixed = np.asarray(attention.edge_s) + heads * np.asarray(attention.head_s)
+        return fixed + columns * (near * near_s + (1 - near) * far_s)
 
     def check_ranks(self, ranks: int) -> None:
         """Refuse another number of ranks than was measured; presets hold for any number."""
@@ -197,7 +219,8 @@ class Profile(Struct, frozen=True, kw_only=True):
         held_bytes = 2 * model.row_bytes * np.broadcast_to(np.inf if held_rows is None else held_rows, ranks)
         return _interpolated(self.attention.far_column_s, np.maximum(held_bytes, 1))
 
-    def _links(self, ranks: int) -> np.ndarray:
+    def links(self, ranks: int) -> np.ndarray:
+        """Bandwidth into rank i from rank j, (P, P) (bytes/s)."""
         link = self.link_bytes_per_s
         if isinstance(link, Hosts):
             host = np.arange(ranks) // link.ranks_per_host
@@ -223,9 +246,8 @@ def read_profile(path=None, preset: str | None = None) -> Profile:
     if path is not None and preset is not None:
         raise InputError(f"a profile ({path}) and a preset ({preset}) are given; give one")
     if path is None:
-        preset = preset or DEFAULT
-        if preset not in PRESETS:
-            raise InputError(f"preset is {preset!r}; it must be one of {', '.join(PRESETS)}")
+        preset = DEFAULT if preset is None else preset
+        check_one_of("preset", preset, PRESETS)
         path = _PRESETS / f"{preset}.yaml"
     values = read_yaml(path)
     if values.get("format") != FORMAT:

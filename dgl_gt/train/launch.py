@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 
-from partition.console import STOPPING
 from partition.errors import InputError
 from partition.system import child_process
 
+from .held_signals import received_signals
 from .launcher_link import LAUNCHED, Failure
 from .memory_advice import out_of_memory_message
 from .started_ranks import StartedRank, end_all, first_failure, watch
@@ -46,7 +46,7 @@ def launch(
     """
     warn_of_too_many_threads(ranks)
     kills = child_process.memory_kills()
-    with _received_signals() as signals, _started_ranks(arguments, ranks, keep_memory) as started:
+    with received_signals() as signals, _started_ranks(arguments, ranks, keep_memory) as started:
         try:
             watch(started, lambda: bool(signals), timeout)
         finally:
@@ -57,19 +57,6 @@ def launch(
         return 128 + signals[0]
     found = first_failure(started)
     return _report_failure(*found, kills, memory_advice) if found else 0
-
-
-@contextmanager
-def _received_signals():
-    """Give a list; inside the block, signals that would end this process are only added to it."""
-    received = []
-    caught = [each for each in STOPPING if signal.getsignal(each) is not signal.SIG_IGN]
-    previous = {each: signal.signal(each, lambda number, _: received.append(number)) for each in caught}
-    try:
-        yield received
-    finally:
-        for each, handler in previous.items():
-            signal.signal(each, handler)
 
 
 @contextmanager

@@ -13,22 +13,15 @@ from typing import NamedTuple
 
 LAUNCHED = "DGL_GT_LAUNCHED"  # the environment variable that makes a process a rank of a launcher
 LATE_AFTER_S = 60.0  # a rank that has not joined by then is named in a message
+STILL_WAITING = "still waiting (--timeout SECONDS sets a limit)"
 
 
 class Launcher(NamedTuple):
-    """The launcher of this process.
-
-    Attributes
-    ----------
-    pid : int
-        Process id.
-    store, pipe : int
-        File descriptors of the file in which ranks meet, and of the pipe to the launcher.
-    """
+    """The launcher of this process: its process id, and file descriptors that this process has inherited."""
 
     pid: int
-    store: int
-    pipe: int
+    store: int  # of the file in which ranks meet
+    pipe: int  # to the launcher
 
     def report(self, **message) -> None:
         """Send one message through the pipe: ``state=...``, or the fields of a :class:`Failure`."""
@@ -46,23 +39,14 @@ def find_launcher() -> Launcher | None:
 class Failure:
     """Why a rank ended early.
 
-    Attributes
-    ----------
-    kind : str
-        ``input``: the user can fix the cause; ``memory``: the rank ran out of memory; ``signal``: it got a signal;
-        ``error``: a bug; ``relayed``: another rank's failure of any kind; ``exit``: the rank did not say why.
-    text : str
-        The message; for ``error`` the traceback, for ``signal`` the number, for ``exit`` the exit code.
-    at_s : float
-        Time of the failure by ``time.monotonic``, which is the same in all processes of a machine (s).
-    is_input : bool
-        Whether the user can fix the cause of a ``relayed`` failure.
+    The kind is ``input`` where the user can fix the cause, ``memory`` where memory ran out, ``signal``, ``error`` for a
+    bug, ``relayed`` for another rank's failure of any kind, or ``exit`` where the rank did not say why.
     """
 
     kind: str
-    text: str
-    at_s: float
-    is_input: bool = False
+    text: str  # the message; for an error the traceback, for a signal the number, for an exit the exit code
+    at_s: float  # by time.monotonic, which is the same in all processes of a machine
+    is_input: bool = False  # whether the user can fix the cause of a relayed failure
 
     @property
     def exit_code(self) -> int:

@@ -13,7 +13,7 @@ from partition.errors import InputError
 from partition.system.atomic_write import new_file
 
 from .task import features
-from .trainer import views
+from .trainer import layer_graphs
 
 
 def predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray] | None:
@@ -32,18 +32,14 @@ def predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.n
         The shards do not have as many features as the model takes.
     """
     with sg.comm.together(), torch.no_grad():
-        return _predict(model, sg)
-
-
-def _predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray] | None:
-    feat = features(sg)
-    if feat.shape[1] != model.in_dim:
-        raise InputError(
-            f"the model takes {model.in_dim} features per node, and {sg.manifest['source']} has {feat.shape[1]}; "
-            "use shards with the features that the model was trained on"
-        )
-    model = model.to(sg.device).eval()
-    probability = sg.gather(model(views(model, sg), feat).float().softmax(1), to=0)
+        feat = features(sg)
+        if feat.shape[1] != model.in_dim:
+            raise InputError(
+                f"the model takes {model.in_dim} features per node, and {sg.manifest['source']} has {feat.shape[1]}; "
+                "use shards with the features that the model was trained on"
+            )
+        model = model.to(sg.device).eval()
+        probability = sg.gather(model(layer_graphs(model, sg), feat).float().softmax(1), to=0)
     return None if probability is None else (probability.argmax(1).cpu().numpy(), probability.cpu().numpy())
 
 

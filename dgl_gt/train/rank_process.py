@@ -15,6 +15,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import destroy_process_group as leave_group
 
 from dgl_gt.comm.group import RankError
 from partition.console import STOPPING
@@ -22,7 +23,7 @@ from partition.errors import InputError
 from partition.system.command_entry import after_imports
 from partition.system.units import size
 
-from .launcher_link import LATE_AFTER_S, Failure, Launcher
+from .launcher_link import LATE_AFTER_S, STILL_WAITING, Failure, Launcher
 from .memory_advice import out_of_memory_message
 from .threads import warn_of_too_many_threads
 
@@ -100,10 +101,7 @@ def _run_under_torchrun(work, timeout: float | None, memory_advice):
 def _warning_when_late(rank: int):
     """Inside the block, print a message once this rank has waited long for the others to join."""
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    text = (
-        f"dgl-gt: rank {rank} has waited {LATE_AFTER_S:.0f} s at {address} for the others to join; still waiting "
-        "(--timeout SECONDS sets a limit)"
-    )
+    text = f"dgl-gt: rank {rank} has waited {LATE_AFTER_S:.0f} s at {address} for the others to join; {STILL_WAITING}"
     timer = threading.Timer(LATE_AFTER_S, print, [text], {"file": sys.stderr})
     timer.daemon = True
     timer.start()
@@ -116,17 +114,8 @@ def _warning_when_late(rank: int):
 def join_group(timeout: float | None = None, store=None) -> int:
     """Join the process group, nccl if each local rank has a GPU, otherwise gloo; returns the rank.
 
-    Parameters
-    ----------
-    timeout : float, optional
-        Longest time to wait for the others (s); by default there is no limit.
-    store : torch.distributed.Store, optional
-        Where ranks meet; by default the place that the environment names, as torchrun sets it.
-
-    Raises
-    ------
-    RankError
-        Another rank has ended, or has not joined in time.
+    Ranks meet in ``store``, by default the place that the environment names, as torchrun sets it. ``RankError`` says that
+    another rank has ended, or has not joined within ``timeout`` seconds; by default there is no limit.
     """
     local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     options = {} if store is None else {"store": store}
@@ -142,11 +131,6 @@ def join_group(timeout: float | None = None, store=None) -> int:
         reason = str(error).splitlines()[0]
         raise RankError(f"rank {options['rank']} could not join the others ({reason})") from error
     return dist.get_rank()
-
-
-def leave_group() -> None:
-    """Leave the process group."""
-    dist.destroy_process_group()
 
 
 def _report_first_signal(launcher: Launcher) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 from partition.errors import InputError
+from partition.system.units import counted
 
 from .launch import launch
 from .launcher_link import find_launcher
@@ -19,36 +20,18 @@ def run_on_ranks(
     ranks: Callable[[], int],
     work: Callable,
     *,
+    nproc: int | None = None,
     keep_memory: bool = True,
     timeout: float | None = None,
     memory_advice: Callable[[], str] | None = None,
 ):
     """Run ``work()`` if this process is a rank; otherwise start ranks that run the same command, and wait for them.
 
-    Parameters
-    ----------
-    arguments : list of str
-        Arguments of this ``dgl-gt`` command; ranks are started with the same.
-    ranks : callable
-        Returns the number of ranks to start.
-    work : callable
-        The work of a rank.
-    keep_memory : bool
-        Whether ranks keep freed memory for the next tensor; otherwise they give it back to the system.
-    timeout : float, optional
-        Longest time that ranks wait for each other to join (s); by default there is no limit.
-    memory_advice : callable, optional
-        Returns, for the message of a rank that runs out of memory, what was predicted and what to change.
-
-    Returns
-    -------
-    object
-        On rank 0 the result of ``work()``; elsewhere an exit code.
-
-    Raises
-    ------
-    InputError
-        The environment has only some of the variables that make this process a rank, or ranks do not join in time.
+    ``arguments`` are those of this ``dgl-gt`` command, ``ranks()`` gives the number of ranks to start, and ``nproc`` is
+    what the user asked for. Ranks keep freed memory for the next tensor, or give it back to the system. They wait for
+    each other to join for ``timeout`` seconds, by default without a limit. ``memory_advice()`` says what was predicted
+    and what to change where a rank runs out of memory. Returns the result of ``work()`` on rank 0; elsewhere an exit
+    code.
     """
     launcher = find_launcher()
     if launcher is None:
@@ -57,7 +40,15 @@ def run_on_ranks(
         _check_environment()
     from . import rank_process  # imports torch
 
-    return rank_process.run(work, launcher, timeout, memory_advice)
+    def checked_work():
+        started = int(os.environ["WORLD_SIZE"])
+        if nproc not in (None, started):
+            raise InputError(
+                f"nproc is {nproc}, but torchrun has started {counted(started, 'rank')}; leave --nproc out"
+            )
+        return work()
+
+    return rank_process.run(checked_work, launcher, timeout, memory_advice)
 
 
 def _check_environment() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from partition.system.atomic_write import new_directory
 from partition.system.output_checks import check_room
 
 from .config import MODEL, WEIGHTS, TrainConfig
+from .held_signals import received_signals
+from .launcher_link import find_launcher
 from .trainer import TrainHistory, build_model, first_not_finite
 
 _MIN_PAUSE_S = 5.0  # between two writes while a model trains
@@ -32,21 +34,14 @@ _OTHER_BYTES = 1 << 20  # room for the record, the config and directories
 
 
 class BestModelWriter:
-    """Writes the best model of a run, while it trains and at its end; for one rank.
+    """Writes the best model of a run to the directory ``out``, while it trains and at its end; for one rank.
 
     While the model trains, a better one is written at most every few seconds. If the block ends by an error or a signal,
-    the best model is written unless it is on disk already; if the run finishes, call :meth:`finish`. A run that is
-    killed keeps the model of a few seconds before.
+    the best model is written unless it is on disk already; if the run finishes, call :meth:`finish` inside the block. A
+    signal does not interrupt these last writes. A run that is killed keeps the model of a few seconds before.
 
-    Parameters
-    ----------
-    out : path
-        Model directory.
-    config : TrainConfig
-    describe : callable
-        Function that makes the record of an unfinished run from its :class:`dgl_gt.train.trainer.TrainHistory`.
-    force : bool
-        Whether to replace ``out`` if it holds a model.
+    ``describe`` makes the record of an unfinished run from its :class:`dgl_gt.train.trainer.TrainHistory`. With
+    ``force``, a model that is in ``out`` already is replaced.
     """
 
     def __init__(self, out, config: TrainConfig, describe, *, force: bool = False):
@@ -94,8 +89,9 @@ class BestModelWriter:
         InputError
             The model could not be written to ``out``; the message says where it is.
         """
-        self._pending = None
-        if failure := self._write_somewhere(state, record):
+        failure = self._write_somewhere(state, record)
+        self._written = None  # the end of the block has nothing to say
+        if failure:
             raise InputError(failure)
 
     def __enter__(self) -> BestModelWriter:
@@ -106,7 +102,7 @@ class BestModelWriter:
             return
         kept = None
         if self._pending is not None:
-            (state, history), self._pending = self._pending, None
+            state, history = self._pending
             kept = self._write_somewhere(state, self._describe(history))
             self._written = self._written if kept else history
         if kept is None and self._written is not None:
@@ -121,20 +117,35 @@ class BestModelWriter:
         save_model(self.out, state, self._config, self._shape, record, force=force)
 
     def _write_somewhere(self, state: dict, record: dict) -> str | None:
-        """Write to ``out``, or else to another place; returns None, or a message that says where the model is."""
+        """Write to ``out``, or else to the directory for temporary files; a signal takes effect when that is done.
+
+        Returns None, or a message that says where the model is.
+        """
+        launcher, failure = find_launcher(), None
+        with received_signals() as signals:
+            if launcher:
+                launcher.report(state="writing")
+            try:
+                self._write(state, record)
+            except InputError as error:
+                failure = f"{error}. {self._write_elsewhere(state, record)}"
+            self._pending = None
+            if launcher:
+                launcher.report(state="joined")
+        if signals:
+            signal.raise_signal(signals[0])
+        return failure
+
+    def _write_elsewhere(self, state: dict, record: dict) -> str:
+        other = Path(tempfile.gettempdir()) / f"dgl-gt-model-{os.getpid()}"
         try:
-            return self._write(state, record)
+            save_model(other, state, self._config, self._shape, record)
         except InputError as error:
-            failure = str(error)
-        for place in (Path.cwd(), Path(tempfile.gettempdir()), Path.home()):
-            other = place / f"dgl-gt-model-{os.getpid()}"
-            with suppress(InputError):
-                save_model(other, state, self._config, self._shape, record)
-                return f"{failure}. The model is in {other} instead"
-        earlier = "no model was written"
-        if self._written is not None:
-            earlier = f"{self.out} holds the model of epoch {self._written.best_epoch + 1}"
-        return f"{failure}. The model could not be written to other places either; {earlier}"
+            earlier = "no model was written"
+            if self._written is not None:
+                earlier = f"{self.out} holds the model of epoch {self._written.best_epoch + 1}"
+            return f"The model could not be written to another place either ({error}); {earlier}"
+        return f"The model is in {other} instead"
 
 
 def save_model(out, state: dict, config: TrainConfig, shape: dict, record: dict, *, force: bool = False) -> None:

@@ -13,35 +13,26 @@ from collections.abc import Callable
 from partition.console import STOPPING
 from partition.errors import InputError
 
-from .launcher_link import LATE_AFTER_S, Failure
+from .launcher_link import LATE_AFTER_S, STILL_WAITING, Failure
 
 _POLL_S = 0.05
 _CAUSE_WAIT_S = 3.0  # time for the rank that caused a failure to report it, after another one relayed it
 _END_WAIT_S = 5.0  # time for ranks to end before they are killed
+_WRITE_WAIT_S = 60.0  # more time for a rank that writes the model
 
 
 class StartedRank:
     """The process of a rank, and what it has reported.
 
-    Parameters
-    ----------
-    number : int
-        Number of the rank.
-    process : subprocess.Popen
-    pipe : int
-        File descriptor from which its reports are read: one JSON object per line, ``{"state": ...}`` or the fields of a
-        :class:`Failure`.
-
-    Attributes
-    ----------
-    state : str
-        ``starting``, then ``joining`` while the rank waits for the others, then ``joined``.
-    failure : Failure or None
+    ``pipe`` is the file descriptor from which its reports are read: one JSON object per line, ``{"state": ...}`` or the
+    fields of a :class:`Failure`. The state is ``starting``, then ``joining`` while the rank waits for the others, then
+    ``joined``, and ``writing`` while it writes the model.
     """
 
     def __init__(self, number: int, process: subprocess.Popen, pipe: int):
         self.number, self.process = number, process
-        self.state, self.failure = "starting", None
+        self.state = "starting"
+        self.failure: Failure | None = None
         self._pipe, self._unread = pipe, b""
         self._stopped_s = float("inf")
         os.set_blocking(pipe, False)
@@ -96,7 +87,7 @@ def watch(ranks: list[StartedRank], is_stopped: Callable[[], bool], timeout: flo
             return
         waited = time.monotonic() - started
         late = [each for each in ranks if each.state == "starting"]
-        late = late or [each for each in ranks if each.state != "joined"]
+        late = late or [each for each in ranks if each.state == "joining"]
         if late and timeout is not None and waited > timeout:
             raise InputError(
                 f"{_subject(late)} not joined after {timeout:g} s, the limit that --timeout sets; raise the limit, or "
@@ -104,11 +95,7 @@ def watch(ranks: list[StartedRank], is_stopped: Callable[[], bool], timeout: flo
             )
         if late and waited > LATE_AFTER_S and not has_warned:
             has_warned = True
-            print(
-                f"dgl-gt: {_subject(late)} not joined after {LATE_AFTER_S:.0f} s; still waiting "
-                "(--timeout SECONDS sets a limit)",
-                file=sys.stderr,
-            )
+            print(f"dgl-gt: {_subject(late)} not joined after {LATE_AFTER_S:.0f} s; {STILL_WAITING}", file=sys.stderr)
         time.sleep(_POLL_S)
 
 
@@ -124,6 +111,7 @@ def end_all(ranks: list[StartedRank]) -> None:
         if not each.has_ended and each.failure is None:
             each.stop()
     _wait(ranks, _END_WAIT_S, lambda: True)
+    _wait(ranks, _WRITE_WAIT_S, lambda: any(each.state == "writing" and not each.has_ended for each in ranks))
     for each in ranks:
         if not each.has_ended:
             each.stop(signal.SIGKILL)

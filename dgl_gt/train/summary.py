@@ -13,7 +13,6 @@ from partition.system.units import size
 
 from .trainer import TrainHistory, TrainResult
 
-METRIC_TITLES = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
 _PLAIN_LINES = 10
 
 
@@ -65,7 +64,8 @@ def record(result: TrainResult, sg: ShardedGraph) -> dict:
 
 def final_table(run: dict) -> str:
     """The run as a table."""
-    metric, title = run["metric"], METRIC_TITLES[run["metric"]["name"]]
+    metric = run["metric"]
+    title = metric["name"].replace("roc_auc", "ROC-AUC")
     rows = [
         (f"test {title}", f"{metric['test']:.2%}"),
         (f"validation {title}", f"{metric['validation']:.2%}"),

@@ -15,37 +15,20 @@ SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class Task:
-    """The data of this rank's rows.
+    """The data of this rank's rows."""
 
-    Attributes
-    ----------
-    feat : Tensor, float32, (N_owned, F), or with a deep halo (N_held, F)
-        Features of the rows that the first layer reads.
-    label : Tensor, int64, (N_owned,)
-    rows : dict of str to Tensor, int64
-        Owned labelled rows of ``train``, ``val`` and ``test``; a rank may have none.
-    counts : dict of str to int
-        Number of rows of each split on all ranks together.
-    classes : int
-        Number of classes: the largest label on any rank plus one.
-    """
-
-    feat: torch.Tensor
-    label: torch.Tensor
-    rows: dict[str, torch.Tensor]
-    counts: dict[str, int]
-    classes: int
+    feat: torch.Tensor  # float32 (N_owned, F), or with a deep halo (N_held, F): of the rows that the first layer reads
+    label: torch.Tensor  # int64 (N_owned,)
+    rows: dict[str, torch.Tensor]  # int64: owned labelled rows of train, val and test; a rank may have none
+    counts: dict[str, int]  # rows of each split on all ranks together
+    classes: int  # the largest label on any rank plus one
 
 
 def features(sg: ShardedGraph) -> torch.Tensor:
     """``feat`` as float32, of the rows that the first layer reads.
 
-    These are the owned rows, (N_owned, F), or with a deep halo all held rows, (N_held, F).
-
-    Raises
-    ------
-    InputError
-        There is no ``feat``, or its shape is not (N, F) with F at least 1.
+    These are the owned rows, (N_owned, F), or with a deep halo all held rows, (N_held, F). ``InputError`` says that there
+    is no ``feat``, or that its shape is not (N, F) with F at least 1.
     """
     feat = _required(sg, "feat")
     if sg.depth > 1:
@@ -60,11 +43,8 @@ def features(sg: ShardedGraph) -> torch.Tensor:
 def node_classification(sg: ShardedGraph, split: int = 0) -> Task:
     """Features, labels and masks of a sharded graph; every rank calls it. Rows without a label are left out.
 
-    Raises
-    ------
-    InputError
-        Features, labels or masks are missing or have the wrong shape, the split does not exist or has no labelled row,
-        or the labels are not class numbers.
+    ``InputError`` says that features, labels or masks are missing or have the wrong shape, that the split does not exist
+    or has no labelled row, or that the labels are not class numbers.
     """
     feat, label = features(sg), _required(sg, "label").long()
     rows, counts = {}, {}

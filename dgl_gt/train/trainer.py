@@ -76,7 +76,7 @@ def train_step(model: GraphTransformer, sg: ShardedGraph, task: Task, optimizer,
     model.set_dropout_step(seed, step)
     optimizer.zero_grad()
     rows = task.rows["train"]
-    logits = model(views(model, sg), task.feat)
+    logits = model(layer_graphs(model, sg), task.feat)
     loss = F.cross_entropy(logits[rows], task.label[rows], reduction="sum") / task.counts["train"]
     loss.backward()
     sg.comm.sum_gradients(model.parameters())
@@ -84,7 +84,7 @@ def train_step(model: GraphTransformer, sg: ShardedGraph, task: Task, optimizer,
     return float(sg.comm.all_reduce(loss.detach().double().reshape(1).cpu())[0])
 
 
-def views(model: GraphTransformer, sg: ShardedGraph) -> list:
+def layer_graphs(model: GraphTransformer, sg: ShardedGraph) -> list:
     """The graph of each layer, for an input with the rows of :func:`dgl_gt.train.task.features`."""
     return sg.blocks(len(model.layers), from_held=True)
 
@@ -93,7 +93,7 @@ def views(model: GraphTransformer, sg: ShardedGraph) -> list:
 def evaluate(model: GraphTransformer, sg: ShardedGraph, task: Task, metric: str) -> tuple[float, float]:
     """The validation metric and the test metric."""
     model.eval()
-    logits = model(views(model, sg), task.feat)
+    logits = model(layer_graphs(model, sg), task.feat)
     return tuple(
         METRIC_FUNCTIONS[metric](logits[task.rows[name]], task.label[task.rows[name]], sg.comm)
         for name in ("val", "test")

@@ -15,6 +15,7 @@ from dgl_gt.selector.calibrate import available_rank_memory
 from dgl_gt.selector.hardware_profile import DEFAULT, Profile
 from dgl_gt.selector.plan import Candidate
 from dgl_gt.selector.select import choose
+from dgl_gt.trace.live_tensors import step_peak_bytes
 from partition.errors import InputError
 from partition.predict.model import Model
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
@@ -22,7 +23,6 @@ from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 
 from .config import TrainConfig
-from .live_tensors import step_peak_bytes
 from .task import node_classification
 from .trainer import build_model, train_step
 
@@ -31,23 +31,12 @@ _TIMED_STEPS = 3
 
 @dataclass(frozen=True)
 class Trial:
-    """Measurements of a few training steps of one candidate.
-
-    Attributes
-    ----------
-    candidate : Candidate
-    seconds : float
-        Median time of a step on the slowest rank (s).
-    sent_bytes : int
-        Bytes that all ranks together send in one step.
-    peak_bytes : int
-        Peak bytes of live tensors on the rank that has most, with structure and features; on a GPU, the allocator's.
-    """
+    """Measurements of a few training steps of one candidate."""
 
     candidate: Candidate
-    seconds: float
-    sent_bytes: int
-    peak_bytes: int
+    seconds: float  # median of a step on the slowest rank
+    sent_bytes: int  # by all ranks together in one step
+    peak_bytes: int  # of live tensors, structure and features on the rank that has most; on a GPU, the allocator's
 
 
 def load_fastest(
@@ -62,25 +51,11 @@ def load_fastest(
 ) -> tuple[ShardedGraph, TrainConfig, dict]:
     """Load the cut with the strategy that trains this model fastest; every rank calls it with the same arguments.
 
-    Parameters
-    ----------
-    directories : list of path
-        Shard directories with cuts of one graph, each into as many parts as there are ranks.
-    config : TrainConfig
-        An ``activation_checkpoint`` other than ``none`` is kept; otherwise one is chosen if memory is short.
-    profile, rank_memory, max_depth
-        See :func:`dgl_gt.selector.choose`. With the default profile, a rank may take its share of the memory that the
-        machine has available.
-    overlap, timeout_s
-        See :func:`dgl_gt.load`.
-
-    Returns
-    -------
-    sg : ShardedGraph
-    config : TrainConfig
-        The config with the activation checkpointing that was chosen.
-    record : dict
-        The plan, and the predictions and measurements of each candidate that was tried.
+    The directories hold cuts of one graph. An ``activation_checkpoint`` other than ``none`` is kept; otherwise one is
+    chosen if memory is short. With the default profile, a rank may take its share of the memory that the machine has
+    available. The other arguments are those of :func:`dgl_gt.selector.choose` and :func:`dgl_gt.load`. Returns the graph,
+    the config with the activation checkpointing that was chosen, and the record: the plan, and the predictions and
+    measurements of each candidate that was tried.
     """
     profile = profile if overlap else msgspec.structs.replace(profile, overlap=0.0)
     options = {"overlap": overlap, "timeout_s": timeout_s}

@@ -75,6 +75,12 @@ def test_gather_of_uneven_rows(world_size):
         assert all((piece == rank).all() for rank, piece in enumerate(pieces))
 
 
+@pytest.mark.parametrize("to", [-1, 1, 7, "0"])
+def test_rows_are_gathered_on_a_rank_that_exists(to):
+    with pytest.raises(ValueError, match=f"to is {to!r}; it must be a rank from 0 to 0, or None"):
+        Comm().gather_rows(torch.zeros(2, 2), to)
+
+
 def fail_on_one(rank):
     try:
         Comm().raise_together(InputError("the disk is full") if rank == 1 else None)

@@ -57,10 +57,53 @@ def test_a_timeout_names_the_rank_that_is_awaited():
     first, _, last = run_ranks(3, hung)
     for rank, message in ((0, first), (2, last)):
         assert message.startswith(f"rank {rank} has waited ")
-        assert " s for rank 1, and the timeout is 1.5 s; look at the output of that rank, or allow" in message
+        assert " s for rank 1. The timeout is 1.5 s; look at the output of the other ranks, or allow" in message
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
+class Work:
+    """A collective that ends with an error of the backend, or not at all within a poll."""
+
+    def __init__(self, problem):
+        self.problem = problem
+
+    def is_completed(self):
+        return "Operation timed out" not in self.problem
+
+    def wait(self, _):
+        raise RuntimeError(self.problem)
+
+
+@pytest.fixture
+def detector(monkeypatch):
+    """The detector of a group of one rank, which has a store, and where every poll is the last."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield FailureDetector(None, timeout_s=1e-9)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        ("[pair.cc:553] Connection closed by peer [127.0.0.1]:4321", "rank 0 lost its connection: another rank has"),
+        ("[pair.cc:196] writev: Broken pipe", "rank 0 lost its connection: another rank has ended"),
+        (
+            "[enforce fail at pair.cc:446] op.preamble.length <= op.nbytes. 64 vs 32",
+            r"an exchange failed on rank 0: \[enforce fail at .* 64 vs 32; make sure that all ranks do the same steps",
+        ),
+        (
+            "Operation timed out!",
+            r"rank 0 has waited \d+ s; all other ranks wait, too, so the network may be the cause",
+        ),
+    ],
+)
+def test_errors_of_the_backend_are_told_apart(detector, problem, message):
+    with pytest.raises(RankError, match=f"^{message}"):
+        detector.wait(Work(problem))
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), "2", [2], torch.zeros(2)])
 def test_a_timeout_is_a_positive_number(timeout_s):
     with pytest.raises(InputError, match="timeout_s is .* above 0"):
         Comm(timeout_s=timeout_s)

@@ -7,7 +7,7 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
-from dgl_gt.train.live_tensors import step_peak_bytes
+from dgl_gt.trace.live_tensors import step_peak_bytes
 from partition import from_edges, partition
 from partition.predict.model import Model
 from partition.predict.step_memory import step_memory

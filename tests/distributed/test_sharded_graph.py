@@ -36,7 +36,7 @@ def described(rank, directory):
 
 
 def verified(rank, folder):
-    """Parts whose files a rank with strategy heads reads to verify them, in order."""
+    """Parts whose files a rank with strategy heads reads to verify them, in order, until it has attended."""
     from dgl_gt.exchange import load, shard
 
     parts, verify = [], shard.verify
@@ -46,7 +46,8 @@ def verified(rank, folder):
         verify(directory, manifest, wanted)
 
     shard.verify = load.verify = note
-    dgl_gt.load(folder, "heads")
+    sg = dgl_gt.load(folder, "heads")
+    dgl_gt.nn.GraphTransformer(5, 8, 3, layers=1, heads=2)(sg, sg.ndata["feat"])
     return parts
 
 
@@ -90,6 +91,28 @@ def test_to_moves_everything(alone):
     moved = alone.to("meta")
     assert moved.device.type == moved.ndata["feat"].device.type == moved.in_degrees().device.type == "meta"
     assert moved.strategy.shard.node_ids.device.type == "meta" and alone.device.type == "cpu"
+
+
+def moved_alone(rank, directory):
+    """Rank 0 alone moves its part to another device and back; then both run a model."""
+    found = []
+    for strategy in ("gather", "ring"):
+        sg = dgl_gt.load(directory, strategy)
+        before = sg.comm.sent_bytes
+        if rank == 0:
+            sg.to("meta")
+        assert sg.comm.sent_bytes == before == 0
+        with torch.no_grad():
+            torch.manual_seed(0)
+            model = dgl_gt.nn.GraphTransformer(5, 8, 3, layers=1, heads=2)
+            found.append(sg.gather(model(sg, sg.ndata["feat"])).numpy())
+    return found
+
+
+def test_a_rank_moves_its_part_without_the_others(awkward_graph, tmp_path):
+    partition(awkward_graph(0), 2, tmp_path / "shards")
+    for gathered, ring in run_ranks(2, moved_alone, tmp_path / "shards"):
+        np.testing.assert_allclose(gathered, ring, atol=1e-5)
 
 
 @pytest.mark.needs_dgl

@@ -9,7 +9,7 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.exchange.shard import read_shard
-from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
+from dgl_gt.nn import GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint
 from dgl_gt.structure import CSC
 from partition import partition
 from partition.graph import from_edges
@@ -159,6 +159,40 @@ def test_layers_computed_again_in_backward(awkward_graph, tmp_path, activation_c
     cases = [(name, 1, True, torch.float64, True) for name in STRATEGIES if name != "local"]
     cases += [("halo", 2, True, torch.float64, True), ("halo", 1, False, torch.float64, True)]
     check_everywhere(awkward_graph(3), 3, tmp_path, cases=cases, activation_checkpoint=activation_checkpoint)
+
+
+class QueryNorm(torch.nn.Module):
+    """A projection with a norm, which stays in float32 under autocast."""
+
+    def __init__(self, projection):
+        super().__init__()
+        self.projection = projection
+
+    def forward(self, h):
+        return torch.nn.functional.layer_norm(self.projection(h).float(), (HIDDEN,))
+
+
+def under_autocast(rank, folder, feat):
+    """The output of a layer with QK-norm, with each strategy."""
+    torch.manual_seed(0)
+    layer = GraphTransformerLayer(HIDDEN, HIDDEN, HEADS, dropout=0, attn_dropout=0)
+    layer.attn.q_proj = QueryNorm(layer.attn.q_proj)
+    results = []
+    for name in STRATEGIES:
+        if name != "local":
+            sg = dgl_gt.load(folder / ("vertex" if name == "mirror" else "edge"), name)
+            with torch.autocast("cpu", torch.bfloat16):
+                results.append(sg.gather(layer(sg, feat[sg.node_ids])).float().detach().numpy())
+    return results
+
+
+def test_a_projection_that_leaves_autocast_runs_with_every_strategy(awkward_graph, tmp_path):
+    graph = awkward_graph(3)
+    make_shards(graph, 2, tmp_path)
+    feat = torch.randn(graph.num_nodes, HIDDEN, generator=torch.Generator().manual_seed(1))
+    for first, *others in run_ranks(2, under_autocast, tmp_path, feat):
+        for other in others:
+            np.testing.assert_allclose(other, first, atol=0.1)
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,29 @@ def test_a_rank_that_stops_after_its_group_has_ended_says_so_all_the_same():
     detector.report(ValueError("it broke"))
 
 
+def fails_inside_two_contexts(rank):
+    """Rank 1 fails; then both exchange in the same group, rank 1 a little later."""
+    prepare()
+    FailureDetector.linger_s = 0.5
+    comm = Comm(dist.new_group(range(2)))
+
+    def work():
+        with comm.together(), comm.together():
+            if rank == 1:
+                raise ValueError("it broke")
+            swap(comm)
+
+    first = outcome(work)[:2]
+    comm = Comm(dist.new_group(range(2)))
+    return first, outcome(lambda: swap(comm, pause_s=1.0 * rank)[1])[:2]
+
+
+def test_an_error_inside_two_contexts_is_reported_once():
+    told, failed = run_ranks(2, fails_inside_two_contexts)
+    assert told == (("RankError", "rank 1 stopped: ValueError: it broke"), ("returned", True))
+    assert failed == (("ValueError", "it broke"), ("returned", True))
+
+
 def commands_that_fail_on_one(rank, folder):
     """Rank 1 fails in a prediction, over a model of other features, and in a trial."""
     from dgl_gt.train import predict, trial
@@ -382,6 +405,13 @@ DIFFERENT = [
 ]
 BAD = [
     (("edge", "edge"), (dict(strategy="nope"),) * 2, "strategy is 'nope'; it must be one of halo, local"),
+    (("edge", "edge"), (dict(strategy=np.zeros((2, 0))),) * 2, "strategy is array([], shape=(2, 0)"),
+    (("edge", "edge"), (dict(strategy=np.zeros((2, 2))),) * 2, "strategy is array([[0., 0.],"),
+    (("edge", "edge"), (dict(depth=True),) * 2, "depth is True; it must be an integer of at least 1"),
+    (("edge", "edge"), (dict(device="x"),) * 2, "device is 'x'; it must be a device that torch has here"),
+    (("edge", "edge"), (dict(device=1.5),) * 2, "device is 1.5; it must be a device that torch has here"),
+    (("edge", "edge"), (dict(device=np.zeros(2)),) * 2, "device is array"),
+    (("edge", "edge"), (dict(strategy=""),) * 2, "strategy is ''; it must be one of halo, local"),
     (("edge", "edge"), (dict(strategy="mirror"),) * 2, "use halo, gather, heads or ring, or partition with --cut vert"),
     (("vertex", "vertex"), (dict(strategy="halo"),) * 2, "use mirror, or partition with --cut edge"),
     (("vertex", "vertex"), (dict(strategy="ring"),) * 2, "holds a vertex cut; use mirror"),

@@ -63,7 +63,7 @@ def test_a_strategy_gives_the_numbers_of_the_cpu(awkward_graph, tmp_path, one_ra
     partition(graph, 1, tmp_path / "shards")
     expected = outputs_and_gradients(make_model("cpu"), csc_of(graph), torch.from_numpy(graph.node_data["feat"]))
     with dgl_gt.load(tmp_path / "shards", strategy=strategy) as sg:
-        assert sg.device.type == DEVICE
+        assert sg.device.type == DEVICE and sg.to(DEVICE) is sg
         model = make_model(DEVICE)
         out, *gradients = outputs_and_gradients(model, sg, sg.ndata["feat"])
         sg.comm.sum_gradients(model.parameters())

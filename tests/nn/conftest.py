@@ -5,7 +5,7 @@ import pytest
 import torch
 from dgl_or_skip import dgl
 
-from dgl_gt.ops import keyed_dropout
+from dgl_gt.ops.dropout import keyed_dropout
 
 NODES = 24
 

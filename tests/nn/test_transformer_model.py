@@ -259,7 +259,7 @@ def test_activation_checkpointing_of_a_users_own_model(graph):
 @pytest.mark.parametrize(
     ("model", "mode", "message"),
     [
-        (GraphTransformerLayer(4, 4, 1), "some", "mode is 'some'; choose one of none"),
+        (GraphTransformerLayer(4, 4, 1), "some", "mode is 'some'; it must be one of none"),
         (BiasedMHA(4, 1), "full", "a BiasedMHA has no GraphTransformerLayer; pass a model that has one"),
     ],
 )

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from dgl_gt.ops import cpu, dispatch, keyed_dropout
+from dgl_gt.ops import cpu, dispatch
+from dgl_gt.ops.dropout import keyed_dropout
 from dgl_gt.ops.reference import column_keep
 
 P, SEED, STEPS = 0.3, 11, 2**16

@@ -9,7 +9,7 @@ from attention_cases import CASES, Case, draw_csc, draw_inputs, draw_upstream, f
 
 from dgl_gt import CSC, sparse_attention
 from dgl_gt.ops import cpu, dispatch
-from dgl_gt.ops.reference import dropout_keep, reference_attention
+from dgl_gt.ops.reference import dropout_keep, readable, reference_attention
 
 needs_kernel = pytest.mark.skipif(cpu.library() is None, reason="the CPU kernel is not built")
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -231,7 +231,7 @@ def test_packed_views_are_read_in_place():
     _, (q, k, v, _) = draw_inputs(Case("", 9, 9, 20, heads=2, width=4, packed=True), torch.float32)
     for tensor in (q, k, v):
         assert not tensor.is_contiguous()
-        assert cpu._readable(tensor).data_ptr() == tensor.data_ptr()
+        assert readable(tensor).data_ptr() == tensor.data_ptr()
 
 
 def test_any_strides():

@@ -12,10 +12,10 @@ from selector_cases import every_way, half_speed, profile_values, refused, write
 from dgl_gt.selector import forecast, read_profile
 from dgl_gt.selector.hardware_profile import PRESETS
 from partition import from_edges, load_graph, partition
-from partition.cuts.method import parse_size
 from partition.predict.model import Model
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest, write_manifest
+from partition.system.units import parse_size
 
 CHOICE = {
     "cut",
@@ -304,13 +304,13 @@ def test_bad_options_are_refused(here, both, shards, tmp_path):
         (["--profile", four], ["is for 4 ranks, and 2 ranks will train", "calibrate --nproc 2", *PRESETS]),
         (["--preset", "9xB200"], ["preset is '9xB200'", *PRESETS]),
         (["--preset", "8xH100", "--profile", two], ["give one"]),
-        (["--profile", tmp_path / "none.yaml"], ["cannot read", "none.yaml"]),
-        (["--profile", tmp_path], ["cannot read"]),
+        (["--profile", tmp_path / "none.yaml"], ["no such file", "none.yaml"]),
+        (["--profile", tmp_path], ["is a directory"]),
         (["--world-size", "4"], ["--world-size is 4", "has 2 parts"]),
         (["--world-size", "2,4"], ["--world-size is 2,4", "has 2 parts"]),
         (["--hidden", "10", "--heads", "4"], ["hidden is 10; it must be a multiple of heads (4)"]),
         (["--config", tmp_path / "typo.yaml"], ["unknown key 'hiden'"]),
-        (["--config", tmp_path / "none.yaml"], ["cannot read"]),
+        (["--config", tmp_path / "none.yaml"], ["no such file"]),
         (["--plot", tmp_path / "picture.png"], ["picture.png exists", "--force"]),
         (["--plot", tmp_path / "folder.png", "--force"], ["is a directory"]),
         (["--plot", tmp_path / "picture.pgn"], ["must end in .png"]),
@@ -454,6 +454,23 @@ def test_check_compares_what_was_predicted_with_what_was_measured(here, tmp_path
         assert words in done.stdout
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--plot", "x.png"),
+        ("--profile", "x.yaml"),
+        ("--world-size", "2"),
+        ("--seed", "0"),
+        ("--classes", "3"),
+        ("--force",),
+    ],
+    ids=" ".join,
+)
+def test_check_takes_no_options_of_a_plan(here, tmp_path, options):
+    (tmp_path / "record.json").write_text(json.dumps(record()))
+    refused(here("plan", "--check", tmp_path, *options), f"compares the run {tmp_path} only; leave {options[0]} out")
+
+
 def test_check_of_cuts_of_one_kind(here, tmp_path):
     """Both trials may have the same name; the seconds predicted tell them apart."""
     run = record(chosen="b")
@@ -483,7 +500,7 @@ def test_check_of_what_is_no_run(here, tmp_path):
         refused(here("plan", "--check", tmp_path / name), name, message)
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     refused(here("plan", "--check", tmp_path / "binary.json"), "not a text file")
-    refused(here("plan", "--check", tmp_path / "nothing"), "cannot read")
+    refused(here("plan", "--check", tmp_path / "nothing"), "no such file")
     refused(here("plan", "--check", "n" * 5000), "File name too long")
     zero = record()
     zero["plan"]["trials"][1]["measured_seconds"] = 0

@@ -9,7 +9,6 @@ from selector_cases import every_way, half_speed, profile_values, write_profile
 
 from dgl_gt.selector import choose, read_profile, select
 from partition.cuts.edge_cut import make_edge_cut
-from partition.cuts.method import parse_size
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
 from partition.predict.model import Model
@@ -19,7 +18,7 @@ from partition.predict.strategies import STRATEGIES
 from partition.shards.counts import read_figures
 from partition.shards.layout import Layout
 from partition.shards.manifest import read_manifest
-from partition.system.units import size
+from partition.system.units import parse_size, size
 
 MODELS = {
     "small": Model(2, 16, 4, 2, features=12, classes=10),

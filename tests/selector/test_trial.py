@@ -299,7 +299,7 @@ def test_bad_options_are_refused_before_ranks_start(here, shards, tmp_path):
     for options, message in (
         (["--preset", "nope"], "preset is 'nope'; it must be one of"),
         (["--profile", bad], "latency_s is -1.0"),
-        (["--profile", tmp_path / "none.yaml"], "cannot read"),
+        (["--profile", tmp_path / "none.yaml"], "no such file"),
         (["--preset", "8xH100", "--profile", bad], "give one"),
         (["--out", tmp_path / "exists"], "exists"),
         (["--link-gbit", 1], "--link-gbit is 1, but --strategy auto takes links from"),

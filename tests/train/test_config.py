@@ -36,7 +36,7 @@ BAD_YAML = {
     "an escape sequence": (b"a: \x1b[31m", "special characters are not allowed"),
     "another encoding": ("a: é".encode("latin-1"), "not a text file in UTF-8"),
     "no mapping": (b"false", "must hold keys and values"),
-    "a large file": (b"#" * (5 << 20), "it holds more than 4.0 MiB"),
+    "a large file": (b"#" * (5 << 20), "holds more than 4.0 MiB"),
 }
 
 
@@ -52,7 +52,7 @@ def test_yaml_that_is_refused(tmp_path, content, message):
 def test_what_is_no_regular_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
-        with pytest.raises(InputError, match="it is not a regular file"):
+        with pytest.raises(InputError, match="is a pipe|is a directory|is a device"):
             read_yaml(path)
 
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -148,6 +149,19 @@ def test_half_of_a_launchers_environment_is_refused(shards, monkeypatch, capsys,
     assert message in stderr and stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "command", [["train", "SHARDS"], ["calibrate", "--out", "new.yaml"]], ids=["train", "calibrate"]
+)
+def test_another_number_of_ranks_than_torchrun_started_is_refused(shards, monkeypatch, capsys, tmp_path, command):
+    for name, value in (("RANK", 0), ("WORLD_SIZE", 2), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", 29500)):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(rank_process, "join_group", lambda *_: 0)
+    monkeypatch.chdir(tmp_path)
+    words = [str(shards) if word == "SHARDS" else word for word in command]
+    assert main([*words, "--nproc", "3"]) == 2
+    assert "--nproc is 3, but torchrun has started 2 ranks; leave --nproc out" in capsys.readouterr().err
+
+
 # ---- ranks of a few words of shell: what is made of their ends ----------------------------------------------------
 
 
@@ -234,6 +248,20 @@ def test_what_the_launcher_ends_is_no_failure(started):
     started_ranks.end_all(ranks)
     assert ranks[1].process.returncode == -signal.SIGKILL
     assert first_failure(ranks) is None
+
+
+def test_a_rank_that_writes_the_model_is_given_time_to_finish(started, tmp_path):
+    """More than another rank, which would be killed by then."""
+    release = tmp_path / "release"
+    writes = "trap '' TERM; " + say(state="writing") + f"while [ ! -e {release} ]; do sleep 0.1; done; exit 0"
+    ranks = started(writes)
+    while ranks[0].state != "writing":
+        ranks[0].update()
+    timer = threading.Timer(1.5, release.touch)
+    timer.start()
+    started_ranks.end_all(ranks)
+    assert ranks[0].process.returncode == 0
+    timer.join()
 
 
 def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
@@ -366,12 +394,24 @@ def test_an_allocation_that_fails_is_told_from_a_bug():
     assert bug.kind == "error" and bug.text.endswith("RuntimeError: shapes do not match")
 
 
-def test_advice_names_what_was_predicted(shards):
+@pytest.mark.parametrize("strategy", [None, "halo", "halo_kv"])
+def test_advice_names_what_was_predicted(shards, strategy):
     from dgl_gt.train.config import TrainConfig
     from dgl_gt.train.memory_advice import advice_for_strategy
 
-    text = advice_for_strategy(shards, TrainConfig(hidden=100_000, heads=1), None, 1)
+    text = advice_for_strategy(shards, TrainConfig(hidden=100_000, heads=1), strategy, 1)
     assert "--layers 2 --hidden 100000 is predicted to need" in text and "TiB" in text
+
+
+@pytest.mark.parametrize("problem", [InputError("the shards are gone"), MemoryError()], ids=repr)
+def test_advice_that_cannot_be_given_does_not_replace_the_message(problem):
+    def advise():
+        raise problem
+
+    message = launch.out_of_memory_message(1, "it asked for 1 TiB", advise)
+    assert message == (
+        "rank 1 ran out of memory: it asked for 1 TiB; free memory, or partition into more parts on more machines"
+    )
 
 
 @pytest.mark.parametrize("node_data", [{}, {"feat": np.ones(4, np.float32)}], ids=["none", "one number a node"])

@@ -3,6 +3,7 @@
 import json
 import resource
 import shutil
+import signal
 from collections import namedtuple
 
 import pytest
@@ -99,12 +100,41 @@ def test_a_first_model_that_cannot_be_written_ends_the_run(sg, writer, rising):
     assert not seen and not writer.out.exists()
 
 
+def raises_a_signal(save):
+    """``save_model`` that is interrupted before it writes anything."""
+
+    def interrupted(*args, **options):
+        signal.raise_signal(signal.SIGINT)
+        save(*args, **options)
+
+    return interrupted
+
+
+def test_a_signal_lets_the_last_write_finish(sg, writer, rising, monkeypatch):
+    """Where the run has finished; the signal takes effect afterwards."""
+    with pytest.raises(KeyboardInterrupt), writer:
+        result = trainer.train(sg, CONFIG, writer=writer)
+        monkeypatch.setattr(saved_model, "save_model", raises_a_signal(save_model))
+        writer.finish(result.model.state_dict(), summary.record(result, sg))
+    assert record_of(writer.out)["finished"] is True
+
+
+def test_a_signal_lets_the_write_after_an_error_finish(sg, writer, diverging, monkeypatch):
+    """The best model, of the third epoch, was not on disk yet."""
+    with pytest.raises(KeyboardInterrupt), writer:
+        try:
+            trainer.train(sg, CONFIG, writer=writer)
+        finally:
+            monkeypatch.setattr(saved_model, "save_model", raises_a_signal(save_model))
+    assert record_of(writer.out)["best_epoch"] == 3
+
+
 def test_a_model_that_cannot_be_written_is_written_elsewhere(sg, writer, rising, monkeypatch, tmp_path, capsys):
     """At the end; and training does not stop for it; the message says where the model is."""
     monkeypatch.setattr(saved_model, "_MIN_PAUSE_S", 0.0)
     monkeypatch.setattr(saved_model, "_MAX_WRITING_SHARE", 1e9)
     (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(saved_model.tempfile, "gettempdir", lambda: tmp_path / "here")
     writer.out = tmp_path / "disk" / "model"
 
     def lose_the_disk(epoch, *_):
@@ -126,14 +156,13 @@ def test_a_model_that_cannot_be_written_is_written_elsewhere(sg, writer, rising,
 def test_a_model_elsewhere_takes_no_other_models_place(monkeypatch, tmp_path):
     """Though ``force`` allows to replace the one in ``out``."""
     model = trainer.build_model(CONFIG, 5, 3)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(saved_model.tempfile, "gettempdir", lambda: tmp_path / "tmp")
+    monkeypatch.setattr(saved_model.tempfile, "gettempdir", lambda: tmp_path)
     (tmp_path / "file").write_text("")
     other = tmp_path / f"dgl-gt-model-{saved_model.os.getpid()}"
     record = {"strategy": "local", "ranks": 1, "losses": [], "metric": {}}
     save_model(other, model.state_dict(), CONFIG, {"in_dim": 5, "classes": 3}, record)
     writer = BestModelWriter(tmp_path / "file" / "model", CONFIG, None, force=True)
-    with pytest.raises(InputError, match=r"The model is in .*tmp/dgl-gt-model-\d+ instead"):
+    with pytest.raises(InputError, match=r"could not be written to another place either \(.*; no model was written"):
         writer.finish(model.state_dict(), {**record, "losses": [1.0]})
     assert record_of(other) == record
 

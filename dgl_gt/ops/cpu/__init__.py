@@ -6,7 +6,7 @@ import importlib.util
 
 import torch  # before the library is loaded: torch brings the OpenMP runtime, and a process must hold only one
 
-from dgl_gt.ops.reference import accumulation_dtype, dropout_threshold
+from dgl_gt.ops.reference import accumulation_dtype, dropout_threshold, readable
 
 
 class _Array(ctypes.Structure):
@@ -86,9 +86,9 @@ def drop(x, seed, ids, threshold, scale):
 def forward(csc, q, k, v, bias, scale, dropout_p, seed):
     """Run the forward kernel; arguments and results are those of ``reference_attention``, without gradients."""
     arrays = {
-        "q": _readable(q),
-        "k": _readable(k),
-        "v": _readable(v),
+        "q": readable(q),
+        "k": readable(k),
+        "v": readable(v),
         "bias": bias,
         "out": empty(q.shape, q.dtype),
         "lse": q.new_empty(q.shape[:2], dtype=accumulation_dtype(q.dtype)),
@@ -98,22 +98,13 @@ def forward(csc, q, k, v, bias, scale, dropout_p, seed):
 
 
 def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads):
-    """Run the backward kernels.
+    """Run the backward kernels on the arguments and results of :func:`forward` and the gradients of the results.
 
-    Parameters
-    ----------
-    csc, q, k, v, bias, scale, dropout_p, seed
-        As given to :func:`forward`.
-    grad_out : torch.Tensor, (N_dst, H, D)
-    grad_lse : torch.Tensor, (N_dst, H)
-    out, lse : torch.Tensor
-        Results of :func:`forward`.
-    grads : tuple of torch.Tensor or None
-        Tensors that receive the gradients of q, k, v and bias, each with its input's shape and dtype, and with any
-        strides of rows and heads. A gradient that is None is not computed; k and v have both gradients or none.
+    ``grads`` are tensors that receive the gradients of q, k, v and bias, each with its input's shape and dtype, and with
+    any strides of rows and heads. A gradient that is None is not computed; k and v have both gradients or none.
     """
     arrays = {
-        **{name: _readable(tensor) for name, tensor in dict(q=q, k=k, v=v, out=out, grad_out=grad_out).items()},
+        **{name: readable(tensor) for name, tensor in dict(q=q, k=k, v=v, out=out, grad_out=grad_out).items()},
         **dict(zip(_GRADIENTS, grads, strict=True)),
         "bias": bias,
         "lse": lse,
@@ -121,11 +112,6 @@ def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p,
         "stats": lse.new_empty(lse.shape[0], 2, lse.shape[1]),
     }
     library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed))
-
-
-def _readable(tensor):
-    # The kernel walks any row and head strides, but only neighbouring elements within a head.
-    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
 def _problem(csc, arrays, scale, dropout_p, seed):

@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from dgl_gt.ops.reference import dropout_threshold
+from dgl_gt.ops.reference import dropout_threshold, readable
 
 from .splitmix64 import halves, random_bits
 
@@ -308,7 +308,7 @@ def _merge(
 
 def forward(csc, q, k, v, bias, scale, dropout_p, seed):
     """Run the forward kernels; arguments and results are those of ``reference_attention``, but no float64."""
-    q, k, v = (_readable(tensor) for tensor in (q, k, v))
+    q, k, v = (readable(tensor) for tensor in (q, k, v))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     values = _arguments(csc, dict(q=q, k=k, v=v, out=out), bias, None, scale, dropout_p, seed)
     values |= dict(indptr=csc.indptr, indices=csc.indices, num_rows=csc.num_dst)
@@ -322,7 +322,7 @@ def forward(csc, q, k, v, bias, scale, dropout_p, seed):
 
 def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads):
     """Run the backward kernels; arguments are those of ``cpu.backward``, but no float64."""
-    q, k, v, grad_out, out = (_readable(tensor) for tensor in (q, k, v, grad_out, out))
+    q, k, v, grad_out, out = (readable(tensor) for tensor in (q, k, v, grad_out, out))
     grad_q, grad_k, grad_v, grad_bias = grads
     arrays = dict(q=q, k=k, v=v, grad_out=grad_out, out=out, grad_q=grad_q, grad_k=grad_k, grad_v=grad_v)
     values = _arguments(csc, arrays, bias, grad_bias, scale, dropout_p, seed)
@@ -345,11 +345,6 @@ def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p,
         _launch(_merge, slots, _renamed(values, target="grad_k"))
         values |= dict(partial=values["partial_2"], scale=1.0)
         _launch(_merge, slots, _renamed(values, target="grad_v"))
-
-
-def _readable(tensor):
-    # The kernels walk any row and head strides, but only neighbouring elements within a head.
-    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
 def _renamed(values, **names):

@@ -1,7 +1,7 @@
 """Counts the bytes of tensors that are alive at once.
 
-Three undocumented names of torch are used here. All are in torch 2.4, the oldest version that this package supports, and in
-2.13; without one of them, importing this module or counting fails with ``ImportError`` or ``AttributeError``.
+Three undocumented names of torch are used here. All are in torch 2.4, the oldest version that this package supports, and
+in 2.13; without one of them, importing this module or counting fails with ``ImportError`` or ``AttributeError``.
 
 - ``torch.utils._python_dispatch.TorchDispatchMode``, older than torch 2.4, sees every operation, custom ones too.
 - ``torch.utils._pytree.tree_leaves``, since torch 2.2, lists the tensors among nested arguments.
@@ -48,24 +48,32 @@ class LiveTensors(TorchDispatchMode):
         self.live_bytes -= freed_bytes
 
 
-def storage_bytes(*roots) -> int:
-    """Bytes of all tensors in these objects, and in their dicts, lists and objects of this package; each counts once."""
-    remaining, seen, storages = list(roots), set(), {}
+def tensors_in(*roots) -> list[torch.Tensor]:
+    """All tensors in these objects, and in their dicts, lists and objects of this package."""
+    remaining, seen, found = list(roots), set(), []
     while remaining:
         each = remaining.pop()
         if id(each) in seen:
             continue
         seen.add(id(each))
         if isinstance(each, torch.Tensor):
-            address = each.untyped_storage().data_ptr()
-            # not the bytes of the storage: one that is mapped from disk may extend beyond the tensor
-            storages[address] = max(storages.get(address, 0), each.nbytes)
+            found.append(each)
         elif isinstance(each, dict):
             remaining += each.values()
         elif isinstance(each, (list, tuple)):
             remaining += each
         elif type(each).__module__.startswith("dgl_gt.") and hasattr(each, "__dict__"):
             remaining += vars(each).values()
+    return found
+
+
+def storage_bytes(*roots) -> int:
+    """Bytes of :func:`tensors_in` these objects; each storage counts once."""
+    storages: dict[int, int] = {}
+    for x in tensors_in(*roots):
+        address = x.untyped_storage().data_ptr()
+        # not the bytes of the storage: one that is mapped from disk may extend beyond the tensor
+        storages[address] = max(storages.get(address, 0), x.nbytes)
     return sum(storages.values())
 
 
@@ -82,4 +90,4 @@ def step_peak_bytes(sg, model, feat: torch.Tensor, step) -> int:
     with LiveTensors() as live:
         step()
     kept_bytes = 3 * sum(parameter.nbytes for parameter in model.parameters())  # the step itself makes the gradients
-    return live.peak_bytes + kept_bytes + storage_bytes(sg.strategy, sg._shard, sg._degrees, feat)
+    return live.peak_bytes + kept_bytes + storage_bytes(sg, feat)

@@ -1,0 +1,1 @@
+"""What a training step costs, read off the step itself."""

@@ -1,0 +1,141 @@
+"""Records what one training step does: each operation, exchange and tensor, in order, with its size.
+
+Besides the undocumented names of torch that ``live_tensors.py`` lists, it uses two more. Both are in torch 2.4 and in 2.13;
+without one of them, recording fails with ``AttributeError``.
+
+- ``torch.ops.profiler._record_function_enter_new`` is the operation that a range of the profiler begins with.
+- ``OpOverload._schema`` says whether an operation writes to its arguments, or returns them in another form.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from functools import cache
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.ops.announce import EDGES
+
+from .live_tensors import storage_bytes, tensors_in
+from .step_trace import Event
+
+_RANGE = torch.ops.profiler._record_function_enter_new.default
+
+
+class Recorder(TorchDispatchMode):
+    """Inside the block, records a step on a made-up part.
+
+    Attributes
+    ----------
+    events : list of Event
+    sizes : list of tuple of int
+        The sizes of each event.
+    """
+
+    def __init__(self, sg: ShardedGraph):
+        super().__init__()
+        self.events: list[Event] = []
+        self.sizes: list[tuple[int, ...]] = []
+        self._sg, self._ranks = sg, sg.comm
+        self._alive: dict[int, weakref.ref] = {}
+        self._found: dict[int, int] = {}  # bytes of storages that were there before the step
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the tensors that were there before the step: those of the shard, and those that the step used."""
+        of_shard = {x.untyped_storage()._cdata for x in tensors_in(self._sg)}
+        return storage_bytes(self._sg) + sum(size for key, size in self._found.items() if key not in of_shard)
+
+    def __enter__(self):
+        gc.disable()  # so that two recordings of one step free their tensors at the same places
+        self._ranks.listener = self.add
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self._ranks.listener, self._alive = None, None
+        gc.enable()
+        return super().__exit__(*error)
+
+    def add(self, kind: str, what: tuple = (), *sizes: int) -> None:
+        """Append an event."""
+        self.events.append(Event(kind, what))
+        self.sizes.append(sizes)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function.namespace == "profiler":
+            if function is _RANGE:
+                self._add_range(*args)
+        elif not _is_view(function):
+            self._add_operation(function, args, kwargs or {}, result)
+        return result
+
+    def _add_range(self, name: str, text: str | None = None) -> None:
+        """Append what a range of the profiler announces, see :func:`dgl_gt.ops.announce.edge_range`."""
+        if name == EDGES:
+            edges, rows, sources, *what = map(int, text.split())
+            self.add("edges", tuple(what), edges, rows, sources)
+
+    def _add_operation(self, function, args, kwargs, result) -> None:
+        name = function.name()
+        for x in _flat(args):
+            storage = x.untyped_storage()
+            if storage._cdata not in self._alive:
+                self._found.setdefault(storage._cdata, storage.nbytes())
+        made = [x for x in _flat(result) if not function._schema.is_mutable]
+        for x in made:
+            self._add_memory(x.untyped_storage())
+        packet = function.overloadpacket
+        if packet in flop_registry:
+            first = next(x for x in reversed(_flat(args)[:-1]) if x.dim() > 1)
+            operations = flop_registry[packet](*args, **kwargs, out_val=result)
+            self.add("product", (name,), operations, *first.shape[-2:], result.shape[-1])
+        elif name == "dgl_gt::sparse_attention":
+            self._add_edges(args[0], args[1], args[5], 1)
+        elif name == "dgl_gt::sparse_attention_backward":
+            self._add_edges(args[4], args[5], args[9], sum(args[-3:-1]))
+        elif "empty" not in name:  # which writes nothing
+            self.add("rows", (name,), sum(x.nbytes for x in _flat((args, result))))
+
+    def _add_edges(self, q, k, indices, passes: int) -> None:
+        sources = len(q if k is None else k)
+        self.add("edges", (*q.shape[-2:], q.element_size(), passes), len(indices), len(q), sources)
+
+    def _add_memory(self, storage) -> None:
+        """Note a storage that an operation has made, and when it is freed."""
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._alive:
+            return
+
+        def freed(_):
+            if self._alive is not None:  # or the recording has ended
+                del self._alive[key]
+                self.add("memory", (), -size)
+
+        self._alive[key] = weakref.ref(storage, freed)
+        self.add("memory", (), size)
+
+
+@cache
+def _is_view(function) -> bool:
+    """Whether an operation returns its argument in another form, and reads nothing."""
+    return any(each.alias_info is not None and not each.alias_info.is_write for each in function._schema.returns)
+
+
+def _flat(value) -> list[torch.Tensor]:
+    """The tensors in arguments or in a result."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if not isinstance(value, (list, tuple)):
+        return []
+    found = []
+    for each in value:
+        if isinstance(each, torch.Tensor):
+            found.append(each)
+        elif isinstance(each, (list, tuple)):
+            found += _flat(each)
+    return found

@@ -1,0 +1,111 @@
+"""What a training step does on any part: sizes that depend linearly on the counts of the part. Made by dgl_gt.trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from partition.predict.figures import Figures
+
+
+class Event(NamedTuple):
+    """One event of a step.
+
+    Attributes
+    ----------
+    kind : str
+        ``product``: a matrix product. Sizes: its operations, and three dimensions.
+        ``rows``: any other operation. Size: what it reads and writes (bytes).
+        ``edges``: passes over edges. Sizes: edges, destinations, and sources.
+        ``begin``, ``wait``: the start of an exchange, and where its result is needed. Sizes of the start: what the rank
+        sends, and what it receives (bytes).
+        ``sum``: a sum over ranks. Size: the summed tensor (bytes).
+        ``memory``: a tensor that is made, or freed. Size: its storage, below 0 if freed (bytes).
+    what : tuple
+        What is the same on every part. Of an operation, its name. Of edges, heads, the width of a head, the size of a
+        number (bytes) and the number of passes. Of an exchange with one rank alone, how many ranks further that is.
+    """
+
+    kind: str
+    what: tuple = ()
+
+
+@dataclass(frozen=True, eq=False)
+class StepTrace:
+    """The events of one training step in order, with sizes for any part of a cut.
+
+    Attributes
+    ----------
+    counts : tuple of str
+        Counts of a part on which sizes depend, see :func:`counts_of_parts`.
+    events : tuple of Event
+    event_of : ndarray, int64, (S,)
+        Number of the event to which each size belongs.
+    sizes : ndarray, float64, (counts, S)
+        Each size per unit of each count.
+    kept_bytes : ndarray, float64, (counts,)
+        Bytes of the tensors that outlive the step, per unit of each count: the shard, parameters, and the state of the
+        optimiser.
+    """
+
+    counts: tuple[str, ...]
+    events: tuple[Event, ...]
+    event_of: np.ndarray
+    sizes: np.ndarray
+    kept_bytes: np.ndarray
+
+    def sizes_of(self, figures: Figures) -> np.ndarray:
+        """Each size on each part, float64, (P, S)."""
+        return counts_of_parts(figures, self.counts) @ self.sizes
+
+    def positions(self, kind: str, which: int = 0) -> np.ndarray:
+        """The positions among the sizes of the ``which``-th size of every event of a kind."""
+        starts = np.flatnonzero(np.diff(self.event_of, prepend=-1))
+        return np.array([start + which for start in starts if self.events[self.event_of[start]].kind == kind], int)
+
+    def sent_bytes(self, figures: Figures) -> int:
+        """Bytes that all ranks together send in the exchanges of a step."""
+        return round(float(self.sizes_of(figures)[:, self.positions("begin")].sum()))
+
+    def peak_bytes(self, figures: Figures) -> np.ndarray:
+        """Bytes of the tensors that are alive at the peak of a step, of each rank, int64, (P,)."""
+        made = self.sizes_of(figures)[:, self.positions("memory")]
+        kept = counts_of_parts(figures, self.counts) @ self.kept_bytes
+        return np.rint(kept + made.cumsum(axis=1).max(axis=1, initial=0)).astype(np.int64)
+
+
+def counts_of_parts(figures: Figures, names: tuple[str, ...]) -> np.ndarray:
+    """Counts of each part, float64, (P, len(names)).
+
+    Parameters
+    ----------
+    figures : Figures
+    names : tuple of str
+        ``one``; ``owned``, ``edges``, ``cut_edges``, ``returned`` and ``returns``, see :class:`Figures`; ``nodes`` and
+        ``all_edges`` of the whole graph; and ``copies k``, ``sent k`` and ``edges k`` of hop k, counted from 0.
+    """
+    ones = np.ones(figures.parts)
+    columns = {"one": ones, "nodes": figures.nodes * ones, "all_edges": figures.edges.sum() * ones}
+    columns |= {name: getattr(figures, name) for name in ("owned", "edges", "cut_edges", "returned", "returns")}
+    by_hop = {"copies": figures.copies_by_hop, "sent": figures.sent_by_hop, "edges": figures.edges_by_hop}
+    columns |= {f"{name} {hop}": column for name, table in by_hop.items() for hop, column in enumerate(table.T)}
+    return np.stack([columns[name] for name in names], axis=1).astype(float)
+
+
+def counts_that_matter(strategy: str, depth: int) -> tuple[str, ...]:
+    """The counts on which the sizes of a strategy's step can depend."""
+    if strategy == "local":
+        return "one", "owned", "edges"
+    hops = tuple(f"{name} {hop}" for hop in range(depth) for name in ("copies", "sent", "edges"))
+    counts = ("one", "owned", "cut_edges", *hops)
+    match strategy:
+        case "gather" | "ring":
+            return (*counts, "nodes")
+        case "heads":
+            return (*counts, "nodes", "all_edges")
+        case "mirror":
+            return (*counts, "returned", "returns")
+        case _:
+            return counts
