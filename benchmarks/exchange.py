@@ -91,11 +91,11 @@ class Runner:
 
     def live_bytes(self) -> int:
         """Peak of live tensors in a step, with features and structure."""
-        from dgl_gt.train.live_tensors import LiveTensors, storage_bytes
+        from dgl_gt.trace.live_tensors import LiveTensors, storage_bytes
 
         with LiveTensors() as live:
             self.step()
-        return live.peak_bytes + storage_bytes(self.sg.strategy, self.sg._shard, self.feat)
+        return live.peak_bytes + storage_bytes(self.sg, self.feat)
 
     def buffer_bytes(self) -> int:
         """Peak of live tensors in one layer's attention, forward and backward, beyond that of owned rows alone."""
@@ -103,7 +103,7 @@ class Runner:
 
         from dgl_gt.exchange import Local
         from dgl_gt.structure import CSC
-        from dgl_gt.train.live_tensors import LiveTensors
+        from dgl_gt.trace.live_tensors import LiveTensors
 
         def project(h, which):
             packed = h.unflatten(1, (HEADS, -1)).unsqueeze(1)

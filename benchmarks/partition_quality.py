@@ -79,7 +79,7 @@ def edge_cuts(graph, parts: int, attempts: int, bound: float) -> dict:
             owner = dgl.metis_partition_assignment(both_ways, parts, objtype=objective).numpy()
         theirs[objective] = _judged(graph, owner.astype(np.int32), parts, time.perf_counter() - started)
     undirected, balance = symmetrised(graph), make_balance(graph, parts, {"edges": bound})
-    with metis.shared(xadj=undirected.indptr, adjncy=undirected.indices) as adjacency:
+    with metis.write_shared_arrays(xadj=undirected.indptr, adjncy=undirected.indices) as adjacency:
         ours = {}
         for aim, figure in (("kept", "step_s"), ("fewest", "halo")):
             ours[aim] = _attempts(graph, parts, adjacency, balance, attempts, figure)

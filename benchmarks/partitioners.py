@@ -83,7 +83,7 @@ class _Ours:
     def cut(self, parts: int, out: Path) -> None:
         memory = {}
         if self._method != "metis":
-            from partition.cuts.method import estimate_needs, measure_source
+            from partition.cuts.memory_bound import estimate_needs, measure_source
 
             sizes = measure_source(self._graph, parts)
             memory = {"memory": estimate_needs(sizes, self._method).memory_bytes}

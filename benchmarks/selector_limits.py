@@ -188,16 +188,17 @@ def part_seconds(folder: Path, rank: int, args) -> float:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from dgl_gt.comm.group import Comm
-    from dgl_gt.exchange.degrees import degrees
     from dgl_gt.exchange.halo import Halo
+    from dgl_gt.exchange.load import complete
     from dgl_gt.exchange.shard import read_shard
     from dgl_gt.exchange.sharded_graph import ShardedGraph
 
     torch.set_num_threads(1)
     parts = read_manifest(folder)["parts"]
     dist.init_process_group("fake", rank=rank, world_size=parts, store=FakeStore())  # moves nothing
-    comm, shard = Comm(), read_shard(folder, rank)
-    graph = ShardedGraph(shard, comm, lambda on: Halo(on, comm, True, "halo_kv"), degrees(shard, comm))
+    comm = Comm()
+    shard = complete(read_shard(folder, rank), comm)
+    graph = ShardedGraph(shard, comm, lambda on: Halo(on, comm, True, "halo_kv"))
     runner = Runner(graph, args.hidden)
     for _ in range(2):
         runner.step()
