@@ -6,6 +6,8 @@ import operator
 import re
 import reprlib
 
+import numpy as np
+
 _LONG = re.compile(r"\S{400,}")  # a path or a value that a message shows in part
 
 
@@ -41,6 +43,19 @@ def whole_number(name: str, value, least: int | None = None, most: int | None = 
         allowed = "" if least is None else f" of at least {least}" if most is None else f" from {least:,} to {most:,}"
         raise InputError(f"{name} is {reprlib.repr(value)}; it must be a whole number{allowed}")
     return number
+
+
+def check_type(name: str, value, kind: type) -> None:
+    """Raise :class:`InputError` unless the value is of this class."""
+    if not isinstance(value, kind):
+        raise InputError(f"{name} is {reprlib.repr(value)}; it must be a {kind.__name__}")
+
+
+def check_flags(**flags) -> None:
+    """Raise :class:`InputError` unless every flag is True or False."""
+    for name, flag in flags.items():
+        if not isinstance(flag, (bool, np.bool_)):
+            raise InputError(f"{name} is {reprlib.repr(flag)}; it must be True or False")
 
 
 def printable(text: str) -> str:

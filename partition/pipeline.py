@@ -35,7 +35,7 @@ from partition.system.memory import (
 from partition.system.units import size
 
 from .arguments import MOST_HALO_DEPTH, resolve_cut
-from .errors import whole_number
+from .errors import check_type, whole_number
 
 _MODEL, _SPEEDS = Model(), Speeds()
 
@@ -119,6 +119,8 @@ def partition(
     parts, seed = whole_number("parts", parts), metis.check_seed(seed)
     halo_depth = whole_number("halo_depth", halo_depth, 1, MOST_HALO_DEPTH)
     attempts = whole_number("attempts", attempts, 1, MOST_ATTEMPTS)
+    check_type("model", model, Model)
+    check_type("speeds", speeds, Speeds)
     memory = None if memory is None else whole_number("memory", memory, 1)
     rank_memory = None if rank_memory is None else whole_number("rank_memory", rank_memory, 1)
     edge_options = {"max_imbalance": max_imbalance, "target_weights": target_weights, "owner": owner}

@@ -1,6 +1,7 @@
 """Which room may import which, and what a mere import costs."""
 
 import ast
+import configparser
 import shutil
 import subprocess
 import sys
@@ -130,6 +131,15 @@ def test_arrows_point_one_way(name, path):
             assert any(inside(module, each) for each in allowed), f"{name} imports {module}"
         assert not inside(module, "dgl") or name in MAY_IMPORT_DGL, f"{name} imports dgl"
         assert not inside(module, "torch") or name.startswith("dgl_gt"), f"{name} imports torch"
+
+
+def test_every_folder_of_modules_is_installed():
+    """An editable installation finds folders that setup.cfg does not list; any other leaves them out."""
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    listed = settings["options"]["packages"].split()
+    folders = {path.parent for name in ("dgl_gt", "partition") for path in (ROOT / name).rglob("*.py")}
+    assert sorted(listed) == sorted(".".join(folder.relative_to(ROOT).parts) for folder in folders)
 
 
 def test_no_circles():

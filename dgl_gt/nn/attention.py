@@ -5,13 +5,13 @@ from __future__ import annotations
 import reprlib
 from numbers import Integral, Real
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.exchange import as_strategy
 from dgl_gt.torch_internals import has_forward_hooks
+from partition.errors import check_flags
 
 from .dropout import as_seed, draw_seeds
 
@@ -40,13 +40,6 @@ def check_sizes(**sizes) -> None:
     for name, size in sizes.items():
         if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
             raise ValueError(f"{name} is {reprlib.repr(size)}; it must be a whole number of at least 1")
-
-
-def check_flags(**flags) -> None:
-    """Raise ``ValueError`` unless every flag is True or False."""
-    for name, flag in flags.items():
-        if not isinstance(flag, (Integral, np.bool_)):
-            raise ValueError(f"{name} is {reprlib.repr(flag)}; it must be True or False")
 
 
 def check_probability(name: str, p: float) -> float:

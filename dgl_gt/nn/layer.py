@@ -6,8 +6,9 @@ from torch import Tensor, nn
 
 from dgl_gt.exchange import Strategy, as_strategy
 from dgl_gt.exchange.local import leading_rows
+from partition.errors import check_flags
 
-from .attention import BiasedMHA, check_features, check_flags, check_probability, check_sizes
+from .attention import BiasedMHA, check_features, check_probability, check_sizes
 from .dropout import FeatureDropout, RowSequential, draw_seeds
 
 SITES = 4  # dropouts of a layer: one on attention weights, two in the feed-forward network, one on attention's result

@@ -5,8 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from dgl_gt.exchange import strategies_of_layers
+from partition.errors import check_flags, whole_number
+from partition.predict.model import MODEL_LIMITS
 
-from .attention import check_features, check_flags, check_probability, check_sizes
+from .attention import check_features, check_probability, check_sizes
 from .dropout import FeatureDropout, RowSequential, as_seed, draw_seeds, dropout_seed
 from .layer import SITES, GraphTransformerLayer
 
@@ -43,7 +45,7 @@ class GraphTransformer(nn.Module):
     Raises
     ------
     ValueError
-        If a width or count is below 1, ``heads`` does not divide ``hidden``, or a probability is outside [0, 1).
+        If a width or count is below 1, there are more than 1,000 layers, ``heads`` does not divide ``hidden``, or a probability is outside [0, 1).
     """
 
     def __init__(
@@ -59,7 +61,8 @@ class GraphTransformer(nn.Module):
         norm_first: bool = True,
     ):
         super().__init__()
-        check_sizes(in_dim=in_dim, hidden=hidden, out=out, layers=layers, heads=heads, ffn=ffn)
+        check_sizes(in_dim=in_dim, hidden=hidden, out=out, heads=heads, ffn=ffn)
+        layers = whole_number("layers", layers, *MODEL_LIMITS["layers"])
         check_flags(norm_first=norm_first)
         check_probability("dropout", dropout)
         check_probability("attention_dropout", attention_dropout)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from partition.console import table
-from partition.errors import InputError
+from partition.errors import InputError, check_type
 from partition.predict.strategies import default_form
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
@@ -107,8 +107,7 @@ def report_costs(
     from dgl_gt.trace.trace_step import trace_step
 
     profile = read_profile() if profile is None else profile
-    if not isinstance(profile, Profile):
-        raise InputError(f"profile is {profile!r}; it must be what dgl_gt.selector.read_profile returns")
+    check_type("profile", profile, Profile)
     manifest = read_manifest(directory)
     strategy = default_form(check_choice(directory, manifest, strategy, depth))
     figures = read_figures(manifest)

@@ -54,6 +54,8 @@ def trace_step(
     for seed in range(len(names) + 1):
         sg, figures = stand_in(strategy, depth, parts, seed, node_data, edge_data, overlap)
         step = make_step(sg)
+        if not callable(step):
+            raise InputError(f"make_step returned {step!r}; it must return a function that takes one training step")
         step()
         with Recorder(sg) as recorder:
             step()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import reprlib
 from dataclasses import dataclass
 
-from partition.errors import InputError
+from partition.errors import whole_number
 
 # Least and most of each size. They are far beyond any use, so that what they refuse is a slip.
 MODEL_LIMITS = {
@@ -13,6 +12,7 @@ MODEL_LIMITS = {
     "hidden": (1, 1_000_000),
     "heads": (1, 1_000_000),
     "ffn": (1, 1000),
+    "itemsize": (1, 16),
     "features": (0, 10**9),
     "classes": (0, 10**9),
 }
@@ -36,7 +36,7 @@ class Model:
     Raises
     ------
     InputError
-        A size is out of range.
+        A size is no whole number, or out of range.
     """
 
     layers: int = 2
@@ -49,10 +49,7 @@ class Model:
 
     def __post_init__(self):
         for name, (least, most) in MODEL_LIMITS.items():
-            if not least <= getattr(self, name) <= most:
-                raise InputError(
-                    f"{name} is {reprlib.repr(getattr(self, name))}; it must be from {least:,} to {most:,}"
-                )
+            whole_number(name, getattr(self, name), least, most)
 
     @property
     def row_bytes(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import reprlib
 import sys
 import warnings
 from dataclasses import replace
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse
 
-from partition.errors import InputError, LeftOutWarning, printable, whole_number
+from partition.errors import InputError, LeftOutWarning, check_flags, printable, whole_number
 from partition.graph import Graph, check_data, named_arrays, with_reverse_edges, with_self_loops
 from partition.system.optional_packages import first_line
 from partition.system.user_files import check_fits_memory, regular_file
@@ -140,9 +139,7 @@ def build_graph(
 
 def check_additions(*, self_loops, undirected, random_features) -> None:
     """Raise :class:`InputError` unless these are two flags and a number of features or None."""
-    for name, value in (("self_loops", self_loops), ("undirected", undirected)):
-        if not isinstance(value, (bool, np.bool_)):
-            raise InputError(f"{name} is {reprlib.repr(value)}; it must be True or False")
+    check_flags(self_loops=self_loops, undirected=undirected)
     if random_features is not None:
         whole_number("random_features", random_features, 1, _MOST_FEATURES)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from partition.errors import InputError
+from partition.errors import InputError, check_flags
 
 from .temporary_names import REPLACED, leftovers
 from .units import size
@@ -38,6 +38,7 @@ def check_target(out, kind: Kind, *, force: bool) -> Path:
 
     An old directory that a killed run moved aside is put back first.
     """
+    check_flags(force=force)
     given = Path(out).absolute()
     try:
         if given.is_symlink() and not given.exists():
@@ -62,6 +63,7 @@ def check_target(out, kind: Kind, *, force: bool) -> Path:
 
 def check_file(out, *, force: bool = False) -> Path:
     """Return the path of a file that may be made, or with ``force`` replaced; else raise :class:`InputError`."""
+    check_flags(force=force)
     path = Path(out)
     try:
         mode = path.stat().st_mode

@@ -9,6 +9,7 @@ from pathlib import Path
 import dgl_gt, dgl_gt.nn, dgl_gt.selector, partition
 from partition import from_edges, load_graph
 G = dgl.graph(([0, 1, 2, 2], [1, 2, 0, 1]))
+def make_step(sg): return lambda: None
 def t(*shape): return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 """
 
@@ -62,6 +63,55 @@ PARTITION_OPTIONS = _listed(r"""
 cut | halo_depth | attempts | max_imbalance | target_weights | owner | memory | rank_memory | seed | num_nodes
 node_data | self_loops | undirected | random_features | force | unknown
 """)
+
+# Calls whose every argument is given every odd object in turn: the function, good arguments, and the names to try.
+ARGUMENTS = [
+    ("dgl_gt.load", {"directory": "'in/shards1'"}, "directory strategy depth group device overlap timeout_s"),
+    (
+        "dgl_gt.nn.GraphTransformerLayer",
+        {"feat_size": "8", "hidden_size": "16", "num_heads": "2"},
+        "feat_size hidden_size num_heads attn_bias_type norm_first dropout attn_dropout",
+    ),
+    (
+        "dgl_gt.nn.GraphTransformer",
+        {"in_dim": "8", "hidden": "8", "out": "3", "layers": "1", "heads": "2"},
+        "in_dim hidden out layers heads ffn dropout attention_dropout norm_first",
+    ),
+    (
+        "dgl_gt.nn.BiasedMHA",
+        {"feat_size": "8", "num_heads": "2"},
+        "feat_size num_heads bias attn_bias_type attn_drop",
+    ),
+    ("dgl_gt.nn.apply_activation_checkpoint", {"model": "dgl_gt.nn.GraphTransformer(8, 8, 3, 1, 2)"}, "mode"),
+    ("dgl_gt.selector.read_profile", {}, "path preset"),
+    (
+        "dgl_gt.selector.report_costs",
+        {"make_step": "make_step", "directory": "'in/shards2'"},
+        "make_step directory strategy depth profile",
+    ),
+    ("partition.load_graph", {"source": "G"}, "num_nodes node_data self_loops undirected random_features seed"),
+    (
+        "partition.partition",
+        {"source": "G", "parts": "2", "out": "'out/s'"},
+        "source parts out cut halo_depth attempts max_imbalance target_weights owner model speeds memory rank_memory "
+        "seed force num_nodes node_data self_loops undirected random_features",
+    ),
+    ("partition.Model", {}, "layers hidden heads ffn itemsize features classes"),
+]
+
+
+def argument_calls() -> list[str]:
+    """Every call of ``ARGUMENTS`` with every odd object, as expressions."""
+    left_out = {("make_step", "int"), ("make_step", "lambda: 0"), ("out", "'in/missing'")}  # their errors are right
+    calls = []
+    for name, good, tried in ARGUMENTS:
+        for argument in tried.split():
+            for odd in dict.fromkeys((*OBJECTS, *NUMBERS)):
+                if (argument, odd) in left_out:
+                    continue
+                given = ", ".join(f"{key}={value}" for key, value in (good | {argument: odd}).items())
+                calls.append(f"{name}({given})")
+    return calls
 
 
 def python_call(dice) -> tuple[str, list[str]]:

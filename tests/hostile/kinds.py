@@ -8,7 +8,8 @@ from pathlib import Path
 import graph_sources
 import own_files
 import surroundings
-from case import Case
+from calls import argument_calls
+from case import Case, take
 from damage import Dice
 
 # Kind: what makes a case of it, and how many of a hundred are.
@@ -46,8 +47,12 @@ def kind_of(number: int) -> str:
     return WHEEL[number % len(WHEEL)]
 
 
-def make(seed: int, number: int, material: Path) -> Case:
-    """Make the case's files in the working directory, and return it."""
+def make(seed: int, number: int, material: Path, kind: str) -> Case:
+    """Make the case's files in the working directory, and return it; an ``argument`` case needs no seed."""
     for folder in ("in", "out", "tmp"):
         Path(folder).mkdir()
-    return dataclasses.replace(KINDS[kind_of(number)][0](Dice(seed, number), material), kind=kind_of(number))
+    if kind == "argument":
+        for shards in ("shards1", "shards2"):
+            take(material, shards)
+        return Case(kind=kind, call=argument_calls()[number])
+    return dataclasses.replace(KINDS[kind][0](Dice(seed, number), material), kind=kind)

@@ -2,6 +2,7 @@
 
     python tests/hostile/trial.py --cases 20000 --seed 0 --jobs 2
     python tests/hostile/trial.py --seed 0 --number 1234          # one case again; if it fails, its files are kept
+    python tests/hostile/trial.py --arguments 1                   # every argument of the Python interface, every odd object
 
 A parent that has imported everything forks a child for each case, in a directory of its own, and watches exit code,
 signal, time and memory. No case may end with a traceback, by a signal, after the time bound, or with an exit code that
@@ -48,8 +49,8 @@ class Failure:
 class Trial:
     """Runs cases below ``root``, so many at a time, each within ``seconds``."""
 
-    def __init__(self, root: Path, seed: int, jobs: int, seconds: float, keep: bool = False):
-        self.root, self.seed, self.jobs, self.seconds, self.keep = root, seed, jobs, seconds, keep
+    def __init__(self, root: Path, seed: int, jobs: int, seconds: float, keep: bool = False, kind: str | None = None):
+        self.root, self.seed, self.jobs, self.seconds, self.keep, self.kind = root, seed, jobs, seconds, keep, kind
         self.material, self.running, self.durations = root / "material", {}, {}
         (root / "home").mkdir(parents=True)
 
@@ -60,7 +61,7 @@ class Trial:
         for number in numbers:
             while len(self.running) >= self.jobs:
                 yield from self._reap()
-            self._start(number, kind_of(number))
+            self._start(number, self.kind or kind_of(number))
         while self.running:
             yield from self._reap()
 
@@ -74,7 +75,7 @@ class Trial:
         folder.mkdir()
         pid = os.fork()
         if not pid:
-            _child(folder, self.seed, number, self.material, self.root / "home")
+            _child(folder, self.seed, number, self.material, self.root / "home", kind)
         self.running[pid] = (number, kind, folder, time.monotonic())
 
     def _reap(self):
@@ -111,7 +112,7 @@ class Trial:
         return what and Failure(number, kind, what, shell(case), f"exit code {code}; stderr:\n{stderr[-1500:]}")
 
 
-def _child(folder: Path, seed: int, number: int, material: Path, home: Path) -> None:
+def _child(folder: Path, seed: int, number: int, material: Path, home: Path, kind: str) -> None:
     """Make the case and become it; never returns."""
     os.setsid()
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
@@ -125,7 +126,7 @@ def _child(folder: Path, seed: int, number: int, material: Path, home: Path) -> 
         (folder / "cwd").mkdir()
         os.chdir(folder / "cwd")
         with warnings.catch_warnings(action="ignore"):  # numpy and zipfile say what they think of such files
-            case = make(seed, number, material)
+            case = make(seed, number, material, kind)
         environment = {"HOME": str(home), "TMPDIR": "tmp", "PYTHONPATH": str(OWN), **QUIET, **case.env}
         for key, value in environment.items():
             os.environ.pop(key, None) if value is None else os.environ.update({key: value})
@@ -286,21 +287,26 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
     parser.add_argument("--number", type=int, nargs="+", help="these cases alone, their files kept where they fail")
     parser.add_argument("--kind", action="append", help="of these cases those of a kind; may be given again")
+    parser.add_argument("--arguments", type=int, metavar="N", help="instead, every N-th call that has one odd argument")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=20.0, help="that a case may take")
     parser.add_argument("--keep", metavar="DIR", help="keep the directories of failed cases here")
     parser.add_argument("--json", metavar="FILE", help="write counts and failures")
     args = parser.parse_args()
     warm_up()
+    from calls import argument_calls
     from kinds import KINDS, kind_of
 
+    kind = "argument" if args.arguments else None
     numbers = range(args.start, args.start + args.cases) if args.number is None else args.number
     numbers = [n for n in numbers if not args.kind or kind_of(n) in args.kind]
+    if kind and args.number is None:
+        numbers = range(0, len(argument_calls()), args.arguments)
     if {*(args.kind or ())} - {*KINDS}:
         parser.error(f"kinds are {', '.join(KINDS)}")
     keep = args.keep or (tempfile.gettempdir() if args.number is not None else None)
     root = Path(tempfile.mkdtemp(prefix="dgl-gt-hostile-", dir=keep)).resolve()
-    trial = Trial(root, args.seed, args.jobs, args.seconds, keep=keep is not None)
+    trial = Trial(root, args.seed, args.jobs, args.seconds, keep=keep is not None, kind=kind)
     began = time.monotonic()
     try:
         make_material(trial.material, root / "home")
@@ -311,7 +317,7 @@ def main() -> int:
             shutil.rmtree(root, ignore_errors=True)
     summary(failures, trial, numbers, time.monotonic() - began)
     if args.json:
-        counts = Counter(kind_of(number) for number in numbers)
+        counts = Counter(kind or kind_of(number) for number in numbers)
         Path(args.json).write_text(json.dumps({"cases": counts, "failures": [vars(f) for f in failures]}, indent=1))
     return int(bool(failures))
 

@@ -360,7 +360,8 @@ def test_learns_what_only_neighbours_know():
     [
         ({"in_dim": 0}, "in_dim is 0; it must be a whole number"),
         ({"out": 0}, "out is 0; it must be a whole number"),
-        ({"layers": 0}, "layers is 0; it must be a whole number of at least 1"),
+        ({"layers": 0}, "layers is 0; it must be a whole number from 1 to 1,000"),
+        ({"layers": 10**30}, "it must be a whole number from 1 to 1,000"),
         ({"heads": 0}, "heads is 0; it must be a whole number"),
         ({"ffn": 0}, "ffn is 0; it must be a whole number"),
         ({"heads": 5}, "num_heads=5 does not divide feat_size=12"),

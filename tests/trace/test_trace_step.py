@@ -99,12 +99,16 @@ def sage_step(sg):
 
 
 def measured(rank, folder, make_step, strategy):
-    """Peak bytes of this rank's tensors, and bytes that it sends, in one step."""
+    """Peak bytes of this rank's tensors, and bytes that it sends, in one step.
+
+    gloo's threads may release tensors late, so the lowest peak of three steps counts.
+    """
     sg = dgl_gt.load(folder, strategy)
     step = make_step(sg)
     step()
     before = sg.comm.sent_bytes
-    return step_peak_bytes(sg, step.model, sg.ndata["feat"], step), sg.comm.sent_bytes - before
+    peaks = [step_peak_bytes(sg, step.model, sg.ndata["feat"], step) for _ in range(3)]
+    return min(peaks), (sg.comm.sent_bytes - before) // 3
 
 
 @pytest.mark.parametrize("mode", ["none", "keep_exchanges", "full"])
@@ -182,6 +186,7 @@ def other_operations(sg):
         (rows_that_data_select, "the size of aten::.* does not grow linearly"),
         (other_operations, "does other operations on one part than on another, from about aten::"),
         (3, "make_step is 3; it must be a function"),
+        (lambda sg: 3, "make_step returned 3; it must return a function"),
     ],
 )
 def test_steps_that_cannot_be_traced_are_refused(shards, make_step, message):
@@ -195,9 +200,7 @@ def test_a_step_without_operations_costs_its_shard_alone(shards):
 
 
 def test_what_is_no_profile_is_refused(shards):
-    with pytest.raises(
-        InputError, match="profile is 'mine.yaml'; it must be what dgl_gt.selector.read_profile returns"
-    ):
+    with pytest.raises(InputError, match="profile is 'mine.yaml'; it must be a Profile"):
         report_costs(transformer_step, shards / "edge", profile="mine.yaml")
 
 

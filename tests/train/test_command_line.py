@@ -245,17 +245,12 @@ def test_bad_models_and_outputs_are_refused(here, shards, trained, tmp_path):
 
 
 def endless(shards):
-    """A training run that goes on, and the process ids of its ranks."""
-    arguments = command("train", shards, "--epochs", 100000, "--patience", 0)
+    """A training run that has begun and has most of its epochs before it, and the process ids of its ranks."""
+    arguments = command("train", shards, "--epochs", 300, "--patience", 0)
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
-    deadline = time.monotonic() + 120
-    ranks = []
-    while len(ranks) < 2 and time.monotonic() < deadline:
-        time.sleep(0.2)
-        found = subprocess.run(["ps", "--ppid", str(process.pid), "-o", "pid=,args="], capture_output=True, text=True)
-        ranks = [int(line.split()[0]) for line in found.stdout.splitlines() if "dgl_gt" in line]
-    time.sleep(10)  # into the training, also where ranks start slowly
-    return process, ranks
+    assert process.stderr.readline().startswith("epoch 30/300 ")
+    found = subprocess.run(["ps", "--ppid", str(process.pid), "-o", "pid=,args="], capture_output=True, text=True)
+    return process, [int(line.split()[0]) for line in found.stdout.splitlines() if "dgl_gt" in line]
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
