@@ -16,7 +16,6 @@ _REMEDY = {
 }
 
 
-@torch.compiler.assume_constant_result
 def has_kernel(device_type, dtype):
     """Return whether a kernel attends over tensors of this device type and dtype; warn once where none does."""
     if device_type == "meta":  # a meta tensor has a shape alone, which the operator can handle
@@ -35,6 +34,11 @@ def backend(device_type):
     if device_type == "cpu":
         return None if cpu.library() is None else cpu
     return triton_kernels() if device_type == "cuda" else None
+
+
+# What torch.compiler.assume_constant_result sets, in torch 2.4 to 2.13. That decorator imports torch.compile's machinery,
+# two seconds in every process. Without the name, torch.compile(fullgraph=True) refuses the operator, and a test shows it.
+has_kernel._dynamo_marked_constant = True
 
 
 @functools.cache

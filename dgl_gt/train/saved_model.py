@@ -89,8 +89,12 @@ class BestModelWriter:
         InputError
             The model could not be written to ``out``; the message says where it is.
         """
-        failure = self._write_somewhere(state, record)
+        failure, signals = self._write_somewhere(state, record)
         self._written = None  # the end of the block has nothing to say
+        if signals:
+            if failure:
+                print(f"dgl-gt: {failure}", file=sys.stderr)
+            signal.raise_signal(signals[0])
         if failure:
             raise InputError(failure)
 
@@ -103,7 +107,7 @@ class BestModelWriter:
         kept = None
         if self._pending is not None:
             state, history = self._pending
-            kept = self._write_somewhere(state, self._describe(history))
+            kept, _ = self._write_somewhere(state, self._describe(history))  # after a signal, too, the error ends the run
             self._written = self._written if kept else history
         if kept is None and self._written is not None:
             kept = f"the best model so far, of epoch {self._written.best_epoch + 1}, is in {self.out}"
@@ -116,10 +120,10 @@ class BestModelWriter:
         force = self._force or self._written is not None  # after the first write, the model there is this run's
         save_model(self.out, state, self._config, self._shape, record, force=force)
 
-    def _write_somewhere(self, state: dict, record: dict) -> str | None:
-        """Write to ``out``, or else to the directory for temporary files; a signal takes effect when that is done.
+    def _write_somewhere(self, state: dict, record: dict) -> tuple[str | None, list[int]]:
+        """Write to ``out``, or else to the directory for temporary files; no signal interrupts that.
 
-        Returns None, or a message that says where the model is.
+        Returns None, or a message that says where the model is; and the signals that came meanwhile.
         """
         launcher, failure = find_launcher(), None
         with received_signals() as signals:
@@ -132,9 +136,7 @@ class BestModelWriter:
             self._pending = None
             if launcher:
                 launcher.report(state="joined")
-        if signals:
-            signal.raise_signal(signals[0])
-        return failure
+        return failure, signals
 
     def _write_elsewhere(self, state: dict, record: dict) -> str:
         other = Path(tempfile.gettempdir()) / f"dgl-gt-model-{os.getpid()}"

@@ -17,8 +17,9 @@ from partition.errors import InputError
 from .output_checks import APPEARED, Kind, already_there, cannot_write, check_target
 from .temporary_names import FILE, PARTIAL, REPLACED, leftovers, temporary_name
 
-# Errors that a full or read-only disk gives; libraries do not always give a number.
-_OF_OUTPUT = (None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+# Errors that a full, a read-only or a lost disk gives, of a network as well; libraries do not always give a number.
+_OF_OUTPUT = {None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+_OF_OUTPUT |= {errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.ENXIO, errno.EINVAL, errno.ENODEV, errno.EREMOTEIO}
 
 
 @contextmanager

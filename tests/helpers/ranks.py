@@ -14,6 +14,7 @@ _TIMEOUT_S = 300
 # What every rank would import for itself otherwise, which takes longer than many tests.
 _PRELOAD = [
     "torch.distributed",
+    "torch._dynamo",
     "ranks",
     "pytest",
     "partition",

@@ -120,13 +120,25 @@ def test_a_signal_lets_the_last_write_finish(sg, writer, rising, monkeypatch):
 
 
 def test_a_signal_lets_the_write_after_an_error_finish(sg, writer, diverging, monkeypatch):
-    """The best model, of the third epoch, was not on disk yet."""
-    with pytest.raises(KeyboardInterrupt), writer:
+    """The best model, of the third epoch, was not on disk yet; the error, with its message, ends the run."""
+    with pytest.raises(InputError, match="the best model so far, of epoch 3, is in"), writer:
         try:
             trainer.train(sg, CONFIG, writer=writer)
         finally:
             monkeypatch.setattr(saved_model, "save_model", raises_a_signal(save_model))
     assert record_of(writer.out)["best_epoch"] == 3
+
+
+def test_a_signal_does_not_hide_where_the_last_model_is(sg, writer, rising, monkeypatch, tmp_path, capsys):
+    with pytest.raises(KeyboardInterrupt), writer:
+        result = trainer.train(sg, CONFIG, writer=writer)
+        monkeypatch.setattr(saved_model.tempfile, "gettempdir", lambda: tmp_path)
+        writer.out = tmp_path / "file" / "model"
+        (tmp_path / "file").write_text("")
+        monkeypatch.setattr(saved_model, "save_model", raises_a_signal(save_model))
+        writer.finish(result.model.state_dict(), summary.record(result, sg))
+    err = capsys.readouterr().err
+    assert "The model is in" in err and "the best model so far" not in err
 
 
 def test_a_model_that_cannot_be_written_is_written_elsewhere(sg, writer, rising, monkeypatch, tmp_path, capsys):
