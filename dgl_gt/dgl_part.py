@@ -69,6 +69,14 @@ class _PartGraph(dgl.DGLGraph):
         return self
 
 
+def _announced(block, message_func):
+    """Announce the rows of sources that a message function reads, forward and in both gradients."""
+    rows = [block.srcdata[field] for field in _source_fields(message_func, block.srcdata)]
+    columns = sum(x[0].numel() if len(x) else 0 for x in rows)
+    itemsize = max((x.element_size() for x in rows), default=4)
+    return edge_range(block.num_edges(), block.num_dst_nodes(), block.num_src_nodes(), 1, columns, itemsize, passes=3)
+
+
 class PartBlock(_PartGraph):
     """A DGL block of one part of a graph: sources are the held rows, destinations the owned rows, which come first.
 
@@ -82,20 +90,13 @@ class PartBlock(_PartGraph):
 
     def update_all(self, message_func, reduce_func, apply_node_func=None, etype=None):
         """See ``DGLGraph.update_all``."""
-        with self._announced(message_func):
+        with _announced(self, message_func):
             super().update_all(message_func, reduce_func, apply_node_func, etype)
 
     def apply_edges(self, func, edges=ALL, etype=None):
         """See ``DGLGraph.apply_edges``."""
-        with self._announced(func):
+        with _announced(self, func):
             super().apply_edges(func, edges, etype)
-
-    def _announced(self, message_func):
-        """Announce the rows of sources that a message function reads, forward and in both gradients."""
-        rows = [self.srcdata[field] for field in _source_fields(message_func, self.srcdata)]
-        columns = sum(x[0].numel() if len(x) else 0 for x in rows)
-        itemsize = max((x.element_size() for x in rows), default=4)
-        return edge_range(self.num_edges(), self.num_dst_nodes(), self.num_src_nodes(), 1, columns, itemsize, passes=3)
 
     def _set_n_repr(self, ntid, u, data):
         """Set node data; of data for all held rows, destinations take the first rows, as ``EGATConv`` expects."""
@@ -147,14 +148,18 @@ class OwnedGraph(_PartGraph):
     def apply_edges(self, func, edges=ALL, etype=None):
         """See ``DGLGraph.apply_edges``."""
         self.ndata.fetch(func)
-        self._as_block().apply_edges(func, edges)
+        block = self._as_block()
+        with _announced(block, func):
+            block.apply_edges(func, edges)
 
     def update_all(self, message_func, reduce_func, apply_node_func=None, etype=None):
         """See ``DGLGraph.update_all``."""
         data = self.ndata
         data.fetch(message_func)
         before = dict(data)
-        self._as_block().update_all(message_func, reduce_func, apply_node_func)
+        block = self._as_block()
+        with _announced(block, message_func):
+            block.update_all(message_func, reduce_func, apply_node_func)
         data.forget_copies(key for key, value in data.items() if value is not before.get(key))
 
     def _as_block(self):

@@ -22,6 +22,8 @@ from .ring import Ring
 from .shard import Shard, read_shard
 from .sharded_graph import ShardedGraph, check_choice, checked_device
 
+WITH_RANK_ORDER = ("gather", "ring")  # strategies that read the rows of all ranks in one order
+
 
 @torch.inference_mode(False)  # training needs its tensors, too
 def load(
@@ -91,7 +93,7 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) ->
         error = caught
     comm.raise_together(error)
     comm.check_agreement({"shards": manifest["checksum"], "strategy": strategy, "depth": depth, "overlap": overlap})
-    shard = complete(shard.to(device), comm, strategy in ("gather", "ring"))
+    shard = complete(shard.to(device), comm, strategy in WITH_RANK_ORDER)
     comm.reset_counters()
     return ShardedGraph(shard, comm, lambda on: make_strategy(strategy, on, comm, overlap))
 

@@ -23,6 +23,7 @@ from dgl_gt.ops.announce import EDGES
 from .live_tensors import storage_bytes, tensors_in
 from .step_trace import Event
 
+_OVERWRITE = {torch.ops.aten.copy_, torch.ops.aten.fill_, torch.ops.aten.zero_}  # their first argument is not read
 _RANGE = torch.ops.profiler._record_function_enter_new.default
 
 
@@ -51,13 +52,15 @@ class Recorder(TorchDispatchMode):
         return storage_bytes(self._sg) + sum(size for key, size in self._found.items() if key not in of_shard)
 
     def __enter__(self):
+        self._collects_garbage = gc.isenabled()
         gc.disable()  # so that two recordings of one step free their tensors at the same places
         self._ranks.listener = self.add
         return super().__enter__()
 
     def __exit__(self, *error):
         self._ranks.listener, self._alive = None, None
-        gc.enable()
+        if self._collects_garbage:
+            gc.enable()
         return super().__exit__(*error)
 
     def add(self, kind: str, what: tuple = (), *sizes: int) -> None:
@@ -86,20 +89,21 @@ class Recorder(TorchDispatchMode):
             storage = x.untyped_storage()
             if storage._cdata not in self._alive:
                 self._found.setdefault(storage._cdata, storage.nbytes())
-        made = [x for x in _flat(result) if not function._schema.is_mutable]
-        for x in made:
+        for x in () if function._schema.is_mutable else _flat(result):
             self._add_memory(x.untyped_storage())
         packet = function.overloadpacket
         if packet in flop_registry:
-            first = next(x for x in reversed(_flat(args)[:-1]) if x.dim() > 1)
+            out = _flat(result)[0]
+            first = next((x for x in reversed(_flat(args)[:-1]) if x.dim() > 1), out)
             operations = flop_registry[packet](*args, **kwargs, out_val=result)
-            self.add("product", (name,), operations, *first.shape[-2:], result.shape[-1])
+            self.add("product", (name,), operations, *first.shape[-2:], out.shape[-1])
         elif name == "dgl_gt::sparse_attention":
             self._add_edges(args[0], args[1], args[5], 1)
         elif name == "dgl_gt::sparse_attention_backward":
             self._add_edges(args[4], args[5], args[9], sum(args[-3:-1]))
         elif "empty" not in name:  # which writes nothing
-            self.add("rows", (name,), sum(x.nbytes for x in _flat((args, result))))
+            read = args[1:] if packet in _OVERWRITE else args
+            self.add("rows", (name,), sum(x.nbytes for x in _flat((read, result))))
 
     def _add_edges(self, q, k, indices, passes: int) -> None:
         sources = len(q if k is None else k)
@@ -120,10 +124,29 @@ class Recorder(TorchDispatchMode):
         self.add("memory", (), size)
 
 
+class Reads(TorchDispatchMode):
+    """Inside the block, notes the storages of the tensors that operations get.
+
+    Attributes
+    ----------
+    storages : set of int
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.storages: set[int] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.storages |= {x.untyped_storage()._cdata for x in _flat(args)}
+        return function(*args, **(kwargs or {}))
+
+
 @cache
 def _is_view(function) -> bool:
     """Whether an operation returns its argument in another form, and reads nothing."""
-    return any(each.alias_info is not None and not each.alias_info.is_write for each in function._schema.returns)
+    return function is torch.ops.aten._unsafe_view.default or any(
+        each.alias_info is not None and not each.alias_info.is_write for each in function._schema.returns
+    )
 
 
 def _flat(value) -> list[torch.Tensor]:

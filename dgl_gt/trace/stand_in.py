@@ -7,26 +7,26 @@ each size depends on the counts of a part, and no other rank needs to run.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.comm.in_flight import InFlight
-from dgl_gt.exchange.load import make_strategy
+from dgl_gt.exchange.load import WITH_RANK_ORDER, make_strategy
 from dgl_gt.exchange.shard import make_shard
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from partition.cuts.edge_cut import EdgeCut
 from partition.cuts.permutation import Permutation
 from partition.cuts.vertex_cut import VertexCut
 from partition.graph import Graph, from_edges
-from partition.predict.figures import Figures
 from partition.shards.counts import manifest_counts
 from partition.shards.layout import Layout
 from partition.shards.write import structure_arrays
 
 _OWNED, _OTHERS = (40, 90), (12, 40)  # least and most rows of the part, and of each other part
+_ROWS_PER_HOP = 150  # of all other parts together
 _MANY_PARTS = 16
 _OTHERS_OF_MANY = (5, 8)
 
@@ -90,10 +90,18 @@ class _LaidOut:
         return {name: torch.from_numpy(column[:rows].copy()) for name, column in columns.items()}
 
 
-def stand_in(
-    strategy: str, depth: int, parts: int, seed: int, node_data: dict, edge_data: dict, overlap: bool = True
-) -> tuple[ShardedGraph, Figures]:
-    """Make part 0 of a small random graph, and its figures.
+def stand_in(layout: Layout, strategy: str, depth: int, overlap: bool = True) -> ShardedGraph:
+    """Part 0 of a made-up graph, as :func:`dgl_gt.load` with these options would give it."""
+    parts = layout.figures.parts
+    shard, ranks = make_shard(_LaidOut(layout), 0, depth), StandInRanks(parts)
+    order = shard.node_ids[: shard.num_held].clone() if strategy in WITH_RANK_ORDER else None
+    degrees = torch.ones(shard.num_held, 2, dtype=torch.int64, device=shard.node_ids.device)
+    shard = replace(shard, degrees=degrees, rank_order=order)
+    return ShardedGraph(shard, ranks, lambda on: make_strategy(strategy, on, ranks, overlap))
+
+
+def make_layout(strategy: str, depth: int, parts: int, seed: int, node_data: dict, edge_data: dict) -> Layout:
+    """Lay out a small random graph, of which part 0 has rows and edges of every kind.
 
     Parameters
     ----------
@@ -104,49 +112,88 @@ def stand_in(
     seed : int
         Seed of the numbers of rows and edges.
     node_data, edge_data : dict of str to (dtype, shape)
-        The columns: a dtype's name and the shape of a row. Their values are zeros, and True for booleans.
-    overlap : bool
-        See :func:`dgl_gt.load`.
+        The columns: a dtype's name and the shape of a row. Masks are random, and all other values are zeros.
     """
-    rng = np.random.default_rng([parts, seed])
-    layout = Layout(*_cut_graph(rng, strategy, depth, parts, node_data, edge_data), depth)
-    shard, ranks = make_shard(_LaidOut(layout), 0, depth), StandInRanks(parts)
-    degrees = torch.ones(shard.num_held, 2, dtype=torch.int64)
-    shard = replace(shard, degrees=degrees, rank_order=shard.node_ids[: shard.num_held])
-    return ShardedGraph(shard, ranks, lambda on: make_strategy(strategy, on, ranks, overlap)), layout.figures
+    for attempt in count():
+        rng = np.random.default_rng([parts, depth, seed, attempt])
+        layout = Layout(*_cut_graph(rng, strategy, depth, parts, node_data, edge_data), depth)
+        figures = layout.figures
+        kinds = figures.copies_by_hop, figures.sent_by_hop, figures.edges_by_hop
+        if parts == 1 or all(each[0].min() > 0 for each in kinds):
+            return layout
 
 
 def _cut_graph(rng, strategy: str, depth: int, parts: int, node_data, edge_data) -> tuple[Graph, Permutation]:
-    owned, others = (rng.integers(*bounds) for bounds in (_OWNED, _OTHERS if parts < _MANY_PARTS else _OTHERS_OF_MANY))
+    least, most = _OTHERS if parts < _MANY_PARTS else _OTHERS_OF_MANY
+    if depth > 1:  # so that no hop reaches all rows
+        least, most = (max(each, -(-_ROWS_PER_HOP * depth // max(parts - 1, 1))) for each in (least, 2 * most))
+    owned, others = rng.integers(*_OWNED), rng.integers(least, most + 1)
     ptr = np.concatenate([[0], np.cumsum([owned, *[others] * (parts - 1)])])
-    src, dst = _even_edges(rng, ptr) if depth == 1 else _few_edges(rng, ptr)
+    if strategy == "mirror":
+        src, dst, owners = _edges_of_vertex_cut(rng, ptr)
+    else:
+        src, dst = _even_edges(rng, ptr) if depth == 1 else _few_edges(rng, ptr)
     graph = from_edges(src, dst, int(ptr[-1]), {}, name="the graph of a trace")
-    graph.node_data.update(_made_up(node_data, graph.num_nodes))
-    graph.edge_data.update(_made_up(edge_data, graph.num_edges))
+    graph.node_data.update(_made_up(rng, node_data, graph.num_nodes))
+    graph.edge_data.update(_made_up(rng, edge_data, graph.num_edges))
     order = np.arange(graph.num_nodes, dtype=np.int32)
     if strategy == "mirror":
-        return graph, VertexCut(order, ptr, rng.integers(0, parts, graph.num_edges, np.int32))
+        return graph, VertexCut(order, ptr, owners[graph.edge_ids])
     return graph, EdgeCut(order, ptr, np.full(parts, 1 / parts))
 
 
 def _even_edges(rng, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Edges of which each row has as many from each other part, so that ``ring``'s blocks are alike."""
-    near, far = rng.integers(1, 5), rng.integers(1, 4) if len(ptr) <= _MANY_PARTS else 1
+    """Edges of which each row has as many from each other part, so that ``ring``'s blocks are alike.
+
+    Their sources in other parts are some of the first rows there, so that not all rows are copied.
+    """
+    near, far = rng.integers(1, 5), rng.integers(1, 4 if len(ptr) <= _MANY_PARTS else 3)
+    read_here, read_elsewhere = rng.uniform(0.1, 1, 2)
     src, dst = [], []
     for part, rows in enumerate(pairwise(ptr)):
-        for other, sources in enumerate(pairwise(ptr)):
+        for other, (begin, end) in enumerate(pairwise(ptr)):
             ends = np.repeat(np.arange(*rows), near if part == other else far)
-            src.append(rng.integers(*sources, len(ends)))
+            share = 1 if part == other else read_here if part == 0 else read_elsewhere
+            src.append(rng.integers(begin, begin + max(1, round(share * (end - begin))), len(ends)))
             dst.append(ends)
     return np.concatenate(src), np.concatenate(dst)
 
 
 def _few_edges(rng, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Edges so few that each further hop reaches new rows, and never all."""
-    dst = np.repeat(np.arange(ptr[-1]), rng.integers(1, 3, ptr[-1]))
+    dst = np.repeat(np.arange(ptr[-1]), 1 + (rng.random(ptr[-1]) < rng.uniform(0.1, 0.6)))
     near = np.clip(dst + rng.integers(-4, 5, len(dst)), 0, ptr[-1] - 1)
     return np.where(rng.random(len(dst)) < rng.uniform(0.2, 0.5), rng.integers(0, ptr[-1], len(dst)), near), dst
 
 
-def _made_up(columns: dict, rows: int) -> dict[str, np.ndarray]:
-    return {name: np.full((rows, *shape), dtype == "bool", dtype=dtype) for name, (dtype, shape) in columns.items()}
+def _edges_of_vertex_cut(rng, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sources, destinations and owners of edges; each part returns results for as many rows of each other part.
+
+    A part owns edges among its rows, edges to its rows from some of the first rows of each other part, and edges from
+    its rows to others of the first rows there.
+    """
+    near, into, back = rng.integers(1, 5), rng.integers(1, 3), rng.integers(1, 4)
+    (read_here, read_elsewhere), (back_here, back_elsewhere) = rng.uniform(0.1, 1, 2), rng.uniform(0.1, 0.7, 2)
+    edges = []
+    for part, rows in enumerate(pairwise(ptr)):
+        own = np.arange(*rows)
+        edges.append((rng.choice(own, near * len(own)), np.repeat(own, near), part))
+        for other, (begin, end) in enumerate(pairwise(ptr)):
+            if other == part:
+                continue
+            read = np.arange(begin, begin + max(1, round((read_here if part == 0 else read_elsewhere) * (end - begin))))
+            home = np.arange(
+                begin, begin + max(1, round((back_here if other == 0 else back_elsewhere) * (end - begin)))
+            )
+            edges.append((rng.choice(read, into * len(own)), np.repeat(own, into), part))
+            edges.append((rng.choice(own, back * len(home)), np.repeat(home, back), part))
+    owners = [np.full(len(src), part, np.int32) for src, _, part in edges]
+    return *(np.concatenate([each[which] for each in edges]) for which in (0, 1)), np.concatenate(owners)
+
+
+def _made_up(rng, columns: dict, rows: int) -> dict[str, np.ndarray]:
+    """Columns of zeros; in masks, a random share of the rows is selected."""
+    return {
+        name: rng.random((rows, *shape)) < rng.uniform(0.2, 0.8) if dtype == "bool" else np.zeros((rows, *shape), dtype)
+        for name, (dtype, shape) in columns.items()
+    }

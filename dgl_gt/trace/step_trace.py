@@ -9,6 +9,8 @@ import numpy as np
 
 from partition.predict.figures import Figures
 
+_FIELDS = ("owned", "edges", "cut_edges", "returned", "returns", "returned_edges")  # of Figures
+
 
 class Event(NamedTuple):
     """One event of a step.
@@ -83,15 +85,18 @@ def counts_of_parts(figures: Figures, names: tuple[str, ...]) -> np.ndarray:
     ----------
     figures : Figures
     names : tuple of str
-        ``one``; ``owned``, ``edges``, ``cut_edges``, ``returned`` and ``returns``, see :class:`Figures`; ``nodes`` and
-        ``all_edges`` of the whole graph; and ``copies k``, ``sent k`` and ``edges k`` of hop k, counted from 0.
+        ``one``; ``owned``, ``edges``, ``cut_edges``, ``returned``, ``returns`` and ``returned_edges``, see
+        :class:`Figures`; ``nodes`` and ``all_edges`` of the whole graph; and ``copies k``, ``sent k`` and ``edges k``
+        of hop k, counted from 0. ``mask NAME`` counts the owned rows that a mask selects, see
+        :attr:`Figures.masked`; if the cut has no such mask, all of them.
     """
     ones = np.ones(figures.parts)
     columns = {"one": ones, "nodes": figures.nodes * ones, "all_edges": figures.edges.sum() * ones}
-    columns |= {name: getattr(figures, name) for name in ("owned", "edges", "cut_edges", "returned", "returns")}
+    columns |= {name: getattr(figures, name) for name in _FIELDS}
     by_hop = {"copies": figures.copies_by_hop, "sent": figures.sent_by_hop, "edges": figures.edges_by_hop}
     columns |= {f"{name} {hop}": column for name, table in by_hop.items() for hop, column in enumerate(table.T)}
-    return np.stack([columns[name] for name in names], axis=1).astype(float)
+    columns |= {f"mask {name}": column for name, column in figures.masked.items()}
+    return np.stack([columns.get(name, figures.owned) for name in names], axis=1).astype(float)
 
 
 def counts_that_matter(strategy: str, depth: int) -> tuple[str, ...]:
@@ -106,6 +111,6 @@ def counts_that_matter(strategy: str, depth: int) -> tuple[str, ...]:
         case "heads":
             return (*counts, "nodes", "all_edges")
         case "mirror":
-            return (*counts, "returned", "returns")
+            return (*counts, "returned", "returns", "returned_edges")
         case _:
             return counts

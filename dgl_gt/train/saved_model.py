@@ -107,7 +107,7 @@ class BestModelWriter:
         kept = None
         if self._pending is not None:
             state, history = self._pending
-            kept, _ = self._write_somewhere(state, self._describe(history))  # after a signal, too, the error ends the run
+            kept, _ = self._write_somewhere(state, self._describe(history))  # a signal changes nothing: the run ends
             self._written = self._written if kept else history
         if kept is None and self._written is not None:
             kept = f"the best model so far, of epoch {self._written.best_epoch + 1}, is in {self.out}"

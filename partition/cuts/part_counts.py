@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from partition.graph import Graph
@@ -55,6 +57,8 @@ def count_edge_cut(
         received_rows=received.sum(axis=1),
         returned=np.zeros(parts, np.int64),
         returns=np.zeros(parts, np.int64),
+        returned_edges=np.zeros(parts, np.int64),
+        masked=count_masked(graph, order, ptr),
         **sizes_of_data(graph),
     )
     return figures, rings
@@ -98,6 +102,15 @@ def in_edges(graph: Graph, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def count_near(rows: np.ndarray, other_rows: np.ndarray) -> int:
     """Edges whose two rows lie near each other."""
     return int(np.count_nonzero(np.abs(rows - other_rows) < NEAR_ROWS))
+
+
+def count_masked(graph, order: np.ndarray, ptr: np.ndarray) -> dict[str, np.ndarray]:
+    """For each mask of a graph, the owned nodes of each part that it selects, int64, (P,)."""
+    masks = {name: value for name, value in graph.node_data.items() if value.dtype == bool and value.ndim == 1}
+    return {
+        name: np.array([np.count_nonzero(mask[order[begin:end]]) for begin, end in pairwise(ptr)], np.int64)
+        for name, mask in masks.items()
+    }
 
 
 def row_type(held: int) -> type:

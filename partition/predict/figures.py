@@ -42,6 +42,10 @@ class Figures:
     returned, returns : ndarray, (P,)
         Vertex cut: mirrors with in-edges that the part holds, and those of its masters that other parts hold. Edge
         cut: 0.
+    returned_edges : ndarray, (P,)
+        Vertex cut: in-edges of the mirrors that the part holds. Edge cut: 0.
+    masked : dict of str to ndarray, (P,)
+        Owned nodes that each mask selects; masks are boolean node data, one number per node.
     features : int
         Columns of the node data ``feat``; 0 without ``feat``, or where it is one number per node.
     feature_bytes, node_bytes, edge_bytes : int
@@ -59,6 +63,8 @@ class Figures:
     received_rows: np.ndarray
     returned: np.ndarray
     returns: np.ndarray
+    returned_edges: np.ndarray
+    masked: dict[str, np.ndarray]
     features: int
     feature_bytes: int
     node_bytes: int
@@ -66,7 +72,8 @@ class Figures:
 
     def __post_init__(self):
         parts = (len(self.owned),)
-        counted = [self.shares, self.owned, self.cut_edges, self.returned, self.returns]
+        counted = [self.shares, self.owned, self.cut_edges, self.returned, self.returns, self.returned_edges]
+        counted += self.masked.values()
         counted += [] if self.near_edges is None else [self.near_edges]
         assert all(each.shape == parts for each in counted)
         by_hop = self.edges_by_hop, self.copies_by_hop, self.sent_by_hop
@@ -124,7 +131,8 @@ class Figures:
             owned=one * self.owned.sum(),
             edges_by_hop=one[:, None] * self.edges.sum(),
             near_edges=None if self.near_edges is None else one * self.near_edges.sum(),
-            **dict.fromkeys(("cut_edges", "returned", "returns"), none),
+            masked={name: one * column.sum() for name, column in self.masked.items()},
+            **dict.fromkeys(("cut_edges", "returned", "returns", "returned_edges"), none),
             **dict.fromkeys(("copies_by_hop", "sent_by_hop", "received_rows"), none[:, None]),
         )
 

@@ -10,6 +10,7 @@ from .schema import Check, dict_of, fields, list_of, misfit, number, one_of, tex
 
 _COUNT = whole()
 _OF_PART = ("owned", "edges", "cut_edges", "near_edges", "sent", "bytes")
+_OF_MIRRORS = ("returned", "returns", "returned_edges")
 _BY_HOP = {"halo_by_hop": "copies_by_hop", "sent_by_hop": "sent_by_hop", "edges_by_hop": "edges_by_hop"}
 
 
@@ -26,7 +27,7 @@ def manifest_counts(figures: Figures, part_bytes: list[int]) -> dict:
     if figures.cut == "edge":
         columns |= {name: getattr(figures, field) for name, field in _BY_HOP.items()}
     else:
-        columns |= {"returned": figures.returned, "returns": figures.returns}
+        columns |= {name: getattr(figures, name) for name in _OF_MIRRORS}
     columns["bytes"] = np.array(part_bytes)
     return {
         "cut": figures.cut,
@@ -39,6 +40,7 @@ def manifest_counts(figures: Figures, part_bytes: list[int]) -> dict:
             {name: column[part].tolist() for name, column in columns.items()} for part in range(figures.parts)
         ],
         "received_rows": figures.received_rows.tolist(),
+        "masked": {name: column.tolist() for name, column in figures.masked.items()},
     }
 
 
@@ -57,11 +59,11 @@ def read_figures(manifest: dict) -> Figures:
 
     if manifest["cut"] == "edge":
         none = np.zeros(len(parts), np.int64)
-        counts = {field: column(name) for name, field in _BY_HOP.items()} | {"returned": none, "returns": none}
+        counts = {field: column(name) for name, field in _BY_HOP.items()} | dict.fromkeys(_OF_MIRRORS, none)
     else:
         names = {"copies_by_hop": "mirrors", "sent_by_hop": "sent", "edges_by_hop": "edges"}
         counts = {field: column(name)[:, None] for field, name in names.items()}
-        counts |= {name: column(name) for name in ("returned", "returns")}
+        counts |= {name: column(name) for name in _OF_MIRRORS}
     node_data, edge_data = (
         {name: (each["dtype"], each["shape"]) for name, each in manifest[key].items()}
         for key in ("node_data", "edge_data")
@@ -70,6 +72,7 @@ def read_figures(manifest: dict) -> Figures:
         cut=manifest["cut"],
         shares=np.array(manifest["shares"], np.float64),
         received_rows=np.array(manifest["received_rows"], np.int64),
+        masked={name: np.array(counts, np.int64) for name, counts in manifest["masked"].items()},
         **{name: column(name) for name in ("owned", "cut_edges", "near_edges")},
         **counts,
         **data_sizes(node_data, edge_data),
@@ -82,7 +85,7 @@ def counts_table(cut: str, halo_depth: int, parts: int) -> dict[str, Check]:
         by_hop = list_of(_COUNT, halo_depth)
         part = fields(**dict.fromkeys((*_OF_PART, "halo"), _COUNT), **dict.fromkeys(_BY_HOP, by_hop))
     else:
-        part = fields(**dict.fromkeys((*_OF_PART, "mirrors", "returned", "returns"), _COUNT))
+        part = fields(**dict.fromkeys((*_OF_PART, "mirrors", *_OF_MIRRORS), _COUNT))
     columns = dict_of(fields(dtype=text("bool|u?int(8|16|32|64)|float(16|32|64)"), shape=list_of(_COUNT)))
     return {
         "cut": one_of("edge", "vertex"),
@@ -93,6 +96,7 @@ def counts_table(cut: str, halo_depth: int, parts: int) -> dict[str, Check]:
         "shares": list_of(number(1e-12, 1.0), parts),
         "per_part": list_of(part, parts),
         "received_rows": list_of(list_of(_COUNT, parts), parts),
+        "masked": dict_of(list_of(_COUNT, parts)),
         "node_data": columns,
         "edge_data": columns,
     }
@@ -124,6 +128,13 @@ def check_sums(manifest: dict, part_files: tuple[str, ...]) -> None:
                 found[f"the sum of per_part[{index}].{key}"] = sum(part[key])
             expected[f"per_part[{index}].edges_by_hop[0]"] = part["edges"]
             found[f"per_part[{index}].edges_by_hop[0]"] = part["edges_by_hop"][0]
+        else:
+            expected[f"per_part[{index}].returned_edges"] = min(part["returned_edges"], part["cut_edges"])
+            found[f"per_part[{index}].returned_edges"] = part["returned_edges"]
+    for name, counts in manifest["masked"].items():
+        for index, (count, part) in enumerate(zip(counts, per_part)):
+            expected[f"masked[{name!r}][{index}]"] = min(count, part["owned"])  # some of the nodes, or all
+            found[f"masked[{name!r}][{index}]"] = count
     for where, value in expected.items():
         if found[where] != value:
             raise misfit(found[where], where, f"{value}, as other counts say")

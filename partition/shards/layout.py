@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from partition.cuts.part_counts import count_edge_cut, count_near, in_edges, row_type, sizes_of_data
+from partition.cuts.part_counts import count_edge_cut, count_masked, count_near, in_edges, row_type, sizes_of_data
 from partition.cuts.permutation import Permutation
 from partition.cuts.vertex_cut import VertexCut
 from partition.graph import Graph
@@ -124,7 +124,7 @@ def _with_mirrors(layout: Layout, index: int) -> Part:
 def _count_vertex_cut(layout: Layout) -> tuple[Figures, list[list[np.ndarray]], list[np.ndarray]]:
     """Figures of a vertex cut, the mirrors of each part, and those of them that have in-edges."""
     cut, parts = layout.cut, layout.cut.parts
-    edges, cut_edges, near_edges = np.zeros((3, parts), np.int64)
+    edges, cut_edges, near_edges, returned_edges = np.zeros((4, parts), np.int64)
     rings, returning = [], []
     for index, owned in enumerate(np.diff(cut.ptr)):
         part = layout.part(index)
@@ -133,6 +133,7 @@ def _count_vertex_cut(layout: Layout) -> tuple[Figures, list[list[np.ndarray]], 
         edges[index] = len(part.indices)
         cut_edges[index] = np.count_nonzero((rows >= owned) | (part.indices >= owned))
         near_edges[index] = count_near(rows, part.indices)
+        returned_edges[index] = np.count_nonzero(rows >= owned)
         rings.append(part.rings)
         returning.append(part.rings[0][degrees[owned:] > 0])
     received = np.stack([layout.by_owner(mirrors) for (mirrors,) in rings])
@@ -148,6 +149,8 @@ def _count_vertex_cut(layout: Layout) -> tuple[Figures, list[list[np.ndarray]], 
         received_rows=received,
         returned=np.array([len(each) for each in returning], np.int64),
         returns=np.sum([layout.by_owner(each) for each in returning], axis=0),
+        returned_edges=returned_edges,
+        masked=count_masked(layout.graph, cut.order, cut.ptr),
         **sizes_of_data(layout.graph),
     )
     return figures, rings, returning

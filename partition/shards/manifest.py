@@ -22,7 +22,7 @@ from .counts import check_sums, counts_table
 from .schema import Check, all_of, any_of, dict_of, fields, list_of, misfit, none_or, number, one_of, text, whole
 
 FORMAT = "dgl-gt shards"
-FORMAT_VERSION = 3  # 2: left_out; 3: null for a speed without a bound
+FORMAT_VERSION = 3  # 2: left_out; 3: null for a speed without a bound, returned_edges, masked
 PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
 SHARDS = Kind(
     "shards",

@@ -1,5 +1,7 @@
 """Traces of training steps: bytes as ranks count them, memory as they measure it, for models that no formula knows."""
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -10,14 +12,16 @@ import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from dgl_gt.selector import report_costs
 from dgl_gt.trace.live_tensors import step_peak_bytes
-from dgl_gt.trace.stand_in import stand_in
 from dgl_gt.trace.trace_step import trace_step
 from partition import from_edges, partition
+from partition.cuts.edge_cut import make_edge_cut
+from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
 from partition.predict.model import Model
 from partition.predict.step_memory import step_memory
-from partition.predict.traffic import step_traffic
+from partition.predict.traffic import step_bytes, step_traffic
 from partition.shards.counts import read_figures
+from partition.shards.layout import Layout
 
 FEATURES, CLASSES = 20, 7
 MODEL = Model(2, 32, 4, 2, features=FEATURES, classes=CLASSES)
@@ -141,11 +145,107 @@ def test_one_part_alone(graph, tmp_path):
     assert costs.peak_bytes == pytest.approx(expected, rel=0.06)
 
 
-def test_many_ranks():
-    """The made-up parts of 64 ranks are smaller, and a step on them sends to all."""
-    sg, figures = stand_in("gather", 1, 64, 0, *COLUMNS)
-    transformer_step(sg)()
-    assert sg.comm.sent_bytes and figures.parts == 64
+@pytest.mark.parametrize("parts", [3, 16, 64])
+def test_many_ranks(graph, parts):
+    """The made-up parts of many ranks are small, and the traces still tell all counts apart; no size is below 0."""
+    edge = Layout(graph, make_edge_cut(graph, parts), 2).figures
+    vertex = Layout(graph, make_vertex_cut(graph, parts, by_metis=False)).figures
+    for strategy, depth in [("halo_h", 1), ("halo_h", 2), ("gather", 1), ("ring", 1), ("mirror", 1)]:
+        figures = vertex if strategy == "mirror" else edge
+        trace = trace_step(transformer_step, strategy, depth, parts, *COLUMNS)
+        sizes = trace.sizes_of(figures)
+        assert trace.sent_bytes(figures) == step_bytes(figures, MODEL, strategy, depth)
+        expected = step_memory(figures, MODEL, strategy, depth).total
+        assert trace.peak_bytes(figures) == pytest.approx(expected, rel=0.1)
+        for kind in ("product", "rows", "edges", "begin"):
+            assert sizes[:, trace.positions(kind)].min(initial=0) > -1e-3
+        if depth == 1:  # a pass forward, and two backward, over every edge in each of two layers
+            passes = np.array([event.what[3] for event in trace.events if event.kind == "edges"])
+            assert sizes[:, trace.positions("edges")].sum(axis=0) @ passes == pytest.approx(6 * edge.edges.sum())
+
+
+def test_a_halo_of_many_hops(graph):
+    """No hop of the made-up parts is empty."""
+    model = Model(5, 16, 2, 2, features=FEATURES, classes=CLASSES)
+
+    def deep_step(sg):
+        made = GraphTransformer(FEATURES, 16, CLASSES, 5, 2, ffn=2)
+        return step_of(sg, made, lambda: made(sg.blocks(5, from_held=True), sg.srcdata["feat"]))
+
+    for parts in (2, 5):
+        figures = Layout(graph, make_edge_cut(graph, parts), 5).figures
+        trace = trace_step(deep_step, "halo_h", 5, parts, *COLUMNS)
+        expected = step_memory(figures, model, "halo_h", 5).total
+        assert trace.sent_bytes(figures) == 0 and trace.peak_bytes(figures) == pytest.approx(expected, rel=0.1)
+
+
+def masked_step(sg):
+    """A loss of the training nodes alone, as most scripts have it."""
+    model, rows = nn.Linear(FEATURES, 512), sg.ndata["train_mask"]
+    head = nn.Linear(512, CLASSES)
+    both, label = nn.ModuleList([model, head]), sg.ndata["label"]
+    optimizer = torch.optim.AdamW(both.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        out = head(model(sg.ndata["feat"][rows]).relu())
+        nn.functional.cross_entropy(out, label[rows], reduction="sum").backward()
+        sg.comm.sum_gradients(both.parameters())
+        optimizer.step()
+
+    step.model = both
+    return step
+
+
+def test_rows_that_a_mask_selects(graph, tmp_path):
+    """They are counted when the graph is partitioned, so few training nodes cost little."""
+    graph.node_data["train_mask"] = np.arange(graph.num_nodes) % 100 == 0
+    try:
+        partition(graph, 2, tmp_path / "masked")
+        costs = report_costs(masked_step, tmp_path / "masked")
+        found = run_ranks(2, measured, tmp_path / "masked", masked_step, "halo")
+    finally:
+        del graph.node_data["train_mask"]
+    assert max(costs.peak_bytes) == pytest.approx(max(peak for peak, _ in found), rel=0.1)
+
+
+def conv_step(sg):
+    """An operator with several results is a matrix product, too."""
+    model = nn.Conv1d(1, 4, 3, padding=1)
+    head = nn.Linear(4 * FEATURES, CLASSES)
+    both = nn.ModuleList([model, head])
+    return step_of(sg, both, lambda: head(model(sg.ndata["feat"][:, None]).flatten(1)))
+
+
+def test_operators_with_several_results(shards):
+    assert report_costs(conv_step, shards / "edge").time.products_s > 0
+
+
+def owned_graph_step(sg):
+    """DGL's GATConv on ``sg.graph``, which fetches remote rows by itself."""
+    from dgl.nn import GATConv
+
+    model = GATConv(FEATURES, CLASSES, 1, allow_zero_in_degree=True)
+    return step_of(sg, model, lambda: model(sg.graph, sg.ndata["feat"]).mean(1))
+
+
+def test_passes_over_the_edges_of_an_owned_graph_count(shards):
+    pytest.importorskip("dgl", exc_type=ImportError)
+    assert report_costs(owned_graph_step, shards / "edge").time.attention_s > 0
+
+
+def test_a_trace_leaves_no_mark(shards):
+    """Neither on the generator of random numbers nor on the garbage collector."""
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    gc.disable()
+    try:
+        report_costs(transformer_step, shards / "edge")
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    assert torch.rand(1) == expected
 
 
 def test_the_table_and_the_dict(shards):
@@ -190,8 +290,9 @@ def other_operations(sg):
     ],
 )
 def test_steps_that_cannot_be_traced_are_refused(shards, make_step, message):
-    with pytest.raises(InputError, match=message):
-        report_costs(make_step, shards / "edge")
+    for cut in ("edge", "vertex"):
+        with pytest.raises(InputError, match=message):
+            report_costs(make_step, shards / cut)
 
 
 def test_a_step_without_operations_costs_its_shard_alone(shards):
