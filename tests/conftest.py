@@ -1,8 +1,10 @@
 """What several test folders need: real data, awkward random graphs, and what happens where DGL is absent."""
 
+import fcntl
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -27,7 +29,8 @@ if os.environ.get("DGL_GT_WITHOUT_DGL"):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [hiding, os.environ.get("PYTHONPATH")]))
 HAS_DGL = not os.environ.get("DGL_GT_WITHOUT_DGL") and importlib.util.find_spec("dgl") is not None
 
-DATA = Path(os.environ.get("DGL_GT_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
+ROOT = Path(__file__).parents[1]
+DATA = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data"))
 
 
 def pytest_collection_modifyitems(items):
@@ -35,6 +38,23 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if not HAS_DGL and item.get_closest_marker("needs_dgl"):
             item.add_marker(pytest.mark.skip(reason="DGL is not installed"))
+
+
+@pytest.fixture(scope="session")
+def measured_profile(tmp_path_factory) -> Path:
+    """What one run of ``dgl-gt calibrate --nproc 2`` wrote; the workers of pytest-xdist share it, as it takes a minute."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    profile = folder / "two.yaml"
+    with open(folder / "two.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not profile.exists():
+            command = [sys.executable, "-m", "dgl_gt", "calibrate", "--nproc", "2", "--out", profile]
+            path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+            subprocess.run(
+                command, check=True, timeout=600, env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+            )
+    return profile
 
 
 @pytest.fixture

@@ -186,6 +186,33 @@ class Profile(Struct, frozen=True, kw_only=True):
         fixed = np.asarray(attention.edge_s) + heads * np.asarray(attention.head_s)
         return fixed + columns * (near * near_s + (1 - near) * far_s)
 
+    def of_slowest_rank(self) -> Profile:
+        """A profile for any number of ranks that are all as slow as the slowest of these in everything."""
+
+        def least(value):
+            return min(value) if isinstance(value, list) else value
+
+        def most(value):
+            return max(value) if isinstance(value, list) else value
+
+        attention = {
+            key: {held: most(each) for held, each in value.items()} if isinstance(value, dict) else most(value)
+            for key, value in msgspec.structs.asdict(self.attention).items()
+        }
+        link = self.link_bytes_per_s
+        if isinstance(link, list):
+            slowest = min(map(min, link))
+            link = Hosts(within=slowest, between=slowest, ranks_per_host=1)
+        return msgspec.structs.replace(
+            self,
+            ranks=None,
+            link_bytes_per_s=link,
+            stream_bytes_per_s=least(self.stream_bytes_per_s),
+            layer_s=most(self.layer_s),
+            products={width: least(rate) for width, rate in self.products.items()},
+            attention=Attention(**attention),
+        )
+
     def check_ranks(self, ranks: int) -> None:
         """Refuse another number of ranks than was measured; presets hold for any number."""
         if self.ranks not in (None, ranks):

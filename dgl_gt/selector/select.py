@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from partition.errors import InputError
 from partition.predict.figures import Figures
 from partition.predict.model import Model
-from partition.predict.step_memory import step_memory
-from partition.predict.step_time import Speeds, step_time
-from partition.predict.strategies import ACTIVATION_CHECKPOINTS, STRATEGIES, check_strategy
-from partition.predict.traffic import step_bytes, step_traffic
+from partition.predict.strategies import STRATEGIES
 from partition.system.units import counted, size
 
 from .hardware_profile import Profile
 from .plan import Candidate, NothingFits, Plan
+from .predictors import ByFormulas, ByTraces, Prediction
 
 
 def choose(
     cuts: list[tuple[str | None, Figures]],
-    model: Model,
+    model: Model | Callable,
     profile: Profile,
     *,
     rank_memory: int | None = None,
     max_depth: int | None = None,
-    activation_checkpoints: tuple[str, ...] = ACTIVATION_CHECKPOINTS,
+    activation_checkpoints: tuple[str, ...] | None = None,
 ) -> Plan:
     """Choose the cut, strategy, halo depth and activation checkpointing that train a model quickest.
 
@@ -35,16 +34,19 @@ def choose(
     cuts : list of (str or None, Figures)
         Cuts of one graph into one number of parts: the shard directory of each, or None, and its figures, see
         :func:`partition.shards.counts.read_figures`.
-    model : Model
-        Sizes of the model. Without ``features`` and ``classes``, its first and last projection are left out.
+    model : Model or callable
+        Sizes of the graph transformer; without ``features`` and ``classes``, its first and last projection are left
+        out. Or a function that makes a training step of any other model, as :func:`report_costs` takes it: it is traced
+        with each strategy, and each cut needs its directory. Halos deeper than one hop are then tried only if
+        ``max_depth`` allows them, and the step applies activation checkpointing itself.
     profile : Profile
         Hardware profile of the ranks and links.
     rank_memory : int, optional
         Memory that a rank's process may take (bytes); by default as much as the profile says.
     max_depth : int, optional
         Deepest halo that may be chosen; by default the deepest that the cuts have.
-    activation_checkpoints : tuple of str
-        Modes of activation checkpointing that may be chosen.
+    activation_checkpoints : tuple of str, optional
+        Modes of activation checkpointing that may be chosen; by default all that can be predicted.
 
     Returns
     -------
@@ -54,21 +56,26 @@ def choose(
     ------
     InputError
         There is no cut, the cuts differ in their numbers of parts, nodes or edges, the profile is for another number
-        of ranks, or a bound is below 1; as :class:`NothingFits`, no candidate fits into the memory.
+        of ranks, a bound is below 1, or the step runs with no strategy; as :class:`NothingFits`, no candidate fits into
+        the memory.
     """
     ranks = _check_cuts(cuts)
     profile.check_ranks(ranks)
     _check_bounds(rank_memory, max_depth)
+    predictor = _predictor(cuts, model, profile)
+    if max_depth is None and isinstance(predictor, ByTraces):
+        max_depth = 1
+    modes = predictor.activation_checkpoints if activation_checkpoints is None else activation_checkpoints
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
     candidates = [
         _within_depth(each, max_depth)
         for directory, figures in cuts
-        for each in _of_cut(figures, directory, model, profile, bounds, activation_checkpoints)
+        for each in _of_cut(figures, directory, predictor, profile, bounds, modes, max_depth)
     ]
     fitting = sorted((each for each in candidates if not each.refused), key=lambda it: (it.seconds, it.memory_bytes))
     if not fitting:
         possible = [each for each in candidates if each.memory_bytes is not None and _may_be_so_deep(each, max_depth)]
-        raise _nothing_fits(possible, bounds)
+        raise _nothing_fits(possible, bounds) if possible else InputError(candidates[0].refused)
     refused = sorted((each for each in candidates if each.refused), key=lambda each: each.seconds or np.inf)
     choice, runner_up = fitting[0], fitting[1] if len(fitting) > 1 else None
     return Plan(
@@ -77,9 +84,9 @@ def choose(
         reason=_reason(choice, runner_up, refused, bounds),
         candidates=fitting + refused,
         profile={"name": profile.name, "kind": profile.kind},
-        model=asdict(model),
+        model=predictor.description,
         ranks=ranks,
-        one_rank_seconds=_one_rank_seconds(cuts[0][1], model, profile),
+        one_rank_seconds=predictor.one_rank_seconds(cuts[0][1]),
     )
 
 
@@ -109,37 +116,44 @@ def _check_bounds(rank_memory: int | None, max_depth: int | None) -> None:
         raise InputError(f"max_depth is {max_depth}; it must be at least 1")
 
 
-def _one_rank_seconds(figures: Figures, model: Model, profile: Profile) -> float:
-    """Seconds of a step of the whole graph on the slowest rank."""
-    speeds = profile.speeds(model, figures.parts, figures.nodes)
-    slowest = {
-        name: np.max(value) if name in ("edge_s", "head_s", "attend_s", "layer_s") else np.min(value)
-        for name, value in vars(speeds).items()
-        if name != "link_bytes_per_s"
-    }
-    return step_time(figures.in_one_part(), model, Speeds(**slowest), "local").total_s
+def _predictor(cuts, model, profile: Profile) -> ByFormulas | ByTraces:
+    """What predicts the candidates; raises :class:`InputError` unless it is given what it needs."""
+    if isinstance(model, Model):
+        return ByFormulas(model, profile)
+    if not callable(model):
+        raise InputError(f"model is {model!r}; it must be a partition.Model, or a function that makes a training step")
+    if any(directory is None for directory, _ in cuts):
+        raise InputError("a cut has no directory; to trace a training step, give the shard directory of every cut")
+    return ByTraces(model, cuts[0][0], profile)
 
 
 def _of_cut(
-    figures: Figures, directory: str | None, model: Model, profile: Profile, bounds: np.ndarray, activation_checkpoints
+    figures: Figures,
+    directory: str | None,
+    predictor: ByFormulas | ByTraces,
+    profile: Profile,
+    bounds: np.ndarray,
+    activation_checkpoints: tuple[str, ...],
+    max_depth: int | None,
 ) -> list[Candidate]:
     """Candidates of one cut: every strategy, depth and activation checkpointing."""
-    speeds = profile.speeds(model, figures.parts, figures.held_within(1))
     found = []
     for strategy in _strategies(figures):
-        deepest = min(figures.halo_depth, model.layers) if strategy == "halo_h" else 1
-        for depth in range(1, deepest + 1):
+        deepest = predictor.deepest(figures) if strategy == "halo_h" else 1
+        if isinstance(predictor, ByTraces):
+            deepest = min(deepest, max_depth)
+        for depth in range(1, max(deepest, 1) + 1):
             try:
-                check_strategy(figures, strategy, depth, model)
+                exchanges = predictor.exchanges(figures, strategy, depth)
             except InputError as error:
                 found.append(Candidate(figures.cut, strategy, depth, "none", directory, refused=str(error)))
                 continue
-            exchanges = figures.parts > 1 and bool(step_traffic(figures, model, strategy, depth))
             for mode in activation_checkpoints:
                 if mode == "keep_exchanges" and not exchanges and "full" in activation_checkpoints:
                     continue  # without an exchange the two are the same
                 way = Candidate(figures.cut, strategy, depth, mode, directory)
-                found.append(_predicted(way, figures, model, profile, speeds, bounds))
+                prediction = predictor.predict(figures, strategy, depth, mode)
+                found.append(_predicted(way, prediction, figures, profile, bounds))
     return found
 
 
@@ -153,12 +167,11 @@ def _strategies(figures: Figures) -> tuple[str, ...]:
 
 
 def _predicted(
-    way: Candidate, figures: Figures, model: Model, profile: Profile, speeds: Speeds, bounds: np.ndarray
+    way: Candidate, prediction: Prediction, figures: Figures, profile: Profile, bounds: np.ndarray
 ) -> Candidate:
     """A candidate with its predictions; it is refused where a rank's process needs more memory than the rank has."""
-    options = way.strategy, way.depth, way.activation_checkpoint
-    time, memory = step_time(figures, model, speeds, *options), step_memory(figures, model, *options)
-    process = (memory.total + np.broadcast_to(profile.process_bytes, figures.parts)).astype(np.int64)
+    tensors = np.sum(list(prediction.memory.values()), axis=0)
+    process = (tensors + np.broadcast_to(profile.process_bytes, figures.parts)).astype(np.int64)
     largest, shortest = int(process.argmax()), int((process / bounds).argmax())
     refused, shortage = None, float(process[shortest] / bounds[shortest])
     if shortage > 1:
@@ -167,11 +180,11 @@ def _predicted(
         refused = f"needs {size(process[shortest])} on {where}"
     return replace(
         way,
-        seconds=time.total_s,
-        seconds_by_term=vars(time),
-        sent_bytes=step_bytes(figures, model, *options),
-        peak_bytes=int(memory.total.max()),
-        peak_bytes_by_term={key: int(value[largest]) for key, value in vars(memory).items()},
+        seconds=prediction.time.total_s,
+        seconds_by_term=vars(prediction.time),
+        sent_bytes=prediction.sent_bytes,
+        peak_bytes=int(tensors.max()),
+        peak_bytes_by_term={key: int(value[largest]) for key, value in prediction.memory.items()},
         memory_bytes=int(process.max()),
         shortage=shortage,
         refused=refused,

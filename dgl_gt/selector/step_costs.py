@@ -13,6 +13,7 @@ from partition.shards.manifest import read_manifest
 from partition.system.units import size
 
 from .hardware_profile import Profile, read_profile
+from .predictors import columns_of_data
 from .traced_time import TracedTime, traced_time
 
 _TITLES = {
@@ -116,11 +117,7 @@ def report_costs(
         raise InputError(
             f"make_step is {make_step!r}; it must be a function that takes a ShardedGraph, returning a step"
         )
-    data = [
-        {name: (each["dtype"], tuple(each["shape"])) for name, each in manifest[kind].items()}
-        for kind in ("node_data", "edge_data")
-    ]
-    trace = trace_step(make_step, strategy, depth, figures.parts, *data)
+    trace = trace_step(make_step, strategy, depth, figures.parts, *columns_of_data(manifest))
     return StepCosts(
         strategy,
         depth,

@@ -100,7 +100,8 @@ class Recorder(TorchDispatchMode):
         elif name == "dgl_gt::sparse_attention":
             self._add_edges(args[0], args[1], args[5], 1)
         elif name == "dgl_gt::sparse_attention_backward":
-            self._add_edges(args[4], args[5], args[9], sum(args[-3:-1]))
+            q, k, (needs_q, needs_kv) = args[4], args[5], args[-3:-1]
+            self._add_edges(q, k, args[9], 2 * needs_q if k is None else needs_q + needs_kv)
         elif "empty" not in name:  # which writes nothing
             read = args[1:] if packet in _OVERWRITE else args
             self.add("rows", (name,), sum(x.nbytes for x in _flat((read, result))))

@@ -62,6 +62,10 @@ class StepTrace:
         """Each size on each part, float64, (P, S)."""
         return counts_of_parts(figures, self.counts) @ self.sizes
 
+    def does_the_same(self, other: StepTrace, figures: Figures) -> bool:
+        """Whether another trace has the same events, with the same sizes on the parts of a cut."""
+        return self.events == other.events and np.allclose(self.sizes_of(figures), other.sizes_of(figures), atol=0.5)
+
     def positions(self, kind: str, which: int = 0) -> np.ndarray:
         """The positions among the sizes of the ``which``-th size of every event of a kind."""
         starts = np.flatnonzero(np.diff(self.event_of, prepend=-1))
@@ -74,8 +78,11 @@ class StepTrace:
     def peak_bytes(self, figures: Figures) -> np.ndarray:
         """Bytes of the tensors that are alive at the peak of a step, of each rank, int64, (P,)."""
         made = self.sizes_of(figures)[:, self.positions("memory")]
-        kept = counts_of_parts(figures, self.counts) @ self.kept_bytes
-        return np.rint(kept + made.cumsum(axis=1).max(axis=1, initial=0)).astype(np.int64)
+        return self.kept(figures) + np.rint(made.cumsum(axis=1).max(axis=1, initial=0)).astype(np.int64)
+
+    def kept(self, figures: Figures) -> np.ndarray:
+        """Bytes of the tensors that outlive a step, of each rank, int64, (P,)."""
+        return np.rint(counts_of_parts(figures, self.counts) @ self.kept_bytes).astype(np.int64)
 
 
 def counts_of_parts(figures: Figures, names: tuple[str, ...]) -> np.ndarray:

@@ -25,7 +25,7 @@ LANGUAGES = ("python", "bash", "text", "{toctree}")
 RUN_ELSEWHERE = {"own_model.md"}  # on one rank and on two, in tests/distributed/test_own_loop.py
 NOT_RUN = 2  # blocks that are marked so: installing packages, and two machines
 TIMEOUT_S = 300
-CALIBRATE = "dgl-gt calibrate --nproc 2 --out two.yaml"  # about a minute: it runs once for all pages
+CALIBRATE = "dgl-gt calibrate --nproc 2 --out two.yaml"  # about a minute: one run is shared by all tests
 # What the documents show takes minutes; the same on small graphs takes seconds.
 SMALLER = [
     (r"nodes=20000", "nodes=400"),
@@ -93,32 +93,32 @@ def free_port() -> int:
 
 def run_page(page: Path, folder: Path) -> dict[str, str]:
     """Run the blocks of a page in order; returns the stdout of each command."""
-    printed, script = {}, []
+    printed, script, is_new = {}, [], False
     for block in blocks(page):
         if block.reason or block.language not in ("python", "bash"):
             continue
         if block.language == "bash":
+            if is_new:
+                run_script(page, script, folder)
+            is_new = False
             for line in filter(None, block.code.replace("\\\n", " ").splitlines()):
                 if line != CALIBRATE:
                     printed[line] = run_command(line, folder)
         elif block.title:
             (folder / block.title).write_text(smaller(block.code))
-        else:  # what went before runs again, as its names are needed
+        else:
             script.append(smaller(block.code))
-            words = [sys.executable, "-c", "\n".join(script)]
-            done = subprocess.run(
-                words, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=folder, env=environment()
-            )
-            assert done.returncode == 0, f"{page.name}: {block.code}\n{done.stderr}"
+            is_new = True
+    if is_new:
+        run_script(page, script, folder)
     return printed
 
 
-@pytest.fixture(scope="module")
-def profile(tmp_path_factory) -> Path:
-    """What the one run of ``calibrate`` wrote."""
-    folder = tmp_path_factory.mktemp("profile")
-    run_command(CALIBRATE, folder)
-    return folder / "two.yaml"
+def run_script(page: Path, script: list[str], folder: Path) -> None:
+    """Run the Python blocks of a page so far; what went before a command runs again, as its names are needed."""
+    words = [sys.executable, "-c", "\n".join(script)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=folder, env=environment())
+    assert done.returncode == 0, f"{page.name}: {done.stderr}"
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("page", filter(runs, PAGES), ids=lambda page: page.name)
 def test_the_code_of_a_page_runs(page, folder, request):
     if CALIBRATE in page.read_text():
-        shutil.copy(request.getfixturevalue("profile"), folder / "two.yaml")
+        shutil.copy(request.getfixturevalue("measured_profile"), folder / "two.yaml")
     if page.name == "cli.md":
         pytest.importorskip("dgl", reason="export and import need DGL")
         pytest.importorskip("matplotlib", reason="report needs matplotlib")

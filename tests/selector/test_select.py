@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from selector_cases import every_way, half_speed, profile_values, write_profile
 
-from dgl_gt.selector import choose, read_profile, select
+from dgl_gt.selector import choose, predictors, read_profile, select
 from partition.cuts.edge_cut import make_edge_cut
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
@@ -166,13 +166,13 @@ def test_memory_of_the_profile_bounds_too(cuts, profile):
 
 def test_the_least_that_is_named_may_be_had(cuts, profile, monkeypatch):
     """Where deep halos are not wanted, their memory is no advice."""
-    real = select.step_memory
+    real = predictors.step_memory
 
     def deep_takes_nothing(figures, model, strategy, depth, activation_checkpoint):
         memory = real(figures, model, strategy, depth, activation_checkpoint)
         return type(memory)(*(value // 1000 ** (depth - 1) for value in vars(memory).values()))
 
-    monkeypatch.setattr(select, "step_memory", deep_takes_nothing)
+    monkeypatch.setattr(predictors, "step_memory", deep_takes_nothing)
     with pytest.raises(select.NothingFits) as stopped:
         choose(cuts, MODELS["small"], profile(), rank_memory=1, max_depth=1)
     assert choose(cuts, MODELS["small"], profile(), rank_memory=stopped.value.least_bytes, max_depth=1).choice
