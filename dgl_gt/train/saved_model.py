@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+import textwrap
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +31,7 @@ from .trainer import TrainHistory, build_model, first_not_finite
 
 _MIN_PAUSE_S = 5.0  # between two writes while a model trains
 _MAX_WRITING_SHARE = 0.02  # of the time
+_LONGEST_CAUSE = 400  # characters
 _OTHER_BYTES = 1 << 20  # room for the record, the config and directories
 
 
@@ -208,8 +210,9 @@ def load_model(directory) -> GraphTransformer:
             model = build_model(TrainConfig(**values), in_dim, classes)
         model.load_state_dict(safetensors.load(weights), assign=True)
     except (KeyError, TypeError, RuntimeError, OverflowError, SafetensorError, ValueError) as error:
+        cause = textwrap.shorten(str(error), _LONGEST_CAUSE, placeholder=" ...")  # torch lists every tensor
         raise InputError(
-            f"{folder} is damaged or from another version of dgl-gt: {' '.join(str(error).split())}; train the model again"
+            f"{folder} is damaged or from another version of dgl-gt: {cause}; train the model again"
         ) from error
     name = first_not_finite(model.state_dict())
     if name is not None:

@@ -135,7 +135,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", filter(runs, PAGES), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", list(filter(runs, PAGES)), ids=lambda page: page.name)
 def test_the_code_of_a_page_runs(page, folder, request):
     if CALIBRATE in page.read_text():
         shutil.copy(request.getfixturevalue("measured_profile"), folder / "two.yaml")

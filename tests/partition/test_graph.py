@@ -95,7 +95,7 @@ def test_repr_is_one_line():
 
 
 def test_data_that_are_no_arrays_by_name_are_refused():
-    import torch
+    torch = pytest.importorskip("torch")
 
     for data in (True, torch.arange(3), [1, 2, 3]):
         with pytest.raises(InputError, match="node data is a .*; it must be a dict of arrays by name, or None"):

@@ -16,6 +16,8 @@ def owners(graph, parts):
 
 @pytest.fixture(params=["numpy", "pt"])
 def framework(request):
+    if request.param == "pt":
+        pytest.importorskip("torch")
     return request.param
 
 

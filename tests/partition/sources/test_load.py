@@ -137,7 +137,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path):
         ("a" * 250 + ".csv", ["no such file"]),
         ("a" * 300 + ".csv", ["File name too long"]),
         ("a" * 300, ["allowed are"]),
-        ("a\0b.csv", ["\\x00", "null byte"]),
+        ("a\0b.csv", ["\\x00", "null "]),
         ("~no-such-user/g.csv", ["home directory"]),
         ("g.csv/h.csv", ["no such file"]),
     ],
