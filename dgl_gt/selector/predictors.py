@@ -81,19 +81,21 @@ class ByTraces:
     directory : path
         Shards that hold the data which the step reads.
     profile : Profile
+    max_depth : int
+        The most hops of halo that the step can take.
     """
 
     activation_checkpoints = ("none",)
 
-    def __init__(self, make_step: Callable, directory, profile: Profile):
+    def __init__(self, make_step: Callable, directory, profile: Profile, max_depth: int):
         manifest = read_manifest(directory)
-        self._make_step, self._profile, self._traces = make_step, profile, {}
+        self._make_step, self._profile, self._max_depth, self._traces = make_step, profile, max_depth, {}
         self._data = columns_of_data(manifest)
         self.description = {"step": getattr(make_step, "__qualname__", repr(make_step))}
 
     def deepest(self, figures: Figures) -> int:
-        """The most hops of halo that one exchange can fill: as many as the shards hold."""
-        return figures.halo_depth
+        """The most hops of halo that one exchange can fill."""
+        return min(figures.halo_depth, self._max_depth)
 
     def exchanges(self, figures: Figures, strategy: str, depth: int) -> bool:
         """Whether ranks exchange rows; raises :class:`InputError` if the cut or the step cannot have the strategy."""

@@ -62,15 +62,13 @@ def choose(
     ranks = _check_cuts(cuts)
     profile.check_ranks(ranks)
     _check_bounds(rank_memory, max_depth)
-    predictor = _predictor(cuts, model, profile)
-    if max_depth is None and isinstance(predictor, ByTraces):
-        max_depth = 1
+    predictor = _predictor(cuts, model, profile, max_depth)
     modes = predictor.activation_checkpoints if activation_checkpoints is None else activation_checkpoints
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
     candidates = [
         _within_depth(each, max_depth)
         for directory, figures in cuts
-        for each in _of_cut(figures, directory, predictor, profile, bounds, modes, max_depth)
+        for each in _of_cut(figures, directory, predictor, profile, bounds, modes)
     ]
     fitting = sorted((each for each in candidates if not each.refused), key=lambda it: (it.seconds, it.memory_bytes))
     if not fitting:
@@ -116,7 +114,7 @@ def _check_bounds(rank_memory: int | None, max_depth: int | None) -> None:
         raise InputError(f"max_depth is {max_depth}; it must be at least 1")
 
 
-def _predictor(cuts, model, profile: Profile) -> ByFormulas | ByTraces:
+def _predictor(cuts, model, profile: Profile, max_depth: int | None) -> ByFormulas | ByTraces:
     """What predicts the candidates; raises :class:`InputError` unless it is given what it needs."""
     if isinstance(model, Model):
         return ByFormulas(model, profile)
@@ -124,7 +122,7 @@ def _predictor(cuts, model, profile: Profile) -> ByFormulas | ByTraces:
         raise InputError(f"model is {model!r}; it must be a partition.Model, or a function that makes a training step")
     if any(directory is None for directory, _ in cuts):
         raise InputError("a cut has no directory; to trace a training step, give the shard directory of every cut")
-    return ByTraces(model, cuts[0][0], profile)
+    return ByTraces(model, cuts[0][0], profile, max_depth or 1)
 
 
 def _of_cut(
@@ -134,15 +132,12 @@ def _of_cut(
     profile: Profile,
     bounds: np.ndarray,
     activation_checkpoints: tuple[str, ...],
-    max_depth: int | None,
 ) -> list[Candidate]:
     """Candidates of one cut: every strategy, depth and activation checkpointing."""
     found = []
     for strategy in _strategies(figures):
         deepest = predictor.deepest(figures) if strategy == "halo_h" else 1
-        if isinstance(predictor, ByTraces):
-            deepest = min(deepest, max_depth)
-        for depth in range(1, max(deepest, 1) + 1):
+        for depth in range(1, deepest + 1):
             try:
                 exchanges = predictor.exchanges(figures, strategy, depth)
             except InputError as error:

@@ -38,7 +38,7 @@ class Dice:
 
 
 def damaged(data: bytes, dice: Dice) -> bytes:
-    """The bytes with one to three of: bits flipped, cut short, a span zeroed, repeated, replaced, junk added."""
+    """Return the bytes with one to three changes: flipped bits, a cut, a span of zeros, a repeated span, junk."""
     for _ in range(1 + dice.below(3)):
         at = dice.below(len(data)) if dice.chance(0.5) else dice.below(min(len(data), 200))
         span = 1 + dice.below(16)
@@ -127,7 +127,7 @@ def damaged_text(text: str, dice: Dice) -> bytes:
 
 
 def altered(tree, dice: Dice, values=VALUES):
-    """The tree with one to three of its values replaced, off by one, dropped, repeated or of another type."""
+    """Return the tree with one to three values that are replaced, off by one, dropped, repeated or of another type."""
     for _ in range(1 + (dice.below(3) if dice.chance(0.3) else 0)):
         places = list(_places(tree))
         if not places:
@@ -185,7 +185,7 @@ def sign_files(shards: Path) -> None:
 
 
 def safetensors(data: bytes, dice: Dice) -> bytes:
-    """A safetensors file whose header lies, or whose bytes are damaged."""
+    """Return a safetensors file whose header is wrong, or whose bytes are damaged."""
     if dice.chance(0.3):
         return damaged(data, dice)
     length = struct.unpack("<Q", data[:8])[0]
@@ -251,7 +251,7 @@ def hostile_array(good: np.ndarray, dice: Dice) -> np.ndarray:
 
 
 def npy(array: np.ndarray, dice: Dice, lie: bool) -> bytes:
-    """An array as .npy, with a header that lies if ``lie``."""
+    """Return an array as .npy; with ``lie``, its header is wrong."""
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, array, allow_pickle=True)
     if not lie:
@@ -299,7 +299,7 @@ def npy(array: np.ndarray, dice: Dice, lie: bool) -> bytes:
 
 
 def npz(arrays: dict[str, np.ndarray], dice: Dice) -> bytes:
-    """An .npz with one hostile member, or tricks of zip."""
+    """Return an .npz with one hostile member, or with a damaged zip structure."""
     buffer = io.BytesIO()
     victim = "edge_index" if dice.chance(0.3) else dice.pick(list(arrays))
     how = dice.below(6)

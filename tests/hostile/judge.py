@@ -1,4 +1,4 @@
-"""What is wrong with how a case ended, and failures of one cause under one name."""
+"""Says what is wrong with how a case ended, and gives failures of one cause one name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINES, LINE_LENGTH = 3, 1200  # of a message
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """What lies below a directory."""
+    """Return what lies below a directory."""
     found = {}
     for where, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -32,7 +32,7 @@ def snapshot(folder: Path) -> dict[str, str]:
 
 
 def judged(case: dict, code: int, stderr: str, stdout: bytes) -> str | None:
-    """What is wrong with how it ended, or None."""
+    """Return what is wrong with how a case ended, or None."""
     if "Traceback" in stderr or "Exception ignored" in stderr:
         return cause(stderr)
     if HALF_WRITTEN in stderr:
@@ -65,7 +65,7 @@ def judged(case: dict, code: int, stderr: str, stdout: bytes) -> str | None:
 
 
 def left(folder: Path, case: dict, before: dict, code: int) -> str | None:
-    """What lies there that should not, or is missing, or None."""
+    """Return what a case left that should not be there, or what is missing, or None."""
     failed = code and "/dev/full" not in case["streams"]  # there the work is done, and cannot be told
     os.chdir(folder / "cwd")
     after = snapshot(Path("."))
@@ -82,7 +82,7 @@ def left(folder: Path, case: dict, before: dict, code: int) -> str | None:
 
 
 def cause(text: str) -> str:
-    """Of a traceback on stderr: the exception, and the innermost frame of ours."""
+    """Return the exception of a traceback on stderr, and its innermost frame in our code."""
     raised = re.findall(r"^(?:Exception ignored.*|[A-Za-z_][\w.]*(?=:|$))", text, re.M)
     frames = re.findall(r'File "([^"]+)", line (\d+), in (.+)', text)
     own = [(path, line, name) for path, line, name in frames if is_own(path)]
@@ -95,13 +95,13 @@ def is_own(path: str) -> bool:
 
 
 def plain(message: str) -> str:
-    """A message without what differs between cases of one cause."""
+    """Return a message without the parts that differ between cases of one cause."""
     message = re.sub(r"(['\"]).*?\1|(\S*/\S+)", "'..'", message.strip()[-500:], flags=re.S)
     return ascii(re.sub(r"[-+]?\d[\d.e+]*", "N", message))[1:110]
 
 
 def shell(case: dict) -> str:
-    """The case as a command to copy, for the directory that holds its ``in``."""
+    """Return the case as a command that can be copied and run in its directory."""
     room = f"  # {case['room'][0]} has room for {case['room'][1]} bytes" if case["room"] else ""
     if case["call"]:
         return f"python -c {shlex.quote(case['call'])}  # names: tests/hostile/calls.py"

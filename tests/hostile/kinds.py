@@ -1,4 +1,4 @@
-"""The kinds of hostile cases, and how many of a hundred each gets; (seed, number) says all about a case."""
+"""The kinds of hostile cases, and how many of a hundred each gets; a seed and a number determine a case."""
 
 from __future__ import annotations
 

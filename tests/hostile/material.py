@@ -1,4 +1,4 @@
-"""Good files of every kind, made once a trial; cases copy and damage them."""
+"""Good files of every kind, made once per trial; cases copy and damage them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _graphs() -> None:
 
 
 def _bombs() -> None:
-    """Gigabytes in a small .gz: a member is independent of the one before it, so that one can be repeated."""
+    """Return a small .gz that holds gigabytes: its members are independent, so one can be repeated."""
     for name, text in (("zeros", b"\0"), ("ones", b"1"), ("cells", b"1,")):
         packer = zlib.compressobj(wbits=31)
         member = packer.compress(text * (2**24 // len(text))) + packer.flush()

@@ -73,7 +73,7 @@ def odd_path(dice: Dice, suffix: str) -> str:
 
 
 def paths(dice, material):
-    """An odd path where a command reads."""
+    """Commands that are given an odd path to read."""
     name, option, suffix = dice.pick(
         (
             *(("partition", 1, s) for s in (".npz", ".npy", ".csv", ".csv.gz", ".graph", ".bin", "")),
@@ -106,7 +106,7 @@ def paths(dice, material):
 
 
 def outputs(dice, material):
-    """Something in the way at the output."""
+    """Commands whose output path is taken or cannot be written."""
     name, option, suffix = dice.pick(
         (
             ("partition", "--out", ""),
@@ -222,7 +222,7 @@ def full_disks(dice, material):
 
 
 def ranks(dice, material):
-    """Ranks that are really started: seconds a case."""
+    """Commands that start real ranks, which takes seconds per case."""
     argv, _ = command(dice.pick(("train", "predict")), material)
     argv += dice.pick(([], ["--json"], ["--timeout", "0"], ["--timeout", "nan"], ["--nproc", "2"], ["--nproc", "-1"]))
     if dice.chance(0.5):
@@ -240,7 +240,7 @@ def calls(dice, material):
 
 
 def controls(dice, material):
-    """Nothing hostile: what the trial itself relies on."""
+    """Good commands, on which the trial itself relies."""
     name = dice.pick(("partition", "dry-run", "inspect", "plan", "train", "predict", "export", "import"))
     argv, env = command(name, material)
     if name == "inspect":

@@ -47,7 +47,7 @@ class Failure:
 
 
 class Trial:
-    """Runs cases below ``root``, so many at a time, each within ``seconds``."""
+    """Runs cases in directories below ``root``: at most ``jobs`` at a time, each within ``seconds``."""
 
     def __init__(self, root: Path, seed: int, jobs: int, seconds: float, keep: bool = False, kind: str | None = None):
         self.root, self.seed, self.jobs, self.seconds, self.keep, self.kind = root, seed, jobs, seconds, keep, kind
@@ -113,7 +113,7 @@ class Trial:
 
 
 def _child(folder: Path, seed: int, number: int, material: Path, home: Path, kind: str) -> None:
-    """Make the case and become it; never returns."""
+    """Make the case and run it in this process, which then ends."""
     os.setsid()
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY, 0o644), descriptor)
@@ -159,7 +159,7 @@ def _command(argv: list[str]) -> int:
 
 
 def _fresh(case) -> int:
-    """A shell's redirections, then a new interpreter in this one's place."""
+    """Replace this process by a new interpreter, with the redirections of the case."""
     command = [sys.executable, "-m", "dgl_gt", *case.argv]
     if case.streams:
         words = " ".join(map(shlex.quote, command))
@@ -172,7 +172,7 @@ def _fresh(case) -> int:
 
 
 def _call(expression: str) -> int:
-    """0 for a result, 2 for an exception that is meant for the user; others pass."""
+    """Return 0 for a result and 2 for an exception that is meant for the user; let other exceptions pass."""
     from calls import NAMES
 
     names = {}
@@ -188,7 +188,7 @@ def _call(expression: str) -> int:
 
 
 def _is_for_users(error: Exception, expression: str) -> bool:
-    """Whether our code raised it on purpose, or Python's custom is to let it pass."""
+    """Return whether our code raised an error on purpose, or Python lets such an error pass by custom."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     if not any(is_own(frame.filename) for frame in frames):  # no such argument; or the expression itself is wrong
         return True
@@ -222,7 +222,7 @@ def _mounted(where: str, size: int) -> bool:
 
 
 def warm_up() -> None:
-    """Import everything, so that a fork starts at once; no thread may have started."""
+    """Import everything, so that a forked case starts at once; no thread may have started."""
     import importlib
     import pkgutil
 
@@ -249,7 +249,7 @@ def warm_up() -> None:
 
 
 def make_material(folder: Path, home: Path) -> None:
-    """In a child, as threads may start there, and each command in one of its own."""
+    """Make the good files in a child process, because threads may start there; each command has its own child."""
     from case import RANK
     from material import make
 
@@ -266,7 +266,7 @@ def make_material(folder: Path, home: Path) -> None:
 
 
 def _forked(work) -> int:
-    """The exit code of a child that does it."""
+    """Return the exit code of a child process that does the work."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

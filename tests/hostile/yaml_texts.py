@@ -88,7 +88,7 @@ ENCODINGS = ("utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf
 
 
 def yaml_text(tree, dice: Dice) -> bytes:
-    """A file's bytes: one of the texts above, or the tree with hostile values, or damaged."""
+    """Return the bytes of a file: one of the texts above, or the tree with hostile values, or a damaged tree."""
     how = dice.below(10)
     if how < 4:
         return dice.pick(TEXTS).encode(dice.pick(ENCODINGS), "replace")

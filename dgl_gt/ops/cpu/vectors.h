@@ -88,7 +88,7 @@ INLINE void store(Float16* to, Vec<float, W> vector) {
     typedef Vec<uint32_t, W> Bits;
     const Bits bits = (Bits)vector, magnitude = bits & 0x7FFFFFFF;
     // Rounded to nearest, ties to even: of normal halves by carrying into the exponent, of subnormal ones by adding a
-    // float whose last place is theirs.
+    // float whose unit in the last place equals theirs.
     const Bits normal = (magnitude - (112u << 23) + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
     const Bits subnormal = (Bits)((Vec<float, W>)magnitude + 0.5f) - 0x3F000000u;
     const Bits is_small = (Bits)(magnitude < 0x38800000u), is_large = (Bits)(magnitude >= 0x47800000u);
@@ -125,7 +125,7 @@ INLINE V pick(V a, V b) {
 #endif
 }
 
-// Sums over the groups of four lanes of a, b, c, d: one group (sum a, sum b, sum c, sum d) for each.
+// Sums a, b, c and d over each group of four lanes; the group then holds (sum a, sum b, sum c, sum d).
 template <int... I, typename V>
 INLINE V group_sums(std::integer_sequence<int, I...>, V a, V b, V c, V d) {
     constexpr int W = sizeof...(I);
@@ -144,7 +144,7 @@ INLINE Vec<float, 4> fold(Vec<float, W> groups) {
     }
 }
 
-// (sum a, sum b, sum c, sum d), each over all lanes.
+// Returns (sum a, sum b, sum c, sum d), each over all lanes.
 template <int W>
 INLINE Vec<float, 4> sums(Vec<float, W> a, Vec<float, W> b, Vec<float, W> c, Vec<float, W> d) {
     return fold<W>(group_sums(std::make_integer_sequence<int, W>(), a, b, c, d));
@@ -164,7 +164,7 @@ INLINE auto sum(V vector) {
     return total;
 }
 
-// The largest of all lanes and one more; a NaN lane counts as none.
+// Returns the largest of all lanes and one more number; lanes with NaN do not count.
 template <typename T, int W>
 INLINE T largest(Vec<T, W> vector, T other) {
     if constexpr (W > 2) {
