@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
-# One worker per core, each with one thread; what a worker has not begun goes to one that is idle.
-PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+# Three workers per two cores, each with one thread, because tests wait for ranks; what a worker has not begun goes to one
+# that is idle.
+WORKERS := $(shell expr $$(nproc) \* 3 / 2)
+PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 INSTALL := $(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: demo test test-without-dgl lint docs gpu clean

@@ -87,8 +87,9 @@ class Plan:
         Sizes of the model, see :class:`partition.predict.model.Model`.
     ranks : int
         Number of ranks P.
-    one_rank_seconds : float
-        Predicted time of a step on the slowest rank alone, as if it held the whole graph (s).
+    one_rank_seconds : float or None
+        Predicted time of a step on the slowest rank alone, as if it held the whole graph (s). None if a traced step
+        does not run on one rank.
     """
 
     choice: Candidate
@@ -98,7 +99,7 @@ class Plan:
     profile: dict
     model: dict
     ranks: int
-    one_rank_seconds: float
+    one_rank_seconds: float | None
 
     @property
     def load_options(self) -> dict:

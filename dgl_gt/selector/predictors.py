@@ -104,7 +104,7 @@ class ByTraces:
         if strategy in ("halo_kv", "gather", "heads", "ring") and trace.does_the_same(
             self._trace("halo_h", 1, figures.parts), figures
         ):
-            raise InputError("the step does not use it: it runs as with halo_h")
+            raise InputError("the step does not use this strategy: it runs as with halo_h")
         return bool(trace.sent_bytes(figures))
 
     def predict(self, figures: Figures, strategy: str, depth: int, activation_checkpoint: str) -> Prediction:
@@ -113,9 +113,12 @@ class ByTraces:
         memory = {"kept": kept, "made in the step": peak - kept}
         return Prediction(traced_time(trace, figures, self._profile), trace.sent_bytes(figures), memory)
 
-    def one_rank_seconds(self, figures: Figures) -> float:
-        """Seconds of a step of the whole graph on the slowest rank."""
-        trace = self._trace("local", 1, 1)
+    def one_rank_seconds(self, figures: Figures) -> float | None:
+        """Seconds of a step of the whole graph on the slowest rank; None if the step needs several ranks."""
+        try:
+            trace = self._trace("local", 1, 1)
+        except InputError:
+            return None
         return traced_time(trace, figures.in_one_part(), self._profile.of_slowest_rank()).total_s
 
     def _trace(self, strategy: str, depth: int, parts: int):
@@ -127,7 +130,7 @@ class ByTraces:
             try:
                 self._traces[key] = trace_step(self._make_step, *key, *self._data)
             except (ValueError, NotImplementedError) as error:  # such as heads that the ranks cannot share
-                raise InputError(f"the step does not run with it: {error}") from error
+                raise InputError(f"the step does not run with {strategy}: {error}") from error
         return self._traces[key]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from partition.errors import InputError
+from partition.errors import InputError, check_one_of, check_type, whole_number
 from partition.predict.figures import Figures
 from partition.predict.model import Model
 from partition.predict.strategies import STRATEGIES
@@ -60,10 +61,18 @@ def choose(
         the memory.
     """
     ranks = _check_cuts(cuts)
+    check_type("profile", profile, Profile)
     profile.check_ranks(ranks)
-    _check_bounds(rank_memory, max_depth)
+    if rank_memory is not None:
+        whole_number("rank_memory", rank_memory, 1)
+    if max_depth is not None:
+        whole_number("max_depth", max_depth, 1)
     predictor = _predictor(cuts, model, profile, max_depth)
     modes = predictor.activation_checkpoints if activation_checkpoints is None else activation_checkpoints
+    if not isinstance(modes, (tuple, list)) or not modes:
+        raise InputError(f"activation_checkpoints is {reprlib.repr(modes)}; it must be a tuple of one mode or more")
+    for mode in modes:
+        check_one_of("activation_checkpoints", mode, predictor.activation_checkpoints)
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
     candidates = [
         _within_depth(each, max_depth)
@@ -90,6 +99,12 @@ def choose(
 
 def _check_cuts(cuts: list[tuple[str | None, Figures]]) -> int:
     """Return the number of parts; raise :class:`InputError` unless the cuts are of one graph into as many parts."""
+    if not isinstance(cuts, (list, tuple)) or not all(
+        isinstance(each, (list, tuple)) and len(each) == 2 and isinstance(each[1], Figures) for each in cuts
+    ):
+        raise InputError(
+            f"cuts is {reprlib.repr(cuts)}; it must be a list of pairs: a shard directory, and its Figures"
+        )
     if not cuts:
         raise InputError("no cut is given; give at least one shard directory with its figures")
 
@@ -105,13 +120,6 @@ def _check_cuts(cuts: list[tuple[str | None, Figures]]) -> int:
                     "graph into one number of parts"
                 )
     return first["part"]
-
-
-def _check_bounds(rank_memory: int | None, max_depth: int | None) -> None:
-    if rank_memory is not None and rank_memory < 1:
-        raise InputError(f"rank_memory is {rank_memory}; it must be at least 1 byte")
-    if max_depth is not None and max_depth < 1:
-        raise InputError(f"max_depth is {max_depth}; it must be at least 1")
 
 
 def _predictor(cuts, model, profile: Profile, max_depth: int | None) -> ByFormulas | ByTraces:

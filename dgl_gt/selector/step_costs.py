@@ -84,7 +84,7 @@ def report_costs(
     ----------
     make_step : callable
         Called as ``make_step(sg)`` with a made-up :class:`dgl_gt.ShardedGraph`, whose data have the names, dtypes and
-        widths of the shards' data, and are zeros. It returns a function without arguments that takes one training step:
+        widths of the shards' data. They are zeros, but masks select random rows. It returns a function without arguments that takes one training step:
         forward, loss, backward, ``sg.comm.sum_gradients`` and optimiser. It should make its own model and optimiser,
         because the steps change their weights.
     directory : path

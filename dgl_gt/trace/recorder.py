@@ -43,13 +43,14 @@ class Recorder(TorchDispatchMode):
         self.sizes: list[tuple[int, ...]] = []
         self._sg, self._ranks = sg, sg.comm
         self._alive: dict[int, weakref.ref] = {}
-        self._found: dict[int, int] = {}  # bytes of storages that were there before the step
+        self._found: dict[int, weakref.ref] = {}  # storages that were there before the step
 
     @property
     def kept_bytes(self) -> int:
         """Bytes of the tensors that were there before the step: those of the shard, and those that the step used."""
         of_shard = {x.untyped_storage()._cdata for x in tensors_in(self._sg)}
-        return storage_bytes(self._sg) + sum(size for key, size in self._found.items() if key not in of_shard)
+        storages = [(key, storage) for key, found in self._found.items() if (storage := found()) is not None]
+        return storage_bytes(self._sg) + sum(storage.nbytes() for key, storage in storages if key not in of_shard)
 
     def __enter__(self):
         self._collects_garbage = gc.isenabled()
@@ -87,8 +88,9 @@ class Recorder(TorchDispatchMode):
         name = function.name()
         for x in _flat(args):
             storage = x.untyped_storage()
-            if storage._cdata not in self._alive:
-                self._found.setdefault(storage._cdata, storage.nbytes())
+            key = storage._cdata
+            if key not in self._alive and (key not in self._found or self._found[key]() is None):
+                self._found[key] = weakref.ref(storage)  # what DGL makes and drops in the step leaves a dead one
         for x in () if function._schema.is_mutable else _flat(result):
             self._add_memory(x.untyped_storage())
         packet = function.overloadpacket

@@ -7,7 +7,6 @@ each size depends on the counts of a part, and no other rank needs to run.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count, pairwise
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from partition.cuts.edge_cut import EdgeCut
 from partition.cuts.permutation import Permutation
 from partition.cuts.vertex_cut import VertexCut
+from partition.errors import InputError
 from partition.graph import Graph, from_edges
 from partition.shards.counts import manifest_counts
 from partition.shards.layout import Layout
@@ -28,6 +28,7 @@ from partition.shards.write import structure_arrays
 _OWNED, _OTHERS = (40, 90), (12, 40)  # least and most rows of the part, and of each other part
 _ROWS_PER_HOP = 150  # of all other parts together
 _MANY_PARTS = 16
+_MOST_ATTEMPTS = 100
 _OTHERS_OF_MANY = (5, 8)
 
 
@@ -112,30 +113,35 @@ def make_layout(strategy: str, depth: int, parts: int, seed: int, node_data: dic
     seed : int
         Seed of the numbers of rows and edges.
     node_data, edge_data : dict of str to (dtype, shape)
-        The columns: a dtype's name and the shape of a row. Masks are random, and all other values are zeros.
+        The columns: a dtype's name and the shape of a row. Masks select random rows
+        of part 0, and all of the others; all other values are zeros, or True.
     """
-    for attempt in count():
+    for attempt in range(_MOST_ATTEMPTS):
         rng = np.random.default_rng([parts, depth, seed, attempt])
         layout = Layout(*_cut_graph(rng, strategy, depth, parts, node_data, edge_data), depth)
         figures = layout.figures
         kinds = figures.copies_by_hop, figures.sent_by_hop, figures.edges_by_hop
         if parts == 1 or all(each[0].min() > 0 for each in kinds):
             return layout
+    raise InputError(f"a halo of {depth} hops in {parts} parts cannot be traced; choose fewer hops")
 
 
 def _cut_graph(rng, strategy: str, depth: int, parts: int, node_data, edge_data) -> tuple[Graph, Permutation]:
-    least, most = _OTHERS if parts < _MANY_PARTS else _OTHERS_OF_MANY
+    least, most = np.array(_OTHERS if parts < _MANY_PARTS else _OTHERS_OF_MANY)
+    owned = rng.integers(*_OWNED)
     if depth > 1:  # so that no hop reaches all rows
-        least, most = (max(each, -(-_ROWS_PER_HOP * depth // max(parts - 1, 1))) for each in (least, 2 * most))
-    owned, others = rng.integers(*_OWNED), rng.integers(least, most + 1)
+        least = max(least, -(-_ROWS_PER_HOP * depth // parts))
+        most, owned = max(2 * most, 2 * least), max(owned, rng.integers(least, 2 * least))
+    others = rng.integers(least, most + 1)
     ptr = np.concatenate([[0], np.cumsum([owned, *[others] * (parts - 1)])])
     if strategy == "mirror":
         src, dst, owners = _edges_of_vertex_cut(rng, ptr)
     else:
-        src, dst = _even_edges(rng, ptr) if depth == 1 else _few_edges(rng, ptr)
+        src, dst = _even_edges(rng, ptr) if depth == 1 else _few_edges(rng, ptr, depth)
     graph = from_edges(src, dst, int(ptr[-1]), {}, name="the graph of a trace")
-    graph.node_data.update(_made_up(rng, node_data, graph.num_nodes))
-    graph.edge_data.update(_made_up(rng, edge_data, graph.num_edges))
+    graph.node_data.update(_made_up(node_data, graph.num_nodes))
+    graph.edge_data.update(_made_up(edge_data, graph.num_edges))
+    _select(rng, [x for x in graph.node_data.values() if x.dtype == bool and x.ndim == 1], int(ptr[1]))
     order = np.arange(graph.num_nodes, dtype=np.int32)
     if strategy == "mirror":
         return graph, VertexCut(order, ptr, owners[graph.edge_ids])
@@ -150,20 +156,27 @@ def _even_edges(rng, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     near, far = rng.integers(1, 5), rng.integers(1, 4 if len(ptr) <= _MANY_PARTS else 3)
     read_here, read_elsewhere = rng.uniform(0.1, 1, 2)
     src, dst = [], []
-    for part, rows in enumerate(pairwise(ptr)):
-        for other, (begin, end) in enumerate(pairwise(ptr)):
-            ends = np.repeat(np.arange(*rows), near if part == other else far)
-            share = 1 if part == other else read_here if part == 0 else read_elsewhere
-            src.append(rng.integers(begin, begin + max(1, round(share * (end - begin))), len(ends)))
-            dst.append(ends)
+    for part, other in _pairs(len(ptr) - 1):
+        begin, end = ptr[other : other + 2]
+        ends = np.repeat(np.arange(*ptr[part : part + 2]), near if part == other else far)
+        share = 1 if part == other else read_here if part == 0 else read_elsewhere
+        src.append(rng.integers(begin, begin + max(1, round(share * (end - begin))), len(ends)))
+        dst.append(ends)
     return np.concatenate(src), np.concatenate(dst)
 
 
-def _few_edges(rng, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _pairs(parts: int) -> list[tuple[int, int]]:
+    """Pairs of parts between which made-up edges lie: each part and itself, and part 0 and every other one."""
+    others = range(1, parts)
+    return [(part, part) for part in range(parts)] + [(0, part) for part in others] + [(part, 0) for part in others]
+
+
+def _few_edges(rng, ptr: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
     """Edges so few that each further hop reaches new rows, and never all."""
     dst = np.repeat(np.arange(ptr[-1]), 1 + (rng.random(ptr[-1]) < rng.uniform(0.1, 0.6)))
     near = np.clip(dst + rng.integers(-4, 5, len(dst)), 0, ptr[-1] - 1)
-    return np.where(rng.random(len(dst)) < rng.uniform(0.2, 0.5), rng.integers(0, ptr[-1], len(dst)), near), dst
+    share = rng.uniform(0.2, 0.5) / (depth - 1)
+    return np.where(rng.random(len(dst)) < share, rng.integers(0, ptr[-1], len(dst)), near), dst
 
 
 def _edges_of_vertex_cut(rng, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -175,25 +188,27 @@ def _edges_of_vertex_cut(rng, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
     near, into, back = rng.integers(1, 5), rng.integers(1, 3), rng.integers(1, 4)
     (read_here, read_elsewhere), (back_here, back_elsewhere) = rng.uniform(0.1, 1, 2), rng.uniform(0.1, 0.7, 2)
     edges = []
-    for part, rows in enumerate(pairwise(ptr)):
-        own = np.arange(*rows)
-        edges.append((rng.choice(own, near * len(own)), np.repeat(own, near), part))
-        for other, (begin, end) in enumerate(pairwise(ptr)):
-            if other == part:
-                continue
-            read = np.arange(begin, begin + max(1, round((read_here if part == 0 else read_elsewhere) * (end - begin))))
-            home = np.arange(
-                begin, begin + max(1, round((back_here if other == 0 else back_elsewhere) * (end - begin)))
-            )
-            edges.append((rng.choice(read, into * len(own)), np.repeat(own, into), part))
-            edges.append((rng.choice(own, back * len(home)), np.repeat(home, back), part))
+    for part, other in _pairs(len(ptr) - 1):
+        own, begin, rows = np.arange(*ptr[part : part + 2]), ptr[other], ptr[other + 1] - ptr[other]
+        if part == other:
+            edges.append((rng.choice(own, near * len(own)), np.repeat(own, near), part))
+            continue
+        read = np.arange(begin, begin + max(1, round((read_here if part == 0 else read_elsewhere) * rows)))
+        home = np.arange(begin, begin + max(1, round((back_here if other == 0 else back_elsewhere) * rows)))
+        edges.append((rng.choice(read, into * len(own)), np.repeat(own, into), part))
+        edges.append((rng.choice(own, back * len(home)), np.repeat(home, back), part))
     owners = [np.full(len(src), part, np.int32) for src, _, part in edges]
     return *(np.concatenate([each[which] for each in edges]) for which in (0, 1)), np.concatenate(owners)
 
 
-def _made_up(rng, columns: dict, rows: int) -> dict[str, np.ndarray]:
-    """Columns of zeros; in masks, a random share of the rows is selected."""
-    return {
-        name: rng.random((rows, *shape)) < rng.uniform(0.2, 0.8) if dtype == "bool" else np.zeros((rows, *shape), dtype)
-        for name, (dtype, shape) in columns.items()
-    }
+def _made_up(columns: dict, rows: int) -> dict[str, np.ndarray]:
+    """Columns of zeros, and of True where they are boolean."""
+    return {name: np.full((rows, *shape), dtype == "bool", dtype) for name, (dtype, shape) in columns.items()}
+
+
+def _select(rng, masks: list[np.ndarray], owned: int) -> None:
+    """Let each mask of the node data select a random share of the first part's rows; no two select the same row."""
+    shares = rng.dirichlet(np.full(len(masks) + 1, 3.0))
+    chosen = rng.choice(len(masks) + 1, owned, p=shares)
+    for number, mask in enumerate(masks):
+        mask[:owned] = chosen == number

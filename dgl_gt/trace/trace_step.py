@@ -16,7 +16,6 @@ from .stand_in import make_layout, stand_in
 from .step_trace import Event, StepTrace, counts_of_parts, counts_that_matter
 
 _TOLERANCE = 1e-6  # relative, of a size
-_TOLERANCES = {"kept": 1e-2}  # DGL makes small tensors where a recording does not see it
 _SPARE = 2  # recordings beyond the number of counts, against which the solution is checked
 _MOST_SEEDS = 300
 _NAMES = {"kept": "the tensors that outlive the step", "edges": "a pass over edges", "begin": "an exchange"}
@@ -61,7 +60,7 @@ def trace_step(
 
     with torch.random.fork_rng(devices=[]):  # the user's generator stays where it is
         masks = _masks_that_are_read(make_step, stand_in(made_up(0), strategy, depth, overlap))
-        names = (*counts_that_matter(strategy, depth), *masks)
+        names = (*counts_that_matter("local" if parts == 1 else strategy, depth), *masks)
         layouts, counts = _telling_layouts(made_up, names)
         events, sizes = None, []
         for layout in layouts:
@@ -122,7 +121,7 @@ def _check_same(before: list[Event], now: list[Event]) -> None:
 def _check_linear(counts, solution, sizes, events: list[Event]) -> None:
     """Raise :class:`InputError` where a size does not depend linearly on the counts of a part."""
     errors = np.abs(counts @ solution - sizes).max(axis=0) / np.maximum(np.abs(sizes).max(axis=0), 1)
-    wrong = [event for event, error in zip(events, errors) if error > _TOLERANCES.get(event.kind, _TOLERANCE)]
+    wrong = [event for event, error in zip(events, errors) if error > _TOLERANCE]
     if wrong:
         event = next((each for each in wrong if each.kind in ("product", "rows")), wrong[0])
         name = event.what[0] if event.kind in ("product", "rows") else _NAMES.get(event.kind, event.kind)

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import tempfile
-import textwrap
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -210,7 +209,8 @@ def load_model(directory) -> GraphTransformer:
             model = build_model(TrainConfig(**values), in_dim, classes)
         model.load_state_dict(safetensors.load(weights), assign=True)
     except (KeyError, TypeError, RuntimeError, OverflowError, SafetensorError, ValueError) as error:
-        cause = textwrap.shorten(str(error), _LONGEST_CAUSE, placeholder=" ...")  # torch lists every tensor
+        cause = " ".join(str(error).split())
+        cause = cause if len(cause) < _LONGEST_CAUSE else f"{cause[:_LONGEST_CAUSE]} ..."  # torch lists every tensor
         raise InputError(
             f"{folder} is damaged or from another version of dgl-gt: {cause}; train the model again"
         ) from error

@@ -19,7 +19,7 @@ from .temporary_names import FILE, PARTIAL, REPLACED, leftovers, temporary_name
 
 # Errors that a full, a read-only or a lost disk gives, of a network as well; libraries do not always give a number.
 _OF_OUTPUT = {None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
-_OF_OUTPUT |= {errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.ENXIO, errno.EINVAL, errno.ENODEV, errno.EREMOTEIO}
+_OF_OUTPUT |= {errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.ENXIO, errno.EINVAL, errno.ENODEV}
 
 
 @contextmanager

@@ -89,6 +89,15 @@ ARGUMENTS = [
         {"make_step": "make_step", "directory": "'in/shards2'"},
         "make_step directory strategy depth profile",
     ),
+    (
+        "dgl_gt.selector.choose",
+        {
+            "cuts": "[('in/shards2', partition.read_figures(partition.read_manifest('in/shards2')))]",
+            "model": "partition.Model()",
+            "profile": "dgl_gt.selector.read_profile()",
+        },
+        "cuts model profile rank_memory max_depth activation_checkpoints",
+    ),
     ("partition.load_graph", {"source": "G"}, "num_nodes node_data self_loops undirected random_features seed"),
     (
         "partition.partition",

@@ -25,7 +25,9 @@ def trial(folder: Path, *options) -> dict:
 def check(outcome: dict, kind: str, least: int):
     assert outcome["cases"][kind] >= least
     failures = [
-        f"{f['command']}\n{f['cause']}; --number {f['number']}" for f in outcome["failures"] if f["kind"] == kind
+        f"{f['command']}\n{f['cause']}; {'--arguments 1 ' * (kind == 'argument')}--number {f['number']}"
+        for f in outcome["failures"]
+        if f["kind"] == kind
     ]
     assert not failures, "\n\n".join(failures)
 

@@ -338,7 +338,8 @@ def summary(failures: list[Failure], trial: Trial, numbers, seconds: float) -> N
     )
     for what, group in sorted(groups.items(), key=lambda each: -len(each[1])):
         kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(f.kind for f in group).items())
-        print(f"{len(group):5}  {what}\n       {kinds}; for one: --seed {trial.seed} --number {group[0].number}")
+        which = "--arguments 1" if trial.kind else f"--seed {trial.seed}"
+        print(f"{len(group):5}  {what}\n       {kinds}; for one: {which} --number {group[0].number}")
     slowest = sorted(trial.durations.items(), key=lambda each: -each[1])[:3]
     print("slowest:", ", ".join(f"{number} ({spent:.1f} s)" for number, spent in slowest))
 

@@ -1,6 +1,7 @@
 """Traces of training steps: bytes as ranks count them, memory as they measure it, for models that no formula knows."""
 
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from dgl_gt.selector import choose, read_profile, report_costs
 from dgl_gt.trace.live_tensors import step_peak_bytes
+from dgl_gt.trace.stand_in import make_layout
 from dgl_gt.trace.trace_step import trace_step
 from partition import from_edges, partition
 from partition.cuts.edge_cut import make_edge_cut
@@ -230,9 +232,9 @@ def test_a_halo_of_many_hops(graph):
         assert trace.sent_bytes(figures) == 0 and trace.peak_bytes(figures) == pytest.approx(expected, rel=0.1)
 
 
-def masked_step(sg):
+def masked_step(sg, split=None):
     """A loss of the training nodes alone, as most scripts have it."""
-    model, rows = nn.Linear(FEATURES, 512), sg.ndata["train_mask"]
+    model, rows = nn.Linear(FEATURES, 512), sg.ndata["train_mask"] if split is None else sg.ndata["splits"][:, split]
     head = nn.Linear(512, CLASSES)
     both, label = nn.ModuleList([model, head]), sg.ndata["label"]
     optimizer = torch.optim.AdamW(both.parameters())
@@ -250,14 +252,14 @@ def masked_step(sg):
 
 def test_rows_that_a_mask_selects(graph, tmp_path):
     """They are counted when the graph is partitioned, so few training nodes cost little."""
-    graph.node_data["train_mask"] = np.arange(graph.num_nodes) % 100 == 0
-    try:
-        partition(graph, 2, tmp_path / "masked")
-        costs = report_costs(masked_step, tmp_path / "masked")
-        found = run_ranks(2, measured, tmp_path / "masked", masked_step, "halo")
-    finally:
-        del graph.node_data["train_mask"]
+    train_mask = np.arange(graph.num_nodes) % 100 == 0
+    masks = {"train_mask": train_mask, "splits": np.stack([train_mask, ~train_mask], axis=1)}
+    partition(replace(graph, node_data=graph.node_data | masks), 2, tmp_path / "masked")
+    costs = report_costs(masked_step, tmp_path / "masked")
+    found = run_ranks(2, measured, tmp_path / "masked", masked_step, "halo")
     assert max(costs.peak_bytes) == pytest.approx(max(peak for peak, _ in found), rel=0.1)
+    in_full = report_costs(lambda sg: masked_step(sg, 0), tmp_path / "masked")  # masks of several splits
+    assert min(in_full.peak_bytes) > 2 * max(costs.peak_bytes)
 
 
 def conv_step(sg):
@@ -359,3 +361,67 @@ def test_what_is_no_profile_is_refused(shards):
 def test_shards_that_cannot_have_the_strategy(shards):
     with pytest.raises(InputError, match="use mirror"):
         report_costs(transformer_step, shards / "vertex", "ring")
+
+
+@pytest.mark.parametrize("strategy", ["halo", "gather", "ring"])
+def test_any_strategy_on_one_part(graph, tmp_path, strategy):
+    """Counts that are always zero there are left out."""
+    partition(graph, 1, tmp_path / "one")
+    costs = report_costs(transformer_step, tmp_path / "one", strategy)
+    assert costs.sent_bytes == 0 and costs.peak_bytes[0] > 0
+
+
+@pytest.mark.parametrize(("strategy", "depth", "parts"), [("halo_h", 12, 2), ("halo_h", 12, 16), ("mirror", 1, 200)])
+def test_made_up_graphs_for_many_hops_or_parts(strategy, depth, parts):
+    figures = make_layout(strategy, depth, parts, 0, *COLUMNS).figures
+    assert figures.parts == parts and figures.copies_by_hop[0].min() > 0
+
+
+def test_the_memory_that_a_model_of_dgl_keeps_is_told_by_its_structure(graph):
+    """It is the same for each row and edge, whatever the number of parts."""
+    pytest.importorskip("dgl", exc_type=ImportError)
+    found = [trace_step(sage_step, "halo_h", 1, parts, *COLUMNS) for parts in (2, 3, 20)]
+    for trace in found[1:]:
+        np.testing.assert_allclose(trace.kept_bytes[1:], found[0].kept_bytes[1:], atol=1e-3)
+
+
+def other_selections(sg):
+    """Masks of edges, unions of masks, and masks of held rows."""
+    model = nn.Linear(FEATURES, CLASSES)
+    rows = sg.ndata["train_mask"] | sg.ndata["val_mask"]
+
+    def forward():
+        held = model(sg.pull(sg.ndata["feat"]))[sg.srcdata["train_mask"]].sum()
+        weight = sg.edata["weight"][sg.edata["kept"]].sum().float()
+        out = model(sg.ndata["feat"])
+        return out + 0 * (out[rows].sum() + held + weight)
+
+    return step_of(sg, model, forward)
+
+
+def test_other_rows_that_masks_select(graph, tmp_path):
+    third = np.arange(graph.num_nodes) % 3
+    node_data = graph.node_data | {"train_mask": third == 0, "val_mask": third == 1}
+    edge_data = graph.edge_data | {"kept": np.arange(graph.num_edges) % 2 == 0}
+    partition(replace(graph, node_data=node_data, edge_data=edge_data), 2, tmp_path / "masked")
+    assert report_costs(other_selections, tmp_path / "masked").time.rows_s > 0
+
+
+def test_modes_that_a_traced_step_cannot_have(cuts):
+    with pytest.raises(InputError, match="activation_checkpoints is 'full'; it must be one of none"):
+        choose(cuts, transformer_step, read_profile(), activation_checkpoints=("full",))
+
+
+def test_a_step_that_needs_several_ranks(cuts):
+    def make_step(sg):
+        if sg.comm.world_size < 2:
+            raise ValueError("it needs ranks")
+        return transformer_step(sg)
+
+    plan = choose(cuts[:1], make_step, read_profile())
+    assert plan.one_rank_seconds is None and plan.choice.seconds > 0
+
+
+def test_more_hops_than_made_up_graphs_have():
+    with pytest.raises(InputError, match="a halo of 90 hops in 2 parts cannot be traced; choose fewer hops"):
+        make_layout("halo_h", 90, 2, 0, *COLUMNS)
