@@ -23,6 +23,7 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.M | re.S)
 LANGUAGES = ("python", "bash", "text", "{toctree}")
 RUN_ELSEWHERE = {"own_model.md"}  # on one rank and on two, in tests/distributed/test_own_loop.py
+NEED_DGL = {"cli.md": "export and import need DGL", "selector.md": "its example is a network of DGL"}
 NOT_RUN = 2  # blocks that are marked so: installing packages, and two machines
 TIMEOUT_S = 300
 CALIBRATE = "dgl-gt calibrate --nproc 2 --out two.yaml"  # about a minute: one run is shared by all tests
@@ -139,8 +140,9 @@ def folder(tmp_path):
 def test_the_code_of_a_page_runs(page, folder, request):
     if CALIBRATE in page.read_text():
         shutil.copy(request.getfixturevalue("measured_profile"), folder / "two.yaml")
+    if page.name in NEED_DGL:
+        pytest.importorskip("dgl", reason=NEED_DGL[page.name], exc_type=ImportError)
     if page.name == "cli.md":
-        pytest.importorskip("dgl", reason="export and import need DGL")
         pytest.importorskip("matplotlib", reason="report needs matplotlib")
     printed = run_page(page, folder)
     if page.name == "guide.md":

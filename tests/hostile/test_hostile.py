@@ -11,6 +11,8 @@ from kinds import KINDS
 CASES = 300
 EVERY = 41  # of the calls with one odd argument; it shares no factor with the number of odd objects
 
+pytestmark = pytest.mark.needs_dgl  # files of DGL are among the inputs
+
 
 def trial(folder: Path, *options) -> dict:
     """What one trial said: cases by kind, and failures."""
