@@ -1,6 +1,6 @@
 """How good the selector's choices are: every strategy timed on a grid of graphs, ranks and links.
 
-    python benchmarks/selector.py [--graphs tolokers,mesh] [--settings 2,4,2@200] [--runs 3] [--json]
+    python benchmarks/selector.py [--models gt] [--graphs tolokers,mesh] [--settings 2,4,2@200] [--runs 3] [--json]
 
 A setting is a number of ranks of one thread each, over the loopback or, with @, over links of so many Mbit/s between
 network namespaces (Linux, root, iproute2). For each, ranks and links are measured once (`dgl-gt calibrate`). In each
@@ -10,13 +10,16 @@ best (their first timed steps), are then timed again beside the quickest, in pai
 quickest is the least of noisy medians, so a pick may come out ahead of it in the pairs: that pick is the best, and its
 ratio counts as 1.
 
-The model has 3 layers, 8 heads and a feed-forward network of twice the width; labels of 40 classes, AdamW, float32.
-`tensors` are the most that a rank has alive in a step, with features, structure, parameters and optimiser.
+Models: `gt` is the graph transformer with 3 layers, 8 heads and a feed-forward network of twice the width; `post_norm`
+has 4 layers, width 64, norms after each residual and attention dropout; `gat` is two of DGL's GATConv over `sg.pull`;
+`sage` is one of DGL's SAGEConv with a head of three linear layers. Labels of 40 classes, AdamW, float32. `tensors` are
+the most that a rank has alive in a step, with features, structure, parameters and optimiser.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -33,15 +36,15 @@ import yaml
 from exchange import namespaces
 from machine import DATA, processor
 
-from dgl_gt.selector import choose, read_profile
+from dgl_gt.selector import StepTraces, choose, read_profile
 from dgl_gt.train.launch import KEEP_MEMORY
 from partition import from_edges, load_graph, partition, read_manifest
 from partition.console import table
-from partition.predict.model import Model
 from partition.shards.counts import read_figures
 
 LAYERS, HEADS, CLASSES, WIDTH = 3, 8, 40, 64
 HIDDEN = {"ogbn_arxiv_nofeat": 64, "tolokers": 64}  # else 128
+MODELS = ("gt", "post_norm", "gat", "sage")
 GRAPHS = ("tolokers", "amazon_computer", "ogbn_arxiv_nofeat", "email_enron", "mesh", "regular")
 SETTINGS = ("2", "4", "2@200")
 PAIRS = 5
@@ -71,27 +74,58 @@ def shards(name: str, parts: int, folder: Path) -> None:
 # ---- a rank -------------------------------------------------------------------------------------------------------
 
 
+def _models(sg, in_dim: int, hidden: int) -> dict:
+    """Functions that make a model, and a function from features to logits."""
+    from torch import nn
+
+    from dgl_gt.nn import GraphTransformer
+
+    def gt(layers=LAYERS, **options):
+        model = GraphTransformer(in_dim, hidden, CLASSES, layers, HEADS, **options)
+        return model, lambda feat: model(sg.blocks(layers, from_held=True), feat)
+
+    def gat():
+        from dgl.nn import GATConv
+
+        first = GATConv(in_dim, hidden // HEADS, HEADS, allow_zero_in_degree=True)
+        second = GATConv(hidden, CLASSES, 1, allow_zero_in_degree=True)
+
+        def logits(feat):
+            h = first(sg.block, sg.pull(feat)).flatten(1).relu()
+            return second(sg.block, sg.pull(h)).mean(1)
+
+        return nn.ModuleList([first, second]), logits
+
+    def sage():
+        from dgl.nn import SAGEConv
+
+        conv = SAGEConv(in_dim, hidden, "mean")
+        wide = [nn.ReLU(), nn.Linear(hidden, hidden)]
+        head = nn.Sequential(*wide, *wide[:1], nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, CLASSES))
+        return nn.ModuleList([conv, head]), lambda feat: head(conv(sg.block, sg.pull(feat)))
+
+    return {"gt": gt, "post_norm": lambda: gt(4, norm_first=False, attention_dropout=0.1), "gat": gat, "sage": sage}
+
+
 class Runner:
     """One candidate's graph, model and optimiser on this rank."""
 
-    def __init__(self, sg, hidden: int, activation_checkpoint: str = "none"):
+    def __init__(self, sg, model: str, hidden: int):
         import torch
-
-        from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 
         self.sg = sg
         torch.manual_seed(0)
         feat = sg.srcdata["feat"] if sg.depth > 1 else sg.ndata["feat"]
-        self.feat, self.label = feat.float(), sg.node_ids % CLASSES
-        self.model = GraphTransformer(feat.shape[1], hidden, CLASSES, LAYERS, HEADS)
-        apply_activation_checkpoint(self.model, activation_checkpoint)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.feat, self.label = feat.float(), sg.node_ids[: sg.num_nodes()] % CLASSES
+        self.model, self.logits = _models(sg, feat.shape[1], hidden)[model]()
+        self.model.train()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
 
     def step(self) -> None:
         import torch
 
         self.optimizer.zero_grad()
-        logits = self.model(self.sg.blocks(LAYERS, from_held=True), self.feat)
+        logits = self.logits(self.feat)
         loss = torch.nn.functional.cross_entropy(logits, self.label, reduction="sum") / self.sg.manifest["nodes"]
         loss.backward()
         self.sg.comm.sum_gradients(self.model.parameters())
@@ -113,14 +147,14 @@ class Runner:
         return step_peak_bytes(self.sg, self.model, self.feat, self.step)
 
 
-def cell_on_rank(candidates: list[dict], tried: list[int], hidden: int, runs: int) -> None:
+def cell_on_rank(candidates: list[dict], tried: list[int], model: str, hidden: int, runs: int) -> None:
     """Time all candidates, then the picks beside the quickest; rank 0 prints one JSON line."""
     import torch
 
     import dgl_gt
 
     graphs = [dgl_gt.load(each["directory"], each["strategy"], each["depth"]) for each in candidates]
-    runners = [Runner(sg, hidden, each["activation_checkpoint"]) for sg, each in zip(graphs, candidates)]
+    runners = [Runner(sg, model, hidden) for sg in graphs]
     for runner in runners:
         runner.step()
     times = [[] for _ in runners]
@@ -192,19 +226,22 @@ def restore_keys(figures: dict) -> None:
 # ---- the grid -----------------------------------------------------------------------------------------------------
 
 
-def cell(setting: str, name: str, profile_path: Path, folder: Path, runs: int) -> dict:
-    ranks, hidden = int(setting.partition("@")[0]), HIDDEN.get(name, 128)
-    shards(name, ranks, folder)
+def cell(setting: str, model: str, name: str, profile_path: Path, folder: Path, runs: int) -> dict:
+    ranks, hidden = int(setting.partition("@")[0]), 64 if model == "post_norm" else HIDDEN.get(name, 128)
+    if not folder.exists():
+        shards(name, ranks, folder)
     cuts = [(str(folder / cut), read_figures(read_manifest(folder / cut))) for cut in ("edge", "vertex")]
-    model = Model(LAYERS, hidden, HEADS, features=cuts[0][1].features, classes=CLASSES)
-    plan = choose(cuts, model, read_profile(profile_path), activation_checkpoints=("none",))
+    traces = StepTraces(lambda sg: Runner(sg, model, hidden).step, LAYERS if model in ("gt", "post_norm") else 1)
+    started = time.perf_counter()
+    plan = choose(cuts, traces, read_profile(profile_path))
+    seconds_to_plan = time.perf_counter() - started
     fitting = [each for each in plan.candidates if not each.refused]
     asked = [
         {key: getattr(each, key) for key in ("directory", "strategy", "depth", "activation_checkpoint")}
         for each in fitting
     ]
     tried = list(range(min(2, len(fitting))))
-    found = on_ranks(setting, {"candidates": asked, "tried": tried, "hidden": hidden, "runs": runs})
+    found = on_ranks(setting, {"candidates": asked, "tried": tried, "model": model, "hidden": hidden, "runs": runs})
     predicted = [each.sent_bytes for each in fitting]
     if predicted != found["sent_bytes"]:
         raise RuntimeError(f"{name} on {setting}: sent {found['sent_bytes']} bytes, {predicted} predicted")
@@ -220,7 +257,16 @@ def cell(setting: str, name: str, profile_path: Path, folder: Path, runs: int) -
         for each, seconds, held in zip(fitting, found["seconds"], found["tensor_bytes"])
     ]
     ratios = {key: found[key] for key in ("pick", "after_trial")}
-    return {"setting": setting, "graph": name, "hidden": hidden, "rows": rows, "best": found["best"], **ratios}
+    ratios["seconds_to_plan"] = seconds_to_plan
+    return {
+        "setting": setting,
+        "model": model,
+        "graph": name,
+        "hidden": hidden,
+        "rows": rows,
+        "best": found["best"],
+        **ratios,
+    }
 
 
 def _error(row: dict) -> float:
@@ -234,12 +280,12 @@ def summary(cells: list[dict]) -> str:
         worst = max(rows, key=lambda row: row["seconds"])
         lines.append(
             [
-                each["graph"], each["setting"], each["hidden"], rows[0]["title"], f"{rows[0]['predicted_seconds']:.3f}",
+                each["model"], each["graph"], each["setting"], each["hidden"], rows[0]["title"], f"{rows[0]['predicted_seconds']:.3f}",
                 f"{rows[0]['seconds']:.3f}", best["title"], f"{best['seconds']:.3f}", f"{worst['seconds']:.3f}",
                 f"{each['pick']:.3f}", f"{each['after_trial']:.3f}",
             ]
         )  # fmt: skip
-    header = "graph|ranks|C|pick|predicted|measured|quickest|measured|slowest|pick / best|with trial".split("|")
+    header = "model|graph|ranks|C|pick|predicted|measured|quickest|measured|slowest|pick / best|with trial".split("|")
     rows = [row for each in cells for row in each["rows"]]
     errors = [_error(row) for row in rows]
     memory = [row["predicted_bytes"] / row["tensor_bytes"] - 1 for row in rows]
@@ -251,13 +297,18 @@ def summary(cells: list[dict]) -> str:
     text.append(f"predicted seconds: median error {statistics.median(errors):.1%} over {len(rows)} rows")
     for setting in dict.fromkeys(each["setting"] for each in cells):
         those = [row for each in cells if each["setting"] == setting for row in each["rows"]]
-        text.append(f"  ranks {setting}: {statistics.median(_error(row) for row in those):.1%}")
+        errors = [row["predicted_seconds"] / row["seconds"] - 1 for row in those]
+        text.append(
+            f"  ranks {setting}: {statistics.median(map(abs, errors)):.1%}, signed {statistics.median(errors):+.1%}"
+        )
+    text.append(f"seconds to plan: median {statistics.median(each['seconds_to_plan'] for each in cells):.1f}")
     text.append(f"predicted tensors: error {min(memory):+.1%} to {max(memory):+.1%}; bytes sent: exact")
     return "\n".join(text)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="How good the selector's choices are.")
+    parser.add_argument("--models", type=lambda text: text.split(","), default=["gt"], help=", ".join(MODELS))
     parser.add_argument("--graphs", type=lambda text: text.split(","), default=list(GRAPHS))
     parser.add_argument("--settings", type=lambda text: text.split(","), default=list(SETTINGS))
     parser.add_argument("--runs", type=int, default=3)
@@ -273,8 +324,8 @@ def main() -> None:
             figures = on_ranks(setting, {})
             restore_keys(figures)
             profile.write_text(yaml.safe_dump(figures))
-            for name in args.graphs:
-                cells.append(cell(setting, name, profile, Path(folder) / f"{name}-{setting}", args.runs))
+            for name, model in itertools.product(args.graphs, args.models):
+                cells.append(cell(setting, model, name, profile, Path(folder) / f"{name}-{setting}", args.runs))
                 print(json.dumps(cells[-1]), file=sys.stderr, flush=True)
     print(json.dumps({"processor": processor(), "cells": cells}) if args.json else f"{processor()}\n\n{summary(cells)}")
 

@@ -67,25 +67,22 @@ def budget(args) -> str:
         partition(source(args), 2, vertex, cut="vertex")
         command("calibrate", "--nproc", 2, "--out", profile)
         plan = json.loads(command("plan", edge, vertex, *model, "--profile", profile, "--json").stdout)
-        needs = sorted({each["memory_bytes"] for each in plan["candidates"] if each["memory_bytes"]})
-        first = plan["choice"]["predicted_memory_bytes"]
-        steps = [first, *reversed([need for need in needs if need < first])]
-        steps = [*steps[:: max(1, len(steps) // args.steps)], needs[0], needs[0] - 2**20]
-        rows = []
-        for bound in dict.fromkeys(steps):
+        bound, rows = plan["choice"]["predicted_memory_bytes"], []
+        for _ in range(args.steps):
             auto = ["--strategy", "auto", "--profile", profile, "--rank-memory", int(bound), "--other-cut", vertex]
             done = command("train", edge, *auto, *model, "--epochs", 3, "--dropout", 0, "--json", check=False)
             if done.returncode:
                 rows.append(
                     [size(bound), f"exit {done.returncode}: {done.stderr.splitlines()[-1][:60]}...", "", "", ""]
                 )
-                continue
+                break
             run = json.loads(done.stdout)
             choice, peak = run["plan"]["chosen"], max(run["peak_memory_bytes"])
             predicted = run["plan"]["choice"]["memory_bytes"]
             fits = "yes" if peak <= bound else "NO"
             rows.append([size(bound), choice, size(predicted), size(peak), fits])
             print(rows[-1], file=sys.stderr, flush=True)
+            bound = predicted - 2**20
     return table(["budget of a rank", "choice", "predicted", "resident", "below"], rows)
 
 
@@ -127,7 +124,7 @@ def unequal(args) -> str:
         restore_keys(figures)
         path = Path(folder) / "profile.yaml"
         path.write_text(yaml.safe_dump(figures))
-        weights = read_profile(path).target_weights(Model(LAYERS, args.hidden, HEADS))
+        weights = read_profile(path).target_weights()
         folders = [str(Path(folder) / name) for name in ("even", "weighted")]
         for each, target in zip(folders, (None, weights)):
             partition(source(args), 2, each, target_weights=target, **features(args))
@@ -165,7 +162,7 @@ def rank_main(task: dict) -> None:
             print(json.dumps(profile.as_dict()), flush=True)
         dist.destroy_process_group()
         return
-    runners = [Runner(dgl_gt.load(folder, "halo_kv"), task["hidden"]) for folder in task["folders"]]
+    runners = [Runner(dgl_gt.load(folder, "halo_kv"), "gt", task["hidden"]) for folder in task["folders"]]
     for runner in runners:
         runner.step()
     seconds = [[] for _ in runners]
@@ -199,7 +196,7 @@ def part_seconds(folder: Path, rank: int, args) -> float:
     comm = Comm()
     shard = complete(read_shard(folder, rank), comm)
     graph = ShardedGraph(shard, comm, lambda on: Halo(on, comm, True, "halo_kv"))
-    runner = Runner(graph, args.hidden)
+    runner = Runner(graph, "gt", args.hidden)
     for _ in range(2):
         runner.step()
     taken = []
@@ -216,8 +213,9 @@ def ahead(args) -> str:
     from partition.predict.step_time import Speeds, step_time
 
     model = Model(LAYERS, args.hidden, HEADS, features=WIDTH, classes=CLASSES)
-    links = read_profile(preset=args.preset).speeds(model, args.parts)
-    slowest_link = Speeds(float(links.link_bytes_per_s.min()), links.latency_s)
+    profile = read_profile(preset=args.preset)
+    links = profile.links(args.parts)
+    slowest_link = Speeds(float(links.min()), profile.latency_s)
     best = {"model": model, "speeds": slowest_link, "attempts": args.attempts}
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -229,9 +227,9 @@ def ahead(args) -> str:
     free = {name: float("inf") for name in ("flops_per_s", "gather_bytes_per_s", "stream_bytes_per_s")}
     wire = Speeds(
         **free,
-        link_bytes_per_s=links.link_bytes_per_s,
-        latency_s=links.latency_s,
-        reduce_bytes_per_s=links.reduce_bytes_per_s,
+        link_bytes_per_s=links,
+        latency_s=profile.latency_s,
+        reduce_bytes_per_s=profile.reduce_bytes_per_s,
     )
     time_of = step_time(figures, model, wire, "halo_kv")
     alone, slowest = seconds[1][0], max(seconds[args.parts])

@@ -9,7 +9,6 @@ from partition import console
 from partition.cli import positive_integer
 from partition.console import table
 from partition.errors import InputError
-from partition.predict.model import Model
 from partition.system.atomic_write import new_file
 from partition.system.output_checks import check_file
 from partition.system.units import size
@@ -64,7 +63,7 @@ def _calibrate_rank(args, out: Path):
     if comm.rank == 0:
         with new_file(out, force=args.force) as file:
             file.write(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100).encode())
-    return values, f"{_profile_table(values, profile.target_weights(Model()))}\n\nwrote {out}"
+    return values, f"{_profile_table(values, profile.target_weights())}\n\nwrote {out}"
 
 
 def _profile_table(values: dict, target_weights: list[float]) -> str:
@@ -74,7 +73,8 @@ def _profile_table(values: dict, target_weights: list[float]) -> str:
     rows = [
         ("ranks", values["ranks"]),
         ("matrix products of width 128 (GFLOP/s)", listed(values["products"][128], 1e9)),
-        ("element-wise operations (GB/s)", listed(values["stream_bytes_per_s"], 1e9)),
+        ("norms and activation functions (GB/s)", listed(values["stream_bytes_per_s"], 1e9)),
+        ("sums (GB/s)", listed(values["simple_bytes_per_s"], 1e9)),
         ("edge to a nearby row, per number (ns)", listed(values["attention"]["near_column_s"], 1e-9, 2)),
         *(
             (f"edge to any row of {size(held_bytes)}, per number (ns)", listed(seconds, 1e-9, 2))

@@ -47,6 +47,12 @@ def add_timeout(command) -> None:
     command.add_argument("--timeout", type=positive_float, metavar="SECONDS", help=text)
 
 
+def add_model_factory(command) -> None:
+    """Add ``--model-factory``."""
+    text = "your own model: a function of (in_dim, classes) that returns a torch.nn.Module; see docs/selector.md"
+    command.add_argument("--model-factory", metavar="MODULE:FUNCTION", help=text)
+
+
 def add_selection_options(command) -> None:
     """Add the options that the choice of a strategy depends on."""
     add = command.add_argument
@@ -88,17 +94,17 @@ def _number_of_parts(args) -> int:
     return parts
 
 
-def load_shards(args, model: Model):
-    """The :class:`dgl_gt.ShardedGraph` of this rank, loaded as the options say."""
+def load_shards(args, model: Model | None):
+    """The :class:`dgl_gt.ShardedGraph` of this rank, loaded as the options say; ``model`` is None for a user's own."""
     from dgl_gt import load
 
     strategy = _with_form_of_halo(args, model)
     return load(args.directory, strategy, args.depth, overlap=args.overlap, timeout_s=args.timeout)
 
 
-def _with_form_of_halo(args, model: Model) -> str | None:
+def _with_form_of_halo(args, model: Model | None) -> str | None:
     """The strategy; for plain ``halo``, the form that is predicted to be faster for this model on these links."""
-    if args.strategy not in (None, "halo") or args.depth != 1:
+    if model is None or args.strategy not in (None, "halo") or args.depth != 1:
         return args.strategy
     try:
         figures = read_figures(read_manifest(args.directory))

@@ -17,7 +17,7 @@ from partition.cli import positive_integer
 from partition.errors import InputError, LeftOutWarning
 from partition.system.output_checks import check_file
 
-from .options import add_json, add_selection_options
+from .options import add_json, add_model_factory, add_selection_options
 
 _MODEL_SIZES = {
     "layers": "transformer layers",
@@ -27,7 +27,7 @@ _MODEL_SIZES = {
 }
 _NOT_WITH_CHECK = (
     *("world_size", "config", *_MODEL_SIZES, "classes", "seed", "undirected", "random_features", "plot", "force"),
-    *("profile", "preset", "rank_memory", "max_depth"),
+    *("profile", "preset", "rank_memory", "max_depth", "model_factory"),
 )
 
 
@@ -49,6 +49,7 @@ def add_command(commands) -> None:
         add(f"--{name}", type=positive_integer, metavar="N", help=text)
     text = f"classes to predict (default: {ASSUMED_CLASSES})"
     add("--classes", type=positive_integer, metavar="N", help=text)
+    add_model_factory(command)
     add("--seed", type=int, metavar="N", help="seed of the cuts that plan makes (default: 0)")
     add("--undirected", action="store_true", help="add the reverse of each edge that has none")
     add("--random-features", type=int, metavar="WIDTH", help="random features for a graph that has no features")
@@ -114,12 +115,17 @@ def _check_options(args) -> None:
 
 def _forecast(args, config: TrainConfig, profile) -> dict:
     """A plan, or the reason why there is none, for each number of ranks."""
+    from dgl_gt.train.model import check_settings, find_factory  # here, because --help needs no torch
+    from dgl_gt.train.planned_step import step_traces
+
+    factory = find_factory(args.model_factory)
+    check_settings(config, factory)
     warnings.simplefilter("ignore", LeftOutWarning)  # said below, in the form of the command line
     with console.Progress() as progress:
         return forecast(
             args.source,
             args.world_size,
-            {**{name: getattr(config, name) for name in _MODEL_SIZES}, "classes": args.classes or ASSUMED_CLASSES},
+            lambda features: step_traces(config, features, args.classes or ASSUMED_CLASSES, factory),
             profile,
             rank_memory=args.rank_memory,
             max_depth=args.max_depth,

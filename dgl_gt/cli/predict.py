@@ -8,7 +8,7 @@ from partition.errors import InputError
 from partition.predict.model import Model
 from partition.system.output_checks import check_file
 
-from .options import add_shard_options, load_shards, run_on_parts
+from .options import add_model_factory, add_shard_options, load_shards, run_on_parts
 
 
 def add_command(commands) -> None:
@@ -19,6 +19,7 @@ def add_command(commands) -> None:
         description="Predict the class of every node and write the predictions in the original node order.",
     )
     add_shard_options(command)
+    add_model_factory(command)
     text = "model directory written by `dgl-gt train --out`"
     command.add_argument("--model", required=True, metavar="DIR", help=text)
     text = "file to write: .npz (prediction, probability) or .csv (node, prediction, probability_0, ...)"
@@ -27,12 +28,13 @@ def add_command(commands) -> None:
 
 
 def _predict(args):
+    from dgl_gt.train.model import find_factory
     from dgl_gt.train.saved_model import load_model
 
     if Path(args.out).suffix not in (".npz", ".csv"):
         raise InputError(f"--out is {args.out}; it must end in .npz or .csv")
     check_file(args.out, force=args.force)
-    model = load_model(args.model)  # refuses a bad model before ranks start
+    model = load_model(args.model, find_factory(args.model_factory))  # refuses a bad model before ranks start
     return run_on_parts(args, lambda: _predict_rank(args, model))
 
 
@@ -40,8 +42,10 @@ def _predict_rank(args, model):
     """Predict on this rank; rank 0 writes the file and returns what to print."""
     from dgl_gt.train.predictions import predict, write_predictions
 
-    layer = model.layers[0]
-    sizes = Model(len(model.layers), layer.attn.feat_size, layer.attn.num_heads)
+    sizes = None
+    if args.model_factory is None:
+        layer = model.layers[0]
+        sizes = Model(len(model.layers), layer.attn.feat_size, layer.attn.num_heads)
     found = predict(model, load_shards(args, sizes))
     if found is None:  # all ranks but rank 0
         return None

@@ -16,7 +16,7 @@ from partition.predict.model import Model
 from partition.predict.strategies import AUTO, CHOICES
 from partition.system.output_checks import check_target
 
-from .options import add_selection_options, add_shard_options, load_shards, run_on_parts
+from .options import add_model_factory, add_selection_options, add_shard_options, load_shards, run_on_parts
 
 _METAVARS = {int: "N", float: "X", str: "NAME"}
 _ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")
@@ -38,6 +38,7 @@ def add_command(commands) -> None:
     text = "YAML file with any of the settings below; options override the file"
     command.add_argument("--config", metavar="FILE", help=text)
     command.add_argument("--out", metavar="DIR", help="directory to write the best model to")
+    add_model_factory(command)
     settings = command.add_argument_group("settings")
     types = get_type_hints(TrainConfig)
     for setting in fields(TrainConfig):
@@ -81,11 +82,14 @@ def _memory_advice(args, config) -> str:
 def _train_rank(args, config):
     """Train on this rank; the record of the run, and its table."""
     from dgl_gt.train import summary
+    from dgl_gt.train.model import check_settings, find_factory
     from dgl_gt.train.saved_model import BestModelWriter
     from dgl_gt.train.task import describe_unused_data
     from dgl_gt.train.trainer import train
 
-    sg, config, plan = _load(args, config)
+    factory = find_factory(args.model_factory)
+    check_settings(config, factory)
+    sg, config, plan = _load(args, config, factory)
     writer = None
     if sg.comm.rank == 0:
         unused = describe_unused_data(sg.manifest)
@@ -93,11 +97,15 @@ def _train_rank(args, config):
             print(f"dgl-gt: {unused}", file=sys.stderr)
         if args.out:
             writer = BestModelWriter(
-                args.out, config, lambda history: summary.unfinished_record(history, sg) | plan, force=args.force
+                args.out,
+                config,
+                lambda history: summary.unfinished_record(history, sg) | plan,
+                force=args.force,
+                factory=factory,
             )
     with writer or nullcontext():
         with summary.show_progress(config.epochs, sg.comm.rank == 0) as on_epoch:
-            result = train(sg, config, on_epoch, writer)
+            result = train(sg, config, on_epoch, writer, factory)
         record = summary.record(result, sg) | plan
         if writer:
             writer.finish(result.model.state_dict(), record)
@@ -105,10 +113,10 @@ def _train_rank(args, config):
     return record, f"{summary.final_table(record)}\n\n{where}"
 
 
-def _load(args, config):
+def _load(args, config, factory):
     """The sharded graph, the config, and the plan (empty unless ``--strategy auto`` made one)."""
     if args.strategy != AUTO:
-        model = Model(config.layers, config.hidden, config.heads, config.ffn)
+        model = None if factory else Model(config.layers, config.hidden, config.heads, config.ffn)
         return load_shards(args, model), config, {}
     from dgl_gt.train.trial import load_fastest
 
@@ -120,5 +128,6 @@ def _load(args, config):
         max_depth=args.max_depth,
         overlap=args.overlap,
         timeout_s=args.timeout,
+        factory=factory,
     )
     return sg, config, {"plan": plan}

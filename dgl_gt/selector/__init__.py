@@ -1,13 +1,14 @@
 """Choose the cut, strategy, halo depth and activation checkpointing that train a model quickest.
 
-Figures of partitions and a hardware profile go in, and a :class:`Plan` comes out. :func:`report_costs` says what a
-step of any model costs.
+Figures of partitions, a training step and a hardware profile go in, and a :class:`Plan` comes out.
+:func:`report_costs` says what a step costs.
 """
 
 from .hardware_profile import PRESETS, Profile, read_profile
 from .plan import Candidate, NothingFits, Plan
 from .select import choose
 from .step_costs import StepCosts, report_costs
+from .step_traces import StepTraces
 
 __all__ = [
     "PRESETS",
@@ -16,6 +17,7 @@ __all__ = [
     "Plan",
     "Profile",
     "StepCosts",
+    "StepTraces",
     "choose",
     "read_profile",
     "report_costs",

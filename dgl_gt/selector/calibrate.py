@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from dgl_gt.comm.group import Comm
 from dgl_gt.ops.attention import sparse_attention
 from dgl_gt.structure import CSC
+from dgl_gt.trace.recorder import OperationCounter
 from partition.system.memory import available_memory_bytes, peak_memory_bytes
 
 from .hardware_profile import Attention, Profile
@@ -57,7 +58,10 @@ def measure(comm: Comm, progress=None) -> Profile:
     return Profile(
         kind="measured",
         ranks=comm.world_size,
-        **{key: figures[key] for key in ("memory_bytes", "process_bytes", "stream_bytes_per_s", "layer_s")},
+        **{
+            key: figures[key]
+            for key in ("memory_bytes", "process_bytes", "stream_bytes_per_s", "simple_bytes_per_s", "operation_s")
+        },
         products={width: figures[f"products {width}"] for width in _WIDTHS},
         attention=Attention(
             **{key: figures[key] for key in ("edge_s", "head_s", "row_column_s", "near_column_s")},
@@ -145,12 +149,11 @@ def _products(comm: Comm) -> dict[str, float]:
 
 
 def _rows(comm: Comm) -> dict[str, float]:
-    """Bandwidth of a layer's element-wise operations, and the fixed time per layer, measured on two rows."""
+    """Bandwidth of norms with activation functions, and of sums; and the fixed time of one, measured on two rows."""
     width, ffn = 128, 2
 
     def chain(x, wide):
-        h = x + F.layer_norm(x, (width,))
-        return h + F.layer_norm(h, (width,)), F.gelu(wide)
+        return F.layer_norm(x, (width,)), F.gelu(wide)
 
     def step(rows):
         x = torch.randn(rows, width, device=comm.device, requires_grad=True)
@@ -158,19 +161,17 @@ def _rows(comm: Comm) -> dict[str, float]:
         upstream = torch.ones_like(x), torch.ones_like(wide)
         return lambda: torch.autograd.grad(chain(x, wide), (x, wide), upstream)
 
-    stream = (22 + 5 * ffn) * _ROWS * width * 4 / _seconds(comm, step(_ROWS))
-    few = torch.randn(2, width, device=comm.device, requires_grad=True)
-    weight = torch.randn(width, width, device=comm.device, requires_grad=True)
-    small = step(2)
-
-    def layer():
-        small()
-        h = few
-        for _ in range(6):
-            h = F.linear(h, weight)
-        torch.autograd.grad(h, weight, torch.ones_like(h))
-
-    return {"stream_bytes_per_s": stream, "layer_s": 3 * _seconds(comm, layer)}
+    many, few = step(_ROWS), step(2)
+    with OperationCounter() as of_many:
+        many()
+    with OperationCounter() as of_few:
+        few()
+    first, second = torch.randn(2, _ROWS, width, device=comm.device)
+    return {
+        "simple_bytes_per_s": 3 * first.nbytes / _seconds(comm, lambda: first + second),
+        "stream_bytes_per_s": of_many.bytes / _seconds(comm, many),
+        "operation_s": _seconds(comm, few) / of_few.operations,
+    }
 
 
 def available_rank_memory(comm: Comm) -> int:

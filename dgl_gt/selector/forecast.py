@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from partition.cuts.edge_cut import make_edge_cut
-from partition.cuts.part_counts import sizes_of_data
+from partition.cuts.part_counts import columns_of
 from partition.cuts.permutation import check_parts
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
 from partition.graph import Graph
-from partition.predict.figures import Figures
-from partition.predict.model import Model
+from partition.predict.figures import Figures, features_of
 from partition.shards.counts import read_figures
 from partition.shards.layout import Layout
 from partition.shards.manifest import read_manifest
@@ -23,14 +22,16 @@ from partition.system.units import counted, size
 from .hardware_profile import Profile
 from .plan import NothingFits, Plan
 from .select import choose
+from .step_traces import StepTraces
 
+_LEAST_MEMORY = ("local", "halo_h", "mirror")  # strategies that are tried for it
 _MOST_RANKS = 128  # the most that are tried to find out how many ranks would do
 
 
 def forecast(
     sources: list[str],
     world_sizes: list[int] | None,
-    model: dict,
+    traces_of: Callable[[int], StepTraces],
     profile: Profile,
     *,
     rank_memory: int | None = None,
@@ -48,8 +49,8 @@ def forecast(
         Shard directories of one graph into one number of parts, or one graph, which is cut both ways.
     world_sizes : list of int, optional
         Numbers of ranks; by default the parts of the shards, or the ranks of the profile.
-    model : dict
-        ``layers, hidden, heads, ffn, classes``; the width of the features is that of the graph.
+    traces_of : callable
+        Called as ``traces_of(features)`` with the width of the node features; returns the traces of the training step.
     profile, rank_memory, max_depth
         See :func:`dgl_gt.selector.select.choose`.
     seed : int
@@ -74,7 +75,7 @@ def forecast(
     """
     bounds = {"rank_memory": rank_memory, "max_depth": max_depth}
     if all(map(is_shards, sources)):
-        return _plan_of_shards(sources, world_sizes, model, profile, bounds)
+        return _plan_of_shards(sources, world_sizes, traces_of, profile, bounds, progress)
     if len(sources) > 1:
         raise InputError(f"{sources[1]} is one source too many: give shard directories, or one graph")
     world_sizes = _checked_world_sizes(world_sizes, profile)
@@ -84,8 +85,8 @@ def forecast(
     if say_left_out:
         say_left_out(graph.left_out)
     check_parts(graph.num_nodes, max(world_sizes))  # before any is cut
-    sizes = Model(**model, features=sizes_of_data(graph)["features"])
-    return _Planner(graph, sizes, profile, bounds, seed, progress).plans(world_sizes)
+    traces = traces_of(features_of(columns_of(graph)["node_data"]))
+    return _Planner(graph, traces, profile, bounds, seed, progress).plans(world_sizes)
 
 
 def is_shards(source) -> bool:
@@ -93,7 +94,9 @@ def is_shards(source) -> bool:
     return os.path.isfile(os.path.join(source, "manifest.json"))  # False, too, for a name that is too long
 
 
-def _plan_of_shards(sources: list[str], world_sizes, model: dict, profile: Profile, bounds: dict) -> dict[int, Plan]:
+def _plan_of_shards(
+    sources: list[str], world_sizes, traces_of: Callable, profile: Profile, bounds: dict, progress
+) -> dict[int, Plan]:
     cuts = [(str(source), read_figures(read_manifest(source))) for source in sources]
     figures = cuts[0][1]
     if world_sizes not in (None, [figures.parts]):
@@ -101,7 +104,11 @@ def _plan_of_shards(sources: list[str], world_sizes, model: dict, profile: Profi
             f"--world-size is {','.join(map(str, world_sizes))} and {sources[0]} has {counted(figures.parts, 'part')}; "
             "name the graph in place of its shards, and it is cut for each"
         )
-    return {figures.parts: choose(cuts, Model(**model, features=figures.features), profile, **bounds)}
+    profile.check_ranks(figures.parts)
+    traces = traces_of(figures.features)
+    if progress:
+        progress("tracing steps")
+    return {figures.parts: choose(cuts, traces, profile, **bounds)}
 
 
 def _checked_world_sizes(world_sizes: list[int] | None, profile: Profile) -> list[int]:
@@ -121,14 +128,14 @@ class _Planner:
 
     Attributes
     ----------
-    graph, model, profile, seed, progress
-        See :func:`forecast`; the model has the graph's features.
+    graph, traces, profile, seed, progress
+        See :func:`forecast`.
     bounds : dict
         ``rank_memory`` and ``max_depth`` of :func:`dgl_gt.selector.select.choose`.
     """
 
     graph: Graph
-    model: Model
+    traces: StepTraces
     profile: Profile
     bounds: dict
     seed: int
@@ -141,12 +148,15 @@ class _Planner:
             most = max(plans)
             if self.profile.ranks is not None:
                 raise plans[most]
-            raise InputError(f"{plans[most]}; {self.enough_ranks(most)}")
+            raise InputError(f"{plans[most]}; {self.enough_ranks(most, plans[most])}")
         return plans
 
-    def plan(self, ranks: int) -> Plan:
-        """The plan for a number of ranks; raises :class:`NothingFits`."""
-        return choose([(None, each) for each in self._cuts(ranks)], self.model, self.profile, **self.bounds)
+    def plan(self, ranks: int, **options) -> Plan:
+        """The plan for a number of ranks; raises :class:`NothingFits`. Options are those of :func:`choose`."""
+        cuts = [(None, each) for each in self._cuts(ranks)]
+        if self.progress:
+            self.progress(f"tracing steps on {counted(ranks, 'rank')}")
+        return choose(cuts, self.traces, self.profile, **self.bounds, **options)
 
     def plan_or_error(self, ranks: int) -> Plan | NothingFits:
         """The plan for a number of ranks, or the error that says why there is none."""
@@ -155,15 +165,15 @@ class _Planner:
         except NothingFits as error:
             return error
 
-    def enough_ranks(self, ranks: int) -> str:
+    def enough_ranks(self, ranks: int, error: NothingFits) -> str:
         """A sentence on how many ranks would do, where so many do not."""
-        fixed = self.profile.process_bytes + 4 * self.model.parameters * self.model.itemsize
+        fixed = self.profile.process_bytes + error.fixed_bytes
         if fixed > (self.bounds["rank_memory"] or self.profile.memory_bytes):
             return f"no number of ranks would do: process, parameters and optimiser alone take {size(fixed)}"
         tried = ranks
         while 2 * tried <= _MOST_RANKS:
             try:
-                self.plan(2 * tried)
+                self.plan(2 * tried, strategies=_LEAST_MEMORY)
             except NothingFits:
                 tried *= 2
                 continue
@@ -175,11 +185,11 @@ class _Planner:
     def _cuts(self, ranks: int) -> list[Figures]:
         """Figures of the cuts that the graph can have."""
         options = {"seed": self.seed, "progress": self.progress}
-        weights = None if self.profile.ranks is None or ranks == 1 else self.profile.target_weights(self.model)
+        weights = None if self.profile.ranks is None or ranks == 1 else self.profile.target_weights()
         if weights is not None and max(weights) < 1.05 * min(weights):
             weights = None
-        edge = make_edge_cut(self.graph, ranks, target_weights=weights, model=self.model, **options)
-        depth = min(self.bounds["max_depth"] or self.model.layers, self.model.layers)
+        edge = make_edge_cut(self.graph, ranks, target_weights=weights, **options)
+        depth = min(self.bounds["max_depth"] or self.traces.max_depth, self.traces.max_depth)
         cuts = [Layout(self.graph, edge, depth).figures]
         if ranks > 1:
             cuts.append(Layout(self.graph, make_vertex_cut(self.graph, ranks, **options)).figures)

@@ -12,23 +12,24 @@ from msgspec import Meta, Struct
 
 from dgl_gt.yaml_file import check_keys, read_yaml, typed
 from partition.errors import InputError, check_one_of
-from partition.predict.model import Model
-from partition.predict.step_time import ATTENTION_PASSES, Speeds
 from partition.system.units import counted
 
-FORMAT = "dgl-gt profile 1"
+FORMAT = "dgl-gt profile 2"
+ATTENTION_PASSES = 3  # over all edges: forward, dQ, and dK with dV
 _PRESETS = Path(__file__).parent / "presets"
 PRESETS = tuple(sorted(path.stem for path in _PRESETS.glob("*.yaml")))
 DEFAULT = "default"
 MAX_RANKS = 4096
 _MIN, _MAX = 1e-18, 1e18  # of any figure: beyond these, seconds and bytes would overflow
-_ITEMSIZE = 4  # bytes of the numbers that were measured
+# The layer whose rows give each rank's share of the work: its width, heads, and in-edges per row
+_WIDTH, _HEADS, _DEGREE = 64, 8, 20
 
 _POSITIVE, _NOT_NEGATIVE = f"one number from {_MIN:g} to {_MAX:g}", f"one number from 0 to {_MAX:g}"
 _Positive = Annotated[float, Meta(ge=_MIN, le=_MAX, description=_POSITIVE)]
 _NotNegative = Annotated[float, Meta(ge=0, le=_MAX, description=_NOT_NEGATIVE)]
 _PositiveByRank = Annotated[_Positive | list[_Positive], Meta(description=f"{_POSITIVE}, or one for each rank")]
 _ByRank = Annotated[_NotNegative | list[_NotNegative], Meta(description=f"{_NOT_NEGATIVE}, or one for each rank")]
+_OF_RANK = ("memory_bytes", "process_bytes", "stream_bytes_per_s", "simple_bytes_per_s", "operation_s")
 _Key = Annotated[int, Meta(ge=1)]
 
 
@@ -78,14 +79,22 @@ class Profile(Struct, frozen=True, kw_only=True):
     memory_bytes, process_bytes : float or list
         Memory of a rank, and the part of it that the interpreter and its libraries take (bytes).
     stream_bytes_per_s : float or list
-        Bandwidth of operations on each number of a row, forward and backward (bytes/s).
-    layer_s : float or list
-        Fixed time per layer, whatever its size (s).
+        Bandwidth of norms, activation functions, and all other operations than those below: what they read and write
+        (bytes/s).
+    simple_bytes_per_s : float or list
+        Bandwidth of simple operations, such as sums, zeros and selected rows, see
+        :data:`dgl_gt.selector.traced_time.SIMPLE` (bytes/s).
+    operation_s : float or list
+        Fixed time per operation, whatever its size (s).
     products : dict of int to float or list
         Speed of matrix products, by the width of their rows (FLOP/s).
     attention : Attention
-    latency_s, overlap, reduce_bytes_per_s : float
-        See :class:`partition.predict.step_time.Speeds`.
+    latency_s : float
+        Time that one collective call takes besides its bytes (s).
+    overlap : float
+        Share of an exchange that computation at the same time can hide, 0 to 1.
+    reduce_bytes_per_s : float
+        Rate at which gradients are summed over ranks (bytes/s).
     link_bytes_per_s : list of P lists, or Hosts
         Bandwidth into rank i from rank j (bytes/s).
     """
@@ -101,7 +110,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     memory_bytes: _PositiveByRank
     process_bytes: _ByRank
     stream_bytes_per_s: _PositiveByRank
-    layer_s: _ByRank
+    simple_bytes_per_s: _PositiveByRank
+    operation_s: _ByRank
     products: Annotated[
         dict[_Key, _PositiveByRank],
         Meta(min_length=1, description="a map from widths, such as 128, to positive numbers, one for each rank"),
@@ -121,54 +131,17 @@ class Profile(Struct, frozen=True, kw_only=True):
         """Every figure that may be a list with one number for each rank, by its name in the file."""
         attention = self.attention
         return {
-            **{key: getattr(self, key) for key in ("memory_bytes", "process_bytes", "stream_bytes_per_s", "layer_s")},
+            **{key: getattr(self, key) for key in _OF_RANK},
             **{f"products of {width}": rates for width, rates in self.products.items()},
             **{f"attention.{key}": getattr(attention, key) for key in Attention.__struct_fields__[:-1]},
             **{f"far_column_s of {held}": seconds for held, seconds in attention.far_column_s.items()},
         }
 
-    def speeds(self, model: Model, ranks: int, held_rows=None) -> Speeds:
-        """The speeds of this many ranks, for the widths and heads of a model.
-
-        Parameters
-        ----------
-        model : Model
-        ranks : int
-        held_rows : ndarray, (P,), optional
-            Rows of keys and values that each rank reads; by default more than any cache holds.
-
-        Raises
-        ------
-        InputError
-            The profile is for another number of ranks.
-        """
-        self.check_ranks(ranks)
-        bytes_per_column = ATTENTION_PASSES * 2 * _ITEMSIZE
-        near_s = np.asarray(self.attention.near_column_s)
-        far_s = np.maximum(self._far_column_s(model, ranks, held_rows), near_s)
-        figures = {
-            "flops_per_s": _interpolated(self.products, np.full(ranks, model.hidden)),
-            "gather_bytes_per_s": bytes_per_column / far_s,
-            "near_bytes_per_s": bytes_per_column / near_s,
-            "edge_s": self.attention.edge_s,
-            "head_s": self.attention.head_s,
-            "attend_s": self.attention.row_column_s,
-            "stream_bytes_per_s": self.stream_bytes_per_s,
-            "layer_s": self.layer_s,
-        }
-        return Speeds(
-            **{name: np.broadcast_to(value, ranks).astype(float) for name, value in figures.items()},
-            link_bytes_per_s=self.links(ranks),
-            latency_s=self.latency_s,
-            reduce_bytes_per_s=self.reduce_bytes_per_s if ranks > 1 else np.inf,
-            overlap=self.overlap,
-        )
-
     def product_flops_per_s(self, width: float, ranks: int) -> np.ndarray:
         """The speed of matrix products of this width on each rank, (P,) (operations/s)."""
         return _interpolated(self.products, np.full(ranks, width))
 
-    def edge_seconds(self, heads: int, columns: int, source_bytes: np.ndarray, near: np.ndarray) -> np.ndarray:
+    def edge_seconds(self, heads: int, columns: int, source_bytes: np.ndarray, near) -> np.ndarray:
         """Seconds per edge, in all passes of a step, on each rank, (P,).
 
         Parameters
@@ -177,7 +150,7 @@ class Profile(Struct, frozen=True, kw_only=True):
             Numbers of heads, and of numbers in a row.
         source_bytes : ndarray, (P,)
             Bytes of the keys and values from which a rank reads.
-        near : ndarray, (P,)
+        near : ndarray, (P,), or float
             Share of the edges that are near.
         """
         attention = self.attention
@@ -208,7 +181,8 @@ class Profile(Struct, frozen=True, kw_only=True):
             ranks=None,
             link_bytes_per_s=link,
             stream_bytes_per_s=least(self.stream_bytes_per_s),
-            layer_s=most(self.layer_s),
+            simple_bytes_per_s=least(self.simple_bytes_per_s),
+            operation_s=most(self.operation_s),
             products={width: least(rate) for width, rate in self.products.items()},
             attention=Attention(**attention),
         )
@@ -222,18 +196,18 @@ class Profile(Struct, frozen=True, kw_only=True):
                 f"({', '.join(PRESETS)})"
             )
 
-    def target_weights(self, model: Model) -> list[float]:
+    def target_weights(self) -> list[float]:
         """The share of each rank for ``--target-weights``: its speed as a share of the speed of all ranks.
 
-        The speed is that of a layer whose nodes have twenty in-edges each.
+        The speed is that of a layer of width 64 with 8 heads, whose nodes have twenty in-edges each.
         """
-        speeds = self.speeds(model, self.ranks or 1)
-        width, row = model.hidden, model.row_bytes
-        seconds = 6 * width**2 * (4 + 2 * model.ffn) / speeds.flops_per_s
-        seconds = seconds + (22 + 5 * model.ffn) * row / speeds.stream_bytes_per_s
-        edge_s = speeds.edge_s + model.heads * speeds.head_s
-        edge_s = edge_s + 2 * ATTENTION_PASSES * row / speeds.gather_bytes_per_s
-        seconds = seconds + width * speeds.attend_s + 20 * edge_s
+        ranks, row_bytes = self.ranks or 1, 4 * _WIDTH
+        seconds = 3 * 2 * 8 * _WIDTH**2 / self.product_flops_per_s(_WIDTH, ranks)  # of 8 projections
+        seconds = seconds + 32 * row_bytes / np.asarray(
+            self.stream_bytes_per_s
+        )  # rows that they and norms read and write
+        seconds = seconds + _WIDTH * np.asarray(self.attention.row_column_s)
+        seconds = seconds + _DEGREE * self.edge_seconds(_HEADS, _WIDTH, np.full(ranks, np.inf), 0.0)
         return (1 / seconds / (1 / seconds).sum()).tolist()
 
     def as_dict(self) -> dict:
@@ -241,10 +215,6 @@ class Profile(Struct, frozen=True, kw_only=True):
         values = msgspec.to_builtins(self)
         del values["name"]
         return values
-
-    def _far_column_s(self, model: Model, ranks: int, held_rows) -> np.ndarray:
-        held_bytes = 2 * model.row_bytes * np.broadcast_to(np.inf if held_rows is None else held_rows, ranks)
-        return _interpolated(self.attention.far_column_s, np.maximum(held_bytes, 1))
 
     def links(self, ranks: int) -> np.ndarray:
         """Bandwidth into rank i from rank j, (P, P) (bytes/s)."""

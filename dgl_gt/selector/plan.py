@@ -26,14 +26,13 @@ class Candidate:
     seconds : float or None
         Time of a step (s).
     seconds_by_term : dict of str to float, or None
-        What the time is spent on, see :class:`partition.predict.step_time.StepTime` (s).
+        What the time is spent on, see :class:`dgl_gt.selector.traced_time.TracedTime` (s).
     sent_bytes : int or None
         Bytes that all ranks send in a step; exact.
     peak_bytes : int or None
         Tensors of the rank that needs most, at the peak of a step (bytes).
     peak_bytes_by_term : dict of str to int, or None
-        What they are for on the rank with the largest process, see :class:`partition.predict.step_memory.StepMemory`
-        (bytes).
+        Those that outlive a step (``kept``), and all others, on the rank with the largest process (bytes).
     memory_bytes : int or None
         Largest process: its tensors, the interpreter and its libraries (bytes).
     shortage : float or None
@@ -84,7 +83,7 @@ class Plan:
     profile : dict
         ``name`` and ``kind`` of the hardware profile; the kind is ``measured``, ``datasheet`` or ``default``.
     model : dict
-        Sizes of the model, see :class:`partition.predict.model.Model`.
+        Settings of the model, or the name of the function that makes the step.
     ranks : int
         Number of ranks P.
     one_rank_seconds : float or None
@@ -136,8 +135,10 @@ class NothingFits(InputError):
     ----------
     least_bytes : int
         Largest process of the candidate that comes nearest (bytes).
+    fixed_bytes : int
+        Tensors that a rank needs however many ranks there are: parameters, and the state of the optimiser (bytes).
     """
 
-    def __init__(self, message: str, least_bytes: int):
+    def __init__(self, message: str, least_bytes: int, fixed_bytes: int):
         super().__init__(message)
-        self.least_bytes = least_bytes
+        self.least_bytes, self.fixed_bytes = least_bytes, fixed_bytes

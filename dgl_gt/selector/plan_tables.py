@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from partition.console import table
 from partition.errors import InputError
 from partition.system.atomic_write import new_file
@@ -49,7 +51,7 @@ def forecast_table(plans: dict[int, Plan | NothingFits], profile: Profile) -> st
         if isinstance(plan, NothingFits):
             rows.append([ranks, *["-"] * 8, f"{size(plan.least_bytes)} at least: does not fit"])
             continue
-        choice, speed_up = plan.choice, plan.one_rank_seconds / plan.choice.seconds
+        choice, speed_up = plan.choice, (plan.one_rank_seconds or math.nan) / plan.choice.seconds
         named = [choice.cut, choice.strategy, choice.depth, choice.activation_checkpoint]
         figures = [f"{choice.seconds:.3g}", f"{speed_up:.2f}", f"{speed_up / plan.ranks:.0%}"]
         rows.append([ranks, *named, *figures, size(choice.sent_bytes), size(choice.memory_bytes)])
@@ -71,7 +73,8 @@ def plot(plans: dict[int, Plan | NothingFits], profile: Profile, path, *, force:
     ranks = [plan.ranks for plan in plans]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     left.plot(ranks, [plan.choice.seconds for plan in plans], "o-", label="predicted")
-    left.plot(ranks, [plan.one_rank_seconds / plan.ranks for plan in plans], ":", color="grey", label="perfect")
+    perfect = [(plan.one_rank_seconds or math.nan) / plan.ranks for plan in plans]
+    left.plot(ranks, perfect, ":", color="grey", label="perfect")
     for plan in plans:
         left.annotate(
             plan.choice.strategy, (plan.ranks, plan.choice.seconds), textcoords="offset points", xytext=(4, 6)

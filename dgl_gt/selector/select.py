@@ -4,50 +4,55 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from partition.errors import InputError, check_one_of, check_type, whole_number
 from partition.predict.figures import Figures
-from partition.predict.model import Model
 from partition.predict.strategies import STRATEGIES
 from partition.system.units import counted, size
 
 from .hardware_profile import Profile
 from .plan import Candidate, NothingFits, Plan
-from .predictors import ByFormulas, ByTraces, Prediction
+from .step_traces import StepTraces
+from .traced_time import traced_time
 
 
 def choose(
     cuts: list[tuple[str | None, Figures]],
-    model: Model | Callable,
+    step: StepTraces | Callable,
     profile: Profile,
     *,
     rank_memory: int | None = None,
     max_depth: int | None = None,
     activation_checkpoints: tuple[str, ...] | None = None,
+    strategies: tuple[str, ...] = STRATEGIES,
 ) -> Plan:
-    """Choose the cut, strategy, halo depth and activation checkpointing that train a model quickest.
+    """Choose the cut, strategy, halo depth and activation checkpointing that take a training step quickest.
+
+    The step is traced with every strategy that the cuts allow.
 
     Parameters
     ----------
     cuts : list of (str or None, Figures)
         Cuts of one graph into one number of parts: the shard directory of each, or None, and its figures, see
         :func:`partition.shards.counts.read_figures`.
-    model : Model or callable
-        Sizes of the graph transformer; without ``features`` and ``classes``, its first and last projection are left
-        out. Or a function that makes a training step of any other model, as :func:`report_costs` takes it: it is traced
-        with each strategy, and each cut needs its directory. Halos deeper than one hop are then tried only if
-        ``max_depth`` allows them, and the step applies activation checkpointing itself.
+    step : StepTraces or callable
+        Training step: ``dgl_gt.train.step_traces(config, features, classes)`` for that of ``dgl-gt train``; or a
+        function that makes a step of any other model, as :func:`report_costs` takes it.
     profile : Profile
         Hardware profile of the ranks and links.
     rank_memory : int, optional
         Memory that a rank's process may take (bytes); by default as much as the profile says.
     max_depth : int, optional
-        Deepest halo that may be chosen; by default the deepest that the cuts have.
+        Deepest halo to consider. By default it is the deepest that the cuts have and the step can take. A step that a
+        function makes can take one hop, or as many as ``max_depth`` says.
     activation_checkpoints : tuple of str, optional
-        Modes of activation checkpointing that may be chosen; by default all that can be predicted.
+        Modes of activation checkpointing to consider, by default all that the step can have. The first that fits the
+        memory is taken: those that follow compute more and keep less.
+    strategies : tuple of str, optional
+        Strategies to consider.
 
     Returns
     -------
@@ -67,34 +72,59 @@ def choose(
         whole_number("rank_memory", rank_memory, 1)
     if max_depth is not None:
         whole_number("max_depth", max_depth, 1)
-    predictor = _predictor(cuts, model, profile, max_depth)
-    modes = predictor.activation_checkpoints if activation_checkpoints is None else activation_checkpoints
-    if not isinstance(modes, (tuple, list)) or not modes:
-        raise InputError(f"activation_checkpoints is {reprlib.repr(modes)}; it must be a tuple of one mode or more")
+    for strategy in _names("strategies", strategies):
+        check_one_of("strategies", strategy, STRATEGIES)
+    traces = _traces_of(step, max_depth)
+    modes = _names("activation_checkpoints", activation_checkpoints or traces.activation_checkpoints)
     for mode in modes:
-        check_one_of("activation_checkpoints", mode, predictor.activation_checkpoints)
+        check_one_of("activation_checkpoints", mode, traces.activation_checkpoints)
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
-    candidates = [
-        _within_depth(each, max_depth)
-        for directory, figures in cuts
-        for each in _of_cut(figures, directory, predictor, profile, bounds, modes)
-    ]
+    deepest = min(max_depth or traces.max_depth, traces.max_depth)
+    search = _Search(traces, profile, bounds, modes, deepest, strategies)
+    candidates = [each for directory, figures in cuts for each in search.candidates(figures, directory)]
+    if not candidates:
+        raise InputError(
+            f"no strategy of {', '.join(strategies)} runs on the {cuts[0][1].cut} cut; allow more strategies"
+        )
     fitting = sorted((each for each in candidates if not each.refused), key=lambda it: (it.seconds, it.memory_bytes))
     if not fitting:
-        possible = [each for each in candidates if each.memory_bytes is not None and _may_be_so_deep(each, max_depth)]
-        raise _nothing_fits(possible, bounds) if possible else InputError(candidates[0].refused)
+        possible = [each for each in candidates if each.memory_bytes is not None]
+        raise (
+            _nothing_fits(possible, bounds, traces.fixed_bytes(cuts[0][1]))
+            if possible
+            else InputError(candidates[0].refused)
+        )
     refused = sorted((each for each in candidates if each.refused), key=lambda each: each.seconds or np.inf)
     choice, runner_up = fitting[0], fitting[1] if len(fitting) > 1 else None
+    alone = traces.of_one_rank(cuts[0][1])
     return Plan(
         choice=choice,
         runner_up=runner_up,
         reason=_reason(choice, runner_up, refused, bounds),
         candidates=fitting + refused,
         profile={"name": profile.name, "kind": profile.kind},
-        model=predictor.description,
+        model=traces.description,
         ranks=ranks,
-        one_rank_seconds=predictor.one_rank_seconds(cuts[0][1]),
+        one_rank_seconds=alone and traced_time(alone, cuts[0][1].in_one_part(), profile.of_slowest_rank()).total_s,
     )
+
+
+def _names(name: str, value) -> tuple[str, ...]:
+    """Return the value of an argument; raise :class:`InputError` unless it is a tuple that is not empty."""
+    if not isinstance(value, (tuple, list)) or not value:
+        raise InputError(f"{name} is {reprlib.repr(value)}; it must be a tuple of one name or more")
+    return tuple(value)
+
+
+def _traces_of(step, max_depth: int | None) -> StepTraces:
+    if isinstance(step, StepTraces):
+        return step
+    if not callable(step):
+        raise InputError(
+            f"step is {reprlib.repr(step)}; it must be a function that makes a training step, or what "
+            "dgl_gt.train.step_traces returns"
+        )
+    return StepTraces(step, max_depth or 1)
 
 
 def _check_cuts(cuts: list[tuple[str | None, Figures]]) -> int:
@@ -122,42 +152,51 @@ def _check_cuts(cuts: list[tuple[str | None, Figures]]) -> int:
     return first["part"]
 
 
-def _predictor(cuts, model, profile: Profile, max_depth: int | None) -> ByFormulas | ByTraces:
-    """What predicts the candidates; raises :class:`InputError` unless it is given what it needs."""
-    if isinstance(model, Model):
-        return ByFormulas(model, profile)
-    if not callable(model):
-        raise InputError(f"model is {model!r}; it must be a partition.Model, or a function that makes a training step")
-    if any(directory is None for directory, _ in cuts):
-        raise InputError("a cut has no directory; to trace a training step, give the shard directory of every cut")
-    return ByTraces(model, cuts[0][0], profile, max_depth or 1)
+@dataclass(frozen=True)
+class _Search:
+    """What to consider for each cut, and within which bounds; see :func:`choose`.
 
+    Attributes
+    ----------
+    bounds : ndarray, (P,)
+        Memory of each rank (bytes).
+    """
 
-def _of_cut(
-    figures: Figures,
-    directory: str | None,
-    predictor: ByFormulas | ByTraces,
-    profile: Profile,
-    bounds: np.ndarray,
-    activation_checkpoints: tuple[str, ...],
-) -> list[Candidate]:
-    """Candidates of one cut: every strategy, depth and activation checkpointing."""
-    found = []
-    for strategy in _strategies(figures):
-        deepest = predictor.deepest(figures) if strategy == "halo_h" else 1
-        for depth in range(1, deepest + 1):
-            try:
-                exchanges = predictor.exchanges(figures, strategy, depth)
-            except InputError as error:
-                found.append(Candidate(figures.cut, strategy, depth, "none", directory, refused=str(error)))
+    traces: StepTraces
+    profile: Profile
+    bounds: np.ndarray
+    activation_checkpoints: tuple[str, ...]
+    max_depth: int
+    strategies: tuple[str, ...]
+
+    def candidates(self, figures: Figures, directory: str | None) -> list[Candidate]:
+        """The candidates of one cut: every strategy and depth, with the first mode of activation checkpointing that fits.
+
+        Of a strategy that does not fit, all modes are there.
+        """
+        found = []
+        for strategy in _strategies(figures):
+            if strategy not in self.strategies:
                 continue
-            for mode in activation_checkpoints:
-                if mode == "keep_exchanges" and not exchanges and "full" in activation_checkpoints:
-                    continue  # without an exchange the two are the same
-                way = Candidate(figures.cut, strategy, depth, mode, directory)
-                prediction = predictor.predict(figures, strategy, depth, mode)
-                found.append(_predicted(way, prediction, figures, profile, bounds))
-    return found
+            deepest = min(figures.halo_depth, self.max_depth) if strategy == "halo_h" else 1
+            for depth in range(1, deepest + 1):
+                found += self._modes(Candidate(figures.cut, strategy, depth, "none", directory), figures)
+        return found
+
+    def _modes(self, way: Candidate, figures: Figures) -> list[Candidate]:
+        found = []
+        for mode in self.activation_checkpoints:
+            if mode == "keep_exchanges" and "full" in self.activation_checkpoints and found and not found[0].sent_bytes:
+                continue  # without an exchange the two are the same
+            way = replace(way, activation_checkpoint=mode)
+            try:
+                trace = self.traces.of(figures, way.strategy, way.depth, mode)
+            except InputError as error:
+                return [*found, replace(way, refused=str(error))]
+            found.append(_predicted(way, trace, figures, self.profile, self.bounds))
+            if not found[-1].refused:
+                return found
+        return found
 
 
 def _strategies(figures: Figures) -> tuple[str, ...]:
@@ -169,11 +208,9 @@ def _strategies(figures: Figures) -> tuple[str, ...]:
     return tuple(each for each in STRATEGIES if each not in ("local", "mirror"))
 
 
-def _predicted(
-    way: Candidate, prediction: Prediction, figures: Figures, profile: Profile, bounds: np.ndarray
-) -> Candidate:
+def _predicted(way: Candidate, trace, figures: Figures, profile: Profile, bounds: np.ndarray) -> Candidate:
     """A candidate with its predictions; it is refused where a rank's process needs more memory than the rank has."""
-    tensors = np.sum(list(prediction.memory.values()), axis=0)
+    time, kept, tensors = traced_time(trace, figures, profile), trace.kept(figures), trace.peak_bytes(figures)
     process = (tensors + np.broadcast_to(profile.process_bytes, figures.parts)).astype(np.int64)
     largest, shortest = int(process.argmax()), int((process / bounds).argmax())
     refused, shortage = None, float(process[shortest] / bounds[shortest])
@@ -183,29 +220,18 @@ def _predicted(
         refused = f"needs {size(process[shortest])} on {where}"
     return replace(
         way,
-        seconds=prediction.time.total_s,
-        seconds_by_term=vars(prediction.time),
-        sent_bytes=prediction.sent_bytes,
+        seconds=time.total_s,
+        seconds_by_term=vars(time),
+        sent_bytes=trace.sent_bytes(figures),
         peak_bytes=int(tensors.max()),
-        peak_bytes_by_term={key: int(value[largest]) for key, value in prediction.memory.items()},
+        peak_bytes_by_term={"kept": int(kept[largest]), "made in the step": int((tensors - kept)[largest])},
         memory_bytes=int(process.max()),
         shortage=shortage,
         refused=refused,
     )
 
 
-def _may_be_so_deep(candidate: Candidate, max_depth: int | None) -> bool:
-    return max_depth is None or candidate.depth <= max_depth
-
-
-def _within_depth(candidate: Candidate, max_depth: int | None) -> Candidate:
-    """The candidate, refused if its halo is deeper than allowed."""
-    if _may_be_so_deep(candidate, max_depth):
-        return candidate
-    return replace(candidate, refused=f"deeper than {max_depth}")
-
-
-def _nothing_fits(possible: list[Candidate], bounds: np.ndarray) -> NothingFits:
+def _nothing_fits(possible: list[Candidate], bounds: np.ndarray, fixed_bytes: int) -> NothingFits:
     """The error that names the candidate that comes nearest, and what to do."""
     least = min(possible, key=lambda each: each.shortage)
     if bounds.min() < bounds.max():
@@ -213,12 +239,14 @@ def _nothing_fits(possible: list[Candidate], bounds: np.ndarray) -> NothingFits:
             f"nothing fits ranks of {size(bounds.min())} to {size(bounds.max())}: {least.title} comes nearest and "
             f"{least.refused}; partition by what ranks have (--target-weights), or for more ranks",
             least.memory_bytes,
+            fixed_bytes,
         )
     enough = -(-least.memory_bytes // 2**20)  # rounded up, so that it fits with the number that is printed
     return NothingFits(
         f"nothing fits ranks of {size(bounds[0])}: {least.title} needs least, {size(least.memory_bytes)} on its "
         f"largest rank; raise the bound to that (--rank-memory {enough}MiB), or partition for more ranks",
         least.memory_bytes,
+        fixed_bytes,
     )
 
 

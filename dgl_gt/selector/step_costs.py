@@ -13,7 +13,6 @@ from partition.shards.manifest import read_manifest
 from partition.system.units import size
 
 from .hardware_profile import Profile, read_profile
-from .predictors import columns_of_data
 from .traced_time import TracedTime, traced_time
 
 _TITLES = {
@@ -84,9 +83,9 @@ def report_costs(
     ----------
     make_step : callable
         Called as ``make_step(sg)`` with a made-up :class:`dgl_gt.ShardedGraph`, whose data have the names, dtypes and
-        widths of the shards' data. They are zeros, but masks select random rows. It returns a function without arguments that takes one training step:
-        forward, loss, backward, ``sg.comm.sum_gradients`` and optimiser. It should make its own model and optimiser,
-        because the steps change their weights.
+        widths of the shards' data. They are zeros, but masks select random rows. It returns a function without
+        arguments that takes one training step: forward, loss, backward, ``sg.comm.sum_gradients`` and optimiser. It
+        should make its own model and optimiser, because the steps change their weights.
     directory : path
         Shards.
     strategy, depth
@@ -117,7 +116,7 @@ def report_costs(
         raise InputError(
             f"make_step is {make_step!r}; it must be a function that takes a ShardedGraph, returning a step"
         )
-    trace = trace_step(make_step, strategy, depth, figures.parts, *columns_of_data(manifest))
+    trace = trace_step(make_step, strategy, depth, figures.parts, figures.node_data, figures.edge_data)
     return StepCosts(
         strategy,
         depth,

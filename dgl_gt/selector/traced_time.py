@@ -12,6 +12,10 @@ from partition.predict.figures import Figures
 from .hardware_profile import ATTENTION_PASSES, Profile
 
 _COMPUTE = ("product", "rows", "edges")  # in the order of TracedTime.add
+# Operations of torch that read and write memory in order and hardly compute. Copies and joins are not among them: they
+# often rearrange numbers, as ``heads`` does.
+SIMPLE = {"add", "sub", "mul", "div", "sum", "zero", "zeros", "new_zeros", "zeros_like", "fill", "where", "relu"}
+SIMPLE |= {"index", "index_add", "index_put", "index_select", "gather", "scatter", "scatter_add", "threshold_backward"}
 
 
 @dataclass
@@ -89,6 +93,11 @@ def traced_time(trace: StepTrace, figures: Figures, profile: Profile) -> TracedT
     return time
 
 
+def _base_name(name: str) -> str:
+    """``add`` for ``aten::add_.Tensor``."""
+    return name.rpartition("::")[2].partition(".")[0].rstrip("_")
+
+
 class _Rates:
     """Seconds of the events of a trace on each rank of a profile."""
 
@@ -100,18 +109,20 @@ class _Rates:
 
     def seconds(self, event: Event, start: int, sizes: np.ndarray) -> np.ndarray:
         """Seconds of an operation on each rank, (P,)."""
-        profile, size = self._profile, np.maximum(sizes[:, start], 0)
+        profile, size, fixed_s = self._profile, np.maximum(sizes[:, start], 0), np.asarray(self._profile.operation_s)
         if event.kind == "rows":
-            return size / profile.stream_bytes_per_s
+            is_simple = _base_name(event.what[0]) in SIMPLE
+            return fixed_s + size / (profile.simple_bytes_per_s if is_simple else profile.stream_bytes_per_s)
         if event.kind == "product":
             varies = np.abs(self._trace.sizes[1:, start + 1 : start + 4]).max(axis=0) > 1e-6
-            width = min(sizes[0, start + 1 : start + 4][~varies], default=np.inf)
-            return size / profile.product_flops_per_s(width, self._ranks)
+            width = max(1.0, min(sizes[0, start + 1 : start + 4][~varies], default=np.inf))  # 0 in an empty product
+            return fixed_s + size / profile.product_flops_per_s(width, self._ranks)
         heads, head_dim, itemsize, passes = event.what
         rows, sources = np.maximum(sizes[:, start + 1 : start + 3].T, 0)
         columns = heads * head_dim
         per_edge = profile.edge_seconds(heads, columns, 2 * sources * columns * itemsize, self._near)
-        return passes / ATTENTION_PASSES * (size * per_edge + rows * columns * profile.attention.row_column_s)
+        per_row = columns * np.asarray(profile.attention.row_column_s)
+        return fixed_s + passes / ATTENTION_PASSES * (size * per_edge + rows * per_row)
 
     def exchange_seconds(self, event: Event, moved: np.ndarray) -> float:
         """Seconds of an exchange on the slowest rank."""

@@ -105,8 +105,7 @@ class Recorder(TorchDispatchMode):
             q, k, (needs_q, needs_kv) = args[4], args[5], args[-3:-1]
             self._add_edges(q, k, args[9], 2 * needs_q if k is None else needs_q + needs_kv)
         elif "empty" not in name:  # which writes nothing
-            read = args[1:] if packet in _OVERWRITE else args
-            self.add("rows", (name,), sum(x.nbytes for x in _flat((read, result))))
+            self.add("rows", (name,), _moved_bytes(packet, args, result))
 
     def _add_edges(self, q, k, indices, passes: int) -> None:
         sources = len(q if k is None else k)
@@ -125,6 +124,27 @@ class Recorder(TorchDispatchMode):
 
         self._alive[key] = weakref.ref(storage, freed)
         self.add("memory", (), size)
+
+
+class OperationCounter(TorchDispatchMode):
+    """Inside the block, counts operations as :class:`Recorder` does, all of the kind ``rows``.
+
+    Attributes
+    ----------
+    operations, bytes : int
+        Number of operations, and what they read and write (bytes).
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.operations = self.bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function.namespace == "aten" and not _is_view(function) and "empty" not in function.name():
+            self.operations += 1
+            self.bytes += _moved_bytes(function.overloadpacket, args, result)
+        return result
 
 
 class Reads(TorchDispatchMode):
@@ -150,6 +170,12 @@ def _is_view(function) -> bool:
     return function is torch.ops.aten._unsafe_view.default or any(
         each.alias_info is not None and not each.alias_info.is_write for each in function._schema.returns
     )
+
+
+def _moved_bytes(packet, args, result) -> int:
+    """Bytes that an operation reads and writes."""
+    read = args[1:] if packet in _OVERWRITE else args
+    return sum(x.nbytes for x in _flat((read, result)))
 
 
 def _flat(value) -> list[torch.Tensor]:

@@ -10,6 +10,7 @@ _HOMES = {
     "load_model": "saved_model",
     "save_model": "saved_model",
     "predict": "predictions",
+    "step_traces": "planned_step",
 }
 __all__ = sorted(_HOMES)
 

@@ -25,6 +25,9 @@ MODEL = Kind(
 )  # the directory of dgl_gt.train.saved_model, which needs torch
 
 
+OF_MODEL = ("layers", "hidden", "heads", "ffn", "dropout", "attention_dropout", "norm_first")  # settings of the model
+
+
 def _between(least, most) -> Meta:
     """Limits far beyond any use, so that a value outside of them is a mistake."""
     kind, style = ("number", "g") if isinstance(most, float) else ("whole number", ",")

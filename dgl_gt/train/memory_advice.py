@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from partition.predict.model import Model
-from partition.predict.step_memory import rank_memory_bytes
-from partition.predict.strategies import default_form
+from partition.errors import InputError
+from partition.predict.strategies import default_form, default_strategy
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 from partition.system.units import size
 
-from .config import ASSUMED_CLASSES, TrainConfig
+from .config import TrainConfig
 
 _GENERAL = "free memory, or partition into more parts on more machines"
 _CHANGE = "choose a smaller model, partition into more parts on more machines"
@@ -17,10 +16,16 @@ _CHANGE = "choose a smaller model, partition into more parts on more machines"
 
 def advice_for_strategy(directory, config: TrainConfig, strategy: str | None, depth: int) -> str:
     """What a training step on these shards was predicted to need on the largest rank, and what to change."""
+    from .planned_step import step_traces  # here, because a launcher does without torch until memory runs out
+
     figures = read_figures(read_manifest(directory))
-    sizes = config.layers, config.hidden, config.heads, config.ffn
-    model = Model(*sizes, features=figures.features, classes=ASSUMED_CLASSES)
-    needed = int(rank_memory_bytes(figures, model, default_form(strategy), depth, config.activation_checkpoint).max())
+    strategy = default_form(strategy) or default_strategy(figures)
+    try:
+        traces = step_traces(config, figures.features)
+        trace = traces.of(figures, strategy, min(depth, traces.max_depth), config.activation_checkpoint)
+    except InputError as error:  # the model is too large to be traced
+        return str(error)
+    needed = int(trace.peak_bytes(figures).max())
     return (
         f"a training step with --layers {config.layers} --hidden {config.hidden} is predicted to need {size(needed)} "
         f"for tensors on the largest rank; {_CHANGE}, or let `dgl-gt plan DIR --rank-memory SIZE` find a strategy "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from scipy.stats import rankdata
 
 from dgl_gt.comm.group import Comm
 from partition.errors import InputError
@@ -33,6 +32,8 @@ def roc_auc(logits: torch.Tensor, labels: torch.Tensor, comm: Comm) -> float:
     gathered = comm.gather_rows(is_positive, to=0)
     area = torch.zeros(1, dtype=torch.float64)  # only rank 0 adds to it
     if scores is not None:
+        from scipy.stats import rankdata  # here, because its import takes a second
+
         rank_sum = rankdata(torch.cat(scores).cpu().numpy())[torch.cat(gathered).cpu().numpy()].sum()
         area[0] = (rank_sum - positives * (positives + 1) / 2) / (positives * negatives)
     return float(comm.all_reduce(area)[0])

@@ -12,11 +12,11 @@ from dgl_gt.nn import GraphTransformer
 from partition.errors import InputError
 from partition.system.atomic_write import new_file
 
+from .model import logits_of
 from .task import features
-from .trainer import layer_graphs
 
 
-def predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray] | None:
+def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray] | None:
     """The class and the class probabilities of every node, in the original node order.
 
     Every rank calls it; rank 0 gets the result, and the others get None.
@@ -33,13 +33,13 @@ def predict(model: GraphTransformer, sg: ShardedGraph) -> tuple[np.ndarray, np.n
     """
     with sg.comm.together(), torch.no_grad():
         feat = features(sg)
-        if feat.shape[1] != model.in_dim:
+        if isinstance(model, GraphTransformer) and feat.shape[1] != model.in_dim:
             raise InputError(
                 f"the model takes {model.in_dim} features per node, and {sg.manifest['source']} has {feat.shape[1]}; "
                 "use shards with the features that the model was trained on"
             )
         model = model.to(sg.device).eval()
-        probability = sg.gather(model(layer_graphs(model, sg), feat).float().softmax(1), to=0)
+        probability = sg.gather(logits_of(model, sg, feat).float().softmax(1), to=0)
     return None if probability is None else (probability.argmax(1).cpu().numpy(), probability.cpu().numpy())
 
 

@@ -17,7 +17,6 @@ import yaml
 from safetensors import SafetensorError
 from safetensors import torch as safetensors
 
-from dgl_gt.nn import GraphTransformer
 from dgl_gt.yaml_file import read_yaml
 from partition.errors import InputError
 from partition.system.atomic_write import new_directory
@@ -26,7 +25,8 @@ from partition.system.output_checks import check_room
 from .config import MODEL, WEIGHTS, TrainConfig
 from .held_signals import received_signals
 from .launcher_link import find_launcher
-from .trainer import TrainHistory, build_model, first_not_finite
+from .model import ModelFactory, build_model
+from .trainer import TrainHistory, first_not_finite
 
 _MIN_PAUSE_S = 5.0  # between two writes while a model trains
 _MAX_WRITING_SHARE = 0.02  # of the time
@@ -45,16 +45,16 @@ class BestModelWriter:
     ``force``, a model that is in ``out`` already is replaced.
     """
 
-    def __init__(self, out, config: TrainConfig, describe, *, force: bool = False):
+    def __init__(self, out, config: TrainConfig, describe, *, force: bool = False, factory: ModelFactory | None = None):
         self.out, self._config, self._describe, self._force = out, config, describe, force
-        self._shape: dict = {}
+        self._shape: dict = {"model_factory": factory.name} if factory else {}
         self._pending: tuple[dict, TrainHistory] | None = None
         self._written: TrainHistory | None = None
         self._next_write_s = 0.0
 
-    def start(self, model: GraphTransformer) -> None:
+    def start(self, model: torch.nn.Module, in_dim: int, classes: int) -> None:
         """Raise :class:`InputError` if the disk has no room for the model and the one that it replaces."""
-        self._shape = {"in_dim": model.in_dim, "classes": model.output.out_features}
+        self._shape |= {"in_dim": in_dim, "classes": classes}
         model_bytes = sum(value.nbytes for value in model.state_dict().values())
         check_room(self.out, 2 * model_bytes + _OTHER_BYTES)
 
@@ -161,7 +161,7 @@ def save_model(out, state: dict, config: TrainConfig, shape: dict, record: dict,
         The model's ``state_dict``.
     config : TrainConfig
     shape : dict
-        ``in_dim`` and ``classes`` of the model.
+        ``in_dim`` and ``classes`` of the model, and the name of its ``model_factory`` if it has one.
     record : dict
         Record of the run, as ``dgl-gt train --json`` prints it.
     force : bool
@@ -180,13 +180,20 @@ def save_model(out, state: dict, config: TrainConfig, shape: dict, record: dict,
         (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def load_model(directory) -> GraphTransformer:
+def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Module:
     """Read a model directory; the model is on the CPU, in torch's default dtype and in evaluation mode.
+
+    Parameters
+    ----------
+    directory : path
+    factory : ModelFactory, optional
+        What made the model, if that was a factory. It is code, and is never found by what a file says.
 
     Raises
     ------
     InputError
-        The directory holds no model, its files are damaged or do not fit each other, or its weights are not finite.
+        The directory holds no model, its files are damaged or do not fit each other, its weights are not finite, or
+        the model is not one of the factory.
     """
     folder = Path(directory)
     if not all(os.path.isfile(folder / name) for name in (WEIGHTS, "config.yaml")):
@@ -203,10 +210,11 @@ def load_model(directory) -> GraphTransformer:
             f"{folder / WEIGHTS} is damaged or from another version of dgl-gt: its checksum is not the one in "
             "config.yaml; train the model again"
         )
+    _check_factory(folder, values.pop("model_factory", None), factory)
     try:
         in_dim, classes = values.pop("in_dim"), values.pop("classes")
-        with torch.device("meta"):  # sizes from a damaged config.yaml take no memory
-            model = build_model(TrainConfig(**values), in_dim, classes)
+        with torch.device("meta" if factory is None else "cpu"):  # sizes from a damaged config.yaml take no memory
+            model = build_model(TrainConfig(**values), in_dim, classes, factory)
         model.load_state_dict(safetensors.load(weights), assign=True)
     except (KeyError, TypeError, RuntimeError, OverflowError, SafetensorError, ValueError) as error:
         cause = " ".join(str(error).split())
@@ -218,3 +226,14 @@ def load_model(directory) -> GraphTransformer:
     if name is not None:
         raise InputError(f"{folder / WEIGHTS}: {name} holds NaN or infinity; train the model again with a lower lr")
     return model.to(torch.get_default_dtype()).eval()
+
+
+def _check_factory(folder: Path, made_by, factory: ModelFactory | None) -> None:
+    """Raise :class:`InputError` unless a model that a factory made is read with a factory, and no other is."""
+    if made_by is not None and factory is None:
+        raise InputError(f"{folder} holds a model that --model-factory {made_by} made; give that option again")
+    if made_by is None and factory is not None:
+        raise InputError(
+            f"{folder} holds a graph transformer of dgl-gt, which --model-factory {factory.name} did not make; leave that "
+            "option out"
+        )

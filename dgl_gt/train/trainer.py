@@ -12,12 +12,13 @@ import torch
 import torch.nn.functional as F
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
+from dgl_gt.nn import GraphTransformer
 from partition.errors import InputError
 from partition.system.memory import peak_memory_bytes
 
 from .config import TrainConfig
 from .metrics import METRIC_FUNCTIONS, choose_metric
+from .model import ModelFactory, build_model, logits_of, share_weights
 from .task import Task, node_classification
 
 
@@ -50,7 +51,7 @@ class TrainResult(TrainHistory):
 
     Attributes
     ----------
-    model : GraphTransformer
+    model : Module
         Model with the parameters of the best epoch.
     seconds_per_epoch : float
         Median time of a training step (forward, backward, gradient sum, optimiser) on the slowest rank, without
@@ -63,20 +64,21 @@ class TrainResult(TrainHistory):
         Peak resident memory of each rank's process, or of the CUDA allocator on a GPU (bytes).
     """
 
-    model: GraphTransformer
+    model: torch.nn.Module
     seconds_per_epoch: float
     exchange_share: float
     exchanged_bytes_per_epoch: int
     peak_memory_bytes: list[int]
 
 
-def train_step(model: GraphTransformer, sg: ShardedGraph, task: Task, optimizer, step: int, seed: int = 0) -> float:
+def train_step(model: torch.nn.Module, sg: ShardedGraph, task: Task, optimizer, step: int, seed: int = 0) -> float:
     """Take one full-graph step; returns the loss, which is the mean cross-entropy over the training rows of all ranks."""
     model.train()
-    model.set_dropout_step(seed, step)
+    if isinstance(model, GraphTransformer):
+        model.set_dropout_step(seed, step)
     optimizer.zero_grad()
     rows = task.rows["train"]
-    logits = model(layer_graphs(model, sg), task.feat)
+    logits = logits_of(model, sg, task.feat)
     loss = F.cross_entropy(logits[rows], task.label[rows], reduction="sum") / task.counts["train"]
     loss.backward()
     sg.comm.sum_gradients(model.parameters())
@@ -84,40 +86,26 @@ def train_step(model: GraphTransformer, sg: ShardedGraph, task: Task, optimizer,
     return float(sg.comm.all_reduce(loss.detach().double().reshape(1).cpu())[0])
 
 
-def layer_graphs(model: GraphTransformer, sg: ShardedGraph) -> list:
-    """The graph of each layer, for an input with the rows of :func:`dgl_gt.train.task.features`."""
-    return sg.blocks(len(model.layers), from_held=True)
-
-
 @torch.no_grad()
-def evaluate(model: GraphTransformer, sg: ShardedGraph, task: Task, metric: str) -> tuple[float, float]:
+def evaluate(model: torch.nn.Module, sg: ShardedGraph, task: Task, metric: str) -> tuple[float, float]:
     """The validation metric and the test metric."""
     model.eval()
-    logits = model(layer_graphs(model, sg), task.feat)
+    logits = logits_of(model, sg, task.feat)
     return tuple(
         METRIC_FUNCTIONS[metric](logits[task.rows[name]], task.label[task.rows[name]], sg.comm)
         for name in ("val", "test")
     )
 
 
-def build_model(config: TrainConfig, in_dim: int, classes: int) -> GraphTransformer:
-    """The model of a config, on the CPU."""
-    model = GraphTransformer(
-        in_dim,
-        config.hidden,
-        classes,
-        config.layers,
-        config.heads,
-        ffn=config.ffn,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        norm_first=config.norm_first,
-    )
-    return apply_activation_checkpoint(model, config.activation_checkpoint)
+def make_optimizer(model: torch.nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """The optimiser of a config: AdamW, all parameters in one operation."""
+    return torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True)
 
 
-def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None, writer=None) -> TrainResult:
-    """Train a graph transformer for node classification; every rank calls it with the same config.
+def train(
+    sg: ShardedGraph, config: TrainConfig, on_epoch=None, writer=None, factory: ModelFactory | None = None
+) -> TrainResult:
+    """Train a model for node classification; every rank calls it with the same config.
 
     Parameters
     ----------
@@ -128,26 +116,31 @@ def train(sg: ShardedGraph, config: TrainConfig, on_epoch=None, writer=None) -> 
         Function that is called after each epoch as ``on_epoch(epoch, loss, validation, seconds)``.
     writer : dgl_gt.train.saved_model.BestModelWriter, optional
         Writer that gets each new best model; on one rank.
+    factory : ModelFactory, optional
+        What makes the model; by default it is the graph transformer of the config.
 
     Raises
     ------
     InputError
         Data are missing or wrong (see :func:`dgl_gt.train.task.node_classification`), the metric does not suit the
-        number of classes, or the loss or the weights are not finite.
+        number of classes, the loss or the weights are not finite, or the factory's models do not fit, see
+        :mod:`dgl_gt.train.model`.
     """
-    sg.comm.check_agreement(asdict(config))
+    sg.comm.check_agreement(asdict(config) | {"--model-factory": factory and factory.name})
     with sg.comm.together():
-        return _train(sg, config, on_epoch, writer)
+        return _train(sg, config, on_epoch, writer, factory)
 
 
-def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer) -> TrainResult:
+def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory) -> TrainResult:
     task = node_classification(sg, config.split)
     history = TrainHistory(choose_metric(config.metric, task.classes), [], [], -1, -1.0, -1.0)
     torch.manual_seed(config.seed)
-    model = build_model(config, task.feat.shape[1], task.classes).to(sg.device)
+    model = build_model(config, task.feat.shape[1], task.classes, factory).to(sg.device)
+    if factory:
+        share_weights(model, sg)
     if writer:
-        writer.start(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+        writer.start(model, task.feat.shape[1], task.classes)
+    optimizer = make_optimizer(model, config)
     warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, (epoch + 1) / max(config.warmup, 1)))
     seconds, exchange_s = [], []
     best_state, step_bytes = None, 0
@@ -185,7 +178,7 @@ def _check_finite(name: str, value: float, epoch: int, config: TrainConfig) -> N
         raise InputError(f"the {name} is {value} in epoch {epoch + 1}; lower lr ({config.lr}) or scale the features")
 
 
-def _check_weights(model: GraphTransformer, epoch: int, config: TrainConfig) -> None:
+def _check_weights(model: torch.nn.Module, epoch: int, config: TrainConfig) -> None:
     """Refuse weights that are not finite; the accuracy is finite even if the logits are not."""
     name = first_not_finite(model.state_dict())
     if name is not None:

@@ -17,14 +17,14 @@ from dgl_gt.selector.plan import Candidate
 from dgl_gt.selector.select import choose
 from dgl_gt.trace.live_tensors import step_peak_bytes
 from partition.errors import InputError
-from partition.predict.model import Model
-from partition.predict.strategies import ACTIVATION_CHECKPOINTS
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 
 from .config import TrainConfig
+from .model import ModelFactory, build_model
+from .planned_step import step_traces
 from .task import node_classification
-from .trainer import build_model, train_step
+from .trainer import make_optimizer, train_step
 
 _TIMED_STEPS = 3
 
@@ -48,12 +48,14 @@ def load_fastest(
     max_depth: int | None = None,
     overlap: bool = True,
     timeout_s: float | None = None,
+    factory: ModelFactory | None = None,
 ) -> tuple[ShardedGraph, TrainConfig, dict]:
     """Load the cut with the strategy that trains this model fastest; every rank calls it with the same arguments.
 
     The directories hold cuts of one graph. An ``activation_checkpoint`` other than ``none`` is kept; otherwise one is
     chosen if memory is short. With the default profile, a rank may take its share of the memory that the machine has
-    available. The other arguments are those of :func:`dgl_gt.selector.choose` and :func:`dgl_gt.load`. Returns the graph,
+    available. ``factory`` makes the model, by default the graph transformer of the config. The other arguments are those
+    of :func:`dgl_gt.selector.choose` and :func:`dgl_gt.load`. Returns the graph,
     the config with the activation checkpointing that was chosen, and the record: the plan, and the predictions and
     measurements of each candidate that was tried.
     """
@@ -62,9 +64,9 @@ def load_fastest(
     sg = load(directories[0], **options)
     comm = sg.comm
     with comm.together():  # another cut may be missing on one rank only
-        candidates, plan = _plan(sg, directories, config, profile, rank_memory, max_depth)
+        candidates, plan = _plan(sg, directories, config, profile, rank_memory, max_depth, factory)
     del sg
-    trials = [_run_trial(each, config, options) for each in candidates]
+    trials = [_run_trial(each, config, options, factory) for each in candidates]
     fastest = min(range(len(trials)), key=lambda number: trials[number].seconds)
     chosen = trials[comm.broadcast_object(fastest)].candidate
     return (
@@ -74,7 +76,7 @@ def load_fastest(
     )
 
 
-def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Profile, rank_memory, max_depth):
+def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Profile, rank_memory, max_depth, factory):
     """The candidates to try, and the plan as a dict.
 
     Rank 0 makes the plan for all ranks, with its own profile. The profile of another host may order the candidates
@@ -82,24 +84,18 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     """
     comm, cuts = sg.comm, [(str(each), read_figures(read_manifest(each))) for each in directories]
     classes = node_classification(sg, config.split).classes
-    features = cuts[0][1].features
-    model = Model(config.layers, config.hidden, config.heads, config.ffn, features=features, classes=classes)
     available = int(-comm.all_reduce(torch.tensor([-available_rank_memory(comm)]), "max")[0])
     if rank_memory is None and profile.name == DEFAULT:
         rank_memory = available
-    activation_checkpoints = (
-        ACTIVATION_CHECKPOINTS if config.activation_checkpoint == "none" else (config.activation_checkpoint,)
-    )
     plan = error = None
     try:
         if comm.rank == 0:
             plan = choose(
                 cuts,
-                model,
+                step_traces(config, cuts[0][1].features, classes, factory),
                 profile,
                 rank_memory=rank_memory,
                 max_depth=max_depth,
-                activation_checkpoints=activation_checkpoints,
             )
     except InputError as caught:
         error = caught
@@ -114,18 +110,18 @@ def _load(candidate: Candidate, options: dict) -> ShardedGraph:
     return load(candidate.directory, candidate.strategy, candidate.depth, **options)
 
 
-def _run_trial(candidate: Candidate, config: TrainConfig, options: dict) -> Trial:
+def _run_trial(candidate: Candidate, config: TrainConfig, options: dict, factory) -> Trial:
     sg = _load(candidate, options)
     with sg.comm.together():
-        return _measure(sg, candidate, config)
+        return _measure(sg, candidate, config, factory)
 
 
-def _measure(sg: ShardedGraph, candidate: Candidate, config: TrainConfig) -> Trial:
+def _measure(sg: ShardedGraph, candidate: Candidate, config: TrainConfig, factory) -> Trial:
     task, comm = node_classification(sg, config.split), sg.comm
     torch.manual_seed(config.seed)
     config = replace(config, activation_checkpoint=candidate.activation_checkpoint)
-    model = build_model(config, task.feat.shape[1], task.classes).to(sg.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr)
+    model = build_model(config, task.feat.shape[1], task.classes, factory).to(sg.device)
+    optimizer = make_optimizer(model, config)
 
     def step() -> None:
         train_step(model, sg, task, optimizer, 0, config.seed)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from partition.graph import Graph
-from partition.predict.figures import Figures, data_sizes
+from partition.predict.figures import Figures
 
 from .permutation import NEAR_ROWS, slice_pointers
 
@@ -59,7 +59,7 @@ def count_edge_cut(
         returns=np.zeros(parts, np.int64),
         returned_edges=np.zeros(parts, np.int64),
         masked=count_masked(graph, order, ptr),
-        **sizes_of_data(graph),
+        **columns_of(graph),
     )
     return figures, rings
 
@@ -118,10 +118,9 @@ def row_type(held: int) -> type:
     return np.int32 if held < 2**31 else np.int64
 
 
-def sizes_of_data(graph) -> dict[str, int]:
-    """The sizes of a graph's data, for :class:`partition.predict.figures.Figures`."""
-    node_data, edge_data = (
-        {name: (value.dtype, value.shape[1:]) for name, value in data.items()}
-        for data in (graph.node_data, graph.edge_data)
-    )
-    return data_sizes(node_data, edge_data)
+def columns_of(graph) -> dict[str, dict]:
+    """The columns of a graph's data, for :class:`partition.predict.figures.Figures`."""
+    return {
+        kind: {name: (value.dtype.name, value.shape[1:]) for name, value in getattr(graph, kind).items()}
+        for kind in ("node_data", "edge_data")
+    }

@@ -46,10 +46,8 @@ class Figures:
         Vertex cut: in-edges of the mirrors that the part holds. Edge cut: 0.
     masked : dict of str to ndarray, (P,)
         Owned nodes that each mask selects; masks are boolean node data, one number per node.
-    features : int
-        Columns of the node data ``feat``; 0 without ``feat``, or where it is one number per node.
-    feature_bytes, node_bytes, edge_bytes : int
-        Size of ``feat`` per node, of all other node data per node, and of all edge data per edge (bytes).
+    node_data, edge_data : dict of str to (str, tuple of int)
+        Name of each column's dtype, and the shape of one of its rows.
     """
 
     cut: str
@@ -65,10 +63,8 @@ class Figures:
     returns: np.ndarray
     returned_edges: np.ndarray
     masked: dict[str, np.ndarray]
-    features: int
-    feature_bytes: int
-    node_bytes: int
-    edge_bytes: int
+    node_data: dict[str, tuple[str, tuple[int, ...]]]
+    edge_data: dict[str, tuple[str, tuple[int, ...]]]
 
     def __post_init__(self):
         parts = (len(self.owned),)
@@ -105,6 +101,26 @@ class Figures:
         """Edges that have an end which another part owns, over all edges."""
         return int(self.cut_edges.sum()) / max(int(self.edges.sum()), 1)
 
+    @property
+    def features(self) -> int:
+        """Columns of the node data ``feat``; 0 without ``feat``, or if it is one number per node."""
+        return features_of(self.node_data)
+
+    @property
+    def feature_bytes(self) -> int:
+        """Size of ``feat`` per node (bytes)."""
+        return _row_bytes(column for name, column in self.node_data.items() if name == "feat")
+
+    @property
+    def node_bytes(self) -> int:
+        """Size of all other node data per node (bytes)."""
+        return _row_bytes(column for name, column in self.node_data.items() if name != "feat")
+
+    @property
+    def edge_bytes(self) -> int:
+        """Size of all edge data per edge (bytes)."""
+        return _row_bytes(self.edge_data.values())
+
     def held_within(self, hops: int) -> np.ndarray:
         """Owned rows and copies of the first hops, (P,)."""
         return self.owned + self.copies_within(hops)
@@ -137,23 +153,12 @@ class Figures:
         )
 
 
-def data_sizes(node_data: dict, edge_data: dict) -> dict[str, int]:
-    """The sizes of data in :class:`Figures`, by name.
+def features_of(node_data: dict) -> int:
+    """Columns of ``feat`` among node data, see :attr:`Figures.node_data`; 0 without ``feat``, or if its rows are no vectors."""
+    _, shape = node_data.get("feat", ("", ()))
+    return shape[0] if len(shape) == 1 else 0
 
-    Parameters
-    ----------
-    node_data, edge_data : dict of str to (dtype, tuple of int)
-        Type of each column, and the shape of one of its rows.
-    """
-    node_bytes, edge_bytes = (
-        {name: np.dtype(dtype).itemsize * math.prod(shape) for name, (dtype, shape) in data.items()}
-        for data in (node_data, edge_data)
-    )
-    _, shape = node_data.get("feat", (None, ()))
-    feature_bytes = node_bytes.pop("feat", 0)
-    return {
-        "features": shape[0] if shape else 0,
-        "feature_bytes": feature_bytes,
-        "node_bytes": sum(node_bytes.values()),
-        "edge_bytes": sum(edge_bytes.values()),
-    }
+
+def _row_bytes(columns) -> int:
+    """Size of one row of columns, each a dtype and a shape (bytes)."""
+    return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in columns)

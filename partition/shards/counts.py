@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partition.predict.figures import Figures, data_sizes
+from partition.predict.figures import Figures
 
 from .schema import Check, dict_of, fields, list_of, misfit, number, one_of, text, whole
 
@@ -65,7 +65,7 @@ def read_figures(manifest: dict) -> Figures:
         counts = {field: column(name)[:, None] for field, name in names.items()}
         counts |= {name: column(name) for name in _OF_MIRRORS}
     node_data, edge_data = (
-        {name: (each["dtype"], each["shape"]) for name, each in manifest[key].items()}
+        {name: (each["dtype"], tuple(each["shape"])) for name, each in manifest[key].items()}
         for key in ("node_data", "edge_data")
     )
     return Figures(
@@ -75,7 +75,8 @@ def read_figures(manifest: dict) -> Figures:
         masked={name: np.array(counts, np.int64) for name, counts in manifest["masked"].items()},
         **{name: column(name) for name in ("owned", "cut_edges", "near_edges")},
         **counts,
-        **data_sizes(node_data, edge_data),
+        node_data=node_data,
+        edge_data=edge_data,
     )
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from partition.cuts.part_counts import count_edge_cut, count_masked, count_near, in_edges, row_type, sizes_of_data
+from partition.cuts.part_counts import columns_of, count_edge_cut, count_masked, count_near, in_edges, row_type
 from partition.cuts.permutation import Permutation
 from partition.cuts.vertex_cut import VertexCut
 from partition.graph import Graph
@@ -151,6 +151,6 @@ def _count_vertex_cut(layout: Layout) -> tuple[Figures, list[list[np.ndarray]], 
         returns=np.sum([layout.by_owner(each) for each in returning], axis=0),
         returned_edges=returned_edges,
         masked=count_masked(layout.graph, cut.order, cut.ptr),
-        **sizes_of_data(layout.graph),
+        **columns_of(layout.graph),
     )
     return figures, rings, returning

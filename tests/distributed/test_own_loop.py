@@ -29,7 +29,7 @@ def sample():
 
 def save_model(folder):
     from dgl_gt.train import TrainConfig, save_model
-    from dgl_gt.train.trainer import build_model
+    from dgl_gt.train.model import build_model
 
     config = TrainConfig(hidden=16, heads=2)
     torch.manual_seed(1)

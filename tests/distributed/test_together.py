@@ -272,7 +272,7 @@ def commands_that_fail_on_one(rank, folder):
     candidate = trial.Candidate(
         cut="edge", strategy="halo", depth=1, activation_checkpoint="none", directory=str(folder)
     )
-    return found + [outcome(lambda: trial._run_trial(candidate, TrainConfig(hidden=8, heads=2), {}))[:2]]
+    return found + [outcome(lambda: trial._run_trial(candidate, TrainConfig(hidden=8, heads=2), {}, None))[:2]]
 
 
 def test_a_prediction_and_a_trial_that_fail_on_one_rank_end_on_all(tmp_path):

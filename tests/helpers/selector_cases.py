@@ -5,22 +5,24 @@ from itertools import product
 import numpy as np
 import yaml
 
-from partition.predict.step_memory import step_memory
-from partition.predict.step_time import step_time
-from partition.predict.strategies import ACTIVATION_CHECKPOINTS, STRATEGIES, check_strategy
-from partition.predict.traffic import step_bytes
+from dgl_gt.selector import StepTraces
+from dgl_gt.selector.traced_time import traced_time
+from dgl_gt.trace.step_trace import Event, StepTrace, counts_that_matter
+from partition.errors import InputError
+from partition.predict.strategies import ACTIVATION_CHECKPOINTS, STRATEGIES
 
 
 def profile_values(ranks=2, **changes) -> dict:
     """A profile as its file holds it: ranks that are alike, with links of 1 GB/s."""
     values = {
-        "format": "dgl-gt profile 1",
+        "format": "dgl-gt profile 2",
         "kind": "measured",
         "ranks": ranks,
         "memory_bytes": 1e9,
         "process_bytes": 1e6,
         "stream_bytes_per_s": 1e10,
-        "layer_s": 1e-6,
+        "simple_bytes_per_s": 2e10,
+        "operation_s": 1e-8,
         "products": {32: 5e10, 128: 1e11},
         "attention": {
             "edge_s": 1e-9,
@@ -48,7 +50,8 @@ def half_speed(ranks=2, slow=1) -> dict:
         return [value * (2 if is_time else 0.5) if rank == slow else value for rank in range(ranks)]
 
     values["stream_bytes_per_s"] = slowed(values["stream_bytes_per_s"], False)
-    values["layer_s"] = slowed(values["layer_s"], True)
+    values["simple_bytes_per_s"] = slowed(values["simple_bytes_per_s"], False)
+    values["operation_s"] = slowed(values["operation_s"], True)
     values["products"] = slowed(values["products"], False)
     values["attention"] = slowed(values["attention"], True)
     return values
@@ -67,26 +70,73 @@ def write_profile(path, values=None):
     return path
 
 
-def every_way(cuts, model, profile, max_depth=None) -> dict:
+class MadeUpTraces(StepTraces):
+    """Traces of no step: random sizes per row and edge, so that a plan takes no time.
+
+    Parameters
+    ----------
+    seed : int
+    width : int
+        Width of rows, to which all sizes are proportional.
+    heads : int
+        Number of heads, which ranks must share evenly with the strategy ``heads``.
+    deep_share : float
+        What halos deeper than one hop need, as a share of the memory that other steps need.
+    """
+
+    def __init__(self, seed=0, width=16, heads=4, max_depth=2, modes=ACTIVATION_CHECKPOINTS, deep_share=1.0):
+        super().__init__(None, max_depth, modes, {"seed": seed})
+        self._options = seed, width, heads, deep_share
+
+    def _trace(self, figures, strategy, depth, mode):
+        seed, width, heads, deep_share = self._options
+        if strategy == "heads" and heads % figures.parts:
+            raise InputError(f"heads is {heads}, which {figures.parts} ranks cannot share evenly")
+        number = ACTIVATION_CHECKPOINTS.index(mode)
+        rng = np.random.default_rng([seed, STRATEGIES.index(strategy), depth])
+        compute, memory, sent = (1, 1.2, 1.3)[number], (1, 0.6, 0.5)[number], (1, 1, 1.5)[number]
+        names = counts_that_matter("local" if figures.parts == 1 else strategy, depth)
+        has_copies, row, random = "copies 0" in names, 4 * width, rng.uniform(0.5, 2, 6)
+
+        def size(of_row=0.0, of_edge=0.0, of_copy=0.0, of_sent=0.0, constant=0.0):
+            each = {"one": constant, "owned": of_row, "edges": of_edge, "edges 0": of_edge, "copies 0": of_copy}
+            return [(each | {"sent 0": of_sent}).get(name, 0.0) for name in names]
+
+        held = row * memory * (deep_share if depth > 1 else 1.0)
+        events = [
+            (Event("memory"), [size(6 * random[0] * held, of_copy=held)]),
+            (Event("product", ("mm",)), [size(compute * random[1] * width**2), *[size(constant=width)] * 3]),
+            (Event("edges", (heads, width // heads, 4, 3)), [size(of_edge=compute), size(1), size(1, of_copy=1)]),
+            (Event("rows", ("add",)), [size(9 * compute * random[2] * row)]),
+        ]
+        if has_copies:
+            bytes_of = random[3] * sent * row
+            events += [(Event("begin"), [size(of_sent=bytes_of), size(of_copy=bytes_of)]), (Event("wait"), [])]
+            events += [(Event("sum"), [size(constant=row)])]
+        sizes = np.array([each for _, of_event in events for each in of_event]).T
+        event_of = np.repeat(np.arange(len(events)), [len(of_event) for _, of_event in events])
+        kept = np.array(size(2 * row, 12, constant=100 * row))
+        return StepTrace(names, tuple(event for event, _ in events), event_of, sizes, kept)
+
+
+def every_way(cuts, traces, profile, max_depth=None) -> dict:
     """(directory, strategy, depth, activation_checkpoint) -> seconds, bytes sent, and bytes of the largest process.
 
-    All that partition can run, from its formulas alone.
+    All that can run, from the traces alone; ``keep_exchanges`` only where there is an exchange.
     """
     ways = {}
     for directory, figures in cuts:
-        parts = figures.parts
-        speeds = profile.speeds(model, parts)
-        depths = range(1, min(model.layers, max_depth or model.layers) + 1)
-        for strategy, depth, activation_checkpoint in product(STRATEGIES, depths, ACTIVATION_CHECKPOINTS):
+        depths = range(1, min(traces.max_depth, max_depth or traces.max_depth) + 1)
+        for strategy, depth, mode in product(STRATEGIES, depths, traces.activation_checkpoints):
             try:
-                check_strategy(figures, strategy, depth, model)
+                trace = traces.of(figures, strategy, depth, mode)
             except ValueError:
                 continue
-            seconds = step_time(figures, model, speeds, strategy, depth, activation_checkpoint).total_s
-            memory = step_memory(figures, model, strategy, depth, activation_checkpoint).total
-            process = memory + np.broadcast_to(profile.process_bytes, parts)
-            sent = step_bytes(figures, model, strategy, depth, activation_checkpoint)
-            ways[directory, strategy, depth, activation_checkpoint] = (seconds, sent, int(process.max()))
+            if mode == "keep_exchanges" and not trace.sent_bytes(figures):
+                continue
+            process = trace.peak_bytes(figures) + np.broadcast_to(profile.process_bytes, figures.parts)
+            seconds = traced_time(trace, figures, profile).total_s
+            ways[directory, strategy, depth, mode] = (seconds, trace.sent_bytes(figures), int(process.max()))
     return ways
 
 

@@ -93,10 +93,11 @@ ARGUMENTS = [
         "dgl_gt.selector.choose",
         {
             "cuts": "[('in/shards2', partition.read_figures(partition.read_manifest('in/shards2')))]",
-            "model": "partition.Model()",
+            "step": "dgl_gt.train.step_traces(dgl_gt.train.TrainConfig(layers=1, hidden=8, heads=2), 8, 3)",
+            "strategies": "('halo_h',)",
             "profile": "dgl_gt.selector.read_profile()",
         },
-        "cuts model profile rank_memory max_depth activation_checkpoints",
+        "cuts step profile rank_memory max_depth activation_checkpoints strategies",
     ),
     ("partition.load_graph", {"source": "G"}, "num_nodes node_data self_loops undirected random_features seed"),
     (
@@ -111,7 +112,7 @@ ARGUMENTS = [
 
 def argument_calls() -> list[str]:
     """Every call of ``ARGUMENTS`` with every odd object, as expressions."""
-    functions = {(argument, odd) for argument in ("make_step", "model") for odd in ("int", "lambda: 0")}
+    functions = {(argument, odd) for argument in ("make_step", "step") for odd in ("int", "lambda: 0")}
     left_out = {*functions, ("out", "'in/missing'")}  # a user's own function fails, and an output below in/ is written
     calls = []
     for name, good, tried in ARGUMENTS:

@@ -83,13 +83,14 @@ def _made_by_commands(run) -> None:
 
 def _profiles() -> None:
     one = {
-        "format": "dgl-gt profile 1",
+        "format": "dgl-gt profile 2",
         "kind": "measured",
         "ranks": None,
         "memory_bytes": 1.7e10,
         "process_bytes": 5.0e8,
         "stream_bytes_per_s": 1.0e10,
-        "layer_s": 1.0e-3,
+        "simple_bytes_per_s": 2.0e10,
+        "operation_s": 1.0e-5,
         "products": {32: 5.0e10, 128: 1.0e11},
         "attention": {
             "edge_s": 1e-9,
@@ -103,7 +104,7 @@ def _profiles() -> None:
         "reduce_bytes_per_s": 1.25e9,
         "link_bytes_per_s": {"within": 1.25e9, "between": 1.0e9, "ranks_per_host": 1},
     }
-    two = json.loads(json.dumps(one)) | {"ranks": 2, "memory_bytes": [1.7e10, 1.6e10], "layer_s": [1e-3, 2e-3]}
+    two = json.loads(json.dumps(one)) | {"ranks": 2, "memory_bytes": [1.7e10, 1.6e10], "operation_s": [1e-5, 2e-5]}
     two |= {"products": {32: [5.0e10, 4e10], 128: 1.0e11}, "link_bytes_per_s": [[1e9, 1e9], [2e9, 2e9]]}
     two["attention"]["far_column_s"] = {1000: 2.4e-9, 1000000: [3e-9, 4e-9]}
     Path("profile.yaml").write_text(yaml.safe_dump(one))

@@ -2,7 +2,6 @@
 
 import copy
 import re
-from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,16 +13,9 @@ from selector_cases import half_speed, profile_values, write_profile
 
 from dgl_gt.selector.hardware_profile import PRESETS, read_profile
 from partition.errors import InputError
-from partition.predict.model import Model
-from partition.predict.step_time import Speeds
 from partition.system import memory
 
-MODEL = Model(layers=2, hidden=64, heads=8)
 FILES = Path(__file__).parents[2] / "dgl_gt" / "selector" / "presets"
-
-
-def same_speeds(first: Speeds, second: Speeds) -> bool:
-    return all(np.array_equal(getattr(first, each.name), getattr(second, each.name)) for each in fields(Speeds))
 
 
 # ---- presets ------------------------------------------------------------------------------------------------------
@@ -35,15 +27,19 @@ def test_the_promised_presets_are_there():
 
 @pytest.mark.parametrize("ranks", [1, 2, 8, 16])
 @pytest.mark.parametrize("preset", PRESETS)
-def test_presets_give_positive_speeds(preset, ranks):
-    speeds = read_profile(preset=preset).speeds(MODEL, ranks)
-    for name in ("flops_per_s", "gather_bytes_per_s", "near_bytes_per_s", "stream_bytes_per_s"):
-        value = getattr(speeds, name)
-        assert value.shape == (ranks,) and np.isfinite(value).all() and (value > 0).all(), name
-    assert speeds.edge_s.shape == speeds.head_s.shape == speeds.layer_s.shape == (ranks,)
-    assert (speeds.edge_s >= 0).all() and (speeds.head_s >= 0).all() and (speeds.layer_s >= 0).all()
-    assert speeds.link_bytes_per_s.shape == (ranks, ranks) and (speeds.link_bytes_per_s > 0).all()
-    assert speeds.latency_s > 0 and speeds.reduce_bytes_per_s > 0 and 0 <= speeds.overlap <= 1
+def test_presets_give_positive_figures(preset, ranks):
+    profile = read_profile(preset=preset)
+    check_positive(profile, ranks)
+    assert profile.latency_s > 0 and profile.reduce_bytes_per_s > 0 and 0 <= profile.overlap <= 1
+
+
+def check_positive(profile, ranks):
+    """Each figure is there for each rank."""
+    for rates in (profile.product_flops_per_s(64, ranks), profile.edge_seconds(8, 64, np.full(ranks, 1e6), 0.5)):
+        assert rates.shape == (ranks,) and np.isfinite(rates).all() and (rates > 0).all()
+    for figure in (profile.stream_bytes_per_s, profile.simple_bytes_per_s, profile.operation_s):
+        assert (np.broadcast_to(figure, ranks) > 0).all()
+    assert profile.links(ranks).shape == (ranks, ranks) and (profile.links(ranks) > 0).all()
 
 
 @pytest.mark.parametrize("preset", sorted(set(PRESETS) - {"default"}))
@@ -58,7 +54,7 @@ def test_without_a_profile_the_default_is_taken():
 
 
 def test_links_between_hosts_are_slower_than_within():
-    link = read_profile(preset="8xH100").speeds(MODEL, 16).link_bytes_per_s
+    link = read_profile(preset="8xH100").links(16)
     host = np.arange(16) // 8
     is_within = host[:, None] == host[None]
     assert link[is_within].min() > link[~is_within].max()
@@ -89,8 +85,6 @@ GIVEN = {
 def test_a_profile_is_read_back_as_it_was_written(tmp_path, values):
     first = read_profile(write_profile(tmp_path / "first.yaml", values))
     second = read_profile(write_profile(tmp_path / "second.yaml", first.as_dict()))
-    ranks = values["ranks"] or 4
-    assert same_speeds(first.speeds(MODEL, ranks), second.speeds(MODEL, ranks))
     assert first.as_dict() == second.as_dict()
     assert (second.kind, second.ranks) == (values["kind"], values["ranks"])
 
@@ -100,34 +94,35 @@ def test_speeds_are_what_the_file_says(tmp_path):
     values = profile_values(2, link_bytes_per_s=[[1e12, 3e8], [2e8, 1e12]])
     values["products"] = {32: [2e10, 4e10], 128: [6e10, 8e10]}
     profile = read_profile(write_profile(tmp_path / "two.yaml", values))
-    for hidden, rates in ((16, [2e10, 4e10]), (32, [2e10, 4e10]), (64, [4e10, 6e10]), (512, [6e10, 8e10])):
-        np.testing.assert_allclose(profile.speeds(Model(hidden=hidden), 2).flops_per_s, rates)
-    speeds = profile.speeds(Model(hidden=64, heads=4), 2)
-    # three passes read a row of keys and of values: 24 bytes a number
-    np.testing.assert_allclose(24 / speeds.near_bytes_per_s, 1e-10)
-    np.testing.assert_allclose(24 / speeds.gather_bytes_per_s, 2e-10)
-    np.testing.assert_allclose(speeds.edge_s, 1e-9)
-    np.testing.assert_allclose(speeds.head_s, 1e-10)
-    np.testing.assert_allclose(speeds.attend_s, 1e-11)
-    np.testing.assert_allclose(speeds.layer_s, 1e-6)
-    assert speeds.link_bytes_per_s.tolist() == [[1e12, 3e8], [2e8, 1e12]]
+    for width, rates in ((16, [2e10, 4e10]), (32, [2e10, 4e10]), (64, [4e10, 6e10]), (512, [6e10, 8e10])):
+        np.testing.assert_allclose(profile.product_flops_per_s(width, 2), rates)
+    near, far = (profile.edge_seconds(4, 64, np.full(2, 1e6), share) for share in (1.0, 0.0))
+    np.testing.assert_allclose(near, 1e-9 + 4 * 1e-10 + 64 * 1e-10)
+    np.testing.assert_allclose(far, 1e-9 + 4 * 1e-10 + 64 * 2e-10)
+    np.testing.assert_allclose(profile.edge_seconds(4, 64, np.full(2, 1e6), np.array([1.0, 0.0])), [near[0], far[0]])
+    assert profile.links(2).tolist() == [[1e12, 3e8], [2e8, 1e12]]
 
 
 def test_far_edges_cost_by_what_the_rank_reads(tmp_path):
-    """Keys and values of so many rows, 2 x 4 x C bytes each; between what was measured by the logarithm."""
+    """Between the bytes that were measured by the logarithm."""
     values = profile_values(3)
+    values["attention"] |= {"edge_s": 0.0, "head_s": 0.0}
     values["attention"]["far_column_s"] = {1024: [1e-10, 1e-10, 3e-10], 16384: [3e-10, 3e-10, 3e-10]}
     profile = read_profile(write_profile(tmp_path / "three.yaml", values))
-    model = Model(hidden=32, heads=4)  # 256 bytes a row
-    for rows, seconds in (([1, 4, 16], [1, 1, 3]), ([16, 64, 9999], [2, 3, 3]), (0, [1, 1, 3]), (None, [3, 3, 3])):
-        speeds = profile.speeds(model, 3, rows)
-        np.testing.assert_allclose(24 / speeds.gather_bytes_per_s, np.array(seconds) * 1e-10)
+    kib = 1024
+    for read, seconds in (
+        ([kib / 4, kib, 4 * kib], [1, 1, 3]),
+        ([4 * kib, 16 * kib, np.inf], [2, 3, 3]),
+        ([0] * 3, [1, 1, 3]),
+    ):
+        found = profile.edge_seconds(4, 32, np.array(read, float), 0.0)
+        np.testing.assert_allclose(found, 32e-10 * np.array(seconds))
 
 
 def test_a_profile_of_other_ranks_is_refused(tmp_path):
     profile = read_profile(write_profile(tmp_path / "two.yaml"))
     with pytest.raises(InputError, match="is for 2 ranks, and 4 ranks will train") as stopped:
-        profile.speeds(MODEL, 4)
+        profile.check_ranks(4)
     assert "calibrate --nproc 4" in str(stopped.value) and all(name in str(stopped.value) for name in PRESETS)
 
 
@@ -146,10 +141,10 @@ def changed(*path, to):
     return change
 
 
-NUMBERS = ("memory_bytes", "process_bytes", "stream_bytes_per_s", "layer_s")
+NUMBERS = ("memory_bytes", "process_bytes", "stream_bytes_per_s", "simple_bytes_per_s", "operation_s")
 SCALARS = ("latency_s", "overlap", "reduce_bytes_per_s")
 EDGES = ("edge_s", "head_s", "row_column_s", "near_column_s")
-MAY_BE_ZERO = {"process_bytes", "layer_s", "latency_s", "overlap", "edge_s", "head_s", "row_column_s"}
+MAY_BE_ZERO = {"process_bytes", "operation_s", "latency_s", "overlap", "edge_s", "head_s", "row_column_s"}
 PLACES = [(key,) for key in (*NUMBERS, *SCALARS)] + [("attention", key) for key in EDGES]
 TOP = ("ranks", "kind", "products", "attention", "link_bytes_per_s")
 
@@ -227,7 +222,7 @@ def test_a_bad_profile_is_refused_by_name(tmp_path, change, message):
     values = copy.deepcopy(profile_values())
     change(values)
     with pytest.raises(InputError) as stopped:
-        read_profile(write_profile(tmp_path / "bad.yaml", values)).speeds(MODEL, 2)
+        read_profile(write_profile(tmp_path / "bad.yaml", values))
     assert message in str(stopped.value) and "bad.yaml" in str(stopped.value)
     assert "\n" not in str(stopped.value)
 
@@ -271,19 +266,19 @@ def test_files_that_are_not_there(tmp_path):
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
 def test_a_rank_of_half_the_speed_takes_half_the_share(tmp_path, slow):
-    weights = read_profile(write_profile(tmp_path / "uneven.yaml", half_speed(3, slow))).target_weights(MODEL)
+    weights = read_profile(write_profile(tmp_path / "uneven.yaml", half_speed(3, slow))).target_weights()
     expected = [0.2 if rank == slow else 0.4 for rank in range(3)]
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
 
 
 def test_ranks_that_are_alike_take_as_much_each(tmp_path):
     profile = read_profile(write_profile(tmp_path / "even.yaml", profile_values(4)))
-    np.testing.assert_allclose(profile.target_weights(MODEL), [0.25] * 4)
+    np.testing.assert_allclose(profile.target_weights(), [0.25] * 4)
 
 
 def test_a_slow_link_alone_changes_no_share(tmp_path):
     values = profile_values(2, link_bytes_per_s=[[1e12, 1e6], [1e9, 1e12]])
-    np.testing.assert_allclose(read_profile(write_profile(tmp_path / "p.yaml", values)).target_weights(MODEL), 0.5)
+    np.testing.assert_allclose(read_profile(write_profile(tmp_path / "p.yaml", values)).target_weights(), 0.5)
 
 
 # ---- measured -----------------------------------------------------------------------------------------------------
@@ -347,28 +342,13 @@ def test_calibrate_measures_every_rank(tmp_path, ranks):
     assert yaml.safe_load(out.read_text()) == values
     assert (values["kind"], values["ranks"], list(values["products"])) == ("measured", ranks, [16, 128])
     profile = read_profile(out)
-    speeds = profile.speeds(MODEL, ranks)
-    for name in (
-        "flops_per_s",
-        "gather_bytes_per_s",
-        "near_bytes_per_s",
-        "edge_s",
-        "head_s",
-        "attend_s",
-        "stream_bytes_per_s",
-        "layer_s",
-    ):
-        value = getattr(speeds, name)
-        assert value.shape == (ranks,) and np.isfinite(value).all() and (value > 0).all(), name
-    assert speeds.link_bytes_per_s.shape == (ranks, ranks) and (speeds.link_bytes_per_s > 0).all()
+    check_positive(profile, ranks)
     assert 0 <= profile.overlap <= 1 and (profile.latency_s > 0) == (ranks > 1)
     assert np.broadcast_to(profile.process_bytes, ranks).min() > 2**20
     assert (np.array(profile.memory_bytes) > profile.process_bytes).all()
-    assert sum(profile.target_weights(MODEL)) == pytest.approx(1) and min(profile.target_weights(MODEL)) > 0
+    assert sum(profile.target_weights()) == pytest.approx(1) and min(profile.target_weights()) > 0
     assert f"wrote {out}" in text and ("link" in text) == (ranks > 1)
     shares = re.search(r"for --target-weights +([\d.,]+)", text)
     if ranks > 1:  # as partition reads them
-        np.testing.assert_allclose(
-            [float(each) for each in shares[1].split(",")], profile.target_weights(Model()), atol=2e-3
-        )
+        np.testing.assert_allclose([float(each) for each in shares[1].split(",")], profile.target_weights(), atol=2e-3)
     assert profile.as_dict() == values

@@ -5,25 +5,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from selector_cases import every_way, half_speed, profile_values, write_profile
+from selector_cases import MadeUpTraces, every_way, half_speed, profile_values, write_profile
 
-from dgl_gt.selector import choose, predictors, read_profile, select
+from dgl_gt.selector import choose, read_profile, select
+from dgl_gt.selector.traced_time import traced_time
 from partition.cuts.edge_cut import make_edge_cut
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
-from partition.predict.model import Model
-from partition.predict.step_memory import step_memory
-from partition.predict.step_time import step_time
 from partition.predict.strategies import STRATEGIES
 from partition.shards.counts import read_figures
 from partition.shards.layout import Layout
 from partition.shards.manifest import read_manifest
 from partition.system.units import parse_size, size
 
-MODELS = {
-    "small": Model(2, 16, 4, 2, features=12, classes=10),
-    "wide": Model(3, 128, 8, 4, features=12, classes=10),
-    "one layer, odd heads": Model(1, 24, 3, 1, features=12, classes=10),
+STEPS = {
+    "small": MadeUpTraces(0),
+    "wide": MadeUpTraces(1, width=128, heads=8),
+    "odd heads, one hop": MadeUpTraces(2, width=24, heads=3, max_depth=1),
 }
 SLOW_LINK = [[1e12, 1e6], [1e6, 1e12]]
 PROFILES = {
@@ -69,20 +67,20 @@ def way(candidate):
 
 @pytest.mark.parametrize("max_depth", [None, 1])
 @pytest.mark.parametrize("values", PROFILES.values(), ids=PROFILES)
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_the_quickest_is_chosen_of_all_ways(cuts, profile, model, values, max_depth):
-    """Every way is a candidate, with the figures that partition gives; keep only where there is something to keep."""
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_the_quickest_is_chosen_of_all_ways(cuts, profile, step, values, max_depth):
+    """Every way is a candidate, with the figures of its trace; as all fit, without activation checkpointing."""
     profile = profile(values)
-    expected = every_way(cuts, model, profile, max_depth)
-    plan = choose(cuts, model, profile, max_depth=max_depth)
+    ways = every_way(cuts, step, profile, max_depth)
+    expected = {each: figures for each, figures in ways.items() if each[3] == "none"}
+    plan = choose(cuts, step, profile, max_depth=max_depth)
     fitting = [each for each in plan.candidates if not each.refused]
     for each in fitting:
         assert (each.seconds, each.sent_bytes, each.memory_bytes) == expected[way(each)]
         assert 0 < each.peak_bytes <= each.memory_bytes and sum(each.peak_bytes_by_term.values()) <= each.memory_bytes
         terms = dict(each.seconds_by_term)
         assert sum(terms.values()) - 2 * terms["hidden_s"] == pytest.approx(each.seconds)
-    keep = {each for each in expected if each[3] == "keep_exchanges" and not expected[each][1]}
-    assert {way(each) for each in fitting} == expected.keys() - keep and len(fitting) == len(expected) - len(keep)
+    assert {way(each) for each in fitting} == expected.keys() and len(fitting) == len(expected)
     seconds = [each.seconds for each in fitting]
     assert seconds == sorted(seconds)
     assert plan.choice.seconds == min(figures[0] for figures in expected.values())
@@ -92,56 +90,48 @@ def test_the_quickest_is_chosen_of_all_ways(cuts, profile, model, values, max_de
 
 def test_figures_of_ranks_and_links_decide(cuts, profile):
     """Each of these has a best of its own."""
-    picks = {
-        way(choose(cuts, model, profile(values)).choice) for values in PROFILES.values() for model in MODELS.values()
-    }
+    picks = {way(choose(cuts, step, profile(values)).choice) for values in PROFILES.values() for step in STEPS.values()}
     assert len(picks) >= 3
 
 
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_the_pick_changes_as_memory_tightens(cuts, profile, model):
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_the_pick_changes_as_memory_tightens(cuts, profile, step):
     """At every bound between two candidates it is the quickest that fits; below the least nothing is."""
     profile = profile(process_bytes=[1e6, 2e6])
-    expected = every_way(cuts, model, profile)
-    everything = len(choose(cuts, model, profile).candidates)
-    picks, bounds = [], sorted({figures[2] for figures in expected.values()}, reverse=True)
+    ways = every_way(cuts, step, profile)
+    picks, bounds = [], sorted({figures[2] for figures in ways.values()}, reverse=True)
     for bound in bounds:
-        plan = choose(cuts, model, profile, rank_memory=bound)
-        fitting = [figures for figures in expected.values() if figures[2] <= bound]
+        plan = choose(cuts, step, profile, rank_memory=bound)
+        fitting = [figures for figures in ways.values() if figures[2] <= bound]
         assert plan.choice.seconds == min(figures[0] for figures in fitting)
         assert plan.choice.memory_bytes <= bound
-        assert len(plan.candidates) == everything
         runnable = [each for each in plan.candidates if each.memory_bytes is not None]
+        assert {way(each)[:3] for each in runnable} == {each[:3] for each in ways}
         assert all((each.memory_bytes > bound) == bool(each.refused) for each in runnable)
         refused = [each for each in runnable if each.refused]
         assert all(each.refused == f"needs {size(each.memory_bytes)} on its largest rank" for each in refused)
         if not picks or picks[-1] != way(plan.choice):
             picks.append(way(plan.choice))
-    assert (
-        len(picks) >= min(3, 1 + model.layers)
-        and len({activation_checkpoint for *_, activation_checkpoint in picks}) >= 2
-    )
+    assert len(picks) >= 3 and len({activation_checkpoint for *_, activation_checkpoint in picks}) >= 2
     with pytest.raises(select.NothingFits) as stopped:
-        choose(cuts, model, profile, rank_memory=bounds[-1] - 1)
-    assert stopped.value.least_bytes == bounds[-1]
+        choose(cuts, step, profile, rank_memory=bounds[-1] - 1)
+    assert stopped.value.least_bytes == bounds[-1] and 0 < stopped.value.fixed_bytes < bounds[-1]
     enough = parse_size(re.search(r"--rank-memory (\S+)\)", str(stopped.value))[1])
     assert bounds[-1] <= enough < bounds[-1] + 2**20
-    assert choose(cuts, model, profile, rank_memory=bounds[-1]).choice.memory_bytes == bounds[-1]
+    assert choose(cuts, step, profile, rank_memory=bounds[-1]).choice.memory_bytes == bounds[-1]
 
 
 def test_each_rank_is_held_to_its_own_memory(few_nodes, profile):
     """Ranks of unequal memory with parts of unequal size: fits one way round, and not the other."""
     figures = few_nodes(2, depth=1)
-    model = MODELS["wide"]
-    need = [int(each) for each in step_memory(figures, model, "gather", 1, "none").total]
+    step = STEPS["wide"]
+    need = [int(each) for each in step.of(figures, "gather", 1).peak_bytes(figures)]
     few, many = sorted(range(2), key=need.__getitem__)
     assert need[few] < need[many]
 
     def gather(memory):
-        plan = choose([(None, figures)], model, profile(memory_bytes=memory, process_bytes=0.0))
-        return next(
-            each for each in plan.candidates if (each.strategy, each.activation_checkpoint) == ("gather", "none")
-        )
+        plan = choose([(None, figures)], step, profile(memory_bytes=memory, process_bytes=0.0))
+        return next(each for each in plan.candidates if way(each)[1::2] == ("gather", "none"))
 
     enough = [float(each) for each in need]
     assert gather(enough).refused is None and gather(enough).memory_bytes == need[many]
@@ -156,38 +146,33 @@ def test_each_rank_is_held_to_its_own_memory(few_nodes, profile):
 
 def test_memory_of_the_profile_bounds_too(cuts, profile):
     """That of the rank that has least, where none is given."""
-    model = MODELS["small"]
-    least = min(figures[2] for figures in every_way(cuts, model, profile()).values())
-    assert choose(cuts, model, profile(memory_bytes=[1e9, least])).choice.memory_bytes == least
+    step = STEPS["small"]
+    least = min(figures[2] for figures in every_way(cuts, step, profile()).values())
+    assert choose(cuts, step, profile(memory_bytes=[least, least])).choice.memory_bytes == least
     with pytest.raises(select.NothingFits):
-        choose(cuts, model, profile(memory_bytes=[1e9, least - 1]))
-    assert choose(cuts, model, profile(memory_bytes=[1e9, least - 1]), rank_memory=10**9).choice
+        choose(cuts, step, profile(memory_bytes=[least - 1, least - 1]))
+    assert choose(cuts, step, profile(memory_bytes=[least - 1, 10]), rank_memory=10**9).choice
 
 
-def test_the_least_that_is_named_may_be_had(cuts, profile, monkeypatch):
+def test_the_least_that_is_named_may_be_had(cuts, profile):
     """Where deep halos are not wanted, their memory is no advice."""
-    real = predictors.step_memory
-
-    def deep_takes_nothing(figures, model, strategy, depth, activation_checkpoint):
-        memory = real(figures, model, strategy, depth, activation_checkpoint)
-        return type(memory)(*(value // 1000 ** (depth - 1) for value in vars(memory).values()))
-
-    monkeypatch.setattr(predictors, "step_memory", deep_takes_nothing)
+    step = MadeUpTraces(0, deep_share=1e-3)
     with pytest.raises(select.NothingFits) as stopped:
-        choose(cuts, MODELS["small"], profile(), rank_memory=1, max_depth=1)
-    assert choose(cuts, MODELS["small"], profile(), rank_memory=stopped.value.least_bytes, max_depth=1).choice
+        choose(cuts, step, profile(), rank_memory=1, max_depth=1)
+    assert choose(cuts, step, profile(), rank_memory=stopped.value.least_bytes, max_depth=1).choice
     with pytest.raises(select.NothingFits, match="depth 2"):
-        choose(cuts, MODELS["small"], profile(), rank_memory=1)
+        choose(cuts, step, profile(), rank_memory=1)
 
 
 @pytest.mark.parametrize("cut", ["edge", "vertex"])
 def test_one_part_runs_alone(awkward_graph, one_cluster, profile, cut):
     graph = awkward_graph(3)
     figures = Layout(graph, (make_edge_cut if cut == "edge" else make_vertex_cut)(graph, 1)).figures
-    plan = choose([("one", figures)], MODELS["small"], profile(ranks=1))
+    plan = choose([("one", figures)], STEPS["small"], profile(ranks=1))
     assert plan.choice.strategy == {"edge": "local", "vertex": "mirror"}[cut]
+    assert [each.activation_checkpoint for each in plan.candidates] == ["none"] and plan.choice.sent_bytes == 0
+    plan = choose([("one", figures)], STEPS["small"], profile(ranks=1), rank_memory=plan.choice.memory_bytes - 1)
     assert {each.activation_checkpoint for each in plan.candidates} == {"none", "full"}  # there is no exchange to keep
-    assert all(each.sent_bytes == 0 for each in plan.candidates)
 
 
 @pytest.mark.parametrize("activation_checkpoint", ["none", "keep_exchanges", "full"])
@@ -195,7 +180,7 @@ def test_one_part_runs_alone(awkward_graph, one_cluster, profile, cut):
 def test_only_the_wanted_activation_checkpointing(few_nodes, profile, parts, activation_checkpoint):
     plan = choose(
         [("few", few_nodes(parts))],
-        MODELS["small"],
+        STEPS["small"],
         profile(ranks=parts),
         activation_checkpoints=(activation_checkpoint,),
     )
@@ -206,16 +191,39 @@ def test_only_the_wanted_activation_checkpointing(few_nodes, profile, parts, act
 
 
 def test_what_cannot_run_is_kept_with_the_reason(few_nodes, profile):
-    model = Model(2, 18, 3, 2, features=5, classes=3)
-    plan = choose([("few", few_nodes(2))], model, profile(), max_depth=1)
+    plan = choose([("few", few_nodes(2))], MadeUpTraces(heads=3), profile(), max_depth=1)
     (heads,) = (each for each in plan.candidates if each.strategy == "heads")
     assert "heads is 3, which 2 ranks cannot share evenly" in heads.refused and heads.seconds is None
-    deep = [each for each in plan.candidates if each.depth == 2]
-    assert deep and all(each.refused == "deeper than 1" and each.seconds > 0 for each in deep)
+    assert {each.depth for each in plan.candidates} == {1}
     listed = plan.as_dict()["candidates"]
     assert [each["refused"] for each in listed].count(None) < len(listed) == len(plan.candidates)
     is_refused = [bool(each.refused) for each in plan.candidates]
     assert is_refused == sorted(is_refused)  # those that fit come first
+
+
+def test_only_the_wanted_strategies(cuts, profile):
+    plan = choose(cuts, STEPS["small"], profile(), strategies=("halo_kv", "ring"))
+    assert {each.strategy for each in plan.candidates} == {"halo_kv", "ring"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategies": ("halo",)}, "strategies is 'halo'; it must be one of local"),
+        ({"strategies": ()}, "strategies is (); it must be a tuple of one name or more"),
+        ({"strategies": ("mirror",)}, "no strategy of mirror runs on the edge cut"),
+        ({"activation_checkpoints": ("some",)}, "activation_checkpoints is 'some'; it must be one of none"),
+        ({"activation_checkpoints": "full"}, "activation_checkpoints is 'full'; it must be a tuple"),
+    ],
+)
+def test_names_are_checked(cuts, profile, options, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        choose(cuts[:1], STEPS["small"], profile(), **options)
+
+
+def test_a_step_must_be_one(cuts, profile):
+    with pytest.raises(InputError, match="step is 3; it must be a function that makes a training step"):
+        choose(cuts, 3, profile())
 
 
 def test_cuts_must_be_of_one_graph(shards, cuts, few_nodes, profile):
@@ -226,39 +234,39 @@ def test_cuts_must_be_of_one_graph(shards, cuts, few_nodes, profile):
         (replace(edge[1], edges_by_hop=np.array([[2, 0], [3, 0]])), "has 5 edges and edge has"),
     ):
         with pytest.raises(InputError, match=f"^other {message}"):
-            choose([edge, ("other", other)], MODELS["small"], profile())
+            choose([edge, ("other", other)], STEPS["small"], profile())
 
 
 def test_a_profile_of_other_ranks_is_refused(cuts, profile):
     with pytest.raises(InputError, match="is for 4 ranks, and 2 ranks will train"):
-        choose(cuts, MODELS["small"], profile(ranks=4))
+        choose(cuts, STEPS["small"], profile(ranks=4))
 
 
 def test_a_profile_with_figures_of_each_of_other_ranks_is_refused(cuts, tmp_path):
     """In the same words, though its memory has four figures, too."""
     values = half_speed(4) | {"memory_bytes": [1e9] * 4, "process_bytes": [1e6] * 4}
     with pytest.raises(InputError, match="is for 4 ranks, and 2 ranks will train"):
-        choose(cuts, MODELS["small"], read_profile(write_profile(tmp_path / "four.yaml", values)))
+        choose(cuts, STEPS["small"], read_profile(write_profile(tmp_path / "four.yaml", values)))
 
 
 def test_no_cut_is_refused(profile):
     with pytest.raises(ValueError, match="no cut is given; give at least one"):
-        choose([], MODELS["small"], profile())
+        choose([], STEPS["small"], profile())
 
 
 @pytest.mark.parametrize(("name", "value"), [("rank_memory", 0), ("rank_memory", -5), ("max_depth", 0)])
 def test_bounds_are_checked(cuts, profile, name, value):
     with pytest.raises(InputError, match=f"{name} is {value}"):
-        choose(cuts, MODELS["small"], profile(), **{name: value})
+        choose(cuts, STEPS["small"], profile(), **{name: value})
 
 
 # ---- in words -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("values", PROFILES.values(), ids=PROFILES)
-@pytest.mark.parametrize("first", [0, 1])  # of all ways; of the vertex cut's, which lie apart
-def test_the_reason_names_both_and_the_margin(cuts, profile, values, first):
-    plan = choose(cuts[first:], MODELS["wide"], profile(values))
+@pytest.mark.parametrize("last", [1, 2])  # of the edge cut's ways; of all
+def test_the_reason_names_both_and_the_margin(cuts, profile, values, last):
+    plan = choose(cuts[:last], STEPS["wide"], profile(values))
     best, second = plan.choice, plan.runner_up
     assert plan.reason.startswith(f"{best.title}: a step is predicted to take {best.seconds:.3g} s")
     for candidate in (best, second):
@@ -273,52 +281,53 @@ def test_the_reason_names_both_and_the_margin(cuts, profile, values, first):
 
 
 def test_the_reason_names_what_memory_forbids(cuts, profile):
-    first = choose(cuts, MODELS["wide"], profile())
+    first = choose(cuts, STEPS["wide"], profile())
     bound = min(each.memory_bytes for each in first.candidates if each.seconds == first.choice.seconds) - 1
-    plan = choose(cuts, MODELS["wide"], profile(), rank_memory=bound)
+    plan = choose(cuts, STEPS["wide"], profile(), rank_memory=bound)
     needed = f"but needs {size(first.choice.memory_bytes)} on its largest rank, and a rank has {size(bound)}"
     assert f"{first.choice.title} would take {first.choice.seconds:.3g} s, {needed}" in plan.reason
 
 
 def test_cuts_of_one_kind_are_told_apart(cuts, profile):
     """By their directories, where both are in the reason under the same name."""
-    model = Model(1, 16, 4, 2, features=12, classes=10)
+    step = STEPS["small"]
     copies = [("here", cuts[1][1]), ("there", cuts[1][1])]
-    plan = choose(copies, model, profile(), activation_checkpoints=("none",))
+    plan = choose(copies, step, profile())
     assert plan.choice.title == plan.runner_up.title
     assert "here" in plan.reason and "there" in plan.reason
-    assert "here" not in choose(copies[:1], model, profile()).reason
+    assert "here" not in choose(copies[:1], step, profile()).reason
 
 
 def test_the_only_way_has_no_runner_up(cuts, profile):
-    plan = choose(cuts[1:], MODELS["small"], profile(), activation_checkpoints=("none",))
+    plan = choose(cuts[1:], STEPS["small"], profile())
     assert plan.runner_up is None and "behind" not in plan.reason and len(plan.candidates) == 1
 
 
 def test_one_rank_alone(few_nodes, profile):
     """What the speed-up is over: the slowest rank with the whole graph."""
-    model = MODELS["small"]
+    step = STEPS["small"]
     even = {**profile_values()["attention"], "near_column_s": 2e-10}
     for values in (profile_values(attention=even), half_speed()):
         values["attention"]["near_column_s"] = values["attention"]["far_column_s"][1000]
-        plan = choose([("few", few_nodes(2))], model, profile(values))
+        plan = choose([("few", few_nodes(2))], step, profile(values))
         alone = profile(profile_values(1, attention=even))
         halved = 1 if values["stream_bytes_per_s"] == 1e10 else 2
-        seconds = step_time(few_nodes(1), model, alone.speeds(model, 1), "local").total_s
+        figures = few_nodes(1)
+        seconds = traced_time(step.of(figures, "local", 1), figures, alone).total_s
         assert plan.one_rank_seconds == pytest.approx(halved * seconds, rel=1e-6)
 
 
 def test_strategies_are_those_of_partition(cuts, profile):
     """A strategy that partition learns is a candidate without further ado."""
-    found = {each.strategy for each in choose(cuts, MODELS["small"], profile()).candidates}
+    found = {each.strategy for each in choose(cuts, STEPS["small"], profile()).candidates}
     assert found == set(STRATEGIES) - {"local"}
 
 
 def test_peaks_are_those_of_the_largest_rank(cuts, profile):
-    plan = choose(cuts, MODELS["small"], profile(process_bytes=[1e6, 9e6]))
+    plan = choose(cuts, STEPS["small"], profile(process_bytes=[1e6, 9e6]))
     edge = cuts[0][1]
     for each in plan.candidates:
         if each.cut == "edge":
-            memory = step_memory(edge, MODELS["small"], each.strategy, each.depth, each.activation_checkpoint)
-            assert each.peak_bytes == memory.total.max()
-            assert each.memory_bytes == (memory.total + [10**6, 9 * 10**6]).max()
+            memory = STEPS["small"].of(edge, *way(each)[1:]).peak_bytes(edge)
+            assert each.peak_bytes == memory.max()
+            assert each.memory_bytes == (memory + [10**6, 9 * 10**6]).max()

@@ -13,6 +13,7 @@ import yaml
 import dgl_gt
 from dgl_gt.train import saved_model, summary, trainer
 from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.model import build_model
 from dgl_gt.train.saved_model import BestModelWriter, load_model, save_model
 from partition import InputError, partition
 
@@ -167,7 +168,7 @@ def test_a_model_that_cannot_be_written_is_written_elsewhere(sg, writer, rising,
 
 def test_a_model_elsewhere_takes_no_other_models_place(monkeypatch, tmp_path):
     """Though ``force`` allows to replace the one in ``out``."""
-    model = trainer.build_model(CONFIG, 5, 3)
+    model = build_model(CONFIG, 5, 3)
     monkeypatch.setattr(saved_model.tempfile, "gettempdir", lambda: tmp_path)
     (tmp_path / "file").write_text("")
     other = tmp_path / f"dgl-gt-model-{saved_model.os.getpid()}"
@@ -200,7 +201,7 @@ def saved(tmp_path):
     """A function: change to the weights -> a model directory."""
 
     def make(change=lambda state: None):
-        model = trainer.build_model(CONFIG, 5, 3)
+        model = build_model(CONFIG, 5, 3)
         state = model.state_dict()
         change(state)
         save_model(tmp_path / "model", state, CONFIG, {"in_dim": 5, "classes": 3}, {})

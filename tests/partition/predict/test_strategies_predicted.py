@@ -376,13 +376,13 @@ def test_memory_grows_with_depth_owned_rows_edges_and_disk():
 
 def test_memory_of_data():
     """All that shards store where the model's features are not known; else features in float32, and what is kept."""
-    sizes = {"features": 6, "feature_bytes": 48, "node_bytes": 9, "edge_bytes": 2}
+    sizes = {"node_data": {"feat": ("float64", (6,)), "a": ("bool", (9,))}, "edge_data": {"b": ("int16", ())}}
     stored, known = dataclasses.replace(HAND, **sizes), dataclasses.replace(MODEL, features=6)
     all_of_it = [(48 + 9) * 9 + 2 * 16, (48 + 9) * 11 + 2 * 18]  # of every hop
     for strategy, depth in (("halo_h", 1), ("halo_h", 2), ("gather", 1)):
         shard = step_memory(stored, MODEL, strategy, depth).shard - step_memory(HAND, MODEL, strategy, depth).shard
         assert shard.tolist() == all_of_it
-        nothing = dataclasses.replace(stored, node_bytes=0, edge_bytes=0)
+        nothing = dataclasses.replace(stored, node_data={"feat": ("float64", (6,))}, edge_data={})
         rest = step_memory(stored, known, strategy, depth).shard - step_memory(nothing, known, strategy, depth).shard
         assert rest.tolist() == [9 * 4 + 2 * 10, 9 * 8 + 2 * 14]
         wider = step_memory(stored, dataclasses.replace(known, features=7), strategy, depth).shard

@@ -330,7 +330,7 @@ def test_a_rank_must_have_memory_for_what_it_stores(tmp_path):
     cut, model = make_edge_cut(wide, 2, owner=owners(wide, 2, 1)), Model(layers=2, hidden=2, heads=1)
     figures = Layout(wide, cut, 2).figures
     disk = figures.edges_by_hop.sum(axis=1) * 8000
-    bare = dataclasses.replace(figures, edge_bytes=0)
+    bare = dataclasses.replace(figures, edge_data={})
     assert rank_memory_bytes(figures, model).tolist() == (rank_memory_bytes(bare, model) + disk).tolist()
     needed = int(rank_memory_bytes(figures, model).max())
     options = {"owner": owners(wide, 2, 1), "halo_depth": 2, "model": model}

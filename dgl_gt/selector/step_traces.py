@@ -1,0 +1,84 @@
+"""Traces of a training step with every strategy, made when they are first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from partition.errors import InputError
+from partition.predict.figures import Figures
+from partition.predict.strategies import check_strategy
+
+_OF_ATTENTION = ("halo_kv", "gather", "heads", "ring")  # without attention of this package, a step runs as with halo_h
+
+
+class StepTraces:
+    """Traces of one training step. Several plans can share them.
+
+    Parameters
+    ----------
+    make_step : callable
+        See :func:`dgl_gt.selector.report_costs`. With ``activation_checkpoints``, it is called with the mode as its
+        second argument.
+    max_depth : int
+        The most hops of halo that the step can take.
+    activation_checkpoints : tuple of str, optional
+        Modes of activation checkpointing that the step can have; by default it applies activation checkpointing
+        itself.
+    description : dict, optional
+        What plans say of the model; by default the name of ``make_step``.
+    """
+
+    def __init__(
+        self,
+        make_step: Callable,
+        max_depth: int = 1,
+        activation_checkpoints: tuple[str, ...] | None = None,
+        description: dict | None = None,
+    ):
+        self._make_step, self._modes, self._traces = make_step, activation_checkpoints, {}
+        self.max_depth, self.activation_checkpoints = max_depth, activation_checkpoints or ("none",)
+        self.description = description or {"step": getattr(make_step, "__qualname__", repr(make_step))}
+
+    def of(self, figures: Figures, strategy: str, depth: int, activation_checkpoint: str = "none"):
+        """The :class:`dgl_gt.trace.step_trace.StepTrace` for a cut.
+
+        Raises
+        ------
+        InputError
+            The cut or the step cannot have the strategy, or the step cannot be traced.
+        """
+        check_strategy(figures, strategy, depth)
+        trace = self._trace(figures, strategy, depth, activation_checkpoint)
+        if strategy in _OF_ATTENTION and trace.does_the_same(
+            self._trace(figures, "halo_h", 1, activation_checkpoint), figures
+        ):
+            raise InputError("the step does not use this strategy: it runs as with halo_h")
+        return trace
+
+    def of_one_rank(self, figures: Figures):
+        """The trace of a rank that holds the whole graph; None if the step does not run on one rank."""
+        try:
+            return self._trace(figures.in_one_part(), "local", 1, self.activation_checkpoints[0])
+        except InputError:
+            return None
+
+    def fixed_bytes(self, figures: Figures) -> int:
+        """Tensors that outlive a step and do not depend on the rows of a rank, such as parameters (bytes)."""
+        trace = self.of_one_rank(figures)
+        return 0 if trace is None else round(float(trace.kept_bytes[trace.counts.index("one")]))
+
+    def _trace(self, figures: Figures, strategy: str, depth: int, mode: str):
+        """The trace that all cuts with such data into so many parts share."""
+        from dgl_gt.trace.trace_step import trace_step  # here, because reading a profile needs no torch
+
+        columns = figures.node_data, figures.edge_data
+        key = strategy, depth, figures.parts, mode, *(tuple(each.items()) for each in columns)
+        if key not in self._traces:
+            make_step = self._make_step
+            if self._modes is not None:
+                make_step = lambda sg: self._make_step(sg, mode)  # noqa: E731
+            try:
+                self._traces[key] = trace_step(make_step, strategy, depth, figures.parts, *columns)
+            except (ValueError, NotImplementedError) as error:  # such as heads that the ranks cannot share
+                raise InputError(f"the step does not run with {strategy}: {error}") from error
+        return self._traces[key]

@@ -1,0 +1,197 @@
+"""The model that a run trains: the graph transformer of a config, or one that a function of the user's makes."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from dgl_gt.comm.failure import RankError
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.nn import GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint
+from partition.errors import InputError
+from partition.predict.strategies import ACTIVATION_CHECKPOINTS
+
+from .config import OF_MODEL, TrainConfig
+
+_LONGEST_CAUSE = 300  # characters of a user's error
+
+
+@dataclass(frozen=True)
+class ModelFactory:
+    """A function that makes models, and the name by which it was found.
+
+    Attributes
+    ----------
+    name : str
+        ``package.module:function``.
+    make : callable
+        Called as ``make(in_dim, classes)`` with the width of the features and the number of classes; returns a Module
+        that is called as ``model(sg, feat)`` with a :class:`dgl_gt.ShardedGraph` and the features of its owned rows,
+        and returns one row of logits for each of them, (N_owned, classes).
+    """
+
+    name: str
+    make: Callable
+
+
+def find_factory(name: str | None) -> ModelFactory | None:
+    """The factory of this name; None for no name. Modules in the working directory are found, too.
+
+    Raises
+    ------
+    InputError
+        The name is not ``package.module:function``, the module cannot be imported, or has no such function.
+    """
+    if name is None:
+        return None
+    module_name, colon, function_name = name.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
+        raise InputError(f"--model-factory is {name!r}; write it as package.module:function")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # whatever the user's module raises
+        raise InputError(
+            f"--model-factory is {name!r}, and importing {module_name} failed: {_cause(error)}; fix the module, or start "
+            "the command in the directory that holds it"
+        ) from error
+    make = getattr(module, function_name, None)
+    if not callable(make):
+        raise InputError(f"--model-factory is {name!r}, but {module_name} has no function {function_name}; define it")
+    return ModelFactory(name, make)
+
+
+def check_settings(config: TrainConfig, factory: ModelFactory | None) -> None:
+    """Raise :class:`InputError` if a setting of the graph transformer is given along with a factory."""
+    given = [name for name in OF_MODEL if getattr(config, name) != getattr(TrainConfig, name)]
+    if factory is not None and given:
+        option = f"--{given[0].replace('_', '-')}"
+        raise InputError(
+            f"{option} is for the graph transformer of dgl-gt, and {factory.name} makes its own model; leave it out, and "
+            "set it in the function"
+        )
+
+
+def build_model(config: TrainConfig, in_dim: int, classes: int, factory: ModelFactory | None = None) -> nn.Module:
+    """The model of a config, or of a factory, on the CPU.
+
+    Raises
+    ------
+    InputError
+        The factory fails, returns no Module, or one without a layer whose activations could be checkpointed although
+        the config asks for that.
+    """
+    if factory is None:
+        model = GraphTransformer(
+            in_dim,
+            config.hidden,
+            classes,
+            config.layers,
+            config.heads,
+            ffn=config.ffn,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            norm_first=config.norm_first,
+        )
+    else:
+        model = _made(factory, in_dim, classes)
+    if config.activation_checkpoint not in checkpoint_modes(model):
+        raise InputError(
+            f"activation_checkpoint is {config.activation_checkpoint}, but the model of {factory.name} has no "
+            "GraphTransformerLayer; leave it out, and call torch.utils.checkpoint in the model"
+        )
+    return (
+        model
+        if config.activation_checkpoint == "none"
+        else apply_activation_checkpoint(model, config.activation_checkpoint)
+    )
+
+
+def _made(factory: ModelFactory, in_dim: int, classes: int) -> nn.Module:
+    try:
+        model = factory.make(in_dim, classes)
+    except Exception as error:  # whatever the user's function raises
+        raise InputError(
+            f"{factory.name}({in_dim}, {classes}) failed: {_cause(error)}; it must take the number of features and of "
+            "classes, and return a torch.nn.Module"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{factory.name} returned a {type(model).__name__}; it must return a torch.nn.Module")
+    return model
+
+
+def _cause(error: Exception) -> str:
+    """What a user's code raised, and the last line of it that no package holds."""
+    text = " ".join(str(error).split())[:_LONGEST_CAUSE]
+    text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    others = str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<"
+    frames = [
+        each
+        for each in traceback.extract_tb(error.__traceback__)
+        if not each.filename.startswith(others) and "site-packages" not in each.filename
+    ]
+    return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else text
+
+
+def checkpoint_modes(model: nn.Module) -> tuple[str, ...]:
+    """The modes of activation checkpointing that can be applied to a model."""
+    has_layers = any(isinstance(module, GraphTransformerLayer) for module in model.modules())
+    return ACTIVATION_CHECKPOINTS if has_layers else ("none",)
+
+
+def max_depth(model: nn.Module) -> int:
+    """The most hops of halo that one exchange can fill for a model: one unless it takes a graph for each layer."""
+    return len(model.layers) if isinstance(model, GraphTransformer) else 1
+
+
+def logits_of(model: nn.Module, sg: ShardedGraph, feat: torch.Tensor) -> torch.Tensor:
+    """Run a model on features with the rows of :func:`dgl_gt.train.task.features`; (N_owned, classes).
+
+    Raises
+    ------
+    InputError
+        A user's own model fails, or returns no such rows.
+    """
+    if isinstance(model, GraphTransformer):
+        return model(sg.blocks(len(model.layers), from_held=True), feat)
+    try:
+        logits = model(sg, feat)
+    except (InputError, RankError, MemoryError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever the user's model raises
+        if "allocate memory" in str(error):
+            raise
+        raise InputError(f"the model failed: {_cause(error)}; fix the model") from error
+    if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != sg.num_nodes():
+        shown = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise InputError(
+            f"the model returned {shown}; it must return a tensor with one row of logits for each of the "
+            f"{sg.num_nodes():,} nodes that the rank owns"
+        )
+    return logits
+
+
+def share_weights(model: nn.Module, sg: ShardedGraph) -> None:
+    """Give all ranks the weights of rank 0; every rank calls it.
+
+    Raises
+    ------
+    InputError
+        The ranks have different models.
+    """
+    state = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    sg.comm.check_agreement(
+        {"type of the model": type(model).__name__}
+        | {f"shape of {name}": [str(value.dtype), *value.shape] for name, value in state.items()}
+    )
+    for value in state.values():
+        value.copy_(sg.comm.broadcast(value.byte() if value.dtype == torch.bool else value))

@@ -1,0 +1,95 @@
+"""The training step of ``dgl-gt train`` on made-up parts, so that the selector can trace it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+
+import torch
+
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.selector.step_traces import StepTraces
+from partition.errors import InputError
+from partition.system.memory import available_memory_bytes
+from partition.system.units import size
+
+from .config import ASSUMED_CLASSES, OF_MODEL, TrainConfig
+from .model import ModelFactory, build_model, checkpoint_modes, max_depth
+from .task import Task, features
+from .trainer import make_optimizer, train_step
+
+_MATTER = (*OF_MODEL, "activation_checkpoint")  # settings on which traces depend
+
+
+@dataclass(frozen=True)
+class _TrainStep:
+    """Makes training steps of a config on parts without labels of their own."""
+
+    config: TrainConfig
+    classes: int
+    factory: ModelFactory | None
+
+    def __call__(self, sg: ShardedGraph, activation_checkpoint: str):
+        config = replace(self.config, activation_checkpoint=activation_checkpoint)
+        feat, mask = features(sg), sg.ndata.get("train_mask")
+        label = sg.ndata["label"].long() if "label" in sg.ndata else torch.zeros(sg.num_nodes(), dtype=torch.int64)
+        if mask is None or mask.dim() > 1:  # masks of several splits are taken to select all rows
+            mask = torch.ones(sg.num_nodes(), dtype=torch.bool)
+        task = Task(feat, label, {"train": mask.nonzero().squeeze(1)}, {"train": sg.num_nodes()}, self.classes)
+        model = build_model(config, feat.shape[1], self.classes, self.factory).to(sg.device)
+        optimizer = make_optimizer(model, config)
+        return lambda: train_step(model, sg, task, optimizer, 0, config.seed)
+
+
+def step_traces(
+    config: TrainConfig, features: int, classes: int = ASSUMED_CLASSES, factory: ModelFactory | None = None
+) -> StepTraces:
+    """The training step of ``dgl-gt train``, for :func:`dgl_gt.selector.choose`; plans of one model share its traces.
+
+    Parameters
+    ----------
+    config : TrainConfig
+        An ``activation_checkpoint`` other than ``none`` is kept; otherwise all modes are considered.
+    features, classes : int
+        Width of the node features, and number of classes.
+    factory : ModelFactory, optional
+        What makes the model; by default it is the graph transformer of the config.
+
+    Raises
+    ------
+    InputError
+        There are no features, or the factory fails.
+    """
+    if features < 1:
+        raise InputError(
+            "the graph has no node data 'feat' of shape (N, F), which training needs; partition a graph that has it, or "
+            "add random features with --random-features"
+        )
+    others = {setting.name: setting.default for setting in fields(TrainConfig) if setting.name not in _MATTER}
+    return _shared_traces(replace(config, **others), features, classes, factory)
+
+
+@lru_cache(maxsize=16)
+def _shared_traces(config: TrainConfig, features: int, classes: int, factory: ModelFactory | None) -> StepTraces:
+    with torch.device("cpu" if factory else "meta"):  # a model that is too large takes no memory
+        model, mode = build_model(config, features, classes, factory), config.activation_checkpoint
+    _check_size(model)
+    of_model = {"model_factory": factory.name} if factory else {name: getattr(config, name) for name in OF_MODEL}
+    return StepTraces(
+        _TrainStep(config, classes, factory),
+        max_depth(model),
+        checkpoint_modes(model) if mode == "none" else (mode,),
+        {**of_model, "features": features, "classes": classes},
+    )
+
+
+def _check_size(model: torch.nn.Module) -> None:
+    """Raise :class:`InputError` if a model is too large to be traced on this machine."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    needed = 4 * sum(parameter.nbytes for parameter in model.parameters())
+    available = available_memory_bytes()
+    if needed > available:
+        raise InputError(
+            f"the model has {count:,} parameters, which with gradients and the optimiser take {size(needed)}, and this "
+            f"machine has {size(available)} available; choose a smaller model"
+        )

@@ -1,0 +1,66 @@
+"""How long a trace takes on given ranks, for traces of one event each."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hand_made_figures import edge_figures
+from selector_cases import half_speed, profile_values, write_profile
+
+from dgl_gt.selector import read_profile
+from dgl_gt.selector.traced_time import traced_time
+from dgl_gt.trace.step_trace import Event, StepTrace
+
+FIGURES = edge_figures(owned=[10, 30], edges=[[100], [200]], halo=[[4], [2]], sent=[[2], [4]])
+FIGURES = replace(FIGURES, received_rows=np.array([[0, 4], [2, 0]]))
+
+
+@pytest.fixture
+def seconds(tmp_path):
+    """A function: events with their sizes per owned row, and a profile -> the time of the trace."""
+
+    def call(*events, values=None, **changes):
+        profile = read_profile(write_profile(tmp_path / "p.yaml", values or profile_values(operation_s=0.0, **changes)))
+        sizes = np.array([size for _, of_event in events for size in of_event], float)
+        sizes = np.stack([0 * sizes, sizes])
+        event_of = np.repeat(np.arange(len(events)), [len(of_event) for _, of_event in events])
+        trace = StepTrace(("one", "owned"), tuple(event for event, _ in events), event_of, sizes, np.zeros(2))
+        return traced_time(trace, FIGURES, profile)
+
+    return call
+
+
+def test_each_kind_has_its_rate(seconds):
+    """30 rows of the slowest rank: bytes of two kinds, and operations."""
+    assert seconds((Event("rows", ("aten::gelu",)), [100])).rows_s == pytest.approx(30 * 100 / 1e10)
+    for name in ("aten::add_.Tensor", "aten::index_select", "aten::sum.dim_IntList"):
+        assert seconds((Event("rows", (name,)), [100])).rows_s == pytest.approx(30 * 100 / 2e10)
+    constant = (Event("product", ("aten::mm",)), [1000, 1, 1, 1])
+    assert seconds(constant).products_s == pytest.approx(30 * 1000 / 1e11)  # no dimension is the same on all parts
+    passes = (Event("edges", (4, 8, 4, 3)), [5, 1, 1])
+    per_edge = 1e-9 + 4 * 1e-10 + 32 * 2e-10
+    assert seconds(passes).attention_s == pytest.approx(30 * (5 * per_edge + 32 * 1e-11))
+    assert seconds((Event("sum"), [8])).gradients_s == pytest.approx(80 / 1e9 + 1e-5)
+
+
+def test_every_operation_has_a_fixed_time(seconds):
+    events = [(Event("rows", ("aten::gelu",)), [0]), (Event("product", ("aten::mm",)), [0, 0, 0, 0])]
+    assert seconds(*events, values=profile_values(operation_s=0.25)).total_s == pytest.approx(0.5)
+
+
+def test_the_slowest_rank_counts_until_the_next_exchange(seconds):
+    """Rank 1 has three times the rows; at a third of its speed rank 0 is as slow."""
+    event = (Event("rows", ("aten::gelu",)), [100])
+    both = seconds(event, values=half_speed(2, slow=0) | {"operation_s": 0.0})
+    assert both.rows_s == pytest.approx(30 * 100 / 1e10)
+    slower = seconds(event, values=half_speed(2, slow=1) | {"operation_s": 0.0})
+    assert slower.rows_s == pytest.approx(30 * 100 / 0.5e10)
+
+
+@pytest.mark.parametrize(("overlap", "hidden"), [(0.0, 0.0), (0.5, 0.5), (1.0, 1.0)])
+def test_what_computation_hides(seconds, overlap, hidden):
+    """An exchange of 3 s beside 1 s of computation, on links of 1 GB/s."""
+    exchange = (Event("begin"), [1e8, 1e8]), (Event("rows", ("aten::gelu",)), [1e10 / 30]), (Event("wait"), [])
+    found = seconds(*exchange, overlap=overlap)
+    assert found.exchange_s == pytest.approx(3 + 1e-5) and found.rows_s == pytest.approx(1)
+    assert found.hidden_s == pytest.approx(hidden) and found.total_s == pytest.approx(4 - hidden, abs=1e-4)

@@ -1,0 +1,180 @@
+"""``--model-factory``: models of a user's own are planned, trained, saved and used; what is none is refused with words."""
+
+import os
+import sys
+
+import factories
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+
+import dgl_gt
+from dgl_gt.cli.main import main
+from dgl_gt.selector import choose, read_profile
+from dgl_gt.train import TrainConfig, load_model, predict, save_model, step_traces, train
+from dgl_gt.train.model import ModelFactory, build_model, check_settings, find_factory, max_depth
+from partition import load_graph, partition
+from partition.errors import InputError
+from partition.shards.counts import read_figures
+from partition.shards.manifest import read_manifest
+
+CONFIG = TrainConfig(epochs=4, patience=0)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """One graph in one part and in two."""
+    folder = tmp_path_factory.mktemp("factory")
+    graph = load_graph("sample:communities?nodes=300&features=12&seed=0")
+    for parts in (1, 2):
+        partition(graph, parts, folder / str(parts), halo_depth=2)
+    return folder
+
+
+def trained(rank, folder, name, depth=1):
+    """Losses, weights and predictions of a run, or what was refused."""
+    sg = dgl_gt.load(folder, depth=depth)
+    try:
+        result = train(sg, CONFIG, factory=find_factory(name))
+    except InputError as error:
+        return str(error)
+    state = {key: value.numpy() for key, value in result.model.state_dict().items()}
+    return result.losses, state, predict(result.model, sg)
+
+
+@pytest.mark.parametrize("name", ["Pulled", "Rows", "transformer"])
+def test_two_ranks_train_as_one(shards, name):
+    ((losses, state, (labels, _)),) = run_ranks(1, trained, shards / "1", f"factories:{name}")
+    first, second = run_ranks(2, trained, shards / "2", f"factories:{name}")
+    np.testing.assert_allclose(first[0], losses, rtol=1e-4)
+    assert first[0] == second[0] and losses[-1] < losses[0]
+    for key, value in state.items():
+        np.testing.assert_allclose(first[1][key], value, atol=0.01)  # AdamW divides by small gradients
+        np.testing.assert_array_equal(first[1][key], second[1][key])
+    assert (first[2][0] == labels).mean() > 0.99 and second[2] is None
+
+
+def test_ranks_start_with_the_weights_of_rank_0(shards):
+    first, second = run_ranks(2, trained, shards / "2", "factories:Random")
+    for key, value in first[1].items():
+        np.testing.assert_array_equal(value, second[1][key])
+
+
+def test_a_graph_transformer_of_a_factory_takes_deep_halos(shards):
+    first, _ = run_ranks(2, trained, shards / "2", "factories:transformer", 2)
+    (expected,) = run_ranks(1, trained, shards / "1", "factories:transformer")
+    np.testing.assert_allclose(first[0], expected[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("by_rank", r"shape of bias is \[.*10\] on rank 0 but \[.*11\] on rank 1; start every rank with"),
+        ("Held", r"the model returned \(\d+, 10\); it must return a tensor with one row of logits for each of the"),
+        ("Pair", "the model returned tuple; it must return a tensor"),
+        ("Fails", r"the model failed: RuntimeError: mat1 and mat2 .* \(factories.py, line \d+\); fix the model"),
+        ("three", "factories:three returned a int; it must return a torch.nn.Module"),
+        ("one_argument", r"factories:one_argument\(12, 10\) failed: TypeError"),
+    ],
+)
+def test_models_that_cannot_be_trained_are_refused_on_all_ranks(shards, name, message):
+    for found in run_ranks(2, trained, shards / "2", f"factories:{name}"):
+        assert isinstance(found, str)
+        with pytest.raises(InputError, match=message):
+            raise InputError(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("factories", "is 'factories'; write it as package.module:function"),
+        ("factories:Rows:more", "write it as package.module:function"),
+        ("../factories:Rows", "write it as package.module:function"),
+        (":", "write it as package.module:function"),
+        ("no_such_module:make", "importing no_such_module failed: ModuleNotFoundError"),
+        ("factories:nothing", "factories has no function nothing; define it"),
+        ("factories:number", "factories has no function number"),
+    ],
+)
+def test_names_that_lead_to_no_function(name, message):
+    with pytest.raises(InputError, match=message):
+        find_factory(name)
+
+
+def test_a_module_that_fails_while_it_is_imported(tmp_path, monkeypatch):
+    """It is found in the working directory, where the command was started."""
+    (tmp_path / "broken_module.py").write_text("raise SystemError('as it is\\nimported')\n")
+    (tmp_path / "good_module.py").write_text("def make(in_dim, classes):\n    return None\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        InputError,
+        match="importing broken_module failed: SystemError: as it is imported \\(broken_module.py, line 1\\); fix",
+    ):
+        find_factory("broken_module:make")
+    assert find_factory("good_module:make").make(1, 2) is None
+    assert find_factory(None) is None
+
+
+def test_settings_of_the_graph_transformer_are_for_it_alone():
+    factory = find_factory("factories:Rows")
+    check_settings(TrainConfig(lr=0.1, epochs=3), factory)
+    check_settings(TrainConfig(hidden=32), None)
+    with pytest.raises(InputError, match="--hidden is for the graph transformer of dgl-gt, and factories:Rows makes"):
+        check_settings(TrainConfig(hidden=32), factory)
+    with pytest.raises(InputError, match="activation_checkpoint is full, but the model of factories:Rows has no"):
+        build_model(TrainConfig(activation_checkpoint="full"), 12, 3, factory)
+
+
+def test_plans(shards):
+    """A layer of this package has all modes; a graph transformer takes halos as deep as it has layers."""
+    figures = read_figures(read_manifest(shards / "2"))
+    traces = step_traces(TrainConfig(), figures.features, 10, find_factory("factories:Pulled"))
+    assert traces is step_traces(TrainConfig(lr=1.0), figures.features, 10, find_factory("factories:Pulled"))
+    assert traces.activation_checkpoints == ("none", "keep_exchanges", "full") and traces.max_depth == 1
+    plan = choose([(None, figures)], traces, read_profile(), strategies=("halo_h", "halo_kv", "mirror"))
+    assert plan.model == {"model_factory": "factories:Pulled", "features": 12, "classes": 10}
+    assert {each.strategy for each in plan.candidates if not each.refused} == {"halo_h", "halo_kv"}
+    of_rows = step_traces(TrainConfig(), 12, 10, find_factory("factories:Rows"))
+    assert of_rows.activation_checkpoints == ("none",)
+    assert max_depth(factories.transformer(12, 10)) == 2
+
+
+def test_a_model_larger_than_the_machine_is_refused():
+    huge = ModelFactory("huge", lambda in_dim, classes: torch.nn.Linear(in_dim, 10**12, device="meta"))
+    for config, factory in ((TrainConfig(hidden=10**6, heads=1), None), (TrainConfig(), huge)):
+        with pytest.raises(InputError, match=r"the model has [\d,]+ parameters, which with gradients .* TiB, and this"):
+            step_traces(config, 12, 3, factory)
+
+
+def test_commands(shards, tmp_path, capsys, monkeypatch):
+    """Planned, trained with a plan, and used, by the function's name each time."""
+    option = ["--model-factory", "factories:Pulled"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    assert main(["plan", str(shards / "1"), *option, "--classes", "10"]) == 0
+    assert "chosen: local on the edge cut" in capsys.readouterr().out
+    out = tmp_path / "model"
+    assert main(["train", str(shards / "1"), *option, "--strategy", "auto", "--epochs", "2", "--out", str(out)]) == 0
+    assert "model_factory: factories:Pulled" in (out / "config.yaml").read_text()
+    predict_it = ["predict", str(shards / "1"), "--model", str(out), "--out", str(tmp_path / "found.csv")]
+    assert main([*predict_it, *option]) == 0
+    capsys.readouterr()
+    assert main([*predict_it, "--force"]) == 2
+    assert "holds a model that --model-factory factories:Pulled made; give that option again" in capsys.readouterr().err
+    assert main(["train", str(shards / "1"), *option, "--hidden", "32"]) == 2
+    assert "--hidden is for the graph transformer" in capsys.readouterr().err
+
+
+def test_saved_models_and_factories_that_do_not_belong_together(tmp_path):
+    factory, shape = find_factory("factories:Pulled"), {"in_dim": 5, "classes": 3}
+    save_model(tmp_path / "own", build_model(CONFIG, 5, 3).state_dict(), CONFIG, shape, {})
+    with pytest.raises(
+        InputError, match="holds a graph transformer of dgl-gt, which --model-factory factories:Pulled did"
+    ):
+        load_model(tmp_path / "own", factory)
+    model = build_model(CONFIG, 5, 3, factory)
+    save_model(tmp_path / "made", model.state_dict(), CONFIG, shape | {"model_factory": factory.name}, {})
+    loaded = load_model(tmp_path / "made", factory)
+    assert all(torch.equal(value, loaded.state_dict()[key]) for key, value in model.state_dict().items())
+    with pytest.raises(InputError, match="is damaged or from another version of dgl-gt"):
+        load_model(tmp_path / "made", find_factory("factories:Rows"))
