@@ -37,7 +37,7 @@ GATHER_BYTES_PER_S = 17e9
 
 
 def graph_named(name: str):
-    """``random``: 100k nodes, 2M uniformly random arcs; ``hub``: one node with 10^6 in-edges; else a real graph."""
+    """``random``: 100k nodes, 2M uniformly random edges; ``hub``: one node with 10^6 in-edges; else a real graph."""
     rng = np.random.default_rng(0)
     if name == "random":
         return from_edges(*rng.integers(0, 100_000, (2, 2_000_000)), 100_000)

@@ -8,7 +8,8 @@ forward of twice that), float32, without dropout, on the graph's features, or ra
 untimed step of their own; medians of the slowest rank's seconds. Cuts are the partitioner's, one attempt. Ranks keep
 freed memory, as under ``dgl-gt train``.
 
-Bytes are the most that a rank sends in a step; the benchmark stops if they are not what ``partition.predict.traffic`` says.
+Bytes are the most that a rank sends in a step; the benchmark stops if those of all ranks are not what a trace of the
+step says.
 Tensors are the most that a rank has alive at once in a step, features and structure included, model and optimiser
 aside; buffers, in the attention of a layer of one hop, what is alive beyond what owned rows alone need. Neither is
 measured with ``--link-mbit``. That puts each rank into its own network namespace behind a token bucket of such a rate
@@ -31,11 +32,10 @@ from pathlib import Path
 
 from machine import DATA, processor
 
+from dgl_gt.trace.trace_step import trace_step
 from dgl_gt.train.launch import KEEP_MEMORY
-from partition import load_graph, partition
+from partition import load_graph, partition, read_manifest
 from partition.console import table
-from partition.predict.model import Model
-from partition.predict.traffic import step_traffic
 from partition.shards.counts import read_figures
 from partition.system.units import size
 
@@ -60,17 +60,16 @@ def cases(parts: int, overlaps: list[bool]) -> list[tuple[str, int, bool]]:
 class Runner:
     """One strategy's graph, model and optimiser on this rank."""
 
-    def __init__(self, folder: Path, strategy: str, depth: int, overlap: bool):
+    def __init__(self, sg):
         import torch
 
-        import dgl_gt
         from dgl_gt.nn import GraphTransformer
 
-        self.sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy, depth, overlap=overlap)
+        self.sg = sg
         torch.manual_seed(0)
-        self.feat = self.sg.srcdata["feat"] if depth > 1 else self.sg.ndata["feat"]
+        self.feat = sg.srcdata["feat"] if sg.depth > 1 else sg.ndata["feat"]
         self.feat = self.feat.float()
-        self.label = self.sg.node_ids % CLASSES
+        self.label = sg.node_ids[: sg.num_nodes()] % CLASSES
         self.model = GraphTransformer(self.feat.shape[1], HIDDEN, CLASSES, LAYERS, HEADS)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
 
@@ -125,30 +124,32 @@ def rank_main(folder: Path, rows: list, runs: int, with_memory: bool) -> None:
     import torch
     import torch.distributed as dist
 
+    import dgl_gt
+
     torch.set_num_threads(1)
     world = int(os.environ["WORLD_SIZE"])
     if world > 1:
         dist.init_process_group("gloo")
-    runners = [Runner(folder, *row) for row in rows]
+    runners = [
+        Runner(dgl_gt.load(cut_for(folder, name), name, depth, overlap=overlap)) for name, depth, overlap in rows
+    ]
     for runner in runners:
         runner.step()
-    timed = [[] for _ in runners]
+    timed, sent_bytes = [[] for _ in runners], [0] * len(runners)
     for _ in range(runs):
-        for runner, times in zip(runners, timed):
-            seconds, sent = runner.step()
+        for number, (runner, times) in enumerate(zip(runners, timed)):
+            seconds, sent_bytes[number] = runner.step()
             slowest = runner.sg.comm.all_reduce(torch.tensor([seconds], dtype=torch.float64), "max")
             times.append(float(slowest[0]))
-            expected = model_bytes(runner, world)
-            if sent != expected:
-                raise RuntimeError(f"{runner.sg} sent {sent} bytes a step; partition.predict.traffic says {expected}")
-    for row, runner, times in zip(rows, runners, timed):
+    for row, runner, times, sent in zip(rows, runners, timed, sent_bytes):
         comm = runner.sg.comm
         memory = [0, 0]
         if with_memory:  # sg.strategy is of one hop, whatever the depth
             memory = [runner.live_bytes(), runner.buffer_bytes() if row[1] == 1 else 0]
-        most = comm.all_reduce(torch.tensor([model_bytes(runner, world), *memory]), "max").tolist()
+        most = comm.all_reduce(torch.tensor([sent, *memory]), "max").tolist()
+        of_all = int(comm.all_reduce(torch.tensor([sent]))[0])
         if comm.rank == 0:
-            figures = {"seconds": statistics.median(times), "sent_bytes": most[0]}
+            figures = {"seconds": statistics.median(times), "sent_bytes": most[0], "sent_by_all": of_all}
             figures |= {"live_bytes": most[1], "buffer_bytes": most[2]}
             print(
                 json.dumps({"strategy": row[0], "depth": row[1], "overlap": row[2], "ranks": world, **figures}),
@@ -158,12 +159,17 @@ def rank_main(folder: Path, rows: list, runs: int, with_memory: bool) -> None:
         dist.destroy_process_group()
 
 
-def model_bytes(runner: Runner, world: int) -> int:
-    """What partition.predict.traffic says that this rank sends in a step."""
-    sg = runner.sg
-    model, figures = Model(LAYERS, HIDDEN, HEADS), read_figures(sg.manifest)
-    traffic = step_traffic(figures, model, sg.strategy.name, sg.depth) if world > 1 else []
-    return sum(int(each.sent[sg.comm.rank] + each.sent_back[sg.comm.rank]) for each in traffic)
+def cut_for(folder: Path, strategy: str) -> Path:
+    """The shards on which a strategy runs."""
+    return folder / ("vertex" if strategy == "mirror" else "edge")
+
+
+def traced_bytes(folder: Path, strategy: str, depth: int, overlap: bool) -> int:
+    """What all ranks together send in a step, from a trace of it."""
+    figures = read_figures(read_manifest(cut_for(folder, strategy)))
+    columns = figures.node_data, figures.edge_data
+    trace = trace_step(lambda sg: Runner(sg).step, strategy, depth, figures.parts, *columns, overlap=overlap)
+    return trace.sent_bytes(figures)
 
 
 # ---- starting ranks -----------------------------------------------------------------------------------------------
@@ -225,7 +231,12 @@ def _start(parts: int, folder: Path, rows: list, args) -> list[dict]:
         if any(rank.wait() for rank in ranks):
             raise RuntimeError(f"{parts} ranks ended with {[rank.returncode for rank in ranks]}")
     print(output, end="", file=sys.stderr, flush=True)  # as it comes: the table waits for the last row
-    return [json.loads(line) for line in output.splitlines()]
+    found = [json.loads(line) for line in output.splitlines()]
+    for row, figures in zip(rows, found, strict=True):
+        expected = traced_bytes(folder, *row)
+        if figures["sent_by_all"] != expected:
+            raise RuntimeError(f"{row} sent {figures['sent_by_all']} bytes a step; the trace says {expected}")
+    return found
 
 
 def shards(graph: str, parts: int, folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Partition a large power-law graph within a memory bound, and compare the estimates with what was needed.
 
-    python benchmarks/partition_scale.py [--nodes 2000000] [--arcs 40000000] [--parts 8] [--memory 8GiB --memory 1GiB]
+    python benchmarks/partition_scale.py [--nodes 2000000] [--edges 40000000] [--parts 8] [--memory 8GiB --memory 1GiB]
 
 The graph (power-law degrees, communities, both directions of each edge listed, 64 float32 features) is generated into
 an uncompressed .npz first. *Peak* is the proportional set size of the command and all its children, polled. Linux only.
@@ -26,12 +26,12 @@ FEATURES, COMMUNITY, INSIDE = 64, 2000, 0.8
 _INTERVAL_S = 0.1
 
 
-def generate(path: Path, nodes: int, arcs: int, seed: int = 0) -> None:
+def generate(path: Path, nodes: int, edges: int, seed: int = 0) -> None:
     """Write the graph: nodes have weights 1 / rank^0.6 in random order; most edges stay in a community of 2,000."""
     rng = np.random.default_rng(seed)
     weight = (rng.permutation(nodes) + 10.0) ** -0.6
     ends = np.cumsum(weight)
-    half = arcs // 2
+    half = edges // 2
     src = np.searchsorted(ends, rng.random(half) * ends[-1]).astype(np.int32)
     low = src - src % COMMUNITY
     high = np.minimum(low + COMMUNITY, nodes) - 1
@@ -79,7 +79,7 @@ def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description="Partition a large power-law graph within memory bounds.")
     parser.add_argument("--nodes", type=int, default=2_000_000)
-    parser.add_argument("--arcs", type=int, default=40_000_000)
+    parser.add_argument("--edges", type=int, default=40_000_000)
     parser.add_argument("--parts", type=int, default=8, metavar="K")
     parser.add_argument("--memory", action="append", metavar="SIZE", help="(default: 8GiB, 3GiB and 1GiB)")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, the table on stderr")
@@ -88,7 +88,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "graph.npz"
         subprocess.run(
-            [sys.executable, __file__, "--generate", str(source), str(args.nodes), str(args.arcs)], check=True
+            [sys.executable, __file__, "--generate", str(source), str(args.nodes), str(args.edges)], check=True
         )
         for memory in args.memory or ("8GiB", "3GiB", "1GiB"):
             with tempfile.TemporaryDirectory() as out:
@@ -110,7 +110,7 @@ def main() -> int:
     text = table([*header, "replication", "largest", "edge bal."], rows)
     print(f"{processor()}\n\n{text}", file=sys.stderr if args.json else sys.stdout)
     if args.json:
-        print(json.dumps({"nodes": args.nodes, "arcs": args.arcs, "parts": args.parts, "results": results}))
+        print(json.dumps({"nodes": args.nodes, "edges": args.edges, "parts": args.parts, "results": results}))
     return 0
 
 

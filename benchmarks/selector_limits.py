@@ -31,15 +31,15 @@ from pathlib import Path
 
 from machine import DATA, processor
 
-from dgl_gt.selector import read_profile
+from dgl_gt.selector import StepTraces, read_profile
+from dgl_gt.selector.traced_time import traced_time
 from dgl_gt.train.launch import KEEP_MEMORY
 from partition import partition, read_manifest
 from partition.console import table
-from partition.predict.model import Model
 from partition.shards.counts import read_figures
 from partition.system.units import size
 
-LAYERS, HIDDEN, HEADS, CLASSES, WIDTH = 3, 128, 8, 40, 128
+LAYERS, HIDDEN, HEADS, WIDTH = 3, 128, 8, 128
 
 
 def command(*arguments, check: bool = True) -> subprocess.CompletedProcess:
@@ -209,29 +209,18 @@ def part_seconds(folder: Path, rank: int, args) -> float:
 
 
 def ahead(args) -> str:
-    """Each part alone, then the link model."""
-    from partition.predict.step_time import Speeds, step_time
+    """Each part alone, then what a trace says of the links."""
+    from selector import Runner
 
-    model = Model(LAYERS, args.hidden, HEADS, features=WIDTH, classes=CLASSES)
-    profile = read_profile(preset=args.preset)
-    links = profile.links(args.parts)
-    slowest_link = Speeds(float(links.min()), profile.latency_s)
-    best = {"model": model, "speeds": slowest_link, "attempts": args.attempts}
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
         for parts in (1, args.parts):
             shards = Path(folder) / str(parts)
-            partition(source(args), parts, shards, **features(args), **best if parts > 1 else {})
+            partition(source(args), parts, shards, attempts=args.attempts if parts > 1 else 1, **features(args))
             seconds[parts] = [part_seconds(shards, rank, args) for rank in range(parts)]
         figures = read_figures(read_manifest(shards))
-    free = {name: float("inf") for name in ("flops_per_s", "gather_bytes_per_s", "stream_bytes_per_s")}
-    wire = Speeds(
-        **free,
-        link_bytes_per_s=links,
-        latency_s=profile.latency_s,
-        reduce_bytes_per_s=profile.reduce_bytes_per_s,
-    )
-    time_of = step_time(figures, model, wire, "halo_kv")
+    trace = StepTraces(lambda sg: Runner(sg, "gt", args.hidden).step).of(figures, "halo_kv", 1)
+    time_of = traced_time(trace, figures, read_profile(preset=args.preset))
     alone, slowest = seconds[1][0], max(seconds[args.parts])
     total = slowest + time_of.exchange_s + time_of.gradients_s
     mean = statistics.fmean(seconds[args.parts])

@@ -22,6 +22,7 @@ _ATTRIBUTES = {
     "merge": "dgl_gt.ops.merge",
     "load": "dgl_gt.exchange.load",
     "ShardedGraph": "dgl_gt.exchange.sharded_graph",
+    "report_costs": "dgl_gt.selector.step_costs",
 }
 _SUBMODULES = ("nn", "partition", "selector", "train")
 

@@ -19,9 +19,10 @@ _MODULES = {
     "make_edge_cut": "cuts.edge_cut",
     "VertexCut": "cuts.vertex_cut",
     "make_vertex_cut": "cuts.vertex_cut",
-    # the model and the machines that predictions assume
-    "Model": "predict.model",
-    "Speeds": "predict.step_time",
+    # what a training step costs
+    "Costs": "predict.costs",
+    "read_costs": "predict.costs",
+    "default_costs": "predict.costs",
     # shards on disk
     "Figures": "predict.figures",
     "read_manifest": "shards.manifest",

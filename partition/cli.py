@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import reprlib
 import time
 import warnings
 from pathlib import Path
@@ -18,8 +17,7 @@ from partition.cuts.memory_bound import (
 )
 from partition.cuts.metis import check_seed
 from partition.cuts.permutation import check_parts
-from partition.predict.model import Model
-from partition.predict.step_time import Speeds
+from partition.predict.costs import read_costs
 from partition.shards.manifest import read_manifest, verify
 from partition.sources.load import check_additions, open_source
 from partition.system.memory import children_memory, peak_memory_bytes
@@ -33,9 +31,6 @@ from .cuts.edge_cut import MOST_ATTEMPTS
 from .errors import InputError, LeftOutWarning, whole_number
 from .pipeline import partition
 from .tables import estimates_table, quality_table
-
-_LARGEST, _SMALLEST_FLOAT = 10**9, 1e-6  # allowed numbers of options, far beyond any use
-DEFAULT_LINK_GBIT = Speeds().link_bytes_per_s * 8 / 1e9
 
 
 def main(argv=None) -> int:
@@ -101,7 +96,6 @@ def _add_partition(commands) -> None:
     command.set_defaults(command=_partition)
     _add_cut(command.add_argument_group("cut"))
     _add_memory(command.add_argument_group("memory"))
-    _add_predictions(command.add_argument_group("model and link that predictions assume"))
     _add_graph(command.add_argument_group("changes to the graph"))
 
 
@@ -114,6 +108,12 @@ def _add_cut(group) -> None:
     )
     group.add_argument(
         "--attempts", type=int, default=1, metavar="A", help="edge cuts to make; the best one is kept (default: 1)"
+    )
+    group.add_argument(
+        "--costs",
+        metavar="FILE.json",
+        help="what a training step of your model costs on your machines, by which attempts and cuts are compared: a file "
+        "that `dgl-gt plan --save-costs` wrote (default: costs of the default model of `dgl-gt train`)",
     )
     group.add_argument(
         "--halo-depth", type=int, default=1, metavar="R", help="hops of halo that an edge cut stores (default: 1)"
@@ -144,29 +144,6 @@ def _add_memory(group) -> None:
     )
 
 
-def _add_predictions(group) -> None:
-    model = Model()
-    for option, value, metavar, text in (
-        ("--layers", model.layers, "L", "number of layers"),
-        ("--hidden", model.hidden, "C", "hidden width"),
-        ("--heads", model.heads, "H", "number of attention heads"),
-    ):
-        text += " (default: %(default)s)"
-        group.add_argument(option, type=positive_integer, default=value, metavar=metavar, help=text)
-    add_link(group)
-
-
-def add_link(command) -> None:
-    """Add ``--link-gbit``."""
-    command.add_argument(
-        "--link-gbit",
-        type=positive_float,
-        default=DEFAULT_LINK_GBIT,
-        metavar="GBIT/S",
-        help="bandwidth into and out of each rank (default: %(default)g)",
-    )
-
-
 def _add_graph(group) -> None:
     group.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
     group.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
@@ -182,30 +159,6 @@ def _add_graph(group) -> None:
         metavar="FILE",
         help="add node data from .npz or .csv (feat, label, masks) or from feat.npy; may be repeated",
     )
-
-
-def positive_integer(text: str) -> int:
-    """Convert an option's text to an int from 1 to 1,000,000,000."""
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not a whole number") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(number)} is not at least 1")
-    if number > _LARGEST:
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(number)} is more than {_LARGEST:,}")
-    return number
-
-
-def positive_float(text: str) -> float:
-    """Convert an option's text to a float from 1e-6 to 1e9."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not a number") from None
-    if not _SMALLEST_FLOAT <= number <= _LARGEST:
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not from {_SMALLEST_FLOAT:g} to {_LARGEST:g}")
-    return number
 
 
 def size_in_bytes(text: str) -> int:
@@ -271,8 +224,7 @@ def _partition(args) -> tuple[dict, str]:
             attempts=args.attempts,
             max_imbalance=_imbalance(args.max_imbalance),
             target_weights=_weights(args.target_weights),
-            model=Model(layers=args.layers, hidden=args.hidden, heads=args.heads),
-            speeds=Speeds(link_bytes_per_s=args.link_gbit * 1e9 / 8),
+            costs=args.costs and read_costs(args.costs),
             memory=args.memory,
             rank_memory=args.rank_memory,
             seed=args.seed,

@@ -18,8 +18,7 @@ from partition.cuts.memory_bound import (
 from partition.cuts.permutation import check_parts
 from partition.cuts.streamed_cut import open_stream, streamed_cut
 from partition.cuts.vertex_cut import make_vertex_cut
-from partition.predict.model import Model
-from partition.predict.step_time import Speeds
+from partition.predict.costs import Costs, default_costs
 from partition.shards.cut_selection import check_memory, choose_cut
 from partition.shards.layout import Layout
 from partition.shards.manifest import SHARDS
@@ -37,8 +36,6 @@ from partition.system.units import size
 from .arguments import MOST_HALO_DEPTH, resolve_cut
 from .errors import check_type, whole_number
 
-_MODEL, _SPEEDS = Model(), Speeds()
-
 
 def partition(
     source,
@@ -51,8 +48,7 @@ def partition(
     max_imbalance=None,
     target_weights=None,
     owner=None,
-    model: Model = _MODEL,
-    speeds: Speeds = _SPEEDS,
+    costs: Costs | None = None,
     memory: int | None = None,
     rank_memory: int | None = None,
     seed: int = 0,
@@ -84,8 +80,9 @@ def partition(
         Hops of halo that each part of an edge cut stores, with their edges, 1 to 100.
     attempts, max_imbalance, target_weights, owner
         Options of edge cuts, see :func:`partition.make_edge_cut`.
-    model, speeds : Model, Speeds
-        The model and the machines that predictions assume.
+    costs : Costs, optional
+        What a training step costs, by which cuts are compared; by default that of the default model of ``dgl-gt train``
+        on the default profile (:func:`partition.default_costs`). See :func:`partition.read_costs`.
     memory : int, optional
         Bound on the peak memory of this process and its children, bytes; it includes 80 MiB for the interpreter, and
         is lowered to what the system has available. The first method that fits is used: METIS, neighbour expansion (a
@@ -119,13 +116,13 @@ def partition(
     parts, seed = whole_number("parts", parts), metis.check_seed(seed)
     halo_depth = whole_number("halo_depth", halo_depth, 1, MOST_HALO_DEPTH)
     attempts = whole_number("attempts", attempts, 1, MOST_ATTEMPTS)
-    check_type("model", model, Model)
-    check_type("speeds", speeds, Speeds)
+    costs = default_costs() if costs is None else costs
+    check_type("costs", costs, Costs)
     memory = None if memory is None else whole_number("memory", memory, 1)
     rank_memory = None if rank_memory is None else whole_number("rank_memory", rank_memory, 1)
     edge_options = {"max_imbalance": max_imbalance, "target_weights": target_weights, "owner": owner}
     cut = resolve_cut(cut, halo_depth, attempts, **edge_options)
-    edge_options |= {"attempts": attempts, "model": model, "speeds": speeds}
+    edge_options |= {"attempts": attempts, "costs": costs}
     additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
     check_additions(**additions)
     progress = progress or (lambda stage: None)
@@ -154,9 +151,9 @@ def partition(
         if memory is not None:
             return_freed_memory()
         layouts = [Layout(graph, each, halo_depth) for each in cuts]
-        choice = choose_cut(layouts, model, speeds, rank_memory) if cut == "auto" else None
+        choice = choose_cut(layouts, costs, rank_memory) if cut == "auto" else None
         (layout,) = (each for each in layouts if choice is None or each.figures.cut == choice["cut"])
-        check_memory(layout.figures, model, rank_memory, is_only=len(layouts) == 1)
+        check_memory(layout.figures, costs, rank_memory, is_only=len(layouts) == 1)
         del layouts, cuts  # the other cut takes memory
         if memory is not None:
             check_memory_bound(sizes, method, memory, layout.quality.max_copies_factor)

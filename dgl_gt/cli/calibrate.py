@@ -6,14 +6,13 @@ from pathlib import Path
 
 from dgl_gt.selector.hardware_profile import MAX_RANKS
 from partition import console
-from partition.cli import positive_integer
 from partition.console import table
 from partition.errors import InputError
 from partition.system.atomic_write import new_file
 from partition.system.output_checks import check_file
 from partition.system.units import size
 
-from .options import add_json, add_timeout
+from .options import add_json, add_timeout, positive_integer
 
 
 def add_command(commands) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import reprlib
 
 from dgl_gt.selector.hardware_profile import PRESETS
-from partition.cli import add_link, positive_float, positive_integer, size_in_bytes
+from partition.cli import size_in_bytes
 from partition.errors import InputError
-from partition.predict.model import Model
-from partition.predict.step_time import Speeds, halo_sends
 from partition.predict.strategies import CHOICES
-from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 from partition.system.units import counted
+
+_LARGEST, _SMALLEST_FLOAT = 10**9, 1e-6  # allowed numbers of options, far beyond any use
 
 
 def add_shard_options(command, strategies=CHOICES) -> None:
@@ -31,7 +31,6 @@ def add_shard_options(command, strategies=CHOICES) -> None:
     add("--depth", type=int, default=1, metavar="R", help=text)
     text = "compute while rows travel between ranks (default: yes)"
     add("--overlap", action=argparse.BooleanOptionalAction, default=True, help=text)
-    add_link(command)
     add("--force", action="store_true", help="replace the output if it exists")
     add_json(command)
 
@@ -94,22 +93,32 @@ def _number_of_parts(args) -> int:
     return parts
 
 
-def load_shards(args, model: Model | None):
-    """The :class:`dgl_gt.ShardedGraph` of this rank, loaded as the options say; ``model`` is None for a user's own."""
+def load_shards(args):
+    """The :class:`dgl_gt.ShardedGraph` of this rank, loaded as the options say."""
     from dgl_gt import load
 
-    strategy = _with_form_of_halo(args, model)
-    return load(args.directory, strategy, args.depth, overlap=args.overlap, timeout_s=args.timeout)
+    return load(args.directory, args.strategy, args.depth, overlap=args.overlap, timeout_s=args.timeout)
 
 
-def _with_form_of_halo(args, model: Model | None) -> str | None:
-    """The strategy; for plain ``halo``, the form that is predicted to be faster for this model on these links."""
-    if model is None or args.strategy not in (None, "halo") or args.depth != 1:
-        return args.strategy
+def positive_integer(text: str) -> int:
+    """Convert an option's text to an int from 1 to 1,000,000,000."""
     try:
-        figures = read_figures(read_manifest(args.directory))
-    except InputError:  # ``load`` finds the same error, and raises it on all ranks together
-        return args.strategy
-    if figures.cut == "vertex":
-        return args.strategy
-    return halo_sends(figures, model, Speeds(link_bytes_per_s=args.link_gbit * 1e9 / 8))
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not a whole number") from None
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(number)} is not at least 1")
+    if number > _LARGEST:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(number)} is more than {_LARGEST:,}")
+    return number
+
+
+def positive_float(text: str) -> float:
+    """Convert an option's text to a float from 1e-6 to 1e9."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not a number") from None
+    if not _SMALLEST_FLOAT <= number <= _LARGEST:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not from {_SMALLEST_FLOAT:g} to {_LARGEST:g}")
+    return number

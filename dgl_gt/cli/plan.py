@@ -9,15 +9,15 @@ from pathlib import Path
 from dgl_gt.selector.check import check_table, compare_with_prediction
 from dgl_gt.selector.forecast import forecast, is_shards
 from dgl_gt.selector.hardware_profile import read_profile
-from dgl_gt.selector.plan import NothingFits
+from dgl_gt.selector.plan import NothingFits, Plan
 from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan
 from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, read_config
 from partition import console
-from partition.cli import positive_integer
 from partition.errors import InputError, LeftOutWarning
+from partition.predict.costs import Costs
 from partition.system.output_checks import check_file
 
-from .options import add_json, add_model_factory, add_selection_options
+from .options import add_json, add_model_factory, add_selection_options, positive_integer
 
 _MODEL_SIZES = {
     "layers": "transformer layers",
@@ -26,7 +26,8 @@ _MODEL_SIZES = {
     "ffn": "feed-forward width, as a multiple of --hidden",
 }
 _NOT_WITH_CHECK = (
-    *("world_size", "config", *_MODEL_SIZES, "classes", "seed", "undirected", "random_features", "plot", "force"),
+    *("world_size", "config", *_MODEL_SIZES, "classes", "seed", "undirected", "random_features", "plot"),
+    *("save_costs", "force"),
     *("profile", "preset", "rank_memory", "max_depth", "model_factory"),
 )
 
@@ -57,7 +58,9 @@ def add_command(commands) -> None:
     add(
         "--check", metavar="RUN", help="compare the prediction of `dgl-gt train --strategy auto --out RUN` with the run"
     )
-    add("--force", action="store_true", help="replace FILE.png if it exists")
+    text = "file to write: what a step costs, by which `dgl-gt partition --costs` compares cuts"
+    add("--save-costs", metavar="FILE.json", help=text)
+    add("--force", action="store_true", help="replace FILE.png and FILE.json if they exist")
     add_selection_options(command)
     add_json(command)
     command.set_defaults(command=_plan)
@@ -84,6 +87,8 @@ def _plan(args):
     config = read_config(args.config, **{name: getattr(args, name) for name in _MODEL_SIZES})
     profile = read_profile(args.profile, args.preset)
     plans = _forecast(args, config, profile)
+    if args.save_costs:
+        _costs(plans).save(args.save_costs, force=args.force)
     if args.plot:
         plot(plans, profile, args.plot, force=args.force)
     if len(plans) == 1:
@@ -111,6 +116,8 @@ def _check_options(args) -> None:
         if Path(args.plot).suffix != ".png":
             raise InputError(f"--plot is {args.plot}; it must end in .png")
         check_file(args.plot, force=args.force)
+    if args.save_costs:
+        check_file(args.save_costs, force=args.force)
 
 
 def _forecast(args, config: TrainConfig, profile) -> dict:
@@ -135,6 +142,14 @@ def _forecast(args, config: TrainConfig, profile) -> dict:
             undirected=args.undirected,
             random_features=args.random_features,
         )
+
+
+def _costs(plans: dict) -> Costs:
+    """The linear costs of the plan for most ranks."""
+    ranks = max(ranks for ranks, each in plans.items() if isinstance(each, Plan))
+    if ranks == 1:
+        raise InputError("--save-costs describes cuts, and a plan for one rank has none; add --world-size 2 or more")
+    return plans[ranks].costs
 
 
 def _refusal(ranks: int, error: NothingFits) -> dict:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from partition.errors import InputError
-from partition.predict.model import Model
 from partition.system.output_checks import check_file
 
 from .options import add_model_factory, add_shard_options, load_shards, run_on_parts
@@ -42,11 +41,7 @@ def _predict_rank(args, model):
     """Predict on this rank; rank 0 writes the file and returns what to print."""
     from dgl_gt.train.predictions import predict, write_predictions
 
-    sizes = None
-    if args.model_factory is None:
-        layer = model.layers[0]
-        sizes = Model(len(model.layers), layer.attn.feat_size, layer.attn.num_heads)
-    found = predict(model, load_shards(args, sizes))
+    found = predict(model, load_shards(args))
     if found is None:  # all ranks but rank 0
         return None
     prediction, probability = found

@@ -10,9 +10,7 @@ from typing import get_type_hints
 
 from dgl_gt.selector.hardware_profile import read_profile
 from dgl_gt.train.config import MODEL, TrainConfig, read_config
-from partition.cli import DEFAULT_LINK_GBIT
 from partition.errors import InputError
-from partition.predict.model import Model
 from partition.predict.strategies import AUTO, CHOICES
 from partition.system.output_checks import check_target
 
@@ -58,11 +56,6 @@ def _train(args):
     if args.strategy == AUTO:
         if args.depth != 1:
             raise InputError(f"--depth is {args.depth}, but --strategy auto chooses it; bound it with --max-depth")
-        if args.link_gbit != DEFAULT_LINK_GBIT:
-            raise InputError(
-                f"--link-gbit is {args.link_gbit:g}, but --strategy auto takes links from --profile or --preset; "
-                "leave --link-gbit out"
-            )
         args.auto_profile = read_profile(args.profile, args.preset)
     elif given:
         raise InputError(
@@ -116,8 +109,7 @@ def _train_rank(args, config):
 def _load(args, config, factory):
     """The sharded graph, the config, and the plan (empty unless ``--strategy auto`` made one)."""
     if args.strategy != AUTO:
-        model = None if factory else Model(config.layers, config.hidden, config.heads, config.ffn)
-        return load_shards(args, model), config, {}
+        return load_shards(args), config, {}
     from dgl_gt.train.trial import load_fastest
 
     sg, config, plan = load_fastest(

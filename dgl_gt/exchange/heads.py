@@ -10,7 +10,7 @@ import torch
 
 from dgl_gt.ops.attention import sparse_attention
 from dgl_gt.structure import CSC
-from partition.predict.strategies import check_heads
+from partition.errors import InputError
 
 from .base import ShardStrategy
 
@@ -30,7 +30,7 @@ class Heads(ShardStrategy):
         h = self.check_inputs(h, bias)
         qkv = project(h, "qkv")
         ranks, num_heads = self.comm.world_size, qkv.shape[2]
-        check_heads(num_heads, ranks)
+        _check_heads(num_heads, ranks)
         qkv = self._spread(qkv, self.counts)
         if bias is not None:
             bias = self._spread(
@@ -74,3 +74,12 @@ class Heads(ShardStrategy):
                 global_edge_ids=torch.cat([part["edge_ids"] for part in parts]),
             )
         return whole.to(self.shard.node_ids.device)
+
+
+def _check_heads(heads: int, ranks: int) -> None:
+    """Raise :class:`InputError` unless ranks can share attention heads evenly."""
+    if heads % ranks:
+        raise InputError(
+            f"heads is {heads}, which {ranks} ranks cannot share evenly; choose a multiple of {ranks}, or the "
+            "strategy halo"
+        )

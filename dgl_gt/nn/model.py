@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from dgl_gt.exchange import strategies_of_layers
+from dgl_gt.model_sizes import MODEL_LIMITS
 from partition.errors import check_flags, whole_number
-from partition.predict.model import MODEL_LIMITS
 
 from .attention import check_features, check_probability, check_sizes
 from .dropout import FeatureDropout, RowSequential, as_seed, draw_seeds, dropout_seed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from partition.errors import InputError
+from partition.predict.costs import Costs
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ class Plan:
     one_rank_seconds : float or None
         Predicted time of a step on the slowest rank alone, as if it held the whole graph (s). None if a traced step
         does not run on one rank.
+    costs : Costs
+        Linear costs of the step, by which :func:`partition.partition` compares cuts.
     """
 
     choice: Candidate
@@ -99,6 +102,7 @@ class Plan:
     model: dict
     ranks: int
     one_rank_seconds: float | None
+    costs: Costs
 
     @property
     def load_options(self) -> dict:

@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from partition.errors import InputError, check_one_of, check_type, whole_number
+from partition.predict.costs import Costs, CutCosts
 from partition.predict.figures import Figures
 from partition.predict.strategies import STRATEGIES
 from partition.system.units import counted, size
 
 from .hardware_profile import Profile
+from .linear_costs import LINEAR, cut_costs
 from .plan import Candidate, NothingFits, Plan
 from .step_traces import StepTraces
 from .traced_time import traced_time
@@ -81,7 +83,8 @@ def choose(
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
     deepest = min(max_depth or traces.max_depth, traces.max_depth)
     search = _Search(traces, profile, bounds, modes, deepest, strategies)
-    candidates = [each for directory, figures in cuts for each in search.candidates(figures, directory)]
+    found = [search.candidates(figures, directory) for directory, figures in cuts]
+    candidates = [each for of_cut in found for each in of_cut]
     if not candidates:
         raise InputError(
             f"no strategy of {', '.join(strategies)} runs on the {cuts[0][1].cut} cut; allow more strategies"
@@ -106,6 +109,11 @@ def choose(
         model=traces.description,
         ranks=ranks,
         one_rank_seconds=alone and traced_time(alone, cuts[0][1].in_one_part(), profile.of_slowest_rank()).total_s,
+        costs=Costs(
+            model=traces.description,
+            profile=profile.name,
+            **{kind: search.linear_costs(kind, zip(cuts, found)) for kind in ("edge", "vertex")},
+        ),
     )
 
 
@@ -183,6 +191,23 @@ class _Search:
                 found += self._modes(Candidate(figures.cut, strategy, depth, "none", directory), figures)
         return found
 
+    def linear_costs(self, kind: str, found) -> CutCosts | None:
+        """The costs on one kind of cut, of the candidate that is best there; None without a cut of two parts or more.
+
+        ``found`` has the candidates of each cut.
+        """
+        possible = [
+            (each.refused is not None, each.seconds, figures, each)
+            for (_, figures), candidates in found
+            for each in candidates
+            if figures.cut == kind and each.strategy in LINEAR and each.depth == 1 and each.seconds is not None
+        ]
+        if not possible:
+            return None
+        _, _, figures, best = min(possible, key=lambda it: it[:2])
+        trace = self.traces.of(figures, best.strategy, 1, best.activation_checkpoint)
+        return cut_costs(trace, figures, self.profile, best.strategy)
+
     def _modes(self, way: Candidate, figures: Figures) -> list[Candidate]:
         found = []
         for mode in self.activation_checkpoints:
@@ -221,7 +246,7 @@ def _predicted(way: Candidate, trace, figures: Figures, profile: Profile, bounds
     return replace(
         way,
         seconds=time.total_s,
-        seconds_by_term=vars(time),
+        seconds_by_term=time.terms,
         sent_bytes=trace.sent_bytes(figures),
         peak_bytes=int(tensors.max()),
         peak_bytes_by_term={"kept": int(kept[largest]), "made in the step": int((tensors - kept)[largest])},

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from dgl_gt.trace.step_trace import Event, StepTrace
+from partition.errors import InputError
 from partition.predict.figures import Figures
 
 from .hardware_profile import ATTENTION_PASSES, Profile
 
-_COMPUTE = ("product", "rows", "edges")  # in the order of TracedTime.add
+COMPUTE = ("product", "rows", "edges")  # in the order of TERMS
 # Operations of torch that read and write memory in order and hardly compute. Copies and joins are not among them: they
 # often rearrange numbers, as ``heads`` does.
 SIMPLE = {"add", "sub", "mul", "div", "sum", "zero", "zeros", "new_zeros", "zeros_like", "fill", "where", "relu"}
 SIMPLE |= {"index", "index_add", "index_put", "index_select", "gather", "scatter", "scatter_add", "threshold_backward"}
+
+
+TERMS = ("products_s", "rows_s", "attention_s", "exchange_s", "hidden_s", "gradients_s")
 
 
 @dataclass
@@ -30,6 +34,8 @@ class TracedTime:
         Time of exchanges, and how much of it goes by while ranks compute (s).
     gradients_s : float
         Time of sums over ranks (s).
+    layers : dict of str to dict
+        The same of each layer of the model, see :class:`dgl_gt.trace.layer_tracker.LayerTracker` (s).
     """
 
     products_s: float = 0.0
@@ -38,16 +44,29 @@ class TracedTime:
     exchange_s: float = 0.0
     hidden_s: float = 0.0
     gradients_s: float = 0.0
+    layers: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    def add(self, spent: np.ndarray) -> float:
-        """Add what the slowest rank spends on products, rows and edges, (3, P); return the sum of the three (s)."""
-        products, rows, edges = spent[:, spent.sum(axis=0).argmax()].tolist()
-        self.products_s, self.rows_s, self.attention_s = (
-            self.products_s + products,
-            self.rows_s + rows,
-            self.attention_s + edges,
-        )
-        return products + rows + edges
+    def add(self, layer: str, **seconds: float) -> None:
+        """Add seconds of some terms to the sums and to those of a layer."""
+        of_layer = self.layers.setdefault(layer, dict.fromkeys(TERMS, 0.0))
+        for term, value in seconds.items():
+            setattr(self, term, getattr(self, term) + value)
+            of_layer[term] += value
+
+    def add_computed(self, spent: dict[str, np.ndarray]) -> float:
+        """Add what the slowest rank spends, by layer, on products, rows and edges, (3, P); return the sum (s)."""
+        if not spent:
+            return 0.0
+        by_rank = sum(of_layer.sum(axis=0) for of_layer in spent.values())
+        slowest = int(by_rank.argmax())
+        for layer, of_layer in spent.items():
+            self.add(layer, **dict(zip(TERMS, of_layer[:, slowest].tolist())))
+        return float(by_rank[slowest])
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """The sums by name."""
+        return {term: getattr(self, term) for term in TERMS}
 
     @property
     def total_s(self) -> float:
@@ -69,18 +88,21 @@ def traced_time(trace: StepTrace, figures: Figures, profile: Profile) -> TracedT
     profile : Profile
     """
     sizes, time, now = trace.sizes_of(figures), TracedTime(), 0.0
-    rates, spent = _Rates(trace, figures, profile), np.zeros((len(_COMPUTE), figures.parts))
+    rates, spent = Rates(trace, figures, profile), {}
     link_is_free_at, under_way = 0.0, []  # exchanges that have begun: their durations, and when they could be done
     starts = np.searchsorted(trace.event_of, np.arange(len(trace.events)))
     for event, start in zip(trace.events, starts):
-        if event.kind in _COMPUTE:
-            spent[_COMPUTE.index(event.kind)] += rates.seconds(event, start, sizes)
-        if event.kind in _COMPUTE or event.kind == "memory":
+        if event.kind == "memory":
             continue
-        now, spent = now + time.add(spent), np.zeros_like(spent)
+        if event.kind in COMPUTE:
+            of_layer = spent.setdefault(event.layer, np.zeros((len(COMPUTE), figures.parts)))
+            of_layer[COMPUTE.index(event.kind)] += rates.seconds(event, start, sizes)
+            continue
+        now, spent = now + time.add_computed(spent), {}
         if event.kind == "sum":
             seconds = float(sizes[0, start]) / profile.reduce_bytes_per_s + profile.latency_s
-            time.gradients_s, now = time.gradients_s + seconds, now + seconds
+            now += seconds
+            time.add(event.layer, gradients_s=seconds)
         elif event.kind == "begin":
             seconds = rates.exchange_seconds(event, sizes[:, start : start + 2].max(axis=1))
             link_is_free_at = max(link_is_free_at, now) + seconds
@@ -88,8 +110,9 @@ def traced_time(trace: StepTrace, figures: Figures, profile: Profile) -> TracedT
         else:
             seconds, done_at = under_way.pop(0)
             seen = profile.overlap * min(max(0.0, done_at - now), seconds) + (1 - profile.overlap) * seconds
-            time.exchange_s, time.hidden_s, now = time.exchange_s + seconds, time.hidden_s + seconds - seen, now + seen
-    time.add(spent)
+            now += seen
+            time.add(event.layer, exchange_s=seconds, hidden_s=seconds - seen)
+    time.add_computed(spent)
     return time
 
 
@@ -98,31 +121,44 @@ def _base_name(name: str) -> str:
     return name.rpartition("::")[2].partition(".")[0].rstrip("_")
 
 
-class _Rates:
+class Rates:
     """Seconds of the events of a trace on each rank of a profile."""
 
     def __init__(self, trace: StepTrace, figures: Figures, profile: Profile):
         self._trace, self._figures, self._profile, self._ranks = trace, figures, profile, figures.parts
-        near = 0 if figures.near_edges is None else figures.near_edges
-        self._near = near / np.maximum(figures.edges, 1)
+        if figures.near_edges is None:
+            raise InputError(
+                "near edges are not counted in these figures; lay out the cut, or read them from its shards"
+            )
+        self._near = figures.near_edges / np.maximum(figures.edges, 1)
         self._links = profile.links(figures.parts)
 
     def seconds(self, event: Event, start: int, sizes: np.ndarray) -> np.ndarray:
         """Seconds of an operation on each rank, (P,)."""
-        profile, size, fixed_s = self._profile, np.maximum(sizes[:, start], 0), np.asarray(self._profile.operation_s)
+        rates = self.rates(event, start, sizes)
+        return self.operation_s + (rates * np.maximum(sizes[:, start : start + len(rates)].T, 0)).sum(axis=0)
+
+    @property
+    def operation_s(self) -> np.ndarray:
+        """Fixed seconds of any operation on each rank, (P,)."""
+        return np.broadcast_to(self._profile.operation_s, self._ranks)
+
+    def rates(self, event: Event, start: int, sizes: np.ndarray) -> np.ndarray:
+        """Seconds per unit of the first sizes of an operation on each rank, (1, P), or (2, P) for passes over edges."""
+        profile = self._profile
         if event.kind == "rows":
             is_simple = _base_name(event.what[0]) in SIMPLE
-            return fixed_s + size / (profile.simple_bytes_per_s if is_simple else profile.stream_bytes_per_s)
+            bytes_per_s = profile.simple_bytes_per_s if is_simple else profile.stream_bytes_per_s
+            return np.broadcast_to(1 / np.asarray(bytes_per_s), (1, self._ranks))
         if event.kind == "product":
             varies = np.abs(self._trace.sizes[1:, start + 1 : start + 4]).max(axis=0) > 1e-6
             width = max(1.0, min(sizes[0, start + 1 : start + 4][~varies], default=np.inf))  # 0 in an empty product
-            return fixed_s + size / profile.product_flops_per_s(width, self._ranks)
+            return 1 / profile.product_flops_per_s(width, self._ranks)[None]
         heads, head_dim, itemsize, passes = event.what
-        rows, sources = np.maximum(sizes[:, start + 1 : start + 3].T, 0)
-        columns = heads * head_dim
+        columns, sources = heads * head_dim, np.maximum(sizes[:, start + 2], 0)
         per_edge = profile.edge_seconds(heads, columns, 2 * sources * columns * itemsize, self._near)
-        per_row = columns * np.asarray(profile.attention.row_column_s)
-        return fixed_s + passes / ATTENTION_PASSES * (size * per_edge + rows * per_row)
+        per_row = np.broadcast_to(columns * np.asarray(profile.attention.row_column_s), self._ranks)
+        return passes / ATTENTION_PASSES * np.stack([per_edge, per_row])
 
     def exchange_seconds(self, event: Event, moved: np.ndarray) -> float:
         """Seconds of an exchange on the slowest rank."""

@@ -20,11 +20,13 @@ from torch.utils.flop_counter import flop_registry
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.announce import EDGES
 
+from .layer_tracker import LayerTracker
 from .live_tensors import storage_bytes, tensors_in
 from .step_trace import Event
 
 _OVERWRITE = {torch.ops.aten.copy_, torch.ops.aten.fill_, torch.ops.aten.zero_}  # their first argument is not read
-_RANGE = torch.ops.profiler._record_function_enter_new.default
+_ATTENTION = "dgl_gt::sparse_attention"  # and the name of its backward pass begins with it
+RANGE = torch.ops.profiler._record_function_enter_new.default
 
 
 class Recorder(TorchDispatchMode):
@@ -41,7 +43,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.events: list[Event] = []
         self.sizes: list[tuple[int, ...]] = []
-        self._sg, self._ranks = sg, sg.comm
+        self._sg, self._ranks, self._tracker = sg, sg.comm, LayerTracker()
         self._alive: dict[int, weakref.ref] = {}
         self._found: dict[int, weakref.ref] = {}  # storages that were there before the step
 
@@ -56,23 +58,25 @@ class Recorder(TorchDispatchMode):
         self._collects_garbage = gc.isenabled()
         gc.disable()  # so that two recordings of one step free their tensors at the same places
         self._ranks.listener = self.add
+        self._tracker.__enter__()
         return super().__enter__()
 
     def __exit__(self, *error):
         self._ranks.listener, self._alive = None, None
+        self._tracker.__exit__()
         if self._collects_garbage:
             gc.enable()
         return super().__exit__(*error)
 
     def add(self, kind: str, what: tuple = (), *sizes: int) -> None:
         """Append an event."""
-        self.events.append(Event(kind, what))
+        self.events.append(Event(kind, what, "" if kind == "memory" else self._tracker.layer))
         self.sizes.append(sizes)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         if function.namespace == "profiler":
-            if function is _RANGE:
+            if function is RANGE:
                 self._add_range(*args)
         elif not _is_view(function):
             self._add_operation(function, args, kwargs or {}, result)
@@ -93,15 +97,15 @@ class Recorder(TorchDispatchMode):
                 self._found[key] = weakref.ref(storage)  # what DGL makes and drops in the step leaves a dead one
         for x in () if function._schema.is_mutable else _flat(result):
             self._add_memory(x.untyped_storage())
-        packet = function.overloadpacket
-        if packet in flop_registry:
+        packet, kind = function.overloadpacket, kind_of(function)
+        if kind == "product":
             out = _flat(result)[0]
             first = next((x for x in reversed(_flat(args)[:-1]) if x.dim() > 1), out)
             operations = flop_registry[packet](*args, **kwargs, out_val=result)
             self.add("product", (name,), operations, *first.shape[-2:], out.shape[-1])
-        elif name == "dgl_gt::sparse_attention":
+        elif name == _ATTENTION:
             self._add_edges(args[0], args[1], args[5], 1)
-        elif name == "dgl_gt::sparse_attention_backward":
+        elif kind == "edges":
             q, k, (needs_q, needs_kv) = args[4], args[5], args[-3:-1]
             self._add_edges(q, k, args[9], 2 * needs_q if k is None else needs_q + needs_kv)
         elif "empty" not in name:  # which writes nothing
@@ -162,6 +166,14 @@ class Reads(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.storages |= {x.untyped_storage()._cdata for x in _flat(args)}
         return function(*args, **(kwargs or {}))
+
+
+@cache
+def kind_of(function) -> str:
+    """The kind of an operation, see :class:`Event`: a product, a pass over edges, or another operation on rows."""
+    if function.overloadpacket in flop_registry:
+        return "product"
+    return "edges" if function.name().startswith(_ATTENTION) else "rows"
 
 
 @cache

@@ -28,10 +28,14 @@ class Event(NamedTuple):
     what : tuple
         What is the same on every part. Of an operation, its name. Of edges, heads, the width of a head, the size of a
         number (bytes) and the number of passes. Of an exchange with one rank alone, how many ranks further that is.
+    layer : str
+        The layer of the model that it belongs to, see :class:`dgl_gt.trace.layer_tracker.LayerTracker`; empty for
+        memory.
     """
 
     kind: str
     what: tuple = ()
+    layer: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +78,14 @@ class StepTrace:
     def sent_bytes(self, figures: Figures) -> int:
         """Bytes that all ranks together send in the exchanges of a step."""
         return round(float(self.sizes_of(figures)[:, self.positions("begin")].sum()))
+
+    def sent_by_layer(self, figures: Figures) -> dict[str, int]:
+        """The same by the layer of the model that exchanges."""
+        starts, sizes, found = self.positions("begin"), self.sizes_of(figures).sum(axis=0), {}
+        for start in starts:
+            layer = self.events[self.event_of[start]].layer
+            found[layer] = found.get(layer, 0) + float(sizes[start])
+        return {layer: round(sent) for layer, sent in found.items()}
 
     def peak_bytes(self, figures: Figures) -> np.ndarray:
         """Bytes of the tensors that are alive at the peak of a step, of each rank, int64, (P,)."""

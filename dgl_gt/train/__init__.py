@@ -11,6 +11,7 @@ _HOMES = {
     "save_model": "saved_model",
     "predict": "predictions",
     "step_traces": "planned_step",
+    "ModelFactory": "model",
 }
 __all__ = sorted(_HOMES)
 

@@ -8,9 +8,9 @@ from typing import Annotated, get_type_hints
 
 from msgspec import Meta
 
+from dgl_gt.model_sizes import MODEL_LIMITS
 from dgl_gt.yaml_file import check_keys, read_yaml, typed
 from partition.errors import InputError
-from partition.predict.model import MODEL_LIMITS, Model
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
 from partition.system.output_checks import Kind
 
@@ -57,14 +57,12 @@ class TrainConfig:
         A value is out of range; the message names it and says what is allowed.
     """
 
-    layers: Annotated[int, _between(*MODEL_LIMITS["layers"])] = _setting(Model.layers, "number of transformer layers")
-    hidden: Annotated[int, _between(*MODEL_LIMITS["hidden"])] = _setting(Model.hidden, "width C of the layers")
+    layers: Annotated[int, _between(*MODEL_LIMITS["layers"])] = _setting(2, "number of transformer layers")
+    hidden: Annotated[int, _between(*MODEL_LIMITS["hidden"])] = _setting(64, "width C of the layers")
     heads: Annotated[int, _between(*MODEL_LIMITS["heads"])] = _setting(
-        Model.heads, "number of attention heads H, which must divide hidden"
+        8, "number of attention heads H, which must divide hidden"
     )
-    ffn: Annotated[int, _between(*MODEL_LIMITS["ffn"])] = _setting(
-        Model.ffn, "feed-forward width, as a multiple of hidden"
-    )
+    ffn: Annotated[int, _between(*MODEL_LIMITS["ffn"])] = _setting(2, "feed-forward width, as a multiple of hidden")
     dropout: _Share = _setting(0.2, "share of features to drop")
     attention_dropout: _Share = _setting(0.0, "share of attention weights to drop")
     norm_first: _Flag = _setting(True, "normalise before attention and feed-forward instead of after")

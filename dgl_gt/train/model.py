@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import reprlib
 import sys
 import sysconfig
 import traceback
@@ -125,7 +126,7 @@ def _made(factory: ModelFactory, in_dim: int, classes: int) -> nn.Module:
             "classes, and return a torch.nn.Module"
         ) from error
     if not isinstance(model, nn.Module):
-        raise InputError(f"{factory.name} returned a {type(model).__name__}; it must return a torch.nn.Module")
+        raise InputError(f"{factory.name} returned {reprlib.repr(model)}; it must return a torch.nn.Module")
     return model
 
 

@@ -9,17 +9,15 @@ import numpy as np
 
 from partition.errors import InputError, whole_number
 from partition.graph import Graph, as_array, symmetrised
-from partition.predict.model import Model
-from partition.predict.step_time import Speeds, step_seconds
+from partition.predict.costs import Costs, default_costs
 
 from . import metis
 from .attempts import best_assignment
 from .balance import Balance, make_balance
-from .part_counts import count_assignment, count_edge_cut
+from .part_counts import count_assignment
 from .permutation import CLUSTER_NODES, Permutation, check_parts, slice_pointers
 
 MOST_ATTEMPTS = 10_000  # hours of work, even on a graph of a few nodes
-_MODEL, _SPEEDS = Model(), Speeds()
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,7 @@ def make_edge_cut(
     attempts: int = 1,
     max_imbalance=None,
     target_weights=None,
-    model: Model = _MODEL,
-    speeds: Speeds = _SPEEDS,
+    costs: Costs | None = None,
     progress=None,
 ) -> EdgeCut:
     """Cut a graph into parts with METIS and local search; inside a part, rows are in the order of METIS clusters.
@@ -68,8 +65,8 @@ def make_edge_cut(
         The number of cuts to make, at least 1. If none of them keeps the bounds, more are made, six in all.
     max_imbalance, target_weights
         See :func:`partition.cuts.balance.make_balance`.
-    model, speeds : Model, Speeds
-        The model and the machines that the prediction assumes.
+    costs : Costs, optional
+        What a training step costs, by default that of :func:`partition.default_costs`.
     progress : callable, optional
         Called as ``progress(stage)``.
 
@@ -94,12 +91,10 @@ def make_edge_cut(
         elif parts == 1:
             owner = np.zeros(graph.num_nodes, np.int32)
         else:
+            costs = costs or default_costs()
 
             def rank(owner: np.ndarray) -> float:
-                if speeds.near_bytes_per_s is None:
-                    return step_seconds(count_assignment(graph, owner, balance.shares), model, speeds)
-                cut = in_order(owner)  # near edges depend on the order of rows
-                return step_seconds(count_edge_cut(graph, cut.order, cut.ptr, cut.shares)[0], model, speeds)
+                return costs.step_seconds(count_assignment(graph, owner, balance.shares))
 
             owner = best_assignment(graph, parts, adjacency, balance, attempts, rank, seed, progress)
         _check_bounds(graph, balance, owner, is_given=is_given)

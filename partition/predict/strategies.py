@@ -5,12 +5,11 @@ from __future__ import annotations
 from partition.errors import InputError, check_one_of
 
 from .figures import Figures
-from .model import Model
 
 STRATEGIES = ("local", "halo_h", "halo_kv", "gather", "heads", "ring", "mirror")
-CHOICES = ("halo", *STRATEGIES)  # halo stands for halo_h or halo_kv, see partition.predict.step_time.halo_sends
+CHOICES = ("halo", *STRATEGIES)  # halo stands for halo_h
 AUTO = "auto"  # in place of a strategy: the selector chooses
-ACTIVATION_CHECKPOINTS = ("none", "keep_exchanges", "full")  # see partition.predict.step_time.step_time
+ACTIVATION_CHECKPOINTS = ("none", "keep_exchanges", "full")  # what a backward pass computes again: see dgl_gt.nn
 
 
 def default_strategy(figures: Figures) -> str:
@@ -27,12 +26,11 @@ def check_strategy(
     figures: Figures,
     strategy: str,
     depth: int,
-    model: Model | None = None,
     *,
     allowed: tuple[str, ...] = STRATEGIES,
     shards="the partition",
 ) -> None:
-    """Raise an error unless a partition and a model can have a strategy.
+    """Raise an error unless a partition can have a strategy.
 
     Parameters
     ----------
@@ -41,8 +39,6 @@ def check_strategy(
         One of ``allowed``.
     depth : int
         Hops of halo that one exchange fills.
-    model : Model, optional
-        Without it, the number of heads is not checked.
     allowed : tuple of str
     shards : str or path
         What messages call the partition.
@@ -50,8 +46,8 @@ def check_strategy(
     Raises
     ------
     InputError
-        An unknown strategy, one for the other cut or for one part, a depth that the strategy or the partition does not
-        have, or heads that the ranks cannot share.
+        An unknown strategy, one for the other cut or for one part, or a depth that the strategy or the partition does
+        not have.
     """
     check_one_of("strategy", strategy, allowed)
     if (strategy == "mirror") != (figures.cut == "vertex"):
@@ -74,19 +70,4 @@ def check_strategy(
         raise InputError(
             f"depth is {depth}, but {shards} stores {figures.halo_depth} hop{'s' * (figures.halo_depth > 1)} of halo; "
             f"use at most {figures.halo_depth}, or partition with --halo-depth {depth}"
-        )
-    if strategy == "heads" and model is not None:
-        if model.hidden % model.heads:
-            raise InputError(
-                f"hidden is {model.hidden}; with strategy heads it must be a multiple of {model.heads} heads"
-            )
-        check_heads(model.heads, figures.parts)
-
-
-def check_heads(heads: int, ranks: int) -> None:
-    """Raise :class:`InputError` unless ranks can share attention heads evenly."""
-    if heads % ranks:
-        raise InputError(
-            f"heads is {heads}, which {ranks} ranks cannot share evenly; choose a multiple of {ranks}, or the "
-            "strategy halo"
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from partition.system.units import counted
 
 SPACE = "\N{NO-BREAK SPACE}"
@@ -62,18 +60,3 @@ def degrees(entry: dict) -> str:
     """Return the degrees of an entry of ``by_degree`` as 4–7."""
     first, last = entry["degrees"]
     return f"{first:,}" if first == last else f"{first:,}–{last:,}"
-
-
-def gbit_per_s(bytes_per_s) -> str:
-    """Return the speed of a link in Gbit/s, or those of the slowest and the fastest of several; None is infinite."""
-
-    def flat(value) -> list[float]:
-        return (
-            [each for line in value for each in flat(line)]
-            if isinstance(value, list)
-            else [math.inf if value is None else value]
-        )
-
-    speeds = flat(bytes_per_s)
-    slowest, fastest = (f"{each * 8 / 1e9:g}" for each in (min(speeds), max(speeds)))
-    return slowest if slowest == fastest else f"{slowest} to {fastest}"

@@ -79,7 +79,7 @@ def page(numbers: dict) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("count", "degrees", "figure", "gbit_per_s", "percent", "seconds"):
+    for name in ("count", "degrees", "figure", "percent", "seconds"):
         environment.filters[name] = getattr(formats, name)
     per_part, copies = numbers["per_part"], "halo" if numbers["cut"] == "edge" else "mirrors"
     columns = [

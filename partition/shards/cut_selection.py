@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from partition.errors import InputError
+from partition.predict.costs import Costs
 from partition.predict.figures import Figures
-from partition.predict.model import Model
-from partition.predict.step_memory import rank_memory_bytes
-from partition.predict.step_time import Speeds, step_seconds
-from partition.predict.traffic import exchange_traffic
 from partition.system.units import size
 
 from .layout import Layout
 
 
-def choose_cut(layouts: list[Layout], model: Model, speeds: Speeds, rank_memory: int | None = None) -> dict:
+def choose_cut(layouts: list[Layout], costs: Costs, rank_memory: int | None = None) -> dict:
     """Return the manifest's ``choice``: the cut of the lowest predicted step time among those that fit.
 
     A cut fits if its largest part needs at most ``rank_memory`` bytes. Where none does, the one that needs least is
@@ -24,31 +19,33 @@ def choose_cut(layouts: list[Layout], model: Model, speeds: Speeds, rank_memory:
     candidates = [
         {
             "cut": layout.figures.cut,
-            "predicted_seconds": step_seconds(layout.figures, model, speeds),
-            "rank_memory_bytes": _largest_rank_bytes(layout.figures, model),
+            "predicted_seconds": costs.step_seconds(layout.figures),
+            "rank_memory_bytes": _largest_rank_bytes(layout.figures, costs),
             "quality": layout.quality.as_dict(),
         }
         for layout in layouts
     ]
     fitting = [each for each in candidates if rank_memory is None or each["rank_memory_bytes"] <= rank_memory]
     best = min(fitting or candidates, key=lambda each: each["predicted_seconds" if fitting else "rank_memory_bytes"])
-    sent = {layout.figures.cut: exchange_traffic(layout.figures, model).total_bytes for layout in layouts}
+    sent = {layout.figures.cut: costs.sent_bytes(layout.figures) for layout in layouts}
     return {
         "cut": best["cut"],
         "reason": _reason(best, candidates, sent, rank_memory),
-        "model": asdict(model),
-        "speeds": speeds.as_dict(),
+        "model": costs.model,
+        "profile": costs.profile,
         "candidates": candidates,
     }
 
 
-def check_memory(figures: Figures, model: Model, rank_memory: int | None, *, is_only: bool) -> None:
+def check_memory(figures: Figures, costs: Costs, rank_memory: int | None, *, is_only: bool) -> None:
     """Raise :class:`InputError` where the largest part of a cut needs more than ``rank_memory`` bytes.
 
     Unless it is the only cut that was made, it is the one that needs least.
     """
-    needed = _largest_rank_bytes(figures, model)
-    if rank_memory is not None and needed > rank_memory:
+    if rank_memory is None:
+        return
+    needed = _largest_rank_bytes(figures, costs)
+    if needed > rank_memory:
         which = f"the {figures.cut} cut does not fit" if is_only else "no cut fits"
         other = "try cut='auto' (--cut auto), " if is_only else ""
         raise InputError(
@@ -57,8 +54,8 @@ def check_memory(figures: Figures, model: Model, rank_memory: int | None, *, is_
         )
 
 
-def _largest_rank_bytes(figures: Figures, model: Model) -> int:
-    return int(rank_memory_bytes(figures, model).max())
+def _largest_rank_bytes(figures: Figures, costs: Costs) -> int:
+    return int(costs.rank_memory_bytes(figures).max())
 
 
 def _reason(best: dict, candidates: list[dict], sent: dict[str, int], rank_memory: int | None) -> str:
@@ -69,7 +66,7 @@ def _reason(best: dict, candidates: list[dict], sent: dict[str, int], rank_memor
     held, edges = ([each["quality"][key] for each in (best, other)] for key in ("max_copies_factor", "edge_balance"))
     reason = (
         f"a step is predicted to take {best['predicted_seconds']:.3g} s with the {best['cut']} cut and "
-        f"{other['predicted_seconds']:.3g} s with the {other['cut']} cut; a layer sends {size(sent[best['cut']])} and "
+        f"{other['predicted_seconds']:.3g} s with the {other['cut']} cut; a step sends {size(sent[best['cut']])} and "
         f"{size(sent[other['cut']])}, and the largest part holds {held[0]:.2f} and {held[1]:.2f} times an even share of "
         f"the nodes and {edges[0]:.2f} and {edges[1]:.2f} times an even share of the edges"
     )

@@ -19,10 +19,10 @@ from partition.system.output_checks import Kind
 from partition.system.user_files import reading
 
 from .counts import check_sums, counts_table
-from .schema import Check, all_of, any_of, dict_of, fields, list_of, misfit, none_or, number, one_of, text, whole
+from .schema import Check, all_of, any_of, dict_of, fields, flag, list_of, misfit, none_or, number, one_of, text, whole
 
 FORMAT = "dgl-gt shards"
-FORMAT_VERSION = 3  # 2: left_out; 3: null for a speed without a bound, returned_edges, masked
+FORMAT_VERSION = 4  # 2: left_out; 3: returned_edges, masked; 4: profile in place of speeds in choice
 PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
 SHARDS = Kind(
     "shards",
@@ -111,7 +111,7 @@ def _check(manifest: dict) -> None:
         method=one_of("metis", "expansion", "streaming"),
         source=text(),
         seed=none_or(_COUNT),
-        choice=none_or(_choice(cut, parts)),
+        choice=none_or(_choice(cut)),
         left_out=list_of(text()),
         files=dict_of(
             fields(bytes=_COUNT, sha256=text("[0-9a-f]{64}")),
@@ -123,10 +123,8 @@ def _check(manifest: dict) -> None:
     check_sums(manifest, PART_FILES)
 
 
-def _choice(cut: str, parts: int) -> Check:
+def _choice(cut: str) -> Check:
     """What ``choice`` is, where one was made."""
-    speed = none_or(number())  # null: without a bound
-    speeds = any_of(list_of(list_of(speed, parts), parts), list_of(speed, parts), speed)
     candidate = fields(
         cut=one_of(*_QUALITY_OF), predicted_seconds=number(1e-300), rank_memory_bytes=_COUNT, quality=_QUALITY
     )
@@ -138,8 +136,8 @@ def _choice(cut: str, parts: int) -> Check:
     return fields(
         cut=one_of(cut),
         reason=text(),
-        model=all_of(fields(layers=_COUNT, hidden=_COUNT, heads=_COUNT), dict_of(_COUNT)),
-        speeds=all_of(fields(link_bytes_per_s=speeds), dict_of(speeds)),
+        model=dict_of(any_of(text(), flag(), number())),
+        profile=text(),
         candidates=all_of(list_of(candidate), has_chosen),
     )
 

@@ -42,6 +42,16 @@ def number(least: float = 0.0, most: float = 1e300) -> Check:
     return check
 
 
+def flag() -> Check:
+    """Check for true or false."""
+
+    def check(value, where: str) -> None:
+        if type(value) is not bool:
+            raise misfit(value, where, "true or false")
+
+    return check
+
+
 def text(pattern: str = r"(?s).*") -> Check:
     """Check for a string that matches a regular expression."""
 

@@ -1,22 +1,24 @@
-"""What partition.step_memory predicts, against tensors counted on ranks; and the bytes of steps that exchange again."""
+"""What traces predict against what ranks measure: tensors at the peak of a step, and bytes, of every way to train."""
+
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from expected_bytes import Sizes, step_bytes
 from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from dgl_gt.trace.live_tensors import step_peak_bytes
+from dgl_gt.trace.trace_step import trace_step
 from partition import from_edges, partition
-from partition.predict.model import Model
-from partition.predict.step_memory import step_memory
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
-from partition.predict.traffic import step_traffic
 from partition.shards.counts import read_figures
 
-CLASSES = 7
-MODELS = [Model(3, 32, 4, 2, features=20, classes=CLASSES), Model(2, 48, 12, 1, features=20, classes=CLASSES)]
+FEATURES, CLASSES = 20, 7
+COLUMNS = {"feat": ("float32", (FEATURES,)), "label": ("int64", ())}, {"weight": ("float64", (2,))}
+MODELS = [(Sizes(3, 24, 12), 2), (Sizes(2, 48, 12), 1)]  # and the width of the feed-forward networks
 
 
 def graph(nodes=3000, edges=30_000):
@@ -25,8 +27,27 @@ def graph(nodes=3000, edges=30_000):
     src, dst = rng.integers(0, nodes, (2, edges))
     src[: edges // 2] = (dst[: edges // 2] + rng.integers(-30, 30, edges // 2)) % nodes
     src[-edges // 20 :] = rng.integers(0, 5, edges // 20)
-    data = {"feat": rng.standard_normal((nodes, 20)).astype(np.float32), "label": rng.integers(0, CLASSES, nodes)}
+    data = {"feat": rng.standard_normal((nodes, FEATURES)).astype(np.float32), "label": rng.integers(0, CLASSES, nodes)}
     return from_edges(src, dst, nodes, data, {"weight": rng.standard_normal((edges, 2))})
+
+
+class Step:
+    """A training step of a graph transformer."""
+
+    def __init__(self, sg, model, activation_checkpoint):
+        sizes, ffn = model
+        network = GraphTransformer(FEATURES, sizes.hidden, CLASSES, sizes.layers, sizes.heads, ffn=ffn)
+        self.sg, self.layers = sg, sizes.layers
+        self.network = apply_activation_checkpoint(network, activation_checkpoint)
+        self.optimizer = torch.optim.AdamW(network.parameters())
+        self.feat = (sg.srcdata if sg.depth > 1 else sg.ndata)["feat"]
+
+    def __call__(self):
+        self.optimizer.zero_grad()
+        logits = self.network(self.sg.blocks(self.layers, from_held=True), self.feat)
+        torch.nn.functional.cross_entropy(logits, self.sg.ndata["label"], reduction="sum").backward()
+        self.sg.comm.sum_gradients(self.network.parameters())
+        self.optimizer.step()
 
 
 def measured(rank, folder, ways):
@@ -34,27 +55,16 @@ def measured(rank, folder, ways):
     results = []
     for cut, strategy, depth, model, activation_checkpoint in ways:
         sg = dgl_gt.load(folder / cut, strategy, depth)
-        sizes = model.features, model.hidden, model.classes, model.layers, model.heads
-        network = apply_activation_checkpoint(GraphTransformer(*sizes, ffn=model.ffn), activation_checkpoint)
-        optimizer = torch.optim.AdamW(network.parameters())
-        feat = (sg.srcdata if depth > 1 else sg.ndata)["feat"]
-
-        def step(sg=sg, network=network, optimizer=optimizer, feat=feat, layers=model.layers):
-            optimizer.zero_grad()
-            logits = network(sg.blocks(layers, from_held=True), feat)
-            torch.nn.functional.cross_entropy(logits, sg.ndata["label"], reduction="sum").backward()
-            sg.comm.sum_gradients(network.parameters())
-            optimizer.step()
-
+        step = Step(sg, model, activation_checkpoint)
         step()
         before = sg.comm.sent_bytes
-        peak_bytes = step_peak_bytes(sg, network, feat, step)
+        peak_bytes = step_peak_bytes(sg, step.network, step.feat, step)
         results.append((peak_bytes, sg.comm.sent_bytes - before))
     return results
 
 
-@pytest.mark.parametrize("parts", [1, 2, 4])
-def test_memory_within_a_tenth_and_bytes_exact(tmp_path, parts):
+@pytest.mark.parametrize("parts", [1, 3, 4])
+def test_memory_within_three_percent_and_bytes_exact(tmp_path, parts):
     cuts = {"edge": partition(graph(), parts, tmp_path / "edge", halo_depth=3)}
     names = [("edge", "local", 1)]
     if parts > 1:
@@ -62,11 +72,9 @@ def test_memory_within_a_tenth_and_bytes_exact(tmp_path, parts):
         names = [("edge", name, 1) for name in ("halo_h", "halo_kv", "gather", "heads", "ring")]
         names += [("vertex", "mirror", 1), ("edge", "halo_h", 2), ("edge", "halo_h", 3)]
     ways = [
-        (*name, model, activation_checkpoint)
-        for name in names
-        for model in MODELS
-        for activation_checkpoint in ACTIVATION_CHECKPOINTS
+        (*name, MODELS[0], activation_checkpoint) for name in names for activation_checkpoint in ACTIVATION_CHECKPOINTS
     ]
+    ways += [(*name, MODELS[1], "none") for name in names]
     figures = {name: read_figures(manifest) for name, manifest in cuts.items()}
     peaks_of = {}
     for _ in range(3):  # gloo's threads may release tensors late: measure again what is too large
@@ -81,12 +89,14 @@ def compare(figures, parts, ways, found, peaks_of):
     """Yield each way whose memory is predicted wrongly, and the error; peaks are the lowest of all measurements."""
     for number, way in enumerate(ways):
         cut, strategy, depth, model, activation_checkpoint = way
-        predicted = step_memory(figures[cut], model, strategy, depth, activation_checkpoint).total
+        make_step = partial(Step, model=model, activation_checkpoint=activation_checkpoint)
+        trace = trace_step(make_step, strategy, depth, parts, *COLUMNS)
+        predicted = trace.peak_bytes(figures[cut])
         peaks, sent = np.array([of_rank[number] for of_rank in found]).T
         peaks = peaks_of[way] = np.minimum(peaks, peaks_of.get(way, peaks))
-        traffic = step_traffic(figures[cut], model, strategy, depth, activation_checkpoint)
-        expected = sum((each.sent + each.sent_back for each in traffic), np.zeros(parts, int))
+        expected, _ = step_bytes(figures[cut], model[0], strategy, depth, activation_checkpoint)
         assert sent.tolist() == expected.tolist(), (strategy, depth, activation_checkpoint)
+        assert trace.sent_bytes(figures[cut]) == expected.sum()
         error = predicted.max() / peaks.max() - 1
-        if abs(error) > 0.1:
+        if abs(error) > 0.03:
             yield way, round(float(error), 3)

@@ -86,8 +86,8 @@ ARGUMENTS = [
     ("dgl_gt.selector.read_profile", {}, "path preset"),
     (
         "dgl_gt.selector.report_costs",
-        {"make_step": "make_step", "directory": "'in/shards2'"},
-        "make_step directory strategy depth profile",
+        {"make_step": "make_step", "shards": "'in/shards2'"},
+        "make_step shards strategy depth profile",
     ),
     (
         "dgl_gt.selector.choose",
@@ -103,10 +103,10 @@ ARGUMENTS = [
     (
         "partition.partition",
         {"source": "G", "parts": "2", "out": "'out/s'"},
-        "source parts out cut halo_depth attempts max_imbalance target_weights owner model speeds memory rank_memory "
+        "source parts out cut halo_depth attempts max_imbalance target_weights owner costs memory rank_memory "
         "seed force num_nodes node_data self_loops undirected random_features",
     ),
-    ("partition.Model", {}, "layers hidden heads ffn itemsize features classes"),
+    ("partition.read_costs", {}, "path"),
 ]
 
 

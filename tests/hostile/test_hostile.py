@@ -1,11 +1,14 @@
 """Hostile inputs of every kind, a few hundred of them; ``trial.py`` runs tens of thousands."""
 
+import importlib
+import inspect
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from calls import ARGUMENTS
 from kinds import KINDS
 
 CASES = 300
@@ -42,6 +45,13 @@ def outcome(tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_inputs_are_refused_in_words(outcome, kind):
     check(outcome, kind, 3)
+
+
+def test_the_arguments_that_are_tried_exist():
+    for name, good, tried in ARGUMENTS:
+        module, _, function = name.rpartition(".")
+        parameters = inspect.signature(getattr(importlib.import_module(module), function)).parameters
+        assert {*good, *tried.split()} <= parameters.keys(), name
 
 
 def test_odd_arguments_are_refused_in_words(tmp_path):

@@ -43,6 +43,41 @@ def test_each_kind_has_its_rate(seconds):
     assert seconds((Event("sum"), [8])).gradients_s == pytest.approx(80 / 1e9 + 1e-5)
 
 
+def test_near_edges_have_their_own_rate(tmp_path):
+    """Half of rank 0's edges are near, and a quarter of rank 1's; edges that are not counted are not guessed."""
+    profile = read_profile(write_profile(tmp_path / "p.yaml", profile_values(operation_s=0.0)))
+    trace = StepTrace(
+        ("edges",), (Event("edges", (4, 8, 4, 3)),), np.zeros(3, int), np.array([[1.0, 0, 1]]), np.zeros(1)
+    )
+    near = replace(FIGURES, near_edges=np.array([50, 50]))
+    fixed = 1e-9 + 4 * 1e-10
+    assert traced_time(trace, near, profile).total_s == pytest.approx(200 * (fixed + 32 * (0.25e-10 + 0.75 * 2e-10)))
+    with pytest.raises(ValueError, match="near edges are not counted in these figures; lay out the cut"):
+        traced_time(trace, replace(FIGURES, near_edges=None), profile)
+
+
+def test_unequal_links(seconds):
+    """Rank 0 receives at 4 bytes a second, and rank 1 at 8; each sends and receives as much."""
+    exchange = (Event("begin"), [1, 1]), (Event("wait"), [])
+    links = [[1e9, 4.0], [8.0, 1e9]]
+    found = seconds(*exchange, link_bytes_per_s=links, latency_s=0.0, overlap=0.0)
+    assert found.exchange_s == pytest.approx(max(10 / 4, 30 / 8))
+    assert seconds(*exchange, link_bytes_per_s=[[1e9, 2.0], [8.0, 1e9]], latency_s=0.0).exchange_s == pytest.approx(5)
+
+
+def test_an_exchange_with_the_next_rank_takes_its_link(tmp_path):
+    """Of three ranks; rows come from the rank before, whatever other links do."""
+    figures = edge_figures([10] * 3, [[9]] * 3, [[4]] * 3, [[4]] * 3)
+    figures = replace(figures, received_rows=np.full((3, 3), 2))
+    for from_before, other in ((5.0, 1e-3), (1e-3, 5.0)):
+        links = [[1e9 if i == j else from_before if j == (i - 1) % 3 else other for j in range(3)] for i in range(3)]
+        values = profile_values(3, link_bytes_per_s=links, latency_s=0.0, overlap=0.0)
+        profile = read_profile(write_profile(tmp_path / "p.yaml", values))
+        events = Event("begin", (1,)), Event("wait")
+        trace = StepTrace(("one",), events, np.zeros(2, int), np.array([[20.0, 20.0]]), np.zeros(1))
+        assert traced_time(trace, figures, profile).exchange_s == pytest.approx(20 / from_before)
+
+
 def test_every_operation_has_a_fixed_time(seconds):
     events = [(Event("rows", ("aten::gelu",)), [0]), (Event("product", ("aten::mm",)), [0, 0, 0, 0])]
     assert seconds(*events, values=profile_values(operation_s=0.25)).total_s == pytest.approx(0.5)

@@ -300,7 +300,6 @@ def test_bad_options_are_refused_before_ranks_start(here, shards, tmp_path):
         (["--profile", tmp_path / "none.yaml"], "no such file"),
         (["--preset", "8xH100", "--profile", bad], "give one"),
         (["--out", tmp_path / "exists"], "exists"),
-        (["--link-gbit", 1], "--link-gbit is 1, but --strategy auto takes links from"),
         (["--heads", 5], "hidden is 16; it must be a multiple of heads (5)"),
     ):
         refused(here("train", shards / "edge", "--strategy", "auto", *QUICK, *options), message)

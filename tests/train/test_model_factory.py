@@ -74,7 +74,7 @@ def test_a_graph_transformer_of_a_factory_takes_deep_halos(shards):
         ("Held", r"the model returned \(\d+, 10\); it must return a tensor with one row of logits for each of the"),
         ("Pair", "the model returned tuple; it must return a tensor"),
         ("Fails", r"the model failed: RuntimeError: mat1 and mat2 .* \(factories.py, line \d+\); fix the model"),
-        ("three", "factories:three returned a int; it must return a torch.nn.Module"),
+        ("three", "factories:three returned 3; it must return a torch.nn.Module"),
         ("one_argument", r"factories:one_argument\(12, 10\) failed: TypeError"),
     ],
 )

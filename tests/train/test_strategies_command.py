@@ -15,10 +15,7 @@ import torch
 from torch.distributed import TCPStore
 
 from dgl_gt.cli.main import main
-from partition import load_graph, partition, read_manifest
-from partition.predict.model import Model
-from partition.predict.step_time import Speeds, halo_sends
-from partition.shards.counts import read_figures
+from partition import load_graph, partition
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["--epochs", "3", "--hidden", "16", "--heads", "4", "--layers", "2", "--attention-dropout", "0.1"]
@@ -108,7 +105,7 @@ def test_the_launcher_passes_the_strategy_on(launched):
 @pytest.mark.parametrize(
     ("shards", "options", "strategy", "depth"),
     [
-        ("edge", [], None, 1),
+        ("edge", [], "halo_h", 1),
         ("edge", ["--strategy", "halo_h", "--no-overlap"], "halo_h", 1),
         ("edge", ["--strategy", "gather"], "gather", 1),
         ("edge", ["--strategy", "heads"], "heads", 1),
@@ -121,11 +118,7 @@ def test_the_launcher_passes_the_strategy_on(launched):
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )
 def test_a_strategy_is_what_the_record_says(folder, launched, tmp_path, shards, options, strategy, depth):
-    """And the run is that of the others. By default halo sends what the cost formulas say."""
-    if strategy is None:
-        strategy = halo_sends(
-            read_figures(read_manifest(folder / shards)), Model(layers=2, hidden=16, heads=4), Speeds()
-        )
+    """And the run is that of the others."""
     codes, (stdout, other), (stderr, _) = on_two_ranks(tmp_path, "train", folder / shards, *options, *QUICK, "--json")
     assert codes == [0, 0], stderr
     record = json.loads(stdout)

@@ -5,11 +5,11 @@ import math
 
 import numpy as np
 import pytest
+from hand_made_costs import hand_made_costs, on_links
 from hand_made_figures import assert_same_figures
 from xorshift import Xorshift64Star
 
 from partition import load_graph
-from partition.cuts import edge_cut as edge_cut_module
 from partition.cuts import metis, native, part_counts
 from partition.cuts.balance import make_balance
 from partition.cuts.edge_cut import make_edge_cut
@@ -18,8 +18,7 @@ from partition.cuts.part_counts import count_assignment, count_edge_cut
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
 from partition.graph import from_edges
-from partition.predict.model import Model
-from partition.predict.step_time import Speeds, step_seconds
+from partition.predict.costs import Costs, default_costs
 from partition.shards.layout import Layout
 
 REAL = ("email_enron", "amazon_computer", "tolokers")
@@ -380,26 +379,16 @@ def test_counts_are_those_of_sets_and_of_the_layout(awkward_graph, monkeypatch, 
             assert found.near_edges[part] == sum(abs(row[s] - row[d]) < 9 for s, d in ends)
 
 
-@pytest.mark.parametrize(
-    "speeds",
-    [
-        Speeds(overlap=0.7),
-        Speeds(link_bytes_per_s=np.array([[1.0, 2, 3], [5, 1, 1], [1, 7, 1]]) * 1e9, overlap=0.5),
-        Speeds(near_bytes_per_s=9e10, edge_s=1e-9, flops_per_s=np.array([1e11, 2e11, 1e11])),
-    ],
-)
-def test_attempts_are_ranked_by_the_seconds_that_are_reported(awkward_graph, monkeypatch, speeds):
-    """They agree to the last digit, also with a different link between every two ranks."""
-    monkeypatch.setattr(part_counts, "NEAR_ROWS", 9)
+def test_attempts_are_ranked_by_the_seconds_that_are_reported(awkward_graph, monkeypatch):
+    """They agree to the last digit."""
     draw = np.random.default_rng(0)
     monkeypatch.setattr(metis, "k_way", lambda *_, **__: draw.integers(0, 3, 60).astype(np.int32))
     monkeypatch.setattr(metis, "clusters", lambda adjacency, owner, *_, **__: np.arange(len(owner)) * 7 % 5)
-    ranked = []
-    noted = lambda *arguments: ranked.append(step_seconds(*arguments)) or ranked[-1]
-    monkeypatch.setattr(edge_cut_module, "step_seconds", noted)
+    ranked, costs, step_seconds = [], hand_made_costs(), Costs.step_seconds
+    monkeypatch.setattr(Costs, "step_seconds", lambda *given: ranked.append(step_seconds(*given)) or ranked[-1])
     graph = awkward_graph(1)
-    cut = make_edge_cut(graph, 3, attempts=4, speeds=speeds)
-    assert len(ranked) == 4 and min(ranked) == step_seconds(Layout(graph, cut).figures, Model(), speeds)
+    cut = make_edge_cut(graph, 3, attempts=4, costs=costs)
+    assert len(ranked) == 4 and min(ranked) == step_seconds(costs, Layout(graph, cut).figures)
 
 
 def test_more_attempts_are_never_predicted_to_be_slower(awkward_graph, monkeypatch):
@@ -414,11 +403,11 @@ def test_more_attempts_are_never_predicted_to_be_slower(awkward_graph, monkeypat
     monkeypatch.setattr(metis, "k_way", k_way)
     monkeypatch.setattr(metis, "clusters", lambda adjacency, owner, *_, **__: np.zeros(len(owner), int))
     kept = set()
-    for model, speeds in ((Model(), Speeds()), (Model(hidden=512, layers=1), Speeds(link_bytes_per_s=1e11))):
+    for costs in (default_costs(), hand_made_costs(byte_s=1e-11), on_links(4e-8)):
         seconds = []
         for attempts in (1, 2, 4, 7):
-            cut = make_edge_cut(graph, 3, attempts=attempts, model=model, speeds=speeds)
-            seconds.append(step_seconds(Layout(graph, cut).figures, model, speeds))
+            cut = make_edge_cut(graph, 3, attempts=attempts, costs=costs)
+            seconds.append(costs.step_seconds(Layout(graph, cut).figures))
             kept.add((cut.order.tobytes(), cut.ptr.tobytes()))
         assert seconds == sorted(seconds, reverse=True)
     assert len(known) == 6 and len(kept) > 1

@@ -11,10 +11,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
-from partition import load_graph, partition, pipeline, read_manifest, verify
+from partition import default_costs, load_graph, partition, pipeline, read_manifest, verify
 from partition.cli import main
 from partition.cuts import memory_bound
 from partition.cuts.edge_cut import EdgeCut
@@ -29,8 +30,6 @@ from partition.cuts.memory_bound import (
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
 from partition.graph import from_edges
-from partition.predict.model import Model
-from partition.predict.step_time import Speeds
 from partition.shards.cut_selection import check_memory, choose_cut
 from partition.shards.layout import Layout
 from partition.sources import numpy_file
@@ -499,31 +498,33 @@ def test_the_choice_is_among_those_that_fit(awkward_graph):
     graph = awkward_graph(0)
     shares, order = np.full(2, 0.5), np.arange(graph.num_nodes, dtype=np.int32)
     edge = Layout(graph, EdgeCut(order, np.array([0, 30, 60]), shares))
-    layouts, model = [Layout(graph, make_vertex_cut(graph, 2, by_metis=False)), edge], Model(layers=2, hidden=32)
+    layouts = [Layout(graph, make_vertex_cut(graph, 2, by_metis=False)), edge]
     seen = set()
-    for speeds in (Speeds(link_bytes_per_s=1.0), Speeds(link_bytes_per_s=1e18, flops_per_s=1e3), Speeds()):
-        free = choose_cut(layouts, model, speeds)
+    default = default_costs()
+    slow = {cut: msgspec.structs.replace(default.of(cut), calls=1e6) for cut in ("edge", "vertex")}
+    for costs in (default, *(msgspec.structs.replace(default, **{cut: each}) for cut, each in slow.items())):
+        free = choose_cut(layouts, costs)
         needs = {each["cut"]: each["rank_memory_bytes"] for each in free["candidates"]}
         seconds = {each["cut"]: each["predicted_seconds"] for each in free["candidates"]}
         assert free["cut"] == min(seconds, key=seconds.get)
         (smaller, less), (larger, more) = sorted(needs.items(), key=lambda item: item[1])
         seen.add(free["cut"] == larger)
         assert less < more
-        assert choose_cut(layouts, model, speeds, more)["cut"] == free["cut"]
+        assert choose_cut(layouts, costs, more)["cut"] == free["cut"]
         for bound in (less, more - 1):
-            tight = choose_cut(layouts, model, speeds, bound)
+            tight = choose_cut(layouts, costs, bound)
             assert tight["cut"] == smaller
             assert f"the {larger} cut does not fit: its largest part needs about {size(more)}" in tight["reason"]
-        assert choose_cut(layouts, model, speeds, less - 1)["cut"] == smaller
+        assert choose_cut(layouts, costs, less - 1)["cut"] == smaller
     assert True in seen, "a bound overruled the prediction"
     for layout in layouts:
         figures = layout.figures
         need = needs[figures.cut]
-        check_memory(figures, model, need, is_only=True)
-        check_memory(figures, model, None, is_only=True)
+        check_memory(figures, costs, need, is_only=True)
+        check_memory(figures, costs, None, is_only=True)
         for is_only, found in ((True, f"the {figures.cut} cut does not fit"), (False, "no cut fits")):
             with pytest.raises(InputError, match=f"{found} .* cut needs about {re.escape(size(need))}"):
-                check_memory(figures, model, need - 1, is_only=is_only)
+                check_memory(figures, costs, need - 1, is_only=is_only)
 
 
 def test_rank_memory(capsys):

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hand_made_costs import hand_made_costs
 from safetensors.numpy import load_file
 
 from partition import partition, read_manifest, verify
@@ -321,19 +322,17 @@ def test_a_vertex_cut_of_depth_one_is_as_ever(tmp_path):
 def test_a_rank_must_have_memory_for_what_it_stores(tmp_path):
     """The bound counts the edges of inner rings, too, as they lie in the shard."""
     from partition.cuts.edge_cut import make_edge_cut
-    from partition.predict.model import Model
-    from partition.predict.step_memory import rank_memory_bytes
     from partition.shards.layout import Layout
 
     graph = sparse_graph(1)
     wide = from_edges(*edge_list(graph), graph.num_nodes, None, {"wide": np.zeros((graph.num_edges, 1000))})
-    cut, model = make_edge_cut(wide, 2, owner=owners(wide, 2, 1)), Model(layers=2, hidden=2, heads=1)
+    cut, costs = make_edge_cut(wide, 2, owner=owners(wide, 2, 1)), hand_made_costs()
     figures = Layout(wide, cut, 2).figures
     disk = figures.edges_by_hop.sum(axis=1) * 8000
     bare = dataclasses.replace(figures, edge_data={})
-    assert rank_memory_bytes(figures, model).tolist() == (rank_memory_bytes(bare, model) + disk).tolist()
-    needed = int(rank_memory_bytes(figures, model).max())
-    options = {"owner": owners(wide, 2, 1), "halo_depth": 2, "model": model}
+    assert costs.rank_memory_bytes(figures).tolist() == (costs.rank_memory_bytes(bare) + disk).tolist()
+    needed = int(costs.rank_memory_bytes(figures).max())
+    options = {"owner": owners(wide, 2, 1), "halo_depth": 2, "costs": costs}
     manifest = partition(wide, 2, tmp_path / "fits", **options, rank_memory=needed)
     assert max(part["bytes"] for part in manifest["per_part"]) < needed
     with pytest.raises(InputError, match="the edge cut does not fit ranks"):

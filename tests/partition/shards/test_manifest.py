@@ -16,8 +16,7 @@ from partition import load_graph, read_manifest, verify
 from partition.cuts.edge_cut import EdgeCut
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
-from partition.predict.model import Model
-from partition.predict.step_time import Speeds, step_seconds
+from partition.predict.costs import default_costs
 from partition.report.counts import count_shards
 from partition.report.write import page
 from partition.shards import manifest as manifest_module
@@ -39,8 +38,7 @@ def shards(tmp_path_factory):
     order = np.random.default_rng(0).permutation(80)
     edge = Layout(graph, EdgeCut(order, np.array([0, 30, 60, 80]), np.ones(3) / 3), 2)
     vertex = Layout(graph, make_vertex_cut(graph, 3, by_metis=False))
-    speeds = Speeds(link_bytes_per_s=np.ones((3, 3)), flops_per_s=np.ones(3))
-    choice = choose_cut([edge, vertex], Model(), speeds)
+    choice = choose_cut([edge, vertex], default_costs())
     chosen = vertex if choice["cut"] == "vertex" else edge
     for name, layout, why in (("edge", edge, None), ("vertex", vertex, None), ("auto", chosen, choice)):
         (folder / name).mkdir()
@@ -79,7 +77,7 @@ def use(folder):
     manifest = read_manifest(folder)
     verify(folder, manifest)
     quality_table(manifest)
-    step_seconds(read_figures(manifest), Model(), Speeds())
+    default_costs().step_seconds(read_figures(manifest))
     page(count_shards(folder, read_manifest(folder)))
 
 

@@ -1,0 +1,135 @@
+"""Measure where the time of a real training step goes, on ranks that run it together."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.ops.announce import EDGES
+
+from .layer_tracker import LayerTracker
+from .recorder import RANGE, kind_of
+
+_STEPS = 3
+_RANGE_END = torch.ops.profiler._record_function_exit._RecordFunction
+_TERM_OF = {"product": "products_s", "edges": "attention_s", "rows": "rows_s"}
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """What a training step took.
+
+    Attributes
+    ----------
+    seconds : float
+        Median time of a step (s).
+    layers : dict of str to dict
+        Seconds of each layer, see :class:`dgl_gt.trace.layer_tracker.LayerTracker`, on average over ranks:
+        ``products_s``, ``rows_s``, ``attention_s``, ``exchange_s`` with the wait for other ranks, ``gradients_s``, and
+        ``other_s`` between operations (s). They come from further steps, which the clock makes slower.
+    sent_bytes : int
+        Bytes that all ranks together send in the exchanges of a step.
+    """
+
+    seconds: float
+    layers: dict[str, dict[str, float]]
+    sent_bytes: int
+
+
+class StepTimer(TorchDispatchMode):
+    """Inside the block, adds up the seconds of this rank by layer and by kind of work.
+
+    Attributes
+    ----------
+    layers : dict of str to dict
+        See :class:`MeasuredStep`.
+    """
+
+    def __init__(self, sg: ShardedGraph):
+        super().__init__()
+        self.layers: dict[str, dict[str, float]] = {}
+        self._comm, self._device, self._tracker = sg.comm, sg.device, LayerTracker()
+        self._ranges: list[bool] = []  # ranges of the profiler that are open, and whether they are passes over edges
+        self._is_summing = False
+
+    def __enter__(self):
+        self._tracker.__enter__()
+        self._ended, self._exchange_s = self._now(), self._comm.exchange_s
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self._add_gap()
+        self._tracker.__exit__()
+        return super().__exit__(*error)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "c10d":  # its time is in the gap before the next operation
+            self._is_summing = "allreduce" in function.name()
+            return function(*args, **(kwargs or {}))
+        self._add_gap()
+        result = function(*args, **(kwargs or {}))
+        if function is RANGE:
+            self._ranges.append(args[0] == EDGES)
+        elif function is _RANGE_END:
+            self._ranges.pop()
+        ended = self._now()
+        self._add("attention_s" if any(self._ranges) else _TERM_OF[kind_of(function)], ended - self._ended)
+        self._ended = ended
+        return result
+
+    def _add_gap(self) -> None:
+        """Add the time since the last operation."""
+        now = self._now()
+        gap, exchanged = now - self._ended, self._comm.exchange_s - self._exchange_s
+        exchanged = min(exchanged, gap)
+        self._add("exchange_s", exchanged)
+        rest = "gradients_s" if self._is_summing else "attention_s" if any(self._ranges) else "other_s"
+        self._add(rest, gap - exchanged)
+        self._ended, self._exchange_s, self._is_summing = now, self._comm.exchange_s, False
+
+    def _add(self, term: str, seconds: float) -> None:
+        of_layer = self.layers.setdefault(self._tracker.layer, {})
+        of_layer[term] = of_layer.get(term, 0.0) + seconds
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+
+def measure_step(make_step: Callable[[ShardedGraph], Callable[[], object]], sg: ShardedGraph) -> MeasuredStep:
+    """Run a training step a few times and measure it; every rank calls it, and all get the same result.
+
+    Parameters
+    ----------
+    make_step : callable
+        See :func:`dgl_gt.selector.report_costs`.
+    sg : ShardedGraph
+    """
+    step, comm, seconds = make_step(sg), sg.comm, []
+    step()
+    before = comm.sent_bytes
+    for _ in range(_STEPS):
+        comm.all_reduce(torch.zeros(1))
+        started = time.perf_counter()
+        step()
+        if sg.device.type == "cuda":
+            torch.cuda.synchronize(sg.device)
+        seconds.append(time.perf_counter() - started)
+    sent = torch.tensor([comm.sent_bytes - before]) // _STEPS
+    timer = StepTimer(sg)
+    with timer:
+        for _ in range(_STEPS):
+            step()
+    terms = (*_TERM_OF.values(), "exchange_s", "gradients_s", "other_s")
+    table = [[of_layer.get(term, 0.0) for term in terms] for of_layer in timer.layers.values()]
+    table = comm.all_reduce(torch.tensor(table, dtype=torch.float64)) / (comm.world_size * _STEPS)
+    slowest = comm.all_reduce(torch.tensor(seconds, dtype=torch.float64), "max")
+    layers = {layer: dict(zip(terms, row)) for layer, row in zip(timer.layers, table.tolist())}
+    return MeasuredStep(statistics.median(slowest.tolist()), layers, int(comm.all_reduce(sent)[0]))

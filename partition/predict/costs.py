@@ -1,0 +1,164 @@
+"""Linear costs of a training step: all that partitioning knows of a model. ``dgl-gt plan --save-costs`` writes them."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+
+from partition.errors import InputError
+from partition.system.atomic_write import new_file
+from partition.system.output_checks import check_file
+from partition.system.user_files import reading, regular_file
+
+from .figures import Figures
+
+_DEFAULT = Path(__file__).with_name("default_costs.json")
+_MAX_BYTES = 1 << 20
+_Amount = Annotated[float, Meta(ge=0, le=1e30)]
+
+
+class PerCount(Struct, frozen=True, forbid_unknown_fields=True):
+    """An amount for each rank, and one for each unit of a count of its part, see :class:`Figures`.
+
+    ``copies`` and ``sent`` are rows of the first hop. ``returned`` and ``returns`` are 0 on an edge cut.
+    """
+
+    rank: _Amount = 0.0
+    owned: _Amount = 0.0
+    copies: _Amount = 0.0
+    edges: _Amount = 0.0
+    sent: _Amount = 0.0
+    returned: _Amount = 0.0
+    returns: _Amount = 0.0
+
+    def of(self, figures: Figures) -> np.ndarray:
+        """The amount of each rank, float64, (P,)."""
+        return (
+            self.rank
+            + self.owned * figures.owned
+            + self.copies * figures.copies_within(1)
+            + self.edges * figures.edges
+            + self.sent * figures.sent_within(1)
+            + self.returned * figures.returned
+            + self.returns * figures.returns
+        )
+
+
+class CutCosts(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a training step costs on a cut of one kind.
+
+    Attributes
+    ----------
+    strategy : str
+        The strategy that the costs are of.
+    compute_s : PerCount
+        Time of computation, on a rank of average speed (s).
+    sent_bytes : PerCount
+        What a rank sends, and as much as it receives (bytes).
+    byte_s : float
+        Time per byte on the rank that sends most, as far as computation does not hide it (s).
+    calls : float
+        Exchanges of a step.
+    call_s : float
+        Time of an exchange besides its bytes (s).
+    tensor_bytes : PerCount
+        Tensors at the peak of a step, without node and edge data (bytes).
+    """
+
+    strategy: str
+    compute_s: PerCount
+    sent_bytes: PerCount
+    byte_s: _Amount
+    calls: _Amount
+    call_s: _Amount
+    tensor_bytes: PerCount
+
+
+class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a training step of one model costs on any cut, as a linear form.
+
+    :func:`dgl_gt.selector.choose` finds it from traces of the step, see docs/selector.md.
+
+    Attributes
+    ----------
+    model : dict
+        What the costs are of: settings of the model, or the name of a function.
+    profile : str
+        Name of the hardware profile.
+    edge, vertex : CutCosts or None
+        Costs on each kind of cut.
+    """
+
+    format: Literal["dgl-gt costs 1"] = "dgl-gt costs 1"
+    model: dict[str, str | bool | int | float]
+    profile: str
+    edge: CutCosts | None
+    vertex: CutCosts | None
+
+    def of(self, cut: str) -> CutCosts:
+        """The costs on a kind of cut; :class:`InputError` if there are none."""
+        found = {"edge": self.edge, "vertex": self.vertex}[cut]
+        if found is None:
+            raise InputError(
+                f"the costs say nothing of {cut} cuts; make them again with `dgl-gt plan GRAPH --save-costs FILE`"
+            )
+        return found
+
+    def step_seconds(self, figures: Figures) -> float:
+        """Predicted time of a training step (s).
+
+        A step takes as long as the rank that computes longest, and then as the one that sends most. A rank with twice
+        the share (``figures.shares``) is taken to compute twice as fast.
+        """
+        costs, parts = self.of(figures.cut), figures.parts
+        compute = (costs.compute_s.of(figures) / (figures.shares * parts)).max()
+        exchange = costs.sent_bytes.of(figures).max() * costs.byte_s + costs.calls * costs.call_s
+        return float(compute + (exchange if parts > 1 else 0.0))
+
+    def sent_bytes(self, figures: Figures) -> int:
+        """Bytes that all ranks together send in a step."""
+        return round(float(self.of(figures.cut).sent_bytes.of(figures).sum())) if figures.parts > 1 else 0
+
+    def rank_memory_bytes(self, figures: Figures) -> np.ndarray:
+        """Predicted tensors of each rank at the peak of a step, with all node and edge data of its part, int64, (P,)."""
+        hops = max(figures.halo_depth, 1)
+        data = (figures.feature_bytes + figures.node_bytes) * figures.held_within(hops)
+        data = data + figures.edge_bytes * figures.edges_within(hops)
+        return np.rint(self.of(figures.cut).tensor_bytes.of(figures) + data).astype(np.int64)
+
+    def save(self, path, *, force: bool = False) -> None:
+        """Write the costs to a new file, or with ``force`` over an old one; :class:`InputError` if that fails."""
+        check_file(path, force=force)
+        with new_file(path, force=force) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+
+
+def read_costs(path) -> Costs:
+    """Read costs that ``dgl-gt plan --save-costs`` wrote.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or does not hold such costs.
+    """
+    path = regular_file(path)
+    with reading(path), path.open("rb") as file:
+        content = file.read(_MAX_BYTES)
+    try:
+        return msgspec.json.decode(content, type=Costs)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(
+            f"{path} holds no costs of a training step: {str(error)[:200]}; make such a file with "
+            "`dgl-gt plan --save-costs FILE`"
+        ) from None
+
+
+@cache
+def default_costs() -> Costs:
+    """The costs that are assumed where none are given: the default model of ``dgl-gt train`` and the default profile."""
+    return read_costs(_DEFAULT)
