@@ -69,18 +69,18 @@ def _memory_advice(args, config) -> str:
 
     if args.strategy == AUTO:
         return advice_for_auto()
-    return advice_for_strategy(args.directory, config, args.strategy, args.depth)
+    return advice_for_strategy(args.directory, config, args.strategy, args.depth, args.model_factory)
 
 
 def _train_rank(args, config):
     """Train on this rank; the record of the run, and its table."""
     from dgl_gt.train import summary
-    from dgl_gt.train.model import check_settings, find_factory
+    from dgl_gt.train.model import check_settings
     from dgl_gt.train.saved_model import BestModelWriter
     from dgl_gt.train.task import describe_unused_data
     from dgl_gt.train.trainer import train
 
-    factory = find_factory(args.model_factory)
+    factory = _factory_on_all_ranks(args)
     check_settings(config, factory)
     sg, config, plan = _load(args, config, factory)
     writer = None
@@ -104,6 +104,23 @@ def _train_rank(args, config):
             writer.finish(result.model.state_dict(), record)
     where = f"wrote {args.out}" if args.out else "the model was not saved; to save it, add --out DIR"
     return record, f"{summary.final_table(record)}\n\n{where}"
+
+
+def _factory_on_all_ranks(args):
+    """The factory that ``--model-factory`` names; if one rank cannot import it, all raise."""
+    from dgl_gt.comm.group import Comm
+    from dgl_gt.train.model import find_factory
+
+    if args.model_factory is None:
+        return None
+    factory, problem = None, None
+    try:
+        factory = find_factory(args.model_factory)
+    except InputError as error:
+        problem = error
+    with Comm(timeout_s=args.timeout) as comm:
+        comm.raise_together(problem)
+    return factory
 
 
 def _load(args, config, factory):

@@ -245,6 +245,12 @@ class Comm:
             return value
         return json.loads(self._gather_text(json.dumps(value) if self.rank == 0 else "")[0])
 
+    def gather_objects(self, value) -> list:
+        """Return every rank's ``value`` on every rank, in rank order; the values must be ones that JSON can hold."""
+        if self.world_size == 1:
+            return [value]
+        return [json.loads(text) for text in self._gather_text(json.dumps(value))]
+
     def raise_together(self, error: InputError | None) -> None:
         """Raise on every rank if any rank has an error: its own, or the message of the first rank that has one."""
         if self.world_size == 1:
@@ -257,9 +263,9 @@ class Comm:
 
     def check_agreement(self, settings: dict) -> None:
         """Raise ``InputError`` on every rank unless all ranks have the same settings, JSON values by name."""
-        texts = self._gather_text(json.dumps(settings, sort_keys=True)) if self.world_size > 1 else []
-        for rank, text in enumerate(texts):
-            first, other = json.loads(texts[0]), json.loads(text)
+        of_ranks = self.gather_objects(settings)
+        for rank, other in enumerate(of_ranks):
+            first = of_ranks[0]
             for name in sorted({*first, *other}):
                 if first.get(name) != other.get(name):
                     raise InputError(

@@ -36,15 +36,14 @@ def cut_costs(trace: StepTrace, figures: Figures, profile: Profile, strategy: st
     sent, seen_s = trace.sizes[:, starts].sum(axis=1), time.exchange_s - time.hidden_s
     most_bytes = float((counts_of_parts(figures, trace.counts) @ sent).max())
     call_s = profile.latency_s * (seen_s / time.exchange_s if time.exchange_s else 1.0)
-    compute = _compute_seconds(trace, figures, profile)
-    compute[trace.counts.index("one")] += time.gradients_s
     return CutCosts(
         strategy=strategy,
-        compute_s=_per_count(compute, trace, figures),
+        compute_s=_per_count(_compute_seconds(trace, figures, profile), trace, figures),
         sent_bytes=_per_count(sent, trace, figures),
         byte_s=_rounded(max(seen_s - len(starts) * call_s, 0.0) / most_bytes if most_bytes else 0.0),
         calls=len(starts),
         call_s=_rounded(call_s),
+        sum_s=_rounded(time.gradients_s),
         tensor_bytes=_tensor_bytes(trace, figures),
     )
 

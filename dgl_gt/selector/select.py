@@ -110,7 +110,10 @@ def choose(
         ranks=ranks,
         one_rank_seconds=alone and traced_time(alone, cuts[0][1].in_one_part(), profile.of_slowest_rank()).total_s,
         costs=Costs(
-            model=traces.description,
+            model={
+                name: value if isinstance(value, (str, int, float)) else str(value)
+                for name, value in traces.description.items()
+            },
             profile=profile.name,
             **{kind: search.linear_costs(kind, zip(cuts, found)) for kind in ("edge", "vertex")},
         ),
@@ -280,13 +283,14 @@ def _reason(best: Candidate, second: Candidate | None, refused: list[Candidate],
     spent = {name.removesuffix("_s"): value for name, value in best.seconds_by_term.items()}
     shown = {"products": "products", "rows": "rows", "attention": "edges", "exchange": "exchange"}
     spent["exchange"] -= spent["hidden"]
-    shares = ", ".join(f"{words} {spent[name] / best.seconds:.0%}" for name, words in shown.items())
+    total = best.seconds or 1.0  # of a step that does nothing
+    shares = ", ".join(f"{words} {spent[name] / total:.0%}" for name, words in shown.items())
     is_namesake = second is not None and second.title == best.title  # of two cuts of one kind
     where = f" in {best.directory}" if is_namesake else ""
     text = f"{best.title}{where}: a step is predicted to take {best.seconds:.3g} s ({shares})"
     if second:
         where = f" in {second.directory}" if is_namesake else ""
-        text += f"; {second.title}{where} is {second.seconds / best.seconds - 1:.1%} behind"
+        text += f"; {second.title}{where} is {second.seconds / total - 1:.1%} behind"
     faster = [each for each in refused if each.seconds is not None and each.seconds < best.seconds]
     if faster:
         text += f"; {faster[0].title} would take {faster[0].seconds:.3g} s, but {faster[0].refused}"

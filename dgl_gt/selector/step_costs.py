@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from partition.console import table
 from partition.errors import InputError, check_type
@@ -105,7 +106,7 @@ class StepCosts:
         """
         from .costs_picture import draw
 
-        form = str(path).rpartition(".")[2]
+        form = Path(path).suffix.removeprefix(".")
         if form not in ("png", "svg"):
             raise InputError(f"path is {str(path)!r}; it must end in .png or .svg")
         check_file(path, force=force)

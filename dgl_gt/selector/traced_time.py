@@ -132,6 +132,7 @@ class Rates:
             )
         self._near = figures.near_edges / np.maximum(figures.edges, 1)
         self._links = profile.links(figures.parts)
+        self._byte_s: dict[tuple, np.ndarray] = {}  # seconds per byte on each rank, by the peers of an exchange
 
     def seconds(self, event: Event, start: int, sizes: np.ndarray) -> np.ndarray:
         """Seconds of an operation on each rank, (P,)."""
@@ -162,10 +163,16 @@ class Rates:
 
     def exchange_seconds(self, event: Event, moved: np.ndarray) -> float:
         """Seconds of an exchange on the slowest rank."""
-        ranks, rows = self._ranks, self._figures.received_rows
-        if event.what:  # with one rank alone
-            rows = np.roll(np.eye(ranks), -event.what[0], axis=1)
-        rows = rows * (1.0 - np.eye(ranks))
+        if event.what not in self._byte_s:
+            self._byte_s[event.what] = self._seconds_per_byte(event.what)
+        return float((moved * self._byte_s[event.what]).max()) + self._profile.latency_s
+
+    def _seconds_per_byte(self, peer: tuple) -> np.ndarray:
+        """Seconds per byte that reaches each rank, (P,): from all ranks whose rows it reads, or from one alone."""
+        rows = self._figures.received_rows
+        if peer:
+            rows = np.roll(np.eye(self._ranks), -peer[0], axis=1)
+        rows = rows * (1.0 - np.eye(self._ranks))
         total = rows.sum(axis=1, keepdims=True)
         shares = np.divide(rows, total, out=np.zeros_like(rows), where=total > 0)
-        return float((moved * (shares / self._links).sum(axis=1)).max()) + self._profile.latency_s
+        return (shares / self._links).sum(axis=1)

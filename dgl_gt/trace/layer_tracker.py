@@ -10,6 +10,7 @@ from collections import Counter
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._pytree import tree_leaves
 
 
 class LayerTracker:
@@ -31,6 +32,7 @@ class LayerTracker:
         self._gradients: list[str] = []  # backward: layers that have begun
         self._names: dict[torch.nn.Module, str] = {}
         self._numbers: Counter = Counter()
+        self._watched: list = []  # handles of the hooks on tensors
 
     @property
     def layer(self) -> str:
@@ -47,21 +49,22 @@ class LayerTracker:
         return self
 
     def __exit__(self, *_):
-        for hook in self._hooks:
+        for hook in (*self._hooks, *self._watched):
             hook.remove()
+        self._watched.clear()
 
     def _begin(self, module, args) -> None:
         name = None
         if torch._C._current_graph_task_id() == -1 and len(self._called) < 2:
             name = self._name(module)
-            self._watch([x for x in args if isinstance(x, torch.Tensor) and x.requires_grad], name, self._stop)
+            self._watch(_with_gradient(args), name, self._stop)
         self._called.append(name)
 
     def _end(self, module, args, result) -> None:
         name = self._called.pop()
         if name is not None:
-            results = result if isinstance(result, (list, tuple)) else [result]
-            self._watch([x for x in results if isinstance(x, torch.Tensor) and x.requires_grad], name, self._start)
+            unchanged = set(map(id, _with_gradient(args)))  # a module that returns what it gets has no backward pass
+            self._watch([x for x in _with_gradient(result) if id(x) not in unchanged], name, self._start)
 
     def _name(self, module) -> str:
         if module not in self._names:
@@ -85,7 +88,7 @@ class LayerTracker:
             function(name, missing)
 
         for x in tensors:
-            x.register_hook(arrived)
+            self._watched.append(x.register_hook(arrived))
 
     def _start(self, name: str, missing: int) -> None:
         if name not in self._gradients:
@@ -94,3 +97,8 @@ class LayerTracker:
     def _stop(self, name: str, missing: int) -> None:
         if not missing and name in self._gradients:
             self._gradients.remove(name)
+
+
+def _with_gradient(values) -> list[torch.Tensor]:
+    """The tensors in arguments or in a result that need a gradient."""
+    return [x for x in tree_leaves(values) if isinstance(x, torch.Tensor) and x.requires_grad]

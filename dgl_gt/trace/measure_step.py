@@ -56,7 +56,7 @@ class StepTimer(TorchDispatchMode):
         self.layers: dict[str, dict[str, float]] = {}
         self._comm, self._device, self._tracker = sg.comm, sg.device, LayerTracker()
         self._ranges: list[bool] = []  # ranges of the profiler that are open, and whether they are passes over edges
-        self._is_summing = False
+        self._waits_for: str | None = None  # a collective that may still run on a GPU
 
     def __enter__(self):
         self._tracker.__enter__()
@@ -64,13 +64,15 @@ class StepTimer(TorchDispatchMode):
         return super().__enter__()
 
     def __exit__(self, *error):
-        self._add_gap()
-        self._tracker.__exit__()
-        return super().__exit__(*error)
+        try:
+            self._add_gap()
+        finally:
+            self._tracker.__exit__()
+            super().__exit__(*error)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function.namespace == "c10d":  # its time is in the gap before the next operation
-            self._is_summing = "allreduce" in function.name()
+            self._waits_for = "gradients_s" if "allreduce" in function.name() else "exchange_s"
             return function(*args, **(kwargs or {}))
         self._add_gap()
         result = function(*args, **(kwargs or {}))
@@ -89,9 +91,9 @@ class StepTimer(TorchDispatchMode):
         gap, exchanged = now - self._ended, self._comm.exchange_s - self._exchange_s
         exchanged = min(exchanged, gap)
         self._add("exchange_s", exchanged)
-        rest = "gradients_s" if self._is_summing else "attention_s" if any(self._ranges) else "other_s"
+        rest = self._waits_for or ("attention_s" if any(self._ranges) else "other_s")
         self._add(rest, gap - exchanged)
-        self._ended, self._exchange_s, self._is_summing = now, self._comm.exchange_s, False
+        self._ended, self._exchange_s, self._waits_for = now, self._comm.exchange_s, None
 
     def _add(self, term: str, seconds: float) -> None:
         of_layer = self.layers.setdefault(self._tracker.layer, {})
@@ -112,24 +114,35 @@ def measure_step(make_step: Callable[[ShardedGraph], Callable[[], object]], sg: 
         See :func:`dgl_gt.selector.report_costs`.
     sg : ShardedGraph
     """
-    step, comm, seconds = make_step(sg), sg.comm, []
-    step()
-    before = comm.sent_bytes
-    for _ in range(_STEPS):
-        comm.all_reduce(torch.zeros(1))
-        started = time.perf_counter()
+    comm = sg.comm
+    with comm.together():
+        step, seconds = make_step(sg), []
         step()
-        if sg.device.type == "cuda":
-            torch.cuda.synchronize(sg.device)
-        seconds.append(time.perf_counter() - started)
-    sent = torch.tensor([comm.sent_bytes - before]) // _STEPS
-    timer = StepTimer(sg)
-    with timer:
+        before = comm.sent_bytes
         for _ in range(_STEPS):
+            comm.all_reduce(torch.zeros(1))
+            started = time.perf_counter()
             step()
+            if sg.device.type == "cuda":
+                torch.cuda.synchronize(sg.device)
+            seconds.append(time.perf_counter() - started)
+        sent, found = (comm.sent_bytes - before) // _STEPS, []
+        for _ in range(_STEPS):
+            with StepTimer(sg) as timer:  # a new one for each step, which may make modules of its own
+                step()
+            found.append(timer.layers)
+    of_ranks = comm.gather_objects([seconds, sent, found])
+    slowest = [max(of_step) for of_step in zip(*(seconds for seconds, _, _ in of_ranks))]
+    sent_bytes = sum(sent for _, sent, _ in of_ranks)
+    return MeasuredStep(
+        statistics.median(slowest), _mean([step for *_, found in of_ranks for step in found]), sent_bytes
+    )
+
+
+def _mean(found: list[dict]) -> dict[str, dict[str, float]]:
+    """The mean seconds of layers and kinds, of the steps of all ranks; a layer that is missing in one took no time."""
     terms = (*_TERM_OF.values(), "exchange_s", "gradients_s", "other_s")
-    table = [[of_layer.get(term, 0.0) for term in terms] for of_layer in timer.layers.values()]
-    table = comm.all_reduce(torch.tensor(table, dtype=torch.float64)) / (comm.world_size * _STEPS)
-    slowest = comm.all_reduce(torch.tensor(seconds, dtype=torch.float64), "max")
-    layers = {layer: dict(zip(terms, row)) for layer, row in zip(timer.layers, table.tolist())}
-    return MeasuredStep(statistics.median(slowest.tolist()), layers, int(comm.all_reduce(sent)[0]))
+    return {
+        layer: {term: sum(step.get(layer, {}).get(term, 0.0) for step in found) / len(found) for term in terms}
+        for layer in dict.fromkeys(layer for step in found for layer in step)
+    }

@@ -70,10 +70,10 @@ class StepTrace:
         """Whether another trace has the same events, with the same sizes on the parts of a cut."""
         return self.events == other.events and np.allclose(self.sizes_of(figures), other.sizes_of(figures), atol=0.5)
 
-    def positions(self, kind: str, which: int = 0) -> np.ndarray:
-        """The positions among the sizes of the ``which``-th size of every event of a kind."""
+    def positions(self, kind: str) -> np.ndarray:
+        """The positions among the sizes of the first size of every event of a kind."""
         starts = np.flatnonzero(np.diff(self.event_of, prepend=-1))
-        return np.array([start + which for start in starts if self.events[self.event_of[start]].kind == kind], int)
+        return np.array([start for start in starts if self.events[self.event_of[start]].kind == kind], int)
 
     def sent_bytes(self, figures: Figures) -> int:
         """Bytes that all ranks together send in the exchanges of a step."""

@@ -73,7 +73,7 @@ def trace_step(
             _check_same(events, recorder.events)
             sizes.append([size for of_event in recorder.sizes for size in of_event] + [recorder.kept_bytes])
     event_of, sizes = np.repeat(np.arange(len(events)), [len(each) for each in recorder.sizes]), np.array(sizes, float)
-    scale = counts.max(axis=0)
+    scale = np.maximum(counts.max(axis=0), 1)
     solution = np.linalg.lstsq(counts / scale, sizes, rcond=None)[0] / scale[:, None]
     _check_linear(counts, solution, sizes, [events[number] for number in event_of] + [Event("kept")])
     return StepTrace(names, tuple(events), event_of, solution[:, :-1], solution[:, -1])
@@ -96,12 +96,17 @@ def _telling_layouts(made_up: Callable[[int], Layout], names: tuple[str, ...]) -
     for seed in range(_MOST_SEEDS):
         layout = made_up(seed)
         more = np.vstack([counts, counts_of_parts(layout.figures, names)[0]])
-        if len(layouts) >= len(names) or np.linalg.matrix_rank(more / more.max(axis=0), tol=1e-3) == len(more):
+        if len(layouts) >= len(names) or np.linalg.matrix_rank(more / np.maximum(more.max(axis=0), 1), tol=1e-3) == len(
+            more
+        ):
             layouts.append(layout)
             counts = more
         if len(layouts) == len(names) + _SPARE:
             return layouts, counts
-    raise AssertionError(f"the made-up parts do not tell {len(names)} counts apart")
+    raise InputError(
+        f"the step cannot be traced, because made-up parts do not tell {len(names)} counts apart; let it read fewer masks, "
+        "or measure real steps"
+    )
 
 
 def _check_same(before: list[Event], now: list[Event]) -> None:

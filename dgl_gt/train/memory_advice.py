@@ -14,20 +14,24 @@ _GENERAL = "free memory, or partition into more parts on more machines"
 _CHANGE = "choose a smaller model, partition into more parts on more machines"
 
 
-def advice_for_strategy(directory, config: TrainConfig, strategy: str | None, depth: int) -> str:
+def advice_for_strategy(
+    directory, config: TrainConfig, strategy: str | None, depth: int, model_factory: str | None = None
+) -> str:
     """What a training step on these shards was predicted to need on the largest rank, and what to change."""
-    from .planned_step import step_traces  # here, because a launcher does without torch until memory runs out
+    from .model import find_factory  # here, because a launcher does without torch until memory runs out
+    from .planned_step import step_traces
 
     figures = read_figures(read_manifest(directory))
     strategy = default_form(strategy) or default_strategy(figures)
     try:
-        traces = step_traces(config, figures.features)
+        traces = step_traces(config, figures.features, factory=find_factory(model_factory))
         trace = traces.of(figures, strategy, min(depth, traces.max_depth), config.activation_checkpoint)
     except InputError as error:  # the model is too large to be traced
         return str(error)
     needed = int(trace.peak_bytes(figures).max())
+    model = f"of {model_factory}" if model_factory else f"with --layers {config.layers} --hidden {config.hidden}"
     return (
-        f"a training step with --layers {config.layers} --hidden {config.hidden} is predicted to need {size(needed)} "
+        f"a training step {model} is predicted to need {size(needed)} "
         f"for tensors on the largest rank; {_CHANGE}, or let `dgl-gt plan DIR --rank-memory SIZE` find a strategy "
         "that fits"
     )

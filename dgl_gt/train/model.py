@@ -117,16 +117,28 @@ def build_model(config: TrainConfig, in_dim: int, classes: int, factory: ModelFa
     )
 
 
+class FactoryError(InputError):
+    """A user's function fails, or returns no model that can be trained."""
+
+
 def _made(factory: ModelFactory, in_dim: int, classes: int) -> nn.Module:
     try:
         model = factory.make(in_dim, classes)
     except Exception as error:  # whatever the user's function raises
-        raise InputError(
+        raise FactoryError(
             f"{factory.name}({in_dim}, {classes}) failed: {_cause(error)}; it must take the number of features and of "
             "classes, and return a torch.nn.Module"
         ) from error
     if not isinstance(model, nn.Module):
-        raise InputError(f"{factory.name} returned {reprlib.repr(model)}; it must return a torch.nn.Module")
+        raise FactoryError(f"{factory.name} returned {reprlib.repr(model)}; it must return a torch.nn.Module")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise FactoryError(f"{factory.name} returned a model without parameters to train; give it some")
+    for name, value in model.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            raise FactoryError(
+                f"the state of the model of {factory.name} holds {name}, which is no tensor and cannot be saved; leave it "
+                "out of the state"
+            )
     return model
 
 
@@ -154,16 +166,21 @@ def max_depth(model: nn.Module) -> int:
     return len(model.layers) if isinstance(model, GraphTransformer) else 1
 
 
-def logits_of(model: nn.Module, sg: ShardedGraph, feat: torch.Tensor) -> torch.Tensor:
+def logits_of(model: nn.Module, sg: ShardedGraph, feat: torch.Tensor, classes: int | None = None) -> torch.Tensor:
     """Run a model on features with the rows of :func:`dgl_gt.train.task.features`; (N_owned, classes).
 
     Raises
     ------
     InputError
-        A user's own model fails, or returns no such rows.
+        A user's own model fails, returns no such rows, or no logit for each class, where their number is given; or the
+        graph exchanges halos of several hops, which such a model cannot take.
     """
     if isinstance(model, GraphTransformer):
         return model(sg.blocks(len(model.layers), from_held=True), feat)
+    if sg.depth > 1:
+        raise InputError(
+            f"depth is {sg.depth}, and only a GraphTransformer takes halos of several hops; leave --depth out for this model"
+        )
     try:
         logits = model(sg, feat)
     except (InputError, RankError, MemoryError, torch.cuda.OutOfMemoryError):
@@ -178,6 +195,11 @@ def logits_of(model: nn.Module, sg: ShardedGraph, feat: torch.Tensor) -> torch.T
             f"the model returned {shown}; it must return a tensor with one row of logits for each of the "
             f"{sg.num_nodes():,} nodes that the rank owns"
         )
+    if classes not in (None, logits.shape[1]) or not logits.is_floating_point():
+        raise InputError(
+            f"the model returned {logits.shape[1]} logits of {logits.dtype} for each node; it must return one "
+            f"floating-point logit for each of the {classes or logits.shape[1]} classes"
+        )
     return logits
 
 
@@ -189,7 +211,7 @@ def share_weights(model: nn.Module, sg: ShardedGraph) -> None:
     InputError
         The ranks have different models.
     """
-    state = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    state = model.state_dict()
     sg.comm.check_agreement(
         {"type of the model": type(model).__name__}
         | {f"shape of {name}": [str(value.dtype), *value.shape] for name, value in state.items()}

@@ -66,11 +66,16 @@ def step_traces(
             "add random features with --random-features"
         )
     others = {setting.name: setting.default for setting in fields(TrainConfig) if setting.name not in _MATTER}
-    return _shared_traces(replace(config, **others), features, classes, factory)
+    make = _traces if factory else _shared_traces  # a user's function may depend on more than its name says
+    return make(replace(config, **others), features, classes, factory)
 
 
 @lru_cache(maxsize=16)
-def _shared_traces(config: TrainConfig, features: int, classes: int, factory: ModelFactory | None) -> StepTraces:
+def _shared_traces(config: TrainConfig, features: int, classes: int, factory: None) -> StepTraces:
+    return _traces(config, features, classes, factory)
+
+
+def _traces(config: TrainConfig, features: int, classes: int, factory: ModelFactory | None) -> StepTraces:
     with torch.device("cpu" if factory else "meta"):  # a model that is too large takes no memory
         model, mode = build_model(config, features, classes, factory), config.activation_checkpoint
     _check_size(model)

@@ -25,7 +25,7 @@ from partition.system.output_checks import check_room
 from .config import MODEL, WEIGHTS, TrainConfig
 from .held_signals import received_signals
 from .launcher_link import find_launcher
-from .model import ModelFactory, build_model
+from .model import FactoryError, ModelFactory, build_model
 from .trainer import TrainHistory, first_not_finite
 
 _MIN_PAUSE_S = 5.0  # between two writes while a model trains
@@ -172,12 +172,23 @@ def save_model(out, state: dict, config: TrainConfig, shape: dict, record: dict,
     InputError
         ``out`` exists, or cannot be written.
     """
-    weights = safetensors.save({key: value.detach().cpu().contiguous() for key, value in state.items()})
+    weights = safetensors.save(_separate(state))
     checksum = {"weights_sha256": hashlib.sha256(weights).hexdigest()}
     with new_directory(out, MODEL, force=force) as folder:
         (folder / WEIGHTS).write_bytes(weights)
         (folder / "config.yaml").write_text(yaml.safe_dump({**asdict(config), **shape, **checksum}, sort_keys=False))
         (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _separate(state: dict) -> dict[str, torch.Tensor]:
+    """The tensors on the CPU, none of which shares its memory with another, as tied weights do."""
+    found, storages = {}, set()
+    for key, value in state.items():
+        value = value.detach().cpu().contiguous()
+        storage = value.untyped_storage().data_ptr()
+        found[key] = value.clone() if storage in storages else value
+        storages.add(storage)
+    return found
 
 
 def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Module:
@@ -216,6 +227,8 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
         with torch.device("meta" if factory is None else "cpu"):  # sizes from a damaged config.yaml take no memory
             model = build_model(TrainConfig(**values), in_dim, classes, factory)
         model.load_state_dict(safetensors.load(weights), assign=True)
+    except FactoryError:
+        raise
     except (KeyError, TypeError, RuntimeError, OverflowError, SafetensorError, ValueError) as error:
         cause = " ".join(str(error).split())
         cause = cause if len(cause) < _LONGEST_CAUSE else f"{cause[:_LONGEST_CAUSE]} ..."  # torch lists every tensor

@@ -78,7 +78,7 @@ def train_step(model: torch.nn.Module, sg: ShardedGraph, task: Task, optimizer, 
         model.set_dropout_step(seed, step)
     optimizer.zero_grad()
     rows = task.rows["train"]
-    logits = logits_of(model, sg, task.feat)
+    logits = logits_of(model, sg, task.feat, task.classes)
     loss = F.cross_entropy(logits[rows], task.label[rows], reduction="sum") / task.counts["train"]
     loss.backward()
     sg.comm.sum_gradients(model.parameters())

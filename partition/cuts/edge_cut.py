@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from partition.errors import InputError, whole_number
+from partition.errors import InputError, check_type, whole_number
 from partition.graph import Graph, as_array, symmetrised
 from partition.predict.costs import Costs, default_costs
 
@@ -78,6 +78,8 @@ def make_edge_cut(
     parts = whole_number("parts", parts)
     if owner is None or parts < 1:
         check_parts(graph.num_nodes, parts)
+    costs = default_costs() if costs is None else costs
+    check_type("costs", costs, Costs)
     seed, attempts = metis.check_seed(seed), whole_number("attempts", attempts, 1, MOST_ATTEMPTS)
     balance = make_balance(graph, parts, max_imbalance, target_weights)
     progress = progress or (lambda *_: None)
@@ -91,7 +93,6 @@ def make_edge_cut(
         elif parts == 1:
             owner = np.zeros(graph.num_nodes, np.int32)
         else:
-            costs = costs or default_costs()
 
             def rank(owner: np.ndarray) -> float:
                 return costs.step_seconds(count_assignment(graph, owner, balance.shares))

@@ -18,7 +18,7 @@ from partition.system.user_files import reading, regular_file
 from .figures import Figures
 
 _DEFAULT = Path(__file__).with_name("default_costs.json")
-_MAX_BYTES = 1 << 20
+_MAX_BYTES, _MOST = 1 << 20, 2.0**62
 _Amount = Annotated[float, Meta(ge=0, le=1e30)]
 
 
@@ -66,6 +66,8 @@ class CutCosts(Struct, frozen=True, forbid_unknown_fields=True):
         Exchanges of a step.
     call_s : float
         Time of an exchange besides its bytes (s).
+    sum_s : float
+        Time of sums over ranks, such as that of the gradients (s).
     tensor_bytes : PerCount
         Tensors at the peak of a step, without node and edge data (bytes).
     """
@@ -76,6 +78,7 @@ class CutCosts(Struct, frozen=True, forbid_unknown_fields=True):
     byte_s: _Amount
     calls: _Amount
     call_s: _Amount
+    sum_s: _Amount
     tensor_bytes: PerCount
 
 
@@ -105,7 +108,8 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         found = {"edge": self.edge, "vertex": self.vertex}[cut]
         if found is None:
             raise InputError(
-                f"the costs say nothing of {cut} cuts; make them again with `dgl-gt plan GRAPH --save-costs FILE`"
+                f"the costs say nothing of {cut} cuts: the step that they are of runs on other cuts only; choose another "
+                "cut (--cut), or other costs"
             )
         return found
 
@@ -117,7 +121,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """
         costs, parts = self.of(figures.cut), figures.parts
         compute = (costs.compute_s.of(figures) / (figures.shares * parts)).max()
-        exchange = costs.sent_bytes.of(figures).max() * costs.byte_s + costs.calls * costs.call_s
+        exchange = costs.sent_bytes.of(figures).max() * costs.byte_s + costs.calls * costs.call_s + costs.sum_s
         return float(compute + (exchange if parts > 1 else 0.0))
 
     def sent_bytes(self, figures: Figures) -> int:
@@ -129,7 +133,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         hops = max(figures.halo_depth, 1)
         data = (figures.feature_bytes + figures.node_bytes) * figures.held_within(hops)
         data = data + figures.edge_bytes * figures.edges_within(hops)
-        return np.rint(self.of(figures.cut).tensor_bytes.of(figures) + data).astype(np.int64)
+        return np.rint(np.minimum(self.of(figures.cut).tensor_bytes.of(figures) + data, _MOST)).astype(np.int64)
 
     def save(self, path, *, force: bool = False) -> None:
         """Write the costs to a new file, or with ``force`` over an old one; :class:`InputError` if that fails."""

@@ -32,7 +32,7 @@ class Figures:
         Edges of the first column that have an end which another part owns.
     near_edges : ndarray, (P,), or None
         Edges of the first column between two rows that lie less than 1,024 rows apart in the part. None where the
-        order of rows within the parts is not known yet; predictions that need it are refused then.
+        order of rows within the parts is not known yet; predictions of the selector are refused then.
     copies_by_hop : ndarray, (P, r)
         Rows that each part holds but does not own: halo rows, or mirrors.
     sent_by_hop : ndarray, (P, r)

@@ -1,4 +1,4 @@
-"""The exchange strategies, and the rules which of them fits which partition and model."""
+"""The exchange strategies, and the rules which of them fits which partition."""
 
 from __future__ import annotations
 

@@ -125,9 +125,7 @@ def _check(manifest: dict) -> None:
 
 def _choice(cut: str) -> Check:
     """What ``choice`` is, where one was made."""
-    candidate = fields(
-        cut=one_of(*_QUALITY_OF), predicted_seconds=number(1e-300), rank_memory_bytes=_COUNT, quality=_QUALITY
-    )
+    candidate = fields(cut=one_of(*_QUALITY_OF), predicted_seconds=number(), rank_memory_bytes=_COUNT, quality=_QUALITY)
 
     def has_chosen(candidates, where: str) -> None:
         if cut not in (each["cut"] for each in candidates):
@@ -136,7 +134,7 @@ def _choice(cut: str) -> Check:
     return fields(
         cut=one_of(cut),
         reason=text(),
-        model=dict_of(any_of(text(), flag(), number())),
+        model=dict_of(any_of(text(), flag(), number(-1e300))),
         profile=text(),
         candidates=all_of(list_of(candidate), has_chosen),
     )

@@ -62,6 +62,46 @@ class Fails(Rows):
         return self.linear(feat[:, 1:])
 
 
+class Wide(Rows):
+    """One class too many."""
+
+    def __init__(self, in_dim, classes):
+        super().__init__(in_dim, classes + 1)
+
+
+class Whole(Rows):
+    """Whole numbers in place of logits."""
+
+    def forward(self, sg, feat):
+        return self.linear(feat).long()
+
+
+class Extra(Rows):
+    """State that is no tensor."""
+
+    def get_extra_state(self):
+        return {"note": "x"}
+
+    def set_extra_state(self, state):
+        pass
+
+
+class Tied(Rows):
+    """Two layers with one weight."""
+
+    def __init__(self, in_dim, classes):
+        super().__init__(in_dim, classes)
+        self.other = nn.Linear(in_dim, classes)
+        self.other.weight = self.linear.weight
+
+    def forward(self, sg, feat):
+        return self.other(feat) + self.linear(feat)
+
+
+def no_parameters(in_dim, classes):
+    return nn.Identity()
+
+
 def transformer(in_dim, classes):
     """The model of this package, by another way."""
     return GraphTransformer(in_dim, 16, classes, 2, 4)

@@ -14,6 +14,7 @@ def hand_made_costs(**of_cuts) -> Costs:
         byte_s=8e-10,
         calls=4.0,
         call_s=1e-4,
+        sum_s=0.0,
         tensor_bytes=PerCount(rank=5000.0, owned=300.0, copies=60.0, edges=30.0),
     )
     cut = replace(cut, **of_cuts)

@@ -75,6 +75,13 @@ def test_a_graph_transformer_of_a_factory_takes_deep_halos(shards):
         ("Pair", "the model returned tuple; it must return a tensor"),
         ("Fails", r"the model failed: RuntimeError: mat1 and mat2 .* \(factories.py, line \d+\); fix the model"),
         ("three", "factories:three returned 3; it must return a torch.nn.Module"),
+        (
+            "Wide",
+            r"the model returned 11 logits of torch.float32 for each node; it must return one .* of the 10 classes",
+        ),
+        ("Whole", "the model returned 10 logits of torch.int64 for each node"),
+        ("no_parameters", "factories:no_parameters returned a model without parameters to train; give it some"),
+        ("Extra", "the state of the model of factories:Extra holds _extra_state, which is no tensor"),
         ("one_argument", r"factories:one_argument\(12, 10\) failed: TypeError"),
     ],
 )
@@ -97,6 +104,24 @@ def test_models_that_cannot_be_trained_are_refused_on_all_ranks(shards, name, me
         ("factories:number", "factories has no function number"),
     ],
 )
+def test_tied_weights_are_saved(tmp_path):
+    """And a factory that fails later is told from a damaged directory."""
+    factory = find_factory("factories:Tied")
+    model = factory.make(10, 10)
+    shape = {"in_dim": 10, "classes": 10, "model_factory": factory.name}
+    save_model(tmp_path / "model", model.state_dict(), TrainConfig(), shape, {})
+    loaded = load_model(tmp_path / "model", factory)
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(loaded.state_dict()[key], value)
+    with pytest.raises(InputError, match=r"^factories:Tied\(10, 10\) failed: TypeError"):
+        load_model(tmp_path / "model", ModelFactory("factories:Tied", factories.one_argument))
+
+
+def test_deep_halos_are_for_a_graph_transformer(shards):
+    for found in run_ranks(2, trained, shards / "2", "factories:Pulled", 2):
+        assert "depth is 2, and only a GraphTransformer takes halos of several hops; leave --depth out" in found
+
+
 def test_names_that_lead_to_no_function(name, message):
     with pytest.raises(InputError, match=message):
         find_factory(name)
@@ -130,7 +155,7 @@ def test_plans(shards):
     """A layer of this package has all modes; a graph transformer takes halos as deep as it has layers."""
     figures = read_figures(read_manifest(shards / "2"))
     traces = step_traces(TrainConfig(), figures.features, 10, find_factory("factories:Pulled"))
-    assert traces is step_traces(TrainConfig(lr=1.0), figures.features, 10, find_factory("factories:Pulled"))
+    assert step_traces(TrainConfig(lr=1.0), 12) is step_traces(TrainConfig(), 12)
     assert traces.activation_checkpoints == ("none", "keep_exchanges", "full") and traces.max_depth == 1
     plan = choose([(None, figures)], traces, read_profile(), strategies=("halo_h", "halo_kv", "mirror"))
     assert plan.model == {"model_factory": "factories:Pulled", "features": 12, "classes": 10}
