@@ -118,12 +118,12 @@ def partition(
     attempts = whole_number("attempts", attempts, 1, MOST_ATTEMPTS)
     costs = default_costs() if costs is None else costs
     check_type("costs", costs, Costs)
-    for kind in ("vertex", "edge") if cut == "auto" else (cut or "edge",):
-        costs.of(kind)
     memory = None if memory is None else whole_number("memory", memory, 1)
     rank_memory = None if rank_memory is None else whole_number("rank_memory", rank_memory, 1)
     edge_options = {"max_imbalance": max_imbalance, "target_weights": target_weights, "owner": owner}
     cut = resolve_cut(cut, halo_depth, attempts, **edge_options)
+    for kind in ("vertex", "edge") if cut == "auto" else (cut or "edge",):
+        costs.of(kind)  # raises before the graph is read
     edge_options |= {"attempts": attempts, "costs": costs}
     additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
     check_additions(**additions)

@@ -89,15 +89,15 @@ class Recorder(TorchDispatchMode):
             self.add("edges", tuple(what), edges, rows, sources)
 
     def _add_operation(self, function, args, kwargs, result) -> None:
-        name = function.name()
         for x in _flat(args):
             storage = x.untyped_storage()
             key = storage._cdata
             if key not in self._alive and (key not in self._found or self._found[key]() is None):
                 self._found[key] = weakref.ref(storage)  # what DGL makes and drops in the step leaves a dead one
-        for x in () if function._schema.is_mutable else _flat(result):
+        name, kind, is_mutable = _traits(function)
+        for x in () if is_mutable else _flat(result):
             self._add_memory(x.untyped_storage())
-        packet, kind = function.overloadpacket, kind_of(function)
+        packet = function.overloadpacket
         if kind == "product":
             out = _flat(result)[0]
             first = next((x for x in reversed(_flat(args)[:-1]) if x.dim() > 1), out)
@@ -174,6 +174,12 @@ def kind_of(function) -> str:
     if function.overloadpacket in flop_registry:
         return "product"
     return "edges" if function.name().startswith(_ATTENTION) else "rows"
+
+
+@cache
+def _traits(function) -> tuple[str, str, bool]:
+    """The name and the kind of an operation, and whether it writes to its arguments."""
+    return function.name(), kind_of(function), function._schema.is_mutable
 
 
 @cache

@@ -104,6 +104,11 @@ def test_models_that_cannot_be_trained_are_refused_on_all_ranks(shards, name, me
         ("factories:number", "factories has no function number"),
     ],
 )
+def test_names_that_lead_to_no_function(name, message):
+    with pytest.raises(InputError, match=message):
+        find_factory(name)
+
+
 def test_tied_weights_are_saved(tmp_path):
     """And a factory that fails later is told from a damaged directory."""
     factory = find_factory("factories:Tied")
@@ -120,11 +125,6 @@ def test_tied_weights_are_saved(tmp_path):
 def test_deep_halos_are_for_a_graph_transformer(shards):
     for found in run_ranks(2, trained, shards / "2", "factories:Pulled", 2):
         assert "depth is 2, and only a GraphTransformer takes halos of several hops; leave --depth out" in found
-
-
-def test_names_that_lead_to_no_function(name, message):
-    with pytest.raises(InputError, match=message):
-        find_factory(name)
 
 
 def test_a_module_that_fails_while_it_is_imported(tmp_path, monkeypatch):
