@@ -1,5 +1,6 @@
 """The kernel against the reference, and the reference against dense attention."""
 
+import math
 import os
 import warnings
 
@@ -31,12 +32,18 @@ def run(function, case, dtype, csc=None):
 
 
 @pytest.fixture(params=["portable", "avx2", "avx512"])
-def path(request, monkeypatch):
+def instructions(request, monkeypatch):
     """Each instruction set that the kernel is made for."""
     number = ["portable", "avx2", "avx512"].index(request.param)
     if cpu.library() is None or number > cpu.best_path():
         pytest.skip(f"this processor, or this build of the kernel, has no {request.param}")
     monkeypatch.setattr(cpu, "best_path", lambda: number)
+
+
+@pytest.fixture(params=["head-major", "head-minor"])
+def path(request, instructions, monkeypatch):
+    """Both layouts of rows, on each instruction set."""
+    monkeypatch.setattr(cpu, "_EDGES_PER_ROW", math.inf if request.param == "head-major" else 0)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

@@ -17,7 +17,9 @@ _ARRAYS = ("q", "k", "v", "bias", "out", "lse", "grad_out", "grad_lse", "stats")
 _GRADIENTS = ("grad_q", "grad_k", "grad_v", "grad_bias")
 _INDEX_ARRAYS = ("indptr", "indices", "edge_ids", "global_edge_ids", "rev_indptr", "rev_dst", "rev_position")
 _SIZES = ("num_dst", "num_src", "num_heads", "head_dim", "head_offset")
-_SETTINGS = ("storage", "bias_storage", "is_int64", "is_backward", "path", "num_threads")
+_SETTINGS = ("storage", "bias_storage", "is_int64", "is_backward", "is_head_minor", "path", "num_threads")
+_EDGES_PER_ROW = 40  # from so many on, the copies that head-minor kernels need pay; see docs/benchmarks.md
+_WIDEST = 32  # head whose rows are gathered head-minor
 _STORAGE = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
 
@@ -85,15 +87,16 @@ def drop(x, seed, ids, threshold, scale):
 
 def forward(csc, q, k, v, bias, scale, dropout_p, seed):
     """Run the forward kernel; arguments and results are those of ``reference_attention``, without gradients."""
+    minor = is_worth_head_minor(csc, k)
     arrays = {
         "q": readable(q),
-        "k": readable(k),
-        "v": readable(v),
+        "k": _gathered(k, minor),
+        "v": _gathered(v, minor),
         "bias": bias,
         "out": empty(q.shape, q.dtype),
         "lse": q.new_empty(q.shape[:2], dtype=accumulation_dtype(q.dtype)),
     }
-    library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed))
+    library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed, minor))
     return arrays["out"], arrays["lse"]
 
 
@@ -103,18 +106,36 @@ def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p,
     ``grads`` are tensors that receive the gradients of q, k, v and bias, each with its input's shape and dtype, and with
     any strides of rows and heads. A gradient that is None is not computed; k and v have both gradients or none.
     """
+    minor = is_worth_head_minor(csc, k)
     arrays = {
-        **{name: readable(tensor) for name, tensor in dict(q=q, k=k, v=v, out=out, grad_out=grad_out).items()},
+        **{name: _gathered(tensor, minor) for name, tensor in dict(q=q, k=k, v=v, grad_out=grad_out).items()},
         **dict(zip(_GRADIENTS, grads, strict=True)),
+        "out": readable(out),
         "bias": bias,
         "lse": lse,
         "grad_lse": grad_lse,
         "stats": lse.new_empty(lse.shape[0], 2, lse.shape[1]),
     }
-    library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed))
+    library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed, minor))
 
 
-def _problem(csc, arrays, scale, dropout_p, seed):
+def is_worth_head_minor(csc, k):
+    """Return whether rows are gathered with their heads side by side, which costs a copy of the rows.
+
+    The kernels of head_minor.h take 4, 8 or 16 heads, whose rows fill vectors of 16 numbers, and sum in float32. With wide
+    heads they are not faster.
+    """
+    _, heads, head_dim = k.shape
+    fits = heads in (4, 8, 16) and heads * head_dim % 16 == 0 and head_dim <= _WIDEST and k.dtype != torch.float64
+    return fits and csc.num_edges >= _EDGES_PER_ROW * max(csc.num_dst, csc.num_src)
+
+
+def _gathered(tensor, minor):
+    """Return rows as the kernel gathers them."""
+    return tensor.transpose(1, 2).contiguous().transpose(1, 2) if minor else readable(tensor)
+
+
+def _problem(csc, arrays, scale, dropout_p, seed, is_head_minor):
     problem = _Problem(
         num_dst=csc.num_dst,
         num_src=csc.num_src,
@@ -129,6 +150,7 @@ def _problem(csc, arrays, scale, dropout_p, seed):
         bias_storage=_STORAGE[arrays["q"].dtype if arrays["bias"] is None else arrays["bias"].dtype],
         is_int64=csc.indices.dtype == torch.int64,
         is_backward="grad_out" in arrays,
+        is_head_minor=is_head_minor,
         path=best_path(),
         num_threads=torch.get_num_threads(),
     )

@@ -12,4 +12,6 @@ constexpr int kVectorBytes = 16;
 #include "vectors.h"
 #include "dropout.h"
 #include "rows.h"
+#include "head_minor.h"
+#include "passes.h"
 }  // namespace portable

@@ -11,7 +11,8 @@
 
 enum Storage : int32_t { kFloat32, kFloat64, kBFloat16, kFloat16 };  // as _STORAGE in __init__.py
 
-// A (rows, H, D) or (rows, H) array. The last dimension of the former has stride 1; strides count elements.
+// A (rows, H, D) or (rows, H) array. Strides count elements. The last dimension of the former has stride 1, or stride H
+// where the heads lie side by side, with a head_stride of 1; see head_minor.h.
 struct Array {
     void* data;
     int64_t row_stride, head_stride;
@@ -31,7 +32,7 @@ struct Problem {
     int64_t num_dst, num_src, num_heads, head_dim, head_offset;
     double scale, keep_scale;
     uint64_t seed, drop_threshold;
-    int32_t storage, bias_storage, is_int64, is_backward, path, num_threads;
+    int32_t storage, bias_storage, is_int64, is_backward, is_head_minor, path, num_threads;
 };
 
 template <typename S>

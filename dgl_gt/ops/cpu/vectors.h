@@ -121,7 +121,8 @@ INLINE V pick(V a, V b) {
 #if defined(__clang__)
     return __builtin_shufflevector(a, b, I...);
 #else
-    return __builtin_shuffle(a, b, (Vec<int32_t, sizeof...(I)>){I...});
+    typedef typename std::conditional<sizeof(a[0]) == 8, int64_t, int32_t>::type Index;
+    return __builtin_shuffle(a, b, (Vec<Index, sizeof...(I)>){I...});
 #endif
 }
 

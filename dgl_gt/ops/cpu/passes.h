@@ -1,0 +1,34 @@
+// The passes for a problem: by its layout, storage type, number of heads and width of a head. The file of each instruction
+// set includes this last.
+
+template <typename S>
+Passes passes_of(const Problem& p) {
+    if constexpr (sizeof(Sum<S>) == 4) {
+        if (p.is_head_minor) {
+            switch (p.num_heads) {
+                case 4: return HeadMinor<S, 4>::passes(p);
+                case 8: return HeadMinor<S, 8>::passes(p);
+                default: return HeadMinor<S, 16>::passes(p);
+            }
+        }
+    }
+    constexpr int N = kVectorBytes / sizeof(Sum<S>);
+    if constexpr (kVectorBytes > 16 && sizeof(Sum<S>) == 4) {
+        switch (p.head_dim) {
+            case 8: return Rows<S, 8, 1>::passes(p);
+            case 16: return Rows<S, N, 16 / N>::passes(p);
+            case 32: return Rows<S, N, 32 / N>::passes(p);
+            case 64: return Rows<S, N, 64 / N>::passes(p);
+        }
+    }
+    return p.head_dim % N == 0 ? Rows<S, N, 0>::passes(p) : Rows<S, 4, 0>::passes(p);
+}
+
+Passes passes(const Problem& p) {
+    switch (p.storage) {
+        case kFloat64: return passes_of<double>(p);
+        case kBFloat16: return passes_of<BFloat16>(p);
+        case kFloat16: return passes_of<Float16>(p);
+        default: return passes_of<float>(p);
+    }
+}
