@@ -87,7 +87,7 @@ def drop(x, seed, ids, threshold, scale):
 
 def forward(csc, q, k, v, bias, scale, dropout_p, seed):
     """Run the forward kernel; arguments and results are those of ``reference_attention``, without gradients."""
-    minor = is_worth_head_minor(csc, k)
+    minor = gathers_head_minor(csc, k)
     arrays = {
         "q": readable(q),
         "k": _gathered(k, minor),
@@ -106,7 +106,7 @@ def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p,
     ``grads`` are tensors that receive the gradients of q, k, v and bias, each with its input's shape and dtype, and with
     any strides of rows and heads. A gradient that is None is not computed; k and v have both gradients or none.
     """
-    minor = is_worth_head_minor(csc, k)
+    minor = gathers_head_minor(csc, k)
     arrays = {
         **{name: _gathered(tensor, minor) for name, tensor in dict(q=q, k=k, v=v, grad_out=grad_out).items()},
         **dict(zip(_GRADIENTS, grads, strict=True)),
@@ -119,7 +119,7 @@ def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p,
     library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed, minor))
 
 
-def is_worth_head_minor(csc, k):
+def gathers_head_minor(csc, k):
     """Return whether rows are gathered with their heads side by side, which costs a copy of the rows.
 
     The kernels of head_minor.h take 4, 8 or 16 heads, whose rows fill vectors of 16 numbers, and sum in float32. With wide
