@@ -23,9 +23,6 @@ struct HeadMinor {
     typedef Vec<T, N> V;
     typedef std::make_integer_sequence<int, N> Lanes;
 
-    // Whether rows with so many numbers per head fit whole lanes.
-    static bool fits(int64_t head_dim) { return head_dim % E == 0; }
-
     static INLINE int64_t columns(const Problem& p) { return H * p.head_dim; }
 
     // ---- lanes ----------------------------------------------------------------------------------------------------
