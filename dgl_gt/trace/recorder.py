@@ -1,9 +1,11 @@
 """Records what one training step does: each operation, exchange and tensor, in order, with its size.
 
-Besides the undocumented names of torch that ``live_tensors.py`` lists, it uses two more. Both are in torch 2.4 and in 2.13;
-without one of them, recording fails with ``AttributeError``.
+Besides the undocumented names of torch that ``live_tensors.py`` lists, it uses three more. Without one of the first two,
+which are in torch 2.4 and in 2.13, recording fails with ``AttributeError``.
 
 - ``torch.ops.profiler._record_function_enter_new`` is the operation that a range of the profiler begins with.
+- ``TorchDispatchMode._should_skip_dynamo``, since torch 2.6, decides whether each call goes through a layer of torch.compile,
+  which takes some 10 microseconds; without it, all calls do.
 - ``OpOverload._schema`` says whether an operation writes to its arguments, or returns them in another form.
 """
 
@@ -29,7 +31,15 @@ _ATTENTION = "dgl_gt::sparse_attention"  # and the name of its backward pass beg
 RANGE = torch.ops.profiler._record_function_enter_new.default
 
 
-class Recorder(TorchDispatchMode):
+class _Plain(TorchDispatchMode):
+    """A mode whose calls do not go through torch.compile's layer, as no step is compiled while it is recorded."""
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False
+
+
+class Recorder(_Plain):
     """Inside the block, records a step on a made-up part.
 
     Attributes
@@ -151,7 +161,7 @@ class OperationCounter(TorchDispatchMode):
         return result
 
 
-class Reads(TorchDispatchMode):
+class Reads(_Plain):
     """Inside the block, notes the storages of the tensors that operations get.
 
     Attributes

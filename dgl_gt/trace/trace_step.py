@@ -16,7 +16,8 @@ from .stand_in import make_layout, stand_in
 from .step_trace import Event, StepTrace, counts_of_parts, counts_that_matter
 
 _TOLERANCE = 1e-6  # relative, of a size
-_SPARE = 2  # recordings beyond the number of counts, against which the solution is checked
+_SPARE = 1  # recordings beyond the number of counts, against which the solution is checked
+_FEW_PARTS = 4  # on which a step reads the same masks as on many
 _MOST_SEEDS = 300
 _NAMES = {"kept": "the tensors that outlive the step", "edges": "a pass over edges", "begin": "an exchange"}
 _NAMES |= {"sum": "a sum over ranks", "memory": "a tensor"}
@@ -55,11 +56,12 @@ def trace_step(
         The operations of the step, or their sizes, depend on the data.
     """
 
-    def made_up(seed: int) -> Layout:
+    def made_up(seed: int, parts: int = parts) -> Layout:
         return make_layout(strategy, depth, parts, seed, node_data, edge_data)
 
     with torch.random.fork_rng(devices=[]):  # the user's generator stays where it is
-        masks = _masks_that_are_read(make_step, stand_in(made_up(0), strategy, depth, overlap))
+        few = made_up(0, min(parts, _FEW_PARTS))
+        masks = _masks_that_are_read(make_step, stand_in(few, strategy, depth, overlap))
         names = (*counts_that_matter("local" if parts == 1 else strategy, depth), *masks)
         layouts, counts = _telling_layouts(made_up, names)
         events, sizes = None, []
