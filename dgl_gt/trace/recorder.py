@@ -134,10 +134,20 @@ class Recorder(_Plain):
         def freed(_):
             if self._alive is not None:  # or the recording has ended
                 del self._alive[key]
-                self.add("memory", (), -size)
+                self._add_freed(size)
 
         self._alive[key] = weakref.ref(storage, freed)
         self.add("memory", (), size)
+
+    def _add_freed(self, size: int) -> None:
+        """Note bytes that are freed. Those that are freed one after the other are one event.
+
+        Their order is not always the same: autocast, for example, drops its copies of the weights in the order of a hash.
+        """
+        if self.events and self.events[-1].kind == "memory" and self.sizes[-1][0] < 0:
+            self.sizes[-1] = (self.sizes[-1][0] - size,)
+        else:
+            self.add("memory", (), -size)
 
 
 class OperationCounter(TorchDispatchMode):

@@ -238,6 +238,30 @@ def test_halos_of_several_hops(graph):
             assert (trace.peak_bytes(figures) > 4 * 16 * 5 * figures.owned).all()
 
 
+def autocast_step(sg):
+    """In bfloat16, of which autocast keeps copies of the weights until the forward pass ends."""
+    model = GraphTransformer(FEATURES, 32, CLASSES, 2, 4)
+
+    def forward():
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(sg, sg.ndata["feat"])
+
+    return step_of(sg, model, lambda: forward().float())
+
+
+@pytest.mark.parametrize("strategy", ["halo_kv", "ring"])
+def test_a_step_in_bfloat16(shards, strategy):
+    """Rows travel in two bytes where the strategy sends what was projected."""
+    costs = report_costs(autocast_step, shards / "edge", strategy)
+    found = run_ranks(len(costs.peak_bytes), measured, shards / "edge", autocast_step, strategy)
+    assert (
+        costs.sent_bytes
+        == sum(sent for _, sent in found)
+        == report_costs(transformer_step, shards / "edge", strategy).sent_bytes // 2
+    )
+    assert max(costs.peak_bytes) == pytest.approx(max(peak for peak, _ in found), rel=0.1)
+
+
 def masked_step(sg, split=None):
     """A loss of the training nodes alone, as most scripts have it."""
     model, rows = nn.Linear(FEATURES, 512), sg.ndata["train_mask"] if split is None else sg.ndata["splits"][:, split]
