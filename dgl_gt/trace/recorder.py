@@ -28,18 +28,11 @@ from .step_trace import Event
 
 _OVERWRITE = {torch.ops.aten.copy_, torch.ops.aten.fill_, torch.ops.aten.zero_}  # their first argument is not read
 _ATTENTION = "dgl_gt::sparse_attention"  # and the name of its backward pass begins with it
+_COPY = torch.ops.aten.clone.default
 RANGE = torch.ops.profiler._record_function_enter_new.default
 
 
-class _Plain(TorchDispatchMode):
-    """A mode whose calls do not go through torch.compile's layer, as no step is compiled while it is recorded."""
-
-    @classmethod
-    def _should_skip_dynamo(cls):
-        return False
-
-
-class Recorder(_Plain):
+class Recorder(TorchDispatchMode):
     """Inside the block, records a step on a made-up part.
 
     Attributes
@@ -56,6 +49,8 @@ class Recorder(_Plain):
         self._sg, self._ranks, self._tracker = sg, sg.comm, LayerTracker()
         self._alive: dict[int, weakref.ref] = {}
         self._found: dict[int, weakref.ref] = {}  # storages that were there before the step
+        self._passes_edges = False  # whether a pass over edges is running, which copies rows on some parts alone
+        self._frees = False  # whether the last event is of tensors that are freed
 
     @property
     def kept_bytes(self) -> int:
@@ -63,6 +58,10 @@ class Recorder(_Plain):
         of_shard = {x.untyped_storage()._cdata for x in tensors_in(self._sg)}
         storages = [(key, storage) for key, found in self._found.items() if (storage := found()) is not None]
         return storage_bytes(self._sg) + sum(storage.nbytes() for key, storage in storages if key not in of_shard)
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # no step is compiled while it is recorded
 
     def __enter__(self):
         self._collects_garbage = gc.isenabled()
@@ -80,23 +79,24 @@ class Recorder(_Plain):
 
     def add(self, kind: str, what: tuple = (), *sizes: int) -> None:
         """Append an event."""
+        self._frees = False
         self.events.append(Event(kind, what, "" if kind == "memory" else self._tracker.layer))
         self.sizes.append(sizes)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         if function.namespace == "profiler":
-            if function is RANGE:
-                self._add_range(*args)
-        elif not _is_view(function):
+            self._passes_edges = function is RANGE and args[0] == EDGES
+            if self._passes_edges:
+                self._add_edge_range(args[1])
+        elif not _is_view(function) and not (self._passes_edges and function is _COPY):
             self._add_operation(function, args, kwargs or {}, result)
         return result
 
-    def _add_range(self, name: str, text: str | None = None) -> None:
-        """Append what a range of the profiler announces, see :func:`dgl_gt.ops.announce.edge_range`."""
-        if name == EDGES:
-            edges, rows, sources, *what = map(int, text.split())
-            self.add("edges", tuple(what), edges, rows, sources)
+    def _add_edge_range(self, text: str) -> None:
+        """Append a pass over edges that :func:`dgl_gt.ops.announce.edge_range` announces."""
+        edges, rows, sources, *what = map(int, text.split())
+        self.add("edges", tuple(what), edges, rows, sources)
 
     def _add_operation(self, function, args, kwargs, result) -> None:
         for x in _flat(args):
@@ -112,7 +112,7 @@ class Recorder(_Plain):
             out = _flat(result)[0]
             first = next((x for x in reversed(_flat(args)[:-1]) if x.dim() > 1), out)
             operations = flop_registry[packet](*args, **kwargs, out_val=result)
-            self.add("product", (name,), operations, *first.shape[-2:], out.shape[-1])
+            self.add("product", (name, out.element_size()), operations, *first.shape[-2:], out.shape[-1])
         elif name == _ATTENTION:
             self._add_edges(args[0], args[1], args[5], 1)
         elif kind == "edges":
@@ -144,10 +144,11 @@ class Recorder(_Plain):
 
         Their order is not always the same: autocast, for example, drops its copies of the weights in the order of a hash.
         """
-        if self.events and self.events[-1].kind == "memory" and self.sizes[-1][0] < 0:
+        if self._frees:
             self.sizes[-1] = (self.sizes[-1][0] - size,)
         else:
             self.add("memory", (), -size)
+            self._frees = True
 
 
 class OperationCounter(TorchDispatchMode):
@@ -171,7 +172,7 @@ class OperationCounter(TorchDispatchMode):
         return result
 
 
-class Reads(_Plain):
+class Reads(TorchDispatchMode):
     """Inside the block, notes the storages of the tensors that operations get.
 
     Attributes

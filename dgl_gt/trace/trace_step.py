@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -59,8 +61,8 @@ def trace_step(
     def made_up(seed: int, parts: int = parts) -> Layout:
         return make_layout(strategy, depth, parts, seed, node_data, edge_data)
 
-    with torch.random.fork_rng(devices=[]):  # the user's generator stays where it is
-        few = made_up(0, min(parts, _FEW_PARTS))
+    with torch.random.fork_rng(devices=[]), _one_thread():  # the user's generator stays where it is
+        few = made_up(0, parts if strategy == "heads" else min(parts, _FEW_PARTS))  # which must share the heads evenly
         masks = _masks_that_are_read(make_step, stand_in(few, strategy, depth, overlap))
         names = (*counts_that_matter("local" if parts == 1 else strategy, depth), *masks)
         layouts, counts = _telling_layouts(made_up, names)
@@ -68,8 +70,9 @@ def trace_step(
         for layout in layouts:
             sg = stand_in(layout, strategy, depth, overlap)
             step = make_step(sg)
-            step()
-            with Recorder(sg) as recorder:
+            with _uncompiled():
+                step()
+            with _uncompiled(), Recorder(sg) as recorder:
                 step()
             events = events or recorder.events
             _check_same(events, recorder.events)
@@ -79,6 +82,24 @@ def trace_step(
     solution = np.linalg.lstsq(counts / scale, sizes, rcond=None)[0] / scale[:, None]
     _check_linear(counts, solution, sizes, [events[number] for number in event_of] + [Event("kept")])
     return StepTrace(names, tuple(events), event_of, solution[:, :-1], solution[:, -1])
+
+
+@contextmanager
+def _one_thread():
+    """Inside the block, operations run on one thread: made-up parts are so small that more only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _uncompiled():
+    """Return a context in which functions that torch.compile has made run eagerly, so that each operation is seen."""
+    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):  # not before torch 2.6
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def _masks_that_are_read(make_step, sg: ShardedGraph) -> tuple[str, ...]:

@@ -254,6 +254,15 @@ def test_any_strides():
 
 
 @needs_kernel
+@pytest.mark.parametrize("edges", [50, 600])  # as many as 50 per row are gathered head-minor
+def test_heads_that_overlap(edges):
+    csc = draw_csc(Case("", 12, 12, edges))
+    q = torch.randn(12, 8 + 4 - 1).unfold(1, 4, 1)  # (12, 8, 4), whose strides of head and number are both 1
+    k, v = torch.randn(2, 12, 8, 4)
+    torch.testing.assert_close(sparse_attention(csc, q, k, v), sparse_attention(csc, q.contiguous(), k, v))
+
+
+@needs_kernel
 def test_falls_back_to_the_reference_with_one_warning(monkeypatch):
     case = Case("", 12, 12, 50, bias=True, dropout_p=0.25)
     expected = run(sparse_attention, case, torch.float64)

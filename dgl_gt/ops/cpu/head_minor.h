@@ -10,6 +10,12 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+#if defined(__has_builtin)  // not before GCC 10
+#if __has_builtin(__builtin_shufflevector)
+#define HAS_SHUFFLEVECTOR 1
+#endif
+#endif
+
 // S: storage type. H: number of heads, a power of two.
 template <typename S, int H>
 struct HeadMinor {
@@ -68,7 +74,7 @@ struct HeadMinor {
     // H numbers, again and again. Without the builtin, as many numbers as the vector has are read: scratch memory has room.
     template <int... I>
     static INLINE V repeated(std::integer_sequence<int, I...>, const T* of_heads) {
-#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
+#if defined(HAS_SHUFFLEVECTOR)
         const Vec<T, H> heads = load<H>(of_heads);
         return __builtin_shufflevector(heads, heads, (I % H)...);
 #else
