@@ -73,7 +73,7 @@ def real_graph():
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def awkward_graph():
     """A function: seed -> directed Graph with isolated nodes, self-loops, parallel edges, hubs, node and edge data."""
 

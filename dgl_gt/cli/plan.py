@@ -6,6 +6,7 @@ import argparse
 import warnings
 from pathlib import Path
 
+from dgl_gt.model_limits import PRECISIONS
 from dgl_gt.selector.check import check_table, compare_with_prediction
 from dgl_gt.selector.forecast import forecast, is_shards
 from dgl_gt.selector.hardware_profile import read_profile
@@ -25,8 +26,9 @@ _MODEL_SIZES = {
     "heads": "attention heads",
     "ffn": "feed-forward width, as a multiple of --hidden",
 }
+_OF_CONFIG = (*_MODEL_SIZES, "precision")
 _NOT_WITH_CHECK = (
-    *("world_size", "config", *_MODEL_SIZES, "classes", "seed", "undirected", "random_features", "plot"),
+    *("world_size", "config", *_OF_CONFIG, "classes", "seed", "undirected", "random_features", "plot"),
     *("save_costs", "force"),
     *("profile", "preset", "rank_memory", "max_depth", "model_factory"),
 )
@@ -48,6 +50,8 @@ def add_command(commands) -> None:
     for name, text in _MODEL_SIZES.items():
         text = f"{text} (default: {getattr(TrainConfig, name)})"
         add(f"--{name}", type=positive_integer, metavar="N", help=text)
+    text = f"precision of the model: {' or '.join(PRECISIONS)} (default: {TrainConfig.precision})"
+    add("--precision", metavar="NAME", help=text)
     text = f"classes to predict (default: {ASSUMED_CLASSES})"
     add("--classes", type=positive_integer, metavar="N", help=text)
     add_model_factory(command)
@@ -84,7 +88,7 @@ def _plan(args):
         comparison = compare_with_prediction(args.check)
         return comparison, check_table(comparison)
     _check_options(args)
-    config = read_config(args.config, **{name: getattr(args, name) for name in _MODEL_SIZES})
+    config = read_config(args.config, **{name: getattr(args, name) for name in _OF_CONFIG})
     profile = read_profile(args.profile, args.preset)
     plans = _forecast(args, config, profile)
     if args.save_costs:

@@ -5,5 +5,13 @@ from .attention import BiasedMHA
 from .dropout import dropout_seed
 from .layer import GraphTransformerLayer
 from .model import GraphTransformer
+from .precision import apply_precision
 
-__all__ = ["BiasedMHA", "GraphTransformer", "GraphTransformerLayer", "apply_activation_checkpoint", "dropout_seed"]
+__all__ = [
+    "BiasedMHA",
+    "GraphTransformer",
+    "GraphTransformerLayer",
+    "apply_activation_checkpoint",
+    "apply_precision",
+    "dropout_seed",
+]

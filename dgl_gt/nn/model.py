@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from dgl_gt.exchange import strategies_of_layers
-from dgl_gt.model_sizes import MODEL_LIMITS
+from dgl_gt.model_limits import MODEL_LIMITS
 from partition.errors import check_flags, whole_number
 
 from .attention import check_features, check_probability, check_sizes

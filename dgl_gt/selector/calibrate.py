@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -49,6 +50,7 @@ def measure(comm: Comm, progress=None) -> Profile:
         ("memory", _memory),
         ("attention", _attention),
         ("matrix products", _products),
+        ("bfloat16", _in_bfloat16),
         ("element-wise operations", _rows),
     ):
         progress(f"measuring {stage}")
@@ -62,6 +64,7 @@ def measure(comm: Comm, progress=None) -> Profile:
             key: figures[key]
             for key in ("memory_bytes", "process_bytes", "stream_bytes_per_s", "simple_bytes_per_s", "operation_s")
         },
+        **{key: figures[key] for key in ("bf16_product_speed", "bf16_edge_time")},
         products={width: figures[f"products {width}"] for width in _WIDTHS},
         attention=Attention(
             **{key: figures[key] for key in ("edge_s", "head_s", "row_column_s", "near_column_s")},
@@ -87,22 +90,22 @@ def _attention(comm: Comm) -> dict[str, float]:
     graphs = [(0, _graph(comm)), (0, _graph(comm, degree=_HIGH_DEGREE))]
     for kind, graph in graphs + [(kind, _graph(comm, rows)) for kind, rows in enumerate(_FAR_ROWS, 1)]:
         for heads, head_dim in _SHAPES:
-            shape = graph.num_src, 3, heads, head_dim
-            qkv = torch.randn(shape, device=comm.device, requires_grad=True)
-            upstream = torch.randn(shape[0], heads, head_dim, device=comm.device)
-
-            def step(qkv=qkv, upstream=upstream, graph=graph):
-                torch.autograd.grad(sparse_attention(graph, qkv), qkv, upstream)
-
             columns = heads * head_dim
             row_columns_per_edge = columns * graph.num_src / graph.num_edges
             equations.append([1, heads, row_columns_per_edge, columns, *(columns * (kind == each) for each in (1, 2))])
-            seconds.append(_seconds(comm, step) / graph.num_edges)
+            seconds.append(_edge_seconds(comm, graph, heads, head_dim))
     weights = 1 / np.array(seconds)  # so that relative errors count
     solution = _not_negative(np.array(equations) * weights[:, None], np.array(seconds) * weights)
     edge_s, head_s, row_column_s, near, *more = solution.tolist()
     figures = {"edge_s": edge_s, "head_s": head_s, "row_column_s": row_column_s, "near_column_s": near}
     return figures | {key: near + extra for key, extra in zip(_far_keys(), more)}
+
+
+def _edge_seconds(comm: Comm, graph: CSC, heads: int, head_dim: int, dtype: torch.dtype = torch.float32) -> float:
+    shape = graph.num_src, 3, heads, head_dim
+    qkv = torch.randn(shape, dtype=dtype, device=comm.device, requires_grad=True)
+    upstream = torch.randn(shape[0], heads, head_dim, dtype=dtype, device=comm.device)
+    return _seconds(comm, lambda: torch.autograd.grad(sparse_attention(graph, qkv), qkv, upstream)) / graph.num_edges
 
 
 def _far_keys() -> list[str]:
@@ -132,20 +135,28 @@ def _graph(comm: Comm, far_rows: int | None = None, degree: int | None = None) -
 
 
 def _products(comm: Comm) -> dict[str, float]:
-    rates = {}
-    for width in _WIDTHS:
-        x = torch.randn(_ROWS, width, device=comm.device, requires_grad=True)
-        weight = torch.randn(3 * width, width, device=comm.device, requires_grad=True)
-        bias = torch.randn(3 * width, device=comm.device, requires_grad=True)
+    return {f"products {width}": _product_flops_per_s(comm, width) for width in _WIDTHS}
 
-        upstream = torch.ones(_ROWS, 3 * width, device=comm.device)
 
-        def step(inputs=(x, weight, bias), upstream=upstream):
-            torch.autograd.grad(F.linear(*inputs), inputs, upstream)
+def _product_flops_per_s(comm: Comm, width: int, dtype: torch.dtype = torch.float32) -> float:
+    options = {"dtype": dtype, "device": comm.device}
+    shapes = (_ROWS, width), (3 * width, width), (3 * width,)
+    inputs = [torch.randn(shape, requires_grad=True, **options) for shape in shapes]
+    upstream = torch.ones(_ROWS, 3 * width, **options)
+    seconds = _seconds(comm, lambda: torch.autograd.grad(F.linear(*inputs), inputs, upstream))
+    return 3 * 2 * _ROWS * width * 3 * width / seconds
 
-        flops = 3 * 2 * _ROWS * width * 3 * width
-        rates[f"products {width}"] = flops / _seconds(comm, step)
-    return rates
+
+def _in_bfloat16(comm: Comm) -> dict[str, float]:
+    """Speed of matrix products and time of attention, each as a multiple of that in float32 right before."""
+    shape, bf16 = (8, 16), torch.bfloat16
+    graphs = [_graph(comm), *(_graph(comm, rows) for rows in _FAR_ROWS)]
+    times = [_edge_seconds(comm, graph, *shape, bf16) / _edge_seconds(comm, graph, *shape) for graph in graphs]
+    width = math.prod(shape)
+    return {
+        "bf16_product_speed": _product_flops_per_s(comm, width, bf16) / _product_flops_per_s(comm, width),
+        "bf16_edge_time": statistics.geometric_mean(times),
+    }
 
 
 def _rows(comm: Comm) -> dict[str, float]:

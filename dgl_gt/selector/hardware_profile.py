@@ -14,7 +14,7 @@ from dgl_gt.yaml_file import check_keys, read_yaml, typed
 from partition.errors import InputError, check_one_of
 from partition.system.units import counted
 
-FORMAT = "dgl-gt profile 2"
+FORMAT = "dgl-gt profile 3"
 ATTENTION_PASSES = 3  # over all edges: forward, dQ, and dK with dV
 _PRESETS = Path(__file__).parent / "presets"
 PRESETS = tuple(sorted(path.stem for path in _PRESETS.glob("*.yaml")))
@@ -30,6 +30,7 @@ _NotNegative = Annotated[float, Meta(ge=0, le=_MAX, description=_NOT_NEGATIVE)]
 _PositiveByRank = Annotated[_Positive | list[_Positive], Meta(description=f"{_POSITIVE}, or one for each rank")]
 _ByRank = Annotated[_NotNegative | list[_NotNegative], Meta(description=f"{_NOT_NEGATIVE}, or one for each rank")]
 _OF_RANK = ("memory_bytes", "process_bytes", "stream_bytes_per_s", "simple_bytes_per_s", "operation_s")
+_OF_RANK += ("bf16_product_speed", "bf16_edge_time")
 _Key = Annotated[int, Meta(ge=1)]
 
 
@@ -89,6 +90,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     products : dict of int to float or list
         Speed of matrix products, by the width of their rows (FLOP/s).
     attention : Attention
+    bf16_product_speed, bf16_edge_time : float or list
+        Speed of matrix products in bfloat16, and seconds per edge in bfloat16, each as a multiple of that in float32.
     latency_s : float
         Time that one collective call takes besides its bytes (s).
     overlap : float
@@ -117,6 +120,8 @@ class Profile(Struct, frozen=True, kw_only=True):
         Meta(min_length=1, description="a map from widths, such as 128, to positive numbers, one for each rank"),
     ]
     attention: Annotated[Attention, Meta(description=f"a map with {', '.join(Attention.__struct_fields__)}")]
+    bf16_product_speed: _PositiveByRank
+    bf16_edge_time: _PositiveByRank
     latency_s: _NotNegative
     overlap: Annotated[float, Meta(ge=0, le=1, description="one number between 0 and 1")]
     reduce_bytes_per_s: _Positive
@@ -137,11 +142,12 @@ class Profile(Struct, frozen=True, kw_only=True):
             **{f"far_column_s of {held}": seconds for held, seconds in attention.far_column_s.items()},
         }
 
-    def product_flops_per_s(self, width: float, ranks: int) -> np.ndarray:
-        """The speed of matrix products of this width on each rank, (P,) (operations/s)."""
-        return _interpolated(self.products, np.full(ranks, width))
+    def product_flops_per_s(self, width: float, ranks: int, itemsize: int = 4) -> np.ndarray:
+        """The speed of matrix products of this width on each rank, (P,) (operations/s); two bytes mean bfloat16."""
+        speed = np.asarray(self.bf16_product_speed) if itemsize == 2 else 1.0
+        return speed * _interpolated(self.products, np.full(ranks, width))
 
-    def edge_seconds(self, heads: int, columns: int, source_bytes: np.ndarray, near) -> np.ndarray:
+    def edge_seconds(self, heads: int, columns: int, source_bytes: np.ndarray, near, itemsize: int = 4) -> np.ndarray:
         """Seconds per edge, in all passes of a step, on each rank, (P,).
 
         Parameters
@@ -152,12 +158,14 @@ class Profile(Struct, frozen=True, kw_only=True):
             Bytes of the keys and values from which a rank reads.
         near : ndarray, (P,), or float
             Share of the edges that are near.
+        itemsize : int
+            Bytes of a number: 2 for bfloat16.
         """
-        attention = self.attention
+        attention, share = self.attention, np.asarray(self.bf16_edge_time) if itemsize == 2 else 1.0
         near_s = np.asarray(attention.near_column_s)
         far_s = np.maximum(_interpolated(attention.far_column_s, np.maximum(source_bytes, 1)), near_s)
         fixed = np.asarray(attention.edge_s) + heads * np.asarray(attention.head_s)
-        return fixed + columns * (near * near_s + (1 - near) * far_s)
+        return share * (fixed + columns * (near * near_s + (1 - near) * far_s))
 
     def of_slowest_rank(self) -> Profile:
         """A profile for any number of ranks that are all as slow as the slowest of these in everything."""
@@ -183,6 +191,8 @@ class Profile(Struct, frozen=True, kw_only=True):
             stream_bytes_per_s=least(self.stream_bytes_per_s),
             simple_bytes_per_s=least(self.simple_bytes_per_s),
             operation_s=most(self.operation_s),
+            bf16_product_speed=least(self.bf16_product_speed),
+            bf16_edge_time=most(self.bf16_edge_time),
             products={width: least(rate) for width, rate in self.products.items()},
             attention=Attention(**attention),
         )

@@ -154,10 +154,10 @@ class Rates:
         if event.kind == "product":
             varies = np.abs(self._trace.sizes[1:, start + 1 : start + 4]).max(axis=0) > 1e-6
             width = max(1.0, min(sizes[0, start + 1 : start + 4][~varies], default=np.inf))  # 0 in an empty product
-            return 1 / profile.product_flops_per_s(width, self._ranks)[None]
+            return 1 / profile.product_flops_per_s(width, self._ranks, event.what[1])[None]
         heads, head_dim, itemsize, passes = event.what
         columns, sources = heads * head_dim, np.maximum(sizes[:, start + 2], 0)
-        per_edge = profile.edge_seconds(heads, columns, 2 * sources * columns * itemsize, self._near)
+        per_edge = profile.edge_seconds(heads, columns, 2 * sources * columns * itemsize, self._near, itemsize)
         per_row = np.broadcast_to(columns * np.asarray(profile.attention.row_column_s), self._ranks)
         return passes / ATTENTION_PASSES * np.stack([per_edge, per_row])
 

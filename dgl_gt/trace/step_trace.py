@@ -26,7 +26,7 @@ class Event(NamedTuple):
         ``sum``: a sum over ranks. Size: the summed tensor (bytes).
         ``memory``: a tensor that is made, or freed. Size: its storage, below 0 if freed (bytes).
     what : tuple
-        What is the same on every part. Of an operation, its name. Of edges, heads, the width of a head, the size of a
+        What is the same on every part. Of an operation, its name, and of a product the size of a number (bytes), too. Of edges, heads, the width of a head, the size of a
         number (bytes) and the number of passes. Of an exchange with one rank alone, how many ranks further that is.
     layer : str
         The layer of the model that it belongs to, see :class:`dgl_gt.trace.layer_tracker.LayerTracker`; empty for

@@ -8,7 +8,7 @@ from typing import Annotated, get_type_hints
 
 from msgspec import Meta
 
-from dgl_gt.model_sizes import MODEL_LIMITS
+from dgl_gt.model_limits import MODEL_LIMITS, PRECISIONS
 from dgl_gt.yaml_file import check_keys, read_yaml, typed
 from partition.errors import InputError
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
@@ -76,6 +76,11 @@ class TrainConfig:
     )
     split: _Count = _setting(0, "number of the split, counted from 0, if the masks hold several")
     seed: Annotated[int, _between(0, 2**62 - 1)] = _setting(0, "seed of the initial weights and of dropout")
+    precision: Annotated[str, _one_of(PRECISIONS)] = _setting(
+        "fp32",
+        "fp32, or bf16: matrix products, attention and exchanges in bfloat16 with sums in float32; weights, gradients "
+        "and the optimiser stay in float32",
+    )
     activation_checkpoint: Annotated[str, _one_of(ACTIVATION_CHECKPOINTS)] = _setting(
         "none",
         "what a layer keeps for the backward pass. none: everything; full: its input only, so that the backward pass "

@@ -16,7 +16,7 @@ from torch import nn
 
 from dgl_gt.comm.failure import RankError
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.nn import GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint
+from dgl_gt.nn import GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint, apply_precision
 from partition.errors import InputError
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
 
@@ -110,11 +110,9 @@ def build_model(config: TrainConfig, in_dim: int, classes: int, factory: ModelFa
             f"activation_checkpoint is {config.activation_checkpoint}, but the model of {factory.name} has no "
             "GraphTransformerLayer; leave it out, and call torch.utils.checkpoint in the model"
         )
-    return (
-        model
-        if config.activation_checkpoint == "none"
-        else apply_activation_checkpoint(model, config.activation_checkpoint)
-    )
+    if config.activation_checkpoint != "none":
+        apply_activation_checkpoint(model, config.activation_checkpoint)
+    return apply_precision(model, config.precision)
 
 
 class FactoryError(InputError):

@@ -18,7 +18,7 @@ from .model import ModelFactory, build_model, checkpoint_modes, max_depth
 from .task import Task, features
 from .trainer import make_optimizer, train_step
 
-_MATTER = (*OF_MODEL, "activation_checkpoint")  # settings on which traces depend
+_MATTER = (*OF_MODEL, "activation_checkpoint", "precision")  # settings on which traces depend
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _traces(config: TrainConfig, features: int, classes: int, factory: ModelFact
         _TrainStep(config, classes, factory),
         max_depth(model),
         checkpoint_modes(model) if mode == "none" else (mode,),
-        {**of_model, "features": features, "classes": classes},
+        {**of_model, "precision": config.precision, "features": features, "classes": classes},
     )
 
 

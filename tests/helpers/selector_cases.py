@@ -15,7 +15,7 @@ from partition.predict.strategies import ACTIVATION_CHECKPOINTS, STRATEGIES
 def profile_values(ranks=2, **changes) -> dict:
     """A profile as its file holds it: ranks that are alike, with links of 1 GB/s."""
     values = {
-        "format": "dgl-gt profile 2",
+        "format": "dgl-gt profile 3",
         "kind": "measured",
         "ranks": ranks,
         "memory_bytes": 1e9,
@@ -31,6 +31,8 @@ def profile_values(ranks=2, **changes) -> dict:
             "near_column_s": 1e-10,
             "far_column_s": {1000: 2e-10},
         },
+        "bf16_product_speed": 2.0,
+        "bf16_edge_time": 0.5,
         "latency_s": 1e-5,
         "overlap": 0.5,
         "reduce_bytes_per_s": 1e9,
@@ -105,7 +107,7 @@ class MadeUpTraces(StepTraces):
         held = row * memory * (deep_share if depth > 1 else 1.0)
         events = [
             (Event("memory"), [size(6 * random[0] * held, of_copy=held)]),
-            (Event("product", ("mm",)), [size(compute * random[1] * width**2), *[size(constant=width)] * 3]),
+            (Event("product", ("mm", 4)), [size(compute * random[1] * width**2), *[size(constant=width)] * 3]),
             (Event("edges", (heads, width // heads, 4, 3)), [size(of_edge=compute), size(1), size(1, of_copy=1)]),
             (Event("rows", ("add",)), [size(9 * compute * random[2] * row)]),
         ]

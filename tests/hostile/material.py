@@ -83,7 +83,7 @@ def _made_by_commands(run) -> None:
 
 def _profiles() -> None:
     one = {
-        "format": "dgl-gt profile 2",
+        "format": "dgl-gt profile 3",
         "kind": "measured",
         "ranks": None,
         "memory_bytes": 1.7e10,
@@ -99,6 +99,8 @@ def _profiles() -> None:
             "near_column_s": 2.4e-9,
             "far_column_s": {1000: 2.4e-9, 1000000: 3e-9},
         },
+        "bf16_product_speed": 2.0,
+        "bf16_edge_time": 0.5,
         "latency_s": 1.0e-4,
         "overlap": 0.5,
         "reduce_bytes_per_s": 1.25e9,

@@ -100,6 +100,8 @@ def test_speeds_are_what_the_file_says(tmp_path):
     np.testing.assert_allclose(near, 1e-9 + 4 * 1e-10 + 64 * 1e-10)
     np.testing.assert_allclose(far, 1e-9 + 4 * 1e-10 + 64 * 2e-10)
     np.testing.assert_allclose(profile.edge_seconds(4, 64, np.full(2, 1e6), np.array([1.0, 0.0])), [near[0], far[0]])
+    np.testing.assert_allclose(profile.edge_seconds(4, 64, np.full(2, 1e6), 1.0, itemsize=2), near / 2)
+    np.testing.assert_allclose(profile.product_flops_per_s(32, 2, itemsize=2), [4e10, 8e10])
     assert profile.links(2).tolist() == [[1e12, 3e8], [2e8, 1e12]]
 
 
@@ -204,7 +206,11 @@ BAD += [
     ("no format", changed("format", to=None), "is not a hardware profile"),
     ("another kind", changed("kind", to="guess"), "kind is 'guess'; it must be one of measured, datasheet, default"),
     ("attention a number", changed("attention", to=1e-9), "attention is 1e-09; it must be a map with edge_s, head_s"),
-    ("an unknown key", changed("overlapp", to=0.5), "unknown key 'overlapp'; allowed are attention, format, kind"),
+    (
+        "an unknown key",
+        changed("overlapp", to=0.5),
+        "unknown key 'overlapp'; allowed are attention, bf16_edge_time, bf16_product_speed, format, kind",
+    ),
     ("a name", changed("name", to="mine"), "unknown key 'name'"),
     ("a key like a place", changed("attention", " - at `$.kind`", to=1), "it must be a map with edge_s, head_s"),
     ("a kind like a place", changed("kind", to=" - at `$.name`"), "kind is ' - at `$.name`'; it must be one of"),
@@ -307,13 +313,12 @@ def test_attention_is_fitted_to_what_was_measured(monkeypatch):
     edge, head, row, columns = 3e-8, 2e-9, 5e-9, (1e-9, 1.5e-9, 4e-9)
     kinds = iter([0] * 8 + [1] * 4 + [2] * 4)  # two graphs of near edges, two of far
 
-    def seconds(comm, step):
-        qkv, _, graph = step.__defaults__
-        heads, width = qkv.shape[2], qkv.shape[2] * qkv.shape[3]
+    def edge_seconds(comm, graph, heads, head_dim):
+        width = heads * head_dim
         of_edge = edge + heads * head + width * columns[next(kinds)]
-        return graph.num_edges * of_edge + graph.num_src * width * row
+        return of_edge + graph.num_src * width * row / graph.num_edges
 
-    monkeypatch.setattr(calibrate, "_seconds", seconds)
+    monkeypatch.setattr(calibrate, "_edge_seconds", edge_seconds)
     found = calibrate._attention(Comm())
     expected = {"edge_s": edge, "head_s": head, "row_column_s": row, "near_column_s": columns[0]}
     expected |= dict(zip(calibrate._far_keys(), columns[1:]))

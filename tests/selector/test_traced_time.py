@@ -35,11 +35,14 @@ def test_each_kind_has_its_rate(seconds):
     assert seconds((Event("rows", ("aten::gelu",)), [100])).rows_s == pytest.approx(30 * 100 / 1e10)
     for name in ("aten::add_.Tensor", "aten::index_select", "aten::sum.dim_IntList"):
         assert seconds((Event("rows", (name,)), [100])).rows_s == pytest.approx(30 * 100 / 2e10)
-    constant = (Event("product", ("aten::mm",)), [1000, 1, 1, 1])
+    constant = (Event("product", ("aten::mm", 4)), [1000, 1, 1, 1])
     assert seconds(constant).products_s == pytest.approx(30 * 1000 / 1e11)  # no dimension is the same on all parts
     passes = (Event("edges", (4, 8, 4, 3)), [5, 1, 1])
     per_edge = 1e-9 + 4 * 1e-10 + 32 * 2e-10
     assert seconds(passes).attention_s == pytest.approx(30 * (5 * per_edge + 32 * 1e-11))
+    assert seconds((Event("product", ("aten::mm", 2)), [1000, 1, 1, 1])).products_s == pytest.approx(30 * 1000 / 2e11)
+    in_bf16 = seconds((Event("edges", (4, 8, 2, 3)), [5, 1, 1]))
+    assert in_bf16.attention_s == pytest.approx(30 * (5 * per_edge / 2 + 32 * 1e-11))
     assert seconds((Event("sum"), [8])).gradients_s == pytest.approx(80 / 1e9 + 1e-5)
 
 
@@ -79,7 +82,7 @@ def test_an_exchange_with_the_next_rank_takes_its_link(tmp_path):
 
 
 def test_every_operation_has_a_fixed_time(seconds):
-    events = [(Event("rows", ("aten::gelu",)), [0]), (Event("product", ("aten::mm",)), [0, 0, 0, 0])]
+    events = [(Event("rows", ("aten::gelu",)), [0]), (Event("product", ("aten::mm", 4)), [0, 0, 0, 0])]
     assert seconds(*events, values=profile_values(operation_s=0.25)).total_s == pytest.approx(0.5)
 
 

@@ -1,0 +1,55 @@
+"""The precision in which a model computes, applied to it from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from dgl_gt.model_limits import PRECISIONS
+from partition.errors import check_one_of
+
+
+def apply_precision(model: nn.Module, precision: str) -> nn.Module:
+    """Set the precision in which a model computes.
+
+    It replaces the ``forward`` of the model, in place. Parameters, their gradients and the optimiser's state stay in
+    float32, and so do ``state_dict`` keys and values. It can be called again with another precision. Call
+    :func:`apply_activation_checkpoint` before it, if at all.
+
+    Parameters
+    ----------
+    model : Module
+        A model of this package or of your own, with parameters.
+    precision : {"fp32", "bf16"}
+        ``fp32`` computes in the dtype of parameters and features. ``bf16`` runs the model under ``torch.autocast`` with
+        bfloat16: matrix products and attention read and write bfloat16 and sum in float32, and so do the operations
+        that follow them. Exchanges send rows in the dtype that they have. A result in bfloat16 is returned as float32,
+        so that a loss is computed in float32.
+
+    Returns
+    -------
+    Module
+        The model itself.
+
+    Raises
+    ------
+    ValueError
+        If the precision is unknown.
+    """
+    check_one_of("precision", precision, PRECISIONS)
+    earlier = vars(model).get("forward")
+    if isinstance(earlier, partial) and earlier.func is _in_bfloat16:
+        model.forward = earlier.args[1]
+    if precision == "bf16":
+        model.forward = partial(_in_bfloat16, model, model.forward)
+    return model
+
+
+def _in_bfloat16(model: nn.Module, forward: Callable, *args, **kwargs):
+    device = next(model.parameters()).device.type
+    with torch.autocast(device, torch.bfloat16):
+        result = forward(*args, **kwargs)
+    return result.float() if isinstance(result, Tensor) and result.dtype == torch.bfloat16 else result
