@@ -74,12 +74,14 @@ MAY_IMPORT = {
     "dgl_gt.nn": {
         "partition.errors",
         "partition.predict",
+        "dgl_gt.as_csc",
         "dgl_gt.exchange",
         "dgl_gt.model_limits",
         "dgl_gt.ops",
+        "dgl_gt.structure",
         "dgl_gt.torch_internals",
     },
-    "dgl_gt.trace": {"partition", "dgl_gt.comm", "dgl_gt.exchange", "dgl_gt.ops.announce"},
+    "dgl_gt.trace": {"partition", "dgl_gt.comm", "dgl_gt.exchange", "dgl_gt.ops"},
     "dgl_gt.selector": {
         "partition",
         "dgl_gt.comm",

@@ -6,7 +6,7 @@ import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.comm.transfer import tracked
-from dgl_gt.ops.attention import sparse_attention
+from dgl_gt.ops.attention import attend_rows
 
 from .base import ShardStrategy
 from .halo import Halo, begin_pull, pull
@@ -45,7 +45,7 @@ class DeepHalo(ShardStrategy):
         """Return the rows of all sources; fetch those of the halo where the layer is given owned rows alone."""
         return pull(self.shard, self.comm, tracked(h), self.inner + 1) if self.pulls else self.input_rows(h)
 
-    def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
+    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`; here ``h`` has the rows of all sources.
 
         ``bias`` has the rows of the part's own edges; those of replicated edges are fetched from their owners.
@@ -56,13 +56,13 @@ class DeepHalo(ShardStrategy):
                 f"got {len(h)} rows, but attention reads {len(self.node_ids)} rows here, owned and halo; use a "
                 "GraphTransformerLayer, or pass the result of source_rows"
             )
-        p, seed = dropout or (0.0, None)
         if bias is not None and self.inner and self.comm.world_size > 1:
             bias = self.comm.agree_on_grad(bias)
             plan = self.shard.edge_send_plan(self.inner)
             bias = torch.cat([bias, begin_pull(self.comm, plan, bias, overlap=False)()])
         q, kv = project(leading_rows(h, self.num_owned), "q"), project(h, "kv")
-        return sparse_attention(self.shard.csc(self.inner), q, kv, bias=bias, dropout_p=p, seed=seed)
+        csc = self.shard.csc(self.inner)
+        return attend_rows(csc, q, kv, bias=bias, dropout=dropout, negative_slope=negative_slope)
 
 
 def strategies_by_layer(halo: Halo, layers: int, from_held: bool) -> list[Strategy]:

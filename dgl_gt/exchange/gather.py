@@ -20,10 +20,10 @@ class Gather(ShardStrategy):
 
     name = "gather"
 
-    def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
+    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h = self.check_inputs(h, bias)
-        both = TwoPieceAttention(self._pieces, dropout)
+        both = TwoPieceAttention(self._pieces, dropout, negative_slope)
         q, kv = project(h, "q"), project(h, "kv")
         finish = self.comm.ending(self.comm.begin_gather(kv, self.counts), self.overlap)
         first = both.attend_first(q, kv, bias)

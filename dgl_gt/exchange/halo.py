@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.ops.attention import sparse_attention
+from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 
 from .base import ShardStrategy
@@ -27,13 +27,13 @@ class Halo(ShardStrategy):
         super().__init__(shard, comm, overlap)
         self.name = name
 
-    def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
+    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h = self.check_inputs(h, bias)
         if self.comm.world_size == 1:
-            p, seed = dropout or (0.0, None)
-            return sparse_attention(self.shard.csc(), project(h, "qkv"), bias=bias, dropout_p=p, seed=seed)
-        both = TwoPieceAttention(self._pieces, dropout)
+            rows = project(h, "qkv")
+            return attend_rows(self.shard.csc(), rows, bias=bias, dropout=dropout, negative_slope=negative_slope)
+        both = TwoPieceAttention(self._pieces, dropout, negative_slope)
         if self.name == "halo_kv":
             kv = project(h, "kv")
             finish = begin_pull(self.comm, self.shard.send_plan(), kv, self.overlap)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import torch
 
-from dgl_gt.ops.attention import sparse_attention
+from dgl_gt.ops.attention import attend_rows
 from dgl_gt.structure import CSC
 from partition.errors import InputError
 
@@ -25,27 +25,26 @@ class Heads(ShardStrategy):
 
     name = "heads"
 
-    def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
+    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h = self.check_inputs(h, bias)
         qkv = project(h, "qkv")
-        ranks, num_heads = self.comm.world_size, qkv.shape[2]
+        ranks, num_heads = self.comm.world_size, qkv.shape[-2]
         _check_heads(num_heads, ranks)
         qkv = self._spread(qkv, self.counts)
         if bias is not None:
             bias = self._spread(
                 self.comm.agree_on_grad(bias), [part["edges"] for part in self.shard.manifest["per_part"]]
             )
-        p, seed = dropout or (0.0, None)
         structure = self._structure(self.comm.rank * (num_heads // ranks))
-        out = sparse_attention(structure, qkv, bias=bias, dropout_p=p, seed=seed)
+        out = attend_rows(structure, qkv, bias=bias, dropout=dropout, negative_slope=negative_slope)
         send_counts, recv_counts = self.counts, [self.num_owned] * ranks
         mine = self.comm.exchange(out, send_counts, recv_counts)
         return mine.view(ranks, self.num_owned, *mine.shape[1:]).transpose(0, 1).flatten(1, 2)
 
     def _spread(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
         """Exchange this rank's rows of all heads, (n_i, ..., H[, D]), for all ranks' rows of this rank's heads."""
-        ranks, axis = self.comm.world_size, 1 if rows.dim() == 2 else 2
+        ranks, axis = self.comm.world_size, max(1, rows.dim() - 2)
         shares = torch.cat(rows.chunk(ranks, axis))
         return self.comm.exchange(shares, [len(rows)] * ranks, counts)
 

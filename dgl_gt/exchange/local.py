@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dgl_gt.ops.attention import sparse_attention
+from dgl_gt.ops.attention import attend_rows
 from dgl_gt.structure import CSC
 
 from .protocol import Strategy
@@ -43,7 +43,7 @@ class Local(Strategy):
         """``N_dst``, the number of rows of the result."""
         return self.csc.num_dst
 
-    def attend(self, h, project, *, bias=None, dropout=None) -> Tensor:
+    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> Tensor:
         """Attend from the destinations to the sources; see :meth:`dgl_gt.exchange.Strategy.attend`.
 
         Here ``h`` is ``(N_src, C)``, and ``bias`` has one row for each edge id of the graph or block.
@@ -53,5 +53,4 @@ class Local(Strategy):
             rows = (project(h, "qkv"),)
         else:
             rows = project(leading_rows(h, self.csc.num_dst), "q"), project(h, "kv")
-        p, seed = dropout if dropout is not None else (0.0, None)
-        return sparse_attention(self.csc, *rows, bias=bias, dropout_p=p, seed=seed)
+        return attend_rows(self.csc, *rows, bias=bias, dropout=dropout, negative_slope=negative_slope)

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import torch
 
-from dgl_gt.ops.attention import sparse_attention
+from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.merge import merge_rows
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 from dgl_gt.structure import CSC
@@ -25,24 +25,23 @@ class Mirror(ShardStrategy):
 
     name = "mirror"
 
-    def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
+    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h = self.check_inputs(h, bias)
         finish = begin_pull(self.comm, self.shard.send_plan(), h, self.overlap)
-        both = TwoPieceAttention(self._to_owned, dropout)
+        both = TwoPieceAttention(self._to_owned, dropout, negative_slope)
         q, kv = project(h, "q"), project(h, "kv")
         first = both.attend_first(q, kv, bias)
         mirrors = finish()
         mirror_kv = project(mirrors, "kv")
         to_mirrors, positions, slots = self._to_mirrors
-        p, seed = dropout or (0.0, None)
-        part, part_lse = sparse_attention(
+        part, part_lse = attend_rows(
             to_mirrors,
             project(mirrors.index_select(0, slots), "q"),
             torch.cat([kv, mirror_kv]),
             bias=None if bias is None else bias.index_select(0, positions),
-            dropout_p=p,
-            seed=seed,
+            dropout=dropout,
+            negative_slope=negative_slope,
             return_lse=True,
         )
         plan = self._return_plan

@@ -13,7 +13,7 @@ class Project(Protocol):
 
     ``project(h, "q")`` returns ``q (rows, H, D)``; ``project(h, "kv")`` returns keys and values packed,
     ``(rows, 2, H, D)``; ``project(h, "qkv")`` returns all three, ``(rows, 3, H, D)``, as ``sparse_attention`` takes
-    them. Row ``i`` of a result depends on row ``i`` of ``h`` alone. Therefore it makes no difference whether a strategy
+    them. For additive scores the shapes are ``(rows, H)``, ``(rows, H, D + 1)`` and ``(rows, H, D + 2)``. Row ``i`` of a result depends on row ``i`` of ``h`` alone. Therefore it makes no difference whether a strategy
     first projects rows and then moves them, or the other way round.
     """
 
@@ -63,6 +63,7 @@ class Strategy:
         *,
         bias: Tensor | None = None,
         dropout: tuple[float, int | Tensor] | None = None,
+        negative_slope: float | None = None,
     ) -> Tensor:
         """Project, exchange where needed, and attend.
 
@@ -71,7 +72,7 @@ class Strategy:
         ``h`` (N_owned, C) are the rows that the projection reads; ``Local`` on a block takes those of all sources,
         (N_src, C), with the destinations first. ``bias`` (E, H) is added to the scores; its rows are this rank's edges in
         the order of their ids. ``dropout`` is a probability and the seed of the mask, which depends on (seed, global edge
-        id, global head) alone: ranks that share the seed draw the mask of one process. Returns (N_owned, H, D), with
-        zeros in a row without edges. ``ValueError`` says that rows of ``h`` or ``bias`` do not fit the graph.
+        id, global head) alone: ranks that share the seed draw the mask of one process. With a
+        ``negative_slope``, scores are additive. Returns (N_owned, H, D), with zeros in a row without edges. ``ValueError`` says that rows of ``h`` or ``bias`` do not fit the graph.
         """
         raise NotImplementedError

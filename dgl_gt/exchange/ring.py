@@ -24,10 +24,11 @@ class Ring(ShardStrategy):
 
     name = "ring"
 
-    def attend(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
+    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h = self.check_inputs(h, bias)
-        q, kv, settings = prepare(self.blocks[self.comm.rank], project(h, "q"), project(h, "kv"), bias, dropout)
+        rows = project(h, "q"), project(h, "kv")
+        q, kv, settings = prepare(self.blocks[self.comm.rank], *rows, bias, dropout, negative_slope)
         return _Ring.apply(q, kv, bias, self, settings)
 
     def send_to_next(self, rows: torch.Tensor, owner: int):
@@ -68,7 +69,7 @@ class _Ring(torch.autograd.Function):
         out, lse, block = None, None, kv
         for owner in ring.owners():
             arrived = ring.send_to_next(block, owner) if owner != ring.owners()[-1] else None
-            part, part_lse = forward(ring.blocks[owner], settings, q, *block.unbind(1), bias)
+            part, part_lse = forward(ring.blocks[owner], settings, *settings.unpack(q, block), bias)
             if out is None:
                 out, lse = part.to(accumulation_dtype(part.dtype)), part_lse
             else:
@@ -109,12 +110,12 @@ def _plus(total, more):
 def _grad_q(piece, settings, final, q, block, bias, grad_bias) -> torch.Tensor:
     """Return a block's share of the gradient of q, and write its share of that of bias in place."""
     grad = empty_like(q)
-    backward(piece, settings, *final, q, *block.unbind(1), bias, (grad, None, None, grad_bias))
+    backward(piece, settings, *final, *settings.unpack(q, block), bias, (grad, None, None, grad_bias))
     return grad
 
 
 def _grad_block(piece, settings, final, q, block, bias) -> torch.Tensor:
     """Return this rank's share of the gradient of a block of keys and values."""
     grad = empty_like(block)
-    backward(piece, settings, *final, q, *block.unbind(1), bias, (None, *grad.unbind(1), None))
+    backward(piece, settings, *final, *settings.unpack(q, block), bias, (*settings.unpack(None, grad), None))
     return grad

@@ -16,7 +16,7 @@ from partition.errors import check_flags
 from .dropout import as_seed, draw_seeds
 
 
-def _is_plain(projection: nn.Module) -> bool:
+def is_plain(projection: nn.Module) -> bool:
     """Return whether a projection is a plain linear layer: a user has neither replaced it nor put a hook on it."""
     return type(projection) is nn.Linear and not has_forward_hooks(projection)
 
@@ -49,7 +49,47 @@ def check_probability(name: str, p: float) -> float:
     return p
 
 
-class BiasedMHA(nn.Module):
+class EdgeAttention(nn.Module):
+    """Base class of attention modules: dropout of attention weights, and its seed.
+
+    Attributes
+    ----------
+    attn_drop : float
+        Probability in [0, 1) of dropping an attention weight in training.
+    dropout_seed : int or None
+        Seed of the dropout mask, in [0, 2**63), the same on all ranks that share a graph. With None, each forward pass
+        in training draws a seed from torch's default CPU generator, which ``torch.manual_seed`` sets and
+        ``torch.utils.checkpoint`` restores; all ranks take the seed that rank 0 draws.
+    """
+
+    def __init__(self, attn_drop: float):
+        super().__init__()
+        self.attn_drop = check_probability("attn_drop", attn_drop)
+        self.dropout_seed = None
+
+    @property
+    def dropout_seed(self) -> int | None:
+        return None if self._seed is None else int(self._seed)
+
+    @dropout_seed.setter
+    def dropout_seed(self, seed: int | None) -> None:
+        self._seed = None if seed is None else as_seed(seed)
+
+    @property
+    def lacks_seed(self) -> bool:
+        """Whether the next pass draws a seed unless its caller gives one."""
+        return self.training and self.attn_drop > 0 and self._seed is None
+
+    def _dropout(self, strategy, seed: Tensor | None) -> tuple[float, Tensor] | None:
+        """Return the probability and the seed of this pass's mask; None without dropout."""
+        if not self.training or self.attn_drop == 0.0:
+            return None
+        if self._seed is not None:
+            seed = self._seed
+        return self.attn_drop, strategy.broadcast(draw_seeds()) if seed is None else seed
+
+
+class BiasedMHA(EdgeAttention):
     r"""Multi-head attention along edges, with an additive bias for each edge and head.
 
     A node attends to the sources of its in-edges. With query :math:`q_i` of destination ``i`` and key :math:`k_j` of
@@ -78,13 +118,6 @@ class BiasedMHA(nn.Module):
     attn_drop : float
         Probability in [0, 1) of dropping an attention weight in training.
 
-    Attributes
-    ----------
-    dropout_seed : int or None
-        Seed of the dropout mask, in [0, 2**63), the same on all ranks that share a graph. With None, each forward pass
-        in training draws a seed from torch's default CPU generator, which ``torch.manual_seed`` sets and
-        ``torch.utils.checkpoint`` restores; all ranks take the seed that rank 0 draws.
-
     Raises
     ------
     ValueError
@@ -100,7 +133,7 @@ class BiasedMHA(nn.Module):
         attn_bias_type: str = "add",
         attn_drop: float = 0.1,
     ):
-        super().__init__()
+        super().__init__(attn_drop)
         check_sizes(feat_size=feat_size, num_heads=num_heads)
         check_flags(bias=bias)
         if feat_size % num_heads:
@@ -117,9 +150,6 @@ class BiasedMHA(nn.Module):
         self.num_heads = num_heads
         self.head_dim = feat_size // num_heads
         self.attn_bias_type = attn_bias_type
-        self.attn_drop = check_probability("attn_drop", attn_drop)
-        self.dropout_seed = None
-
         self.q_proj = nn.Linear(feat_size, feat_size, bias=bias)
         self.k_proj = nn.Linear(feat_size, feat_size, bias=bias)
         self.v_proj = nn.Linear(feat_size, feat_size, bias=bias)
@@ -168,26 +198,13 @@ class BiasedMHA(nn.Module):
         attended = strategy.attend(feat, self._project, bias=attn_bias, dropout=self._dropout(strategy, seed))
         return self.out_proj(attended.flatten(1))
 
-    @property
-    def dropout_seed(self) -> int | None:
-        return None if self._seed is None else int(self._seed)
-
-    @dropout_seed.setter
-    def dropout_seed(self, seed: int | None) -> None:
-        self._seed = None if seed is None else as_seed(seed)
-
-    @property
-    def lacks_seed(self) -> bool:
-        """Whether the next pass draws a seed unless its caller gives one."""
-        return self.training and self.attn_drop > 0 and self._seed is None
-
     def extra_repr(self) -> str:
         return f"feat_size={self.feat_size}, num_heads={self.num_heads}, attn_drop={self.attn_drop}"
 
     def _project(self, h: Tensor, which: str) -> Tensor:
         """Project rows for a strategy, with one matrix product for all projections, and therefore one in backward."""
         projections = [getattr(self, f"{letter}_proj") for letter in which]
-        if all(map(_is_plain, projections)):
+        if all(map(is_plain, projections)):
             weight = torch.cat([projection.weight for projection in projections])
             biases = [projection.bias for projection in projections]
             rows = functional.linear(h, weight, None if biases[0] is None else torch.cat(biases))
@@ -195,13 +212,6 @@ class BiasedMHA(nn.Module):
             rows = torch.cat([projection(h) for projection in projections], 1)
         rows = rows.unflatten(1, (len(which), self.num_heads, self.head_dim))
         return rows.squeeze(1) if len(which) == 1 else rows
-
-    def _dropout(self, strategy, seed: Tensor | None) -> tuple[float, Tensor] | None:
-        if not self.training or self.attn_drop == 0.0:
-            return None
-        if self._seed is not None:
-            seed = self._seed
-        return self.attn_drop, strategy.broadcast(draw_seeds()) if seed is None else seed
 
     def _check(self, feat: Tensor, attn_bias: Tensor | None) -> None:
         check_features(feat, "feat_size", self.feat_size)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 EDGES = "dgl_gt::edges"
+ADDITIVE_PASS = 0.5  # time of a pass with additive scores, which read half as much, as a share of one with dot products
 
 
-def edge_range(edges: int, rows: int, sources: int, heads: int, head_dim: int, itemsize: int, passes: int):
+def edge_range(edges: int, rows: int, sources: int, heads: int, head_dim: int, itemsize: int, passes: float):
     """Return a context for passes over edges, a range of ``torch.profiler`` with these numbers as its argument.
 
     Parameters
@@ -16,7 +17,7 @@ def edge_range(edges: int, rows: int, sources: int, heads: int, head_dim: int, i
         Numbers of edges, and of the rows at their ends.
     heads, head_dim, itemsize : int
         Numbers of a row that each edge reads, and the size of a number (bytes).
-    passes : int
+    passes : float
         How often the edges are read: once forward, and once each for the gradients of the two ends.
     """
     numbers = edges, rows, sources, heads, head_dim, itemsize, passes

@@ -12,11 +12,25 @@ from .checks import check_dropout, check_tensors, unpack
 from .reference import accumulation_dtype, reference_attention
 
 
-def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout_p=0.0, seed=None, return_lse=False):
+def sparse_attention(
+    graph,
+    q,
+    k=None,
+    v=None,
+    *,
+    score="dot",
+    negative_slope=0.2,
+    bias=None,
+    scale=None,
+    dropout_p=0.0,
+    seed=None,
+    return_lse=False,
+):
     """Softmax attention of every destination node over its in-edges.
 
     For each destination i and head, over the in-edges e = (j, i):
     ``s_e = scale * q_i . k_j + bias_e``, ``out_i = sum_e drop(softmax(s)_e) v_j`` and ``lse_i = log sum_e exp(s_e)``.
+    With additive scores [4]_, ``s_e = LeakyReLU(q_i + k_j)``.
     One pass computes them with an online softmax [1]_; the backward pass computes the weights again from ``lse`` [2]_.
     The kernels are C++ on the CPU and Triton on CUDA devices. They store nothing of size E x H x D, and nothing of size
     E x H unless `bias` needs a gradient, and give the same bits at every run. Without a kernel, plain torch operations
@@ -34,10 +48,16 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
         tensor is written in place, which saves the copies that autograd makes for gradients of views.
     v : torch.Tensor, (N_src, H, D), optional
         Values.
+    score : {"dot", "additive"}
+        How scores are made. With "additive", `q` is (N_dst, H) and `k` is (N_src, H), so that an edge reads D + 1 numbers per
+        head and not 2 D. Packed, `k` is (N_src, H, D + 1), which holds the values and then the keys, or `q` is
+        (N, H, D + 2), which holds the values, the keys and then the queries.
+    negative_slope : float, default 0.2
+        Slope of LeakyReLU below 0; only for additive scores.
     bias : torch.Tensor, (E, H), optional
-        Term added to the scores, in order of edge id, in the dtype of `q` or of the sums. ``-inf`` removes the edge.
+        Term added to dot products, in order of edge id, in the dtype of `q` or of the sums. ``-inf`` removes the edge.
     scale : float, optional
-        Factor of the dot products; ``1 / sqrt(D)`` by default.
+        Factor of dot products; ``1 / sqrt(D)`` by default.
     dropout_p : float, default 0.0
         Probability in [0, 1) of dropping a normalised weight; kept weights are divided by ``1 - dropout_p``.
     seed : int, or torch.Tensor () int64 on the CPU, optional
@@ -66,30 +86,46 @@ def sparse_attention(graph, q, k=None, v=None, *, bias=None, scale=None, dropout
     .. [1] M. Milakov, N. Gimelshein, Online normalizer calculation for softmax, 2018, arXiv 1805.02867.
     .. [2] T. Dao et al., FlashAttention, NeurIPS 2022, arXiv 2205.14135.
     .. [3] G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom number generators, OOPSLA 2014.
+    .. [4] P. Velickovic et al., Graph attention networks, ICLR 2018, arXiv 1710.10903.
     """
+    if score not in ("dot", "additive"):
+        raise ValueError(f"score is {score!r}; allowed: 'dot' or 'additive'")
     if not isinstance(graph, CSC):
         graph = csc(graph, q.device)
-    out, lse = _attend(graph, *dispatch.autocast(q, k, v), bias, scale, dropout_p, seed)
+    negative_slope = negative_slope if score == "additive" else None
+    out, lse = _attend(graph, *dispatch.autocast(q, k, v), bias, scale, dropout_p, seed, negative_slope)
     return (out, lse) if return_lse else out
 
 
-def _attend(graph, q, k, v, bias, scale, dropout_p, seed):
+def attend_rows(graph, q, kv=None, *, bias=None, dropout=None, negative_slope=None, return_lse=False):
+    """Attend packed rows, as strategies have them: scores are additive where there is a negative slope.
+
+    ``dropout`` is a pair of probability and seed. All else is as for :func:`sparse_attention`.
+    """
+    p, seed = dropout or (0.0, None)
+    score = {} if negative_slope is None else {"score": "additive", "negative_slope": negative_slope}
+    return sparse_attention(graph, q, kv, bias=bias, dropout_p=p, seed=seed, return_lse=return_lse, **score)
+
+
+def _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope):
     """Check the arguments and attend, with the operator where there is a kernel."""
-    check_tensors(graph, *unpack(q, k, v), bias, graph.num_edges)
-    num_heads, head_dim = q.shape[-2:]
+    additive = negative_slope is not None
+    rows = unpack(q, k, v, additive)
+    check_tensors(graph, *rows, bias, graph.num_edges, negative_slope)
+    num_heads, head_dim = rows[2].shape[1:]
     check_dropout(graph, num_heads, dropout_p, seed)
     scale = 1 / math.sqrt(head_dim) if scale is None else float(scale)
     if dropout_p == 0:
         seed = None
     elif not isinstance(seed, torch.Tensor):
         seed = torch.tensor(seed, device="cpu")  # on the CPU, whatever the default device is
-    if not dispatch.has_kernel(q.device.type, q.dtype):
-        return reference_attention(graph, *unpack(q, k, v), bias, scale, float(dropout_p), seed)
+    negative_slope = float(negative_slope) if additive else None
+    if not dispatch.has_kernel(q.device.type, q.dtype, additive):
+        return reference_attention(graph, *rows, bias, scale, float(dropout_p), seed, negative_slope)
     dispatch.refuse_forward_mode("sparse_attention", q, k, v, bias)
     fields = (graph.indptr, graph.indices, graph.edge_ids, graph.global_edge_ids, graph.rev_indptr)
-    return _attention(
-        q, k, v, bias, *fields, graph.rev_dst, graph.rev_position, seed, graph.head_offset, scale, float(dropout_p)
-    )
+    numbers = graph.head_offset, scale, float(dropout_p), negative_slope
+    return _attention(q, k, v, bias, *fields, graph.rev_dst, graph.rev_position, seed, *numbers)
 
 
 @torch.library.custom_op("dgl_gt::sparse_attention", mutates_args=())
@@ -109,18 +145,19 @@ def _attention(
     head_offset: int,
     scale: float,
     dropout_p: float,
+    negative_slope: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    q, k, v = unpack(q, k, v)
+    q, k, v = unpack(q, k, v, negative_slope is not None)
     structure = CSC(
         indptr, indices, edge_ids, global_edge_ids, k.shape[0], head_offset, rev_indptr, rev_dst, rev_position
     )
-    return dispatch.backend(q.device.type).forward(structure, q, k, v, bias, scale, dropout_p, seed)
+    return dispatch.backend(q.device.type).forward(structure, q, k, v, bias, scale, dropout_p, seed, negative_slope)
 
 
 @_attention.register_fake
-def _attention_fake(q, k, v, *_):
-    q, _, _ = unpack(q, k, v)
-    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=accumulation_dtype(q.dtype))
+def _attention_fake(q, k, v, *rest):
+    q, _, v = unpack(q, k, v, rest[-1] is not None)
+    return q.new_empty(len(q), *v.shape[1:]), q.new_empty(q.shape[:2], dtype=accumulation_dtype(q.dtype))
 
 
 # An operator cannot return None: where a gradient is not wanted, an empty tensor takes its place.
@@ -145,6 +182,7 @@ def _attention_backward(
     head_offset: int,
     scale: float,
     dropout_p: float,
+    negative_slope: float | None,
     needs_q: bool,
     needs_kv: bool,
     needs_bias: bool,
@@ -153,19 +191,17 @@ def _attention_backward(
     grads = [dispatch.empty(x.shape if needed else 0, q.dtype, q.device) for x, needed in zip((q, k, v), needs)]
     grads.append(torch.empty_like(bias) if needs_bias else q.new_empty(0))
     packed = [grad if needed else None for grad, needed in zip(grads, needs)]
-    if k is None:
-        written = packed[0].unbind(1) if needs_q else (None, None, None)
-    elif v is None and needs_kv:
-        written = packed[0], *packed[1].unbind(1)
-    else:
-        written = packed[:3]
-    q, k, v = unpack(q, k, v)
+    is_packed = needs_q if k is None else needs_kv and v is None
+    written = unpack(*packed[:3], negative_slope is not None) if is_packed else packed[:3]
+    q, k, v = unpack(q, k, v, negative_slope is not None)
     structure = CSC(
         indptr, indices, edge_ids, global_edge_ids, k.shape[0], head_offset, rev_indptr, rev_dst, rev_position
     )
     written = (*written, packed[3])
     backend = dispatch.backend(q.device.type)
-    backend.backward(structure, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, written)
+    backend.backward(
+        structure, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, written, negative_slope
+    )
     return tuple(grads)
 
 
@@ -181,16 +217,16 @@ def _attention_backward_fake(grad_out, grad_lse, out, lse, q, k, v, bias, *rest)
 
 
 def _save(ctx, inputs, output):
-    *tensors, head_offset, scale, dropout_p = inputs
+    *tensors, head_offset, scale, dropout_p, negative_slope = inputs
     ctx.save_for_backward(*output, *tensors)
-    ctx.numbers = (head_offset, scale, dropout_p)
+    ctx.numbers = (head_offset, scale, dropout_p, negative_slope)
 
 
 def _differentiate(ctx, grad_out, grad_lse):
     needs_q, needs_k, needs_v, needs_bias = needs = ctx.needs_input_grad[:4]
     needs_kv = needs_k or needs_v
     grads = _attention_backward(grad_out, grad_lse, *ctx.saved_tensors, *ctx.numbers, needs_q, needs_kv, needs_bias)
-    others = (None,) * 11
+    others = (None,) * 12
     return *(grad if needed else None for grad, needed in zip(grads, needs)), *others
 
 

@@ -1,5 +1,7 @@
 """Checks of the arguments of attention and of dropout; each raises ``ValueError`` with what is allowed."""
 
+import math
+
 import torch
 
 from .reference import MAX_HEADS, accumulation_dtype
@@ -7,43 +9,46 @@ from .reference import MAX_HEADS, accumulation_dtype
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-def unpack(q, k, v):
-    """Return q, k and v, (rows, H, D) each, where two or three of them may be packed in one tensor."""
-    if k is None and v is None:
-        if q.dim() != 4 or q.shape[1] != 3:
-            raise ValueError(
-                f"q has shape {tuple(q.shape)}, and k and v are None; pass a packed q of shape (N, 3, H, D), or pass k "
-                "and v as well"
-            )
-        return q.unbind(1)
-    if v is None:
-        if k.dim() != 4 or k.shape[1] != 2:
-            raise ValueError(
-                f"k has shape {tuple(k.shape)}, and v is None; pass keys and values packed in k, with shape "
-                "(N_src, 2, H, D), or pass v as well"
-            )
-        return q, *k.unbind(1)
-    if k is None:
-        raise ValueError("k is None, but v is given; pass both, or pack both in k with shape (N_src, 2, H, D)")
-    return q, k, v
+def unpack(q, k, v, additive=False):
+    """Return q, k and v where two or three of them may be packed in one tensor.
 
-
-def check_tensors(graph, q, k, v, bias, num_edges):
-    """Check the shapes, dtypes and devices of the tensors that attention on a CSC takes; the bias has num_edges rows."""
-    if q.dim() != 3 or q.shape[0] != graph.num_dst or q.shape[1] == 0 or q.shape[2] == 0:
+    They are (rows, H, D) each, packed side by side in dimension 1. With additive scores, q and k are (rows, H), and
+    follow the numbers of v in the last dimension, first k and then q.
+    """
+    if k is None and v is not None:
+        raise ValueError("k is None, but v is given; pass both, or pack both in k")
+    if v is not None:
+        return q, k, v
+    packed, name, others = (q, "q", "k and v are None") if k is None else (k, "k", "v is None")
+    if additive:
+        extra = 2 if k is None else 1
+        if packed.dim() != 3 or packed.shape[2] <= extra:
+            raise ValueError(
+                f"{name} has shape {tuple(packed.shape)}, and {others}; pass a packed {name} of shape (rows, H, D + {extra}), "
+                "or pass the others as well"
+            )
+        return (packed[..., -1] if k is None else q), packed[..., -extra], packed[..., :-extra]
+    count, rows = (3, "N") if k is None else (2, "N_src")
+    if packed.dim() != 4 or packed.shape[1] != count:
         raise ValueError(
-            f"q has shape {tuple(q.shape)}; allowed: (N_dst, H, D), where the graph has N_dst = {graph.num_dst}, and H "
-            "and D are at least 1"
+            f"{name} has shape {tuple(packed.shape)}, and {others}; pass a packed {name} of shape ({rows}, {count}, H, D), "
+            "or pass the others as well"
         )
+    return packed.unbind(1) if k is None else (q, *packed.unbind(1))
+
+
+def check_tensors(graph, q, k, v, bias, num_edges, negative_slope=None):
+    """Check the shapes, dtypes and devices of the tensors that attention on a CSC takes; the bias has num_edges rows.
+
+    With a negative slope, scores are additive.
+    """
+    if negative_slope is None:
+        _check_dot_shapes(graph, q, k, v)
+    else:
+        _check_additive_shapes(graph, q, k, v, bias, negative_slope)
     if q.dtype not in DTYPES:
         raise ValueError(f"q has dtype {q.dtype}; allowed: {', '.join(map(str, DTYPES))}")
-    rows_shape = (graph.num_src, q.shape[1], q.shape[2])
     for name, tensor in (("k", k), ("v", v)):
-        if tensor.shape != rows_shape:
-            raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)}; allowed: (N_src, H, D) = {rows_shape}, with N_src of the "
-                "graph, and H and D of q"
-            )
         if tensor.dtype != q.dtype:
             raise ValueError(f"{name} has dtype {tensor.dtype}; allowed: the dtype of q, {q.dtype}")
     if bias is not None:
@@ -60,6 +65,43 @@ def check_tensors(graph, q, k, v, bias, num_edges):
             raise ValueError(
                 f"{name} is on {value.device}, but q is on {q.device}; move it with .to({str(q.device)!r})"
             )
+
+
+def _check_dot_shapes(graph, q, k, v):
+    if q.dim() != 3 or q.shape[0] != graph.num_dst or q.shape[1] == 0 or q.shape[2] == 0:
+        raise ValueError(
+            f"q has shape {tuple(q.shape)}; allowed: (N_dst, H, D), where the graph has N_dst = {graph.num_dst}, and H "
+            "and D are at least 1"
+        )
+    rows_shape = (graph.num_src, q.shape[1], q.shape[2])
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.shape != rows_shape:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}; allowed: (N_src, H, D) = {rows_shape}, with N_src of the "
+                "graph, and H and D of q"
+            )
+
+
+def _check_additive_shapes(graph, q, k, v, bias, negative_slope):
+    if q.dim() != 2 or q.shape[0] != graph.num_dst or q.shape[1] == 0:
+        raise ValueError(
+            f"q has shape {tuple(q.shape)}; allowed with additive scores: (N_dst, H), where the graph has N_dst = "
+            f"{graph.num_dst}, and H is at least 1"
+        )
+    if k.shape != (graph.num_src, q.shape[1]):
+        raise ValueError(
+            f"k has shape {tuple(k.shape)}; allowed with additive scores: (N_src, H) = {(graph.num_src, q.shape[1])}, "
+            "with N_src of the graph, and H of q"
+        )
+    if v.dim() != 3 or v.shape[:2] != k.shape or v.shape[2] == 0:
+        raise ValueError(
+            f"v has shape {tuple(v.shape)}; allowed: (N_src, H, D) with N_src and H as in k, {tuple(k.shape)}, and D at "
+            "least 1"
+        )
+    if bias is not None:
+        raise ValueError("bias is given with additive scores, which take none; leave it out")
+    if not isinstance(negative_slope, (int, float)) or not math.isfinite(negative_slope):
+        raise ValueError(f"negative_slope is {negative_slope!r}; allowed: a finite number")
 
 
 def check_dropout(graph, num_heads, dropout_p, seed):

@@ -14,18 +14,22 @@ _MIX_2 = 0x94D049BB133111EB - 2**64
 MAX_HEADS = 2**16
 
 
-def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed):
+def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
     """Attend with gather and scatter; gradients by autograd, through both results.
 
-    q is (N_dst, H, D), k and v (N_src, H, D), the bias (E, H) or None. Returns ``out`` (N_dst, H, D), the sum over
+    q is (N_dst, H, D), k and v (N_src, H, D), the bias (E, H) or None. With a negative slope, scores are additive: q is
+    (N_dst, H), k is (N_src, H), and the scale does not count. Returns ``out`` (N_dst, H, D), the sum over
     in-edges of dropped, normalised weights times values, and ``lse`` (N_dst, H), the log-sum-exp of the scores before
     dropout, in the dtype of sums. A row without edges has zeros and ``-inf``.
     """
     dtype = accumulation_dtype(q.dtype)
-    num_dst, num_heads, _ = q.shape
+    num_dst, num_heads = q.shape[:2]
     src = csc.indices.long()
     dst = torch.repeat_interleave(torch.arange(num_dst, device=q.device), csc.indptr.diff(), output_size=csc.num_edges)
-    scores = (q.to(dtype)[dst] * k.to(dtype)[src]).sum(-1) * scale
+    if negative_slope is None:
+        scores = (q.to(dtype)[dst] * k.to(dtype)[src]).sum(-1) * scale
+    else:
+        scores = torch.nn.functional.leaky_relu(q.to(dtype)[dst] + k.to(dtype)[src], negative_slope)
     if bias is not None:
         scores = scores + (bias if csc.edge_ids is None else bias[csc.edge_ids]).to(dtype)
 
@@ -42,7 +46,7 @@ def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed):
     weights = weights / total[dst]
     if dropout_p > 0:
         weights = weights * dropout_keep(csc, num_heads, dropout_p, seed).to(dtype) / (1 - dropout_p)
-    out = torch.zeros(q.shape, dtype=dtype, device=q.device)
+    out = torch.zeros(num_dst, *v.shape[1:], dtype=dtype, device=q.device)
     out = out.index_add(0, dst, weights.unsqueeze(-1) * v.to(dtype)[src])
     return out.to(q.dtype), lse
 

@@ -15,7 +15,7 @@ import torch
 from dgl_gt.structure import CSC
 
 from . import dispatch
-from .announce import edge_range
+from .announce import ADDITIVE_PASS, edge_range
 from .checks import check_dropout, check_tensors, unpack
 from .merge import merge_into
 from .reference import reference_attention
@@ -23,29 +23,37 @@ from .reference import reference_attention
 
 @dataclass(frozen=True)
 class AttentionSettings:
-    """The settings that all pieces of one attention share: factor of the dot products, probability and seed of dropout.
+    """The settings that all pieces of one attention share.
 
-    The seed is an int64 tensor (), or None without dropout.
+    They are the factor of dot products, the probability and the seed of dropout, an int64 tensor () or None, and the
+    negative slope of additive scores, or None for dot products.
     """
 
     scale: float
     dropout_p: float = 0.0
     seed: torch.Tensor | None = None
+    negative_slope: float | None = None
+
+    def unpack(self, q, k, v=None):
+        """Return q, k and v, see :func:`dgl_gt.ops.checks.unpack`."""
+        return unpack(q, k, v, self.negative_slope is not None)
 
 
-def prepare(csc: CSC, q, kv, bias=None, dropout=None):
+def prepare(csc: CSC, q, kv, bias=None, dropout=None, negative_slope=None):
     """Cast the rows of a piece for autocast and check them, as ``sparse_attention`` does; return q, kv and the settings.
 
-    q is (N_dst, H, D) and kv (N_src, 2, H, D), or q is (N, 3, H, D) and kv is None. The bias is (E, H) with the edges of
-    all pieces, and ``dropout`` a pair of probability and seed.
+    q is (N_dst, H, D) and kv (N_src, 2, H, D), or q is (N, 3, H, D) and kv is None. With a negative slope, they are
+    packed as additive scores need it. The bias is (E, H) with the edges of all pieces, and ``dropout`` a pair of
+    probability and seed.
     """
     q, kv = dispatch.autocast(q, kv)
-    num_heads, head_dim = q.shape[-2:]
     p, seed = dropout or (0.0, None)
-    check_tensors(csc, *unpack(q, kv, None), bias, 0 if bias is None else len(bias))
+    rows = unpack(q, kv, None, negative_slope is not None)
+    check_tensors(csc, *rows, bias, 0 if bias is None else len(bias), negative_slope)
+    num_heads, head_dim = rows[2].shape[1:]
     check_dropout(csc, num_heads, p, seed)
     seed = None if p == 0 else torch.as_tensor(seed, dtype=torch.int64, device="cpu")
-    return q, kv, AttentionSettings(1 / math.sqrt(head_dim), float(p), seed)
+    return q, kv, AttentionSettings(1 / math.sqrt(head_dim), float(p), seed, negative_slope)
 
 
 @torch.inference_mode(False)  # strategies keep the pieces, and training needs them, too
@@ -69,18 +77,20 @@ def split(indptr, indices, keys, piece_of, ranges: list[tuple[int, int]]) -> lis
     return pieces
 
 
-def _announced(csc: CSC, q, passes: int):
-    return edge_range(csc.num_edges, csc.num_dst, csc.num_src, *q.shape[1:], q.element_size(), passes)
+def _announced(csc: CSC, settings: AttentionSettings, v, passes: int):
+    if settings.negative_slope is not None:
+        passes *= ADDITIVE_PASS
+    return edge_range(csc.num_edges, csc.num_dst, csc.num_src, *v.shape[1:], v.element_size(), passes)
 
 
 def forward(csc: CSC, settings: AttentionSettings, q, k, v, bias=None):
     """Return ``out`` and ``lse`` of one piece, without a gradient. ``bias`` has the rows of all pieces."""
-    if dispatch.has_kernel(q.device.type, q.dtype):
-        backend = dispatch.backend(q.device.type)
-        with _announced(csc, q, passes=1):
-            return backend.forward(csc, q, k, v, bias, settings.scale, settings.dropout_p, settings.seed)
+    rest = settings.scale, settings.dropout_p, settings.seed, settings.negative_slope
+    if dispatch.has_kernel(q.device.type, q.dtype, settings.negative_slope is not None):
+        with _announced(csc, settings, v, passes=1):
+            return dispatch.backend(q.device.type).forward(csc, q, k, v, bias, *rest)
     with torch.no_grad():
-        return reference_attention(csc, q, k, v, bias, settings.scale, settings.dropout_p, settings.seed)
+        return reference_attention(csc, q, k, v, bias, *rest)
 
 
 def backward(csc: CSC, settings: AttentionSettings, grad_out, grad_lse, out, lse, q, k, v, bias, grads) -> None:
@@ -89,15 +99,18 @@ def backward(csc: CSC, settings: AttentionSettings, grad_out, grad_lse, out, lse
     ``grads`` are tensors, or None, for the gradients of q, k, v and bias, as for ``dgl_gt.ops.cpu.backward``. Rows of
     the bias that belong to other pieces are not touched.
     """
-    if dispatch.has_kernel(q.device.type, q.dtype):
-        rest = (settings.scale, settings.dropout_p, settings.seed, grads)
+    rest = settings.scale, settings.dropout_p, settings.seed
+    if dispatch.has_kernel(q.device.type, q.dtype, settings.negative_slope is not None):
+        rows = q, k, v, bias
         passes = (grads[0] is not None) + (grads[1] is not None)
-        with _announced(csc, q, passes):
-            dispatch.backend(q.device.type).backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, *rest)
+        with _announced(csc, settings, v, passes):
+            dispatch.backend(q.device.type).backward(
+                csc, grad_out, grad_lse, out, lse, *rows, *rest, grads, settings.negative_slope
+            )
         return
     with torch.enable_grad():
         inputs = [None if x is None else x.detach().requires_grad_() for x in (q, k, v, bias)]
-        part, part_lse = reference_attention(csc, *inputs, settings.scale, settings.dropout_p, settings.seed)
+        part, part_lse = reference_attention(csc, *inputs, *rest, settings.negative_slope)
     # Through the merge: d lse / d lse_p is the piece's weight w_p, and out = sum_p w_p out_p.
     weight = torch.exp(part_lse - torch.where(lse == -torch.inf, 0.0, lse)).detach()
     grad_part_lse = weight * ((grad_out * (part.detach() - out)).sum(-1) + grad_lse)
@@ -121,21 +134,22 @@ class TwoPieceAttention:
 
     Call :meth:`attend_first`, then :meth:`attend_second` with the result of the first; use one object for one
     attention. In backward the gradients of the second piece come first, so that they can travel while those of the
-    first piece are computed. ``pieces`` are two of :func:`split`, and ``dropout`` is a pair of probability and seed.
+    first piece are computed. ``pieces`` are two of :func:`split`, ``dropout`` is a pair of probability and seed, and a
+    negative slope asks for additive scores.
     """
 
-    def __init__(self, pieces: list[CSC], dropout=None):
-        self.pieces, self._dropout = pieces, dropout
+    def __init__(self, pieces: list[CSC], dropout=None, negative_slope=None):
+        self.pieces, self._options = pieces, (dropout, negative_slope)
         self.settings = None
         self.second_gradients = None  # what the backward pass of the second piece leaves for that of the first
 
     def attend_first(self, q, kv=None, bias=None):
-        """Attend the first piece: q (N_dst, H, D) and kv (N_src, 2, H, D), or q, k and v packed, (N, 3, H, D)."""
-        q, kv, self.settings = prepare(self.pieces[0], q, kv, bias, self._dropout)
+        """Attend the first piece: q and kv, or q with keys and values as well, as :func:`prepare` takes them."""
+        q, kv, self.settings = prepare(self.pieces[0], q, kv, bias, *self._options)
         return _First.apply(q, kv, bias, self)
 
     def attend_second(self, first, q, kv, bias=None):
-        """Attend the second, kv (N_src, 2, H, D); return ``out`` (N_dst, H, D) and ``lse`` (N_dst, H) of both."""
+        """Attend the second, with its own kv; return ``out`` (N_dst, H, D) and ``lse`` (N_dst, H) of both."""
         q, kv = dispatch.autocast(q, kv)
         return _Second.apply(q.detach(), kv, bias, *first, self)
 
@@ -145,7 +159,7 @@ class _First(torch.autograd.Function):
     def forward(ctx, q, kv, bias, both):
         ctx.save_for_backward(q, kv, bias)
         ctx.both = both
-        out, lse = forward(both.pieces[0], both.settings, *unpack(q, kv, None), bias)
+        out, lse = forward(both.pieces[0], both.settings, *both.settings.unpack(q, kv), bias)
         ctx.mark_non_differentiable(lse)
         return out, lse
 
@@ -156,8 +170,8 @@ class _First(torch.autograd.Function):
         (out, lse, grad_lse, grad_q), both.second_gradients = both.second_gradients, None
         grads = [None if x is None else empty_like(x) for x in (q, kv)]
         grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
-        written = (*unpack(*grads, None), grad_bias)
-        rows = unpack(q, kv, None)
+        written = (*both.settings.unpack(*grads), grad_bias)
+        rows = both.settings.unpack(q, kv)
         backward(both.pieces[0], both.settings, grad_out, grad_lse, out, lse, *rows, bias, written)
         written[0].add_(grad_q)
         return *grads, grad_bias, None
@@ -166,7 +180,7 @@ class _First(torch.autograd.Function):
 class _Second(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, kv, bias, out, lse, both):
-        part = forward(both.pieces[1], both.settings, _queries(q), *kv.unbind(1), bias)
+        part = forward(both.pieces[1], both.settings, *_rows(both.settings, q, kv), bias)
         merge_into(out, lse, *part)
         ctx.mark_dirty(out)
         ctx.save_for_backward(q, kv, bias, out, lse)
@@ -177,13 +191,18 @@ class _Second(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_out, grad_lse):
         (q, kv, bias, out, lse), both = ctx.saved_tensors, ctx.both
-        q, grad_q, grad_kv = _queries(q), empty_like(_queries(q)), empty_like(kv)
+        rows = _rows(both.settings, q, kv)
+        grad_q, grad_kv = empty_like(rows[0]), empty_like(kv)
         grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
-        written = (grad_q, *grad_kv.unbind(1), grad_bias)
-        backward(both.pieces[1], both.settings, grad_out, grad_lse, out, lse, q, *kv.unbind(1), bias, written)
+        written = (*both.settings.unpack(grad_q, grad_kv), grad_bias)
+        backward(both.pieces[1], both.settings, grad_out, grad_lse, out, lse, *rows, bias, written)
         both.second_gradients = out, lse, grad_lse, grad_q  # autograd itself passes grad_out to the first piece
         return None, grad_kv, grad_bias, grad_out, None, None
 
 
-def _queries(q):
-    return q[:, 0] if q.dim() == 4 else q
+def _rows(settings: AttentionSettings, q, kv):
+    """Return q, k and v of the second piece; ``q`` may be packed with keys and values of the first."""
+    _, k, v = settings.unpack(q, kv)
+    if settings.negative_slope is None:
+        return q[:, 0] if q.dim() == 4 else q, k, v
+    return q[..., -1] if q.dim() == 3 else q, k, v

@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.ops.announce import EDGES
+from dgl_gt.ops.announce import ADDITIVE_PASS, EDGES
+from dgl_gt.ops.checks import unpack
 
 from .layer_tracker import LayerTracker
 from .live_tensors import storage_bytes, tensors_in
@@ -95,8 +96,8 @@ class Recorder(TorchDispatchMode):
 
     def _add_edge_range(self, text: str) -> None:
         """Append a pass over edges that :func:`dgl_gt.ops.announce.edge_range` announces."""
-        edges, rows, sources, *what = map(int, text.split())
-        self.add("edges", tuple(what), edges, rows, sources)
+        edges, rows, sources, *what, passes = text.split()
+        self.add("edges", (*map(int, what), float(passes)), int(edges), int(rows), int(sources))
 
     def _add_operation(self, function, args, kwargs, result) -> None:
         for x in _flat(args):
@@ -114,16 +115,19 @@ class Recorder(TorchDispatchMode):
             operations = flop_registry[packet](*args, **kwargs, out_val=result)
             self.add("product", (name, out.element_size()), operations, *first.shape[-2:], out.shape[-1])
         elif name == _ATTENTION:
-            self._add_edges(args[0], args[1], args[5], 1)
+            self._add_edges(*args[:3], args[5], 1, args[-1])
         elif kind == "edges":
-            q, k, (needs_q, needs_kv) = args[4], args[5], args[-3:-1]
-            self._add_edges(q, k, args[9], 2 * needs_q if k is None else needs_q + needs_kv)
+            (q, k, v), (needs_q, needs_kv) = args[4:7], args[-3:-1]
+            self._add_edges(q, k, v, args[9], 2 * needs_q if k is None else needs_q + needs_kv, args[-4])
         elif "empty" not in name:  # which writes nothing
             self.add("rows", (name,), _moved_bytes(packet, args, result))
 
-    def _add_edges(self, q, k, indices, passes: int) -> None:
+    def _add_edges(self, q, k, v, indices, passes: int, negative_slope: float | None) -> None:
+        heads, head_dim = unpack(q, k, v, negative_slope is not None)[2].shape[1:]
         sources = len(q if k is None else k)
-        self.add("edges", (*q.shape[-2:], q.element_size(), passes), len(indices), len(q), sources)
+        if negative_slope is not None:
+            passes *= ADDITIVE_PASS
+        self.add("edges", (heads, head_dim, q.element_size(), passes), len(indices), len(q), sources)
 
     def _add_memory(self, storage) -> None:
         """Note a storage that an operation has made, and when it is freed."""

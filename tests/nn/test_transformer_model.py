@@ -273,18 +273,18 @@ def test_every_layer_and_place_draws_its_own_mask(graph, monkeypatch):
     from dgl_gt.exchange import local
     from dgl_gt.nn import dropout
 
-    seeds, drop, attend = [], dropout.keyed_dropout, local.sparse_attention
+    seeds, drop, attend = [], dropout.keyed_dropout, local.attend_rows
 
     def noting_drop(h, p, seed, ids):
         seeds.append(int(seed))
         return drop(h, p, seed, ids)
 
-    def noting_attend(*rows, seed, **options):
-        seeds.append(int(seed))
-        return attend(*rows, seed=seed, **options)
+    def noting_attend(*rows, dropout, **options):
+        seeds.append(int(dropout[1]))
+        return attend(*rows, dropout=dropout, **options)
 
     monkeypatch.setattr(dropout, "keyed_dropout", noting_drop)
-    monkeypatch.setattr(local, "sparse_attention", noting_attend)
+    monkeypatch.setattr(local, "attend_rows", noting_attend)
     make(dropout=0.4, attention_dropout=0.4).train()(graph, random(graph.num_nodes(), IN, seed=1))
     assert len(set(seeds)) == len(seeds) == 4 * L + 1
 

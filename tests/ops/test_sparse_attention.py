@@ -212,7 +212,7 @@ def test_each_gradient_by_itself(wanted, monkeypatch):
     named = {name: tensor.detach().requires_grad_(name == wanted) for name, tensor in named.items()}
     asked = []
     backward = cpu.backward
-    monkeypatch.setattr(cpu, "backward", lambda *args: asked.append(args[-1]) or backward(*args))
+    monkeypatch.setattr(cpu, "backward", lambda *args: asked.append(args[-2]) or backward(*args))
     alone = torch.autograd.grad(sparse_attention(draw_csc(case), **named).square().sum(), named[wanted])[0]
     assert torch.equal(alone, whole)
     (grads,) = asked
@@ -335,7 +335,7 @@ BAD_CALLS = [
     (dict(k=None), "k is None, but v is given"),
     (
         dict(v=None),
-        "k has shape .5, 2, 3., and v is None; pass keys and values packed in k, with shape .N_src, 2, H, D.",
+        "k has shape .5, 2, 3., and v is None; pass a packed k of shape .N_src, 2, H, D.",
     ),
     (dict(k=None, v=None), "q has shape .4, 2, 3., and k and v are None; pass a packed q of shape .N, 3, H, D."),
     (dict(k=torch.zeros(5, 2, 3, device="meta")), "k is on meta, but q is on cpu"),

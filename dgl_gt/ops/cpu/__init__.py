@@ -17,7 +17,16 @@ _ARRAYS = ("q", "k", "v", "bias", "out", "lse", "grad_out", "grad_lse", "stats")
 _GRADIENTS = ("grad_q", "grad_k", "grad_v", "grad_bias")
 _INDEX_ARRAYS = ("indptr", "indices", "edge_ids", "global_edge_ids", "rev_indptr", "rev_dst", "rev_position")
 _SIZES = ("num_dst", "num_src", "num_heads", "head_dim", "head_offset")
-_SETTINGS = ("storage", "bias_storage", "is_int64", "is_backward", "is_head_minor", "path", "num_threads")
+_SETTINGS = (
+    "storage",
+    "bias_storage",
+    "is_int64",
+    "is_backward",
+    "is_head_minor",
+    "is_additive",
+    "path",
+    "num_threads",
+)
 _EDGES_PER_ROW = 40  # from so many on, the copies that head-minor kernels need pay; see docs/benchmarks.md
 _WIDEST = 32  # head whose rows are gathered head-minor
 _STORAGE = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
@@ -32,6 +41,7 @@ class _Problem(ctypes.Structure):
         *((name, ctypes.c_int64) for name in _SIZES),
         ("scale", ctypes.c_double),
         ("keep_scale", ctypes.c_double),
+        ("negative_slope", ctypes.c_double),
         ("seed", ctypes.c_uint64),
         ("drop_threshold", ctypes.c_uint64),
         *((name, ctypes.c_int32) for name in _SETTINGS),
@@ -85,30 +95,34 @@ def drop(x, seed, ids, threshold, scale):
     return out
 
 
-def forward(csc, q, k, v, bias, scale, dropout_p, seed):
+def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
     """Run the forward kernel; arguments and results are those of ``reference_attention``, without gradients."""
-    minor = gathers_head_minor(csc, k)
+    additive = negative_slope is not None
+    minor = not additive and gathers_head_minor(csc, k)
     arrays = {
-        "q": _read_once(q, minor),
-        "k": _gathered(k, minor),
+        "q": q if additive else _read_once(q, minor),
+        "k": k if additive else _gathered(k, minor),
         "v": _gathered(v, minor),
         "bias": bias,
-        "out": empty(q.shape, q.dtype),
+        "out": empty((len(q), *v.shape[1:]), q.dtype),
         "lse": q.new_empty(q.shape[:2], dtype=accumulation_dtype(q.dtype)),
     }
-    library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed, minor))
+    library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed, negative_slope, minor))
     return arrays["out"], arrays["lse"]
 
 
-def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads):
+def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads, negative_slope=None):
     """Run the backward kernels on the arguments and results of :func:`forward` and the gradients of the results.
 
     ``grads`` are tensors that receive the gradients of q, k, v and bias, each with its input's shape and dtype, and with
     any strides of rows and heads. A gradient that is None is not computed; k and v have both gradients or none.
     """
-    minor = gathers_head_minor(csc, k)
+    additive = negative_slope is not None
+    minor = not additive and gathers_head_minor(csc, k)
     arrays = {
-        **{name: _gathered(tensor, minor) for name, tensor in dict(q=q, k=k, v=v, grad_out=grad_out).items()},
+        **({"q": q, "k": k} if additive else {"q": _gathered(q, minor), "k": _gathered(k, minor)}),
+        "v": _gathered(v, minor),
+        "grad_out": _gathered(grad_out, minor),
         **dict(zip(_GRADIENTS, grads, strict=True)),
         "out": _read_once(out, minor),
         "bias": bias,
@@ -116,7 +130,7 @@ def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p,
         "grad_lse": grad_lse,
         "stats": lse.new_empty(lse.shape[0], 2, lse.shape[1]),
     }
-    library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed, minor))
+    library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed, negative_slope, minor))
 
 
 def gathers_head_minor(csc, k):
@@ -141,15 +155,16 @@ def _read_once(tensor, minor):
     return tensor.contiguous() if overlaps else readable(tensor)
 
 
-def _problem(csc, arrays, scale, dropout_p, seed, is_head_minor):
+def _problem(csc, arrays, scale, dropout_p, seed, negative_slope, is_head_minor):
     problem = _Problem(
         num_dst=csc.num_dst,
         num_src=csc.num_src,
         num_heads=arrays["q"].shape[1],
-        head_dim=arrays["q"].shape[2],
+        head_dim=arrays["v"].shape[2],
         head_offset=csc.head_offset,
         scale=scale,
         keep_scale=1 / (1 - dropout_p),
+        negative_slope=0.0 if negative_slope is None else negative_slope,
         seed=0 if seed is None else int(seed),
         drop_threshold=dropout_threshold(dropout_p),
         storage=_STORAGE[arrays["q"].dtype],
@@ -157,6 +172,7 @@ def _problem(csc, arrays, scale, dropout_p, seed, is_head_minor):
         is_int64=csc.indices.dtype == torch.int64,
         is_backward="grad_out" in arrays,
         is_head_minor=is_head_minor,
+        is_additive=negative_slope is not None,
         path=best_path(),
         num_threads=torch.get_num_threads(),
     )

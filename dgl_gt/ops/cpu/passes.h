@@ -1,8 +1,23 @@
 // The passes for a problem: by its layout, storage type, number of heads and width of a head. The file of each instruction
 // set includes this last.
 
+template <template <typename, int, int> class Kernel, typename S>
+Passes of_width(const Problem& p) {
+    constexpr int N = kVectorBytes / sizeof(Sum<S>);
+    if constexpr (kVectorBytes > 16 && sizeof(Sum<S>) == 4) {
+        switch (p.head_dim) {
+            case 8: return Kernel<S, 8, 1>::passes(p);
+            case 16: return Kernel<S, N, 16 / N>::passes(p);
+            case 32: return Kernel<S, N, 32 / N>::passes(p);
+            case 64: return Kernel<S, N, 64 / N>::passes(p);
+        }
+    }
+    return p.head_dim % N == 0 ? Kernel<S, N, 0>::passes(p) : Kernel<S, 4, 0>::passes(p);
+}
+
 template <typename S>
 Passes passes_of(const Problem& p) {
+    if (p.is_additive) return of_width<Additive, S>(p);
     if constexpr (sizeof(Sum<S>) == 4) {
         if (p.is_head_minor) {
             switch (p.num_heads) {
@@ -12,16 +27,7 @@ Passes passes_of(const Problem& p) {
             }
         }
     }
-    constexpr int N = kVectorBytes / sizeof(Sum<S>);
-    if constexpr (kVectorBytes > 16 && sizeof(Sum<S>) == 4) {
-        switch (p.head_dim) {
-            case 8: return Rows<S, 8, 1>::passes(p);
-            case 16: return Rows<S, N, 16 / N>::passes(p);
-            case 32: return Rows<S, N, 32 / N>::passes(p);
-            case 64: return Rows<S, N, 64 / N>::passes(p);
-        }
-    }
-    return p.head_dim % N == 0 ? Rows<S, N, 0>::passes(p) : Rows<S, 4, 0>::passes(p);
+    return of_width<Rows, S>(p);
 }
 
 Passes passes(const Problem& p) {

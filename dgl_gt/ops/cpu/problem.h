@@ -20,7 +20,7 @@ struct Array {
 
 // _Problem in __init__.py mirrors it field by field. Pointers that a call does not need are null.
 struct Problem {
-    // q, k, v, out and the gradients with a head width have the storage type; lse, grad_lse and stats have the type of
+    // q, k, v, out and their gradients have the storage type, and q and k a head width unless scores are additive; lse, grad_lse and stats have the type of
     // sums; bias and its gradient have either. stats (N_dst, 2, H) is scratch memory of the backward passes.
     Array q, k, v, bias, out, lse, grad_out, grad_lse, stats, grad_q, grad_k, grad_v, grad_bias;
     const int64_t* indptr;
@@ -30,9 +30,9 @@ struct Problem {
     const void* rev_dst;
     const int64_t* rev_position;
     int64_t num_dst, num_src, num_heads, head_dim, head_offset;
-    double scale, keep_scale;
+    double scale, keep_scale, negative_slope;
     uint64_t seed, drop_threshold;
-    int32_t storage, bias_storage, is_int64, is_backward, is_head_minor, path, num_threads;
+    int32_t storage, bias_storage, is_int64, is_backward, is_head_minor, is_additive, path, num_threads;
 };
 
 template <typename S>

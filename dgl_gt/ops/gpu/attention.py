@@ -306,7 +306,7 @@ def _merge(
     _store(target, row, result, inside, target_row, target_head, heads, columns, ALIGN)
 
 
-def forward(csc, q, k, v, bias, scale, dropout_p, seed):
+def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
     """Run the forward kernels; arguments and results are those of ``reference_attention``, but no float64."""
     q, k, v = (readable(tensor) for tensor in (q, k, v))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -320,7 +320,7 @@ def forward(csc, q, k, v, bias, scale, dropout_p, seed):
     return out, values["lse"]
 
 
-def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads):
+def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads, negative_slope=None):
     """Run the backward kernels; arguments are those of ``cpu.backward``, but no float64."""
     q, k, v, grad_out, out = (readable(tensor) for tensor in (q, k, v, grad_out, out))
     grad_q, grad_k, grad_v, grad_bias = grads

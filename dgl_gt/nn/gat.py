@@ -1,0 +1,244 @@
+"""Graph attention with additive scores."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dgl_gt.as_csc import csc
+from dgl_gt.exchange import as_strategy
+from dgl_gt.exchange.local import Local, leading_rows
+from dgl_gt.ops.additive import attention_weights
+from dgl_gt.ops.attention import attend_rows
+from dgl_gt.structure import CSC
+from partition.errors import check_flags
+
+from .attention import EdgeAttention, check_features, check_probability, check_sizes, is_plain
+from .dropout import FeatureDropout, draw_seeds
+
+
+class GATConv(EdgeAttention):
+    r"""Graph attention layer (Velickovic et al., arXiv:1710.10903).
+
+    With :math:`z_j = W h_j` in each head, a destination ``i`` computes
+
+    .. math::
+        o_i = \sum_{j \to i} \mathrm{softmax}_j\!\left(\mathrm{LeakyReLU}(a_l^\top z_j + a_r^\top z_i)\right) z_j
+
+    Constructor arguments, ``state_dict`` keys, initial weights and results are those of ``dgl.nn.GATConv``, but nothing
+    of the size of all edges is stored, and the layer runs across ranks. A graph on one rank, blocks, and pairs of
+    features work as in DGL. ``edge_weight`` is not available.
+
+    Parameters
+    ----------
+    in_feats : int, or pair of int
+        Width of the features; a pair gives those of sources and destinations of a bipartite graph, which then have
+        projections of their own.
+    out_feats : int
+        ``D``, the width of a head's result.
+    num_heads : int
+        ``H``, the number of heads.
+    feat_drop, attn_drop : float
+        Probabilities in [0, 1) of dropping a feature, and an attention weight, in training.
+    negative_slope : float
+        Slope of LeakyReLU below 0.
+    residual : bool
+        Whether to add the destination's features, projected where their width is not ``H * D``.
+    activation : callable, optional
+        Function of the result.
+    allow_zero_in_degree : bool
+        Whether nodes without in-edges may be there. Their result is the residual and the bias alone. On a
+        ``ShardedGraph`` they always may.
+    bias : bool
+        Whether to add a bias.
+
+    Raises
+    ------
+    ValueError
+        If a size is below 1, or a probability is outside [0, 1).
+    """
+
+    def __init__(
+        self,
+        in_feats: int | tuple[int, int],
+        out_feats: int,
+        num_heads: int,
+        feat_drop: float = 0.0,
+        attn_drop: float = 0.0,
+        negative_slope: float = 0.2,
+        residual: bool = False,
+        activation=None,
+        allow_zero_in_degree: bool = False,
+        bias: bool = True,
+    ):
+        super().__init__(attn_drop)
+        self.in_src, self.in_dst = in_feats if isinstance(in_feats, tuple) else (in_feats, in_feats)
+        check_sizes(in_feats=self.in_src, out_feats=out_feats, num_heads=num_heads)
+        check_sizes(in_feats=self.in_dst)
+        check_flags(residual=residual, allow_zero_in_degree=allow_zero_in_degree, bias=bias)
+        check_probability("feat_drop", feat_drop)
+        self.num_heads, self.out_feats, self.negative_slope = num_heads, out_feats, float(negative_slope)
+        width = num_heads * out_feats
+        if isinstance(in_feats, tuple):
+            self.fc_src = nn.Linear(self.in_src, width, bias=False)
+            self.fc_dst = nn.Linear(self.in_dst, width, bias=False)
+        else:
+            self.fc = nn.Linear(self.in_src, width, bias=False)
+        self.attn_l = nn.Parameter(torch.empty(1, num_heads, out_feats))
+        self.attn_r = nn.Parameter(torch.empty(1, num_heads, out_feats))
+        self.feat_drop = FeatureDropout(feat_drop)
+        if not residual:
+            self.register_buffer("res_fc", None)
+        else:
+            self.res_fc = nn.Identity() if self.in_dst == width else nn.Linear(self.in_dst, width, bias=bias)
+        if bias and not isinstance(self.res_fc, nn.Linear):
+            self.bias = nn.Parameter(torch.empty(width))
+        else:
+            self.register_buffer("bias", None)
+        self.activation, self.allow_zero_in_degree = activation, allow_zero_in_degree
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new weights: Xavier normal with the gain of ReLU; biases are zero."""
+        gain = nn.init.calculate_gain("relu")
+        linear = [getattr(self, name) for name in ("fc", "fc_src", "fc_dst") if hasattr(self, name)]
+        for weight in (*(each.weight for each in linear), self.attn_l, self.attn_r):
+            nn.init.xavier_normal_(weight, gain=gain)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        if isinstance(self.res_fc, nn.Linear):
+            nn.init.xavier_normal_(self.res_fc.weight, gain=gain)
+            if self.res_fc.bias is not None:
+                nn.init.zeros_(self.res_fc.bias)
+
+    def set_allow_zero_in_degree(self, set_value: bool) -> None:
+        """Set whether nodes without in-edges may be there."""
+        self.allow_zero_in_degree = set_value
+
+    def forward(self, graph, feat: Tensor | tuple[Tensor, Tensor], edge_weight=None, get_attention: bool = False):
+        """Attend along the edges of ``graph``.
+
+        Parameters
+        ----------
+        graph : DGLGraph, DGL block, CSC or ShardedGraph
+            Graph whose edges are attended.
+        feat : Tensor, floating point, (N_src, in_feats), or pair of Tensor
+            Node features: for a block those of its sources (destinations first), for a ``ShardedGraph`` those of the
+            owned nodes. A pair has the features of sources and of destinations; not for a ``ShardedGraph``.
+        edge_weight : None
+            Not available.
+        get_attention : bool
+            Whether to return the attention weights, too, which stores one number per edge and head; not for a
+            ``ShardedGraph``.
+
+        Returns
+        -------
+        Tensor, (N_dst, H, D)
+            One row for each destination.
+        Tensor, (E, H, 1)
+            Only with ``get_attention``: weights after dropout, in the order of edge ids.
+
+        Raises
+        ------
+        ValueError
+            If ``graph`` is of another type, a shape does not fit, a node without in-edges is there and may not be, or an
+            option is not available.
+        """
+        if edge_weight is not None:
+            raise ValueError("edge_weight is not available; leave it out, or use dgl.nn.GATConv")
+        if isinstance(feat, tuple):
+            return self._attend_pair(graph, feat, get_attention)
+        if not hasattr(self, "fc"):
+            raise ValueError(
+                f"in_feats is {(self.in_src, self.in_dst)}, and feat is one tensor; pass the features of sources and "
+                "of destinations as a pair"
+            )
+        check_features(feat, "in_feats", self.in_src)
+        strategy = as_strategy(graph, feat.device)
+        attention_seed, feature_seed = self._seeds(strategy)
+        h = self.feat_drop(strategy.source_rows(feat), strategy.node_ids, feature_seed)
+        h_dst = leading_rows(h, strategy.num_owned)
+        if isinstance(strategy, Local):
+            self._check_in_degrees(strategy.csc)
+        if get_attention:
+            if not isinstance(strategy, Local):
+                raise ValueError("get_attention is not available on a ShardedGraph; leave it out")
+            rows = self._project(h_dst, "q"), self._project(h, "kv")
+            return self._with_weights(strategy.csc, h_dst, *rows, self._dropout(strategy, attention_seed))
+        dropout = self._dropout(strategy, attention_seed)
+        attended = strategy.attend(h, self._project, dropout=dropout, negative_slope=self.negative_slope)
+        return self._finished(attended, h_dst)
+
+    @property
+    def lacks_seed(self) -> bool:
+        """Whether the next pass draws seeds."""
+        return super().lacks_seed or self.feat_drop.lacks_seed
+
+    def extra_repr(self) -> str:
+        return f"num_heads={self.num_heads}, out_feats={self.out_feats}, attn_drop={self.attn_drop}"
+
+    def _seeds(self, strategy):
+        """Return seeds of this pass's masks, of attention and of features, the same on all ranks."""
+        return strategy.broadcast(draw_seeds(2)) if self.lacks_seed else (None, None)
+
+    def _attend_pair(self, graph, feat, get_attention: bool):
+        """Attend from the rows of destinations to those of sources, which have features of their own."""
+        for rows, width in zip(feat, (self.in_src, self.in_dst), strict=True):
+            check_features(rows, "in_feats", width)
+        structure = csc(graph, feat[0].device) if not isinstance(graph, CSC) else graph
+        strategy = Local(structure)
+        self._check_in_degrees(structure)
+        attention_seed, feature_seed = self._seeds(strategy)
+        h_src, h_dst = (self.feat_drop(rows, None, feature_seed) for rows in feat)
+        rows = self._project(h_dst, "q"), self._project(h_src, "kv")
+        dropout = self._dropout(strategy, attention_seed)
+        if get_attention:
+            return self._with_weights(structure, h_dst, *rows, dropout)
+        return self._finished(attend_rows(structure, *rows, dropout=dropout, negative_slope=self.negative_slope), h_dst)
+
+    def _with_weights(self, structure: CSC, h_dst: Tensor, q: Tensor, kv: Tensor, dropout):
+        """Return the result and the attention weights (E, H, 1)."""
+        options = {"dropout": dropout, "negative_slope": self.negative_slope}
+        attended, lse = attend_rows(structure, q, kv, return_lse=True, **options)
+        weights = attention_weights(structure, q, kv[..., -1], lse, **options)
+        return self._finished(attended, h_dst), weights.unsqueeze(-1)
+
+    def _project(self, h: Tensor, which: str) -> Tensor:
+        """Project rows for a strategy: "q" (rows, H), "kv" (rows, H, D + 1) or "qkv" (rows, H, D + 2).
+
+        The scores' vectors multiply the weights instead of the rows, so that one matrix product gives all numbers.
+        """
+        linear = getattr(self, "fc", None) or (self.fc_dst if which == "q" else self.fc_src)
+        ends = {"q": (self.attn_r,), "kv": (self.attn_l,), "qkv": (self.attn_l, self.attn_r)}[which]
+        shape = self.num_heads, self.out_feats
+        if is_plain(linear):
+            weight = linear.weight.unflatten(0, shape)
+            folded = [(end.transpose(0, 1).transpose(1, 2) * weight).sum(1, keepdim=True) for end in ends]
+            joined = torch.cat(folded if which == "q" else [weight, *folded], 1)
+            rows = functional.linear(h, joined.flatten(0, 1)).unflatten(1, (self.num_heads, -1))
+        else:
+            z = linear(h).unflatten(1, shape)
+            folded = [(z * end).sum(2, keepdim=True) for end in ends]
+            rows = torch.cat(folded if which == "q" else [z, *folded], 2)
+        return rows.squeeze(2) if which == "q" else rows
+
+    def _finished(self, attended: Tensor, h_dst: Tensor) -> Tensor:
+        """Add residual and bias, and apply the activation."""
+        result = attended
+        if self.res_fc is not None:
+            result = result + self.res_fc(h_dst).unflatten(1, (-1, self.out_feats))
+        if self.bias is not None:
+            result = result + self.bias.view(self.num_heads, self.out_feats)
+        return self.activation(result) if self.activation else result
+
+    def _check_in_degrees(self, structure: CSC) -> None:
+        """Raise ``ValueError`` if nodes without in-edges are there and may not be."""
+        if self.allow_zero_in_degree:
+            return
+        count = int((structure.indptr.diff() == 0).sum())
+        if count:
+            raise ValueError(
+                f"{count} of {structure.num_dst} nodes have no in-edges, so attention gives them zeros; add self-loops with "
+                "dgl.add_self_loop(graph), or allow that with allow_zero_in_degree=True"
+            )
