@@ -1,6 +1,7 @@
 """Seconds per epoch of full-graph training at 1, 2 and more ranks, one thread each, through ``dgl-gt train``.
 
-    python benchmarks/train.py [--source SOURCE ...] [--parts 1,2,4] [--epochs 10] [--layers 3] [--hidden 128] [--json]
+    python benchmarks/train.py [--source SOURCE ...] [--parts 1,2,4] [--epochs 10] [--layers 3] [--hidden 128]
+        [--precision bf16] [--json]
 
 Each row is one run of the command line in processes of its own: partition the graph, then train with as many ranks as
 parts and no early stopping. A graph without features gets random ones: they cost what real ones cost, and teach
@@ -26,7 +27,7 @@ from partition.console import table
 from partition.system.units import size
 
 REAL = "ogbn_arxiv_nofeat.npz"
-MODEL = ("layers", "hidden", "heads", "epochs")
+MODEL = ("layers", "hidden", "heads", "epochs", "precision")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
@@ -100,6 +101,7 @@ def _arguments(real: Path):
     parser.add_argument("--hidden", type=int, default=128, help="default: 128")
     parser.add_argument("--heads", type=int, default=8, help="default: 8")
     parser.add_argument("--epochs", type=int, default=10, help="default: 10")
+    parser.add_argument("--precision", default="fp32", help="default: fp32")
     parser.add_argument(
         "--random-features", type=int, default=128, metavar="WIDTH", help="for graphs without (default: 128)"
     )

@@ -20,12 +20,12 @@ struct Additive : Rows<S, W, CHUNKS> {
         for (int64_t h = 0; h < p.num_heads; ++h) to[h] = widened(*at<S>(array, row, h));
     }
 
-    // Prefetches rows of the edges that come next; heads that nearly touch are one range of memory.
-    static INLINE void prefetch_ahead(const Problem& p, const void* indices, int64_t first, int64_t last, const Array& array,
+    // Prefetches rows of the four edges that come kLanes later; heads that nearly touch are one range of memory.
+    static INLINE void prefetch_ahead(const Problem& p, const void* indices, int64_t slot, int64_t last, const Array& array,
                                       const Array& scores, bool with_stats) {
         const bool dense = array.head_stride <= dim(p) + 2;
         const int64_t bytes = (dense ? (p.num_heads - 1) * array.head_stride + dim(p) : dim(p)) * int64_t(sizeof(S));
-        for (int64_t ahead = first + kLanes; ahead < first + 2 * kLanes; ++ahead) {
+        for (int64_t ahead = slot + kLanes; ahead < slot + kLanes + 4; ++ahead) {
             const int64_t number = index_at(p, indices, ahead < last ? ahead : last);
             for (int64_t h = 0; h < (dense ? 1 : p.num_heads); ++h) {
                 const char* from = reinterpret_cast<const char*>(at<S>(array, number, h));
@@ -61,7 +61,6 @@ struct Additive : Rows<S, W, CHUNKS> {
         for (int64_t first = begin; first < end; first += kLanes) {
             const Block block(p, p.indices, nullptr, first, end);
             const Sources values(p.v, block);
-            prefetch_ahead(p, p.indices, first, last, p.v, p.k, false);
             add_ends(p, own, p.k, block, weights);
             for (int64_t h = 0; h < heads; ++h) {
                 T* of_head = weights + h * kLanes;
@@ -71,9 +70,11 @@ struct Additive : Rows<S, W, CHUNKS> {
                 }
                 Base::softmax_step(p, block, h, of_head, out, totals, tops);
             }
-            for (int64_t lane = 0; lane < block.padded; lane += 4)
+            for (int64_t lane = 0; lane < block.padded; lane += 4) {
+                prefetch_ahead(p, p.indices, first + lane, last, p.v, p.k, false);
                 for (int64_t h = 0; h < heads; ++h)
                     values.add_to(p, out + h * dim(p), weights + h * kLanes + lane, lane, h);
+            }
         }
     }
 
@@ -107,15 +108,16 @@ struct Additive : Rows<S, W, CHUNKS> {
         for (int64_t first = begin; first < end; first += kLanes) {
             const Block block(p, p.indices, nullptr, first, end);
             const Sources values(p.v, block);
-            prefetch_ahead(p, p.indices, first, last, p.v, p.k, false);
             add_ends(p, own, p.k, block, weights);
             for (int64_t h = 0; h < heads; ++h) {
                 for (int64_t lane = 0; lane < kLanes; ++lane) lses[lane] = at<T>(p.stats, row, 0)[h];
                 totals[h] += edge_weights(p, block, h, lses, ones, weights + h * kLanes, nullptr);
             }
-            for (int64_t lane = 0; lane < block.padded; lane += 4)
+            for (int64_t lane = 0; lane < block.padded; lane += 4) {
+                prefetch_ahead(p, p.indices, first + lane, last, p.v, p.k, false);
                 for (int64_t h = 0; h < heads; ++h)
                     values.add_to(p, sums + h * dim(p), weights + h * kLanes + lane, lane, h);
+            }
         }
     }
 
@@ -138,6 +140,31 @@ struct Additive : Rows<S, W, CHUNKS> {
         }
     }
 
+    // Adds rows of up to four edges to x and to y, each times weights of its own.
+    static INLINE void add_twice(const Problem& p, T* x, const T* of_x, T* y, const T* of_y, const Sources& sources,
+                                 int64_t lane, int64_t head, int64_t edges) {
+        const S* const* from = sources.rows + lane;
+        const int64_t offset = head * sources.head_stride;
+        for (int64_t chunk = 0; chunk < Base::chunks(p); ++chunk) {
+            const int64_t column = offset + chunk * W;
+            Vec<T, W> first = load<W>(x + chunk * W), second = load<W>(y + chunk * W);
+            for (int64_t edge = 0; edge < edges; ++edge) {
+                const Vec<T, W> row = load<W>(from[edge] + column);
+                first += of_x[edge] * row;
+                second += of_y[edge] * row;
+            }
+            store<W>(x + chunk * W, first);
+            store<W>(y + chunk * W, second);
+        }
+        if constexpr (CHUNKS == 0)
+            for (int64_t k = Base::chunks(p) * W; k < dim(p); ++k)
+                for (int64_t edge = 0; edge < edges; ++edge) {
+                    const T number = widened(from[edge][offset + k]);
+                    x[k] += of_x[edge] * number;
+                    y[k] += of_y[edge] * number;
+                }
+    }
+
     // grad_k and grad_v. State: sums of w keep g (H, D), of s w keep g (H, D), and of s w delta (H).
     static void key_value(const Problem& p, int64_t row, int64_t begin, int64_t end, void* scratch, void* state) {
         const int64_t heads = p.num_heads, last = p.rev_indptr[p.num_src] - 1, columns = heads * dim(p);
@@ -149,7 +176,6 @@ struct Additive : Rows<S, W, CHUNKS> {
         for (int64_t first = begin; first < end; first += kLanes) {
             const Block block(p, p.rev_dst, p.drop_threshold ? p.rev_position : nullptr, first, end);
             const Sources gradients(p.grad_out, block);
-            prefetch_ahead(p, p.rev_dst, first, last, p.grad_out, p.q, true);
             add_ends(p, own, p.q, block, weights);
             for (int64_t h = 0; h < heads; ++h) {
                 for (int64_t lane = 0; lane < kLanes; ++lane) {
@@ -160,11 +186,16 @@ struct Additive : Rows<S, W, CHUNKS> {
                 T *of_head = weights + h * kLanes, *kept_of_head = kept + h * kLanes;
                 totals[h] += edge_weights(p, block, h, lses, deltas, of_head, kept_of_head);
             }
-            for (int64_t lane = 0; lane < block.padded; lane += 4)
+            for (int64_t lane = 0; lane < block.padded; lane += 4) {
+                prefetch_ahead(p, p.rev_dst, first + lane, last, p.grad_out, p.q, true);
+                const int64_t edges = block.count - lane;
                 for (int64_t h = 0; h < heads; ++h) {
-                    gradients.add_to(p, grad_v + h * dim(p), kept + h * kLanes + lane, lane, h);
-                    gradients.add_to(p, sloped + h * dim(p), weights + h * kLanes + lane, lane, h);
+                    const T *one = kept + h * kLanes + lane, *other = weights + h * kLanes + lane;
+                    T *sums = grad_v + h * dim(p), *more = sloped + h * dim(p);
+                    if (edges >= 4) add_twice(p, sums, one, more, other, gradients, lane, h, 4);
+                    else add_twice(p, sums, one, more, other, gradients, lane, h, edges);
                 }
+            }
         }
     }
 
