@@ -23,9 +23,11 @@ class _InitialPartition(NamedTuple):
     """What METIS is asked for, and what the local search after it keeps even."""
 
     objective: str  # "cut" or "volume"
-    node_weight: float | None  # number added to a node's in-degree to give its METIS weight; None: every node weighs 1
+    weight: (
+        str  # of a node for METIS: what it adds to "step", the time of a rank; "edges", its in-edges and 1; or "node"
+    )
     tolerance: float  # METIS's: a part's weight over its share, at most
-    levels_nodes: bool  # whether the search keeps nodes as even as edges: less time and memory, but more halo rows
+    levels_nodes: bool  # whether the search keeps nodes even, too: less memory, but more halo rows
 
 
 class _Candidate(NamedTuple):
@@ -37,17 +39,15 @@ class _Candidate(NamedTuple):
     attempt: int  # counted from 1
 
 
-def _initial_partitions(graph: Graph) -> list[_InitialPartition]:
-    """The initial partitions of attempts 1 to 6. Attempts 7 to 12 use the same six with ``levels_nodes`` inverted."""
-    mean = graph.num_edges / graph.num_nodes
-    return [
-        _InitialPartition("cut", 1, 1.03, True),
-        _InitialPartition("volume", 1, 1.09, False),
-        _InitialPartition("volume", 1 + mean, 1.03, True),
-        _InitialPartition("volume", None, 1.03, False),
-        _InitialPartition("cut", 1 + mean, 1.03, True),
-        _InitialPartition("cut", None, 1.03, False),
-    ]
+# The initial partitions of attempts 1 to 6. Attempts 7 to 12 use the same six with ``levels_nodes`` inverted.
+_INITIAL_PARTITIONS = [
+    _InitialPartition("cut", "step", 1.03, False),
+    _InitialPartition("volume", "step", 1.03, False),
+    _InitialPartition("volume", "node", 1.03, True),
+    _InitialPartition("volume", "edges", 1.09, False),
+    _InitialPartition("cut", "edges", 1.03, True),
+    _InitialPartition("cut", "node", 1.03, False),
+]
 
 
 def best_assignment(
@@ -65,7 +65,7 @@ def best_assignment(
     The best candidate keeps the bounds that were asked for, or exceeds them least, and has the lowest ``rank(owner)``.
     Where no attempt keeps these bounds, more attempts are made, one for each initial partition.
     """
-    kinds = len(_initial_partitions(graph))
+    kinds = len(_INITIAL_PARTITIONS)
     population, has_kept_bounds = [], not balance.is_strict
     started_s = time.monotonic()
     for attempt in range(max(attempts, kinds if balance.is_strict else 0)):
@@ -105,15 +105,13 @@ def _partition(
     graph: Graph, parts: int, adjacency: dict, balance: Balance, attempt: int, seed: int, progress: Callable
 ):
     """An initial partition by METIS, refined by the local search; and whether nodes were levelled."""
-    initial_partitions = _initial_partitions(graph)
-    turn, initial = attempt // len(initial_partitions), initial_partitions[attempt % len(initial_partitions)]
-    weights = np.ones(graph.num_nodes, np.int64)
-    if initial.node_weight is not None:
-        weights = graph.in_degrees() + round(initial.node_weight)
+    turn, number = divmod(attempt, len(_INITIAL_PARTITIONS))
+    initial = _INITIAL_PARTITIONS[number]
+    weights = {"step": balance.step, "edges": graph.in_degrees() + 1, "node": np.ones(graph.num_nodes, np.int64)}
     owner = metis.k_way(
         adjacency,
         parts,
-        weights,
+        weights[initial.weight],
         objective=initial.objective,
         tolerance=initial.tolerance,
         shares=balance.shares,
@@ -122,7 +120,7 @@ def _partition(
     )
     progress("edge cut, local search")
     levels_nodes = initial.levels_nodes != turn % 2
-    refine(graph, owner, with_default_bounds(balance, graph, nodes=levels_nodes), seed)
+    refine(graph, owner, with_default_bounds(balance, nodes=levels_nodes), seed)
     return owner, levels_nodes
 
 
@@ -137,11 +135,11 @@ def _recombine(
     drawn = np.random.default_rng([abs(seed), attempt]).choice(len(population), min(3, len(population)), replace=False)
     better, other = (population[i] for i in sorted(drawn)[:2])
     owner = better.owner.copy()
-    if attempt < 3 * len(_initial_partitions(graph)):
+    if attempt < 3 * len(_INITIAL_PARTITIONS):
         groups = np.zeros(graph.num_nodes, np.int64)
     else:
         groups = owner.astype(np.int64) * len(balance.shares) + other.owner
-    bounds = with_default_bounds(balance, graph, nodes=better.levels_nodes)
+    bounds = with_default_bounds(balance, nodes=better.levels_nodes)
     refine_multilevel(graph, owner, bounds, groups, seed + attempt)
     return owner, better.levels_nodes
 

@@ -10,9 +10,11 @@ import numpy as np
 
 from partition.errors import InputError
 from partition.graph import Graph
+from partition.predict.costs import Costs, default_costs
 
 KINDS = ("nodes", "edges", "train")
-_DEFAULT_BOUND = 1.1
+_STEP_BOUND, _NODES_BOUND = 1.03, 1.1  # where the user gives none
+_MEAN_STEP = 1000  # weight of a node with average costs; METIS takes whole numbers
 _ROUNDING = 1e-12
 _FLOOR = 0.5  # of a part's share
 _LEAST_SHARE = 1e-6  # of an equal share
@@ -22,11 +24,12 @@ _LEAST_SHARE = 1e-6  # of an equal share
 class Balance:
     """The load that each part is to take, of each kind, and its bounds."""
 
-    kinds: tuple[str, ...]  # the bounded ones of ``KINDS``; ``train`` once for each split of the training nodes
+    kinds: tuple[str, ...]  # of ``KINDS``, ``train`` once for each split; or ``step``, see :func:`step_weights`
     weights: np.ndarray  # load that a node adds to its part, int64, (N, kinds): 1, its in-edges, or 1 if in the split
     shares: np.ndarray  # share of the whole load that each part is to take, (P,); they add up to one
     bounds: np.ndarray  # the most that a part's load may be, over its share, (kinds,)
     is_strict: bool  # whether the user asked for the bounds, so that a cut that exceeds them is refused
+    step: np.ndarray  # what each node adds to the time that its rank computes, int64, (N,), see :func:`step_weights`
 
     def capacities(self, tightness: float = 1.0) -> np.ndarray:
         """Return the most that parts may take, int64, (P, kinds): the bound, or the share rounded up if that is more.
@@ -66,14 +69,29 @@ class Balance:
         return ", ".join(dict.fromkeys(words))
 
 
-def make_balance(graph: Graph, parts: int, max_imbalance=None, target_weights=None) -> Balance:
+def step_weights(graph: Graph, costs: Costs) -> np.ndarray:
+    """Return what each node adds to the time that its rank computes, int64, (N,): its row and its in-edges, by costs.
+
+    The mean is about a thousand.
+    """
+    per_count = costs.of("edge").compute_s
+    seconds = per_count.owned + per_count.edges * graph.in_degrees()
+    mean = seconds.mean()
+    return np.ones(graph.num_nodes, np.int64) if mean == 0 else np.rint(_MEAN_STEP * (seconds / mean)).astype(np.int64)
+
+
+def make_balance(
+    graph: Graph, parts: int, max_imbalance=None, target_weights=None, costs: Costs | None = None
+) -> Balance:
     """Return the loads that the parts of a graph are to take, and their bounds.
 
     ``max_imbalance`` is the most that a part's load may be, over its share: one number for ``nodes``, ``edges`` and
-    ``train`` (training nodes), or a number for each by name. Without it a cut aims at 1.1 for edges, and none is
-    refused. ``target_weights``, (P,), is the load of each part relative to the others.
+    ``train`` (training nodes), or a number for each by name. Without it a cut aims at even times of a training step, by
+    ``costs`` or by default :func:`partition.default_costs`, and none is refused. ``target_weights``, (P,), is the load of
+    each part relative to the others.
     """
-    bounds = {"edges": _DEFAULT_BOUND} if max_imbalance is None else _checked_bounds(max_imbalance)
+    step = step_weights(graph, default_costs() if costs is None else costs)
+    bounds = {"step": _STEP_BOUND} if max_imbalance is None else _checked_bounds(max_imbalance)
     names, columns = [], []
     train = graph.node_data.get("train_mask")
     for kind in bounds:
@@ -81,6 +99,8 @@ def make_balance(graph: Graph, parts: int, max_imbalance=None, target_weights=No
             new = [np.ones(graph.num_nodes, np.int64)]
         elif kind == "edges":
             new = [graph.in_degrees()]
+        elif kind == "step":
+            new = [step]
         elif train is None and not isinstance(max_imbalance, dict):
             new = []
         elif train is None:
@@ -95,18 +115,24 @@ def make_balance(graph: Graph, parts: int, max_imbalance=None, target_weights=No
         shares=shares(parts, target_weights),
         bounds=np.array([bounds[name] for name in names]),
         is_strict=max_imbalance is not None,
+        step=step,
     )
 
 
-def with_default_bounds(balance: Balance, graph: Graph, *, nodes: bool) -> Balance:
-    """Return the balance with a bound of 1.1 for edges, and with ``nodes`` for nodes, where these have no bound."""
-    defaults = {"edges": graph.in_degrees()} | ({"nodes": np.ones(graph.num_nodes, np.int64)} if nodes else {})
+def with_default_bounds(balance: Balance, *, nodes: bool) -> Balance:
+    """Return the balance with a bound of 1.03 for steps, and with ``nodes`` one of 1.1 for nodes, where there is none.
+
+    Where nodes and edges are bounded, so are steps.
+    """
+    defaults = {} if {"nodes", "edges"} <= set(balance.kinds) else {"step": (balance.step, _STEP_BOUND)}
+    if nodes:
+        defaults["nodes"] = np.ones(len(balance.step), np.int64), _NODES_BOUND
     new = [kind for kind in defaults if kind not in balance.kinds]
     return replace(
         balance,
         kinds=(*balance.kinds, *new),
-        weights=np.column_stack([balance.weights, *(defaults[kind] for kind in new)]),
-        bounds=np.append(balance.bounds, [_DEFAULT_BOUND] * len(new)),
+        weights=np.column_stack([balance.weights, *(defaults[kind][0] for kind in new)]),
+        bounds=np.append(balance.bounds, [defaults[kind][1] for kind in new]),
     )
 
 

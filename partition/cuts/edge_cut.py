@@ -81,7 +81,7 @@ def make_edge_cut(
     costs = default_costs() if costs is None else costs
     check_type("costs", costs, Costs)
     seed, attempts = metis.check_seed(seed), whole_number("attempts", attempts, 1, MOST_ATTEMPTS)
-    balance = make_balance(graph, parts, max_imbalance, target_weights)
+    balance = make_balance(graph, parts, max_imbalance, target_weights, costs)
     progress = progress or (lambda *_: None)
     undirected = symmetrised(graph)
     with metis.write_shared_arrays(xadj=undirected.indptr, adjncy=undirected.indices) as adjacency:

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hand_made_costs import hand_made_costs
 
 from partition import load_graph, partition
 from partition.cli import main
 from partition.cuts import metis
-from partition.cuts.balance import Balance, make_balance, shares
+from partition.cuts.balance import Balance, make_balance, shares, with_default_bounds
 from partition.cuts.edge_cut import make_edge_cut
 from partition.errors import InputError
 from partition.graph import from_edges
+from partition.predict.costs import PerCount
 from partition.shards.layout import Layout
 
 SAMPLE = "sample:communities?nodes=400&seed=1"
@@ -71,11 +73,27 @@ def assert_kept(graph, owner, weights, bounds):
 # ---- what is asked for -------------------------------------------------------------------------------------------
 
 
-def test_without_a_bound_a_cut_aims_at_even_edges():
-    balance = make_balance(graph_of(0), 4)
-    assert balance.kinds == ("edges",) and balance.bounds.tolist() == [1.1] and not balance.is_strict
+@pytest.mark.parametrize(("owned", "edges"), [(0.0, 2.0), (3.0, 0.0), (5.0, 0.25), (0.0, 0.0)])
+def test_without_a_bound_a_cut_aims_at_even_steps(owned, edges):
+    """A node weighs what its row and its in-edges cost, about a thousand on average."""
+    graph = graph_of(0)
+    costs = hand_made_costs(compute_s=PerCount(owned=owned, edges=edges, copies=9.0))
+    balance = make_balance(graph, 4, costs=costs)
+    assert balance.kinds == ("step",) and balance.bounds.tolist() == [1.03] and not balance.is_strict
     assert balance.shares.tolist() == [0.25] * 4
-    assert (balance.weights[:, 0] == graph_of(0).in_degrees()).all()
+    expected = owned + edges * graph.in_degrees()
+    expected = 1000 * expected / expected.mean() if expected.any() else np.ones(graph.num_nodes)
+    np.testing.assert_allclose(balance.weights[:, 0], expected, atol=0.5)
+
+
+def test_steps_are_even_where_nodes_or_edges_alone_are_bounded():
+    """Bounds of both bound the steps, too."""
+    graph = graph_of(0)
+    for bounds, added in (({"nodes": 1.2}, ["step"]), ({"edges": 1.2}, ["step", "nodes"]), (1.2, [])):
+        balance = make_balance(graph, 3, bounds)
+        found = with_default_bounds(balance, nodes=True)
+        assert list(found.kinds) == [*balance.kinds, *added]
+        assert found.bounds.tolist() == [*balance.bounds, *({"step": 1.03, "nodes": 1.1}[kind] for kind in added)]
 
 
 @pytest.mark.parametrize("splits", [None, 1, 3])
@@ -174,7 +192,12 @@ def test_capacities_are_shares_times_bounds(bound):
     for parts, total in ((1, 7), (2, 9), (3, 9), (4, 2), (7, 1000), (75, 525), (75, 1050), (6, 1411), (4, 2805)):
         weights = {6: [5, 1, 3, 3, 2, 3], 4: [5, 3, 5, 4]}.get(parts, [1] * parts)
         balance = Balance(
-            ("nodes",), np.ones((total, 1), np.int64), shares(parts, weights), np.array([bound]), is_strict=True
+            ("nodes",),
+            np.ones((total, 1), np.int64),
+            shares(parts, weights),
+            np.array([bound]),
+            True,
+            np.ones(total, np.int64),
         )
         for room, weight in zip(balance.capacities()[:, 0].tolist(), weights):
             most = math.floor(allowed(weight, sum(weights), total, bound))
@@ -260,8 +283,8 @@ def test_no_part_is_drained(source, parts):
     """If the others may take a tenth more, one of twelve parts could lose all its nodes, and its rank would be idle."""
     graph = graph_of(0, nodes=2000, edges=20000) if source == "random" else load_graph(source)
     owner = owner_of(make_edge_cut(graph, parts))
-    edges = np.bincount(owner, weights=graph.in_degrees(), minlength=parts)
-    assert edges.min() > 0.49 * graph.num_edges / parts
+    steps = make_balance(graph, parts).loads(owner)
+    assert steps.min() > 0.49 * steps.mean()
 
 
 @pytest.mark.parametrize("loops", [False, True])
