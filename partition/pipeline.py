@@ -158,7 +158,8 @@ def partition(
         check_memory(layout.figures, costs, rank_memory, is_only=len(layouts) == 1)
         del layouts, cuts  # the other cut takes memory
         if memory is not None:
-            check_memory_bound(sizes, method, memory, layout.quality.max_copies_factor)
+            quality = layout.quality
+            check_memory_bound(sizes, method, memory, quality.max_copies_factor, quality.edge_balance)
         return write_shards(layout, folder, seed=seed, choice=choice, method=method, progress=progress)
 
 

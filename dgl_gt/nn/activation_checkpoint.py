@@ -48,7 +48,14 @@ def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
             "torch.utils.checkpoint.checkpoint with context_fn=sg.kept_exchanges for layers of another kind"
         )
     for layer in layers:
-        vars(layer).pop("forward", None)  # what an earlier call has set
+        earlier = vars(layer).get("forward")
+        if isinstance(earlier, partial) and earlier.func is _forward:
+            del layer.forward
+        elif earlier is not None:
+            raise ValueError(
+                "the forward of a GraphTransformerLayer has been replaced, for instance by apply_precision; call "
+                "apply_activation_checkpoint first"
+            )
         if mode != "none":
             layer.forward = partial(_forward, layer, mode)
     return model

@@ -11,6 +11,7 @@ from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import Local, leading_rows
 from dgl_gt.ops.additive import attention_weights
 from dgl_gt.ops.attention import attend_rows
+from dgl_gt.ops.dispatch import autocast
 from dgl_gt.structure import CSC
 from partition.errors import check_flags
 
@@ -26,9 +27,9 @@ class GATConv(EdgeAttention):
     .. math::
         o_i = \sum_{j \to i} \mathrm{softmax}_j\!\left(\mathrm{LeakyReLU}(a_l^\top z_j + a_r^\top z_i)\right) z_j
 
-    Constructor arguments, ``state_dict`` keys, initial weights and results are those of ``dgl.nn.GATConv``, but nothing
-    of the size of all edges is stored, and the layer runs across ranks. A graph on one rank, blocks, and pairs of
-    features work as in DGL. ``edge_weight`` is not available.
+    Constructor arguments, ``state_dict`` keys, initial weights and results are those of ``dgl.nn.GATConv``, but on the
+    CPU nothing of the size of all edges is stored, and the layer runs across ranks. A graph on one rank, blocks, and
+    pairs of features work as in DGL. Features with more than two dimensions and ``edge_weight`` are not available.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ class GATConv(EdgeAttention):
         Function of the result.
     allow_zero_in_degree : bool
         Whether nodes without in-edges may be there. Their result is the residual and the bias alone. On a
-        ``ShardedGraph`` they always may.
+        ``ShardedGraph``, and inside ``torch.compile``, they always may.
     bias : bool
         Whether to add a bias.
 
@@ -190,7 +191,9 @@ class GATConv(EdgeAttention):
         strategy = Local(structure)
         self._check_in_degrees(structure)
         attention_seed, feature_seed = self._seeds(strategy)
-        h_src, h_dst = (self.feat_drop(rows, None, feature_seed) for rows in feat)
+        h_src = self.feat_drop(feat[0], None, feature_seed)
+        ids = torch.arange(len(feat[0]), len(feat[0]) + len(feat[1]), device=feat[1].device)  # other masks than sources
+        h_dst = self.feat_drop(feat[1], ids, feature_seed)
         rows = self._project(h_dst, "q"), self._project(h_src, "kv")
         dropout = self._dropout(strategy, attention_seed)
         if get_attention:
@@ -199,6 +202,7 @@ class GATConv(EdgeAttention):
 
     def _with_weights(self, structure: CSC, h_dst: Tensor, q: Tensor, kv: Tensor, dropout):
         """Return the result and the attention weights (E, H, 1)."""
+        q, kv = autocast(q, kv)
         options = {"dropout": dropout, "negative_slope": self.negative_slope}
         attended, lse = attend_rows(structure, q, kv, return_lse=True, **options)
         weights = attention_weights(structure, q, kv[..., -1], lse, **options)
@@ -229,12 +233,12 @@ class GATConv(EdgeAttention):
         if self.res_fc is not None:
             result = result + self.res_fc(h_dst).unflatten(1, (-1, self.out_feats))
         if self.bias is not None:
-            result = result + self.bias.view(self.num_heads, self.out_feats)
+            result = result + self.bias.view(self.num_heads, self.out_feats).to(attended.dtype)
         return self.activation(result) if self.activation else result
 
     def _check_in_degrees(self, structure: CSC) -> None:
         """Raise ``ValueError`` if nodes without in-edges are there and may not be."""
-        if self.allow_zero_in_degree:
+        if self.allow_zero_in_degree or torch.compiler.is_compiling():  # torch.compile cannot follow what data decide
             return
         count = int((structure.indptr.diff() == 0).sum())
         if count:

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from dgl_gt.model_limits import PRECISIONS
 from partition.errors import check_one_of
@@ -26,8 +27,9 @@ def apply_precision(model: nn.Module, precision: str) -> nn.Module:
     precision : {"fp32", "bf16"}
         ``fp32`` computes in the dtype of parameters and features. ``bf16`` runs the model under ``torch.autocast`` with
         bfloat16: matrix products and attention read and write bfloat16 and sum in float32, and so do the operations
-        that follow them. Exchanges send rows in the dtype that they have. A result in bfloat16 is returned as float32,
-        so that a loss is computed in float32.
+        that follow them, but for those that ``torch.autocast`` keeps in float32, such as LayerNorm on CUDA devices.
+        Exchanges send rows in the dtype that they have. Results in bfloat16 are returned as float32, so that a loss is
+        computed in float32.
 
     Returns
     -------
@@ -40,16 +42,23 @@ def apply_precision(model: nn.Module, precision: str) -> nn.Module:
         If the precision is unknown.
     """
     check_one_of("precision", precision, PRECISIONS)
-    earlier = vars(model).get("forward")
+    earlier = vars(model).pop("forward", None)
     if isinstance(earlier, partial) and earlier.func is _in_bfloat16:
-        model.forward = earlier.args[1]
+        earlier = earlier.args[1]
     if precision == "bf16":
-        model.forward = partial(_in_bfloat16, model, model.forward)
+        model.forward = partial(_in_bfloat16, model, earlier)
+    elif earlier is not None:
+        model.forward = earlier
     return model
 
 
-def _in_bfloat16(model: nn.Module, forward: Callable, *args, **kwargs):
-    device = next(model.parameters()).device.type
-    with torch.autocast(device, torch.bfloat16):
-        result = forward(*args, **kwargs)
-    return result.float() if isinstance(result, Tensor) and result.dtype == torch.bfloat16 else result
+def _in_bfloat16(model: nn.Module, forward: Callable | None, *args, **kwargs):
+    """Run a model under autocast; ``forward`` is what has replaced its own, if anything has."""
+    run = partial(type(model).forward, model) if forward is None else forward
+    with torch.autocast(next(model.parameters()).device.type, torch.bfloat16):
+        result = run(*args, **kwargs)
+    return tree_map(_in_float32, result)
+
+
+def _in_float32(x):
+    return x.float() if isinstance(x, Tensor) and x.dtype == torch.bfloat16 else x

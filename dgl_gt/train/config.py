@@ -78,8 +78,8 @@ class TrainConfig:
     seed: Annotated[int, _between(0, 2**62 - 1)] = _setting(0, "seed of the initial weights and of dropout")
     precision: Annotated[str, _one_of(PRECISIONS)] = _setting(
         "fp32",
-        "fp32, or bf16: matrix products, attention and exchanges in bfloat16 with sums in float32; weights, gradients "
-        "and the optimiser stay in float32",
+        "fp32, or bf16: matrix products, attention and what follows them in bfloat16 with sums in float32; weights, "
+        "gradients and the optimiser stay in float32",
     )
     activation_checkpoint: Annotated[str, _one_of(ACTIVATION_CHECKPOINTS)] = _setting(
         "none",

@@ -72,12 +72,13 @@ class Balance:
 def step_weights(graph: Graph, costs: Costs) -> np.ndarray:
     """Return what each node adds to the time that its rank computes, int64, (N,): its row and its in-edges, by costs.
 
-    The mean is about a thousand.
+    The mean is about a thousand, and the least 1, as METIS takes positive weights alone.
     """
     per_count = costs.of("edge").compute_s
     seconds = per_count.owned + per_count.edges * graph.in_degrees()
     mean = seconds.mean()
-    return np.ones(graph.num_nodes, np.int64) if mean == 0 else np.rint(_MEAN_STEP * (seconds / mean)).astype(np.int64)
+    weights = np.rint(_MEAN_STEP * (seconds / mean)) if mean > 0 else np.ones(graph.num_nodes)
+    return np.maximum(weights, 1).astype(np.int64)
 
 
 def make_balance(

@@ -25,6 +25,7 @@ _INTERPRETER_BYTES, _CHILD_BYTES = 80 << 20, 40 << 20  # with numpy and scipy; M
 _SLICE_BYTES = 80 << 20  # a slice of a streamed edge list
 _METIS_EDGE_BYTES = EDGE_BYTES + 16  # per undirected edge, with the file that METIS maps
 _LARGEST_PART = 2.0  # rows of the largest part over N / P, before there is a cut
+_MOST_EDGES = {"metis": 2.0, "expansion": 1.1, "streaming": 1.1}  # edges of the largest part over E / P, before a cut
 _EDGE_US = {"metis": 1.2, "expansion": 1.0, "streaming": 1.1}  # microseconds per edge
 _KIB_US = 0.6  # microseconds per KiB of shards
 
@@ -44,6 +45,7 @@ class SourceSizes:
     added: tuple[str, ...] = ()  # options that add something to the source, which is impossible in a stream
     added_bytes: int = 0  # data that these options add in memory, per node
     largest_part: float = _LARGEST_PART  # rows of the largest part over N / P; a guess until there is a cut
+    most_edges: float | None = None  # edges of the part with most edges over E / P; None until there is a cut
 
     @property
     def index_bytes(self) -> int:
@@ -112,34 +114,35 @@ def _metis_bytes(sizes: SourceSizes) -> tuple[float, int]:
     symmetrised = 3 * index * sizes.edges + 4 * index * undirected
     metis = max(symmetrised, 2 * index * undirected + _METIS_EDGE_BYTES * undirected)
     children = min(most_children(), sizes.parts) * (_CHILD_BYTES + 16 * sizes.nodes)
-    return _in_memory_bytes(sizes, children + metis + 30 * sizes.nodes), 16 * undirected
+    return _in_memory_bytes(sizes, "metis", children + metis + 30 * sizes.nodes), 16 * undirected
 
 
 def _expansion_bytes(sizes: SourceSizes) -> tuple[float, int]:
     """Memory and disk (bytes), as in ``_metis_bytes``, for neighbour expansion."""
     n, e, k = sizes.nodes, sizes.edges, sizes.parts
     levelling = 4 * n * k if counts_fit(n, e, k) else 0
-    return _in_memory_bytes(sizes, 6 * sizes.index_bytes * e + 64 * e / k + 50 * n + levelling), 0
+    return _in_memory_bytes(sizes, "expansion", 6 * sizes.index_bytes * e + 64 * e / k + 50 * n + levelling), 0
 
 
 def _streaming_bytes(sizes: SourceSizes) -> tuple[float, int]:
     """Memory and disk (bytes), as in ``_metis_bytes``, for streaming."""
     bits = sizes.nodes * 8 * -(-sizes.parts // 64)
-    return 44 * sizes.nodes + bits + max(_SLICE_BYTES, _part_bytes(sizes)), 12 * sizes.edges
+    return 44 * sizes.nodes + bits + max(_SLICE_BYTES, _part_bytes(sizes, "streaming")), 12 * sizes.edges
 
 
-def _in_memory_bytes(sizes: SourceSizes, cutting: float) -> float:
+def _in_memory_bytes(sizes: SourceSizes, method: str, cutting: float) -> float:
     """Memory of the graph and of the largest of three steps: building it, cutting it, and laying out the parts."""
     index = sizes.index_bytes
     structure = 0 if sizes.is_graph else 8 * sizes.nodes + 2 * index * sizes.edges
     build = 0 if sizes.is_graph else 4 * index * sizes.edges
-    layout = 30 * sizes.nodes + _LARGEST_PART * sizes.nodes * index + _part_bytes(sizes)
+    layout = 30 * sizes.nodes + _LARGEST_PART * sizes.nodes * index + _part_bytes(sizes, method)
     return structure + sizes.nodes * sizes.added_bytes + max(build, cutting, layout)
 
 
-def _part_bytes(sizes: SourceSizes) -> float:
+def _part_bytes(sizes: SourceSizes, method: str) -> float:
     """Memory to write the largest part (bytes)."""
-    rows, edges = sizes.largest_part * sizes.nodes / sizes.parts, 1.1 * sizes.edges / sizes.parts
+    most_edges = _MOST_EDGES[method] if sizes.most_edges is None else sizes.most_edges
+    rows, edges = sizes.largest_part * sizes.nodes / sizes.parts, most_edges * sizes.edges / sizes.parts
     return rows * (2 * sizes.node_bytes + 16) + edges * (2 * sizes.edge_bytes + 72)
 
 
@@ -184,16 +187,20 @@ def metis_need(sizes: SourceSizes) -> str:
     return f"METIS needs about {_in_mib(estimate_needs(sizes, 'metis').memory_bytes)}"
 
 
-def check_memory_bound(sizes: SourceSizes, method: str, memory_bytes: int, largest_part: float) -> None:
+def check_memory_bound(
+    sizes: SourceSizes, method: str, memory_bytes: int, largest_part: float, most_edges: float
+) -> None:
     """Raise :class:`InputError` if writing the largest part of a finished cut needs more memory than the bound.
 
-    ``largest_part`` is the rows of the largest part over N / P.
+    ``largest_part`` is the rows of the largest part over N / P, and ``most_edges`` the most edges of a part over E / P.
     """
-    need = estimate_needs(replace(sizes, largest_part=largest_part), method).memory_bytes
+    found = replace(sizes, largest_part=largest_part, most_edges=most_edges)
+    need = estimate_needs(found, method).memory_bytes
     if need > memory_bytes:
         raise InputError(
             f"writing this cut needs about {_in_mib(need)}, more than the bound of {size(memory_bytes)}; its largest "
-            f"part holds {largest_part:.2f} times its share of the rows: make more parts, or raise memory (--memory)"
+            f"part holds {largest_part:.2f} times its share of the rows, and {most_edges:.2f} times that of the edges: make "
+            "more parts, or raise memory (--memory)"
         )
 
 

@@ -111,6 +111,35 @@ def test_weights_after_dropout_make_the_result(graph):
     torch.testing.assert_close(out, expected)
 
 
+def test_both_ends_of_a_pair_have_masks_of_their_own():
+    conv, seen = GATConv((200, 200), D, H, feat_drop=0.5, allow_zero_in_degree=True), []
+    conv.fc_src.register_forward_hook(lambda _, args, out: seen.append(args[0]))
+    conv.fc_dst.register_forward_hook(lambda _, args, out: seen.append(args[0]))
+    structure = dgl_gt.CSC.build(torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 2]), 3)
+    conv(structure, (torch.ones(3, 200), torch.ones(3, 200)))
+    assert len(seen) == 2 and not torch.equal(*seen)
+
+
+def test_weights_add_up_to_one_under_autocast(graph):
+    conv = GATConv(IN, D, H)
+    conv.fc.register_forward_hook(lambda _, args, out: out.float() * 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, weights = conv(graph, torch.randn(graph.num_nodes(), IN), get_attention=True)
+    assert out.dtype == weights.dtype == torch.bfloat16
+    sums = torch.zeros(graph.num_nodes(), H).index_add(0, graph.edges()[1], weights.squeeze(2).float())
+    torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=4e-3)
+
+
+def test_compiles_as_one_graph(graph):
+    conv, feat = GATConv(IN, D, H, feat_drop=0.3, attn_drop=0.3), torch.randn(graph.num_nodes(), IN)
+    structure = dgl_gt.csc(graph)
+    compiled = torch.compile(conv, fullgraph=True, backend="eager")
+    torch.manual_seed(1)
+    expected = conv(structure, feat)
+    torch.manual_seed(1)
+    torch.testing.assert_close(compiled(structure, feat), expected)
+
+
 def test_a_seed_of_its_own(graph):
     conv = GATConv(IN, D, H, attn_drop=0.5, allow_zero_in_degree=True)
     feat = torch.randn(graph.num_nodes(), IN)

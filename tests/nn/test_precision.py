@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint, apply_precision
+from dgl_gt.nn import GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint, apply_precision
 
 IN, C, OUT = 5, 16, 4
 
@@ -93,10 +93,23 @@ class Own(nn.Module):
         return (rows, feat) if twice else rows.argmax(1)
 
 
-def test_results_of_other_kinds_pass(graph):
+def test_every_result_in_bfloat16_becomes_float32(graph):
     model = apply_precision(Own(), "bf16")
     rows, feat = model(feat_of(graph), twice=True)
-    assert (rows.dtype, feat.dtype, model(feat).dtype) == (torch.bfloat16, torch.float32, torch.int64)
+    assert (rows.dtype, feat.dtype, model(feat).dtype) == (torch.float32, torch.float32, torch.int64)
+    assert torch.equal(rows, rows.bfloat16().float())
+
+
+def test_activation_checkpointing_does_not_undo_it():
+    layer = apply_precision(GraphTransformerLayer(C, C, 4), "bf16")
+    with pytest.raises(
+        ValueError, match="has been replaced, for instance by apply_precision; call apply_activation_ch"
+    ):
+        apply_activation_checkpoint(layer, "full")
+    apply_activation_checkpoint(apply_precision(layer, "fp32"), "full")
+    model = apply_precision(make(), "bf16")
+    before = model.forward
+    assert apply_activation_checkpoint(model, "full").forward is before
 
 
 def test_refuses():

@@ -158,7 +158,12 @@ def test_plans(shards):
     assert step_traces(TrainConfig(lr=1.0), 12) is step_traces(TrainConfig(), 12)
     assert traces.activation_checkpoints == ("none", "keep_exchanges", "full") and traces.max_depth == 1
     plan = choose([(None, figures)], traces, read_profile(), strategies=("halo_h", "halo_kv", "mirror"))
-    assert plan.model == {"model_factory": "factories:Pulled", "features": 12, "classes": 10}
+    assert plan.model == {
+        "model_factory": "factories:Pulled",
+        "precision": "fp32",
+        "features": 12,
+        "classes": 10,
+    }
     assert {each.strategy for each in plan.candidates if not each.refused} == {"halo_h", "halo_kv"}
     of_rows = step_traces(TrainConfig(), 12, 10, find_factory("factories:Rows"))
     assert of_rows.activation_checkpoints == ("none",)

@@ -83,7 +83,7 @@ def test_without_a_bound_a_cut_aims_at_even_steps(owned, edges):
     assert balance.shares.tolist() == [0.25] * 4
     expected = owned + edges * graph.in_degrees()
     expected = 1000 * expected / expected.mean() if expected.any() else np.ones(graph.num_nodes)
-    np.testing.assert_allclose(balance.weights[:, 0], expected, atol=0.5)
+    np.testing.assert_allclose(balance.weights[:, 0], np.maximum(expected, 1), atol=0.5)  # METIS refuses 0
 
 
 def test_steps_are_even_where_nodes_or_edges_alone_are_bounded():

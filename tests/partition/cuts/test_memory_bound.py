@@ -699,9 +699,12 @@ def test_a_cut_whose_largest_part_is_too_large_to_write_is_refused(monkeypatch):
     found = measure_source(open_source("hub.npz"), 40)
     bound = estimate_needs(found, "streaming").memory_bytes
     monkeypatch.setattr(memory_bound, "_SLICE_BYTES", 0)
-    memory_bound.check_memory_bound(found, "streaming", bound, 2.0)
-    with pytest.raises(InputError, match="its largest part holds 90.00 times its share .* make more parts, or raise"):
-        memory_bound.check_memory_bound(found, "streaming", bound // 40, 90.0)
+    memory_bound.check_memory_bound(found, "streaming", bound, 2.0, 1.1)
+    with pytest.raises(
+        InputError,
+        match="its largest part holds 90.00 times its share of the rows, and 1.10 times .* make more parts, or raise",
+    ):
+        memory_bound.check_memory_bound(found, "streaming", bound // 40, 90.0, 1.1)
 
 
 def test_disks_without_room_are_refused_before_the_work(monkeypatch):
