@@ -22,7 +22,7 @@ class ShardStrategy(Strategy):
 
     def __init__(self, shard: Shard, comm: Comm, overlap: bool = True):
         self.shard, self.comm, self.overlap = shard, comm, overlap
-        self.num_owned = shard.num_owned
+        self.num_owned = self.num_dst = shard.num_owned
         self.node_ids = shard.node_ids[: shard.num_owned]
         self.ptr = shard.manifest["ptr"]
 
@@ -30,6 +30,24 @@ class ShardStrategy(Strategy):
         """Return the rows themselves, one for each owned node."""
         self.shard.check_rows(x)
         return x
+
+    def in_degrees(self) -> torch.Tensor:
+        """Return the in-degrees in the whole graph of the rows of the result."""
+        return self.shard.degrees[: self.num_dst, 0]
+
+    def out_degrees(self) -> torch.Tensor:
+        """Return the out-degrees in the whole graph of the rows that attend takes."""
+        return self.shard.degrees[: len(self.node_ids), 1]
+
+    def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the sum of all ranks' values; see :meth:`dgl_gt.comm.group.Comm.all_reduce_sum`."""
+        return self.comm.all_reduce_sum(values) if self.comm.world_size > 1 else values
+
+    def stack_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
+        """Return every rank's values one after the other, by one sum of which each rank fills its own row."""
+        stacked = values.new_zeros((self.comm.world_size, *values.shape))
+        stacked[self.comm.rank] = values.detach()
+        return self.comm.all_reduce(stacked) if self.comm.world_size > 1 else stacked
 
     def broadcast(self, seeds: torch.Tensor) -> torch.Tensor:
         """Return rank 0's seeds."""

@@ -27,7 +27,7 @@ class DeepHalo(ShardStrategy):
     def __init__(self, shard: Shard, comm: Comm, inner: int, pulls: bool):
         super().__init__(shard, comm)
         self.inner, self.pulls = inner, pulls
-        self.num_owned = shard.rows[inner]
+        self.num_dst = shard.rows[inner]
         self.node_ids = shard.node_ids[: shard.rows[inner + 1]]
 
     def input_rows(self, x: torch.Tensor) -> torch.Tensor:
@@ -60,7 +60,7 @@ class DeepHalo(ShardStrategy):
             bias = self.comm.agree_on_grad(bias)
             plan = self.shard.edge_send_plan(self.inner)
             bias = torch.cat([bias, begin_pull(self.comm, plan, bias, overlap=False)()])
-        q, kv = project(leading_rows(h, self.num_owned), "q"), project(h, "kv")
+        q, kv = project(leading_rows(h, self.num_dst), "q"), project(h, "kv")
         csc = self.shard.csc(self.inner)
         return attend_rows(csc, q, kv, bias=bias, dropout=dropout, negative_slope=negative_slope)
 

@@ -28,6 +28,7 @@ class Local(Strategy):
     csc: CSC
     node_ids: Tensor | None = None
     name = "local"
+    holds_all = True
 
     def input_rows(self, x: Tensor) -> Tensor:
         """Return the rows themselves."""
@@ -42,6 +43,16 @@ class Local(Strategy):
     def num_owned(self) -> int:
         """``N_dst``, the number of rows of the result."""
         return self.csc.num_dst
+
+    num_dst = num_owned
+
+    def in_degrees(self) -> Tensor:
+        """Return the in-degrees of the destinations."""
+        return self.csc.indptr.diff()
+
+    def out_degrees(self) -> Tensor:
+        """Return the out-degrees of the sources; in a block, of the edges of the block alone, as DGL counts them."""
+        return self.csc.rev_indptr.diff()
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> Tensor:
         """Attend from the destinations to the sources; see :meth:`dgl_gt.exchange.Strategy.attend`.

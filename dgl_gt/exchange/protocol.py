@@ -13,8 +13,9 @@ class Project(Protocol):
 
     ``project(h, "q")`` returns ``q (rows, H, D)``; ``project(h, "kv")`` returns keys and values packed,
     ``(rows, 2, H, D)``; ``project(h, "qkv")`` returns all three, ``(rows, 3, H, D)``, as ``sparse_attention`` takes
-    them. For additive scores the shapes are ``(rows, H)``, ``(rows, H, D + 1)`` and ``(rows, H, D + 2)``. Row ``i`` of a result depends on row ``i`` of ``h`` alone. Therefore it makes no difference whether a strategy
-    first projects rows and then moves them, or the other way round.
+    them. For additive scores the shapes are ``(rows, H)``, ``(rows, H, D + 1)`` and ``(rows, H, D + 2)``. Row ``i`` of a result
+    depends on row ``i`` of ``h`` alone. Therefore it makes no difference whether a strategy first projects rows and then
+    moves them, or the other way round.
     """
 
     def __call__(self, h: Tensor, which: str) -> Tensor: ...
@@ -29,8 +30,10 @@ class Strategy:
     rows come first in every tensor that holds other rows, too.
     """
 
-    num_owned: int  # N_owned, the number of rows of the result on this rank
+    num_owned: int  # N_owned, the number of nodes that this rank owns: over all ranks, each node counts once
+    num_dst: int  # rows of the result on this rank: the owned rows, and with a deep halo copies of others after them
     node_ids: Tensor | None = None  # int64: the user's ids of the rows that attend takes, unless they are row numbers
+    holds_all: bool = False  # whether this process holds all nodes, so that sums over nodes need no other rank
     name: str  # one of partition.predict.strategies.STRATEGIES; it never changes
 
     def input_rows(self, x: Tensor) -> Tensor:
@@ -43,6 +46,25 @@ class Strategy:
         They are the same rows, except in the first of several layers that share a halo of several hops.
         """
         return h
+
+    def in_degrees(self) -> Tensor:
+        """Return the in-degrees in the whole graph of the rows of the result, int64, (num_dst,)."""
+        raise NotImplementedError
+
+    def out_degrees(self) -> Tensor:
+        """Return the out-degrees in the whole graph of the rows that attend takes, int64, (N_src,)."""
+        raise NotImplementedError
+
+    def sum_over_ranks(self, values: Tensor) -> Tensor:
+        """Return the sum of all ranks' values, floating point, (...); differentiable, and a collective.
+
+        The values must be sums over owned rows, because only those count each node once.
+        """
+        return values
+
+    def stack_over_ranks(self, values: Tensor) -> Tensor:
+        """Return every rank's values one after the other, (P, ...), without a gradient; a collective."""
+        return values.detach().unsqueeze(0)
 
     def broadcast(self, seeds: Tensor) -> Tensor:
         """Return rank 0's seeds of dropout, int64 on the CPU, on every rank; a collective."""
@@ -73,6 +95,7 @@ class Strategy:
         (N_src, C), with the destinations first. ``bias`` (E, H) is added to the scores; its rows are this rank's edges in
         the order of their ids. ``dropout`` is a probability and the seed of the mask, which depends on (seed, global edge
         id, global head) alone: ranks that share the seed draw the mask of one process. With a
-        ``negative_slope``, scores are additive. Returns (N_owned, H, D), with zeros in a row without edges. ``ValueError`` says that rows of ``h`` or ``bias`` do not fit the graph.
+        ``negative_slope``, scores are additive. Returns (num_dst, H, D), with zeros in a row without edges.
+        ``ValueError`` says that rows of ``h`` or ``bias`` do not fit the graph.
         """
         raise NotImplementedError

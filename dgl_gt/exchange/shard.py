@@ -49,7 +49,7 @@ class Shard:
     node_data: dict[str, torch.Tensor]  # (N_owned, ...)
     edge_data: dict[str, torch.Tensor]  # (edges[0], ...)
     reader: ShardReader  # of the whole partition
-    degrees: torch.Tensor | None = None  # int64 (rows[1], 2): in- and out-degree in the whole graph
+    degrees: torch.Tensor | None = None  # int64 (rows[-1], 2): in- and out-degree in the whole graph
     rank_order: torch.Tensor | None = None  # int64 (rows[1],): number of each row among the owned rows of all ranks
     _cache: dict = field(default_factory=dict, compare=False, repr=False)
 

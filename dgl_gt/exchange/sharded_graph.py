@@ -158,7 +158,7 @@ class ShardedGraph:
         """
         from dgl_gt.dgl_part import to_block
 
-        return to_block(self._csc_of_in_edges(), self._degrees[:, 1])
+        return to_block(self._csc_of_in_edges(), self._degrees[: self._shard.num_held, 1])
 
     @cached_property
     def graph(self):
@@ -170,7 +170,7 @@ class ShardedGraph:
         """
         from dgl_gt.dgl_part import to_owned_graph
 
-        return to_owned_graph(self._csc_of_in_edges(), self._degrees[:, 1], self.pull)
+        return to_owned_graph(self._csc_of_in_edges(), self._degrees[: self._shard.num_held, 1], self.pull)
 
     def _csc_of_in_edges(self):
         if self._shard.cut == "vertex":

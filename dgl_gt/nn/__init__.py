@@ -2,17 +2,29 @@
 
 from .activation_checkpoint import apply_activation_checkpoint
 from .attention import BiasedMHA
+from .batch_norm import BatchNorm
+from .convolution_layer import ConvolutionLayer
 from .dropout import dropout_seed
+from .feed_forward import SwiGLU
 from .gat import GATConv
+from .global_attention import Gate, PolynormerAttention, SGFormerAttention
+from .graph_conv import GraphConv
 from .layer import GraphTransformerLayer
 from .model import GraphTransformer
 from .precision import apply_precision
 
 __all__ = [
+    "BatchNorm",
     "BiasedMHA",
+    "ConvolutionLayer",
     "GATConv",
+    "Gate",
+    "GraphConv",
     "GraphTransformer",
     "GraphTransformerLayer",
+    "PolynormerAttention",
+    "SGFormerAttention",
+    "SwiGLU",
     "apply_activation_checkpoint",
     "apply_precision",
     "dropout_seed",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import count
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +14,16 @@ from dgl_gt.exchange import as_strategy
 from partition.errors import check_one_of
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
 
-from .layer import GraphTransformerLayer
+from .batch_norm import BatchNorm
+from .graph_layer import GraphLayer
 
 
 def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
     """Set what a training step keeps of each graph transformer layer of a model for its backward pass.
 
-    It replaces the ``forward`` of every :class:`GraphTransformerLayer` in the model, in place. Parameters,
-    ``state_dict`` keys and numbers stay the same. It can be called again with another mode.
+    It replaces the ``forward`` of every :class:`GraphTransformerLayer` and :class:`ConvolutionLayer` in the model, in
+    place. Parameters, ``state_dict`` keys and numbers stay the same, and so do running statistics of batch norms, which
+    the second run of a layer does not count again. It can be called again with another mode.
 
     Parameters
     ----------
@@ -41,11 +45,11 @@ def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
         If the mode is unknown, or the model has no such layer.
     """
     check_one_of("mode", mode, ACTIVATION_CHECKPOINTS)
-    layers = [module for module in model.modules() if isinstance(module, GraphTransformerLayer)]
+    layers = [module for module in model.modules() if isinstance(module, GraphLayer)]
     if not layers:
         raise ValueError(
-            f"a {type(model).__name__} has no GraphTransformerLayer; pass a model that has one, or call "
-            "torch.utils.checkpoint.checkpoint with context_fn=sg.kept_exchanges for layers of another kind"
+            f"a {type(model).__name__} has no GraphTransformerLayer or ConvolutionLayer; pass a model that has "
+            "one, or call torch.utils.checkpoint.checkpoint with context_fn=sg.kept_exchanges for layers of another kind"
         )
     for layer in layers:
         earlier = vars(layer).get("forward")
@@ -53,7 +57,7 @@ def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
             del layer.forward
         elif earlier is not None:
             raise ValueError(
-                "the forward of a GraphTransformerLayer has been replaced, for instance by apply_precision; call "
+                f"the forward of a {type(layer).__name__} has been replaced, for instance by apply_precision; call "
                 "apply_activation_checkpoint first"
             )
         if mode != "none":
@@ -62,7 +66,7 @@ def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
 
 
 def _forward(
-    layer: GraphTransformerLayer,
+    layer: GraphLayer,
     mode: str,
     graph,
     feat: Tensor,
@@ -77,4 +81,23 @@ def _forward(
     if seeds is None:
         seeds = layer.draw_seeds(strategy)  # drawn here, so that both runs of the layer have the same masks
     options = {"context_fn": strategy.kept_exchanges} if mode == "keep_exchanges" else {}
-    return checkpoint(forward, strategy, feat, attn_bias, seeds, use_reentrant=False, **options)
+    runs = count()
+
+    def run(*args):
+        with nullcontext() if next(runs) == 0 else _frozen_statistics(layer):
+            return forward(*args)
+
+    return checkpoint(run, strategy, feat, attn_bias, seeds, use_reentrant=False, **options)
+
+
+@contextmanager
+def _frozen_statistics(layer: nn.Module):
+    """Inside the block, batch norms use the statistics of the batch without updating the running ones."""
+    norms = [module for module in layer.modules() if isinstance(module, BatchNorm) and module.track_running_stats]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.exchange import as_strategy
+from dgl_gt.structure import CSC
 from dgl_gt.torch_internals import has_forward_hooks
 from partition.errors import check_flags
 
@@ -47,6 +48,18 @@ def check_probability(name: str, p: float) -> float:
     if not isinstance(p, Real) or not 0.0 <= p < 1.0:
         raise ValueError(f"{name}={p!r} is not in [0, 1); choose 0 for no dropout, or a probability below 1")
     return p
+
+
+def check_in_degrees(structure: CSC) -> None:
+    """Raise ``ValueError`` if there are nodes without in-edges; not inside torch.compile, which cannot ask the data."""
+    if torch.compiler.is_compiling():
+        return
+    count = int((structure.indptr.diff() == 0).sum())
+    if count:
+        raise ValueError(
+            f"{count} of {structure.num_dst} nodes have no in-edges, so they receive zeros; add self-loops with "
+            "dgl.add_self_loop(graph), or allow that with allow_zero_in_degree=True"
+        )
 
 
 class EdgeAttention(nn.Module):

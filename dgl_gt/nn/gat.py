@@ -7,15 +7,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.as_csc import csc
-from dgl_gt.exchange import as_strategy
-from dgl_gt.exchange.local import Local, leading_rows
+from dgl_gt.exchange import Local, Strategy, as_strategy
+from dgl_gt.exchange.local import leading_rows
 from dgl_gt.ops.additive import attention_weights
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.dispatch import autocast
 from dgl_gt.structure import CSC
 from partition.errors import check_flags
 
-from .attention import EdgeAttention, check_features, check_probability, check_sizes, is_plain
+from .attention import EdgeAttention, check_features, check_in_degrees, check_probability, check_sizes, is_plain
 from .dropout import FeatureDropout, draw_seeds
 
 
@@ -159,17 +159,26 @@ class GATConv(EdgeAttention):
         strategy = as_strategy(graph, feat.device)
         attention_seed, feature_seed = self._seeds(strategy)
         h = self.feat_drop(strategy.source_rows(feat), strategy.node_ids, feature_seed)
-        h_dst = leading_rows(h, strategy.num_owned)
-        if isinstance(strategy, Local):
-            self._check_in_degrees(strategy.csc)
+        h_dst = leading_rows(h, strategy.num_dst)
+        if isinstance(strategy, Local) and not self.allow_zero_in_degree:
+            check_in_degrees(strategy.csc)
         if get_attention:
             if not isinstance(strategy, Local):
                 raise ValueError("get_attention is not available on a ShardedGraph; leave it out")
             rows = self._project(h_dst, "q"), self._project(h, "kv")
             return self._with_weights(strategy.csc, h_dst, *rows, self._dropout(strategy, attention_seed))
-        dropout = self._dropout(strategy, attention_seed)
-        attended = strategy.attend(h, self._project, dropout=dropout, negative_slope=self.negative_slope)
-        return self._finished(attended, h_dst)
+        return self._finished(self._attend(strategy, h, attention_seed), h_dst)
+
+    def aggregate(self, strategy: Strategy, rows: Tensor, seed: Tensor | None = None) -> Tensor:
+        """Return attention's result alone, without residual and bias, (N_dst, H * D).
+
+        ``rows`` are those that the strategy attends; ``seed`` is that of the dropout mask where none is set.
+        """
+        return self._attend(strategy, rows, seed).flatten(1)
+
+    def _attend(self, strategy: Strategy, rows: Tensor, seed: Tensor | None) -> Tensor:
+        dropout = self._dropout(strategy, seed)
+        return strategy.attend(rows, self._project, dropout=dropout, negative_slope=self.negative_slope)
 
     @property
     def lacks_seed(self) -> bool:
@@ -189,7 +198,8 @@ class GATConv(EdgeAttention):
             check_features(rows, "in_feats", width)
         structure = csc(graph, feat[0].device) if not isinstance(graph, CSC) else graph
         strategy = Local(structure)
-        self._check_in_degrees(structure)
+        if not self.allow_zero_in_degree:
+            check_in_degrees(structure)
         attention_seed, feature_seed = self._seeds(strategy)
         h_src = self.feat_drop(feat[0], None, feature_seed)
         ids = torch.arange(len(feat[0]), len(feat[0]) + len(feat[1]), device=feat[1].device)  # other masks than sources
@@ -235,14 +245,3 @@ class GATConv(EdgeAttention):
         if self.bias is not None:
             result = result + self.bias.view(self.num_heads, self.out_feats).to(attended.dtype)
         return self.activation(result) if self.activation else result
-
-    def _check_in_degrees(self, structure: CSC) -> None:
-        """Raise ``ValueError`` if nodes without in-edges are there and may not be."""
-        if self.allow_zero_in_degree or torch.compiler.is_compiling():  # torch.compile cannot follow what data decide
-            return
-        count = int((structure.indptr.diff() == 0).sum())
-        if count:
-            raise ValueError(
-                f"{count} of {structure.num_dst} nodes have no in-edges, so attention gives them zeros; add self-loops with "
-                "dgl.add_self_loop(graph), or allow that with allow_zero_in_degree=True"
-            )

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from dgl_gt.exchange import Strategy, as_strategy
+from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import leading_rows
-from partition.errors import check_flags
+from dgl_gt.model_limits import ACTIVATIONS, NORMS, RESIDUALS
+from partition.errors import check_flags, check_one_of
 
-from .attention import BiasedMHA, check_features, check_probability, check_sizes
-from .dropout import FeatureDropout, RowSequential, draw_seeds
+from .aggregation import aggregate, make_aggregation
+from .attention import check_features, check_probability, check_sizes
+from .dropout import FeatureDropout
+from .feed_forward import feed_forward
+from .graph_layer import GraphLayer
+from .norms import NORM_MODULES, normalise
 
-SITES = 4  # dropouts of a layer: one on attention weights, two in the feed-forward network, one on attention's result
 
-
-class GraphTransformerLayer(nn.Module):
+class GraphTransformerLayer(GraphLayer):
     """A transformer layer whose attention runs along the edges of a graph.
 
     The layer of Graphormer (Ying et al., arXiv:2106.05234) with attention restricted to edges (Dwivedi and Bresson,
     arXiv:2012.09699). Constructor arguments, ``state_dict`` keys, initial weights and the order of operations are those
     of ``dgl.nn.GraphormerLayer``. So its checkpoints load, and the results on edges are the same, see
-    :class:`BiasedMHA`.
+    :class:`BiasedMHA`. The last three arguments are further options.
 
     Parameters
     ----------
     feat_size : int
         ``C``, the width of the features.
     hidden_size : int
-        Width inside the feed-forward network.
+        Width inside the feed-forward network; 0 for a layer without one.
     num_heads : int
         ``H``, the number of heads, which divides ``feat_size``.
     attn_bias_type : {"add"}
@@ -38,13 +41,20 @@ class GraphTransformerLayer(nn.Module):
         Probability in [0, 1) of dropping a feature in training.
     attn_dropout : float
         Probability in [0, 1) of dropping an attention weight in training.
-    activation : Module, optional
-        Activation of the feed-forward network; ``nn.ReLU()`` by default.
+    activation : Module or {"relu", "gelu", "swiglu"}
+        Activation of the feed-forward network.
+    score : {"dot", "additive", "gcn", "mean"}
+        What the layer does along edges, see :class:`ConvolutionLayer`.
+    residual : {"identity", "linear"}
+        Whether attention's result is added to the row itself, or to its projection.
+    norm : {"layer", "rms", "batch", "none"}
+        The norms; "batch" is :class:`BatchNorm`.
 
     Raises
     ------
     ValueError
-        If ``hidden_size`` is below 1, a probability is outside [0, 1), or :class:`BiasedMHA` refuses its arguments.
+        If ``hidden_size`` is below 0, an option is unknown, a probability is outside [0, 1), or the aggregation refuses
+        its arguments.
     """
 
     def __init__(
@@ -56,33 +66,28 @@ class GraphTransformerLayer(nn.Module):
         norm_first: bool = False,
         dropout: float = 0.1,
         attn_dropout: float = 0.1,
-        activation: nn.Module | None = None,
+        activation: nn.Module | str = "relu",
+        score: str = "dot",
+        residual: str = "identity",
+        norm: str = "layer",
     ):
         super().__init__()
-        check_sizes(hidden_size=hidden_size)
+        check_sizes(feat_size=feat_size, num_heads=num_heads)
+        if not (type(hidden_size) is int and hidden_size == 0):
+            check_sizes(hidden_size=hidden_size)
         check_flags(norm_first=norm_first)
         check_probability("dropout", dropout)
-        self.norm_first = norm_first
-        self.attn = BiasedMHA(feat_size, num_heads, attn_bias_type=attn_bias_type, attn_drop=attn_dropout)
-        self.ffn = RowSequential(
-            nn.Linear(feat_size, hidden_size),
-            nn.ReLU() if activation is None else activation,
-            FeatureDropout(dropout),
-            nn.Linear(hidden_size, feat_size),
-            FeatureDropout(dropout),
-        )
+        check_one_of("residual", residual, RESIDUALS[1:])
+        check_one_of("norm", norm, NORMS)
+        if not isinstance(activation, nn.Module):
+            check_one_of("activation", activation, ACTIVATIONS)
+        self.feat_size, self.norm_first = feat_size, norm_first
+        self.attn = make_aggregation(score, feat_size, feat_size, num_heads, attn_dropout, attn_bias_type)
+        self.ffn = feed_forward(feat_size, hidden_size, activation, dropout) if hidden_size else None
         self.dropout = FeatureDropout(dropout)
-        self.attn_layer_norm = nn.LayerNorm(feat_size)
-        self.ffn_layer_norm = nn.LayerNorm(feat_size)
-
-    @property
-    def lacks_seed(self) -> bool:
-        """Whether the next pass draws seeds of dropout masks unless its caller gives them."""
-        return self.attn.lacks_seed or self.ffn.lacks_seed or self.dropout.lacks_seed
-
-    def draw_seeds(self, strategy: Strategy) -> Tensor | None:
-        """Return new seeds of one pass's dropout masks, the same on all ranks; None where the pass needs none."""
-        return strategy.broadcast(draw_seeds(SITES)) if self.lacks_seed else None
+        self.residual = nn.Linear(feat_size, feat_size) if residual == "linear" else nn.Identity()
+        self.attn_layer_norm = NORM_MODULES[norm](feat_size)
+        self.ffn_layer_norm = NORM_MODULES[norm](feat_size) if hidden_size else None
 
     def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None, seeds: Tensor | None = None) -> Tensor:
         """Run the layer on ``graph``.
@@ -101,18 +106,21 @@ class GraphTransformerLayer(nn.Module):
         Tensor, (N_dst, C)
             One row for each destination.
         """
-        check_features(feat, "feat_size", self.attn.feat_size)
+        check_features(feat, "feat_size", self.feat_size)
         strategy = as_strategy(graph, feat.device)
         feat = strategy.source_rows(feat)
-        residual = leading_rows(feat, strategy.num_owned)
-        ids = None if strategy.node_ids is None else leading_rows(strategy.node_ids, strategy.num_owned)
+        residual = self.residual(leading_rows(feat, strategy.num_dst))
+        ids = None if strategy.node_ids is None else leading_rows(strategy.node_ids, strategy.num_dst)
         if seeds is None:
             seeds = self.draw_seeds(strategy)
         attention_seed, ffn_seeds, seed = (None,) * 3 if seeds is None else (seeds[0], seeds[1:3], seeds[3])
-        rows = self.attn_layer_norm(feat) if self.norm_first else feat
-        attended = self.attn(strategy, rows, attn_bias, attention_seed)
+        rows = normalise(self.attn_layer_norm, feat, strategy) if self.norm_first else feat
+        attended = aggregate(self.attn, strategy, rows, attn_bias, attention_seed)
         h = residual + self.dropout(attended, ids, seed)
+        if not self.norm_first:
+            h = normalise(self.attn_layer_norm, h, strategy)
+        if self.ffn is None:
+            return h
         if self.norm_first:
-            return h + self.ffn(self.ffn_layer_norm(h), ids, ffn_seeds)
-        h = self.attn_layer_norm(h)
-        return self.ffn_layer_norm(h + self.ffn(h, ids, ffn_seeds))
+            return h + self.ffn(normalise(self.ffn_layer_norm, h, strategy), ids, ffn_seeds)
+        return normalise(self.ffn_layer_norm, h + self.ffn(h, ids, ffn_seeds), strategy)

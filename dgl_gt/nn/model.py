@@ -1,25 +1,35 @@
-"""A whole graph transformer: input projection, layers, output projection."""
+"""A whole model for nodes: input projection, layers, optionally global attention, output projection."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
-from dgl_gt.exchange import strategies_of_layers
-from dgl_gt.model_limits import MODEL_LIMITS
-from partition.errors import check_flags, whole_number
+from dgl_gt.exchange import Local, Strategy, strategies_of_layers
+from dgl_gt.exchange.local import leading_rows
+from dgl_gt.model_limits import GLOBAL_ATTENTIONS, INPUTS, JUMPING, LAYERS, MODEL_LIMITS, OUTPUTS
+from partition.errors import check_flags, check_one_of, whole_number
 
-from .attention import check_features, check_probability, check_sizes
+from .attention import EdgeAttention, check_features, check_probability, check_sizes
+from .convolution_layer import ConvolutionLayer
 from .dropout import FeatureDropout, RowSequential, as_seed, draw_seeds, dropout_seed
-from .layer import SITES, GraphTransformerLayer
+from .feed_forward import SwiGLU, make_activation
+from .global_attention import PolynormerAttention, SGFormerAttention
+from .graph_layer import SITES
+from .layer import GraphTransformerLayer
+from .norms import NORM_MODULES, normalise
 
 
 class GraphTransformer(nn.Module):
-    """Graph transformer for node-level prediction.
+    r"""Model for node-level prediction on one graph, whose options cover graph transformers and tuned GNNs.
 
-    It has a linear projection with dropout and GELU, layers of attention along edges (Dwivedi and Bresson,
-    arXiv:2012.09699) with GELU inside, and a linear projection. With ``norm_first`` the layers are pre-norm and a
-    LayerNorm precedes the last projection, as in the GT of Platonov et al. (arXiv:2302.11640). To save memory in
-    training, see :func:`apply_activation_checkpoint`.
+    By default it has a linear projection with dropout and GELU, transformer layers of attention along edges (Dwivedi and
+    Bresson, arXiv:2012.09699) with GELU inside, and a linear projection. With ``norm_first`` the layers are pre-norm
+    and a norm precedes the last projection, as in the GT of Platonov et al. (arXiv:2302.11640). With
+    ``layer="convolution"`` it has the layers of :class:`ConvolutionLayer` instead: with ``score`` "gcn", "mean" or
+    "additive" these are the tuned GCN, SAGE and GAT of Luo et al. (arXiv:2406.08993), and with a gate, ``jumping="sum"``
+    and ``global_attention="polynormer"`` the model is Polynormer (arXiv:2403.01232).
+    docs/models.md has a config for each. To save memory in training, see :func:`apply_activation_checkpoint`.
 
     Parameters
     ----------
@@ -34,18 +44,57 @@ class GraphTransformer(nn.Module):
     heads : int
         ``H``, the number of heads, which divides ``hidden``.
     ffn : int
-        Width inside the feed-forward networks, as a multiple of ``hidden``.
+        Width inside the feed-forward networks of transformer layers, as a multiple of ``hidden``; 0 for none.
     dropout : float
         Probability in [0, 1) of dropping a feature in training.
     attention_dropout : float
         Probability in [0, 1) of dropping an attention weight in training.
     norm_first : bool
-        Whether to normalise before attention, the feed-forward network and the output, instead of after each residual.
+        Whether to normalise what a layer takes. Otherwise transformer layers normalise after each residual, and
+        convolution layers before ReLU. Transformer layers that normalise first also have a norm before the output.
+    layer : {"transformer", "convolution"}
+        The kind of layer: :class:`GraphTransformerLayer` or :class:`ConvolutionLayer`.
+    score : {"dot", "additive", "gcn", "mean"}
+        What a layer does along edges, see :class:`ConvolutionLayer`.
+    residual : {"none", "identity", "linear"}
+        What a layer adds to that; transformer layers need one.
+    norm : {"layer", "rms", "batch", "none"}
+        The norm of the layers.
+    activation : {"relu", "gelu", "swiglu"}
+        Activation of feed-forward networks, and of an input or output that has one.
+    input : {"activated", "linear", "mlp", "none"}
+        Projection in front of the layers: linear with dropout and an activation, linear with dropout, two of them with
+        an activation between, or none. Without one, the first convolution layer takes the features themselves.
+    output : {"linear", "mlp"}
+        Projection behind the layers: linear, or two with an activation between.
+    input_dropout : float
+        Probability in [0, 1) of dropping a node feature in training.
+    jumping : {"last", "sum", "concat"}
+        Whether the output reads the last layer, the sum of all layers, or all of them side by side (Xu et al.,
+        arXiv:1806.03536).
+    gate, gate_start
+        See :class:`ConvolutionLayer`.
+    global_attention : {"none", "polynormer", "sgformer"}
+        Attention of every node to every node: :class:`PolynormerAttention` after the layers, with an output projection
+        of its own, or :class:`SGFormerAttention` beside them, whose result is averaged with theirs.
+    global_layers : int
+        Number of layers of global attention.
+    global_dropout : float
+        Probability in [0, 1) of dropping a feature there.
+    global_weight : float
+        Weight in [0, 1] of SGFormer's attention in the average.
+
+    Attributes
+    ----------
+    uses_global : bool
+        Whether the forward pass uses Polynormer's global attention, True at first. Its authors train the layers alone
+        until they are good, and then the whole.
 
     Raises
     ------
     ValueError
-        If a width or count is below 1, there are more than 1,000 layers, ``heads`` does not divide ``hidden``, or a probability is outside [0, 1).
+        If a width or count is below 1, there are more than 1,000 layers, ``heads`` does not divide ``hidden``, a
+        probability is outside [0, 1), or options contradict each other.
     """
 
     def __init__(
@@ -59,29 +108,67 @@ class GraphTransformer(nn.Module):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         norm_first: bool = True,
+        layer: str = "transformer",
+        score: str = "dot",
+        residual: str = "identity",
+        norm: str = "layer",
+        activation: str = "gelu",
+        input: str = "activated",
+        output: str = "linear",
+        input_dropout: float = 0.0,
+        jumping: str = "last",
+        gate: str = "none",
+        gate_start: float = 0.9,
+        global_attention: str = "none",
+        global_layers: int = 1,
+        global_dropout: float = 0.0,
+        global_weight: float = 0.5,
     ):
         super().__init__()
-        check_sizes(in_dim=in_dim, hidden=hidden, out=out, heads=heads, ffn=ffn)
+        check_sizes(in_dim=in_dim, hidden=hidden, out=out, heads=heads, global_layers=global_layers)
+        ffn = whole_number("ffn", ffn, *MODEL_LIMITS["ffn"])
         layers = whole_number("layers", layers, *MODEL_LIMITS["layers"])
         check_flags(norm_first=norm_first)
-        check_probability("dropout", dropout)
+        for name, value in {
+            "dropout": dropout,
+            "input_dropout": input_dropout,
+            "global_dropout": global_dropout,
+        }.items():
+            check_probability(name, value)
         check_probability("attention_dropout", attention_dropout)
-        self.in_dim = in_dim
-        self.encoder = RowSequential(nn.Linear(in_dim, hidden), FeatureDropout(dropout), nn.GELU())
-        self.layers = nn.ModuleList(
-            GraphTransformerLayer(
-                hidden,
-                ffn * hidden,
-                heads,
-                norm_first=norm_first,
-                dropout=dropout,
-                attn_dropout=attention_dropout,
-                activation=nn.GELU(),
-            )
-            for _ in range(layers)
-        )
-        self.output_norm = nn.LayerNorm(hidden) if norm_first else nn.Identity()
-        self.output = nn.Linear(hidden, out)
+        for name, value, allowed in (
+            ("layer", layer, LAYERS),
+            ("input", input, INPUTS),
+            ("output", output, OUTPUTS),
+            ("jumping", jumping, JUMPING),
+            ("global_attention", global_attention, GLOBAL_ATTENTIONS),
+        ):
+            check_one_of(name, value, allowed)
+        check_contradictions(layer=layer, residual=residual, input=input, gate=gate, score=score)
+        self.in_dim, self.jumping, self.uses_global = in_dim, jumping, True
+        self.global_weight = float(global_weight)
+        self.input_dropout = FeatureDropout(input_dropout)
+        self.encoder = _encoder(input, in_dim, hidden, activation, dropout)
+        shared = {"score": score, "residual": residual, "norm": norm, "norm_first": norm_first}
+        shared |= {"dropout": dropout, "attn_dropout": attention_dropout}
+        if layer == "transformer":
+            make = lambda _: GraphTransformerLayer(hidden, ffn * hidden, heads, activation=activation, **shared)  # noqa: E731
+        else:
+            make = lambda width: ConvolutionLayer(width, hidden, heads, gate=gate, gate_start=gate_start, **shared)  # noqa: E731
+        first = in_dim if input == "none" else hidden
+        self.layers = nn.ModuleList(make(hidden if index else first) for index in range(layers))
+        width = hidden * layers if jumping == "concat" else hidden
+        has_norm = layer == "transformer" and norm_first
+        self.output_norm = NORM_MODULES[norm](width) if has_norm else nn.Identity()
+        self.output = _output(output, width, out, activation)
+        self.global_attention = None
+        if global_attention == "polynormer":
+            beta = ("sigmoid", 0.0) if gate == "none" else (gate, gate_start)
+            self.global_norm = nn.LayerNorm(width)
+            self.global_attention = PolynormerAttention(width, heads, global_layers, global_dropout, *beta)
+            self.global_output = _output(output, width, out, activation)
+        elif global_attention == "sgformer":
+            self.global_attention = SGFormerAttention(in_dim, width, 1, global_layers, global_dropout)
 
     def forward(self, graph, feat: Tensor, attn_bias=None) -> Tensor:
         """Predict for the destinations of ``graph``.
@@ -109,24 +196,46 @@ class GraphTransformer(nn.Module):
         """
         check_features(feat, "in_dim", self.in_dim)
         strategies = strategies_of_layers(graph, len(self.layers), feat.device)
-        biases, first = self._biases(graph, attn_bias), strategies[0]
+        biases, first, last = self._biases(graph, attn_bias), strategies[0], strategies[-1]
         feat = first.input_rows(feat)
         ids = None if first.node_ids is None else first.node_ids[: len(feat)]
-        *layer_seeds, encoder_seeds = self._seeds(first)
-        h = self.encoder(feat, ids, encoder_seeds)
+        *layer_seeds, encoder_seeds, global_seeds = self._seeds(first)
+        x = self.input_dropout(feat, ids, None if encoder_seeds is None else encoder_seeds[-1])
+        h = self.encoder(x, ids, encoder_seeds)
+        outputs = []
         for layer, strategy, bias, seeds in zip(self.layers, strategies, biases, layer_seeds, strict=True):
             h = layer(strategy, h, bias, seeds)
-        return self.output(self.output_norm(h))
+            outputs.append(h if self.jumping != "last" else None)
+        h = normalise(self.output_norm, self._joined(outputs, h), last)
+        if isinstance(self.global_attention, PolynormerAttention) and self.uses_global:
+            _check_whole(last)
+            return self.global_output(self.global_attention(last, self.global_norm(h), global_seeds))
+        if isinstance(self.global_attention, SGFormerAttention):
+            _check_whole(last)
+            of_all = self.global_attention(last, leading_rows(x, last.num_dst), global_seeds)
+            h = (1 - self.global_weight) * h + self.global_weight * of_all
+        return self.output(h)
+
+    def _joined(self, outputs: list, last: Tensor) -> Tensor:
+        """Return what the output reads of the results of all layers, for the rows of the last layer."""
+        if self.jumping == "last":
+            return last
+        rows = [leading_rows(each, len(last)) for each in outputs]
+        return torch.cat(rows, 1) if self.jumping == "concat" else torch.stack(rows).sum(0)
 
     def _seeds(self, strategy) -> list[Tensor] | list[None]:
-        """Return seeds of this pass's masks for each layer and for the encoder, or Nones where all seeds are set.
+        """Return seeds of this pass's masks for each layer, the encoder and global attention, or Nones where all are set.
 
-        They are drawn all at once, so that the ranks communicate once.
+        They are drawn all at once, so that the ranks communicate once. The last seed of the encoder is that of the
+        dropout of the features.
         """
-        parts = len(self.layers) + 1
-        if not any([part.lacks_seed for part in (*self.layers, self.encoder)]):
-            return [None] * parts
-        return list(strategy.broadcast(draw_seeds(parts, SITES)))
+        parts = [*self.layers, self.encoder, self.input_dropout, *filter(None, [self.global_attention])]
+        if not any([part.lacks_seed for part in parts]):
+            return [None] * (len(self.layers) + 2)
+        extra = 0 if self.global_attention is None else self.global_attention.sites
+        seeds = strategy.broadcast(draw_seeds((len(self.layers) + 1) * SITES + extra))
+        *parts, last = seeds.split([SITES] * (len(self.layers) + 1) + [extra])
+        return [*parts, last]
 
     def set_dropout_step(self, run_seed: int, step: int) -> None:
         """Fix every dropout mask until the next call.
@@ -140,10 +249,13 @@ class GraphTransformer(nn.Module):
         run_seed, step : int
             Any integers.
         """
-        for index, layer in enumerate([*self.layers, self.encoder]):
-            if index < len(self.layers):
-                layer.attn.dropout_seed = dropout_seed(run_seed, step, index)
-            sites = [module for module in layer.modules() if isinstance(module, FeatureDropout)]
+        parts = [*self.layers, self.encoder, self.input_dropout, self.global_attention]
+        for index, part in enumerate(parts):
+            modules = [] if part is None else list(part.modules())
+            for module in modules:
+                if isinstance(module, EdgeAttention):
+                    module.dropout_seed = dropout_seed(run_seed, step, index)
+            sites = [module for module in modules if isinstance(module, FeatureDropout)]
             for site, module in enumerate(sites):
                 module.seed = as_seed(dropout_seed(run_seed, step, index, site))
 
@@ -162,3 +274,55 @@ class GraphTransformer(nn.Module):
                 "for each block"
             )
         return [attn_bias] * len(self.layers)
+
+
+def check_contradictions(*, layer: str, residual: str, input: str, gate: str, score: str) -> None:
+    """Raise ``ValueError`` if options of a model contradict each other."""
+    if layer == "transformer":
+        if gate != "none":
+            raise ValueError(f"gate is {gate!r}, but transformer layers have no gate; choose layer 'convolution'")
+        if input == "none":
+            raise ValueError("input is 'none', but transformer layers need an input projection; choose another input")
+        if residual == "none":
+            raise ValueError("residual is 'none', but transformer layers need one; choose 'identity' or 'linear'")
+    elif input == "none" and (residual == "identity" or score == "dot"):
+        name, value = ("score", score) if score == "dot" else ("residual", residual)
+        raise ValueError(
+            f"input is 'none', but with {name} {value!r} a layer must take as many features as it returns; choose "
+            "another input"
+        )
+
+
+def _encoder(kind: str, in_dim: int, hidden: int, activation: str, dropout: float) -> RowSequential:
+    """Return the projection in front of the layers."""
+    match kind:
+        case "activated":
+            parts = [nn.Linear(in_dim, hidden), FeatureDropout(dropout), _activation(activation, hidden)]
+        case "linear":
+            parts = [nn.Linear(in_dim, hidden), FeatureDropout(dropout)]
+        case "mlp":
+            inner = [nn.Linear(in_dim, hidden), _activation(activation, hidden), FeatureDropout(dropout)]
+            parts = [*inner, nn.Linear(hidden, hidden), FeatureDropout(dropout)]
+        case _:
+            parts = []
+    return RowSequential(*parts)
+
+
+def _output(kind: str, width: int, out: int, activation: str) -> nn.Module:
+    """Return the projection behind the layers."""
+    if kind == "linear":
+        return nn.Linear(width, out)
+    return nn.Sequential(nn.Linear(width, width), _activation(activation, width), nn.Linear(width, out))
+
+
+def _activation(activation: str, width: int) -> nn.Module:
+    return SwiGLU(width, width) if activation == "swiglu" else make_activation(activation)
+
+
+def _check_whole(strategy: Strategy) -> None:
+    """Raise ``ValueError`` if the last layer runs on a sampled block, where global attention would miss nodes."""
+    if isinstance(strategy, Local) and strategy.csc.num_src != strategy.csc.num_dst:
+        raise ValueError(
+            "global attention reads all nodes, but the last layer runs on a block, which has some of them; pass the whole "
+            "graph, or make the model with global_attention='none'"
+        )

@@ -96,7 +96,7 @@ def stand_in(layout: Layout, strategy: str, depth: int, overlap: bool = True) ->
     parts = layout.figures.parts
     shard, ranks = make_shard(_LaidOut(layout), 0, depth), StandInRanks(parts)
     order = shard.node_ids[: shard.num_held].clone() if strategy in WITH_RANK_ORDER else None
-    degrees = torch.ones(shard.num_held, 2, dtype=torch.int64, device=shard.node_ids.device)
+    degrees = torch.ones(shard.rows[-1], 2, dtype=torch.int64, device=shard.node_ids.device)
     shard = replace(shard, degrees=degrees, rank_order=order)
     return ShardedGraph(shard, ranks, lambda on: make_strategy(strategy, on, ranks, overlap))
 

@@ -16,7 +16,13 @@ from torch import nn
 
 from dgl_gt.comm.failure import RankError
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.nn import GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint, apply_precision
+from dgl_gt.nn import (
+    ConvolutionLayer,
+    GraphTransformer,
+    GraphTransformerLayer,
+    apply_activation_checkpoint,
+    apply_precision,
+)
 from partition.errors import InputError
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
 
@@ -108,7 +114,7 @@ def build_model(config: TrainConfig, in_dim: int, classes: int, factory: ModelFa
     if config.activation_checkpoint not in checkpoint_modes(model):
         raise InputError(
             f"activation_checkpoint is {config.activation_checkpoint}, but the model of {factory.name} has no "
-            "GraphTransformerLayer; leave it out, and call torch.utils.checkpoint in the model"
+            "GraphTransformerLayer or ConvolutionLayer; leave it out, and call torch.utils.checkpoint in the model"
         )
     if config.activation_checkpoint != "none":
         apply_activation_checkpoint(model, config.activation_checkpoint)
@@ -155,7 +161,7 @@ def _cause(error: Exception) -> str:
 
 def checkpoint_modes(model: nn.Module) -> tuple[str, ...]:
     """The modes of activation checkpointing that can be applied to a model."""
-    has_layers = any(isinstance(module, GraphTransformerLayer) for module in model.modules())
+    has_layers = any(isinstance(module, (ConvolutionLayer, GraphTransformerLayer)) for module in model.modules())
     return ACTIVATION_CHECKPOINTS if has_layers else ("none",)
 
 

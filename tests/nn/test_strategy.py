@@ -15,7 +15,7 @@ class InPieces(Strategy):
 
     def __init__(self, graph):
         self.local = as_strategy(graph)
-        self.num_owned, self.node_ids = self.local.num_owned, None
+        self.num_owned, self.num_dst, self.node_ids = self.local.num_owned, self.local.num_dst, None
         self.calls = []
 
     def attend(self, h, project, *, bias=None, dropout=None):
@@ -105,7 +105,7 @@ def test_a_strategy_is_given_the_projection_with_heads_apart(graph):
     mha, seen = BiasedMHA(12, 3).eval(), {}
 
     class Asks(Strategy):
-        num_owned = graph.num_nodes()
+        num_owned = num_dst = graph.num_nodes()
 
         def attend(self, h, project, *, bias=None, dropout=None):
             seen["q"], seen["kv"], seen["qkv"] = (project(h, which) for which in ("q", "kv", "qkv"))

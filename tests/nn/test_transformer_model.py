@@ -260,7 +260,11 @@ def test_activation_checkpointing_of_a_users_own_model(graph):
     ("model", "mode", "message"),
     [
         (GraphTransformerLayer(4, 4, 1), "some", "mode is 'some'; it must be one of none"),
-        (BiasedMHA(4, 1), "full", "a BiasedMHA has no GraphTransformerLayer; pass a model that has one"),
+        (
+            BiasedMHA(4, 1),
+            "full",
+            "a BiasedMHA has no GraphTransformerLayer or ConvolutionLayer; pass a model that has one",
+        ),
     ],
 )
 def test_activation_checkpointing_refuses(model, mode, message):
@@ -363,7 +367,7 @@ def test_learns_what_only_neighbours_know():
         ({"layers": 0}, "layers is 0; it must be a whole number from 1 to 1,000"),
         ({"layers": 10**30}, "it must be a whole number from 1 to 1,000"),
         ({"heads": 0}, "heads is 0; it must be a whole number"),
-        ({"ffn": 0}, "ffn is 0; it must be a whole number"),
+        ({"ffn": -1}, "ffn is -1; it must be a whole number"),
         ({"heads": 5}, "num_heads=5 does not divide feat_size=12"),
         ({"dropout": 1.0}, r"dropout=1.0 is not in \[0, 1\)"),
         ({"attention_dropout": -0.5}, r"attention_dropout=-0.5 is not in \[0, 1\)"),

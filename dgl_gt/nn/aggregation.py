@@ -1,0 +1,58 @@
+"""What a layer does along edges: the module for each kind of score."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from dgl_gt.exchange import Strategy
+from dgl_gt.model_limits import SCORES
+from partition.errors import check_one_of
+
+from .attention import BiasedMHA
+from .gat import GATConv
+from .graph_conv import GraphConv
+
+_NORM_OF = {"gcn": "both", "mean": "right"}
+
+
+def make_aggregation(
+    score: str, in_feats: int, feat_size: int, num_heads: int, attn_drop: float, attn_bias_type: str = "add"
+) -> nn.Module:
+    """Return the module that aggregates the rows of neighbours, (N_src, in_feats) -> (N_dst, feat_size).
+
+    ``score`` "dot" gives a :class:`BiasedMHA`, with its output projection. "additive" gives a :class:`GATConv`, and "gcn"
+    and "mean" a :class:`GraphConv` with ``norm`` "both" and "right". ``ValueError`` says that the sizes do not fit.
+    """
+    check_one_of("score", score, SCORES)
+    if score == "dot":
+        if in_feats != feat_size:
+            raise ValueError(
+                f"dot-product attention takes and returns {feat_size} features, but its input has {in_feats}; choose "
+                "another score, or an input projection in front of the layers"
+            )
+        return BiasedMHA(feat_size, num_heads, attn_bias_type=attn_bias_type, attn_drop=attn_drop)
+    if score == "additive":
+        if feat_size % num_heads:
+            raise ValueError(
+                f"num_heads={num_heads} does not divide feat_size={feat_size}; choose a width that is a multiple of the "
+                "number of heads"
+            )
+        return GATConv(
+            in_feats, feat_size // num_heads, num_heads, attn_drop=attn_drop, bias=False, allow_zero_in_degree=True
+        )
+    return GraphConv(in_feats, feat_size, _NORM_OF[score], allow_zero_in_degree=True)
+
+
+def aggregate(
+    module: nn.Module, strategy: Strategy, rows: Tensor, attn_bias=None, seed: Tensor | None = None
+) -> Tensor:
+    """Run a module of :func:`make_aggregation` on the rows that a strategy attends; (N_dst, feat_size).
+
+    ``seed`` is that of the mask of attention's dropout where none is set. ``ValueError`` says that there is a bias, which
+    dot-product scores alone can have.
+    """
+    if isinstance(module, BiasedMHA):
+        return module(strategy, rows, attn_bias, seed)
+    if attn_bias is not None:
+        raise ValueError("attn_bias needs the score 'dot'; leave it out, or make the model with score='dot'")
+    return module.aggregate(strategy, rows, seed) if isinstance(module, GATConv) else module.aggregate(strategy, rows)

@@ -1,0 +1,124 @@
+"""A convolution layer: aggregation, residual, norm, ReLU and dropout, and optionally Polynormer's gate."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dgl_gt.exchange import as_strategy
+from dgl_gt.exchange.local import leading_rows
+from dgl_gt.model_limits import GATES, NORMS, RESIDUALS
+from partition.errors import check_flags, check_one_of
+
+from .aggregation import aggregate, make_aggregation
+from .attention import check_features, check_probability, check_sizes
+from .dropout import FeatureDropout
+from .global_attention import Gate
+from .graph_layer import GraphLayer
+from .norms import NORM_MODULES, normalise
+
+
+class ConvolutionLayer(GraphLayer):
+    r"""The layer of tuned GNNs (Luo et al., arXiv:2406.08993), and with a gate that of Polynormer (arXiv:2403.01232).
+
+    With the aggregation :math:`A` that the score names, the layer computes
+
+    .. math:: y = \mathrm{drop}(\mathrm{ReLU}(\mathrm{norm}(A(x) + W_r x)))
+
+    and with a gate, where :math:`g = \mathrm{ReLU}(W_h x)`, returns
+
+    .. math:: (1 - \beta) * \mathrm{LN}(g * y) + \beta * y .
+
+    Parameters
+    ----------
+    in_feats, feat_size : int
+        Widths of the rows that the layer takes, and returns.
+    num_heads : int
+        ``H``, for the scores "dot" and "additive".
+    score : {"dot", "additive", "gcn", "mean"}
+        Attention with dot-product scores (:class:`BiasedMHA`) or additive ones (:class:`GATConv`), or a sum weighted by
+        degrees (:class:`GraphConv` with ``norm`` "both") or the mean.
+    residual : {"none", "identity", "linear"}
+        What is added to the aggregation: nothing, the row itself, or its projection :math:`W_r x`.
+    norm : {"layer", "rms", "batch", "none"}
+        The norm; "batch" is :class:`BatchNorm`.
+    norm_first : bool
+        Whether to normalise the rows that the layer takes, in place of the sum.
+    gate : {"none", "sigmoid", "free", "constant"}
+        Whether the layer has a gate, and what :math:`\beta` is, see :class:`Gate`.
+    gate_start : float
+        See :class:`Gate`.
+    dropout, attn_dropout : float
+        Probabilities in [0, 1) of dropping a feature, and an attention weight, in training.
+
+    Raises
+    ------
+    ValueError
+        If an option is unknown, a size is below 1 or does not fit, or a probability is outside [0, 1).
+    """
+
+    def __init__(
+        self,
+        in_feats: int,
+        feat_size: int,
+        num_heads: int = 1,
+        score: str = "gcn",
+        residual: str = "linear",
+        norm: str = "layer",
+        norm_first: bool = False,
+        gate: str = "none",
+        gate_start: float = 0.9,
+        dropout: float = 0.1,
+        attn_dropout: float = 0.0,
+    ):
+        super().__init__()
+        check_sizes(in_feats=in_feats, feat_size=feat_size, num_heads=num_heads)
+        check_one_of("residual", residual, RESIDUALS)
+        check_one_of("norm", norm, NORMS)
+        check_one_of("gate", gate, GATES)
+        check_flags(norm_first=norm_first)
+        check_probability("dropout", dropout)
+        if residual == "identity" and in_feats != feat_size:
+            raise ValueError(
+                f"residual is 'identity', but the layer takes {in_feats} features and returns {feat_size}; choose "
+                "'linear' or 'none'"
+            )
+        self.in_feats, self.norm_first = in_feats, norm_first
+        self.conv = make_aggregation(score, in_feats, feat_size, num_heads, attn_dropout)
+        self.residual = {
+            "none": lambda: None,
+            "identity": nn.Identity,
+            "linear": lambda: nn.Linear(in_feats, feat_size),
+        }[residual]()
+        self.norm = NORM_MODULES[norm](in_feats if norm_first else feat_size)
+        self.dropout = FeatureDropout(dropout)
+        self.gate = None if gate == "none" else Gate(1, feat_size, gate, gate_start)
+        if self.gate is not None:
+            self.gate_proj = nn.Linear(in_feats, feat_size)
+            self.gate_norm = nn.LayerNorm(feat_size)
+
+    def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None, seeds: Tensor | None = None) -> Tensor:
+        """Run the layer on ``graph``; the arguments, the result and the errors are those of the transformer layer.
+
+        ``attn_bias`` needs the score "dot". Of ``seeds``, (4,), the first is for attention weights and the second for
+        features.
+        """
+        check_features(feat, "in_feats", self.in_feats)
+        strategy = as_strategy(graph, feat.device)
+        feat = strategy.source_rows(feat)
+        if seeds is None:
+            seeds = self.draw_seeds(strategy)
+        attention_seed, seed = (None, None) if seeds is None else seeds[:2]
+        x = normalise(self.norm, feat, strategy) if self.norm_first else feat
+        own = leading_rows(x, strategy.num_dst)
+        y = aggregate(self.conv, strategy, x, attn_bias, attention_seed)
+        if self.residual is not None:
+            y = y + self.residual(own)
+        if not self.norm_first:
+            y = normalise(self.norm, y, strategy)
+        ids = None if strategy.node_ids is None else leading_rows(strategy.node_ids, strategy.num_dst)
+        y = self.dropout(functional.relu(y), ids, seed)
+        if self.gate is None:
+            return y
+        beta, gated = self.gate(), functional.relu(self.gate_proj(own)) * y
+        return (1 - beta) * self.gate_norm(gated) + beta * y

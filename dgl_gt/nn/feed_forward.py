@@ -1,0 +1,46 @@
+"""The feed-forward network of a layer."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .dropout import FeatureDropout, RowSequential
+
+
+def make_activation(activation: str | nn.Module) -> nn.Module:
+    """Return the activation of a name, "relu" or "gelu", or the module itself."""
+    return activation if isinstance(activation, nn.Module) else {"relu": nn.ReLU, "gelu": nn.GELU}[activation]()
+
+
+class SwiGLU(nn.Module):
+    r"""Gated product of two projections, :math:`\mathrm{SiLU}(W_1 x) * W_2 x` (Shazeer, arXiv:2002.05202).
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        Widths of the rows and of the result.
+    """
+
+    def __init__(self, in_features: int, out_features: int):
+        super().__init__()
+        self.proj = nn.Linear(in_features, 2 * out_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (rows, out_features) for (rows, in_features)."""
+        gate, value = self.proj(x).chunk(2, 1)
+        return functional.silu(gate) * value
+
+
+def feed_forward(width: int, hidden: int, activation: str | nn.Module, dropout: float) -> RowSequential:
+    """Return a network of two projections with an activation between them: a module, "relu", "gelu" or "swiglu".
+
+    With "swiglu" the inner width is two thirds of ``hidden``, so that the network has as many weights.
+    """
+    if activation == "swiglu":
+        inner = max(1, 2 * hidden // 3)
+        first = [SwiGLU(width, inner)]
+    else:
+        inner = hidden
+        first = [nn.Linear(width, hidden), make_activation(activation)]
+    return RowSequential(*first, FeatureDropout(dropout), nn.Linear(inner, width), FeatureDropout(dropout))

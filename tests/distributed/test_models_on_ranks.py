@@ -1,0 +1,104 @@
+"""Every option of GraphTransformer across ranks: the outputs, gradients and statistics of one process."""
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+
+import dgl_gt
+from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
+from dgl_gt.structure import CSC
+from partition import partition
+
+FEATURES, HIDDEN, CLASSES = 5, 12, 3
+DROPS = {"dropout": 0.2, "attention_dropout": 0.3, "input_dropout": 0.1, "global_dropout": 0.2}
+CONVOLUTION = {"layer": "convolution", "norm_first": False}
+MODELS = {
+    "transformer, batch norm": {"norm": "batch", "activation": "swiglu", "residual": "linear"},
+    "transformer, batch norm after, no feed-forward": {"norm": "batch", "norm_first": False, "ffn": 0},
+    "transformer, additive, rms, concat": {"score": "additive", "norm": "rms", "jumping": "concat", "output": "mlp"},
+    "tuned GCN": {**CONVOLUTION, "score": "gcn", "residual": "linear", "norm": "batch", "input": "none"},
+    "tuned SAGE": {**CONVOLUTION, "score": "mean", "residual": "linear", "input": "mlp"},
+    "tuned GAT": {**CONVOLUTION, "score": "additive", "residual": "none", "norm": "none", "input": "linear"},
+    "dot-product convolution": {**CONVOLUTION, "score": "dot", "norm": "batch", "norm_first": True},
+    "Polynormer": {
+        **CONVOLUTION,
+        "score": "additive",
+        "residual": "linear",
+        "norm": "none",
+        "input": "linear",
+        "gate": "sigmoid",
+        "jumping": "sum",
+        "global_attention": "polynormer",
+        "global_layers": 2,
+    },
+    "Polynormer with GCN and batch norm": {
+        **CONVOLUTION,
+        "residual": "linear",
+        "score": "gcn",
+        "norm": "batch",
+        "gate": "constant",
+        "jumping": "sum",
+        "input": "none",
+        "global_attention": "polynormer",
+    },
+    "SGFormer": {**CONVOLUTION, "score": "gcn", "global_attention": "sgformer", "global_layers": 2},
+}
+WAYS = [("halo_h", 1), ("halo_kv", 1), ("halo_h", 2), ("gather", 1), ("ring", 1), ("mirror", 1)]
+
+
+def run_model(graph, feat, owned, options, checkpoint="none"):
+    """Three steps' output, gradients and state; ``owned`` are the ids of the rows of the output."""
+    torch.manual_seed(0)
+    model = GraphTransformer(FEATURES, HIDDEN, CLASSES, layers=3, heads=4, **DROPS, **options).double()
+    if checkpoint != "none":
+        apply_activation_checkpoint(model, checkpoint)
+    weights = torch.randn(1000, CLASSES, dtype=torch.float64, generator=torch.Generator().manual_seed(2))[owned]
+    for step in range(2):
+        model.zero_grad()
+        model.set_dropout_step(7, step)
+        out = model(graph, feat)
+        (out * weights).pow(2).sum().backward()
+    gradients = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
+    model.eval()
+    with torch.no_grad():
+        evaluated = model(graph, feat)
+    return out.detach(), evaluated, gradients, dict(model.named_buffers())
+
+
+def on_rank(rank, folder, feat, checkpoint):
+    found = {}
+    for strategy, depth in WAYS:
+        sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy, depth)
+        ids = sg._shard.node_ids if depth > 1 else sg.node_ids
+        for name, options in MODELS.items():
+            graph = sg.blocks(3, from_held=True) if depth > 1 else sg
+            out, evaluated, gradients, buffers = run_model(graph, feat[ids], sg.node_ids, options, checkpoint)
+            gradients = {key: sg.comm.all_reduce(value).numpy() for key, value in gradients.items()}
+            rows = [sg.gather(each).numpy() for each in (out, evaluated)]
+            found[strategy, depth, name] = *rows, gradients, {key: value.numpy() for key, value in buffers.items()}
+    return found
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_every_model_has_one_process_numbers(awkward_graph, tmp_path, parts):
+    graph = awkward_graph(parts)
+    partition(graph, parts, tmp_path / "edge", halo_depth=2)
+    partition(graph, parts, tmp_path / "vertex", cut="vertex")
+    feat = torch.randn(graph.num_nodes, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    ids = torch.from_numpy(graph.edge_ids.astype(np.int64))
+    whole = CSC.build(torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices), graph.num_nodes, edge_ids=ids)
+    everyone = torch.arange(graph.num_nodes)
+    expected = {name: run_model(whole, feat, everyone, options) for name, options in MODELS.items()}
+    checkpoint = ("none", "full", "keep_exchanges", "full")[parts - 1]
+    for results in run_ranks(parts, on_rank, tmp_path, feat, checkpoint):
+        for (strategy, depth, name), (out, evaluated, gradients, buffers) in results.items():
+            case = f"{strategy}, depth {depth}, {name}"
+            expected_out, expected_evaluated, expected_gradients, expected_buffers = expected[name]
+            np.testing.assert_allclose(out, expected_out, rtol=0, atol=1e-9, err_msg=case)
+            np.testing.assert_allclose(evaluated, expected_evaluated, rtol=0, atol=1e-9, err_msg=case)
+            largest = max(float(each.abs().max()) for each in expected_gradients.values())
+            for key, each in expected_gradients.items():
+                np.testing.assert_allclose(gradients[key], each, rtol=0, atol=1e-9 * largest, err_msg=f"{case}: {key}")
+            for key, each in expected_buffers.items():
+                np.testing.assert_allclose(buffers[key], each, rtol=0, atol=1e-9, err_msg=f"{case}: {key}")
