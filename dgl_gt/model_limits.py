@@ -1,5 +1,9 @@
 """What settings of a model may be, without torch. Settings and the model itself check them."""
 
+from __future__ import annotations
+
+from partition.errors import InputError
+
 # The smallest and the largest sizes are far beyond any use, so that what they refuse is a mistake.
 MODEL_LIMITS = {"layers": (1, 1000), "hidden": (1, 1_000_000), "heads": (1, 1_000_000), "ffn": (0, 1000)}
 PRECISIONS = ("fp32", "bf16")
@@ -13,3 +17,20 @@ INPUTS = ("activated", "linear", "mlp", "none")
 OUTPUTS = ("linear", "mlp")
 JUMPING = ("last", "sum", "concat")
 GLOBAL_ATTENTIONS = ("none", "polynormer", "sgformer")
+
+
+def check_contradictions(*, layer: str, residual: str, input: str, gate: str, score: str) -> None:
+    """Raise :class:`InputError` if options of a model contradict each other."""
+    if layer == "transformer":
+        if gate != "none":
+            raise InputError(f"gate is {gate!r}, but transformer layers have no gate; choose layer 'convolution'")
+        if input == "none":
+            raise InputError("input is 'none', but transformer layers need an input projection; choose another input")
+        if residual == "none":
+            raise InputError("residual is 'none', but transformer layers need one; choose 'identity' or 'linear'")
+    elif input == "none" and (residual == "identity" or score == "dot"):
+        name, value = ("score", score) if score == "dot" else ("residual", residual)
+        raise InputError(
+            f"input is 'none', but with {name} {value!r} a layer must take as many features as it returns; choose "
+            "another input"
+        )

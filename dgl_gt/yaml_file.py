@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 import typing
+from difflib import get_close_matches
 
 import msgspec
 import yaml
@@ -15,6 +16,7 @@ from partition.system.user_files import reading, regular_file
 
 _MAX_BYTES = 4 << 20  # a profile of five hundred ranks has a quarter of a million links
 _MAX_LEVELS = 20
+_MOST_NAMED = 20  # allowed keys in a message
 _PLAIN_TYPES = ("null", "bool", "int", "float", "str")
 
 
@@ -22,8 +24,10 @@ def check_keys(values: dict, allowed, where: str) -> None:
     """Refuse a key that is not allowed; ``where`` begins the message of the :class:`InputError`."""
     unknown = sorted(values.keys() - set(allowed), key=str)
     if unknown:
-        key = reprlib.repr(unknown[0])
-        raise InputError(f"{where}: unknown key {key}; allowed are {', '.join(sorted(allowed))}")
+        key, names, words = str(unknown[0]), sorted(allowed), "allowed are"
+        if len(names) > _MOST_NAMED:
+            names, words = get_close_matches(key, names, 3, 0.0), "the most similar that are allowed are"
+        raise InputError(f"{where}: unknown key {reprlib.repr(unknown[0])}; {words} {', '.join(names)}")
 
 
 def typed(value, kind, name: str = ""):

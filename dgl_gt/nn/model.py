@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from dgl_gt.exchange import Local, Strategy, strategies_of_layers
 from dgl_gt.exchange.local import leading_rows
-from dgl_gt.model_limits import GLOBAL_ATTENTIONS, INPUTS, JUMPING, LAYERS, MODEL_LIMITS, OUTPUTS
+from dgl_gt.model_limits import GLOBAL_ATTENTIONS, INPUTS, JUMPING, LAYERS, MODEL_LIMITS, OUTPUTS, check_contradictions
 from partition.errors import check_flags, check_one_of, whole_number
 
 from .attention import EdgeAttention, check_features, check_probability, check_sizes
@@ -145,7 +145,7 @@ class GraphTransformer(nn.Module):
         ):
             check_one_of(name, value, allowed)
         check_contradictions(layer=layer, residual=residual, input=input, gate=gate, score=score)
-        self.in_dim, self.jumping, self.uses_global = in_dim, jumping, True
+        self.in_dim, self.jumping, self._uses_global = in_dim, jumping, True
         self.global_weight = float(global_weight)
         self.input_dropout = FeatureDropout(input_dropout)
         self.encoder = _encoder(input, in_dim, hidden, activation, dropout)
@@ -167,6 +167,11 @@ class GraphTransformer(nn.Module):
             self.global_norm = nn.LayerNorm(width)
             self.global_attention = PolynormerAttention(width, heads, global_layers, global_dropout, *beta)
             self.global_output = _output(output, width, out, activation)
+            self.register_buffer(
+                "phase", torch.tensor(1)
+            )  # 0 while only the layers are trained; saved with the weights
+            self.register_load_state_dict_post_hook(_follow_phase)
+            self._set_uses_global(True)
         elif global_attention == "sgformer":
             self.global_attention = SGFormerAttention(in_dim, width, 1, global_layers, global_dropout)
 
@@ -207,7 +212,7 @@ class GraphTransformer(nn.Module):
             h = layer(strategy, h, bias, seeds)
             outputs.append(h if self.jumping != "last" else None)
         h = normalise(self.output_norm, self._joined(outputs, h), last)
-        if isinstance(self.global_attention, PolynormerAttention) and self.uses_global:
+        if isinstance(self.global_attention, PolynormerAttention) and self._uses_global:
             _check_whole(last)
             return self.global_output(self.global_attention(last, self.global_norm(h), global_seeds))
         if isinstance(self.global_attention, SGFormerAttention):
@@ -236,6 +241,26 @@ class GraphTransformer(nn.Module):
         seeds = strategy.broadcast(draw_seeds((len(self.layers) + 1) * SITES + extra))
         *parts, last = seeds.split([SITES] * (len(self.layers) + 1) + [extra])
         return [*parts, last]
+
+    @property
+    def uses_global(self) -> bool:
+        """Whether the forward pass uses Polynormer's global attention."""
+        return self._uses_global
+
+    @uses_global.setter
+    def uses_global(self, flag: bool) -> None:
+        if not isinstance(self.global_attention, PolynormerAttention):
+            raise ValueError("only a model with global_attention='polynormer' can be trained with and without it")
+        check_flags(uses_global=flag)
+        self.phase.fill_(int(flag))
+        self._set_uses_global(flag)
+
+    def _set_uses_global(self, flag: bool) -> None:
+        """Use one of the two outputs; the parameters of the other one need no gradient, and no optimiser moves them."""
+        self._uses_global = flag
+        for part in (self.global_norm, self.global_attention, self.global_output):
+            part.requires_grad_(flag)
+        self.output.requires_grad_(not flag)
 
     def set_dropout_step(self, run_seed: int, step: int) -> None:
         """Fix every dropout mask until the next call.
@@ -276,21 +301,9 @@ class GraphTransformer(nn.Module):
         return [attn_bias] * len(self.layers)
 
 
-def check_contradictions(*, layer: str, residual: str, input: str, gate: str, score: str) -> None:
-    """Raise ``ValueError`` if options of a model contradict each other."""
-    if layer == "transformer":
-        if gate != "none":
-            raise ValueError(f"gate is {gate!r}, but transformer layers have no gate; choose layer 'convolution'")
-        if input == "none":
-            raise ValueError("input is 'none', but transformer layers need an input projection; choose another input")
-        if residual == "none":
-            raise ValueError("residual is 'none', but transformer layers need one; choose 'identity' or 'linear'")
-    elif input == "none" and (residual == "identity" or score == "dot"):
-        name, value = ("score", score) if score == "dot" else ("residual", residual)
-        raise ValueError(
-            f"input is 'none', but with {name} {value!r} a layer must take as many features as it returns; choose "
-            "another input"
-        )
+def _follow_phase(model: GraphTransformer, _) -> None:
+    """Use global attention or not, as the state that a model has loaded says."""
+    model._set_uses_global(bool(model.phase))
 
 
 def _encoder(kind: str, in_dim: int, hidden: int, activation: str, dropout: float) -> RowSequential:

@@ -8,7 +8,21 @@ from typing import Annotated, get_type_hints
 
 from msgspec import Meta
 
-from dgl_gt.model_limits import MODEL_LIMITS, PRECISIONS
+from dgl_gt.model_limits import (
+    ACTIVATIONS,
+    GATES,
+    GLOBAL_ATTENTIONS,
+    INPUTS,
+    JUMPING,
+    LAYERS,
+    MODEL_LIMITS,
+    NORMS,
+    OUTPUTS,
+    PRECISIONS,
+    RESIDUALS,
+    SCORES,
+    check_contradictions,
+)
 from dgl_gt.yaml_file import check_keys, read_yaml, typed
 from partition.errors import InputError
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
@@ -23,9 +37,34 @@ MODEL = Kind(
     lambda record: {"strategy", "ranks", "losses", "metric"} <= record.keys(),
     r"model\.safetensors|config\.yaml",
 )  # the directory of dgl_gt.train.saved_model, which needs torch
-
-
-OF_MODEL = ("layers", "hidden", "heads", "ffn", "dropout", "attention_dropout", "norm_first")  # settings of the model
+OPTIMIZERS = ("adamw", "adam")
+SCHEDULES = ("constant", "cosine", "plateau")
+DECAYED = ("weights", "all")
+CLASS_WEIGHTS = ("none", "balanced")
+OF_MODEL = (  # settings of the model, which are arguments of GraphTransformer
+    "layers",
+    "hidden",
+    "heads",
+    "ffn",
+    "dropout",
+    "attention_dropout",
+    "norm_first",
+    "layer",
+    "score",
+    "residual",
+    "norm",
+    "activation",
+    "input",
+    "output",
+    "input_dropout",
+    "jumping",
+    "gate",
+    "gate_start",
+    "global_attention",
+    "global_layers",
+    "global_dropout",
+    "global_weight",
+)
 
 
 def _between(least, most) -> Meta:
@@ -62,14 +101,70 @@ class TrainConfig:
     heads: Annotated[int, _between(*MODEL_LIMITS["heads"])] = _setting(
         8, "number of attention heads H, which must divide hidden"
     )
-    ffn: Annotated[int, _between(*MODEL_LIMITS["ffn"])] = _setting(2, "feed-forward width, as a multiple of hidden")
+    ffn: Annotated[int, _between(*MODEL_LIMITS["ffn"])] = _setting(
+        2, "feed-forward width of transformer layers, as a multiple of hidden; 0 for none"
+    )
     dropout: _Share = _setting(0.2, "share of features to drop")
     attention_dropout: _Share = _setting(0.0, "share of attention weights to drop")
-    norm_first: _Flag = _setting(True, "normalise before attention and feed-forward instead of after")
+    norm_first: _Flag = _setting(True, "normalise what a layer takes instead of what it computes")
+    layer: Annotated[str, _one_of(LAYERS)] = _setting("transformer", f"kind of layer: {', '.join(LAYERS)}")
+    score: Annotated[str, _one_of(SCORES)] = _setting(
+        "dot", "what a layer does along edges: attention with dot or additive scores, gcn (a sum by degrees) or mean"
+    )
+    residual: Annotated[str, _one_of(RESIDUALS)] = _setting(
+        "identity", "what is added to that: identity (the row), linear (its projection) or none"
+    )
+    norm: Annotated[str, _one_of(NORMS)] = _setting("layer", f"norm of the layers: {', '.join(NORMS)}")
+    activation: Annotated[str, _one_of(ACTIVATIONS)] = _setting(
+        "gelu", f"activation of feed-forward networks, input and output: {', '.join(ACTIVATIONS)}"
+    )
+    input: Annotated[str, _one_of(INPUTS)] = _setting(
+        "activated", "projection in front of the layers: activated, linear, mlp or none"
+    )
+    output: Annotated[str, _one_of(OUTPUTS)] = _setting("linear", "projection behind the layers: linear or mlp")
+    input_dropout: _Share = _setting(0.0, "share of node features to drop")
+    jumping: Annotated[str, _one_of(JUMPING)] = _setting(
+        "last", "what the output reads: the last layer, or the sum or concat of all"
+    )
+    gate: Annotated[str, _one_of(GATES)] = _setting(
+        "none", "Polynormer's gate in convolution layers: none, sigmoid, free or constant"
+    )
+    gate_start: Annotated[float, _between(-1000.0, 1000.0)] = _setting(0.9, "start of a free gate, or the constant")
+    global_attention: Annotated[str, _one_of(GLOBAL_ATTENTIONS)] = _setting(
+        "none", "attention of every node to every node: none, polynormer or sgformer"
+    )
+    global_layers: Annotated[int, _between(*MODEL_LIMITS["layers"])] = _setting(1, "number of layers of it")
+    global_dropout: _Share = _setting(0.0, "share of features to drop in it")
+    global_weight: Annotated[float, _between(0.0, 1.0)] = _setting(0.5, "weight of sgformer's attention in the average")
+    local_epochs: _Count = _setting(
+        0, "epochs that train the layers alone; then polynormer's attention starts from the best weights so far"
+    )
     epochs: Annotated[int, _between(1, 10**9)] = _setting(200, "largest number of epochs")
-    lr: Annotated[float, _between(1e-12, 1000.0)] = _setting(3e-3, "learning rate of AdamW")
-    weight_decay: Annotated[float, _between(0.0, 1000.0)] = _setting(0.0, "weight decay of AdamW")
+    optimizer: Annotated[str, _one_of(OPTIMIZERS)] = _setting(
+        "adamw", "adamw, or adam, whose weight decay is part of the gradient"
+    )
+    lr: Annotated[float, _between(1e-12, 1000.0)] = _setting(3e-3, "learning rate")
+    weight_decay: Annotated[float, _between(0.0, 1000.0)] = _setting(0.0, "weight decay")
+    decay: Annotated[str, _one_of(DECAYED)] = _setting(
+        "weights", "what decays: weights, which spares biases, norms and gates, or all"
+    )
+    schedule: Annotated[str, _one_of(SCHEDULES)] = _setting(
+        "constant",
+        "learning rate after warmup: constant; cosine, which falls to 0 in the last epoch; or plateau, which halves it "
+        "after a quarter of patience without a better validation metric",
+    )
     warmup: _Count = _setting(10, "number of epochs in which the learning rate rises to lr")
+    label_smoothing: _Share = _setting(0.0, "share of a label that is spread over all classes")
+    class_weights: Annotated[str, _one_of(CLASS_WEIGHTS)] = _setting(
+        "none", "weights of classes in the loss: none, or balanced, which gives each class the same weight in all"
+    )
+    entropy_unlabelled: Annotated[float, _between(0.0, 1000.0)] = _setting(
+        0.0, "weight in the loss of the mean entropy of predictions for rows outside the training rows"
+    )
+    entropy_labelled: Annotated[float, _between(0.0, 1000.0)] = _setting(
+        0.0, "weight with which the mean entropy of predictions for training rows is subtracted from the loss"
+    )
+    evaluate_every: Annotated[int, _between(1, 10**9)] = _setting(1, "epochs from one evaluation to the next")
     patience: _Count = _setting(50, "stop after this many epochs without a better validation metric; 0 means never")
     metric: Annotated[str, _one_of(METRICS)] = _setting(
         "auto", "accuracy, roc_auc, or auto: ROC-AUC for two classes, else accuracy"
@@ -93,6 +188,14 @@ class TrainConfig:
             typed(getattr(self, name), kind, name)
         if self.hidden % self.heads:
             raise InputError(f"hidden is {self.hidden}; it must be a multiple of heads ({self.heads})")
+        check_contradictions(**{name: getattr(self, name) for name in ("layer", "residual", "input", "gate", "score")})
+        if self.local_epochs and self.global_attention != "polynormer":
+            raise InputError(
+                f"local_epochs is {self.local_epochs}, but global_attention is {self.global_attention}; it must be "
+                "polynormer, or local_epochs 0"
+            )
+        if self.local_epochs >= self.epochs:
+            raise InputError(f"local_epochs is {self.local_epochs}; it must be below epochs ({self.epochs})")
 
 
 @cache

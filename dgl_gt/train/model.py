@@ -98,17 +98,7 @@ def build_model(config: TrainConfig, in_dim: int, classes: int, factory: ModelFa
         the config asks for that.
     """
     if factory is None:
-        model = GraphTransformer(
-            in_dim,
-            config.hidden,
-            classes,
-            config.layers,
-            config.heads,
-            ffn=config.ffn,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            norm_first=config.norm_first,
-        )
+        model = GraphTransformer(in_dim, out=classes, **{name: getattr(config, name) for name in OF_MODEL})
     else:
         model = _made(factory, in_dim, classes)
     if config.activation_checkpoint not in checkpoint_modes(model):

@@ -15,10 +15,13 @@ from partition.system.units import size
 
 from .config import ASSUMED_CLASSES, OF_MODEL, TrainConfig
 from .model import ModelFactory, build_model, checkpoint_modes, max_depth
+from .objective import make_objective
+from .optimizer import make_optimizer
 from .task import Task, features
-from .trainer import make_optimizer, train_step
+from .trainer import train_step
 
-_MATTER = (*OF_MODEL, "activation_checkpoint", "precision")  # settings on which traces depend
+_OF_STEP = ("label_smoothing", "class_weights", "entropy_unlabelled", "entropy_labelled", "optimizer", "decay")
+_MATTER = (*OF_MODEL, *_OF_STEP, "activation_checkpoint", "precision")  # settings on which traces depend
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,12 @@ class _TrainStep:
         label = sg.ndata["label"].long() if "label" in sg.ndata else torch.zeros(sg.num_nodes(), dtype=torch.int64)
         if mask is None or mask.dim() > 1:  # masks of several splits are taken to select all rows
             mask = torch.ones(sg.num_nodes(), dtype=torch.bool)
-        task = Task(feat, label, {"train": mask.nonzero().squeeze(1)}, {"train": sg.num_nodes()}, self.classes)
+        counts = {"train": sg.num_nodes()}
+        task = Task(feat, label, {"train": mask.nonzero().squeeze(1)}, counts, self.classes, 2 * sg.num_nodes())
         model = build_model(config, feat.shape[1], self.classes, self.factory).to(sg.device)
         optimizer = make_optimizer(model, config)
-        return lambda: train_step(model, sg, task, optimizer, 0, config.seed)
+        objective = make_objective(config, task, sg.comm)
+        return lambda: train_step(model, sg, task, optimizer, 0, config.seed, objective)
 
 
 def step_traces(

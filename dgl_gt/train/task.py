@@ -22,6 +22,7 @@ class Task:
     rows: dict[str, torch.Tensor]  # int64: owned labelled rows of train, val and test; a rank may have none
     counts: dict[str, int]  # rows of each split on all ranks together
     classes: int  # the largest label on any rank plus one
+    num_nodes: int  # of the whole graph
 
 
 def features(sg: ShardedGraph) -> torch.Tensor:
@@ -67,7 +68,7 @@ def node_classification(sg: ShardedGraph, split: int = 0) -> Task:
             f"the largest label is {classes - 1}; labels must number classes from 0, at least two of them and at most "
             f"one per node ({sg.manifest['nodes']})"
         )
-    return Task(feat, label, rows, counts, classes)
+    return Task(feat, label, rows, counts, classes, sg.manifest["nodes"])
 
 
 def _required(sg: ShardedGraph, key: str) -> torch.Tensor:

@@ -9,7 +9,6 @@ import time
 from dataclasses import asdict, dataclass, replace
 
 import torch
-import torch.nn.functional as F
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer
@@ -19,6 +18,8 @@ from partition.system.memory import peak_memory_bytes
 from .config import TrainConfig
 from .metrics import METRIC_FUNCTIONS, choose_metric
 from .model import ModelFactory, build_model, logits_of, share_weights
+from .objective import Objective, make_objective
+from .optimizer import Schedule, make_optimizer
 from .task import Task, node_classification
 
 
@@ -29,8 +30,10 @@ class TrainHistory:
     Attributes
     ----------
     metric_name : str
-    losses, validations : list of float
-        Training loss and validation metric of each epoch.
+    losses : list of float
+        Training loss of each epoch.
+    validations : list of float
+        Validation metric of each epoch that was evaluated.
     best_epoch : int
         Epoch with the best validation metric, counted from 0.
     validation, test : float
@@ -71,15 +74,21 @@ class TrainResult(TrainHistory):
     peak_memory_bytes: list[int]
 
 
-def train_step(model: torch.nn.Module, sg: ShardedGraph, task: Task, optimizer, step: int, seed: int = 0) -> float:
-    """Take one full-graph step; returns the loss, which is the mean cross-entropy over the training rows of all ranks."""
+def train_step(
+    model: torch.nn.Module,
+    sg: ShardedGraph,
+    task: Task,
+    optimizer,
+    step: int,
+    seed: int = 0,
+    objective: Objective | None = None,
+) -> float:
+    """Take one full-graph step; returns the loss, which is that of the rows of all ranks."""
     model.train()
     if isinstance(model, GraphTransformer):
         model.set_dropout_step(seed, step)
     optimizer.zero_grad()
-    rows = task.rows["train"]
-    logits = logits_of(model, sg, task.feat, task.classes)
-    loss = F.cross_entropy(logits[rows], task.label[rows], reduction="sum") / task.counts["train"]
+    loss = (objective or Objective())(logits_of(model, sg, task.feat, task.classes), task)
     loss.backward()
     sg.comm.sum_gradients(model.parameters())
     optimizer.step()
@@ -95,11 +104,6 @@ def evaluate(model: torch.nn.Module, sg: ShardedGraph, task: Task, metric: str) 
         METRIC_FUNCTIONS[metric](logits[task.rows[name]], task.label[task.rows[name]], sg.comm)
         for name in ("val", "test")
     )
-
-
-def make_optimizer(model: torch.nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The optimiser of a config: AdamW, all parameters in one operation."""
-    return torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True)
 
 
 def train(
@@ -141,36 +145,52 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory) -> 
     if writer:
         writer.start(model, task.feat.shape[1], task.classes)
     optimizer = make_optimizer(model, config)
-    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, (epoch + 1) / max(config.warmup, 1)))
+    schedule, objective = Schedule(optimizer, config), make_objective(config, task, sg.comm)
+    if config.local_epochs:
+        model.uses_global = False
     seconds, exchange_s = [], []
-    best_state, step_bytes = None, 0
+    best_state = best_optimizer = None
+    step_bytes = 0
     for epoch in range(config.epochs):
+        if config.local_epochs and epoch == config.local_epochs:
+            model.load_state_dict(best_state)
+            optimizer.load_state_dict(best_optimizer)
+            model.uses_global = True
         before = sg.comm.sent_bytes, sg.comm.exchange_s
         started = time.perf_counter()
-        loss = train_step(model, sg, task, optimizer, epoch, config.seed)
+        loss = train_step(model, sg, task, optimizer, epoch, config.seed, objective)
         seconds.append(time.perf_counter() - started)
         _check_finite("loss", loss, epoch, config)
         exchange_s.append(sg.comm.exchange_s - before[1])
         step_bytes = sg.comm.sent_bytes - before[0]
-        warmup.step()
-        validation, test = evaluate(model, sg, task, history.metric_name)
-        _check_finite("validation metric", validation, epoch, config)
         history.losses.append(loss)
-        history.validations.append(validation)
-        if validation > history.validation:
+        validation = None
+        if _is_evaluated(epoch, config):
+            validation, test = evaluate(model, sg, task, history.metric_name)
+            _check_finite("validation metric", validation, epoch, config)
+            history.validations.append(validation)
+        schedule.step(validation)
+        if validation is not None and validation > history.validation:
             _check_weights(model, epoch, config)
             history.best_epoch, history.validation, history.test = epoch, validation, test
             best_state = copy.deepcopy(model.state_dict())
+            if epoch < config.local_epochs:
+                best_optimizer = copy.deepcopy(optimizer.state_dict())
             if writer:
                 so_far = replace(history, losses=[*history.losses], validations=[*history.validations])
                 writer.update(best_state, so_far)
         if on_epoch:
-            on_epoch(epoch, loss, validation, seconds[-1])
-        if config.patience and epoch - history.best_epoch >= config.patience:
+            on_epoch(epoch, loss, history.validations[-1] if history.validations else math.nan, seconds[-1])
+        if config.patience and epoch - max(history.best_epoch, config.local_epochs - 1) >= config.patience:
             break
     model.load_state_dict(best_state)
     measured = _measurements(sg, seconds, exchange_s, step_bytes)
     return TrainResult(**vars(history), model=model, **measured)
+
+
+def _is_evaluated(epoch: int, config: TrainConfig) -> bool:
+    """Whether the model is evaluated after an epoch: every few epochs, and at the end of both phases."""
+    return (epoch + 1) % config.evaluate_every == 0 or epoch + 1 in (config.local_epochs, config.epochs)
 
 
 def _check_finite(name: str, value: float, epoch: int, config: TrainConfig) -> None:

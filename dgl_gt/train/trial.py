@@ -22,9 +22,11 @@ from partition.shards.manifest import read_manifest
 
 from .config import TrainConfig
 from .model import ModelFactory, build_model
+from .objective import make_objective
+from .optimizer import make_optimizer
 from .planned_step import step_traces
 from .task import node_classification
-from .trainer import make_optimizer, train_step
+from .trainer import train_step
 
 _TIMED_STEPS = 3
 
@@ -121,10 +123,10 @@ def _measure(sg: ShardedGraph, candidate: Candidate, config: TrainConfig, factor
     torch.manual_seed(config.seed)
     config = replace(config, activation_checkpoint=candidate.activation_checkpoint)
     model = build_model(config, task.feat.shape[1], task.classes, factory).to(sg.device)
-    optimizer = make_optimizer(model, config)
+    optimizer, objective = make_optimizer(model, config), make_objective(config, task, comm)
 
     def step() -> None:
-        train_step(model, sg, task, optimizer, 0, config.seed)
+        train_step(model, sg, task, optimizer, 0, config.seed, objective)
 
     step()
     peak_bytes = step_peak_bytes(sg, model, task.feat, step)

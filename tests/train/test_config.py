@@ -73,13 +73,16 @@ LIMITS = {
 
 def test_every_number_but_shares_has_limits():
     numbers = {name for name, kind in get_type_hints(TrainConfig).items() if kind in (int, float)}
-    assert numbers - LIMITS.keys() == {"dropout", "attention_dropout"}
+    shares = {"dropout", "attention_dropout", "input_dropout", "global_dropout", "label_smoothing"}
+    assert numbers - LIMITS.keys() == shares
 
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_every_setting_has_its_limits(name):
     least, most = LIMITS[name]
     others = {"heads": 1} if name == "hidden" else {"hidden": most} if name == "heads" else {}
+    if name == "local_epochs":
+        others, most = {"epochs": most, "global_attention": "polynormer"}, most - 1
     assert getattr(TrainConfig(**{name: most} | others), name) == most
     for value in (most * 2, least - 1):
         with pytest.raises(InputError, match=f"^{name} is .*; it must be a (whole )?number from .* to "):
@@ -109,6 +112,25 @@ def test_an_unknown_key_is_shown_in_short(tmp_path):
     with pytest.raises(InputError) as stopped:
         read_config(tmp_path / "c.yaml")
     assert "unknown key 'kkkk" in str(stopped.value) and len(str(stopped.value)) < 400
+    (tmp_path / "c.yaml").write_text("hiden: 8\n")
+    with pytest.raises(InputError, match="unknown key 'hiden'; the most similar that are allowed are hidden, "):
+        read_config(tmp_path / "c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"gate": "sigmoid"}, "gate is 'sigmoid', but transformer layers have no gate; choose layer 'convolution'"),
+        ({"input": "none"}, "input is 'none', but transformer layers need an input projection; choose another input"),
+        ({"residual": "none"}, "residual is 'none', but transformer layers need one; choose 'identity' or 'linear'"),
+        ({"layer": "convolution", "input": "none"}, "input is 'none', but with score 'dot' a layer must take as many"),
+        ({"local_epochs": 3}, "local_epochs is 3, but global_attention is none; it must be polynormer"),
+        ({"local_epochs": 9, "epochs": 9, "global_attention": "polynormer"}, "it must be below epochs"),
+    ],
+)
+def test_settings_that_contradict_each_other(values, message):
+    with pytest.raises(InputError, match=message):
+        TrainConfig(**values)
 
 
 def test_a_value_of_the_file_is_named_as_the_file_s(tmp_path, capsys):

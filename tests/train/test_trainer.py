@@ -1,10 +1,13 @@
 """The trainer in this process, on one part."""
 
+import copy
+
 import numpy as np
 import pytest
+import torch
 
 import dgl_gt
-from dgl_gt.train import TrainConfig, predict, train
+from dgl_gt.train import TrainConfig, predict, train, trainer
 from dgl_gt.train.task import describe_unused_data
 from partition import InputError, from_edges, partition
 
@@ -105,3 +108,56 @@ def test_roc_auc_is_the_share_of_pairs_in_order():
     pairs = [(a > b) + 0.5 * (a == b) for a in scores[labels == 1] for b in scores[labels == 0]]
     logits = torch.from_numpy(np.stack([np.zeros(200), scores], 1))
     assert roc_auc(logits, torch.from_numpy(labels), Comm()) == pytest.approx(np.mean(pairs))
+
+
+POLYNORMER = {"layer": "convolution", "score": "additive", "global_attention": "polynormer", "warmup": 0}
+
+
+def test_the_layers_alone_are_trained_first(sharded, monkeypatch):
+    seen, real = [], trainer.train_step
+
+    def step(model, *arguments):
+        states = [{key: value.clone() for key, value in model.state_dict().items()}]
+        loss = real(model, *arguments)
+        states.append({key: value.clone() for key, value in model.state_dict().items()})
+        moved = {key for key in states[0] if not torch.equal(states[0][key], states[1][key])}
+        seen.append((model.uses_global, {key.partition(".")[0] for key in moved}))
+        return loss
+
+    monkeypatch.setattr(trainer, "train_step", step)
+    config = TrainConfig(hidden=8, heads=2, epochs=5, local_epochs=3, weight_decay=0.1, decay="all", **POLYNORMER)
+    result = train(sharded(), config)
+    local, of_all = {"encoder", "layers"}, {"encoder", "layers", "global_norm", "global_attention", "global_output"}
+    assert seen == [(False, local | {"output"})] * 3 + [(True, of_all)] * 2
+    assert result.model.uses_global == (result.best_epoch >= 3)
+    assert len(result.losses) == 5
+
+
+def test_the_second_phase_starts_from_the_best_weights_and_their_optimiser(sharded, monkeypatch):
+    """Validation is best in the first epoch, so the second phase starts from the state after it."""
+    scores, first = iter([0.9, 0.1, 0.2, 0.3, 0.4]), []
+    real_step, real_load = trainer.train_step, torch.optim.Optimizer.load_state_dict
+
+    def step(model, sg, task, optimizer, *arguments):
+        loss = real_step(model, sg, task, optimizer, *arguments)
+        first.append(copy.deepcopy((model.state_dict(), optimizer.state_dict())))
+        return loss
+
+    def load(optimizer, state):
+        assert state["state"][0]["step"] == first[0][1]["state"][0]["step"] == 1
+        return real_load(optimizer, state)
+
+    monkeypatch.setattr(trainer, "train_step", step)
+    monkeypatch.setattr(trainer, "evaluate", lambda *_: (next(scores), 0.5))
+    monkeypatch.setattr(torch.optim.Optimizer, "load_state_dict", load)
+    config = TrainConfig(hidden=8, heads=2, epochs=5, local_epochs=3, **POLYNORMER)
+    result = train(sharded(), config)
+    assert result.best_epoch == 0 and not result.model.uses_global
+    for key, value in first[0][0].items():
+        assert torch.equal(result.model.state_dict()[key], value)
+
+
+def test_evaluation_every_few_epochs(sharded):
+    config = TrainConfig(layers=1, hidden=8, heads=2, epochs=7, evaluate_every=3)
+    result = train(sharded(), config)
+    assert len(result.losses) == 7 and len(result.validations) == 3 and result.best_epoch in (2, 5, 6)

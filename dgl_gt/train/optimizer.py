@@ -1,0 +1,63 @@
+"""The optimiser of a run, and how its learning rate changes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from dgl_gt.nn import Gate
+
+from .config import TrainConfig
+
+_SPARED = (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, Gate)
+
+
+def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """Return AdamW (Loshchilov and Hutter, arXiv:1711.05101), or Adam with weight decay in the gradient.
+
+    All parameters are updated in one operation. With ``decay`` "weights", biases and the parameters of norms and gates
+    do not decay.
+    """
+    spared = set()
+    if config.weight_decay and config.decay == "weights":
+        spared = {id(each) for module in model.modules() if isinstance(module, _SPARED) for each in module.parameters()}
+        spared |= {id(each) for name, each in model.named_parameters() if name.rpartition(".")[2].endswith("bias")}
+    groups = [
+        {"params": [each for each in model.parameters() if id(each) not in spared]},
+        {"params": [each for each in model.parameters() if id(each) in spared], "weight_decay": 0.0},
+    ]
+    kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[config.optimizer]
+    groups = [group for group in groups if group["params"]]
+    return kind(groups, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+
+
+class Schedule:
+    """The learning rate of each epoch; call :meth:`step` after each one."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, config: TrainConfig):
+        self._optimizer, self._config = optimizer, config
+        self._factor, self._epoch, self._best, self._waited = 1.0, 0, -math.inf, 0
+        self._set()
+
+    def step(self, validation: float | None = None) -> None:
+        """Set the rate of the next epoch; ``validation`` is the metric, if the epoch was evaluated."""
+        self._epoch += 1
+        if validation is not None and self._config.schedule == "plateau":
+            is_better = validation > self._best
+            self._best = max(validation, self._best)
+            self._waited = 0 if is_better else self._waited + self._config.evaluate_every
+            if self._waited >= max(1, self._config.patience // 4):
+                self._factor, self._waited = self._factor / 2, 0
+        self._set()
+
+    def _set(self) -> None:
+        config, rate = self._config, self._factor
+        if self._epoch < config.warmup:
+            rate *= (self._epoch + 1) / config.warmup
+        elif config.schedule == "cosine":
+            share = (self._epoch - config.warmup) / max(1, config.epochs - config.warmup)
+            rate *= 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+        for group in self._optimizer.param_groups:
+            group["lr"] = config.lr * rate

@@ -1,0 +1,62 @@
+"""The loss of a step: its formulas, and that the shares of ranks add up to it."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional
+
+from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.objective import Objective, make_objective
+from dgl_gt.train.task import Task
+
+NODES, CLASSES = 12, 3
+TRAIN = torch.tensor([0, 2, 3, 7, 11])
+LABEL = torch.tensor([0, 1, 1, 0, 2, 2, 1, 1, 0, 0, 2, 0])
+LOGITS = torch.randn(NODES, CLASSES, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+ONE_RANK = SimpleNamespace(all_reduce=lambda values: values)
+
+
+def task(rows=slice(None)):
+    """The task of a rank that owns some rows of the whole."""
+    numbers = torch.arange(NODES)[rows]
+    train = torch.nonzero(torch.isin(numbers, TRAIN))[:, 0]
+    return Task(None, LABEL[rows], {"train": train}, {"train": len(TRAIN)}, CLASSES, NODES)
+
+
+def entropy(logits):
+    return torch.distributions.Categorical(logits=logits).entropy().mean()
+
+
+def test_is_the_mean_cross_entropy_by_default():
+    expected = functional.cross_entropy(LOGITS[TRAIN], LABEL[TRAIN])
+    torch.testing.assert_close(Objective()(LOGITS, task()), expected)
+
+
+def test_label_smoothing_is_torchs():
+    expected = functional.cross_entropy(LOGITS[TRAIN], LABEL[TRAIN], label_smoothing=0.1)
+    torch.testing.assert_close(Objective(label_smoothing=0.1)(LOGITS, task()), expected)
+
+
+def test_balanced_weights_give_each_class_the_same_weight():
+    objective = make_objective(TrainConfig(class_weights="balanced"), task(), ONE_RANK)
+    counts = torch.bincount(LABEL[TRAIN], minlength=CLASSES)
+    present = counts > 0
+    torch.testing.assert_close(objective.class_weights * counts, present * len(TRAIN) / present.sum())
+    torch.testing.assert_close(objective.class_weights[LABEL[TRAIN]].mean(), torch.tensor(1.0))
+
+
+def test_entropies_sharpen_unlabelled_rows_and_soften_labelled_ones():
+    objective = Objective(entropy_unlabelled=0.5, entropy_labelled=0.25)
+    others = torch.isin(torch.arange(NODES), TRAIN, invert=True)
+    expected = functional.cross_entropy(LOGITS[TRAIN], LABEL[TRAIN])
+    expected = expected + 0.5 * entropy(LOGITS[others]) - 0.25 * entropy(LOGITS[TRAIN])
+    torch.testing.assert_close(objective(LOGITS, task()), expected)
+
+
+@pytest.mark.parametrize("cut", [0, 4, 12])
+def test_shares_of_ranks_add_up(cut):
+    weights = torch.tensor([1.0, 2, 3], dtype=torch.float64)
+    objective = Objective(0.1, weights, 0.5, 0.25)
+    shares = [objective(LOGITS[rows], task(rows)) for rows in (slice(cut), slice(cut, None))]
+    torch.testing.assert_close(sum(shares), objective(LOGITS, task()))

@@ -1,0 +1,53 @@
+"""The optimiser of a config, and the learning rate of each epoch."""
+
+import math
+
+import pytest
+import torch
+
+from dgl_gt.nn import GraphTransformer
+from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.optimizer import Schedule, make_optimizer
+
+
+def model():
+    options = {"layer": "convolution", "gate": "free", "score": "gcn", "norm": "batch"}
+    return GraphTransformer(4, 8, 3, 2, 2, residual="linear", **options)
+
+
+def test_norms_biases_and_gates_do_not_decay():
+    network = model()
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    decaying, spared = make_optimizer(network, TrainConfig(weight_decay=0.1)).param_groups
+    assert decaying["weight_decay"] == 0.1 and spared["weight_decay"] == 0.0
+    found = {names[id(each)] for each in spared["params"]}
+    assert {"layers.0.norm.weight", "layers.0.gate.weight", "layers.1.gate_norm.weight", "output.bias"} <= found
+    assert {names[id(each)] for each in decaying["params"]} == {
+        name for name in names.values() if name.endswith("weight") and "norm" not in name and ".gate.weight" not in name
+    }
+    (everything,) = make_optimizer(network, TrainConfig(weight_decay=0.1, decay="all")).param_groups
+    assert len(everything["params"]) == len(names)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
+def test_the_kind_is_the_configs(name, kind):
+    assert type(make_optimizer(model(), TrainConfig(optimizer=name))) is kind
+
+
+def rates(validations=(), **settings):
+    config = TrainConfig(lr=1.0, **settings)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=9.0)
+    schedule, found = Schedule(optimizer, config), []
+    for epoch in range(6):
+        found.append(optimizer.param_groups[0]["lr"])
+        schedule.step(validations[epoch] if validations else None)
+    return found
+
+
+def test_rates():
+    assert rates(warmup=0) == [1.0] * 6
+    assert rates(warmup=4) == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    cosine = [0.5 * (1 + math.cos(math.pi * epoch / 4)) for epoch in range(4)]
+    assert rates(warmup=2, schedule="cosine", epochs=6) == pytest.approx([0.5, 1.0, *cosine])
+    validations = [0.5, 0.6, 0.6, 0.6, 0.7, 0.7]
+    assert rates(validations, warmup=0, schedule="plateau", patience=8) == [1.0, 1.0, 1.0, 1.0, 0.5, 0.5]
