@@ -19,6 +19,7 @@ from test_sparse_attention import SEED, TOLERANCE, eager_attention
 from dgl_gt import CSC, sparse_attention
 from dgl_gt.ops import dispatch
 from dgl_gt.ops.gpu import attention as kernels
+from dgl_gt.ops.gpu import blocks, passes
 from dgl_gt.ops.reference import dropout_keep, reference_attention
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -66,7 +67,7 @@ def through_triton(monkeypatch):
 
 @pytest.fixture
 def short_pieces(monkeypatch):
-    monkeypatch.setattr(kernels, "_MIN_PIECE", 4)
+    monkeypatch.setattr(passes, "_MIN_PIECE", 4)
 
 
 def inputs_of(case, leaves):
@@ -126,7 +127,7 @@ def test_rows_cut_into_pieces_equal_reference(dtype, case, short_pieces):
 
 @triton.jit
 def record_span(indptr, num_rows, num_slots, spans, PIECE: tl.constexpr):
-    row, begin, count, number, pieces, slot = kernels._span(indptr, num_rows, num_slots, PIECE)
+    row, begin, count, number, pieces, slot = blocks.span(indptr, num_rows, num_slots, PIECE)
     at = spans + slot * 5
     tl.store(at, row)
     tl.store(at + 1, begin)
@@ -313,7 +314,7 @@ def test_the_clock_chooses_what_changes_no_bit(monkeypatch):
         return [abs(len(tried) - 2.0)] * 3  # the second is the fastest
 
     monkeypatch.setenv("TRITON_INTERPRET", "0" if DEVICE == "cuda" else "")
-    tuned = kernels._tuned(kernels._forward.fn)
+    tuned = passes.tuned(kernels._forward.fn)
     tuned._do_bench = time_by_turns
     monkeypatch.setattr(kernels, "_forward", tuned)
     for _ in range(2):
@@ -358,7 +359,7 @@ def compile_for_hopper():
         compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
         print(kernel.__name__, "cubin" in compiled.asm)
 
-    kernels._launch = compile_kernel
+    passes.launch = compile_kernel
     for dtype, width, packed, index_dtype in COMPILED:
         case = Case("", 20, 20, 600, heads=8, width=width, bias=True, packed=packed, index_dtype=index_dtype)
         csc, (q, k, v, bias) = draw_csc(case), draw_inputs(case, dtype)[1]

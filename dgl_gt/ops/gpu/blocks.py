@@ -1,0 +1,173 @@
+"""What the kernels of dot products and of additive scores share on the device.
+
+One program processes a row, or a piece of a row with many edges, and several heads side by side, so that the keys (or
+values) of a node are one contiguous read. It takes BLOCK_E edges at a time with an online softmax (Milakov, Gimelshein,
+arXiv 1805.02867). ``passes.py`` makes the arguments, launches the kernels and merges the pieces.
+"""
+
+import triton
+import triton.language as tl
+
+from .splitmix64 import random_bits
+
+
+@triton.jit
+def _row_of(indptr, position, num_rows):
+    """Return the row that has this position, by bisection."""
+    low = position * 0
+    high = low + num_rows
+    while high - low > 1:
+        middle = (low + high) >> 1
+        is_above = tl.load(indptr + middle) > position
+        low = tl.where(is_above, low, middle)
+        high = tl.where(is_above, middle, high)
+    return low
+
+
+@triton.jit
+def span(indptr, num_rows, num_slots, PIECE: tl.constexpr):
+    """Return this program's row, first position, number of edges, piece number, number of pieces, and slot.
+
+    The first num_slots programs belong to slots, the others to rows. A program whose piece number is not below the
+    number of pieces has nothing to do. A row with at least 2 * PIECE edges that begins at position b is cut into
+    edges // PIECE pieces of even size. They take the slots from b // PIECE on, all below (b + edges) // PIECE, where
+    the slots of later rows begin. The positions slot * PIECE to (slot + 1) * PIECE - 1 of piece n contain b + n *
+    PIECE, and PIECE edges of the row follow. So the last position is in the row, and a slot finds its row by it.
+    """
+    program = tl.program_id(0).to(tl.int64)
+    is_slot = program < num_slots
+    row = program - num_slots
+    if is_slot:
+        row = _row_of(indptr, (program + 1) * PIECE - 1, num_rows)
+    begin = tl.load(indptr + row)
+    count = tl.load(indptr + row + 1) - begin
+    pieces = tl.maximum(count // PIECE, 1)
+    number = tl.where(is_slot, program - begin // PIECE, 0)
+    number = tl.where(is_slot == (pieces > 1), number, pieces)
+    if pieces > 1:
+        first = count * number // pieces
+        count = count * (number + 1) // pieces - first
+        begin += first
+    return row, begin, count.to(tl.int32), number, pieces, program
+
+
+@triton.jit
+def columns_of(H: tl.constexpr, D: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Return the numbers of this program's heads (BLOCK_H,), of elements (1, 1, BLOCK_D), and which of these exist."""
+    heads = (tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)).to(tl.int64)
+    columns = tl.arange(0, BLOCK_D)[None, None, :]
+    return heads, columns, (heads[None, :, None] < H) & (columns < D)
+
+
+@triton.jit
+def lanes_of(first, end, heads, inside, H: tl.constexpr, BLOCK_E: tl.constexpr):
+    """Return the numbers from first, which are below end, and the same with heads and with all elements."""
+    lanes = first + tl.arange(0, BLOCK_E)
+    real = lanes < end
+    return lanes, real, real[:, None] & (heads < H)[None, :], real[:, None, None] & inside
+
+
+@triton.jit
+def _at(array, rows, row_stride, head_stride, heads, columns, ALIGN: tl.constexpr):
+    """Return pointers (rows, BLOCK_H, BLOCK_D)."""
+    # Strides come divided by ALIGN: the product tells the compiler that reads of so many elements are aligned.
+    starts = rows[:, None, None] * row_stride + heads[None, :, None] * head_stride
+    return array + (starts * ALIGN + columns)
+
+
+@triton.jit
+def load(array, rows, mask, row_stride, head_stride, heads, columns, ALIGN: tl.constexpr):
+    """Load heads of rows as float32 (rows, BLOCK_H, BLOCK_D)."""
+    at = _at(array, rows, row_stride, head_stride, heads, columns, ALIGN)
+    return tl.load(at, mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def load_numbers(array, rows, mask, row_stride, head_stride, heads):
+    """Load one number per head of rows as float32 (rows, BLOCK_H)."""
+    at = array + (rows[:, None] * row_stride + heads[None, :] * head_stride)
+    return tl.load(at, mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def store(array, row, values, mask, row_stride, head_stride, heads, columns, ALIGN: tl.constexpr):
+    """Store (BLOCK_H, BLOCK_D) as heads of one row."""
+    at = _at(array, row + tl.arange(0, 1), row_stride, head_stride, heads, columns, ALIGN)
+    tl.store(at, values[None, :, :].to(array.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def store_sums(
+    target, target_row, target_head, partial, row, slot, pieces, sums, heads, columns, inside, H: tl.constexpr,
+    D: tl.constexpr, ALIGN: tl.constexpr,
+):  # fmt: skip
+    """Store the sums of a whole row in the target, and those of a piece in its slot."""
+    if pieces > 1:
+        store(partial, slot, sums, inside, H * D // ALIGN, D // ALIGN, heads, columns, ALIGN)
+    else:
+        store(target, row, sums, inside, target_row, target_head, heads, columns, ALIGN)
+
+
+@triton.jit
+def ids_of(ids, positions, real):
+    """Return the ids of positions; None means the positions themselves."""
+    if ids is not None:
+        positions = tl.load(ids + positions, mask=real, other=0)
+    return positions
+
+
+@triton.jit
+def dropped(
+    weights, dropout_ids, positions, real, heads, head_offset, seed_high, seed_low, drop_threshold, keep_scale,
+    DROPOUT: tl.constexpr,
+):  # fmt: skip
+    """Return weights (edges, heads) after dropout; reference.py defines the bits."""
+    if DROPOUT:
+        ids = ids_of(dropout_ids, positions, real)
+        bits = random_bits(seed_high, seed_low, ids[:, None] * 65536 + (heads[None, :] + head_offset + 1)) >> 40
+        weights *= tl.where(bits.to(tl.int32) >= drop_threshold, keep_scale, 0.0)
+    return weights
+
+
+@triton.jit
+def rise(top, scores):
+    """Return per head the new top score, the factor by which earlier sums shrink, and the weights of the scores."""
+    higher = tl.maximum(top, tl.max(scores, 0))
+    base = tl.where(higher == float("-inf"), 0.0, higher)  # all edges so far are masked; -inf - -inf is NaN
+    return higher, tl.exp(top - base), tl.exp(scores - base[None, :])
+
+
+@triton.jit
+def no_edges(BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Return the top score, the sum of weights, and the sums of weighted values of no edge."""
+    top = tl.full((BLOCK_H,), float("-inf"), tl.float32)
+    return top, tl.zeros((BLOCK_H,), tl.float32), tl.zeros((BLOCK_H, BLOCK_D), tl.float32)
+
+
+@triton.jit
+def result(lse, row, sums, top, total, heads, H: tl.constexpr):
+    """Store lse of a row and return its result (BLOCK_H, BLOCK_D)."""
+    divisor = tl.where(total == 0, 1.0, total)
+    tl.store(lse + row * H + heads, tl.where(total == 0, float("-inf"), top + tl.log(divisor)), mask=heads < H)
+    return sums / divisor[:, None]
+
+
+@triton.jit
+def store_results(
+    out, out_row, out_head, lse, partial, partial_top, partial_total, row, slot, pieces, sums, top, total, heads, columns,
+    inside, H: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr,
+):  # fmt: skip
+    """Store out and lse of a whole row, and in its slot what a piece has."""
+    if pieces > 1:
+        tl.store(partial_top + slot * H + heads, top, mask=heads < H)
+        tl.store(partial_total + slot * H + heads, total, mask=heads < H)
+    else:
+        sums = result(lse, row, sums, top, total, heads, H)
+    store_sums(out, out_row, out_head, partial, row, slot, pieces, sums, heads, columns, inside, H, D, ALIGN)
+
+
+@triton.jit
+def load_stats(stats, rows, mask, heads, H: tl.constexpr):
+    """Return lse and delta of rows, (rows, BLOCK_H) each, as ``passes.py`` writes them."""
+    lse = load_numbers(stats, rows, mask, 2 * H, 1, heads)
+    return lse, load_numbers(stats + H, rows, mask, 2 * H, 1, heads)

@@ -1,0 +1,177 @@
+"""The passes over edges that both scores make on CUDA devices: arguments, order and launches of kernels.
+
+``attention.py`` and ``additive.py`` have a kernel for results and one for gradients each. The backward passes compute
+the weights again from ``lse`` (Dao et al., FlashAttention, arXiv 2205.14135): one over in-edges for the gradients of q
+and bias, one over out-edges for those of k and v.
+
+One program writes each element, without atomics; shapes, strides and dtypes decide the order of sums, and tuning
+chooses only options that change no bit. Rows with the edges of two pieces or more leave partial sums in slots, and
+another kernel merges them in order. ``blocks.span`` computes the slots on the device, so the host never waits for it.
+"""
+
+import math
+import os
+
+import torch
+import triton
+import triton.language as tl
+
+from dgl_gt.ops.reference import dropout_threshold
+
+from . import blocks
+from .splitmix64 import halves
+
+# Edges of a piece; more where there would be over _MAX_SLOTS pieces.
+_MIN_PIECE = 256
+_MAX_SLOTS = 2**14
+# Bytes that a warp reads at once. A program takes as many heads as fit into it, because one warp sums without barriers.
+_WARP_BYTES = 512
+
+# Numbers that vary between calls: a value of 1 or a multiple of 16 compiles no kernel again.
+VARYING = ("num_rows", "num_slots", "head_offset", "seed_high", "seed_low", "drop_threshold")
+
+
+def tuned(kernel):
+    """Tune how far ahead loads are issued; other tiles or warps would change the order of sums."""
+    stages = [1] if os.environ.get("TRITON_INTERPRET") == "1" else [1, 2, 3, 4]
+    configs = [triton.Config({}, num_warps=None, num_stages=number) for number in stages]
+    return triton.autotune(configs, key=["H", "D", "ALIGN"])(kernel)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def _stats(
+    grad_out, grad_out_row, grad_out_head, out, out_row, out_head, lse, grad_lse, stats, num_rows, H: tl.constexpr,
+    D: tl.constexpr, ALIGN: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Write per row lse, and delta = grad_out . out - grad_lse, which every score gradient of the row subtracts."""
+    heads, columns, inside = blocks.columns_of(H, D, BLOCK_H, BLOCK_D)
+    block = tl.program_id(0).to(tl.int64)
+    rows, _real, wanted, present = blocks.lanes_of(block * BLOCK_E, num_rows, heads, inside, H, BLOCK_E)
+    upstream = blocks.load(grad_out, rows, present, grad_out_row, grad_out_head, heads, columns, ALIGN)
+    results = blocks.load(out, rows, present, out_row, out_head, heads, columns, ALIGN)
+    at = rows[:, None] * H + heads[None, :]
+    row_lse = tl.load(lse + at, mask=wanted, other=0.0)
+    delta = tl.sum(upstream * results, 2) - tl.load(grad_lse + at, mask=wanted, other=0.0)
+    # Where every edge is masked lse becomes inf: exp(score - inf) is 0.
+    at += rows[:, None] * H
+    tl.store(stats + at, tl.where(row_lse == float("-inf"), float("inf"), row_lse), mask=wanted)
+    tl.store(stats + at + H, delta, mask=wanted)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def _merge(
+    target, target_row, target_head, lse, partial, partial_top, partial_total, indptr, num_rows, num_slots,
+    H: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr, PIECE: tl.constexpr, BLOCK_E: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Write the rows that are cut, from the sums of their pieces: results, or without lse a gradient."""
+    row, _begin, _count, number, pieces, slot = blocks.span(indptr, num_rows, num_slots, PIECE)
+    if number != 0:
+        return
+    heads, columns, inside = blocks.columns_of(H, D, BLOCK_H, BLOCK_D)
+    top, total, sums = blocks.no_edges(BLOCK_H, BLOCK_D)
+    for first in range(0, pieces.to(tl.int32), BLOCK_E):
+        lanes, _real, wanted, present = blocks.lanes_of(first, pieces, heads, inside, H, BLOCK_E)
+        slots = slot + lanes
+        parts = blocks.load(partial, slots, present, H * D // ALIGN, D // ALIGN, heads, columns, ALIGN)
+        if lse is not None:
+            at = slots[:, None] * H + heads[None, :]
+            top, shrink, factors = blocks.rise(top, tl.load(partial_top + at, mask=wanted, other=float("-inf")))
+            total = total * shrink + tl.sum(tl.load(partial_total + at, mask=wanted, other=0.0) * factors, 0)
+            sums *= shrink[:, None]
+            parts *= factors[:, :, None]
+        sums += tl.sum(parts, 0)
+    merged = sums if lse is None else blocks.result(lse, row, sums, top, total, heads, H)
+    blocks.store(target, row, merged, inside, target_row, target_head, heads, columns, ALIGN)
+
+
+def forward(kernel, csc, q, k, v, bias, number, dropout_p, seed):
+    """Run a kernel for results; return out and lse. ``number`` is the one that scores take, by name."""
+    out = torch.empty(len(q), *v.shape[1:], dtype=q.dtype, device=q.device)
+    values = _arguments(csc, dict(q=q, k=k, v=v, bias=bias, out=out), number, dropout_p, seed)
+    slots = values["num_slots"]
+    scratch = dict(lse=len(q), partial_top=slots, partial_total=slots)
+    values |= {name: q.new_empty(rows, q.shape[1], dtype=torch.float32) for name, rows in scratch.items()}
+    values["partial"] = q.new_empty(slots, *v.shape[1:], dtype=torch.float32)
+    launch(kernel, slots + csc.num_dst, values)
+    launch(_merge, slots, _renamed(values, target="out"))
+    return out, values["lse"]
+
+
+def backward(kernel, csc, grad_out, grad_lse, out, lse, q, k, v, bias, number, dropout_p, seed, grads):
+    """Run a kernel for gradients over in-edges and over out-edges, as far as ``grads`` wants it; see `cpu.backward`."""
+    names = ("grad_q", "grad_k", "grad_v", "grad_bias")
+    arrays = dict(q=q, k=k, v=v, bias=bias, grad_out=grad_out, out=out, **dict(zip(names, grads, strict=True)))
+    values = _arguments(csc, arrays, number, dropout_p, seed)
+    values |= dict(lse=lse.contiguous(), grad_lse=grad_lse.contiguous(), partial_top=None, partial_total=None)
+    values["stats"] = q.new_empty(csc.num_dst, 2, q.shape[1], dtype=torch.float32)
+    slots = values["num_slots"]
+    launch(_stats, triton.cdiv(csc.num_dst, values["BLOCK_E"]), values)
+    values |= dict(lse=None, partial=q.new_empty(slots, *q.shape[1:], dtype=torch.float32), partial_2=None)
+    if values["grad_q"] is not None or values["grad_bias"] is not None:
+        over_in_edges = _renamed(values, own="q", far="k", own_2="grad_out", far_2="v", grad="grad_q", grad_2=None)
+        launch(kernel, slots + csc.num_dst, over_in_edges)
+        if values["grad_q"] is not None:
+            _merge_gradient(values, "grad_q", "partial")
+    if values["grad_k"] is not None:
+        values |= dict(indptr=csc.rev_indptr, indices=csc.rev_dst, num_rows=csc.num_src, order=csc.rev_position)
+        values |= dict(grad_bias=None, partial_2=q.new_empty(slots, *v.shape[1:], dtype=torch.float32))
+        over_out_edges = _renamed(values, own="k", far="q", own_2="v", far_2="grad_out", grad="grad_k", grad_2="grad_v")
+        launch(kernel, slots + csc.num_src, over_out_edges)
+        _merge_gradient(values, "grad_k", "partial")
+        _merge_gradient(values, "grad_v", "partial_2")
+
+
+def _merge_gradient(values, name, partial):
+    values = _renamed(values, target=name) | dict(partial=values[partial])
+    if values["target"].dim() == 2:  # one number per row and head
+        values |= dict(D=1, ALIGN=1, BLOCK_D=1)
+    launch(_merge, values["num_slots"], values)
+
+
+def _renamed(values, **names):
+    """Return the values, with an array and its strides also under the name that a kernel uses for it."""
+    pairs = [(new + end, f"{old}{end}") for new, old in names.items() for end in ("", "_row", "_head")]
+    return values | {new: values.get(old) for new, old in pairs}
+
+
+def _arguments(csc, arrays, number, dropout_p, seed):
+    """Return the arguments of kernels over in-edges, by name."""
+    num_heads, head_dim = arrays["v"].shape[1:]
+    wide = [x for x in arrays.values() if x is not None and x.dim() == 3]
+    align = math.gcd(16, head_dim, *(stride for x in wide for stride in x.stride()[:2]))
+    piece = max(_MIN_PIECE, triton.next_power_of_2(triton.cdiv(csc.num_edges, _MAX_SLOTS)))
+    slots = csc.num_edges // piece if csc.num_edges >= 2 * piece else 0
+    values = dict(H=num_heads, D=head_dim, ALIGN=align, PIECE=piece, num_slots=slots, **number)
+    values |= _tile(num_heads, head_dim, arrays["v"].element_size())
+    values |= dict(indptr=csc.indptr, indices=csc.indices, num_rows=csc.num_dst, order=None)
+    values |= dict(edge_ids=csc.edge_ids, head_offset=csc.head_offset, DROPOUT=dropout_p > 0)
+    values |= dict(dropout_ids=csc.edge_ids if csc.global_edge_ids is None else csc.global_edge_ids)
+    values |= dict(drop_threshold=dropout_threshold(dropout_p), keep_scale=1 / (1 - dropout_p))
+    seed_high, seed_low = halves(int(seed) if dropout_p > 0 else 0)
+    values |= dict(seed_high=seed_high, seed_low=seed_low)
+    for name, tensor in arrays.items():
+        unit = align if tensor is not None and tensor.dim() == 3 else 1
+        strides = (None, None) if tensor is None else (stride // unit for stride in tensor.stride()[:2])
+        values |= zip((name, f"{name}_row", f"{name}_head"), (tensor, *strides))
+    return values
+
+
+def _tile(num_heads, head_dim, element_bytes):
+    """Return the shape of the block that a program reads at once, and its number of warps."""
+    block_d = triton.next_power_of_2(head_dim)
+    block_h = min(triton.next_power_of_2(num_heads), max(1, _WARP_BYTES // (block_d * element_bytes)))
+    warps = min(8, max(1, block_h * block_d * element_bytes // _WARP_BYTES))
+    # 32 elements of keys per thread, and as many of values; with more edges at once, blocks would often be half empty.
+    edges = min(16, max(4, 1024 * warps // (block_h * block_d)))
+    return dict(BLOCK_E=edges, BLOCK_H=block_h, BLOCK_D=block_d, num_warps=warps)
+
+
+def launch(kernel, programs, values):
+    """Run a kernel for each group of heads, with the arguments that it names."""
+    if programs == 0:
+        return
+    arguments = {name: values[name] for name in kernel.arg_names}
+    groups = triton.cdiv(values["H"], values["BLOCK_H"])
+    with torch.cuda.device_of(values["indptr"]):  # does nothing on the CPU, where Triton's interpreter runs
+        kernel[programs, groups](**arguments, num_warps=values["num_warps"], enable_fp_fusion=True)
