@@ -27,8 +27,8 @@ class GATConv(EdgeAttention):
     .. math::
         o_i = \sum_{j \to i} \mathrm{softmax}_j\!\left(\mathrm{LeakyReLU}(a_l^\top z_j + a_r^\top z_i)\right) z_j
 
-    Constructor arguments, ``state_dict`` keys, initial weights and results are those of ``dgl.nn.GATConv``, but on the
-    CPU nothing of the size of all edges is stored, and the layer runs across ranks. A graph on one rank, blocks, and
+    Constructor arguments, ``state_dict`` keys, initial weights and results are those of ``dgl.nn.GATConv``, but
+    nothing of the size of all edges is stored, and the layer runs across ranks. A graph on one rank, blocks, and
     pairs of features work as in DGL. Features with more than two dimensions and ``edge_weight`` are not available.
 
     Parameters

@@ -32,7 +32,7 @@ def sparse_attention(
     ``s_e = scale * q_i . k_j + bias_e``, ``out_i = sum_e drop(softmax(s)_e) v_j`` and ``lse_i = log sum_e exp(s_e)``.
     With additive scores [4]_, ``s_e = LeakyReLU(q_i + k_j)``.
     One pass computes them with an online softmax [1]_; the backward pass computes the weights again from ``lse`` [2]_.
-    The kernels are C++ on the CPU and, but for additive scores, Triton on CUDA devices. They store nothing of size E x H x D, and nothing of size
+    The kernels are C++ on the CPU and Triton on CUDA devices. They store nothing of size E x H x D, and nothing of size
     E x H unless `bias` needs a gradient, and give the same bits at every run. Without a kernel, plain torch operations
     give the result, with a warning.
 
@@ -120,7 +120,7 @@ def _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope):
     elif not isinstance(seed, torch.Tensor):
         seed = torch.tensor(seed, device="cpu")  # on the CPU, whatever the default device is
     negative_slope = float(negative_slope) if additive else None
-    if not dispatch.has_kernel(q.device.type, q.dtype, additive):
+    if not dispatch.has_kernel(q.device.type, q.dtype):
         return reference_attention(graph, *rows, bias, scale, float(dropout_p), seed, negative_slope)
     dispatch.refuse_forward_mode("sparse_attention", q, k, v, bias)
     fields = (graph.indptr, graph.indices, graph.edge_ids, graph.global_edge_ids, graph.rev_indptr)

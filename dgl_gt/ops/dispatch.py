@@ -16,11 +16,8 @@ _REMEDY = {
 }
 
 
-def has_kernel(device_type, dtype, additive=False):
-    """Return whether a kernel attends over tensors of this device type and dtype; warn once where none does.
-
-    ``additive`` asks for additive scores.
-    """
+def has_kernel(device_type, dtype):
+    """Return whether a kernel attends over tensors of this device type and dtype; warn once where none does."""
     if device_type == "meta":  # a meta tensor has a shape alone, which the operator can handle
         return True
     if backend(device_type) is None:
@@ -28,9 +25,6 @@ def has_kernel(device_type, dtype, additive=False):
         return False
     if device_type == "cuda" and dtype == torch.float64:
         warn_slow("the kernel for CUDA devices takes float32, bfloat16 and float16, not float64")
-        return False
-    if device_type == "cuda" and additive:
-        warn_slow("the kernel for CUDA devices has no additive scores")
         return False
     return True
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 import dgl_gt
-from dgl_gt.nn import GraphTransformer
+from dgl_gt.nn import GATConv, GraphTransformer
 from partition import partition
 
 ON_GPU = torch.cuda.is_available()
@@ -45,6 +45,18 @@ def test_a_model_gives_the_numbers_of_the_cpu(awkward_graph, options):
     feat, csc = torch.from_numpy(graph.node_data["feat"]), csc_of(graph)
     expected = outputs_and_gradients(make_model("cpu", **options), csc, feat)
     same(outputs_and_gradients(make_model(DEVICE, **options), csc.to(DEVICE), feat.to(DEVICE)), expected)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_gat_layer_gives_the_numbers_of_the_cpu(awkward_graph, dropout):
+    graph, made = awkward_graph(0), []
+    for device in ("cpu", DEVICE):
+        torch.manual_seed(0)
+        layer = GATConv(WIDTH, 8, 4, attn_drop=dropout, allow_zero_in_degree=True)
+        layer.dropout_seed = 1
+        feat = torch.from_numpy(graph.node_data["feat"]).to(device)
+        made.append(outputs_and_gradients(layer.to(device), csc_of(graph).to(device), feat))
+    same(*made[::-1])
 
 
 @pytest.fixture

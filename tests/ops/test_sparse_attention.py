@@ -53,10 +53,13 @@ def test_kernel_equals_reference(case, dtype, path):
         torch.testing.assert_close(got, expected, **TOLERANCE[dtype])
 
 
-def eager_attention(csc, q, k, v, bias, scale, dropout_p, seed):
+def eager_attention(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
     """The same in the tensors' own precision, step by step, as a user would write it."""
     src, dst = csc.indices.long(), torch.repeat_interleave(torch.arange(csc.num_dst), csc.indptr.diff())
-    scores = (q[dst] * k[src]).sum(-1) * scale
+    if negative_slope is None:
+        scores = (q[dst] * k[src]).sum(-1) * scale
+    else:
+        scores = torch.nn.functional.leaky_relu(q[dst] + k[src], negative_slope)
     if bias is not None:
         scores = scores + bias[csc.edge_ids]
     top = scores.new_full(q.shape[:2], -torch.inf)
@@ -67,7 +70,7 @@ def eager_attention(csc, q, k, v, bias, scale, dropout_p, seed):
     weights = weights / total[dst]
     if dropout_p > 0:
         weights = weights * dropout_keep(csc, q.shape[1], dropout_p, seed) / (1 - dropout_p)
-    return torch.zeros_like(q).index_add(0, dst, weights.unsqueeze(-1) * v[src]), lse
+    return v.new_zeros(len(q), *v.shape[1:]).index_add(0, dst, weights.unsqueeze(-1) * v[src]), lse
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

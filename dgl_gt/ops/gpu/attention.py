@@ -1,6 +1,6 @@
 """The CUDA kernels of sparse attention, in Triton; imported only where tensors are on a CUDA device.
 
-What they share with kernels of other scores is in ``blocks.py`` and ``passes.py``.
+The kernels of dot products are here, those of additive scores in ``additive.py``.
 """
 
 import triton
@@ -8,7 +8,7 @@ import triton.language as tl
 
 from dgl_gt.ops.reference import readable
 
-from . import blocks, passes
+from . import additive, blocks, passes
 
 
 @passes.tuned
@@ -36,13 +36,10 @@ def _forward(
         if bias is not None:
             edges = blocks.ids_of(edge_ids, positions, real)
             scores += blocks.load_numbers(bias, edges, wanted, bias_row, bias_head, heads)
-        top, shrink, weights = blocks.rise(top, tl.where(wanted, scores, float("-inf")))
-        total = total * shrink + tl.sum(weights, 0)
-        weights = blocks.dropped(
-            weights, dropout_ids, positions, real, heads, head_offset, seed_high, seed_low, drop_threshold, keep_scale,
-            DROPOUT,
+        top, total, sums = blocks.add_edges(
+            top, total, sums, scores, values, wanted, dropout_ids, positions, real, heads, head_offset, seed_high,
+            seed_low, drop_threshold, keep_scale, DROPOUT,
         )  # fmt: skip
-        sums = sums * shrink[:, None] + tl.sum(weights[:, :, None] * values, 0)
     blocks.store_results(
         out, out_row, out_head, lse, partial, partial_top, partial_total, row, slot, pieces, sums, top, total, heads,
         columns, inside, H, D, ALIGN,
@@ -88,12 +85,10 @@ def _gradients(
         edges = blocks.ids_of(edge_ids, positions, real)
         if bias is not None:
             scores += blocks.load_numbers(bias, edges, wanted, bias_row, bias_head, heads)
-        weights = tl.exp(tl.where(wanted, scores - lse, float("-inf")))
-        kept = blocks.dropped(
-            weights, dropout_ids, positions, real, heads, head_offset, seed_high, seed_low, drop_threshold, keep_scale,
-            DROPOUT,
+        kept, grads = blocks.edge_gradients(
+            scores, lse, delta, mine_2, theirs_2, wanted, dropout_ids, positions, real, heads, head_offset, seed_high,
+            seed_low, drop_threshold, keep_scale, DROPOUT,
         )  # fmt: skip
-        grads = kept * tl.sum(mine_2 * theirs_2, 2) - weights * delta
         if grad_bias is not None:
             at = grad_bias + edges[:, None] * grad_bias_row + heads[None, :] * grad_bias_head
             tl.store(at, grads.to(grad_bias.dtype.element_ty), mask=wanted)
@@ -112,12 +107,17 @@ def _gradients(
 
 def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
     """Run the forward kernels; arguments and results are those of ``reference_attention``, but no float64."""
+    if negative_slope is not None:
+        return additive.forward(csc, q, k, v, negative_slope, dropout_p, seed)
     q, k, v = (readable(tensor) for tensor in (q, k, v))
     return passes.forward(_forward, csc, q, k, v, bias, dict(scale=scale), dropout_p, seed)
 
 
 def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads, negative_slope=None):
     """Run the backward kernels; arguments are those of ``cpu.backward``, but no float64."""
+    if negative_slope is not None:
+        rest = q, k, v, negative_slope, dropout_p, seed, grads
+        return additive.backward(csc, grad_out, grad_lse, out, lse, *rest)
     q, k, v, grad_out, out = (readable(tensor) for tensor in (q, k, v, grad_out, out))
     rest = q, k, v, bias, dict(scale=scale), dropout_p, seed, grads
     passes.backward(_gradients, csc, grad_out, grad_lse, out, lse, *rest)

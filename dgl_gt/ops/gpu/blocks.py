@@ -117,7 +117,7 @@ def ids_of(ids, positions, real):
 
 
 @triton.jit
-def dropped(
+def _dropped(
     weights, dropout_ids, positions, real, heads, head_offset, seed_high, seed_low, drop_threshold, keep_scale,
     DROPOUT: tl.constexpr,
 ):  # fmt: skip
@@ -135,6 +135,35 @@ def rise(top, scores):
     higher = tl.maximum(top, tl.max(scores, 0))
     base = tl.where(higher == float("-inf"), 0.0, higher)  # all edges so far are masked; -inf - -inf is NaN
     return higher, tl.exp(top - base), tl.exp(scores - base[None, :])
+
+
+@triton.jit
+def add_edges(
+    top, total, sums, scores, values, wanted, dropout_ids, positions, real, heads, head_offset, seed_high, seed_low,
+    drop_threshold, keep_scale, DROPOUT: tl.constexpr,
+):  # fmt: skip
+    """Return the top score, the sum of weights, and the sums of weighted values with those of a block of edges."""
+    top, shrink, weights = rise(top, tl.where(wanted, scores, float("-inf")))
+    total = total * shrink + tl.sum(weights, 0)
+    kept = _dropped(
+        weights, dropout_ids, positions, real, heads, head_offset, seed_high, seed_low, drop_threshold, keep_scale,
+        DROPOUT,
+    )  # fmt: skip
+    return top, total, sums * shrink[:, None] + tl.sum(kept[:, :, None] * values, 0)
+
+
+@triton.jit
+def edge_gradients(
+    scores, lse, delta, mine, theirs, wanted, dropout_ids, positions, real, heads, head_offset, seed_high, seed_low,
+    drop_threshold, keep_scale, DROPOUT: tl.constexpr,
+):  # fmt: skip
+    """Return kept weights of a block of edges, whose gradients are mine . theirs, and the gradients of its scores."""
+    weights = tl.exp(tl.where(wanted, scores - lse, float("-inf")))
+    kept = _dropped(
+        weights, dropout_ids, positions, real, heads, head_offset, seed_high, seed_low, drop_threshold, keep_scale,
+        DROPOUT,
+    )  # fmt: skip
+    return kept, kept * tl.sum(mine * theirs, 2) - weights * delta
 
 
 @triton.jit

@@ -85,10 +85,10 @@ def _merge(
     blocks.store(target, row, merged, inside, target_row, target_head, heads, columns, ALIGN)
 
 
-def forward(kernel, csc, q, k, v, bias, number, dropout_p, seed):
-    """Run a kernel for results; return out and lse. ``number`` is the one that scores take, by name."""
+def forward(kernel, csc, q, k, v, bias, setting, dropout_p, seed):
+    """Run a kernel for results; return out and lse. ``setting`` names the scale or the slope of its scores."""
     out = torch.empty(len(q), *v.shape[1:], dtype=q.dtype, device=q.device)
-    values = _arguments(csc, dict(q=q, k=k, v=v, bias=bias, out=out), number, dropout_p, seed)
+    values = _arguments(csc, dict(q=q, k=k, v=v, bias=bias, out=out), setting, dropout_p, seed)
     slots = values["num_slots"]
     scratch = dict(lse=len(q), partial_top=slots, partial_total=slots)
     values |= {name: q.new_empty(rows, q.shape[1], dtype=torch.float32) for name, rows in scratch.items()}
@@ -98,11 +98,11 @@ def forward(kernel, csc, q, k, v, bias, number, dropout_p, seed):
     return out, values["lse"]
 
 
-def backward(kernel, csc, grad_out, grad_lse, out, lse, q, k, v, bias, number, dropout_p, seed, grads):
+def backward(kernel, csc, grad_out, grad_lse, out, lse, q, k, v, bias, setting, dropout_p, seed, grads):
     """Run a kernel for gradients over in-edges and over out-edges, as far as ``grads`` wants it; see `cpu.backward`."""
     names = ("grad_q", "grad_k", "grad_v", "grad_bias")
     arrays = dict(q=q, k=k, v=v, bias=bias, grad_out=grad_out, out=out, **dict(zip(names, grads, strict=True)))
-    values = _arguments(csc, arrays, number, dropout_p, seed)
+    values = _arguments(csc, arrays, setting, dropout_p, seed)
     values |= dict(lse=lse.contiguous(), grad_lse=grad_lse.contiguous(), partial_top=None, partial_total=None)
     values["stats"] = q.new_empty(csc.num_dst, 2, q.shape[1], dtype=torch.float32)
     slots = values["num_slots"]
@@ -135,14 +135,14 @@ def _renamed(values, **names):
     return values | {new: values.get(old) for new, old in pairs}
 
 
-def _arguments(csc, arrays, number, dropout_p, seed):
+def _arguments(csc, arrays, setting, dropout_p, seed):
     """Return the arguments of kernels over in-edges, by name."""
     num_heads, head_dim = arrays["v"].shape[1:]
     wide = [x for x in arrays.values() if x is not None and x.dim() == 3]
     align = math.gcd(16, head_dim, *(stride for x in wide for stride in x.stride()[:2]))
     piece = max(_MIN_PIECE, triton.next_power_of_2(triton.cdiv(csc.num_edges, _MAX_SLOTS)))
     slots = csc.num_edges // piece if csc.num_edges >= 2 * piece else 0
-    values = dict(H=num_heads, D=head_dim, ALIGN=align, PIECE=piece, num_slots=slots, **number)
+    values = dict(H=num_heads, D=head_dim, ALIGN=align, PIECE=piece, num_slots=slots, **setting)
     values |= _tile(num_heads, head_dim, arrays["v"].element_size())
     values |= dict(indptr=csc.indptr, indices=csc.indices, num_rows=csc.num_dst, order=None)
     values |= dict(edge_ids=csc.edge_ids, head_offset=csc.head_offset, DROPOUT=dropout_p > 0)
