@@ -120,7 +120,7 @@ def _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope):
     elif not isinstance(seed, torch.Tensor):
         seed = torch.tensor(seed, device="cpu")  # on the CPU, whatever the default device is
     negative_slope = float(negative_slope) if additive else None
-    if not dispatch.has_kernel(q.device.type, q.dtype):
+    if not dispatch.has_kernel(q.device.type):
         return reference_attention(graph, *rows, bias, scale, float(dropout_p), seed, negative_slope)
     dispatch.refuse_forward_mode("sparse_attention", q, k, v, bias)
     fields = (graph.indptr, graph.indices, graph.edge_ids, graph.global_edge_ids, graph.rev_indptr)

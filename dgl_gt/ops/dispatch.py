@@ -16,15 +16,12 @@ _REMEDY = {
 }
 
 
-def has_kernel(device_type, dtype):
-    """Return whether a kernel attends over tensors of this device type and dtype; warn once where none does."""
+def has_kernel(device_type):
+    """Return whether a kernel attends over tensors of this device type; warn once where none does."""
     if device_type == "meta":  # a meta tensor has a shape alone, which the operator can handle
         return True
     if backend(device_type) is None:
         warn_slow(_REMEDY.get(device_type, f"this version of dgl_gt has no kernel for {device_type} tensors"))
-        return False
-    if device_type == "cuda" and dtype == torch.float64:
-        warn_slow("the kernel for CUDA devices takes float32, bfloat16 and float16, not float64")
         return False
     return True
 

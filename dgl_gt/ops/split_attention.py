@@ -86,7 +86,7 @@ def _announced(csc: CSC, settings: AttentionSettings, v, passes: int):
 def forward(csc: CSC, settings: AttentionSettings, q, k, v, bias=None):
     """Return ``out`` and ``lse`` of one piece, without a gradient. ``bias`` has the rows of all pieces."""
     rest = settings.scale, settings.dropout_p, settings.seed, settings.negative_slope
-    if dispatch.has_kernel(q.device.type, q.dtype):
+    if dispatch.has_kernel(q.device.type):
         with _announced(csc, settings, v, passes=1):
             return dispatch.backend(q.device.type).forward(csc, q, k, v, bias, *rest)
     with torch.no_grad():
@@ -100,7 +100,7 @@ def backward(csc: CSC, settings: AttentionSettings, grad_out, grad_lse, out, lse
     the bias that belong to other pieces are not touched.
     """
     rest = settings.scale, settings.dropout_p, settings.seed
-    if dispatch.has_kernel(q.device.type, q.dtype):
+    if dispatch.has_kernel(q.device.type):
         rows = q, k, v, bias
         passes = (grads[0] is not None) + (grads[1] is not None)
         with _announced(csc, settings, v, passes):

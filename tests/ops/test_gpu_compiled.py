@@ -25,9 +25,11 @@ COMPILED = [
     (torch.float32, 16, True, torch.int32),
     (torch.float16, 33, False, torch.int64),
     (torch.bfloat16, 64, True, torch.int64),
+    (torch.float64, 16, True, torch.int64),
 ]
 POINTERS = {
     torch.float32: "*fp32",
+    torch.float64: "*fp64",
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",
     torch.int32: "*i32",

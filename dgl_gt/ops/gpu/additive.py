@@ -32,13 +32,14 @@ def _forward(
         return
     heads, columns, inside = blocks.columns_of(H, D, BLOCK_H, BLOCK_D)
     query = blocks.load_numbers(q, row + tl.arange(0, 1), (heads < H)[None, :], q_row, q_head, heads)
-    top, total, sums = blocks.no_edges(BLOCK_H, BLOCK_D)
+    slope = blocks.number(negative_slope, lse.dtype.element_ty)
+    top, total, sums = blocks.no_edges(lse.dtype.element_ty, BLOCK_H, BLOCK_D)
     for first in range(0, count, BLOCK_E):
         lanes, real, wanted, present = blocks.lanes_of(first, count, heads, inside, H, BLOCK_E)
         src = tl.load(indices + begin + lanes, mask=real, other=0).to(tl.int64)
         values = blocks.load(v, src, present, v_row, v_head, heads, columns, ALIGN)
         keys = blocks.load_numbers(k, src, wanted, k_row, k_head, heads)
-        scores, _slopes = _leaky(query + keys, negative_slope)
+        scores, _slopes = _leaky(query + keys, slope)
         top, total, sums = blocks.add_edges(
             top, total, sums, scores, values, wanted, dropout_ids, begin + lanes, real, heads, head_offset, seed_high,
             seed_low, drop_threshold, keep_scale, DROPOUT,
@@ -69,10 +70,12 @@ def _gradients(
     heads, columns, inside = blocks.columns_of(H, D, BLOCK_H, BLOCK_D)
     _heads, one_column, exists = blocks.columns_of(H, 1, BLOCK_H, 1)
     one_row = row + tl.arange(0, 1)
+    dtype: tl.constexpr = stats.dtype.element_ty
+    slope = blocks.number(negative_slope, dtype)
     mine = blocks.load_numbers(own, one_row, (heads < H)[None, :], own_row, own_head, heads)
     mine_2 = blocks.load(own_2, one_row, inside, own_2_row, own_2_head, heads, columns, ALIGN)
-    sums = tl.zeros((BLOCK_H,), tl.float32)
-    sums_2 = tl.zeros((BLOCK_H, BLOCK_D), tl.float32)
+    sums = tl.zeros((BLOCK_H,), dtype)
+    sums_2 = tl.zeros((BLOCK_H, BLOCK_D), dtype)
     if order is None:
         lse, delta = blocks.load_stats(stats, one_row, (heads < H)[None, :], heads, H)
     for first in range(0, count, BLOCK_E):
@@ -80,7 +83,7 @@ def _gradients(
         ends = tl.load(indices + begin + lanes, mask=real, other=0).to(tl.int64)
         theirs_2 = blocks.load(far_2, ends, present, far_2_row, far_2_head, heads, columns, ALIGN)
         theirs = blocks.load_numbers(far, ends, wanted, far_row, far_head, heads)
-        scores, slopes = _leaky(mine + theirs, negative_slope)
+        scores, slopes = _leaky(mine + theirs, slope)
         positions = blocks.ids_of(order, begin + lanes, real)
         if order is not None:
             lse, delta = blocks.load_stats(stats, ends, wanted, heads, H)

@@ -24,8 +24,9 @@ def _forward(
     if number >= pieces:
         return
     heads, columns, inside = blocks.columns_of(H, D, BLOCK_H, BLOCK_D)
-    query = blocks.load(q, row + tl.arange(0, 1), inside, q_row, q_head, heads, columns, ALIGN) * scale
-    top, total, sums = blocks.no_edges(BLOCK_H, BLOCK_D)
+    query = blocks.load(q, row + tl.arange(0, 1), inside, q_row, q_head, heads, columns, ALIGN)
+    query *= blocks.number(scale, lse.dtype.element_ty)
+    top, total, sums = blocks.no_edges(lse.dtype.element_ty, BLOCK_H, BLOCK_D)
     for first in range(0, count, BLOCK_E):
         lanes, real, wanted, present = blocks.lanes_of(first, count, heads, inside, H, BLOCK_E)
         positions = begin + lanes
@@ -67,10 +68,12 @@ def _gradients(
         return
     heads, columns, inside = blocks.columns_of(H, D, BLOCK_H, BLOCK_D)
     one_row = row + tl.arange(0, 1)
+    dtype: tl.constexpr = stats.dtype.element_ty
+    scale = blocks.number(scale, dtype)
     mine = blocks.load(own, one_row, inside, own_row, own_head, heads, columns, ALIGN) * scale
     mine_2 = blocks.load(own_2, one_row, inside, own_2_row, own_2_head, heads, columns, ALIGN)
-    sums = tl.zeros((BLOCK_H, BLOCK_D), tl.float32)
-    sums_2 = tl.zeros((BLOCK_H, BLOCK_D), tl.float32)
+    sums = tl.zeros((BLOCK_H, BLOCK_D), dtype)
+    sums_2 = tl.zeros((BLOCK_H, BLOCK_D), dtype)
     if order is None:
         lse, delta = blocks.load_stats(stats, one_row, (heads < H)[None, :], heads, H)
     for first in range(0, count, BLOCK_E):
@@ -106,7 +109,7 @@ def _gradients(
 
 
 def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
-    """Run the forward kernels; arguments and results are those of ``reference_attention``, but no float64."""
+    """Run the forward kernels; arguments and results are those of ``reference_attention``."""
     if negative_slope is not None:
         return additive.forward(csc, q, k, v, negative_slope, dropout_p, seed)
     q, k, v = (readable(tensor) for tensor in (q, k, v))
@@ -114,7 +117,7 @@ def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
 
 
 def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads, negative_slope=None):
-    """Run the backward kernels; arguments are those of ``cpu.backward``, but no float64."""
+    """Run the backward kernels; arguments are those of ``cpu.backward``."""
     if negative_slope is not None:
         rest = q, k, v, negative_slope, dropout_p, seed, grads
         return additive.backward(csc, grad_out, grad_lse, out, lse, *rest)

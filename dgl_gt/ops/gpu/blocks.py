@@ -68,6 +68,22 @@ def lanes_of(first, end, heads, inside, H: tl.constexpr, BLOCK_E: tl.constexpr):
 
 
 @triton.jit
+def number(value, dtype: tl.constexpr):
+    """Return a number that scores or weights are multiplied by, in the dtype of sums, if that is float64."""
+    if dtype == tl.float64:  # Triton would pass a number in float32, so a tensor holds it
+        value = tl.load(value)
+    return value
+
+
+@triton.jit
+def _widened(elements):
+    """Return elements in the dtype of sums, which ``reference.accumulation_dtype`` defines."""
+    if elements.dtype != tl.float64:
+        elements = elements.to(tl.float32)
+    return elements
+
+
+@triton.jit
 def _at(array, rows, row_stride, head_stride, heads, columns, ALIGN: tl.constexpr):
     """Return pointers (rows, BLOCK_H, BLOCK_D)."""
     # Strides come divided by ALIGN: the product tells the compiler that reads of so many elements are aligned.
@@ -77,16 +93,16 @@ def _at(array, rows, row_stride, head_stride, heads, columns, ALIGN: tl.constexp
 
 @triton.jit
 def load(array, rows, mask, row_stride, head_stride, heads, columns, ALIGN: tl.constexpr):
-    """Load heads of rows as float32 (rows, BLOCK_H, BLOCK_D)."""
+    """Load heads of rows in the dtype of sums, (rows, BLOCK_H, BLOCK_D)."""
     at = _at(array, rows, row_stride, head_stride, heads, columns, ALIGN)
-    return tl.load(at, mask=mask, other=0.0).to(tl.float32)
+    return _widened(tl.load(at, mask=mask, other=0.0))
 
 
 @triton.jit
 def load_numbers(array, rows, mask, row_stride, head_stride, heads):
-    """Load one number per head of rows as float32 (rows, BLOCK_H)."""
+    """Load one number per head of rows in the dtype of sums, (rows, BLOCK_H)."""
     at = array + (rows[:, None] * row_stride + heads[None, :] * head_stride)
-    return tl.load(at, mask=mask, other=0.0).to(tl.float32)
+    return _widened(tl.load(at, mask=mask, other=0.0))
 
 
 @triton.jit
@@ -125,7 +141,7 @@ def _dropped(
     if DROPOUT:
         ids = ids_of(dropout_ids, positions, real)
         bits = random_bits(seed_high, seed_low, ids[:, None] * 65536 + (heads[None, :] + head_offset + 1)) >> 40
-        weights *= tl.where(bits.to(tl.int32) >= drop_threshold, keep_scale, 0.0)
+        weights *= tl.where(bits.to(tl.int32) >= drop_threshold, number(keep_scale, weights.dtype), 0.0)
     return weights
 
 
@@ -167,10 +183,9 @@ def edge_gradients(
 
 
 @triton.jit
-def no_edges(BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr):
+def no_edges(dtype: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr):
     """Return the top score, the sum of weights, and the sums of weighted values of no edge."""
-    top = tl.full((BLOCK_H,), float("-inf"), tl.float32)
-    return top, tl.zeros((BLOCK_H,), tl.float32), tl.zeros((BLOCK_H, BLOCK_D), tl.float32)
+    return tl.full((BLOCK_H,), float("-inf"), dtype), tl.zeros((BLOCK_H,), dtype), tl.zeros((BLOCK_H, BLOCK_D), dtype)
 
 
 @triton.jit

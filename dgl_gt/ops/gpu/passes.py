@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from dgl_gt.ops.reference import dropout_threshold
+from dgl_gt.ops.reference import accumulation_dtype, dropout_threshold
 
 from . import blocks
 from .splitmix64 import halves
@@ -69,7 +69,7 @@ def _merge(
     if number != 0:
         return
     heads, columns, inside = blocks.columns_of(H, D, BLOCK_H, BLOCK_D)
-    top, total, sums = blocks.no_edges(BLOCK_H, BLOCK_D)
+    top, total, sums = blocks.no_edges(partial.dtype.element_ty, BLOCK_H, BLOCK_D)
     for first in range(0, pieces.to(tl.int32), BLOCK_E):
         lanes, _real, wanted, present = blocks.lanes_of(first, pieces, heads, inside, H, BLOCK_E)
         slots = slot + lanes
@@ -89,10 +89,10 @@ def forward(kernel, csc, q, k, v, bias, setting, dropout_p, seed):
     """Run a kernel for results; return out and lse. ``setting`` names the scale or the slope of its scores."""
     out = torch.empty(len(q), *v.shape[1:], dtype=q.dtype, device=q.device)
     values = _arguments(csc, dict(q=q, k=k, v=v, bias=bias, out=out), setting, dropout_p, seed)
-    slots = values["num_slots"]
+    slots, sums = values["num_slots"], accumulation_dtype(q.dtype)
     scratch = dict(lse=len(q), partial_top=slots, partial_total=slots)
-    values |= {name: q.new_empty(rows, q.shape[1], dtype=torch.float32) for name, rows in scratch.items()}
-    values["partial"] = q.new_empty(slots, *v.shape[1:], dtype=torch.float32)
+    values |= {name: q.new_empty(rows, q.shape[1], dtype=sums) for name, rows in scratch.items()}
+    values["partial"] = q.new_empty(slots, *v.shape[1:], dtype=sums)
     launch(kernel, slots + csc.num_dst, values)
     launch(_merge, slots, _renamed(values, target="out"))
     return out, values["lse"]
@@ -104,10 +104,10 @@ def backward(kernel, csc, grad_out, grad_lse, out, lse, q, k, v, bias, setting, 
     arrays = dict(q=q, k=k, v=v, bias=bias, grad_out=grad_out, out=out, **dict(zip(names, grads, strict=True)))
     values = _arguments(csc, arrays, setting, dropout_p, seed)
     values |= dict(lse=lse.contiguous(), grad_lse=grad_lse.contiguous(), partial_top=None, partial_total=None)
-    values["stats"] = q.new_empty(csc.num_dst, 2, q.shape[1], dtype=torch.float32)
-    slots = values["num_slots"]
+    slots, sums = values["num_slots"], accumulation_dtype(q.dtype)
+    values["stats"] = q.new_empty(csc.num_dst, 2, q.shape[1], dtype=sums)
     launch(_stats, triton.cdiv(csc.num_dst, values["BLOCK_E"]), values)
-    values |= dict(lse=None, partial=q.new_empty(slots, *q.shape[1:], dtype=torch.float32), partial_2=None)
+    values |= dict(lse=None, partial=q.new_empty(slots, *q.shape[1:], dtype=sums), partial_2=None)
     if values["grad_q"] is not None or values["grad_bias"] is not None:
         over_in_edges = _renamed(values, own="q", far="k", own_2="grad_out", far_2="v", grad="grad_q", grad_2=None)
         launch(kernel, slots + csc.num_dst, over_in_edges)
@@ -115,7 +115,7 @@ def backward(kernel, csc, grad_out, grad_lse, out, lse, q, k, v, bias, setting, 
             _merge_gradient(values, "grad_q", "partial")
     if values["grad_k"] is not None:
         values |= dict(indptr=csc.rev_indptr, indices=csc.rev_dst, num_rows=csc.num_src, order=csc.rev_position)
-        values |= dict(grad_bias=None, partial_2=q.new_empty(slots, *v.shape[1:], dtype=torch.float32))
+        values |= dict(grad_bias=None, partial_2=q.new_empty(slots, *v.shape[1:], dtype=sums))
         over_out_edges = _renamed(values, own="k", far="q", own_2="v", far_2="grad_out", grad="grad_k", grad_2="grad_v")
         launch(kernel, slots + csc.num_src, over_out_edges)
         _merge_gradient(values, "grad_k", "partial")
@@ -142,12 +142,14 @@ def _arguments(csc, arrays, setting, dropout_p, seed):
     align = math.gcd(16, head_dim, *(stride for x in wide for stride in x.stride()[:2]))
     piece = max(_MIN_PIECE, triton.next_power_of_2(triton.cdiv(csc.num_edges, _MAX_SLOTS)))
     slots = csc.num_edges // piece if csc.num_edges >= 2 * piece else 0
-    values = dict(H=num_heads, D=head_dim, ALIGN=align, PIECE=piece, num_slots=slots, **setting)
+    values = dict(H=num_heads, D=head_dim, ALIGN=align, PIECE=piece, num_slots=slots)
     values |= _tile(num_heads, head_dim, arrays["v"].element_size())
     values |= dict(indptr=csc.indptr, indices=csc.indices, num_rows=csc.num_dst, order=None)
     values |= dict(edge_ids=csc.edge_ids, head_offset=csc.head_offset, DROPOUT=dropout_p > 0)
     values |= dict(dropout_ids=csc.edge_ids if csc.global_edge_ids is None else csc.global_edge_ids)
-    values |= dict(drop_threshold=dropout_threshold(dropout_p), keep_scale=1 / (1 - dropout_p))
+    values |= dict(drop_threshold=dropout_threshold(dropout_p))
+    for name, number in (*setting.items(), ("keep_scale", 1 / (1 - dropout_p))):
+        values[name] = arrays["v"].new_full((), number) if arrays["v"].dtype == torch.float64 else number
     seed_high, seed_low = halves(int(seed) if dropout_p > 0 else 0)
     values |= dict(seed_high=seed_high, seed_low=seed_low)
     for name, tensor in arrays.items():
@@ -162,8 +164,8 @@ def _tile(num_heads, head_dim, element_bytes):
     block_d = triton.next_power_of_2(head_dim)
     block_h = min(triton.next_power_of_2(num_heads), max(1, _WARP_BYTES // (block_d * element_bytes)))
     warps = min(8, max(1, block_h * block_d * element_bytes // _WARP_BYTES))
-    # 32 elements of keys per thread, and as many of values; with more edges at once, blocks would often be half empty.
-    edges = min(16, max(4, 1024 * warps // (block_h * block_d)))
+    # 32 elements of keys per thread (16 of float64), and as many of values; with more edges at once, blocks would often be half empty.
+    edges = min(16, max(4, 4096 * warps // (block_h * block_d * max(4, element_bytes))))
     return dict(BLOCK_E=edges, BLOCK_H=block_h, BLOCK_D=block_d, num_warps=warps)
 
 
