@@ -14,6 +14,8 @@ _MODULES = {
     "Graph": "graph",
     "from_edges": "graph",
     "load_graph": "sources.load",
+    # Graph -> Graph with structural encodings
+    "encode": "encodings.encode",
     # Graph -> assignment
     "EdgeCut": "cuts.edge_cut",
     "make_edge_cut": "cuts.edge_cut",

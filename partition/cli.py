@@ -17,6 +17,8 @@ from partition.cuts.memory_bound import (
 )
 from partition.cuts.metis import check_seed
 from partition.cuts.permutation import check_parts
+from partition.encodings.encode import check_encodable
+from partition.encodings.parse import parse_encodings
 from partition.predict.costs import read_costs
 from partition.shards.manifest import read_manifest, verify
 from partition.sources.load import check_additions, open_source
@@ -159,6 +161,12 @@ def _add_graph(group) -> None:
         metavar="FILE",
         help="add node data from .npz or .csv (feat, label, masks) or from feat.npy; may be repeated",
     )
+    group.add_argument(
+        "--encode",
+        metavar="NAME=K,..",
+        help="compute structural encodings of the whole graph and store them as node data: laplacian=K, random_walk=K, "
+        "degree, anchors=A, hops=K or hops=KxW, with commas between them",
+    )
 
 
 def size_in_bytes(text: str) -> int:
@@ -232,6 +240,7 @@ def _partition(args) -> tuple[dict, str]:
             progress=progress,
             num_nodes=args.num_nodes,
             node_data=args.node_data,
+            encode=args.encode,
             **_additions(args),
         )
     console.print_left_out(manifest["left_out"])
@@ -250,6 +259,7 @@ def _dry_run(args) -> tuple[dict, str]:
     whole_number("halo_depth", args.halo_depth, 1, MOST_HALO_DEPTH)
     check_seed(args.seed)
     check_additions(**_additions(args))
+    encodings = parse_encodings(args.encode)
     weights = _weights(args.target_weights)
     if weights is not None:
         shares(args.parts, weights)
@@ -257,7 +267,8 @@ def _dry_run(args) -> tuple[dict, str]:
     cut = resolve_cut(args.cut, args.halo_depth, args.attempts, max_imbalance=bounds, target_weights=weights)
     disk_free_bytes = free_disk_bytes(args.out or ".")
     source = open_source(args.source, num_nodes=args.num_nodes, node_data=args.node_data)
-    sizes = measure_source(source, args.parts, **_additions(args))
+    check_encodable(source, encodings, args.random_features)
+    sizes = measure_source(source, args.parts, encode=encodings, **_additions(args))
     check_parts(sizes.nodes, args.parts)
     try:
         method, advice = choose_method(sizes, args.memory, cut), ""
@@ -324,6 +335,7 @@ def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:
     return {
         **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "method", "choice", "quality")},
         "left_out": manifest["left_out"],
+        "encodings": manifest["encodings"],
         "peak_memory_bytes": peak_memory_bytes() + children_bytes,
         "seconds": time.monotonic() - started,
     }

@@ -40,6 +40,8 @@ class Graph:
         The source of the graph, for messages.
     left_out : tuple of str
         Data of the source that were not read, and why, such as ``"node data title (text)"``.
+    encodings : dict of str to dict
+        What :func:`partition.encode` computed, by the name of the node data.
     """
 
     indptr: np.ndarray
@@ -49,6 +51,7 @@ class Graph:
     edge_data: dict[str, np.ndarray] = field(default_factory=dict)
     name: str = "graph"
     left_out: tuple[str, ...] = ()
+    encodings: dict[str, dict] = field(default_factory=dict)
 
     def __repr__(self):
         return (

@@ -18,6 +18,8 @@ from partition.cuts.memory_bound import (
 from partition.cuts.permutation import check_parts
 from partition.cuts.streamed_cut import open_stream, streamed_cut
 from partition.cuts.vertex_cut import make_vertex_cut
+from partition.encodings.encode import add_encodings, check_encodable
+from partition.encodings.parse import parse_encodings
 from partition.predict.costs import Costs, default_costs
 from partition.shards.cut_selection import check_memory, choose_cut
 from partition.shards.layout import Layout
@@ -59,6 +61,7 @@ def partition(
     self_loops: bool = False,
     undirected: bool = False,
     random_features: int | None = None,
+    encode: str | None = None,
 ) -> dict:
     """Partition a graph and write its shards.
 
@@ -97,6 +100,8 @@ def partition(
         Called as ``progress(stage)``.
     num_nodes, node_data, self_loops, undirected, random_features
         See :func:`partition.load_graph`.
+    encode : str, optional
+        Structural encodings to compute before the cut and to store as node data, see :func:`partition.encode`.
 
     Returns
     -------
@@ -127,6 +132,7 @@ def partition(
     edge_options |= {"attempts": attempts, "costs": costs}
     additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
     check_additions(**additions)
+    encodings = parse_encodings(encode)
     progress = progress or (lambda stage: None)
 
     with new_directory(out, SHARDS, force=force) as folder, ExitStack() as until_written:
@@ -134,9 +140,10 @@ def partition(
         memory = None if memory is None else _lowered_to_available(memory, progress)
         progress("reading the graph")
         graph = open_source(source, num_nodes=num_nodes, node_data=node_data)
+        check_encodable(graph, encodings, random_features)
         method = "metis"
         if memory is not None:
-            sizes = measure_source(graph, parts, **additions)
+            sizes = measure_source(graph, parts, encode=encodings, **additions)
             if owner is None or parts < 1:
                 check_parts(sizes.nodes, parts)
             peak = peak_memory_bytes()
@@ -148,6 +155,7 @@ def partition(
             cuts = [until_written.enter_context(streamed_cut(graph, parts, folder / "edges", progress))]
         else:
             graph = build_graph(graph, seed=seed, **additions)
+            graph = add_encodings(graph, encodings, seed=seed, progress=progress)
             check_disk_space(graph, out, method)
             cuts = _cuts_in_memory(graph, parts, cut, method, edge_options, seed, progress)
         if memory is not None:

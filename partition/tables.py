@@ -36,7 +36,24 @@ def quality_table(manifest: dict) -> str:
     depth = f", halo depth {manifest['halo_depth']}" if manifest["halo_depth"] > 1 else ""
     sizes = f"{counted(manifest['nodes'], 'node')}, {counted(manifest['edges'], 'edge')}"
     counts = f"{sizes}, {counted(manifest['parts'], 'part')}, {cut} cut{depth}"
-    return f"{manifest['source']}: {counts}\n\n{parts}\n\n{figures}"
+    encoded = f"\n\nencodings: {_encodings(manifest['encodings'])}" if manifest["encodings"] else ""
+    return f"{manifest['source']}: {counts}\n\n{parts}\n\n{figures}{encoded}"
+
+
+def _encodings(records: dict) -> str:
+    """Name encodings with their columns, and say which columns are estimates or empty."""
+    named = []
+    for name, record in records.items():
+        notes = [counted(record["columns"], "column")]
+        if record.get("probes"):
+            notes.append(
+                f"from column {record['exact_columns'] + 1} on estimated with {record['probes']} random vectors"
+            )
+        filled = len(record.get("eigenvalues", record.get("landmarks", range(record["columns"]))))
+        if filled < record["columns"]:
+            notes.append(f"the last {record['columns'] - filled} zero")
+        named.append(f"{name} ({', '.join(notes)})")
+    return ", ".join(named)
 
 
 def estimates_table(source: str, sizes: SourceSizes, estimates: dict[str, Needs], chosen: str | None) -> str:

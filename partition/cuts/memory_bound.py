@@ -5,10 +5,13 @@ Bytes are counted from the arrays of each step, and seconds come from runs on tw
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from partition.encodings import needs as encoding_needs
+from partition.encodings.parse import Encoding
 from partition.errors import InputError
 from partition.graph import Graph, checked_num_nodes
 from partition.sources.coo import COOGraph
@@ -44,6 +47,8 @@ class SourceSizes:
     is_graph: bool  # a Graph cannot be streamed
     added: tuple[str, ...] = ()  # options that add something to the source, which is impossible in a stream
     added_bytes: int = 0  # data that these options add in memory, per node
+    encoding_bytes: int = 0  # memory to compute encodings, beside the graph and its data
+    encoding_seconds: float = 0.0
     largest_part: float = _LARGEST_PART  # rows of the largest part over N / P; a guess until there is a cut
     most_edges: float | None = None  # edges of the part with most edges over E / P; None until there is a cut
 
@@ -69,6 +74,7 @@ def measure_source(
     undirected: bool = False,
     self_loops: bool = False,
     random_features: int | None = None,
+    encode: Sequence[Encoding] = (),
 ) -> SourceSizes:
     """Return the sizes of a source with what the options add to it; the edges that METIS sees are an estimate."""
     is_graph = isinstance(source, Graph)
@@ -81,14 +87,20 @@ def measure_source(
     data = [*source.node_data.values(), *source.edge_data.values()]
     edges = coo.num_edges
     additions = {"undirected": undirected, "self_loops": self_loops, "random_features": random_features}
+    additions["encodings"] = encode
+    features = random_features or _row_width(source.node_data.get("feat"))
+    encoded_bytes = encoding_needs.row_bytes(encode, features)
     neighbours = len(coo.src) if coo.listed_once else round(edges * (1 - coo.reciprocity() / 2))
+    edges = (2 * neighbours if undirected else edges) + (nodes if self_loops else 0)
     return SourceSizes(
         nodes=nodes,
-        edges=(2 * neighbours if undirected else edges) + (nodes if self_loops else 0),
+        edges=edges,
         parts=parts,
         undirected_edges=neighbours,
-        node_bytes=_row_bytes(source.node_data) + 4 * (random_features or 0),
-        added_bytes=4 * (random_features or 0),
+        node_bytes=_row_bytes(source.node_data) + 4 * (random_features or 0) + encoded_bytes,
+        added_bytes=4 * (random_features or 0) + encoded_bytes,
+        encoding_bytes=encoding_needs.work_bytes(encode, nodes, edges, neighbours, features),
+        encoding_seconds=encoding_needs.seconds(encode, nodes, neighbours, features),
         edge_bytes=_row_bytes(source.edge_data),
         loaded_bytes=sum(array.nbytes for array in [*structure, *data] if not is_mapped(array)),
         is_graph=is_graph,
@@ -104,6 +116,7 @@ def estimate_needs(sizes: SourceSizes, method: str) -> Needs:
     memory, temporary = estimates[method](sizes)
     scanned_parts = 0.01 * sizes.parts if method == "streaming" else 0  # microseconds per edge; it scores every part
     seconds = 1e-6 * ((_EDGE_US[method] + scanned_parts) * sizes.edges + _KIB_US * shards / 1024)
+    seconds += sizes.encoding_seconds
     memory += _INTERPRETER_BYTES + sizes.loaded_bytes
     return Needs(int(memory), int(shards + temporary), float(seconds))
 
@@ -131,12 +144,12 @@ def _streaming_bytes(sizes: SourceSizes) -> tuple[float, int]:
 
 
 def _in_memory_bytes(sizes: SourceSizes, method: str, cutting: float) -> float:
-    """Memory of the graph and of the largest of three steps: building it, cutting it, and laying out the parts."""
+    """Memory of the graph and of the largest step: building, encoding and cutting it, and laying out the parts."""
     index = sizes.index_bytes
     structure = 0 if sizes.is_graph else 8 * sizes.nodes + 2 * index * sizes.edges
     build = 0 if sizes.is_graph else 4 * index * sizes.edges
     layout = 30 * sizes.nodes + _LARGEST_PART * sizes.nodes * index + _part_bytes(sizes, method)
-    return structure + sizes.nodes * sizes.added_bytes + max(build, cutting, layout)
+    return structure + sizes.nodes * sizes.added_bytes + max(build, sizes.encoding_bytes, cutting, layout)
 
 
 def _part_bytes(sizes: SourceSizes, method: str) -> float:
@@ -221,4 +234,9 @@ def _in_mib(count_bytes: int) -> str:
 
 
 def _row_bytes(data: dict[str, np.ndarray]) -> int:
-    return sum(value.dtype.itemsize * int(np.prod(value.shape[1:], dtype=np.int64)) for value in data.values())
+    return sum(value.dtype.itemsize * _row_width(value) for value in data.values())
+
+
+def _row_width(value: np.ndarray | None) -> int:
+    """Numbers in a row of a column; 0 if there is no such column."""
+    return 0 if value is None else int(np.prod(value.shape[1:], dtype=np.int64))

@@ -11,6 +11,7 @@ from partition.graph import Graph
 from partition.system.mapped_arrays import take_rows
 
 from .counts import manifest_counts
+from .encoding_records import records_of
 from .layout import Layout, Part
 from .manifest import PART_FILES, file_entry, write_manifest
 
@@ -37,6 +38,7 @@ def write_shards(
             "quality": layout.quality.as_dict(),
             "source": graph.name,
             "left_out": list(graph.left_out),
+            "encodings": records_of(graph),
             "seed": seed,
             "choice": choice,
             "method": method,

@@ -31,6 +31,7 @@ class COOGraph:
     name: str = "graph"  # in messages
     listed_once: bool = False
     left_out: tuple[str, ...] = ()  # data of the source that were not read, and why: "node data title (text)"
+    encodings: dict[str, dict] = field(default_factory=dict)  # as in Graph; no source has any
 
     @cached_property
     def loops(self) -> np.ndarray:

@@ -61,7 +61,7 @@ NODE_KEYS = _listed(r"""
 """)
 PARTITION_OPTIONS = _listed(r"""
 cut | halo_depth | attempts | max_imbalance | target_weights | owner | memory | rank_memory | seed | num_nodes
-node_data | self_loops | undirected | random_features | force | unknown
+node_data | self_loops | undirected | random_features | encode | force | unknown
 """)
 
 # Calls whose every argument is given every odd object in turn: the function, good arguments, and the names to try.
@@ -104,8 +104,9 @@ ARGUMENTS = [
         "partition.partition",
         {"source": "G", "parts": "2", "out": "'out/s'"},
         "source parts out cut halo_depth attempts max_imbalance target_weights owner costs memory rank_memory "
-        "seed force num_nodes node_data self_loops undirected random_features",
+        "seed force num_nodes node_data self_loops undirected random_features encode",
     ),
+    ("partition.encode", {"graph": "from_edges([0, 1], [1, 0])", "encodings": "'degree'"}, "graph encodings seed"),
     ("partition.read_costs", {}, "path"),
 ]
 

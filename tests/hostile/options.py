@@ -72,6 +72,7 @@ HOSTILE = (
         "nanGiB",
         "9" * 99 + "GiB",
     ),
+    *("laplacian=3,degree", "random_walk=2,random_walk=3", "hops=2x3", "anchors=9999", "degree=1", "laplacian="),
     *("%s%n", "{0}", "$(id)", "edge", "vertex", "auto", "halo", "heads", "ring", "mirror", "gather", "local", "8xA100"),
 )
 # These ask for an hour of honest work when they are large.

@@ -12,7 +12,7 @@ import pytest
 from hand_made_figures import assert_same_figures
 from safetensors.numpy import load_file, save_file
 
-from partition import load_graph, read_manifest, verify
+from partition import encode, load_graph, read_manifest, verify
 from partition.cuts.edge_cut import EdgeCut
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
@@ -31,10 +31,13 @@ WRONG = [None, True, -1, 0, 1, 2, 10**9, 2**62, 10**400, 0.5, -0.5, 1e308, float
 WRONG += [[], {}, [[]], [0], {"a": 1}, "\ud800", "<b>"]
 
 
+ENCODINGS = "laplacian=3,random_walk=3,degree,anchors=2,hops=2x2"
+
+
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
     folder = tmp_path_factory.mktemp("manifests")
-    graph = load_graph("sample:communities?nodes=80&features=3")
+    graph = encode(load_graph("sample:communities?nodes=80&features=3"), ENCODINGS)
     order = np.random.default_rng(0).permutation(80)
     edge = Layout(graph, EdgeCut(order, np.array([0, 30, 60, 80]), np.ones(3) / 3), 2)
     vertex = Layout(graph, make_vertex_cut(graph, 3, by_metis=False))
@@ -128,6 +131,26 @@ def test_any_field_altered_is_refused_or_read(shards, kind):
         (("node_data", "feat", "shape"), [4], r"does not fit the manifest: 'feat' has shape \(\d+, 3\) instead of"),
         (("files", "../../x"), {"bytes": 1, "sha256": "0" * 64}, "must be an object with the keys"),
         (("versions",), KeyError, "the manifest has no field 'versions'"),
+        (("encodings",), KeyError, "the manifest has no field 'encodings'"),
+        (("encodings",), [], r"the manifest.encodings is \[\], but must be an object"),
+        (("encodings", "spectral"), {}, "a name in the manifest.encodings is 'spectral', but must be 'laplacian' or"),
+        (("encodings", "degree"), 3, r"the manifest.encodings\['degree'\] is 3, but must be an object"),
+        (("encodings", "degree", "columns"), 3, "must be a whole number from 2 to 2"),
+        (("encodings", "laplacian", "columns"), 2, r"node_data\['laplacian'\] is .*'shape': \[3\].*must be .*\[2\]"),
+        (("encodings", "laplacian", "seed"), -1, r"encodings\['laplacian'\].seed is -1"),
+        (("encodings", "laplacian", "eigenvalues"), [0.1] * 4, "eigenvalues is .*, but must be a list of at most 3"),
+        (
+            ("encodings", "laplacian", "eigenvalues", 0),
+            2.5,
+            r"eigenvalues\[0\] is 2.5, but must be a number from 0 to 2",
+        ),
+        (("encodings", "random_walk", "exact_columns"), 4, "exact_columns is 4, but must be at most 3"),
+        (("encodings", "random_walk", "probes"), 5, "probes is 5, but must be 0 exactly where all columns are exact"),
+        (("encodings", "anchors", "landmarks", 0), 80, "landmarks is .*, but must be a list of numbers below 80"),
+        (("encodings", "anchors", "landmarks"), [1, 2, 3], "landmarks is .*, but must be a list of at most 2"),
+        (("encodings", "hops", "hops"), 3, "columns is 4, but must be hops times the columns per hop"),
+        (("encodings", "hops", "width"), 1, "columns is 4, but must be hops times the columns per hop"),
+        (("node_data", "degree", "dtype"), "float64", r"node_data\['degree'\] is .*, but must be .*'float32'"),
     ],
 )
 def test_what_is_said(shards, place, new, message):

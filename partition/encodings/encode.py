@@ -1,0 +1,127 @@
+"""Computes encodings of a whole graph and adds them to its node data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from partition.errors import InputError, check_type, whole_number
+from partition.graph import Graph
+from partition.system.user_files import check_fits_memory
+
+from .anchors import anchor_encoding
+from .degree import degree_encoding
+from .hops import hop_encoding
+from .laplacian import laplacian_encoding
+from .neighbours import simple_adjacency
+from .parse import Encoding, parse_encodings
+from .random_walk import PROBES, random_walk_encoding
+
+
+def encode(graph: Graph, encodings: str, *, seed: int = 0, progress=None) -> Graph:
+    """Compute structural encodings of a graph, and return the graph with them as node data.
+
+    They describe the place of each node in the whole graph, so they are computed before the graph is cut. All but
+    ``degree`` see the graph as METIS does: undirected, without parallel edges and self-loops.
+
+    Parameters
+    ----------
+    graph : Graph
+        See :func:`partition.load_graph`.
+    encodings : str
+        The encodings to compute, with commas between them, such as ``"laplacian=16,degree"``. Each becomes node data of
+        the same name, float32:
+
+        - ``laplacian=K``, (N, K): eigenvectors of the symmetric normalised Laplacian, those of the smallest eigenvalues
+          above 0 (arXiv:2012.09699). Columns have length 1.
+        - ``random_walk=K``, (N, K): the probability that a random walk is back after 1 to K steps (arXiv:2110.07875).
+          Exact for graphs of moderate size, beyond that estimated from the third step on.
+        - ``degree``, (N, 2): log(1 + in-degree) and log(1 + out-degree).
+        - ``anchors=A``, (N, A): 1 / (1 + hops) to each of A landmarks of high degree, and 0 where no path leads to it
+          (after arXiv:2312.01342).
+        - ``hops=K``, (N, K F): ``feat``, (N, F), multiplied 1 to K times by the normalised adjacency. With
+          ``hops=KxW``, features wider than W are projected to W random directions first (after arXiv:2310.14481).
+    seed : int
+        Seed of start vectors, estimates and projections; the same seed gives the same encodings.
+    progress : callable, optional
+        Called as ``progress(stage)``.
+
+    Returns
+    -------
+    Graph
+        Its ``encodings`` say what was computed, as the manifest does.
+
+    Raises
+    ------
+    InputError
+        The text names no encodings that exist, a size is out of range, the graph has node data of such a name already or
+        no ``feat`` for ``hops``, eigenvectors did not converge, or the encodings do not fit into memory.
+
+    Examples
+    --------
+    >>> from dgl_gt.partition import encode, load_graph
+    >>> graph = encode(load_graph("sample:communities?nodes=200"), "laplacian=4,degree")
+    >>> graph.node_data["laplacian"].shape
+    (200, 4)
+    """
+    check_type("graph", graph, Graph)
+    check_type("encodings", encodings, str)
+    parsed, seed = parse_encodings(encodings), whole_number("seed", seed, 0)
+    check_encodable(graph, parsed)
+    return add_encodings(graph, parsed, seed=seed, progress=progress)
+
+
+def check_encodable(source, encodings: Sequence[Encoding], random_features: int | None = None) -> None:
+    """Raise :class:`InputError` if a Graph or COOGraph has node data of the encodings' names, or lacks what they need."""
+    for each in encodings:
+        if each.name in source.node_data:
+            raise InputError(
+                f"{source.name} has node data {each.name!r} already; rename them in the source, or leave {each.name} out of "
+                "encode (--encode)"
+            )
+        if each.name == "hops" and "feat" not in source.node_data and random_features is None:
+            raise InputError(
+                f"{source.name} has no features, which the encoding hops propagates; add node data feat, or leave hops out "
+                "of encode (--encode)"
+            )
+
+
+def add_encodings(graph: Graph, encodings: Sequence[Encoding], *, seed: int, progress=None) -> Graph:
+    """Do the second half of :func:`encode`: compute what :func:`check_encodable` allowed."""
+    if not encodings:
+        return graph
+    feat = graph.node_data.get("feat")
+    features = 0 if feat is None else int(np.prod(feat.shape[1:]))
+    columns = sum(each.columns(features) for each in encodings)
+    check_fits_memory(f"{graph.name}: {columns} columns of encodings", 4 * columns * graph.num_nodes)
+    adjacency = None
+    node_data, records = dict(graph.node_data), dict(graph.encodings)
+    for each in encodings:
+        if progress:
+            progress(f"encoding, {each.name}")
+        if adjacency is None and each.name != "degree":
+            adjacency = simple_adjacency(graph)
+        node_data[each.name], record = _compute(each, graph, adjacency, seed)
+        records[each.name] = {"columns": node_data[each.name].shape[1], **record}
+    return replace(graph, node_data=node_data, encodings=records)
+
+
+def _compute(encoding: Encoding, graph: Graph, adjacency, seed: int) -> tuple[np.ndarray, dict]:
+    """Return an encoding's node data and what the manifest says of them."""
+    match encoding.name:
+        case "laplacian":
+            values, eigenvalues = laplacian_encoding(adjacency, encoding.size, seed)
+            return values, {"eigenvalues": eigenvalues.tolist(), "seed": seed}
+        case "random_walk":
+            values, exact = random_walk_encoding(adjacency, encoding.size, seed)
+            return values, {"exact_columns": exact, "probes": PROBES if exact < encoding.size else 0, "seed": seed}
+        case "anchors":
+            values, landmarks = anchor_encoding(adjacency, encoding.size)
+            return values, {"landmarks": landmarks.tolist()}
+        case "hops":
+            feat = graph.node_data["feat"]
+            values = hop_encoding(adjacency, feat, encoding.size, encoding.width, seed)
+            return values, {"hops": encoding.size, "width": encoding.width, "seed": seed}
+    return degree_encoding(graph), {}
