@@ -85,7 +85,7 @@ def _train_rank(args, config):
     sg, config, plan = _load(args, config, factory)
     writer = None
     if sg.comm.rank == 0:
-        unused = describe_unused_data(sg.manifest)
+        unused = describe_unused_data(sg.manifest, config.encoding_names)
         if unused:
             print(f"dgl-gt: {unused}", file=sys.stderr)
         if args.out:

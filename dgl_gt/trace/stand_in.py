@@ -76,6 +76,7 @@ class _LaidOut:
             **manifest_counts(figures, [0] * figures.parts),
             "ptr": layout.cut.ptr.tolist(),
             "source": graph.name,
+            "encodings": {},
         }
         self._layout = layout
 

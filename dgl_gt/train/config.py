@@ -77,6 +77,7 @@ def _one_of(names: tuple[str, ...]) -> Meta:
     return Meta(pattern=f"^({'|'.join(names)})$", description=f"{', '.join(names[:-1])} or {names[-1]}")
 
 
+_NAMES = r"^([a-z_]+(,[a-z_]+)*)?$"
 _Count = Annotated[int, _between(0, 10**9)]
 _Share = Annotated[float, Meta(ge=0, lt=1, description="at least 0 and below 1")]
 _Flag = Annotated[bool, Meta(description="true or false")]
@@ -136,6 +137,9 @@ class TrainConfig:
     global_layers: Annotated[int, _between(*MODEL_LIMITS["layers"])] = _setting(1, "number of layers of it")
     global_dropout: _Share = _setting(0.0, "share of features to drop in it")
     global_weight: Annotated[float, _between(0.0, 1.0)] = _setting(0.5, "weight of sgformer's attention in the average")
+    encodings: Annotated[str, Meta(pattern=_NAMES, description="names of encodings with commas between them")] = (
+        _setting("", "encodings of the shards that follow the features, such as laplacian,degree")
+    )
     local_epochs: _Count = _setting(
         0, "epochs that train the layers alone; then polynormer's attention starts from the best weights so far"
     )
@@ -196,6 +200,11 @@ class TrainConfig:
             )
         if self.local_epochs >= self.epochs:
             raise InputError(f"local_epochs is {self.local_epochs}; it must be below epochs ({self.epochs})")
+
+    @property
+    def encoding_names(self) -> tuple[str, ...]:
+        """The names in ``encodings``, each once."""
+        return tuple(dict.fromkeys(filter(None, self.encodings.split(","))))
 
 
 @cache

@@ -17,10 +17,18 @@ from .config import ASSUMED_CLASSES, OF_MODEL, TrainConfig
 from .model import ModelFactory, build_model, checkpoint_modes, max_depth
 from .objective import make_objective
 from .optimizer import make_optimizer
-from .task import Task, features
+from .task import Task, features, signed_columns
 from .trainer import train_step
 
-_OF_STEP = ("label_smoothing", "class_weights", "entropy_unlabelled", "entropy_labelled", "optimizer", "decay")
+_OF_STEP = (
+    "encodings",
+    "label_smoothing",
+    "class_weights",
+    "entropy_unlabelled",
+    "entropy_labelled",
+    "optimizer",
+    "decay",
+)
 _MATTER = (*OF_MODEL, *_OF_STEP, "activation_checkpoint", "precision")  # settings on which traces depend
 
 
@@ -34,12 +42,21 @@ class _TrainStep:
 
     def __call__(self, sg: ShardedGraph, activation_checkpoint: str):
         config = replace(self.config, activation_checkpoint=activation_checkpoint)
-        feat, mask = features(sg), sg.ndata.get("train_mask")
+        names = config.encoding_names
+        feat, mask = features(sg, names), sg.ndata.get("train_mask")
         label = sg.ndata["label"].long() if "label" in sg.ndata else torch.zeros(sg.num_nodes(), dtype=torch.int64)
         if mask is None or mask.dim() > 1:  # masks of several splits are taken to select all rows
             mask = torch.ones(sg.num_nodes(), dtype=torch.bool)
         counts = {"train": sg.num_nodes()}
-        task = Task(feat, label, {"train": mask.nonzero().squeeze(1)}, counts, self.classes, 2 * sg.num_nodes())
+        task = Task(
+            feat,
+            label,
+            {"train": mask.nonzero().squeeze(1)},
+            counts,
+            self.classes,
+            2 * sg.num_nodes(),
+            signed_columns(sg, names),
+        )
         model = build_model(config, feat.shape[1], self.classes, self.factory).to(sg.device)
         optimizer = make_optimizer(model, config)
         objective = make_objective(config, task, sg.comm)

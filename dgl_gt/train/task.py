@@ -23,13 +23,14 @@ class Task:
     counts: dict[str, int]  # rows of each split on all ranks together
     classes: int  # the largest label on any rank plus one
     num_nodes: int  # of the whole graph
+    signed: range = range(0)  # columns of ``feat`` that are eigenvectors, whose signs training flips
 
 
-def features(sg: ShardedGraph) -> torch.Tensor:
-    """``feat`` as float32, of the rows that the first layer reads.
+def features(sg: ShardedGraph, encodings: tuple[str, ...] = ()) -> torch.Tensor:
+    """``feat`` and the encodings of these names, side by side, as float32, of the rows that the first layer reads.
 
     These are the owned rows, (N_owned, F), or with a deep halo all held rows, (N_held, F). ``InputError`` says that there
-    is no ``feat``, or that its shape is not (N, F) with F at least 1.
+    is no ``feat`` or no such encoding, or that the shape of ``feat`` is not (N, F) with F at least 1.
     """
     feat = _required(sg, "feat")
     if sg.depth > 1:
@@ -38,16 +39,38 @@ def features(sg: ShardedGraph) -> torch.Tensor:
         raise InputError(
             f"feat of {sg.manifest['source']} has row shape {tuple(feat.shape[1:])}; it must be (N, F), with F at least 1"
         )
-    return feat.float()
+    if not encodings:
+        return feat.float()
+    stored = sg.manifest["encodings"]
+    for name in encodings:
+        if name not in sg.ndata:
+            raise InputError(
+                f"encodings has {name!r}, but the shards of {sg.manifest['source']} hold "
+                f"{', '.join(stored) or 'no encodings'}; partition again with --encode {name}=..., or leave it out"
+            )
+    data = sg.srcdata if sg.depth > 1 else sg.ndata
+    return torch.cat([feat.float(), *(data[name].float() for name in encodings)], 1)
 
 
-def node_classification(sg: ShardedGraph, split: int = 0) -> Task:
-    """Features, labels and masks of a sharded graph; every rank calls it. Rows without a label are left out.
+def flip_signs(feat: torch.Tensor, columns: range, seed: int) -> torch.Tensor:
+    """Return rows in which some columns have random signs, the same for all rows and on all ranks that share the seed.
+
+    The sign of an eigenvector is arbitrary, and a model that sees both does not rely on it (Dwivedi and Bresson,
+    arXiv:2012.09699).
+    """
+    signs = torch.ones(feat.shape[1])
+    generator = torch.Generator().manual_seed(seed)
+    signs[columns.start : columns.stop] = 2.0 * torch.randint(2, (len(columns),), generator=generator) - 1
+    return feat * signs.to(feat.device)
+
+
+def node_classification(sg: ShardedGraph, split: int = 0, encodings: tuple[str, ...] = ()) -> Task:
+    """Features with encodings, labels and masks of a sharded graph; every rank calls it. Rows without a label are left out.
 
     ``InputError`` says that features, labels or masks are missing or have the wrong shape, that the split does not exist
     or has no labelled row, or that the labels are not class numbers.
     """
-    feat, label = features(sg), _required(sg, "label").long()
+    feat, label = features(sg, encodings), _required(sg, "label").long()
     rows, counts = {}, {}
     for name in SPLITS:
         mask = _required(sg, f"{name}_mask")
@@ -68,7 +91,16 @@ def node_classification(sg: ShardedGraph, split: int = 0) -> Task:
             f"the largest label is {classes - 1}; labels must number classes from 0, at least two of them and at most "
             f"one per node ({sg.manifest['nodes']})"
         )
-    return Task(feat, label, rows, counts, classes, sg.manifest["nodes"])
+    return Task(feat, label, rows, counts, classes, sg.manifest["nodes"], signed_columns(sg, encodings))
+
+
+def signed_columns(sg: ShardedGraph, encodings: tuple[str, ...]) -> range:
+    """The columns that hold eigenvectors in the result of :func:`features`; none without the encoding ``laplacian``."""
+    widths = [sg.ndata["feat"].shape[1], *(sg.ndata[name].shape[1] for name in encodings)]
+    if "laplacian" not in encodings:
+        return range(0)
+    index = encodings.index("laplacian") + 1
+    return range(sum(widths[:index]), sum(widths[: index + 1]))
 
 
 def _required(sg: ShardedGraph, key: str) -> torch.Tensor:
@@ -81,9 +113,9 @@ def _required(sg: ShardedGraph, key: str) -> torch.Tensor:
     return sg.ndata[key]
 
 
-def describe_unused_data(manifest: dict) -> str | None:
+def describe_unused_data(manifest: dict, encodings: tuple[str, ...] = ()) -> str | None:
     """A phrase that names the node data and edge data of the shards that training does not read; None without any."""
-    known = {"feat", "label", *(f"{name}_mask" for name in SPLITS)}
+    known = {"feat", "label", *(f"{name}_mask" for name in SPLITS), *encodings}
     unused = [f"node data {key!r}" for key in manifest["node_data"] if key not in known]
     unused += [f"edge data {key!r}" for key in manifest["edge_data"]]
     return f"not used by train: {', '.join(unused)}" if unused else None

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.nn import GraphTransformer
+from dgl_gt.nn import GraphTransformer, dropout_seed
 from partition.errors import InputError
 from partition.system.memory import peak_memory_bytes
 
@@ -20,7 +20,7 @@ from .metrics import METRIC_FUNCTIONS, choose_metric
 from .model import ModelFactory, build_model, logits_of, share_weights
 from .objective import Objective, make_objective
 from .optimizer import Schedule, make_optimizer
-from .task import Task, node_classification
+from .task import Task, flip_signs, node_classification
 
 
 @dataclass
@@ -88,7 +88,8 @@ def train_step(
     if isinstance(model, GraphTransformer):
         model.set_dropout_step(seed, step)
     optimizer.zero_grad()
-    loss = (objective or Objective())(logits_of(model, sg, task.feat, task.classes), task)
+    feat = flip_signs(task.feat, task.signed, dropout_seed(seed, step, -1)) if task.signed else task.feat
+    loss = (objective or Objective())(logits_of(model, sg, feat, task.classes), task)
     loss.backward()
     sg.comm.sum_gradients(model.parameters())
     optimizer.step()
@@ -136,7 +137,7 @@ def train(
 
 
 def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory) -> TrainResult:
-    task = node_classification(sg, config.split)
+    task = node_classification(sg, config.split, config.encoding_names)
     history = TrainHistory(choose_metric(config.metric, task.classes), [], [], -1, -1.0, -1.0)
     torch.manual_seed(config.seed)
     model = build_model(config, task.feat.shape[1], task.classes, factory).to(sg.device)

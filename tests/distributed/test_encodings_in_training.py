@@ -1,0 +1,65 @@
+"""Training with encodings and with every recipe: the losses of one process on several ranks, and what is refused."""
+
+import pytest
+from ranks import run_ranks
+
+import dgl_gt
+from dgl_gt.train import TrainConfig, predict, train
+from partition import InputError, partition
+
+RECIPES = {
+    "encodings and sharpening": {
+        "encodings": "laplacian,degree",
+        "entropy_unlabelled": 0.3,
+        "entropy_labelled": 0.1,
+        "label_smoothing": 0.1,
+        "class_weights": "balanced",
+        "norm": "batch",
+        "optimizer": "adam",
+    },
+    "Polynormer in two phases": {
+        "layer": "convolution",
+        "score": "additive",
+        "gate": "sigmoid",
+        "jumping": "sum",
+        "input": "linear",
+        "global_attention": "polynormer",
+        "local_epochs": 2,
+        "weight_decay": 0.01,
+        "schedule": "cosine",
+        "evaluate_every": 2,
+    },
+}
+SMALL = {"hidden": 8, "heads": 4, "epochs": 4, "warmup": 0, "lr": 0.01}
+
+
+def losses_of(rank, folder):
+    found = {}
+    for depth in (1, 2):
+        sg = dgl_gt.load(folder, depth=depth)
+        for name, recipe in RECIPES.items():
+            result = train(sg, TrainConfig(**SMALL, **recipe))
+            found[depth, name] = result.losses, result.validations, predict(result.model, sg)
+    return found
+
+
+def test_losses_are_those_of_one_process(awkward_graph, tmp_path):
+    graph = awkward_graph(0)
+    for parts in (1, 3):
+        partition(graph, parts, tmp_path / str(parts), halo_depth=2, encode="laplacian=3,degree,random_walk=2")
+    (expected,) = run_ranks(1, losses_of, tmp_path / "1")
+    for rank, found in enumerate(run_ranks(3, losses_of, tmp_path / "3")):
+        for key, (losses, validations, predictions) in found.items():
+            assert losses == pytest.approx(expected[key][0], rel=1e-4), key
+            assert validations == pytest.approx(expected[key][1], abs=0.08), key  # a few rows may change sides
+            if rank == 0:
+                assert predictions[1] == pytest.approx(expected[key][2][1], abs=1e-3), key
+
+
+def test_an_encoding_that_the_shards_do_not_hold(awkward_graph, tmp_path):
+    partition(awkward_graph(0), 1, tmp_path / "shards", encode="degree")
+    with dgl_gt.load(tmp_path / "shards") as sg:
+        with pytest.raises(
+            InputError, match="encodings has 'anchors', but the shards of .* hold degree; partition again"
+        ):
+            train(sg, TrainConfig(**SMALL, encodings="anchors"))
