@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import reprlib
 
 from dgl_gt.selector.hardware_profile import PRESETS
@@ -12,6 +13,7 @@ from partition.predict.strategies import CHOICES
 from partition.shards.manifest import read_manifest
 from partition.system.units import counted
 
+_MOST_NUMBERS = 1000  # in a list
 _LARGEST, _SMALLEST_FLOAT = 10**9, 1e-6  # allowed numbers of options, far beyond any use
 
 
@@ -111,6 +113,21 @@ def positive_integer(text: str) -> int:
     if number > _LARGEST:
         raise argparse.ArgumentTypeError(f"{reprlib.repr(number)} is more than {_LARGEST:,}")
     return number
+
+
+def numbers(text: str) -> list[int]:
+    """Convert an option's text such as ``0-3,7`` to whole numbers, each once, at most 1,000."""
+    found = []
+    for piece in text.split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", piece)
+        if not match or int(match[2] or match[1]) - int(match[1]) not in range(_MOST_NUMBERS):
+            raise argparse.ArgumentTypeError(
+                f"{reprlib.repr(text)} is no list of numbers; write it as in 0-9 or 0,2, with at most {_MOST_NUMBERS:,}"
+            )
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    if len(found) > _MOST_NUMBERS:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} has more than {_MOST_NUMBERS:,} numbers; write fewer")
+    return list(dict.fromkeys(found))
 
 
 def positive_float(text: str) -> float:

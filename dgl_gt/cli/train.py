@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import get_type_hints
 
 from dgl_gt.selector.hardware_profile import read_profile
@@ -14,7 +14,15 @@ from partition.errors import InputError
 from partition.predict.strategies import AUTO, CHOICES
 from partition.system.output_checks import check_target
 
-from .options import add_model_factory, add_selection_options, add_shard_options, load_shards, run_on_parts
+from .options import (
+    add_model_factory,
+    add_selection_options,
+    add_shard_options,
+    load_shards,
+    numbers,
+    positive_integer,
+    run_on_parts,
+)
 
 _METAVARS = {int: "N", float: "X", str: "NAME"}
 _ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")
@@ -37,6 +45,10 @@ def add_command(commands) -> None:
     command.add_argument("--config", metavar="FILE", help=text)
     command.add_argument("--out", metavar="DIR", help="directory to write the best model to")
     add_model_factory(command)
+    text = "splits to train on one after the other, such as 0-9 or 0,2; the result is the mean and the deviation"
+    command.add_argument("--splits", metavar="LIST", type=numbers, help=text)
+    text = "runs for each split, with the seeds from seed on; the result is the mean and the deviation"
+    command.add_argument("--seeds", metavar="K", type=positive_integer, help=text)
     settings = command.add_argument_group("settings")
     types = get_type_hints(TrainConfig)
     for setting in fields(TrainConfig):
@@ -52,6 +64,8 @@ def _train(args):
     config = read_config(args.config, **{setting.name: getattr(args, setting.name) for setting in fields(TrainConfig)})
     if args.out:
         check_target(args.out, MODEL, force=args.force)
+    if args.out and (args.splits or args.seeds):
+        raise InputError("--out saves one model, but --splits and --seeds train several; leave --out out")
     given = [name for name in _ONLY_FOR_AUTO if getattr(args, name)]
     if args.strategy == AUTO:
         if args.depth != 1:
@@ -83,6 +97,8 @@ def _train_rank(args, config):
     factory = _factory_on_all_ranks(args)
     check_settings(config, factory)
     sg, config, plan = _load(args, config, factory)
+    if args.splits or args.seeds:
+        return _train_several(args, config, sg, plan, factory)
     writer = None
     if sg.comm.rank == 0:
         unused = describe_unused_data(sg.manifest, config.encoding_names)
@@ -104,6 +120,21 @@ def _train_rank(args, config):
             writer.finish(result.model.state_dict(), record)
     where = f"wrote {args.out}" if args.out else "the model was not saved; to save it, add --out DIR"
     return record, f"{summary.final_table(record)}\n\n{where}"
+
+
+def _train_several(args, config, sg, plan, factory):
+    """Train on each split with each seed; the records of all runs with their mean and deviation, and the table."""
+    from dgl_gt.train import summary
+    from dgl_gt.train.trainer import train
+
+    runs = []
+    for split in args.splits or [config.split]:
+        for seed in range(config.seed, config.seed + (args.seeds or 1)):
+            with summary.show_progress(config.epochs, sg.comm.rank == 0) as on_epoch:
+                result = train(sg, replace(config, split=split, seed=seed), on_epoch, factory=factory)
+            runs.append({"split": split, "seed": seed} | summary.record(result, sg))
+    record = summary.record_of_runs(runs) | plan
+    return record, summary.table_of_runs(record)
 
 
 def _factory_on_all_ranks(args):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from contextlib import contextmanager
 
@@ -60,6 +61,38 @@ def record(result: TrainResult, sg: ShardedGraph) -> dict:
         "exchanged_bytes_per_epoch": result.exchanged_bytes_per_epoch,
         "peak_memory_bytes": result.peak_memory_bytes,
     }
+
+
+def record_of_runs(runs: list[dict]) -> dict:
+    """Several records, each with its split and seed, and the mean and standard deviation of their metrics."""
+    metrics = {"name": runs[0]["metric"]["name"]}
+    for name in ("validation", "test"):
+        values = [run["metric"][name] for run in runs]
+        deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+        metrics[name] = {"mean": statistics.fmean(values), "deviation": deviation}
+    return {"runs": runs, "metric": metrics}
+
+
+def table_of_runs(record: dict) -> str:
+    """Several runs as a table, with a line for the mean and the deviation."""
+    title = record["metric"]["name"].replace("roc_auc", "ROC-AUC")
+    rows = [
+        (
+            run["split"],
+            run["seed"],
+            f"{run['metric']['validation']:.2%}",
+            f"{run['metric']['test']:.2%}",
+            run["best_epoch"],
+        )
+        for run in record["runs"]
+    ]
+    both = [
+        f"{each['mean']:.2%} ± {each['deviation']:.2%}"
+        for each in (record["metric"]["validation"], record["metric"]["test"])
+    ]
+    return table(
+        ["split", "seed", f"validation {title}", f"test {title}", "best epoch"], [*rows, ("mean", "", *both, "")]
+    )
 
 
 def final_table(run: dict) -> str:
