@@ -12,7 +12,7 @@ from dgl_gt.structure import CSC
 @pytest.mark.needs_dgl
 @pytest.mark.parametrize("norm", DEGREE_NORMS)
 @pytest.mark.parametrize("widths", [(6, 4), (4, 6)])
-@pytest.mark.parametrize("options", [{}, {"bias": False}, {"activation": torch.tanh}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"activation": torch.tanh}])
 def test_equals_dgl(sparse_graph, gradients, norm, widths, options):
     ours, theirs = (
         kind(*widths, norm, allow_zero_in_degree=True, **options).double() for kind in (GraphConv, dgl.nn.GraphConv)

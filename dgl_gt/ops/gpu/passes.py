@@ -164,7 +164,8 @@ def _tile(num_heads, head_dim, element_bytes):
     block_d = triton.next_power_of_2(head_dim)
     block_h = min(triton.next_power_of_2(num_heads), max(1, _WARP_BYTES // (block_d * element_bytes)))
     warps = min(8, max(1, block_h * block_d * element_bytes // _WARP_BYTES))
-    # 32 elements of keys per thread (16 of float64), and as many of values; with more edges at once, blocks would often be half empty.
+    # 32 elements of keys per thread (16 of float64), and as many of values; with more edges at once, blocks would often
+    # be half empty.
     edges = min(16, max(4, 4096 * warps // (block_h * block_d * max(4, element_bytes))))
     return dict(BLOCK_E=edges, BLOCK_H=block_h, BLOCK_D=block_d, num_warps=warps)
 
