@@ -86,8 +86,6 @@ class GraphTransformer(nn.Module):
 
     Attributes
     ----------
-    encodings : tuple of str
-        Names of the encodings that follow the features in the rows that the model takes, for the trainer; empty at first.
     uses_global : bool
         Whether the forward pass uses Polynormer's global attention, True at first. Its authors train the layers alone
         until they are good, and then the whole.
@@ -148,7 +146,7 @@ class GraphTransformer(nn.Module):
             check_one_of(name, value, allowed)
         check_contradictions(layer=layer, residual=residual, input=input, gate=gate, score=score)
         self.in_dim, self.jumping, self._uses_global = in_dim, jumping, True
-        self.global_weight, self.encodings = float(global_weight), ()
+        self.global_weight = float(global_weight)
         self.input_dropout = FeatureDropout(input_dropout)
         self.encoder = _encoder(input, in_dim, hidden, activation, dropout)
         shared = {"score": score, "residual": residual, "norm": norm, "norm_first": norm_first}

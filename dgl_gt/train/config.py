@@ -88,6 +88,14 @@ def _setting(default, help_text: str):
 
 
 @dataclass(frozen=True)
+class Inputs:
+    """What a model reads of the node data: the features, divided by their sums or not, and encodings by name."""
+
+    encodings: tuple[str, ...] = ()
+    normalizes_features: bool = False
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """The settings of a training run; each is a key of ``--config FILE.yaml`` and an option of ``dgl-gt train``.
 
@@ -140,6 +148,7 @@ class TrainConfig:
     encodings: Annotated[str, Meta(pattern=_NAMES, description="names of encodings with commas between them")] = (
         _setting("", "encodings of the shards that follow the features, such as laplacian,degree")
     )
+    normalize_features: _Flag = _setting(False, "divide each node's features by the sum of their absolute values")
     local_epochs: _Count = _setting(
         0, "epochs that train the layers alone; then polynormer's attention starts from the best weights so far"
     )
@@ -202,9 +211,9 @@ class TrainConfig:
             raise InputError(f"local_epochs is {self.local_epochs}; it must be below epochs ({self.epochs})")
 
     @property
-    def encoding_names(self) -> tuple[str, ...]:
-        """The names in ``encodings``, each once."""
-        return tuple(dict.fromkeys(filter(None, self.encodings.split(","))))
+    def inputs(self) -> Inputs:
+        """What a model of this config reads of the node data."""
+        return Inputs(tuple(dict.fromkeys(filter(None, self.encodings.split(",")))), self.normalize_features)
 
 
 @cache

@@ -79,7 +79,11 @@ def find_factory(name: str | None) -> ModelFactory | None:
 
 def check_settings(config: TrainConfig, factory: ModelFactory | None) -> None:
     """Raise :class:`InputError` if a setting of the graph transformer is given along with a factory."""
-    given = [name for name in (*OF_MODEL, "encodings") if getattr(config, name) != getattr(TrainConfig, name)]
+    given = [
+        name
+        for name in (*OF_MODEL, "encodings", "normalize_features")
+        if getattr(config, name) != getattr(TrainConfig, name)
+    ]
     if factory is not None and given:
         option = f"--{given[0].replace('_', '-')}"
         raise InputError(
@@ -99,7 +103,7 @@ def build_model(config: TrainConfig, in_dim: int, classes: int, factory: ModelFa
     """
     if factory is None:
         model = GraphTransformer(in_dim, out=classes, **{name: getattr(config, name) for name in OF_MODEL})
-        model.encodings = config.encoding_names
+        model.inputs = config.inputs
     else:
         model = _made(factory, in_dim, classes)
     if config.activation_checkpoint not in checkpoint_modes(model):

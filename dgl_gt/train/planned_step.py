@@ -22,6 +22,7 @@ from .trainer import train_step
 
 _OF_STEP = (
     "encodings",
+    "normalize_features",
     "label_smoothing",
     "class_weights",
     "entropy_unlabelled",
@@ -42,8 +43,8 @@ class _TrainStep:
 
     def __call__(self, sg: ShardedGraph, activation_checkpoint: str):
         config = replace(self.config, activation_checkpoint=activation_checkpoint)
-        names = config.encoding_names
-        feat, mask = features(sg, names), sg.ndata.get("train_mask")
+        inputs = config.inputs
+        feat, mask = features(sg, inputs), sg.ndata.get("train_mask")
         label = sg.ndata["label"].long() if "label" in sg.ndata else torch.zeros(sg.num_nodes(), dtype=torch.int64)
         if mask is None or mask.dim() > 1:  # masks of several splits are taken to select all rows
             mask = torch.ones(sg.num_nodes(), dtype=torch.bool)
@@ -55,7 +56,7 @@ class _TrainStep:
             counts,
             self.classes,
             2 * sg.num_nodes(),
-            signed_columns(sg, names),
+            signed_columns(sg, inputs.encodings),
         )
         model = build_model(config, feat.shape[1], self.classes, self.factory).to(sg.device)
         optimizer = make_optimizer(model, config)

@@ -12,6 +12,7 @@ from dgl_gt.nn import GraphTransformer
 from partition.errors import InputError
 from partition.system.atomic_write import new_file
 
+from .config import Inputs
 from .model import logits_of
 from .task import features
 
@@ -32,7 +33,7 @@ def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.nd
         The shards do not have as many features as the model takes.
     """
     with sg.comm.together(), torch.no_grad():
-        feat = features(sg, model.encodings if isinstance(model, GraphTransformer) else ())
+        feat = features(sg, model.inputs if isinstance(model, GraphTransformer) else Inputs())
         if isinstance(model, GraphTransformer) and feat.shape[1] != model.in_dim:
             raise InputError(
                 f"the model takes {model.in_dim} features per node, and {sg.manifest['source']} has {feat.shape[1]}; "

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from partition.errors import InputError
 from partition.system.units import counted
+
+from .config import Inputs
 
 SPLITS = ("train", "val", "test")
 
@@ -26,8 +29,8 @@ class Task:
     signed: range = range(0)  # columns of ``feat`` that are eigenvectors, whose signs training flips
 
 
-def features(sg: ShardedGraph, encodings: tuple[str, ...] = ()) -> torch.Tensor:
-    """``feat`` and the encodings of these names, side by side, as float32, of the rows that the first layer reads.
+def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
+    """``feat`` and encodings, side by side, as float32, of the rows that the first layer reads.
 
     These are the owned rows, (N_owned, F), or with a deep halo all held rows, (N_held, F). ``InputError`` says that there
     is no ``feat`` or no such encoding, or that the shape of ``feat`` is not (N, F) with F at least 1.
@@ -39,17 +42,20 @@ def features(sg: ShardedGraph, encodings: tuple[str, ...] = ()) -> torch.Tensor:
         raise InputError(
             f"feat of {sg.manifest['source']} has row shape {tuple(feat.shape[1:])}; it must be (N, F), with F at least 1"
         )
-    if not encodings:
-        return feat.float()
+    feat = feat.float()
+    if inputs.normalizes_features:
+        feat = functional.normalize(feat, p=1.0)  # rows of zeros stay zero
+    if not inputs.encodings:
+        return feat
     stored = sg.manifest["encodings"]
-    for name in encodings:
+    for name in inputs.encodings:
         if name not in sg.ndata:
             raise InputError(
                 f"encodings has {name!r}, but the shards of {sg.manifest['source']} hold "
                 f"{', '.join(stored) or 'no encodings'}; partition again with --encode {name}=..., or leave it out"
             )
     data = sg.srcdata if sg.depth > 1 else sg.ndata
-    return torch.cat([feat.float(), *(data[name].float() for name in encodings)], 1)
+    return torch.cat([feat, *(data[name].float() for name in inputs.encodings)], 1)
 
 
 def flip_signs(feat: torch.Tensor, columns: range, seed: int) -> torch.Tensor:
@@ -64,13 +70,14 @@ def flip_signs(feat: torch.Tensor, columns: range, seed: int) -> torch.Tensor:
     return feat * signs.to(feat.device)
 
 
-def node_classification(sg: ShardedGraph, split: int = 0, encodings: tuple[str, ...] = ()) -> Task:
+def node_classification(sg: ShardedGraph, split: int = 0, inputs: Inputs | None = None) -> Task:
     """Features with encodings, labels and masks of a sharded graph; every rank calls it. Rows without a label are left out.
 
     ``InputError`` says that features, labels or masks are missing or have the wrong shape, that the split does not exist
     or has no labelled row, or that the labels are not class numbers.
     """
-    feat, label = features(sg, encodings), _required(sg, "label").long()
+    inputs = inputs or Inputs()
+    feat, label = features(sg, inputs), _required(sg, "label").long()
     rows, counts = {}, {}
     for name in SPLITS:
         mask = _required(sg, f"{name}_mask")
@@ -91,7 +98,7 @@ def node_classification(sg: ShardedGraph, split: int = 0, encodings: tuple[str, 
             f"the largest label is {classes - 1}; labels must number classes from 0, at least two of them and at most "
             f"one per node ({sg.manifest['nodes']})"
         )
-    return Task(feat, label, rows, counts, classes, sg.manifest["nodes"], signed_columns(sg, encodings))
+    return Task(feat, label, rows, counts, classes, sg.manifest["nodes"], signed_columns(sg, inputs.encodings))
 
 
 def signed_columns(sg: ShardedGraph, encodings: tuple[str, ...]) -> range:

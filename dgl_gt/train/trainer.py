@@ -137,7 +137,7 @@ def train(
 
 
 def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory) -> TrainResult:
-    task = node_classification(sg, config.split, config.encoding_names)
+    task = node_classification(sg, config.split, config.inputs)
     history = TrainHistory(choose_metric(config.metric, task.classes), [], [], -1, -1.0, -1.0)
     torch.manual_seed(config.seed)
     model = build_model(config, task.feat.shape[1], task.classes, factory).to(sg.device)

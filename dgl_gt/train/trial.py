@@ -85,7 +85,7 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     differently, and ranks that try different candidates would wait for each other forever.
     """
     comm, cuts = sg.comm, [(str(each), read_figures(read_manifest(each))) for each in directories]
-    classes = node_classification(sg, config.split, config.encoding_names).classes
+    classes = node_classification(sg, config.split, config.inputs).classes
     available = int(-comm.all_reduce(torch.tensor([-available_rank_memory(comm)]), "max")[0])
     if rank_memory is None and profile.name == DEFAULT:
         rank_memory = available
@@ -119,7 +119,7 @@ def _run_trial(candidate: Candidate, config: TrainConfig, options: dict, factory
 
 
 def _measure(sg: ShardedGraph, candidate: Candidate, config: TrainConfig, factory) -> Trial:
-    task, comm = node_classification(sg, config.split, config.encoding_names), sg.comm
+    task, comm = node_classification(sg, config.split, config.inputs), sg.comm
     torch.manual_seed(config.seed)
     config = replace(config, activation_checkpoint=candidate.activation_checkpoint)
     model = build_model(config, task.feat.shape[1], task.classes, factory).to(sg.device)

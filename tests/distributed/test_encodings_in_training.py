@@ -10,6 +10,7 @@ from partition import InputError, partition
 RECIPES = {
     "encodings and sharpening": {
         "encodings": "laplacian,degree",
+        "normalize_features": True,
         "entropy_unlabelled": 0.3,
         "entropy_labelled": 0.1,
         "label_smoothing": 0.1,
