@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse
 
+from partition.errors import InputError
 from partition.system.mapped_arrays import release_pages
 
 from .neighbours import normalised
@@ -17,12 +18,22 @@ def hop_encoding(adjacency: scipy.sparse.csr_array, feat: np.ndarray, hops: int,
 
     Where ``feat`` has more than ``width`` columns, it is multiplied first by a random matrix, whose columns keep inner
     products in the mean (normally distributed, of variance 1 / width).
+
+    Raises
+    ------
+    InputError
+        A result is not finite, because the features are beyond the range of float32.
     """
     rows = starting_rows(feat, width, seed)
     matrix, columns = normalised(adjacency, np.float32), rows.shape[1]
     result = np.empty((len(rows), hops * columns), np.float32)
     for hop in range(hops):
         rows = matrix @ rows
+        if not np.isfinite(rows).all():
+            raise InputError(
+                "hops: feat holds numbers beyond the range of float32 (3.4e38); scale the features, or leave hops out of encode "
+                "(--encode)"
+            )
         result[:, hop * columns : (hop + 1) * columns] = rows
     return result
 
@@ -37,7 +48,8 @@ def starting_rows(feat: np.ndarray, width: int | None, seed: int) -> np.ndarray:
         projection, columns = (values / np.sqrt(width)).astype(np.float32), width
     rows = np.empty((len(feat), columns), np.float32)
     for start in range(0, len(feat), _CHUNK_ROWS):
-        chunk = feat[start : start + _CHUNK_ROWS].astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the result
+            chunk = feat[start : start + _CHUNK_ROWS].astype(np.float32)
+            rows[start : start + _CHUNK_ROWS] = chunk if projection is None else chunk @ projection
         release_pages(feat)
-        rows[start : start + _CHUNK_ROWS] = chunk if projection is None else chunk @ projection
     return rows

@@ -4,7 +4,7 @@ import dense_oracle as oracle
 import numpy as np
 import pytest
 
-from partition import InputError, encode, load_graph
+from partition import InputError, encode, load_graph, partition, read_manifest
 from partition.encodings import eigenvectors, laplacian, random_walk
 from partition.encodings.anchors import choose_landmarks
 from partition.encodings.hops import starting_rows
@@ -238,6 +238,22 @@ def test_features_of_other_kinds(feat):
     values, _ = encoded(graph, "hops=1")
     expected = oracle.normalised(oracle.simple(graph)) @ feat.reshape(5, -1).astype(np.float64)
     np.testing.assert_allclose(values, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("text", ["hops=2", "hops=2x1"])
+@pytest.mark.filterwarnings("error")
+def test_features_beyond_float32_are_refused(text):
+    graph = from_edges([0, 1, 2], [1, 2, 3], 5, {"feat": np.full((5, 2), 1e300)})
+    with pytest.raises(InputError, match="hops: feat holds numbers beyond the range of float32 .*; scale the features"):
+        encode(graph, text)
+
+
+@pytest.mark.parametrize("shape", [(5, 0), (5, 2, 0)])
+def test_features_without_columns(shape, tmp_path):
+    graph = encode(from_edges([0, 1, 2], [1, 2, 3], 5, {"feat": np.zeros(shape, np.float32)}), "hops=3x2")
+    assert graph.node_data["hops"].shape == (5, 0)
+    partition(graph, 2, tmp_path / "out")
+    assert read_manifest(tmp_path / "out")["encodings"]["hops"]["columns"] == 0
 
 
 ALL = "laplacian=6,random_walk=5,degree,anchors=4,hops=2x3"
