@@ -55,7 +55,10 @@ def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
                 f"{', '.join(stored) or 'no encodings'}; partition again with --encode {name}=..., or leave it out"
             )
     data = sg.srcdata if sg.depth > 1 else sg.ndata
-    return torch.cat([feat, *(data[name].float() for name in inputs.encodings)], 1)
+    # A column of eigenvectors has length 1; its numbers grow to the size of features for the model.
+    factors = [sg.manifest["nodes"] ** 0.5 if name == "laplacian" else 1.0 for name in inputs.encodings]
+    encoded = [data[name].float() * factor for name, factor in zip(inputs.encodings, factors)]
+    return torch.cat([feat, *encoded], 1)
 
 
 def flip_signs(feat: torch.Tensor, columns: range, seed: int) -> torch.Tensor:
