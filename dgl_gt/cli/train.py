@@ -125,14 +125,19 @@ def _train_rank(args, config):
 def _train_several(args, config, sg, plan, factory):
     """Train on each split with each seed; the records of all runs with their mean and deviation, and the table."""
     from dgl_gt.train import summary
+    from dgl_gt.train.task import node_classification
     from dgl_gt.train.trainer import train
 
-    runs = []
-    for split in args.splits or [config.split]:
+    splits, runs = args.splits or [config.split], []
+    replace(config, seed=config.seed + (args.seeds or 1) - 1)  # refused here, before the first run, if it is too large
+    for split in splits:
+        node_classification(sg, split, config.inputs)  # the same
+    for split in splits:
         for seed in range(config.seed, config.seed + (args.seeds or 1)):
             with summary.show_progress(config.epochs, sg.comm.rank == 0) as on_epoch:
                 result = train(sg, replace(config, split=split, seed=seed), on_epoch, factory=factory)
             runs.append({"split": split, "seed": seed} | summary.record(result, sg))
+            del result  # and with it the model
     record = summary.record_of_runs(runs) | plan
     return record, summary.table_of_runs(record)
 

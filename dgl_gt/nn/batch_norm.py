@@ -45,7 +45,7 @@ class BatchNorm(nn.BatchNorm1d):
         """
         self._check_input_dim(x)
         strategy = None if graph is None else as_strategy(graph, x.device)
-        uses_batch = self.training or not self.track_running_stats
+        uses_batch = self.training or self.running_mean is None
         if not uses_batch or strategy is None or strategy.holds_all:
             return super().forward(x)
         mean, variance, count = self._statistics(x[: strategy.num_owned], strategy)

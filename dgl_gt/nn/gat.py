@@ -9,6 +9,7 @@ from torch.nn import functional
 from dgl_gt.as_csc import csc
 from dgl_gt.exchange import Local, Strategy, as_strategy
 from dgl_gt.exchange.local import leading_rows
+from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.additive import attention_weights
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.dispatch import autocast
@@ -160,7 +161,7 @@ class GATConv(EdgeAttention):
         attention_seed, feature_seed = self._seeds(strategy)
         h = self.feat_drop(strategy.source_rows(feat), strategy.node_ids, feature_seed)
         h_dst = leading_rows(h, strategy.num_dst)
-        if isinstance(strategy, Local) and not self.allow_zero_in_degree:
+        if not isinstance(graph, ShardedGraph) and isinstance(strategy, Local) and not self.allow_zero_in_degree:
             check_in_degrees(strategy.csc)
         if get_attention:
             if not isinstance(strategy, Local):

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.exchange import Local, Strategy, as_strategy
+from dgl_gt.exchange.sharded_graph import ShardedGraph
 from partition.errors import check_flags, check_one_of
 
 from .attention import check_features, check_in_degrees, check_sizes
@@ -104,7 +105,7 @@ class GraphConv(nn.Module):
         """
         check_features(feat, "in_feats", self.in_feats)
         strategy = as_strategy(graph, feat.device)
-        if isinstance(strategy, Local) and not self.allow_zero_in_degree:
+        if not isinstance(graph, ShardedGraph) and isinstance(strategy, Local) and not self.allow_zero_in_degree:
             check_in_degrees(strategy.csc)
         return self.aggregate(strategy, strategy.source_rows(feat))
 

@@ -7,7 +7,16 @@ from torch import Tensor, nn
 
 from dgl_gt.exchange import Local, Strategy, strategies_of_layers
 from dgl_gt.exchange.local import leading_rows
-from dgl_gt.model_limits import GLOBAL_ATTENTIONS, INPUTS, JUMPING, LAYERS, MODEL_LIMITS, OUTPUTS, check_contradictions
+from dgl_gt.model_limits import (
+    ACTIVATIONS,
+    GLOBAL_ATTENTIONS,
+    INPUTS,
+    JUMPING,
+    LAYERS,
+    MODEL_LIMITS,
+    OUTPUTS,
+    check_contradictions,
+)
 from partition.errors import check_flags, check_one_of, whole_number
 
 from .attention import EdgeAttention, check_features, check_probability, check_sizes
@@ -138,12 +147,15 @@ class GraphTransformer(nn.Module):
         check_probability("attention_dropout", attention_dropout)
         for name, value, allowed in (
             ("layer", layer, LAYERS),
+            ("activation", activation, ACTIVATIONS),
             ("input", input, INPUTS),
             ("output", output, OUTPUTS),
             ("jumping", jumping, JUMPING),
             ("global_attention", global_attention, GLOBAL_ATTENTIONS),
         ):
             check_one_of(name, value, allowed)
+        if not 0.0 <= global_weight <= 1.0:
+            raise ValueError(f"global_weight is {global_weight!r}; it must be from 0 to 1")
         check_contradictions(layer=layer, residual=residual, input=input, gate=gate, score=score)
         self.in_dim, self.jumping, self._uses_global = in_dim, jumping, True
         self.global_weight = float(global_weight)
@@ -303,7 +315,8 @@ class GraphTransformer(nn.Module):
 
 def _follow_phase(model: GraphTransformer, _) -> None:
     """Use global attention or not, as the state that a model has loaded says."""
-    model._set_uses_global(bool(model.phase))
+    if bool(model.phase) != model.uses_global:
+        model._set_uses_global(bool(model.phase))
 
 
 def _encoder(kind: str, in_dim: int, hidden: int, activation: str, dropout: float) -> RowSequential:

@@ -163,7 +163,7 @@ class TrainConfig:
     )
     schedule: Annotated[str, _one_of(SCHEDULES)] = _setting(
         "constant",
-        "learning rate after warmup: constant; cosine, which falls to 0 in the last epoch; or plateau, which halves it "
+        "learning rate after warmup: constant; cosine, which falls towards 0; or plateau, which halves it "
         "after a quarter of patience without a better validation metric",
     )
     warmup: _Count = _setting(10, "number of epochs in which the learning rate rises to lr")
@@ -202,6 +202,15 @@ class TrainConfig:
         if self.hidden % self.heads:
             raise InputError(f"hidden is {self.hidden}; it must be a multiple of heads ({self.heads})")
         check_contradictions(**{name: getattr(self, name) for name in ("layer", "residual", "input", "gate", "score")})
+        if self.schedule == "plateau" and not self.patience:
+            raise InputError(
+                "schedule is plateau, which counts in quarters of patience, but patience is 0; set patience"
+            )
+        if self.attention_dropout and self.score in ("gcn", "mean"):
+            raise InputError(
+                f"attention_dropout is {self.attention_dropout}, but the score {self.score} has no attention weights to "
+                "drop; leave it out, or choose the score dot or additive"
+            )
         if self.local_epochs and self.global_attention != "polynormer":
             raise InputError(
                 f"local_epochs is {self.local_epochs}, but global_attention is {self.global_attention}; it must be "

@@ -37,8 +37,12 @@ class Schedule:
     """The learning rate of each epoch; call :meth:`step` after each one."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, config: TrainConfig):
-        self._optimizer, self._config = optimizer, config
-        self._factor, self._epoch, self._best, self._waited = 1.0, 0, -math.inf, 0
+        self._optimizer, self._config, self._epoch = optimizer, config, 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what has been seen of the metric, and set the rate of this epoch, whatever the optimiser has now."""
+        self._factor, self._best, self._waited = 1.0, -math.inf, 0
         self._set()
 
     def step(self, validation: float | None = None) -> None:

@@ -49,7 +49,7 @@ def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
         return feat
     stored = sg.manifest["encodings"]
     for name in inputs.encodings:
-        if name not in sg.ndata:
+        if name not in stored:
             raise InputError(
                 f"encodings has {name!r}, but the shards of {sg.manifest['source']} hold "
                 f"{', '.join(stored) or 'no encodings'}; partition again with --encode {name}=..., or leave it out"

@@ -156,6 +156,8 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory) -> 
         if config.local_epochs and epoch == config.local_epochs:
             model.load_state_dict(best_state)
             optimizer.load_state_dict(best_optimizer)
+            best_optimizer = None
+            schedule.restart()
             model.uses_global = True
         before = sg.comm.sent_bytes, sg.comm.exchange_s
         started = time.perf_counter()
@@ -182,7 +184,8 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory) -> 
                 writer.update(best_state, so_far)
         if on_epoch:
             on_epoch(epoch, loss, history.validations[-1] if history.validations else math.nan, seconds[-1])
-        if config.patience and epoch - max(history.best_epoch, config.local_epochs - 1) >= config.patience:
+        is_due = config.patience and validation is not None
+        if is_due and epoch - max(history.best_epoch, config.local_epochs - 1) >= config.patience:
             break
     model.load_state_dict(best_state)
     measured = _measurements(sg, seconds, exchange_s, step_bytes)

@@ -98,7 +98,8 @@ def _solve_dense(matrix, adjacency, nodes: np.ndarray, count: int, seed: int) ->
     dense = np.zeros((many, size, size))
     dense[rows.row // size, rows.row % size, place[rows.col]] = rows.data
     values, vectors = np.linalg.eigh(dense)
-    return values[:, -2 : -2 - count : -1], vectors[:, :, -2 : -2 - count : -1]
+    wanted = slice(-2, -2 - count, -1)
+    return values[:, wanted].copy(), vectors[:, :, wanted].copy()  # a view would keep all vectors in memory
 
 
 def _solve_sparse(matrix, adjacency, nodes: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

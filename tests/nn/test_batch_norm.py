@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from dgl_gt.exchange import Strategy
-from dgl_gt.nn import BatchNorm
+from dgl_gt.exchange import Local, Strategy
+from dgl_gt.nn import BatchNorm, ConvolutionLayer, apply_activation_checkpoint
 from dgl_gt.structure import CSC
 
 NODES = 5
@@ -61,6 +61,20 @@ def test_bfloat16_rows_have_statistics_in_float32():
     assert out.dtype == torch.bfloat16
     expected = torch.nn.BatchNorm1d(3)(x.bfloat16().float().repeat(2, 1))[:NODES]
     torch.testing.assert_close(out.float(), expected, rtol=0, atol=0.02)
+
+
+def test_a_checkpointed_layer_in_evaluation_has_the_gradients_of_a_plain_one():
+    grads = []
+    for mode in ("none", "full"):
+        torch.manual_seed(0)
+        layer = ConvolutionLayer(3, 3, norm="batch").eval()
+        apply_activation_checkpoint(layer, mode)
+        strategy = Local(GRAPH)
+        object.__setattr__(strategy, "holds_all", False)
+        x = rows(0, torch.float32)
+        layer(strategy, x).sum().backward()
+        grads.append(x.grad)
+    torch.testing.assert_close(*grads)
 
 
 def test_refuses_too_few_nodes():

@@ -124,6 +124,8 @@ def test_an_unknown_key_is_shown_in_short(tmp_path):
         ({"input": "none"}, "input is 'none', but transformer layers need an input projection; choose another input"),
         ({"residual": "none"}, "residual is 'none', but transformer layers need one; choose 'identity' or 'linear'"),
         ({"layer": "convolution", "input": "none"}, "input is 'none', but with score 'dot' a layer must take as many"),
+        ({"schedule": "plateau", "patience": 0}, "schedule is plateau, which counts in quarters of patience"),
+        ({"score": "gcn", "attention_dropout": 0.1}, "attention_dropout is 0.1, but the score gcn has no attention"),
         ({"local_epochs": 3}, "local_epochs is 3, but global_attention is none; it must be polynormer"),
         ({"local_epochs": 9, "epochs": 9, "global_attention": "polynormer"}, "it must be below epochs"),
     ],

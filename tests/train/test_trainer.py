@@ -161,3 +161,31 @@ def test_evaluation_every_few_epochs(sharded):
     config = TrainConfig(layers=1, hidden=8, heads=2, epochs=7, evaluate_every=3)
     result = train(sharded(), config)
     assert len(result.losses) == 7 and len(result.validations) == 3 and result.best_epoch in (2, 5, 6)
+
+
+def test_patience_counts_when_the_model_is_evaluated(sharded):
+    config = TrainConfig(layers=1, hidden=8, heads=2, epochs=9, evaluate_every=4, patience=2)
+    result = train(sharded(), config)
+    assert result.best_epoch >= 3 and len(result.validations) >= 1
+
+
+def test_the_second_phase_has_a_learning_rate_of_its_own(sharded, monkeypatch):
+    """The rate is neither that of the best epoch nor what a plateau of the first phase left."""
+    rates, real = [], trainer.train_step
+
+    def step(model, sg, task, optimizer, *arguments):
+        rates.append(optimizer.param_groups[0]["lr"])
+        return real(model, sg, task, optimizer, *arguments)
+
+    monkeypatch.setattr(trainer, "train_step", step)
+    monkeypatch.setattr(trainer, "evaluate", lambda *_: (0.5, 0.5))
+    config = TrainConfig(
+        hidden=8, heads=2, epochs=8, local_epochs=5, lr=1.0, patience=4, schedule="plateau", **POLYNORMER
+    )
+    train(sharded(), config)
+    assert rates == [1.0, 1.0, 0.5, 0.25, 0.125, 1.0, 1.0, 0.5]
+
+
+def test_labels_are_no_encoding(sharded):
+    with pytest.raises(InputError, match="encodings has 'label', but the shards of .* hold no encodings"):
+        train(sharded(), TrainConfig(**{**vars(QUICK), "encodings": "label"}))
