@@ -95,6 +95,8 @@ class GraphTransformer(nn.Module):
 
     Attributes
     ----------
+    inputs : object, optional
+        What the trainer has made the rows of from node data, for later predictions; None at first.
     uses_global : bool
         Whether the forward pass uses Polynormer's global attention, True at first. Its authors train the layers alone
         until they are good, and then the whole.
@@ -158,7 +160,7 @@ class GraphTransformer(nn.Module):
             raise ValueError(f"global_weight is {global_weight!r}; it must be from 0 to 1")
         check_contradictions(layer=layer, residual=residual, input=input, gate=gate, score=score)
         self.in_dim, self.jumping, self._uses_global = in_dim, jumping, True
-        self.global_weight = float(global_weight)
+        self.global_weight, self.inputs = float(global_weight), None
         self.input_dropout = FeatureDropout(input_dropout)
         self.encoder = _encoder(input, in_dim, hidden, activation, dropout)
         shared = {"score": score, "residual": residual, "norm": norm, "norm_first": norm_first}

@@ -33,7 +33,7 @@ def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.nd
         The shards do not have as many features as the model takes.
     """
     with sg.comm.together(), torch.no_grad():
-        feat = features(sg, model.inputs if isinstance(model, GraphTransformer) else Inputs())
+        feat = features(sg, (model.inputs if isinstance(model, GraphTransformer) else None) or Inputs())
         if isinstance(model, GraphTransformer) and feat.shape[1] != model.in_dim:
             raise InputError(
                 f"the model takes {model.in_dim} features per node, and {sg.manifest['source']} has {feat.shape[1]}; "

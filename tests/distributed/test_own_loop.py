@@ -56,9 +56,9 @@ def run_document(rank, folder):
             models.append(parameters(names["model"]))
     sg, rank_scores = names["sg"], torch.load(f"scores-{rank}.pt", weights_only=True)
     assert torch.equal(rank_scores["edge"], sg.edge_ids)
-    norm = names["BatchNorm"](WIDTH)
+    norm = dgl_gt.nn.BatchNorm(WIDTH)
     feat = names["feat"].clone().requires_grad_()
-    out = norm(sg, feat)
+    out = norm(feat, sg)
     (out * torch.linspace(-1, 2, WIDTH)).sigmoid().square().sum().backward()
     sg.comm.sum_gradients(norm.parameters())
     normed = [sg.gather(each).numpy() for each in (out, feat.grad)] + [norm.weight.grad.numpy(), norm.bias.grad.numpy()]
