@@ -7,16 +7,18 @@ from partition.errors import InputError
 # The smallest and the largest sizes are far beyond any use, so that what they refuse is a mistake.
 MODEL_LIMITS = {"layers": (1, 1000), "hidden": (1, 1_000_000), "heads": (1, 1_000_000), "ffn": (0, 1000)}
 PRECISIONS = ("fp32", "bf16")
-LAYERS = ("transformer", "convolution")
-SCORES = ("dot", "additive", "gcn", "mean")
-RESIDUALS = ("none", "identity", "linear")
-NORMS = ("layer", "rms", "batch", "none")
-ACTIVATIONS = ("relu", "gelu", "swiglu")
-GATES = ("none", "sigmoid", "free", "constant")
-INPUTS = ("activated", "linear", "mlp", "none")
-OUTPUTS = ("linear", "mlp")
-JUMPING = ("last", "sum", "concat")
-GLOBAL_ATTENTIONS = ("none", "polynormer", "sgformer")
+CHOICES = {  # of the options that are names
+    "layer": ("transformer", "convolution"),
+    "score": ("dot", "additive", "gcn", "mean"),
+    "residual": ("none", "identity", "linear"),
+    "norm": ("layer", "rms", "batch", "none"),
+    "activation": ("relu", "gelu", "swiglu"),
+    "gate": ("none", "sigmoid", "free", "constant"),
+    "input": ("activated", "linear", "mlp", "none"),
+    "output": ("linear", "mlp"),
+    "jumping": ("last", "sum", "concat"),
+    "global_attention": ("none", "polynormer", "sgformer"),
+}
 
 
 def check_contradictions(*, layer: str, residual: str, input: str, gate: str, score: str) -> None:

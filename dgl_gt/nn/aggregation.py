@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from dgl_gt.exchange import Strategy
-from dgl_gt.model_limits import SCORES
+from dgl_gt.model_limits import CHOICES
 from partition.errors import check_one_of
 
 from .attention import BiasedMHA
@@ -23,7 +23,7 @@ def make_aggregation(
     ``score`` "dot" gives a :class:`BiasedMHA`, with its output projection. "additive" gives a :class:`GATConv`, and "gcn"
     and "mean" a :class:`GraphConv` with ``norm`` "both" and "right". ``ValueError`` says that the sizes do not fit.
     """
-    check_one_of("score", score, SCORES)
+    check_one_of("score", score, CHOICES["score"])
     if score == "dot":
         if in_feats != feat_size:
             raise ValueError(

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import leading_rows
-from dgl_gt.model_limits import GATES, NORMS, RESIDUALS
+from dgl_gt.model_limits import CHOICES
 from partition.errors import check_flags, check_one_of
 
 from .aggregation import aggregate, make_aggregation
@@ -73,9 +73,9 @@ class ConvolutionLayer(GraphLayer):
     ):
         super().__init__()
         check_sizes(in_feats=in_feats, feat_size=feat_size, num_heads=num_heads)
-        check_one_of("residual", residual, RESIDUALS)
-        check_one_of("norm", norm, NORMS)
-        check_one_of("gate", gate, GATES)
+        check_one_of("residual", residual, CHOICES["residual"])
+        check_one_of("norm", norm, CHOICES["norm"])
+        check_one_of("gate", gate, CHOICES["gate"])
         check_flags(norm_first=norm_first)
         check_probability("dropout", dropout)
         if residual == "identity" and in_feats != feat_size:

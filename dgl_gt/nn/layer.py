@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import leading_rows
-from dgl_gt.model_limits import ACTIVATIONS, NORMS, RESIDUALS
+from dgl_gt.model_limits import CHOICES
 from partition.errors import check_flags, check_one_of
 
 from .aggregation import aggregate, make_aggregation
@@ -77,10 +77,10 @@ class GraphTransformerLayer(GraphLayer):
             check_sizes(hidden_size=hidden_size)
         check_flags(norm_first=norm_first)
         check_probability("dropout", dropout)
-        check_one_of("residual", residual, RESIDUALS[1:])
-        check_one_of("norm", norm, NORMS)
+        check_one_of("residual", residual, CHOICES["residual"][1:])
+        check_one_of("norm", norm, CHOICES["norm"])
         if not isinstance(activation, nn.Module):
-            check_one_of("activation", activation, ACTIVATIONS)
+            check_one_of("activation", activation, CHOICES["activation"])
         self.feat_size, self.norm_first = feat_size, norm_first
         self.attn = make_aggregation(score, feat_size, feat_size, num_heads, attn_dropout, attn_bias_type)
         self.ffn = feed_forward(feat_size, hidden_size, activation, dropout) if hidden_size else None

@@ -7,16 +7,7 @@ from torch import Tensor, nn
 
 from dgl_gt.exchange import Local, Strategy, strategies_of_layers
 from dgl_gt.exchange.local import leading_rows
-from dgl_gt.model_limits import (
-    ACTIVATIONS,
-    GLOBAL_ATTENTIONS,
-    INPUTS,
-    JUMPING,
-    LAYERS,
-    MODEL_LIMITS,
-    OUTPUTS,
-    check_contradictions,
-)
+from dgl_gt.model_limits import CHOICES, MODEL_LIMITS, check_contradictions
 from partition.errors import check_flags, check_one_of, whole_number
 
 from .attention import EdgeAttention, check_features, check_probability, check_sizes
@@ -140,22 +131,12 @@ class GraphTransformer(nn.Module):
         ffn = whole_number("ffn", ffn, *MODEL_LIMITS["ffn"])
         layers = whole_number("layers", layers, *MODEL_LIMITS["layers"])
         check_flags(norm_first=norm_first)
-        for name, value in {
-            "dropout": dropout,
-            "input_dropout": input_dropout,
-            "global_dropout": global_dropout,
-        }.items():
+        drops = {"dropout": dropout, "input_dropout": input_dropout, "global_dropout": global_dropout}
+        for name, value in (drops | {"attention_dropout": attention_dropout}).items():
             check_probability(name, value)
-        check_probability("attention_dropout", attention_dropout)
-        for name, value, allowed in (
-            ("layer", layer, LAYERS),
-            ("activation", activation, ACTIVATIONS),
-            ("input", input, INPUTS),
-            ("output", output, OUTPUTS),
-            ("jumping", jumping, JUMPING),
-            ("global_attention", global_attention, GLOBAL_ATTENTIONS),
-        ):
-            check_one_of(name, value, allowed)
+        choices = {"layer": layer, "activation": activation, "input": input, "output": output, "jumping": jumping}
+        for name, value in (choices | {"global_attention": global_attention}).items():
+            check_one_of(name, value, CHOICES[name])
         if not 0.0 <= global_weight <= 1.0:
             raise ValueError(f"global_weight is {global_weight!r}; it must be from 0 to 1")
         check_contradictions(layer=layer, residual=residual, input=input, gate=gate, score=score)
@@ -165,12 +146,14 @@ class GraphTransformer(nn.Module):
         self.encoder = _encoder(input, in_dim, hidden, activation, dropout)
         shared = {"score": score, "residual": residual, "norm": norm, "norm_first": norm_first}
         shared |= {"dropout": dropout, "attn_dropout": attention_dropout}
-        if layer == "transformer":
-            make = lambda _: GraphTransformerLayer(hidden, ffn * hidden, heads, activation=activation, **shared)  # noqa: E731
-        else:
-            make = lambda width: ConvolutionLayer(width, hidden, heads, gate=gate, gate_start=gate_start, **shared)  # noqa: E731
-        first = in_dim if input == "none" else hidden
-        self.layers = nn.ModuleList(make(hidden if index else first) for index in range(layers))
+        self.layers = nn.ModuleList()
+        for index in range(layers):
+            if layer == "transformer":
+                made = GraphTransformerLayer(hidden, ffn * hidden, heads, activation=activation, **shared)
+            else:
+                features = in_dim if input == "none" and not index else hidden
+                made = ConvolutionLayer(features, hidden, heads, gate=gate, gate_start=gate_start, **shared)
+            self.layers.append(made)
         width = hidden * layers if jumping == "concat" else hidden
         has_norm = layer == "transformer" and norm_first
         self.output_norm = NORM_MODULES[norm](width) if has_norm else nn.Identity()
@@ -181,9 +164,7 @@ class GraphTransformer(nn.Module):
             self.global_norm = nn.LayerNorm(width)
             self.global_attention = PolynormerAttention(width, heads, global_layers, global_dropout, *beta)
             self.global_output = _output(output, width, out, activation)
-            self.register_buffer(
-                "phase", torch.tensor(1)
-            )  # 0 while only the layers are trained; saved with the weights
+            self.register_buffer("phase", torch.tensor(1))  # 0 while only the layers train; saved with the weights
             self.register_load_state_dict_post_hook(_follow_phase)
             self._set_uses_global(True)
         elif global_attention == "sgformer":
@@ -240,7 +221,7 @@ class GraphTransformer(nn.Module):
         if self.jumping == "last":
             return last
         rows = [leading_rows(each, len(last)) for each in outputs]
-        return torch.cat(rows, 1) if self.jumping == "concat" else torch.stack(rows).sum(0)
+        return torch.cat(rows, 1) if self.jumping == "concat" else sum(rows[1:], start=rows[0])
 
     def _seeds(self, strategy) -> list[Tensor] | list[None]:
         """Return seeds of this pass's masks for each layer, the encoder and global attention, or Nones where all are set.

@@ -8,21 +8,7 @@ from typing import Annotated, get_type_hints
 
 from msgspec import Meta
 
-from dgl_gt.model_limits import (
-    ACTIVATIONS,
-    GATES,
-    GLOBAL_ATTENTIONS,
-    INPUTS,
-    JUMPING,
-    LAYERS,
-    MODEL_LIMITS,
-    NORMS,
-    OUTPUTS,
-    PRECISIONS,
-    RESIDUALS,
-    SCORES,
-    check_contradictions,
-)
+from dgl_gt.model_limits import CHOICES, MODEL_LIMITS, PRECISIONS, check_contradictions
 from dgl_gt.yaml_file import check_keys, read_yaml, typed
 from partition.errors import InputError
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
@@ -116,30 +102,34 @@ class TrainConfig:
     dropout: _Share = _setting(0.2, "share of features to drop")
     attention_dropout: _Share = _setting(0.0, "share of attention weights to drop")
     norm_first: _Flag = _setting(True, "normalise what a layer takes instead of what it computes")
-    layer: Annotated[str, _one_of(LAYERS)] = _setting("transformer", f"kind of layer: {', '.join(LAYERS)}")
-    score: Annotated[str, _one_of(SCORES)] = _setting(
+    layer: Annotated[str, _one_of(CHOICES["layer"])] = _setting(
+        "transformer", "kind of layer: transformer or convolution"
+    )
+    score: Annotated[str, _one_of(CHOICES["score"])] = _setting(
         "dot", "what a layer does along edges: attention with dot or additive scores, gcn (a sum by degrees) or mean"
     )
-    residual: Annotated[str, _one_of(RESIDUALS)] = _setting(
+    residual: Annotated[str, _one_of(CHOICES["residual"])] = _setting(
         "identity", "what is added to that: identity (the row), linear (its projection) or none"
     )
-    norm: Annotated[str, _one_of(NORMS)] = _setting("layer", f"norm of the layers: {', '.join(NORMS)}")
-    activation: Annotated[str, _one_of(ACTIVATIONS)] = _setting(
-        "gelu", f"activation of feed-forward networks, input and output: {', '.join(ACTIVATIONS)}"
+    norm: Annotated[str, _one_of(CHOICES["norm"])] = _setting("layer", "norm of the layers: layer, rms, batch or none")
+    activation: Annotated[str, _one_of(CHOICES["activation"])] = _setting(
+        "gelu", "activation of feed-forward networks, input and output: relu, gelu or swiglu"
     )
-    input: Annotated[str, _one_of(INPUTS)] = _setting(
+    input: Annotated[str, _one_of(CHOICES["input"])] = _setting(
         "activated", "projection in front of the layers: activated, linear, mlp or none"
     )
-    output: Annotated[str, _one_of(OUTPUTS)] = _setting("linear", "projection behind the layers: linear or mlp")
+    output: Annotated[str, _one_of(CHOICES["output"])] = _setting(
+        "linear", "projection behind the layers: linear or mlp"
+    )
     input_dropout: _Share = _setting(0.0, "share of node features to drop")
-    jumping: Annotated[str, _one_of(JUMPING)] = _setting(
+    jumping: Annotated[str, _one_of(CHOICES["jumping"])] = _setting(
         "last", "what the output reads: the last layer, or the sum or concat of all"
     )
-    gate: Annotated[str, _one_of(GATES)] = _setting(
+    gate: Annotated[str, _one_of(CHOICES["gate"])] = _setting(
         "none", "Polynormer's gate in convolution layers: none, sigmoid, free or constant"
     )
     gate_start: Annotated[float, _between(-1000.0, 1000.0)] = _setting(0.9, "start of a free gate, or the constant")
-    global_attention: Annotated[str, _one_of(GLOBAL_ATTENTIONS)] = _setting(
+    global_attention: Annotated[str, _one_of(CHOICES["global_attention"])] = _setting(
         "none", "attention of every node to every node: none, polynormer or sgformer"
     )
     global_layers: Annotated[int, _between(*MODEL_LIMITS["layers"])] = _setting(1, "number of layers of it")
@@ -206,18 +196,28 @@ class TrainConfig:
             raise InputError(
                 "schedule is plateau, which counts in quarters of patience, but patience is 0; set patience"
             )
-        if self.attention_dropout and self.score in ("gcn", "mean"):
-            raise InputError(
-                f"attention_dropout is {self.attention_dropout}, but the score {self.score} has no attention weights to "
-                "drop; leave it out, or choose the score dot or additive"
-            )
-        if self.local_epochs and self.global_attention != "polynormer":
-            raise InputError(
-                f"local_epochs is {self.local_epochs}, but global_attention is {self.global_attention}; it must be "
-                "polynormer, or local_epochs 0"
-            )
+        self._check_unread()
         if self.local_epochs >= self.epochs:
             raise InputError(f"local_epochs is {self.local_epochs}; it must be below epochs ({self.epochs})")
+
+    def _check_unread(self) -> None:
+        """Refuse a setting that differs from its default although nothing of this model reads it."""
+        readers = {
+            "ffn": ("layer", ("transformer",)),
+            "attention_dropout": ("score", ("dot", "additive")),
+            "gate_start": ("gate", ("free", "constant")),
+            "global_layers": ("global_attention", ("polynormer", "sgformer")),
+            "global_dropout": ("global_attention", ("polynormer", "sgformer")),
+            "global_weight": ("global_attention", ("sgformer",)),
+            "local_epochs": ("global_attention", ("polynormer",)),
+        }
+        for name, (owner, values) in readers.items():
+            value, default, chosen = getattr(self, name), getattr(type(self), name), getattr(self, owner)
+            if value != default and chosen not in values:
+                raise InputError(
+                    f"{name} is {value}, but nothing reads it where {owner} is {chosen}; leave it out, or choose "
+                    f"the {owner} {' or '.join(values)}"
+                )
 
     @property
     def inputs(self) -> Inputs:

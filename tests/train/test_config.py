@@ -83,6 +83,10 @@ def test_every_setting_has_its_limits(name):
     others = {"heads": 1} if name == "hidden" else {"hidden": most} if name == "heads" else {}
     if name == "local_epochs":
         others, most = {"epochs": most, "global_attention": "polynormer"}, most - 1
+    if name == "gate_start":
+        others = {"layer": "convolution", "gate": "free"}
+    elif name.startswith("global_"):
+        others = {"global_attention": "sgformer"}
     assert getattr(TrainConfig(**{name: most} | others), name) == most
     for value in (most * 2, least - 1):
         with pytest.raises(InputError, match=f"^{name} is .*; it must be a (whole )?number from .* to "):
@@ -125,8 +129,18 @@ def test_an_unknown_key_is_shown_in_short(tmp_path):
         ({"residual": "none"}, "residual is 'none', but transformer layers need one; choose 'identity' or 'linear'"),
         ({"layer": "convolution", "input": "none"}, "input is 'none', but with score 'dot' a layer must take as many"),
         ({"schedule": "plateau", "patience": 0}, "schedule is plateau, which counts in quarters of patience"),
-        ({"score": "gcn", "attention_dropout": 0.1}, "attention_dropout is 0.1, but the score gcn has no attention"),
-        ({"local_epochs": 3}, "local_epochs is 3, but global_attention is none; it must be polynormer"),
+        (
+            {"score": "gcn", "attention_dropout": 0.1},
+            "attention_dropout is 0.1, but nothing reads it where score is gcn; leave it out, or choose the score dot or additive",
+        ),
+        (
+            {"layer": "convolution", "ffn": 4, "score": "gcn"},
+            "ffn is 4, but nothing reads it where layer is convolution",
+        ),
+        ({"gate_start": 0.5}, "gate_start is 0.5, .* leave it out, or choose the gate free or constant"),
+        ({"global_layers": 2}, "global_layers is 2, .* choose the global_attention polynormer or sgformer"),
+        ({"global_weight": 0.8, "global_attention": "polynormer"}, "global_weight is 0.8, .* polynormer"),
+        ({"local_epochs": 3}, "local_epochs is 3, but nothing reads it where global_attention is none"),
         ({"local_epochs": 9, "epochs": 9, "global_attention": "polynormer"}, "it must be below epochs"),
     ],
 )
