@@ -21,8 +21,13 @@ CHOICES = {  # of the options that are names
 }
 
 
-def check_contradictions(*, layer: str, residual: str, input: str, gate: str, score: str) -> None:
+def check_contradictions(*, layer: str, residual: str, input: str, gate: str, score: str, has_edges: bool) -> None:
     """Raise :class:`InputError` if options of a model contradict each other."""
+    if has_edges and (layer, score) != ("transformer", "dot"):
+        name, value, needed = ("score", score, "dot") if layer == "transformer" else ("layer", layer, "transformer")
+        raise InputError(
+            f"{name} is {value!r}, but edge features need the {name} {needed!r}; choose it, or leave them out"
+        )
     if layer == "transformer":
         if gate != "none":
             raise InputError(f"gate is {gate!r}, but transformer layers have no gate; choose layer 'convolution'")

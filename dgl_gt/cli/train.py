@@ -101,7 +101,7 @@ def _train_rank(args, config):
         return _train_several(args, config, sg, plan, factory)
     writer = None
     if sg.comm.rank == 0:
-        unused = describe_unused_data(sg.manifest, config.inputs.encodings)
+        unused = describe_unused_data(sg.manifest, config.inputs)
         if unused:
             print(f"dgl-gt: {unused}", file=sys.stderr)
         if args.out:

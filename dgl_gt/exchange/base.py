@@ -10,7 +10,9 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.comm.tape import kept_exchanges
 from dgl_gt.comm.transfer import tracked
 
+from .local import add_ends
 from .protocol import Strategy
+from .pull import pull
 from .shard import Shard
 
 
@@ -38,6 +40,17 @@ class ShardStrategy(Strategy):
     def out_degrees(self) -> torch.Tensor:
         """Return the out-degrees in the whole graph of the rows that attend takes."""
         return self.shard.degrees[: len(self.node_ids), 1]
+
+    def add_ends(self, of_dst: torch.Tensor, of_src: torch.Tensor) -> torch.Tensor:
+        """Return the sums for the edges of this part; rows of the ends that other ranks own are fetched."""
+        if self.shard.cut == "vertex":
+            of_dst, of_src = self._held(torch.cat([of_dst, of_src], 1)).chunk(2, 1)
+        else:
+            of_src = self._held(of_src)
+        return add_ends(self.shard.csc(), of_dst, of_src)
+
+    def _held(self, rows: torch.Tensor) -> torch.Tensor:
+        return pull(self.shard, self.comm, tracked(rows))
 
     def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
         """Return the sum of all ranks' values; see :meth:`dgl_gt.comm.group.Comm.all_reduce_sum`."""

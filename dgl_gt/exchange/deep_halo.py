@@ -9,9 +9,10 @@ from dgl_gt.comm.transfer import tracked
 from dgl_gt.ops.attention import attend_rows
 
 from .base import ShardStrategy
-from .halo import Halo, begin_pull, pull
-from .local import leading_rows
+from .halo import Halo
+from .local import add_ends, leading_rows
 from .protocol import Strategy
+from .pull import begin_pull, pull
 from .shard import Shard
 
 
@@ -44,6 +45,11 @@ class DeepHalo(ShardStrategy):
     def source_rows(self, h: torch.Tensor) -> torch.Tensor:
         """Return the rows of all sources; fetch those of the halo where the layer is given owned rows alone."""
         return pull(self.shard, self.comm, tracked(h), self.inner + 1) if self.pulls else self.input_rows(h)
+
+    def add_ends(self, of_dst: torch.Tensor, of_src: torch.Tensor) -> torch.Tensor:
+        """Return the sums for the part's own edges; both ends of these are here."""
+        csc = self.shard.csc()
+        return add_ends(csc, leading_rows(of_dst, csc.num_dst), leading_rows(of_src, csc.num_src))
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`; here ``h`` has the rows of all sources.

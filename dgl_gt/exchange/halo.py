@@ -11,7 +11,8 @@ from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 
 from .base import ShardStrategy
-from .shard import SendPlan, Shard
+from .pull import begin_pull
+from .shard import Shard
 
 
 class Halo(ShardStrategy):
@@ -54,18 +55,3 @@ class Halo(ShardStrategy):
         indices = shard.indices[:edges]
         ranges = [(0, owned), (owned, shard.num_held)]
         return split(shard.indptr[: owned + 1], indices, shard.edge_ids[:edges], indices >= owned, ranges)
-
-
-def begin_pull(comm: Comm, plan: SendPlan, x: torch.Tensor, overlap: bool):
-    """Start to send owned rows to the ranks that hold copies; return a function that returns copies, (recv, ...)."""
-    begun = comm.begin(x.index_select(0, plan.send_rows), plan.send_counts, plan.recv_counts)
-    finish = comm.ending(begun, overlap)
-    return lambda: plan.in_held_order(finish())
-
-
-def pull(shard: Shard, comm: Comm, x: torch.Tensor, hops: int = 1) -> torch.Tensor:
-    """Return held rows from owned rows: (owned, ...) -> (held, ...). Gradients of copies are summed at their owners."""
-    shard.check_rows(x)
-    if comm.world_size == 1:
-        return x
-    return torch.cat([x, begin_pull(comm, shard.send_plan(hops), x, overlap=False)()])

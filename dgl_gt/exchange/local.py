@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from dgl_gt.ops.attention import attend_rows
@@ -16,6 +17,13 @@ def leading_rows(x: Tensor, rows: int) -> Tensor:
     """Return the first ``rows`` rows of ``x``: the destinations of a block, or all nodes of a graph."""
     # A slice of all rows would still cost a zero-filled copy of the gradient in backward.
     return x if x.shape[0] == rows else x[:rows]
+
+
+def add_ends(csc: CSC, of_dst: Tensor, of_src: Tensor) -> Tensor:
+    """Return for each edge its destination's row plus its source's, (E, W), in the order of edge ids."""
+    degrees = csc.indptr.diff()
+    sums = of_dst.repeat_interleave(degrees, 0, output_size=csc.num_edges) + of_src.index_select(0, csc.indices)
+    return sums if csc.edge_ids is None else torch.empty_like(sums).index_copy(0, csc.edge_ids, sums)
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,10 @@ class Local(Strategy):
     def out_degrees(self) -> Tensor:
         """Return the out-degrees of the sources; in a block, of the edges of the block alone, as DGL counts them."""
         return self.csc.rev_indptr.diff()
+
+    def add_ends(self, of_dst: Tensor, of_src: Tensor) -> Tensor:
+        """Return the sums for all edges."""
+        return add_ends(self.csc, of_dst, of_src)
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> Tensor:
         """Attend from the destinations to the sources; see :meth:`dgl_gt.exchange.Strategy.attend`.

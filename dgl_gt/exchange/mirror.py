@@ -12,7 +12,7 @@ from dgl_gt.ops.split_attention import TwoPieceAttention, split
 from dgl_gt.structure import CSC
 
 from .base import ShardStrategy
-from .halo import begin_pull
+from .pull import begin_pull
 from .shard import SendPlan
 
 

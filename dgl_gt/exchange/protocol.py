@@ -55,6 +55,14 @@ class Strategy:
         """Return the out-degrees in the whole graph of the rows that attend takes, int64, (N_src,)."""
         raise NotImplementedError
 
+    def add_ends(self, of_dst: Tensor, of_src: Tensor) -> Tensor:
+        """Return for each edge of this process its destination's row plus its source's, (E, W); a collective.
+
+        ``of_dst`` (num_dst, W) are rows of the result, and ``of_src`` (N_src, W) rows that attend takes. The edges are in
+        the order of a bias.
+        """
+        raise NotImplementedError
+
     def sum_over_ranks(self, values: Tensor) -> Tensor:
         """Return the sum of all ranks' values, floating point, (...); differentiable, and a collective.
 

@@ -16,8 +16,8 @@ from partition.predict.strategies import AUTO, CHOICES, check_strategy
 from partition.shards.counts import read_figures
 
 from .deep_halo import strategies_by_layer
-from .halo import pull
 from .protocol import Strategy
+from .pull import pull
 from .shard import Shard
 
 

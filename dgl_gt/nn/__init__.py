@@ -5,6 +5,7 @@ from .attention import BiasedMHA
 from .batch_norm import BatchNorm
 from .convolution_layer import ConvolutionLayer
 from .dropout import dropout_seed
+from .edge_features import EdgeEncoder, EdgeUpdate
 from .feed_forward import SwiGLU
 from .gat import GATConv
 from .global_attention import Gate, PolynormerAttention, SGFormerAttention
@@ -17,6 +18,8 @@ __all__ = [
     "BatchNorm",
     "BiasedMHA",
     "ConvolutionLayer",
+    "EdgeEncoder",
+    "EdgeUpdate",
     "GATConv",
     "Gate",
     "GraphConv",

@@ -72,11 +72,12 @@ def _forward(
     feat: Tensor,
     attn_bias: Tensor | None = None,
     seeds: Tensor | None = None,
+    *edge: Tensor,
 ) -> Tensor:
     """Run a layer; where autograd is on, keep its input alone."""
     forward = partial(type(layer).forward, layer)
     if not torch.is_grad_enabled():
-        return forward(graph, feat, attn_bias, seeds)
+        return forward(graph, feat, attn_bias, seeds, *edge)
     strategy = as_strategy(graph, feat.device)
     if seeds is None:
         seeds = layer.draw_seeds(strategy)  # drawn here, so that both runs of the layer have the same masks
@@ -87,7 +88,7 @@ def _forward(
         with nullcontext() if next(runs) == 0 else _frozen_statistics(layer):
             return forward(*args)
 
-    return checkpoint(run, strategy, feat, attn_bias, seeds, use_reentrant=False, **options)
+    return checkpoint(run, strategy, feat, attn_bias, seeds, *edge, use_reentrant=False, **options)
 
 
 @contextmanager

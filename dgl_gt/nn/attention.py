@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.exchange import as_strategy
+from dgl_gt.exchange.local import leading_rows
 from dgl_gt.structure import CSC
 from dgl_gt.torch_internals import has_forward_hooks
 from partition.errors import check_flags
@@ -225,6 +226,10 @@ class BiasedMHA(EdgeAttention):
             rows = torch.cat([projection(h) for projection in projections], 1)
         rows = rows.unflatten(1, (len(which), self.num_heads, self.head_dim))
         return rows.squeeze(1) if len(which) == 1 else rows
+
+    def queries_and_keys(self, h: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:
+        """Return the queries of the first rows, (num_dst, C), and the keys of all rows, (rows, C)."""
+        return self._project(leading_rows(h, num_dst), "q").flatten(1), self._project(h, "k").flatten(1)
 
     def _check(self, feat: Tensor, attn_bias: Tensor | None) -> None:
         check_features(feat, "feat_size", self.feat_size)

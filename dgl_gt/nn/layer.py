@@ -12,6 +12,7 @@ from partition.errors import check_flags, check_one_of
 from .aggregation import aggregate, make_aggregation
 from .attention import check_features, check_probability, check_sizes
 from .dropout import FeatureDropout
+from .edge_features import EdgeUpdate
 from .feed_forward import feed_forward
 from .graph_layer import GraphLayer
 from .norms import NORM_MODULES, normalise
@@ -49,6 +50,10 @@ class GraphTransformerLayer(GraphLayer):
         Whether attention's result is added to the row itself, or to its projection.
     norm : {"layer", "rms", "batch", "none"}
         The norms; "batch" is :class:`BatchNorm`.
+    edge_hidden : int
+        Width of the rows of edges, of which the layer makes a bias for each head; 0 for none. This needs the score "dot".
+    edge_update : bool
+        Whether the layer updates these rows, too, see :class:`EdgeUpdate`.
 
     Raises
     ------
@@ -70,12 +75,14 @@ class GraphTransformerLayer(GraphLayer):
         score: str = "dot",
         residual: str = "identity",
         norm: str = "layer",
+        edge_hidden: int = 0,
+        edge_update: bool = False,
     ):
         super().__init__()
         check_sizes(feat_size=feat_size, num_heads=num_heads)
         if not (type(hidden_size) is int and hidden_size == 0):
             check_sizes(hidden_size=hidden_size)
-        check_flags(norm_first=norm_first)
+        check_flags(norm_first=norm_first, edge_update=edge_update)
         check_probability("dropout", dropout)
         check_one_of("residual", residual, CHOICES["residual"][1:])
         check_one_of("norm", norm, CHOICES["norm"])
@@ -83,13 +90,27 @@ class GraphTransformerLayer(GraphLayer):
             check_one_of("activation", activation, CHOICES["activation"])
         self.feat_size, self.norm_first = feat_size, norm_first
         self.attn = make_aggregation(score, feat_size, feat_size, num_heads, attn_dropout, attn_bias_type)
+        self.edge_bias = self.edge_update = None
+        if edge_hidden:
+            if score != "dot":
+                raise ValueError(f"edge_hidden is {edge_hidden}, which needs the score 'dot', but score is {score!r}")
+            check_sizes(edge_hidden=edge_hidden)
+            self.edge_bias = nn.Linear(edge_hidden, num_heads)
+            self.edge_update = EdgeUpdate(edge_hidden, feat_size) if edge_update else None
         self.ffn = feed_forward(feat_size, hidden_size, activation, dropout) if hidden_size else None
         self.dropout = FeatureDropout(dropout)
         self.residual = nn.Linear(feat_size, feat_size) if residual == "linear" else nn.Identity()
         self.attn_layer_norm = NORM_MODULES[norm](feat_size)
         self.ffn_layer_norm = NORM_MODULES[norm](feat_size) if hidden_size else None
 
-    def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None, seeds: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        graph,
+        feat: Tensor,
+        attn_bias: Tensor | None = None,
+        seeds: Tensor | None = None,
+        edge: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Run the layer on ``graph``.
 
         Parameters
@@ -100,11 +121,13 @@ class GraphTransformerLayer(GraphLayer):
             Seeds of this pass's dropout masks where none is set, the same on all ranks: one for attention weights, two
             for the feed-forward network, and one for attention's result. By default each pass in training draws them
             from torch's default CPU generator, and all ranks take the seeds that rank 0 draws.
+        edge : Tensor, floating point, (E, edge_hidden), optional
+            Rows of the edges, in the order of edge ids, for a layer that has an ``edge_hidden``.
 
         Returns
         -------
         Tensor, (N_dst, C)
-            One row for each destination.
+            One row for each destination; with ``edge_update`` also the new rows of the edges, (E, edge_hidden).
         """
         check_features(feat, "feat_size", self.feat_size)
         strategy = as_strategy(graph, feat.device)
@@ -115,12 +138,27 @@ class GraphTransformerLayer(GraphLayer):
             seeds = self.draw_seeds(strategy)
         attention_seed, ffn_seeds, seed = (None,) * 3 if seeds is None else (seeds[0], seeds[1:3], seeds[3])
         rows = normalise(self.attn_layer_norm, feat, strategy) if self.norm_first else feat
-        attended = aggregate(self.attn, strategy, rows, attn_bias, attention_seed)
+        attended = aggregate(self.attn, strategy, rows, self._bias(attn_bias, edge), attention_seed)
         h = residual + self.dropout(attended, ids, seed)
         if not self.norm_first:
             h = normalise(self.attn_layer_norm, h, strategy)
-        if self.ffn is None:
+        if self.ffn is not None and self.norm_first:
+            h = h + self.ffn(normalise(self.ffn_layer_norm, h, strategy), ids, ffn_seeds)
+        elif self.ffn is not None:
+            h = normalise(self.ffn_layer_norm, h + self.ffn(h, ids, ffn_seeds), strategy)
+        if self.edge_update is None:
             return h
-        if self.norm_first:
-            return h + self.ffn(normalise(self.ffn_layer_norm, h, strategy), ids, ffn_seeds)
-        return normalise(self.ffn_layer_norm, h + self.ffn(h, ids, ffn_seeds), strategy)
+        return h, self.edge_update(strategy, edge, *self.attn.queries_and_keys(rows, strategy.num_dst))
+
+    def _bias(self, attn_bias: Tensor | None, edge: Tensor | None) -> Tensor | None:
+        """Return the bias of attention, of which the rows of edges are a part."""
+        if (edge is None) != (self.edge_bias is None):
+            given, needed = ("no rows", "needs") if edge is None else ("rows", "takes no")
+            raise ValueError(
+                f"{given} of edges are given, but this layer {needed} rows of edges; make the layer with the edge_hidden "
+                "that fits, and pass edge if it is not 0"
+            )
+        if edge is None:
+            return attn_bias
+        bias = self.edge_bias(edge)
+        return bias if attn_bias is None else bias + attn_bias

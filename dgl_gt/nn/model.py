@@ -13,6 +13,7 @@ from partition.errors import check_flags, check_one_of, whole_number
 from .attention import EdgeAttention, check_features, check_probability, check_sizes
 from .convolution_layer import ConvolutionLayer
 from .dropout import FeatureDropout, RowSequential, as_seed, draw_seeds, dropout_seed
+from .edge_features import EdgeEncoder
 from .feed_forward import SwiGLU, make_activation
 from .global_attention import PolynormerAttention, SGFormerAttention
 from .graph_layer import SITES
@@ -83,6 +84,13 @@ class GraphTransformer(nn.Module):
         Probability in [0, 1) of dropping a feature there.
     global_weight : float
         Weight in [0, 1] of SGFormer's attention in the average.
+    edge_feats, edge_kinds : int
+        Number of columns of numbers and of kinds that describe an edge, see :class:`EdgeEncoder`; 0 and 0 for none. Each
+        transformer layer adds a linear map of them to its scores, one number for each head.
+    edge_hidden : int
+        Width of the rows that the model makes of them.
+    edge_update : bool
+        Whether each layer but the last updates these rows, see :class:`EdgeUpdate`.
 
     Attributes
     ----------
@@ -125,6 +133,10 @@ class GraphTransformer(nn.Module):
         global_layers: int = 1,
         global_dropout: float = 0.0,
         global_weight: float = 0.5,
+        edge_feats: int = 0,
+        edge_kinds: int = 0,
+        edge_hidden: int = 16,
+        edge_update: bool = False,
     ):
         super().__init__()
         check_sizes(in_dim=in_dim, hidden=hidden, out=out, heads=heads, global_layers=global_layers)
@@ -139,17 +151,21 @@ class GraphTransformer(nn.Module):
             check_one_of(name, value, CHOICES[name])
         if not 0.0 <= global_weight <= 1.0:
             raise ValueError(f"global_weight is {global_weight!r}; it must be from 0 to 1")
-        check_contradictions(layer=layer, residual=residual, input=input, gate=gate, score=score)
+        has_edges = bool(edge_feats or edge_kinds)
+        check_contradictions(layer=layer, residual=residual, input=input, gate=gate, score=score, has_edges=has_edges)
         self.in_dim, self.jumping, self._uses_global = in_dim, jumping, True
         self.global_weight, self.inputs = float(global_weight), None
         self.input_dropout = FeatureDropout(input_dropout)
         self.encoder = _encoder(input, in_dim, hidden, activation, dropout)
         shared = {"score": score, "residual": residual, "norm": norm, "norm_first": norm_first}
         shared |= {"dropout": dropout, "attn_dropout": attention_dropout}
+        self.edge_encoder = EdgeEncoder(edge_feats, edge_kinds, edge_hidden) if has_edges else None
+        edges = {"edge_hidden": edge_hidden} if has_edges else {}
         self.layers = nn.ModuleList()
         for index in range(layers):
             if layer == "transformer":
-                made = GraphTransformerLayer(hidden, ffn * hidden, heads, activation=activation, **shared)
+                edges |= {"edge_update": edge_update and index + 1 < layers}
+                made = GraphTransformerLayer(hidden, ffn * hidden, heads, activation=activation, **shared, **edges)
             else:
                 features = in_dim if input == "none" and not index else hidden
                 made = ConvolutionLayer(features, hidden, heads, gate=gate, gate_start=gate_start, **shared)
@@ -170,7 +186,7 @@ class GraphTransformer(nn.Module):
         elif global_attention == "sgformer":
             self.global_attention = SGFormerAttention(in_dim, width, 1, global_layers, global_dropout)
 
-    def forward(self, graph, feat: Tensor, attn_bias=None) -> Tensor:
+    def forward(self, graph, feat: Tensor, attn_bias=None, edge_feat=None, edge_kind=None) -> Tensor:
         """Predict for the destinations of ``graph``.
 
         Parameters
@@ -182,6 +198,8 @@ class GraphTransformer(nn.Module):
         attn_bias : Tensor (E, H), or list of ``L`` such tensors, optional
             Term added to the scores, in the order of edge ids. One tensor is used by every layer; a list gives each
             layer its own tensor. Blocks need a list, because their edges differ.
+        edge_feat, edge_kind : Tensor, (E, edge_feats) and (E, edge_kinds), optional
+            Numbers and kinds of the edges, see :meth:`EdgeEncoder.forward`; for a model that takes them, on one graph.
 
         Returns
         -------
@@ -202,9 +220,12 @@ class GraphTransformer(nn.Module):
         *layer_seeds, encoder_seeds, global_seeds = self._seeds(first)
         x = self.input_dropout(feat, ids, None if encoder_seeds is None else encoder_seeds[-1])
         h = self.encoder(x, ids, encoder_seeds)
+        edges = self._edges(graph, edge_feat, edge_kind)
         outputs = []
         for layer, strategy, bias, seeds in zip(self.layers, strategies, biases, layer_seeds, strict=True):
-            h = layer(strategy, h, bias, seeds)
+            h = layer(strategy, h, bias, seeds, *edges)
+            if len(edges) and layer.edge_update is not None:
+                h, *edges = h
             outputs.append(h if self.jumping != "last" else None)
         h = normalise(self.output_norm, self._joined(outputs, h), last)
         if isinstance(self.global_attention, PolynormerAttention) and self._uses_global:
@@ -215,6 +236,16 @@ class GraphTransformer(nn.Module):
             of_all = self.global_attention(last, leading_rows(x, last.num_dst), global_seeds)
             h = (1 - self.global_weight) * h + self.global_weight * of_all
         return self.output(h)
+
+    def _edges(self, graph, edge_feat: Tensor | None, edge_kind: Tensor | None) -> list[Tensor]:
+        """Return the rows of edges with which the first layer begins; none for a model that takes none."""
+        if self.edge_encoder is None:
+            if edge_feat is not None or edge_kind is not None:
+                raise ValueError("the model takes no edge_feat or edge_kind; make it with edge_feats or edge_kinds")
+            return []
+        if isinstance(graph, (list, tuple)) and not all(isinstance(each, Strategy) for each in graph):
+            raise ValueError("a model with edge features needs one graph, but got a list of blocks, whose edges differ")
+        return [self.edge_encoder(edge_feat, edge_kind)]
 
     def _joined(self, outputs: list, last: Tensor) -> Tensor:
         """Return what the output reads of the results of all layers, for the rows of the last layer."""
@@ -236,6 +267,12 @@ class GraphTransformer(nn.Module):
         seeds = strategy.broadcast(draw_seeds((len(self.layers) + 1) * SITES + extra))
         *parts, last = seeds.split([SITES] * (len(self.layers) + 1) + [extra])
         return [*parts, last]
+
+    @property
+    def edge_widths(self) -> dict[str, int]:
+        """The arguments ``edge_feats`` and ``edge_kinds`` with which the model was made."""
+        encoder = self.edge_encoder
+        return {name: 0 if encoder is None else getattr(encoder, name) for name in ("edge_feats", "edge_kinds")}
 
     @property
     def uses_global(self) -> bool:

@@ -19,6 +19,7 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from partition.cuts.edge_cut import EdgeCut
 from partition.cuts.permutation import Permutation
 from partition.cuts.vertex_cut import VertexCut
+from partition.encodings.parse import NAMES
 from partition.errors import InputError
 from partition.graph import Graph, from_edges
 from partition.shards.counts import manifest_counts
@@ -76,7 +77,7 @@ class _LaidOut:
             **manifest_counts(figures, [0] * figures.parts),
             "ptr": layout.cut.ptr.tolist(),
             "source": graph.name,
-            "encodings": {},
+            "encodings": {name: {} for name in NAMES if name in graph.node_data},
         }
         self._layout = layout
 

@@ -50,6 +50,8 @@ OF_MODEL = (  # settings of the model, which are arguments of GraphTransformer
     "global_layers",
     "global_dropout",
     "global_weight",
+    "edge_hidden",
+    "edge_update",
 )
 
 
@@ -75,10 +77,11 @@ def _setting(default, help_text: str):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model reads of the node data: the features, divided by their sums or not, and encodings by name."""
+    """What a model reads of the data: features, divided by their sums or not, and names of encodings and edge data."""
 
     encodings: tuple[str, ...] = ()
     normalizes_features: bool = False
+    edge_features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,11 @@ class TrainConfig:
     encodings: Annotated[str, Meta(pattern=_NAMES, description="names of encodings with commas between them")] = (
         _setting("", "encodings of the shards that follow the features, such as laplacian,degree")
     )
+    edge_features: Annotated[str, Meta(pattern=_NAMES, description="names of edge data with commas between them")] = (
+        _setting("", "edge data of the shards from which each layer makes a bias of its scores")
+    )
+    edge_hidden: Annotated[int, _between(*MODEL_LIMITS["hidden"])] = _setting(16, "width of the rows of edges")
+    edge_update: _Flag = _setting(False, "whether each layer but the last updates the rows of edges")
     normalize_features: _Flag = _setting(False, "divide each node's features by the sum of their absolute values")
     local_epochs: _Count = _setting(
         0, "epochs that train the layers alone; then polynormer's attention starts from the best weights so far"
@@ -191,7 +199,8 @@ class TrainConfig:
             typed(getattr(self, name), kind, name)
         if self.hidden % self.heads:
             raise InputError(f"hidden is {self.hidden}; it must be a multiple of heads ({self.heads})")
-        check_contradictions(**{name: getattr(self, name) for name in ("layer", "residual", "input", "gate", "score")})
+        options = {name: getattr(self, name) for name in ("layer", "residual", "input", "gate", "score")}
+        check_contradictions(**options, has_edges=bool(self.edge_features))
         if self.schedule == "plateau" and not self.patience:
             raise InputError(
                 "schedule is plateau, which counts in quarters of patience, but patience is 0; set patience"
@@ -211,6 +220,11 @@ class TrainConfig:
             "global_weight": ("global_attention", ("sgformer",)),
             "local_epochs": ("global_attention", ("polynormer",)),
         }
+        for name in ("edge_hidden", "edge_update"):
+            if getattr(self, name) != getattr(type(self), name) and not self.edge_features:
+                raise InputError(
+                    f"{name} is {getattr(self, name)}, but there are no edge_features; leave it out, or set edge_features"
+                )
         for name, (owner, values) in readers.items():
             value, default, chosen = getattr(self, name), getattr(type(self), name), getattr(self, owner)
             if value != default and chosen not in values:
@@ -222,7 +236,12 @@ class TrainConfig:
     @property
     def inputs(self) -> Inputs:
         """What a model of this config reads of the node data."""
-        return Inputs(tuple(dict.fromkeys(filter(None, self.encodings.split(",")))), self.normalize_features)
+        return Inputs(_split(self.encodings), self.normalize_features, _split(self.edge_features))
+
+
+def _split(names: str) -> tuple[str, ...]:
+    """The names in a list with commas, each once."""
+    return tuple(dict.fromkeys(filter(None, names.split(","))))
 
 
 @cache

@@ -27,6 +27,7 @@ from partition.errors import InputError
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
 
 from .config import OF_MODEL, TrainConfig
+from .task import EdgeRows
 
 _LONGEST_CAUSE = 300  # characters of a user's error
 
@@ -81,7 +82,7 @@ def check_settings(config: TrainConfig, factory: ModelFactory | None) -> None:
     """Raise :class:`InputError` if a setting of the graph transformer is given along with a factory."""
     given = [
         name
-        for name in (*OF_MODEL, "encodings", "normalize_features")
+        for name in (*OF_MODEL, "encodings", "normalize_features", "edge_features")
         if getattr(config, name) != getattr(TrainConfig, name)
     ]
     if factory is not None and given:
@@ -92,8 +93,10 @@ def check_settings(config: TrainConfig, factory: ModelFactory | None) -> None:
         )
 
 
-def build_model(config: TrainConfig, in_dim: int, classes: int, factory: ModelFactory | None = None) -> nn.Module:
-    """The model of a config, or of a factory, on the CPU.
+def build_model(
+    config: TrainConfig, in_dim: int, classes: int, factory: ModelFactory | None = None, **edge_widths: int
+) -> nn.Module:
+    """The model of a config, or of a factory, on the CPU; ``edge_widths`` are ``edge_feats`` and ``edge_kinds`` of it.
 
     Raises
     ------
@@ -102,7 +105,8 @@ def build_model(config: TrainConfig, in_dim: int, classes: int, factory: ModelFa
         the config asks for that.
     """
     if factory is None:
-        model = GraphTransformer(in_dim, out=classes, **{name: getattr(config, name) for name in OF_MODEL})
+        options = {name: getattr(config, name) for name in OF_MODEL}
+        model = GraphTransformer(in_dim, out=classes, **options, **edge_widths)
         model.inputs = config.inputs
     else:
         model = _made(factory, in_dim, classes)
@@ -165,8 +169,14 @@ def max_depth(model: nn.Module) -> int:
     return len(model.layers) if isinstance(model, GraphTransformer) else 1
 
 
-def logits_of(model: nn.Module, sg: ShardedGraph, feat: torch.Tensor, classes: int | None = None) -> torch.Tensor:
-    """Run a model on features with the rows of :func:`dgl_gt.train.task.features`; (N_owned, classes).
+def logits_of(
+    model: nn.Module,
+    sg: ShardedGraph,
+    feat: torch.Tensor,
+    classes: int | None = None,
+    edges: EdgeRows = EdgeRows(),  # noqa: B008
+) -> torch.Tensor:
+    """Run a model on features with the rows of :func:`dgl_gt.train.task.features`, and on edge rows; (N_owned, classes).
 
     Raises
     ------
@@ -175,7 +185,7 @@ def logits_of(model: nn.Module, sg: ShardedGraph, feat: torch.Tensor, classes: i
         graph exchanges halos of several hops, which such a model cannot take.
     """
     if isinstance(model, GraphTransformer):
-        return model(sg.blocks(len(model.layers), from_held=True), feat)
+        return model(sg.blocks(len(model.layers), from_held=True), feat, edge_feat=edges.feat, edge_kind=edges.kind)
     if sg.depth > 1:
         raise InputError(
             f"depth is {sg.depth}, and only a GraphTransformer takes halos of several hops; leave --depth out for this model"

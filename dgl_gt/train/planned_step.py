@@ -17,12 +17,13 @@ from .config import ASSUMED_CLASSES, OF_MODEL, TrainConfig
 from .model import ModelFactory, build_model, checkpoint_modes, max_depth
 from .objective import make_objective
 from .optimizer import make_optimizer
-from .task import Task, features, signed_columns
+from .task import Task, edge_rows, features, signed_columns
 from .trainer import train_step
 
 _OF_STEP = (
     "encodings",
     "normalize_features",
+    "edge_features",
     "label_smoothing",
     "class_weights",
     "entropy_unlabelled",
@@ -57,8 +58,9 @@ class _TrainStep:
             self.classes,
             2 * sg.num_nodes(),
             signed_columns(sg, inputs.encodings),
+            edge_rows(sg, inputs),
         )
-        model = build_model(config, feat.shape[1], self.classes, self.factory).to(sg.device)
+        model = build_model(config, feat.shape[1], self.classes, self.factory, **task.edges.widths).to(sg.device)
         optimizer = make_optimizer(model, config)
         objective = make_objective(config, task, sg.comm)
         return lambda: train_step(model, sg, task, optimizer, 0, config.seed, objective)

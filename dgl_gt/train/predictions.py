@@ -11,10 +11,11 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer
 from partition.errors import InputError
 from partition.system.atomic_write import new_file
+from partition.system.units import counted
 
 from .config import Inputs
 from .model import logits_of
-from .task import features
+from .task import edge_rows, features
 
 
 def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray] | None:
@@ -33,15 +34,26 @@ def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.nd
         The shards do not have as many features as the model takes.
     """
     with sg.comm.together(), torch.no_grad():
-        feat = features(sg, (model.inputs if isinstance(model, GraphTransformer) else None) or Inputs())
+        inputs = (model.inputs if isinstance(model, GraphTransformer) else None) or Inputs()
+        feat, edges = features(sg, inputs), edge_rows(sg, inputs)
         if isinstance(model, GraphTransformer) and feat.shape[1] != model.in_dim:
             raise InputError(
                 f"the model takes {model.in_dim} features per node, and {sg.manifest['source']} has {feat.shape[1]}; "
                 "use shards with the features that the model was trained on"
             )
+        if isinstance(model, GraphTransformer) and edges.widths != model.edge_widths:
+            raise InputError(
+                f"the model takes {_edge_columns(model.edge_widths)} per edge, and the {', '.join(inputs.edge_features)} of "
+                f"{sg.manifest['source']} have {_edge_columns(edges.widths)}; use shards with the edge data that the model "
+                "was trained on"
+            )
         model = model.to(sg.device).eval()
-        probability = sg.gather(logits_of(model, sg, feat).float().softmax(1), to=0)
+        probability = sg.gather(logits_of(model, sg, feat, edges=edges).float().softmax(1), to=0)
     return None if probability is None else (probability.argmax(1).cpu().numpy(), probability.cpu().numpy())
+
+
+def _edge_columns(widths: dict[str, int]) -> str:
+    return f"{counted(widths['edge_feats'], 'number')} and {counted(widths['edge_kinds'], 'kind')}"
 
 
 def write_predictions(path, prediction: np.ndarray, probability: np.ndarray, *, force: bool = False) -> None:

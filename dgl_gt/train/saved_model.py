@@ -26,6 +26,7 @@ from .config import MODEL, WEIGHTS, TrainConfig
 from .held_signals import received_signals
 from .launcher_link import find_launcher
 from .model import FactoryError, ModelFactory, build_model
+from .task import EdgeRows
 from .trainer import TrainHistory, first_not_finite
 
 _MIN_PAUSE_S = 5.0  # between two writes while a model trains
@@ -52,9 +53,11 @@ class BestModelWriter:
         self._written: TrainHistory | None = None
         self._next_write_s = 0.0
 
-    def start(self, model: torch.nn.Module, in_dim: int, classes: int) -> None:
+    def start(self, model: torch.nn.Module, in_dim: int, classes: int, **edge_widths: int) -> None:
         """Raise :class:`InputError` if the disk has no room for the model and the one that it replaces."""
-        self._shape |= {"in_dim": in_dim, "classes": classes}
+        self._shape |= {"in_dim": in_dim, "classes": classes} | {
+            name: width for name, width in edge_widths.items() if width
+        }
         model_bytes = sum(value.nbytes for value in model.state_dict().values())
         check_room(self.out, 2 * model_bytes + _OTHER_BYTES)
 
@@ -161,7 +164,8 @@ def save_model(out, state: dict, config: TrainConfig, shape: dict, record: dict,
         The model's ``state_dict``.
     config : TrainConfig
     shape : dict
-        ``in_dim`` and ``classes`` of the model, and the name of its ``model_factory`` if it has one.
+        ``in_dim`` and ``classes`` of the model, the number of its ``edge_feats`` and ``edge_kinds`` if it has any, and the
+        name of its ``model_factory`` if it has one.
     record : dict
         Record of the run, as ``dgl-gt train --json`` prints it.
     force : bool
@@ -224,8 +228,9 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
     _check_factory(folder, values.pop("model_factory", None), factory)
     try:
         in_dim, classes = values.pop("in_dim"), values.pop("classes")
+        edge_widths = {name: values.pop(name) for name in EdgeRows().widths if name in values}
         with torch.device("meta" if factory is None else "cpu"):  # sizes from a damaged config.yaml take no memory
-            model = build_model(TrainConfig(**values), in_dim, classes, factory)
+            model = build_model(TrainConfig(**values), in_dim, classes, factory, **edge_widths)
         model.load_state_dict(safetensors.load(weights), assign=True)
     except FactoryError:
         raise

@@ -17,6 +17,22 @@ SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
+class EdgeRows:
+    """What a model reads of the edge data of this rank's edges; None for nothing."""
+
+    feat: torch.Tensor | None = None  # float32 (E, F)
+    kind: torch.Tensor | None = None  # int32 (E, K), in [0, 256)
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """The arguments of the model that fit."""
+        return {
+            "edge_feats": 0 if self.feat is None else self.feat.shape[1],
+            "edge_kinds": 0 if self.kind is None else self.kind.shape[1],
+        }
+
+
+@dataclass(frozen=True)
 class Task:
     """The data of this rank's rows."""
 
@@ -27,6 +43,7 @@ class Task:
     classes: int  # the largest label on any rank plus one
     num_nodes: int  # of the whole graph
     signed: range = range(0)  # columns of ``feat`` that are eigenvectors, whose signs training flips
+    edges: EdgeRows = EdgeRows()
 
 
 def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
@@ -59,6 +76,33 @@ def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
     factors = [sg.manifest["nodes"] ** 0.5 if name == "laplacian" else 1.0 for name in inputs.encodings]
     encoded = [data[name].float() * factor for name, factor in zip(inputs.encodings, factors)]
     return torch.cat([feat, *encoded], 1)
+
+
+def edge_rows(sg: ShardedGraph, inputs: Inputs) -> EdgeRows:
+    """The columns of edge data that a model reads: integers of 8 bits are kinds, and booleans and floats are numbers.
+
+    ``InputError`` says that the shards have no such edge data, or that it has another dtype or shape.
+    """
+    numbers, kinds = [], []
+    for name in inputs.edge_features:
+        if name not in sg.edata:
+            present = ", ".join(map(repr, sg.edata)) or "none"
+            raise InputError(
+                f"edge_features has {name!r}, but the shards of {sg.manifest['source']} have no such edge data (they have: "
+                f"{present}); partition a graph that has it, or leave it out"
+            )
+        data = sg.edata[name]
+        if data.dim() > 2 or not (data.dtype in (torch.bool, torch.int8, torch.uint8) or data.is_floating_point()):
+            raise InputError(
+                f"edge data {name!r} of {sg.manifest['source']} is {data.dtype} with row shape {tuple(data.shape[1:])}; "
+                "edge_features may be floating-point numbers, booleans, or kinds in 8 bits, with one or more columns"
+            )
+        columns = data.reshape(len(data), -1)
+        if data.dtype in (torch.int8, torch.uint8):
+            kinds.append(columns.view(torch.uint8).int())
+        else:
+            numbers.append(columns.float())
+    return EdgeRows(torch.cat(numbers, 1) if numbers else None, torch.cat(kinds, 1) if kinds else None)
 
 
 def flip_signs(feat: torch.Tensor, columns: range, seed: int) -> torch.Tensor:
@@ -101,7 +145,8 @@ def node_classification(sg: ShardedGraph, split: int = 0, inputs: Inputs | None 
             f"the largest label is {classes - 1}; labels must number classes from 0, at least two of them and at most "
             f"one per node ({sg.manifest['nodes']})"
         )
-    return Task(feat, label, rows, counts, classes, sg.manifest["nodes"], signed_columns(sg, inputs.encodings))
+    signed, edges = signed_columns(sg, inputs.encodings), edge_rows(sg, inputs)
+    return Task(feat, label, rows, counts, classes, sg.manifest["nodes"], signed, edges)
 
 
 def signed_columns(sg: ShardedGraph, encodings: tuple[str, ...]) -> range:
@@ -123,9 +168,9 @@ def _required(sg: ShardedGraph, key: str) -> torch.Tensor:
     return sg.ndata[key]
 
 
-def describe_unused_data(manifest: dict, encodings: tuple[str, ...] = ()) -> str | None:
+def describe_unused_data(manifest: dict, inputs: Inputs) -> str | None:
     """A phrase that names the node data and edge data of the shards that training does not read; None without any."""
-    known = {"feat", "label", *(f"{name}_mask" for name in SPLITS), *encodings}
+    known = {"feat", "label", *(f"{name}_mask" for name in SPLITS), *inputs.encodings}
     unused = [f"node data {key!r}" for key in manifest["node_data"] if key not in known]
-    unused += [f"edge data {key!r}" for key in manifest["edge_data"]]
+    unused += [f"edge data {key!r}" for key in manifest["edge_data"] if key not in inputs.edge_features]
     return f"not used by train: {', '.join(unused)}" if unused else None

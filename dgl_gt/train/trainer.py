@@ -89,7 +89,7 @@ def train_step(
         model.set_dropout_step(seed, step)
     optimizer.zero_grad()
     feat = flip_signs(task.feat, task.signed, dropout_seed(seed, step, -1)) if task.signed else task.feat
-    loss = (objective or Objective())(logits_of(model, sg, feat, task.classes), task)
+    loss = (objective or Objective())(logits_of(model, sg, feat, task.classes, task.edges), task)
     loss.backward()
     sg.comm.sum_gradients(model.parameters())
     optimizer.step()
@@ -100,7 +100,7 @@ def train_step(
 def evaluate(model: torch.nn.Module, sg: ShardedGraph, task: Task, metric: str) -> tuple[float, float]:
     """The validation metric and the test metric."""
     model.eval()
-    logits = logits_of(model, sg, task.feat)
+    logits = logits_of(model, sg, task.feat, edges=task.edges)
     return tuple(
         METRIC_FUNCTIONS[metric](logits[task.rows[name]], task.label[task.rows[name]], sg.comm)
         for name in ("val", "test")
@@ -140,11 +140,11 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory) -> 
     task = node_classification(sg, config.split, config.inputs)
     history = TrainHistory(choose_metric(config.metric, task.classes), [], [], -1, -1.0, -1.0)
     torch.manual_seed(config.seed)
-    model = build_model(config, task.feat.shape[1], task.classes, factory).to(sg.device)
+    model = build_model(config, task.feat.shape[1], task.classes, factory, **task.edges.widths).to(sg.device)
     if factory:
         share_weights(model, sg)
     if writer:
-        writer.start(model, task.feat.shape[1], task.classes)
+        writer.start(model, task.feat.shape[1], task.classes, **task.edges.widths)
     optimizer = make_optimizer(model, config)
     schedule, objective = Schedule(optimizer, config), make_objective(config, task, sg.comm)
     if config.local_epochs:

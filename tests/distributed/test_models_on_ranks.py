@@ -10,7 +10,7 @@ from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from dgl_gt.structure import CSC
 from partition import partition
 
-FEATURES, HIDDEN, CLASSES = 5, 12, 3
+FEATURES, HIDDEN, CLASSES, EDGE_FEATURES = 5, 12, 3, 2
 DROPS = {"dropout": 0.2, "attention_dropout": 0.3, "input_dropout": 0.1, "global_dropout": 0.2}
 CONVOLUTION = {"layer": "convolution", "norm_first": False}
 MODELS = {
@@ -42,28 +42,48 @@ MODELS = {
         "input": "none",
         "global_attention": "polynormer",
     },
+    "edge features": {"edge_feats": 2, "edge_hidden": 3, "norm": "batch"},
+    "kinds of edges, updates": {
+        "edge_feats": 2,
+        "edge_kinds": 2,
+        "edge_hidden": 3,
+        "edge_update": True,
+        "norm_first": False,
+    },
     "SGFormer": {**CONVOLUTION, "score": "gcn", "global_attention": "sgformer", "global_layers": 2},
 }
 WAYS = [("halo_h", 1), ("halo_kv", 1), ("halo_h", 2), ("gather", 1), ("ring", 1), ("mirror", 1)]
 
 
-def run_model(graph, feat, owned, options, checkpoint="none"):
-    """Three steps' output, gradients and state; ``owned`` are the ids of the rows of the output."""
+def run_model(graph, feat, owned, edge_ids, options, checkpoint="none"):
+    """Two steps' output, gradients and state; ``owned`` are the ids of the rows of the output, of the edges ``edge_ids``."""
     torch.manual_seed(0)
     model = GraphTransformer(FEATURES, HIDDEN, CLASSES, layers=3, heads=4, **DROPS, **options).double()
     if checkpoint != "none":
         apply_activation_checkpoint(model, checkpoint)
     weights = torch.randn(1000, CLASSES, dtype=torch.float64, generator=torch.Generator().manual_seed(2))[owned]
+    edges = edge_data(edge_ids, options)
     for step in range(2):
         model.zero_grad()
         model.set_dropout_step(7, step)
-        out = model(graph, feat)
+        out = model(graph, feat, **edges)
         (out * weights).pow(2).sum().backward()
     gradients = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
     model.eval()
     with torch.no_grad():
-        evaluated = model(graph, feat)
+        evaluated = model(graph, feat, **edges)
+    if "edge_feat" in edges:
+        gradients["edge_feat"] = torch.zeros(5000, EDGE_FEATURES, dtype=torch.float64)
+        gradients["edge_feat"][edge_ids] = edges["edge_feat"].grad
     return out.detach(), evaluated, gradients, dict(model.named_buffers())
+
+
+def edge_data(edge_ids, options):
+    """Numbers and kinds of edges by their ids; numbers that need a gradient."""
+    generator = torch.Generator().manual_seed(3)
+    numbers = torch.randn(5000, EDGE_FEATURES, dtype=torch.float64, generator=generator)[edge_ids].requires_grad_()
+    kinds = torch.randint(256, (5000, EDGE_FEATURES), generator=generator).to(torch.uint8)[edge_ids]
+    return {name: value for name, value in (("edge_feat", numbers), ("edge_kind", kinds)) if f"{name}s" in options}
 
 
 def on_rank(rank, folder, feat, checkpoint):
@@ -73,7 +93,9 @@ def on_rank(rank, folder, feat, checkpoint):
         ids = sg._shard.node_ids if depth > 1 else sg.node_ids
         for name, options in MODELS.items():
             graph = sg.blocks(3, from_held=True) if depth > 1 else sg
-            out, evaluated, gradients, buffers = run_model(graph, feat[ids], sg.node_ids, options, checkpoint)
+            out, evaluated, gradients, buffers = run_model(
+                graph, feat[ids], sg.node_ids, sg.edge_ids, options, checkpoint
+            )
             gradients = {key: sg.comm.all_reduce(value).numpy() for key, value in gradients.items()}
             rows = [sg.gather(each).numpy() for each in (out, evaluated)]
             found[strategy, depth, name] = *rows, gradients, {key: value.numpy() for key, value in buffers.items()}
@@ -88,8 +110,8 @@ def test_every_model_has_one_process_numbers(awkward_graph, tmp_path, parts):
     feat = torch.randn(graph.num_nodes, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     ids = torch.from_numpy(graph.edge_ids.astype(np.int64))
     whole = CSC.build(torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices), graph.num_nodes, edge_ids=ids)
-    everyone = torch.arange(graph.num_nodes)
-    expected = {name: run_model(whole, feat, everyone, options) for name, options in MODELS.items()}
+    all_nodes, all_edges = torch.arange(graph.num_nodes), torch.arange(graph.num_edges)
+    expected = {name: run_model(whole, feat, all_nodes, all_edges, options) for name, options in MODELS.items()}
     checkpoint = ("none", "full", "keep_exchanges", "full")[parts - 1]
     for results in run_ranks(parts, on_rank, tmp_path, feat, checkpoint):
         for (strategy, depth, name), (out, evaluated, gradients, buffers) in results.items():

@@ -1,0 +1,119 @@
+"""Edge features: rows of edge data that become a bias of attention, and that layers update."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dgl_gt.exchange import as_strategy
+from partition.errors import whole_number
+
+from .attention import check_sizes
+
+KINDS = 256  # values of a column of kinds
+
+
+class EdgeEncoder(nn.Module):
+    r"""The first rows of edges, from edge data: a linear map of numbers, plus a learned row for each kind.
+
+    .. math:: e = W x + b + \sum_i \mathrm{table}_i[\mathrm{kind}_i]
+
+    Parameters
+    ----------
+    edge_feats, edge_kinds : int
+        Number of columns of numbers, and of columns of kinds. One of them may be 0.
+    edge_hidden : int
+        Width of the rows.
+    """
+
+    def __init__(self, edge_feats: int, edge_kinds: int, edge_hidden: int):
+        super().__init__()
+        check_sizes(edge_hidden=edge_hidden)
+        self.edge_feats = whole_number("edge_feats", edge_feats, 0, 10**6)
+        self.edge_kinds = whole_number("edge_kinds", edge_kinds, 0, 10**6)
+        if not edge_feats + edge_kinds:
+            raise ValueError("edge_feats and edge_kinds are both 0; give the number of columns of one of them")
+        self.proj = nn.Linear(edge_feats, edge_hidden) if edge_feats else None
+        self.tables = nn.ModuleList(nn.Embedding(KINDS, edge_hidden) for _ in range(edge_kinds))
+
+    def forward(self, edge_feat: Tensor | None = None, edge_kind: Tensor | None = None) -> Tensor:
+        """Return the rows of edges.
+
+        Parameters
+        ----------
+        edge_feat : Tensor, floating point, (E, edge_feats)
+            Numbers; left out if ``edge_feats`` is 0.
+        edge_kind : Tensor, integer, (E, edge_kinds)
+            Kinds in [0, 256); left out if ``edge_kinds`` is 0.
+
+        Returns
+        -------
+        Tensor, (E, edge_hidden)
+
+        Raises
+        ------
+        ValueError
+            If one of them has another shape, is missing, or is too many.
+        """
+        for name, value, width in (
+            ("edge_feat", edge_feat, self.edge_feats),
+            ("edge_kind", edge_kind, self.edge_kinds),
+        ):
+            shape = None if value is None else tuple(value.shape)
+            if shape is not None and (len(shape) != 2 or shape[1] != width) or (shape is None and width):
+                wanted = f"(edges, {width})" if width else "None"
+                raise ValueError(
+                    f"{name} has shape {shape}, but this module takes {wanted}; pass one row for each edge, in the order "
+                    f"of edge ids, or make the module with {name}s equal to the number of columns"
+                )
+        rows = [] if self.proj is None else [self.proj(edge_feat)]
+        rows += [
+            table(kind) for table, kind in zip(self.tables, () if edge_kind is None else edge_kind.int().unbind(1))
+        ]
+        return sum(rows[1:], start=rows[0])
+
+
+class EdgeUpdate(nn.Module):
+    r"""New rows of edges, from the old ones and from attention's queries and keys at the two ends.
+
+    For the edge :math:`j \to i`, where :math:`[\,]` puts rows side by side,
+
+    .. math:: e \leftarrow e + W_2\,\mathrm{ReLU}(W_1 [e, q_i, k_j] + b_1) + b_2 .
+
+    The product with :math:`W_1` is computed for edges and for nodes by themselves, so that rows of the edges' width
+    travel between ranks, and nothing as wide as three rows is stored for each edge. Updates of edges by both ends are
+    those of edge-augmented graph transformers (Hussain, Zaki and Subramanian, arXiv:2108.03348).
+
+    Parameters
+    ----------
+    edge_hidden : int
+        Width of the rows of edges, and of the hidden layer.
+    feat_size : int
+        ``C``, the width of queries and of keys.
+    """
+
+    def __init__(self, edge_hidden: int, feat_size: int):
+        super().__init__()
+        check_sizes(edge_hidden=edge_hidden, feat_size=feat_size)
+        self.of_edge = nn.Linear(edge_hidden, edge_hidden)
+        self.of_dst = nn.Linear(feat_size, edge_hidden, bias=False)
+        self.of_src = nn.Linear(feat_size, edge_hidden, bias=False)
+        self.out = nn.Linear(edge_hidden, edge_hidden)
+
+    def forward(self, graph, edge: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        """Return the new rows; on several ranks this is a collective.
+
+        Parameters
+        ----------
+        graph : DGLGraph, DGL block, CSC or ShardedGraph
+        edge : Tensor, floating point, (E, edge_hidden)
+            Rows of the edges, in the order of edge ids; for a ``ShardedGraph``, of this part's edges.
+        q, k : Tensor, floating point, (N_dst, C) and (N_src, C)
+            Rows of the destinations and of the sources; for a ``ShardedGraph``, of the owned nodes.
+
+        Returns
+        -------
+        Tensor, (E, edge_hidden)
+        """
+        ends = as_strategy(graph, edge.device).add_ends(self.of_dst(q), self.of_src(k))
+        return edge + self.out(functional.relu(self.of_edge(edge) + ends))
