@@ -90,13 +90,16 @@ class GraphTransformerLayer(GraphLayer):
             check_one_of("activation", activation, CHOICES["activation"])
         self.feat_size, self.norm_first = feat_size, norm_first
         self.attn = make_aggregation(score, feat_size, feat_size, num_heads, attn_dropout, attn_bias_type)
-        self.edge_bias = self.edge_update = None
+        self.edge_bias: nn.Module | None = None
+        self.edge_update: nn.Module | None = None
         if edge_hidden:
             if score != "dot":
                 raise ValueError(f"edge_hidden is {edge_hidden}, which needs the score 'dot', but score is {score!r}")
             check_sizes(edge_hidden=edge_hidden)
             self.edge_bias = nn.Linear(edge_hidden, num_heads)
             self.edge_update = EdgeUpdate(edge_hidden, feat_size) if edge_update else None
+        elif edge_update:
+            raise ValueError("edge_update is True, but edge_hidden is 0; give the width of the rows of edges")
         self.ffn = feed_forward(feat_size, hidden_size, activation, dropout) if hidden_size else None
         self.dropout = FeatureDropout(dropout)
         self.residual = nn.Linear(feat_size, feat_size) if residual == "linear" else nn.Identity()
@@ -152,13 +155,13 @@ class GraphTransformerLayer(GraphLayer):
 
     def _bias(self, attn_bias: Tensor | None, edge: Tensor | None) -> Tensor | None:
         """Return the bias of attention, of which the rows of edges are a part."""
-        if (edge is None) != (self.edge_bias is None):
+        if edge is None and self.edge_bias is None:
+            return attn_bias
+        if edge is None or self.edge_bias is None:
             given, needed = ("no rows", "needs") if edge is None else ("rows", "takes no")
             raise ValueError(
                 f"{given} of edges are given, but this layer {needed} rows of edges; make the layer with the edge_hidden "
                 "that fits, and pass edge if it is not 0"
             )
-        if edge is None:
-            return attn_bias
         bias = self.edge_bias(edge)
         return bias if attn_bias is None else bias + attn_bias

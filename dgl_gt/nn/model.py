@@ -142,7 +142,7 @@ class GraphTransformer(nn.Module):
         check_sizes(in_dim=in_dim, hidden=hidden, out=out, heads=heads, global_layers=global_layers)
         ffn = whole_number("ffn", ffn, *MODEL_LIMITS["ffn"])
         layers = whole_number("layers", layers, *MODEL_LIMITS["layers"])
-        check_flags(norm_first=norm_first)
+        check_flags(norm_first=norm_first, edge_update=edge_update)
         drops = {"dropout": dropout, "input_dropout": input_dropout, "global_dropout": global_dropout}
         for name, value in (drops | {"attention_dropout": attention_dropout}).items():
             check_probability(name, value)

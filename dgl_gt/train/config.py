@@ -142,7 +142,10 @@ class TrainConfig:
         _setting("", "encodings of the shards that follow the features, such as laplacian,degree")
     )
     edge_features: Annotated[str, Meta(pattern=_NAMES, description="names of edge data with commas between them")] = (
-        _setting("", "edge data of the shards from which each layer makes a bias of its scores")
+        _setting(
+            "",
+            "edge data of the shards from which each layer makes a bias of its scores: whole numbers are kinds from 0 to 255, other numbers are taken as they are",
+        )
     )
     edge_hidden: Annotated[int, _between(*MODEL_LIMITS["hidden"])] = _setting(16, "width of the rows of edges")
     edge_update: _Flag = _setting(False, "whether each layer but the last updates the rows of edges")

@@ -102,7 +102,8 @@ def _shared_traces(config: TrainConfig, features: int, classes: int, factory: No
 
 def _traces(config: TrainConfig, features: int, classes: int, factory: ModelFactory | None) -> StepTraces:
     with torch.device("cpu" if factory else "meta"):  # a model that is too large takes no memory
-        model, mode = build_model(config, features, classes, factory), config.activation_checkpoint
+        tables = {"edge_kinds": len(config.inputs.edge_features)}  # at most: numbers need fewer weights than kinds
+        model, mode = build_model(config, features, classes, factory, **tables), config.activation_checkpoint
     _check_size(model)
     of_model = {"model_factory": factory.name} if factory else {name: getattr(config, name) for name in OF_MODEL}
     return StepTraces(

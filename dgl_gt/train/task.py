@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.nn.edge_features import KINDS
 from partition.errors import InputError
 from partition.system.units import counted
 
@@ -21,7 +22,7 @@ class EdgeRows:
     """What a model reads of the edge data of this rank's edges; None for nothing."""
 
     feat: torch.Tensor | None = None  # float32 (E, F)
-    kind: torch.Tensor | None = None  # int32 (E, K), in [0, 256)
+    kind: torch.Tensor | None = None  # int32 (E, K), in range(KINDS)
 
     @property
     def widths(self) -> dict[str, int]:
@@ -79,9 +80,9 @@ def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
 
 
 def edge_rows(sg: ShardedGraph, inputs: Inputs) -> EdgeRows:
-    """The columns of edge data that a model reads: integers of 8 bits are kinds, and booleans and floats are numbers.
+    """The columns of edge data that a model reads: whole numbers are kinds, and floating-point numbers and booleans numbers.
 
-    ``InputError`` says that the shards have no such edge data, or that it has another dtype or shape.
+    ``InputError`` says that the shards have no such edge data, or that it has another dtype or shape, or other kinds.
     """
     numbers, kinds = [], []
     for name in inputs.edge_features:
@@ -91,17 +92,17 @@ def edge_rows(sg: ShardedGraph, inputs: Inputs) -> EdgeRows:
                 f"edge_features has {name!r}, but the shards of {sg.manifest['source']} have no such edge data (they have: "
                 f"{present}); partition a graph that has it, or leave it out"
             )
-        data = sg.edata[name]
-        if data.dim() > 2 or not (data.dtype in (torch.bool, torch.int8, torch.uint8) or data.is_floating_point()):
-            raise InputError(
-                f"edge data {name!r} of {sg.manifest['source']} is {data.dtype} with row shape {tuple(data.shape[1:])}; "
-                "edge_features may be floating-point numbers, booleans, or kinds in 8 bits, with one or more columns"
-            )
-        columns = data.reshape(len(data), -1)
-        if data.dtype in (torch.int8, torch.uint8):
-            kinds.append(columns.view(torch.uint8).int())
-        else:
+        columns = sg.edata[name].reshape(sg.num_edges(), -1)
+        if columns.dtype == torch.bool or columns.is_floating_point():
             numbers.append(columns.float())
+        else:
+            low, high = (int(bound) for bound in torch.aminmax(columns)) if columns.numel() else (0, 0)
+            if low < 0 or high >= KINDS:
+                raise InputError(
+                    f"edge data {name!r} of {sg.manifest['source']} holds {low if low < 0 else high}; whole numbers in "
+                    f"edge_features are kinds from 0 to {KINDS - 1}; store other numbers as floating point"
+                )
+            kinds.append(columns.int())
     return EdgeRows(torch.cat(numbers, 1) if numbers else None, torch.cat(kinds, 1) if kinds else None)
 
 

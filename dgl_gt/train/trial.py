@@ -122,7 +122,7 @@ def _measure(sg: ShardedGraph, candidate: Candidate, config: TrainConfig, factor
     task, comm = node_classification(sg, config.split, config.inputs), sg.comm
     torch.manual_seed(config.seed)
     config = replace(config, activation_checkpoint=candidate.activation_checkpoint)
-    model = build_model(config, task.feat.shape[1], task.classes, factory).to(sg.device)
+    model = build_model(config, task.feat.shape[1], task.classes, factory, **task.edges.widths).to(sg.device)
     optimizer, objective = make_optimizer(model, config), make_objective(config, task, comm)
 
     def step() -> None:

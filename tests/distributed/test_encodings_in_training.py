@@ -1,5 +1,6 @@
 """Training with encodings and with every recipe: the losses of one process on several ranks, and what is refused."""
 
+import numpy as np
 import pytest
 from ranks import run_ranks
 
@@ -30,6 +31,12 @@ RECIPES = {
         "schedule": "cosine",
         "evaluate_every": 2,
     },
+    "edge features that layers update": {
+        "edge_features": "weight,kind,flag",
+        "edge_hidden": 5,
+        "edge_update": True,
+        "activation_checkpoint": "keep_exchanges",
+    },
 }
 SMALL = {"hidden": 8, "heads": 4, "epochs": 4, "warmup": 0, "lr": 0.01}
 
@@ -44,8 +51,17 @@ def losses_of(rank, folder):
     return found
 
 
+def with_edge_data(graph):
+    rng = np.random.default_rng(0)
+    graph.edge_data["weight"] = rng.standard_normal((graph.num_edges, 2)).astype(np.float32)
+    graph.edge_data["kind"] = rng.integers(0, 3, graph.num_edges)
+    graph.edge_data["flag"] = rng.random(graph.num_edges) < 0.5
+    graph.edge_data["time"] = rng.integers(-3, 300, graph.num_edges)
+    return graph
+
+
 def test_losses_are_those_of_one_process(awkward_graph, tmp_path):
-    graph = awkward_graph(0)
+    graph = with_edge_data(awkward_graph(0))
     for parts in (1, 3):
         partition(graph, parts, tmp_path / str(parts), halo_depth=2, encode="laplacian=3,degree,random_walk=2")
     (expected,) = run_ranks(1, losses_of, tmp_path / "1")
@@ -64,3 +80,34 @@ def test_an_encoding_that_the_shards_do_not_hold(awkward_graph, tmp_path):
             InputError, match="encodings has 'anchors', but the shards of .* hold degree; partition again"
         ):
             train(sg, TrainConfig(**SMALL, encodings="anchors"))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("weights", "edge_features has 'weights', but the shards of .* have no such edge data .they have: .*'time'"),
+        (
+            "time",
+            "edge data 'time' of .* holds -?[0-9]+; whole numbers in edge_features are kinds from 0 to 255; store other",
+        ),
+    ],
+)
+def test_edge_data_that_a_model_cannot_read(awkward_graph, tmp_path, names, message):
+    partition(with_edge_data(awkward_graph(0)), 1, tmp_path / "shards")
+    with dgl_gt.load(tmp_path / "shards") as sg, pytest.raises(InputError, match=message):
+        train(sg, TrainConfig(**SMALL, edge_features=names))
+
+
+def test_predictions_need_the_columns_that_the_model_was_trained_on(awkward_graph, tmp_path):
+    graph = with_edge_data(awkward_graph(0))
+    partition(graph, 1, tmp_path / "shards")
+    config = TrainConfig(**SMALL, edge_features="weight,kind")
+    with dgl_gt.load(tmp_path / "shards") as sg:
+        model = train(sg, config).model
+    graph.edge_data["weight"] = graph.edge_data["weight"][:, :1]
+    partition(graph, 1, tmp_path / "other")
+    with dgl_gt.load(tmp_path / "other") as sg:
+        with pytest.raises(
+            InputError, match="takes 2 numbers and 1 kind per edge, .* have 1 number and 1 kind; use shards"
+        ):
+            predict(model, sg)

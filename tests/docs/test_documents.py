@@ -2,7 +2,7 @@
 
 The convention, which docs/contributing.md states: the ``python`` blocks of a page run in order in one namespace; one with a
 ``title`` is written to a file of that name; each line of a ``bash`` block runs as a command. They run in a folder of
-their own, which holds a small ``my_graph.npz``. A block that cannot run here follows a comment ``not run: REASON``.
+their own, which holds a small ``my_graph.npz``, and ``weighted.npz`` with edge data. A block that cannot run here follows a comment ``not run: REASON``.
 """
 
 import os
@@ -124,7 +124,7 @@ def run_script(page: Path, script: list[str], folder: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path):
-    """An empty folder but for a small graph."""
+    """An empty folder but for a small graph, without and with edge data."""
     rng = np.random.default_rng(0)
     nodes = 120
     label = rng.integers(0, 3, nodes)
@@ -132,7 +132,9 @@ def folder(tmp_path):
     edges = rng.integers(0, nodes, (2, 600))
     feat = (rng.standard_normal((nodes, 16)) + label[:, None]).astype(np.float32)
     masks = {f"{name}_mask": split == i for i, name in enumerate(("train", "val", "test"))}
-    np.savez(tmp_path / "my_graph.npz", edge_index=edges, num_nodes=nodes, x=feat, y=label, **masks)
+    arrays = {"edge_index": edges, "num_nodes": nodes, "x": feat, "y": label, **masks}
+    np.savez(tmp_path / "my_graph.npz", **arrays)
+    np.savez(tmp_path / "weighted.npz", edge_data_weight=rng.random(600), **arrays)
     return tmp_path
 
 

@@ -85,6 +85,8 @@ def test_every_setting_has_its_limits(name):
         others, most = {"epochs": most, "global_attention": "polynormer"}, most - 1
     if name == "gate_start":
         others = {"layer": "convolution", "gate": "free"}
+    elif name == "edge_hidden":
+        others = {"edge_features": "weight"}
     elif name.startswith("global_"):
         others = {"global_attention": "sgformer"}
     assert getattr(TrainConfig(**{name: most} | others), name) == most
@@ -137,6 +139,12 @@ def test_an_unknown_key_is_shown_in_short(tmp_path):
             {"layer": "convolution", "ffn": 4, "score": "gcn"},
             "ffn is 4, but nothing reads it where layer is convolution",
         ),
+        (
+            {"edge_update": True},
+            "edge_update is True, but there are no edge_features; leave it out, or set edge_features",
+        ),
+        ({"edge_hidden": 4}, "edge_hidden is 4, but there are no edge_features"),
+        ({"edge_features": "weight", "score": "gcn"}, "score is 'gcn', but edge features need the score 'dot'"),
         ({"gate_start": 0.5}, "gate_start is 0.5, .* leave it out, or choose the gate free or constant"),
         ({"global_layers": 2}, "global_layers is 2, .* choose the global_attention polynormer or sgformer"),
         ({"global_weight": 0.8, "global_attention": "polynormer"}, "global_weight is 0.8, .* polynormer"),
