@@ -82,6 +82,20 @@ def test_every_line_that_differs_in_the_distributed_form_is_marked():
         assert (line not in plain) == ("# <- " in line), line
 
 
+@pytest.mark.parametrize(
+    ("script", "pattern", "least"),
+    [("polynormer.py", r"test accuracy (\S+)", 0.85), ("train_ogbn_arxiv.py", r"test +accuracy (\S+)", 0.95)],
+)
+def test_a_script_learns_and_ranks_agree(script, pattern, least):
+    epochs = {"polynormer.py": 100, "train_ogbn_arxiv.py": 20}[script]
+    arguments = [ROOT / "examples" / script, "--graph", "sample:communities?nodes=500&seed=0", "--epochs", epochs]
+    plain = run(*arguments)
+    distributed = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, *arguments)
+    (reached,), (by_ranks,) = re.findall(pattern, plain), re.findall(pattern, distributed)
+    assert float(reached) >= least
+    assert float(by_ranks) == pytest.approx(float(reached), abs=0.02)  # some of 125 test nodes
+
+
 def results_of(path: Path, results: str, folder: Path, instead: dict[str, str] | None = None):
     """Execute a notebook, with some text replaced, and evaluate an expression after its last cell."""
     notebook = nbformat.read(path, as_version=4)
