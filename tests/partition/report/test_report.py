@@ -1,6 +1,7 @@
 import json
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -308,10 +309,17 @@ class Tables(HTMLParser):
             self.tables[-1][-1][-1] += data
 
 
+@pytest.fixture(scope="module")
+def made_shards(awkward_graph, tmp_path_factory):
+    out = tmp_path_factory.mktemp("made") / "out"
+    partition(awkward_graph(0), 3, out, cut="auto")
+    return out
+
+
 @pytest.fixture
-def shards(awkward_graph, tmp_path):
-    partition(awkward_graph(0), 3, tmp_path / "out", cut="auto")
-    return tmp_path / "out"
+def shards(made_shards, tmp_path):
+    """Shards that a test may damage."""
+    return shutil.copytree(made_shards, tmp_path / "out")
 
 
 def test_the_page_needs_nothing_else_and_shows_the_figures(shards, tmp_path):

@@ -1,6 +1,7 @@
 """DGL's partition directory, both ways."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -21,7 +22,7 @@ def dgl(monkeypatch):
     return dgl
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def rich_graph():
     """A function: seed -> an awkward graph with data of many types."""
 
@@ -309,10 +310,18 @@ def test_dgls_own_partition(dgl, rich_graph, tmp_path, parts, hops):
     assert sorted(seen) == list(range(graph.num_edges))
 
 
-@pytest.fixture
-def two_parts(dgl, rich_graph, tmp_path):
+@pytest.fixture(scope="module")
+def exported_once(rich_graph, tmp_path_factory):
+    pytest.importorskip("dgl")
     graph = rich_graph(0)
-    return exported(graph, owners(graph, 2), 2, tmp_path)
+    return exported(graph, owners(graph, 2), 2, tmp_path_factory.mktemp("two parts"))
+
+
+@pytest.fixture
+def two_parts(dgl, exported_once, tmp_path):
+    """The json of an export of two parts, which a test may damage."""
+    shutil.copytree(exported_once.parents[1], tmp_path, dirs_exist_ok=True)
+    return tmp_path / exported_once.relative_to(exported_once.parents[1])
 
 
 def with_change(config, **changes):
