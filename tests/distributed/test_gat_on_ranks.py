@@ -5,10 +5,10 @@ import pytest
 import torch
 from ranks import run_ranks
 from torch import nn
+from whole_graph import csc_of
 
 import dgl_gt
 from dgl_gt.nn import GATConv
-from dgl_gt.structure import CSC
 from partition import partition
 from partition.predict.strategies import STRATEGIES
 
@@ -57,8 +57,7 @@ def test_every_strategy_has_one_process_numbers(awkward_graph, tmp_path, parts):
     partition(graph, parts, tmp_path / "edge", halo_depth=2)
     partition(graph, parts, tmp_path / "vertex", cut="vertex")
     feat = torch.randn(graph.num_nodes, FEATURES, generator=torch.Generator().manual_seed(1))
-    ids = torch.from_numpy(graph.edge_ids.astype(np.int64))
-    whole = CSC.build(torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices), graph.num_nodes, edge_ids=ids)
+    whole = csc_of(graph)
     out, grad, parameters = run_model(whole, feat)
     largest = max(abs(each).max() for each in parameters.values())
     for results in run_ranks(parts, on_rank, tmp_path, feat, WAYS):

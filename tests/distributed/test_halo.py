@@ -4,20 +4,14 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from whole_graph import csc_of
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformerLayer
-from dgl_gt.structure import CSC
 from partition import partition
 from partition.errors import InputError
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
-
-
-def whole(graph) -> CSC:
-    """The unpartitioned graph, its bias in the user's edge order."""
-    ids = torch.from_numpy(graph.edge_ids.astype(np.int64))
-    return CSC.build(torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices), graph.num_nodes, edge_ids=ids)
 
 
 def run_layer(graph, feat, bias, dtype, gather_nodes, gather_edges):
@@ -88,7 +82,7 @@ def on_ranks(tmp_path_factory):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_a_layer_is_the_same_on_any_number_of_ranks(awkward_graph, on_ranks, parts, owners, dtype):
     graph, feat, bias, results = on_ranks(awkward_graph, parts, owners)
-    expected = run_layer(whole(graph), feat, bias, dtype, lambda x: x, lambda x: x)
+    expected = run_layer(csc_of(graph), feat, bias, dtype, lambda x: x, lambda x: x)
     tolerance = TOLERANCE[dtype]
     for out, feat_grad, bias_grad, parameters in (of_rank[dtype] for of_rank in results):
         np.testing.assert_allclose(out, expected[0], rtol=0, atol=tolerance * abs(expected[0]).max())

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from whole_graph import csc_of
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
-from dgl_gt.structure import CSC
 from partition import partition
 
 FEATURES, HIDDEN, CLASSES, EDGE_FEATURES = 5, 12, 3, 2
@@ -108,8 +108,7 @@ def test_every_model_has_one_process_numbers(awkward_graph, tmp_path, parts):
     partition(graph, parts, tmp_path / "edge", halo_depth=2)
     partition(graph, parts, tmp_path / "vertex", cut="vertex")
     feat = torch.randn(graph.num_nodes, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    ids = torch.from_numpy(graph.edge_ids.astype(np.int64))
-    whole = CSC.build(torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices), graph.num_nodes, edge_ids=ids)
+    whole = csc_of(graph)
     all_nodes, all_edges = torch.arange(graph.num_nodes), torch.arange(graph.num_edges)
     expected = {name: run_model(whole, feat, all_nodes, all_edges, options) for name, options in MODELS.items()}
     checkpoint = ("none", "full", "keep_exchanges", "full")[parts - 1]

@@ -7,11 +7,11 @@ import pytest
 import torch
 from expected_bytes import Sizes, step_bytes
 from ranks import run_ranks
+from whole_graph import csc_of
 
 import dgl_gt
 from dgl_gt.exchange.shard import read_shard
 from dgl_gt.nn import GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint
-from dgl_gt.structure import CSC
 from partition import partition
 from partition.graph import from_edges
 from partition.predict.strategies import STRATEGIES
@@ -19,12 +19,6 @@ from partition.shards.counts import read_figures
 
 LAYERS, HIDDEN, HEADS, DEPTH = 3, 24, 12, 3
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-5}
-
-
-def whole(graph) -> CSC:
-    """The unpartitioned graph, its bias in the user's edge order."""
-    ids = torch.from_numpy(graph.edge_ids.astype(np.int64))
-    return CSC.build(torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices), graph.num_nodes, edge_ids=ids)
 
 
 def run_model(graph, feat, bias, dtype, dropout=0.3, activation_checkpoint="none"):
@@ -108,7 +102,7 @@ def check_everywhere(graph, parts, folder, owner=None, cases=None, **options):
     feat = torch.randn(graph.num_nodes, 5, generator=torch.Generator().manual_seed(1))
     bias = torch.randn(graph.num_edges, HEADS, generator=torch.Generator().manual_seed(2))
     expected = {
-        (dtype, with_bias): run_model(whole(graph), feat, bias if with_bias else None, dtype)
+        (dtype, with_bias): run_model(csc_of(graph), feat, bias if with_bias else None, dtype)
         for dtype, with_bias in {(case[3], case[4]) for case in cases}
     }
     for rank, results in enumerate(run_ranks(parts, on_rank, folder, cases, feat, bias, options)):
