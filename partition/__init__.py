@@ -16,6 +16,9 @@ _MODULES = {
     "load_graph": "sources.load",
     # Graph -> Graph with structural encodings
     "encode": "encodings.encode",
+    # Graph -> Graph with more edges and nodes
+    "add_expander_edges": "transforms",
+    "add_virtual_nodes": "transforms",
     # Graph -> assignment
     "EdgeCut": "cuts.edge_cut",
     "make_edge_cut": "cuts.edge_cut",

@@ -33,6 +33,7 @@ from .cuts.edge_cut import MOST_ATTEMPTS
 from .errors import InputError, LeftOutWarning, whole_number
 from .pipeline import partition
 from .tables import estimates_table, quality_table
+from .transforms import check_transforms
 
 
 def main(argv=None) -> int:
@@ -167,6 +168,15 @@ def _add_graph(group) -> None:
         help="compute structural encodings of the whole graph and store them as node data: laplacian=K, random_walk=K, "
         "degree, anchors=A, hops=K or hops=KxW, with commas between them",
     )
+    group.add_argument(
+        "--expander",
+        type=int,
+        metavar="D",
+        help="add the edges of a random graph in which each node has D neighbours (an even number), in both directions",
+    )
+    group.add_argument(
+        "--virtual-nodes", type=int, metavar="V", help="add V nodes that are joined with every node, in both directions"
+    )
 
 
 def size_in_bytes(text: str) -> int:
@@ -242,6 +252,7 @@ def _partition(args) -> tuple[dict, str]:
             node_data=args.node_data,
             encode=args.encode,
             **_additions(args),
+            **_transforms(args),
         )
     console.print_left_out(manifest["left_out"])
     result = _figures(manifest, started, children.peak_bytes)
@@ -254,12 +265,17 @@ def _additions(args) -> dict:
     return {key: getattr(args, key) for key in ("self_loops", "undirected", "random_features")}
 
 
+def _transforms(args) -> dict:
+    return {"expander": args.expander, "virtual_nodes": args.virtual_nodes}
+
+
 def _dry_run(args) -> tuple[dict, str]:
     whole_number("attempts", args.attempts, 1, MOST_ATTEMPTS)
     whole_number("halo_depth", args.halo_depth, 1, MOST_HALO_DEPTH)
     check_seed(args.seed)
     check_additions(**_additions(args))
-    encodings = parse_encodings(args.encode)
+    encodings, transforms = parse_encodings(args.encode), _transforms(args)
+    check_transforms(None, **transforms)
     weights = _weights(args.target_weights)
     if weights is not None:
         shares(args.parts, weights)
@@ -268,7 +284,8 @@ def _dry_run(args) -> tuple[dict, str]:
     disk_free_bytes = free_disk_bytes(args.out or ".")
     source = open_source(args.source, num_nodes=args.num_nodes, node_data=args.node_data)
     check_encodable(source, encodings, args.random_features)
-    sizes = measure_source(source, args.parts, encode=encodings, **_additions(args))
+    check_transforms(source, **transforms)
+    sizes = measure_source(source, args.parts, encode=encodings, **_additions(args), **transforms)
     check_parts(sizes.nodes, args.parts)
     try:
         method, advice = choose_method(sizes, args.memory, cut), ""
@@ -336,6 +353,7 @@ def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:
         **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "method", "choice", "quality")},
         "left_out": manifest["left_out"],
         "encodings": manifest["encodings"],
+        "transforms": manifest["transforms"],
         "peak_memory_bytes": peak_memory_bytes() + children_bytes,
         "seconds": time.monotonic() - started,
     }

@@ -41,7 +41,10 @@ class Graph:
     left_out : tuple of str
         Data of the source that were not read, and why, such as ``"node data title (text)"``.
     encodings : dict of str to dict
-        What :func:`partition.encode` computed, by the name of the node data.
+        What :func:`partition.encode` computed, by the name of the node data or edge data.
+    transforms : dict of str to dict
+        What :func:`partition.add_expander_edges` and :func:`partition.add_virtual_nodes` added. Nodes and edges that they
+        add have the last ids.
     """
 
     indptr: np.ndarray
@@ -52,6 +55,7 @@ class Graph:
     name: str = "graph"
     left_out: tuple[str, ...] = ()
     encodings: dict[str, dict] = field(default_factory=dict)
+    transforms: dict[str, dict] = field(default_factory=dict)
 
     def __repr__(self):
         return (
@@ -315,8 +319,13 @@ def _with_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, what: str) -> Gr
             f"{graph.name}: {what} cannot be added, as their edge data ({', '.join(graph.edge_data)}) are unknown; "
             "add them to the source, with these data"
         )
+    return with_more_edges(graph, src, dst, graph.num_nodes)
+
+
+def with_more_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, num_nodes: int) -> Graph:
+    """Return the graph with further edges, whose ids follow, between ``num_nodes`` nodes; the data are left to the caller."""
     old_src, old_dst = graph.edges()
-    edges = from_edges(np.concatenate([old_src, src]), np.concatenate([old_dst, dst]), graph.num_nodes)
+    edges = from_edges(np.concatenate([old_src, src]), np.concatenate([old_dst, dst]), num_nodes)
     return replace(graph, indptr=edges.indptr, indices=edges.indices, edge_ids=edges.edge_ids)
 
 

@@ -37,6 +37,7 @@ from partition.system.units import size
 
 from .arguments import MOST_HALO_DEPTH, resolve_cut
 from .errors import check_type, whole_number
+from .transforms import check_transforms, transformed
 
 
 def partition(
@@ -62,6 +63,8 @@ def partition(
     undirected: bool = False,
     random_features: int | None = None,
     encode: str | None = None,
+    expander: int | None = None,
+    virtual_nodes: int | None = None,
 ) -> dict:
     """Partition a graph and write its shards.
 
@@ -101,7 +104,11 @@ def partition(
     num_nodes, node_data, self_loops, undirected, random_features
         See :func:`partition.load_graph`.
     encode : str, optional
-        Structural encodings to compute before the cut and to store as node data, see :func:`partition.encode`.
+        Structural encodings to compute before the cut and to store as node data or edge data, see
+        :func:`partition.encode`. They describe the graph without expander edges and virtual nodes.
+    expander, virtual_nodes : int, optional
+        Degree of the expander edges and number of virtual nodes to add before the cut, after self-loops and reverse
+        edges, which these do not get; see :func:`partition.add_expander_edges` and :func:`partition.add_virtual_nodes`.
 
     Returns
     -------
@@ -132,7 +139,8 @@ def partition(
     edge_options |= {"attempts": attempts, "costs": costs}
     additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
     check_additions(**additions)
-    encodings = parse_encodings(encode)
+    encodings, transforms = parse_encodings(encode), {"expander": expander, "virtual_nodes": virtual_nodes}
+    check_transforms(None, **transforms)
     progress = progress or (lambda stage: None)
 
     with new_directory(out, SHARDS, force=force) as folder, ExitStack() as until_written:
@@ -141,9 +149,10 @@ def partition(
         progress("reading the graph")
         graph = open_source(source, num_nodes=num_nodes, node_data=node_data)
         check_encodable(graph, encodings, random_features)
+        check_transforms(graph, **transforms)
         method = "metis"
         if memory is not None:
-            sizes = measure_source(graph, parts, encode=encodings, **additions)
+            sizes = measure_source(graph, parts, encode=encodings, **additions, **transforms)
             if owner is None or parts < 1:
                 check_parts(sizes.nodes, parts)
             peak = peak_memory_bytes()
@@ -155,6 +164,7 @@ def partition(
             cuts = [until_written.enter_context(streamed_cut(graph, parts, folder / "edges", progress))]
         else:
             graph = build_graph(graph, seed=seed, **additions)
+            graph = transformed(graph, **transforms, seed=seed)
             graph = add_encodings(graph, encodings, seed=seed, progress=progress)
             check_disk_space(graph, out, method)
             cuts = _cuts_in_memory(graph, parts, cut, method, edge_options, seed, progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partition.cuts.memory_bound import METHOD_NAMES, Needs, SourceSizes
+from partition.shards.transform_records import describe_transforms
 from partition.system.units import counted, size
 
 from .console import table
@@ -36,8 +37,9 @@ def quality_table(manifest: dict) -> str:
     depth = f", halo depth {manifest['halo_depth']}" if manifest["halo_depth"] > 1 else ""
     sizes = f"{counted(manifest['nodes'], 'node')}, {counted(manifest['edges'], 'edge')}"
     counts = f"{sizes}, {counted(manifest['parts'], 'part')}, {cut} cut{depth}"
-    encoded = f"\n\nencodings: {_encodings(manifest['encodings'])}" if manifest["encodings"] else ""
-    return f"{manifest['source']}: {counts}\n\n{parts}\n\n{figures}{encoded}"
+    notes = [f"added: {added}"] if (added := describe_transforms(manifest["transforms"])) else []
+    notes += [f"encodings: {_encodings(manifest['encodings'])}"] if manifest["encodings"] else []
+    return "\n\n".join([f"{manifest['source']}: {counts}", parts, figures, *notes])
 
 
 def _encodings(records: dict) -> str:

@@ -25,6 +25,7 @@ from partition.graph import Graph, from_edges
 from partition.shards.counts import manifest_counts
 from partition.shards.layout import Layout
 from partition.shards.write import structure_arrays
+from partition.transforms import VIRTUAL_NODE
 
 _OWNED, _OTHERS = (40, 90), (12, 40)  # least and most rows of the part, and of each other part
 _ROWS_PER_HOP = 150  # of all other parts together
@@ -77,7 +78,8 @@ class _LaidOut:
             **manifest_counts(figures, [0] * figures.parts),
             "ptr": layout.cut.ptr.tolist(),
             "source": graph.name,
-            "encodings": {name: {} for name in NAMES if name in graph.node_data},
+            "encodings": {name: {} for name in (*NAMES, VIRTUAL_NODE) if name in graph.node_data},
+            "transforms": {},
         }
         self._layout = layout
 

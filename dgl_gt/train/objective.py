@@ -20,7 +20,8 @@ class Objective:
 
     The loss is a sum over ranks: each returns its rows' share of the mean over all rows. Entropies follow transductive
     sharpening (arXiv:2605.20248): the loss adds ``entropy_unlabelled`` times the mean entropy of the predictions for
-    rows outside the training rows, and subtracts ``entropy_labelled`` times that of the training rows.
+    rows outside the training rows, other than virtual nodes, and subtracts ``entropy_labelled`` times that of the
+    training rows.
 
     Attributes
     ----------
@@ -45,6 +46,8 @@ class Objective:
         others = task.num_nodes - task.counts["train"]
         if self.entropy_unlabelled and others:
             is_other = torch.ones(len(logits), dtype=torch.bool, device=logits.device).index_fill(0, rows, False)
+            if task.user_rows is not None:
+                is_other &= task.user_rows
             loss = loss + self.entropy_unlabelled * _entropy(logits[is_other]).sum() / others
         return loss
 

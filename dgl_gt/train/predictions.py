@@ -10,6 +10,7 @@ import torch
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer
 from partition.errors import InputError
+from partition.shards.transform_records import user_node_count
 from partition.system.atomic_write import new_file
 from partition.system.units import counted
 
@@ -19,7 +20,7 @@ from .task import edge_rows, features
 
 
 def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray] | None:
-    """The class and the class probabilities of every node, in the original node order.
+    """The class and the class probabilities of every node, in the original node order, without virtual nodes.
 
     Every rank calls it; rank 0 gets the result, and the others get None.
 
@@ -49,7 +50,10 @@ def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.nd
             )
         model = model.to(sg.device).eval()
         probability = sg.gather(logits_of(model, sg, feat, edges=edges).float().softmax(1), to=0)
-    return None if probability is None else (probability.argmax(1).cpu().numpy(), probability.cpu().numpy())
+    if probability is None:
+        return None
+    probability = probability[: user_node_count(sg.manifest)]
+    return probability.argmax(1).cpu().numpy(), probability.cpu().numpy()
 
 
 def _edge_columns(widths: dict[str, int]) -> str:

@@ -10,6 +10,7 @@ from torch.nn import functional
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn.edge_features import KINDS
 from partition.errors import InputError
+from partition.shards.transform_records import user_node_count
 from partition.system.units import counted
 
 from .config import Inputs
@@ -42,9 +43,10 @@ class Task:
     rows: dict[str, torch.Tensor]  # int64: owned labelled rows of train, val and test; a rank may have none
     counts: dict[str, int]  # rows of each split on all ranks together
     classes: int  # the largest label on any rank plus one
-    num_nodes: int  # of the whole graph
+    num_nodes: int  # of the whole graph, without virtual nodes
     signed: range = range(0)  # columns of ``feat`` that are eigenvectors, whose signs training flips
     edges: EdgeRows = EdgeRows()
+    user_rows: torch.Tensor | None = None  # bool (N_owned,), false for virtual nodes; None where there are none
 
 
 def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
@@ -73,8 +75,13 @@ def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
                 f"{', '.join(stored) or 'no encodings'}; partition again with --encode {name}=..., or leave it out"
             )
     data = sg.srcdata if sg.depth > 1 else sg.ndata
+    edge_encodings = [name for name in inputs.encodings if name not in data]
+    if edge_encodings:
+        raise InputError(
+            f"encodings has {edge_encodings[0]!r}, which describes edges, and encodings follow the features of nodes; leave it out"
+        )
     # A column of eigenvectors has length 1; its numbers grow to the size of features for the model.
-    factors = [sg.manifest["nodes"] ** 0.5 if name == "laplacian" else 1.0 for name in inputs.encodings]
+    factors = [user_node_count(sg.manifest) ** 0.5 if name == "laplacian" else 1.0 for name in inputs.encodings]
     encoded = [data[name].float() * factor for name, factor in zip(inputs.encodings, factors)]
     return torch.cat([feat, *encoded], 1)
 
@@ -146,8 +153,9 @@ def node_classification(sg: ShardedGraph, split: int = 0, inputs: Inputs | None 
             f"the largest label is {classes - 1}; labels must number classes from 0, at least two of them and at most "
             f"one per node ({sg.manifest['nodes']})"
         )
-    signed, edges = signed_columns(sg, inputs.encodings), edge_rows(sg, inputs)
-    return Task(feat, label, rows, counts, classes, sg.manifest["nodes"], signed, edges)
+    num_nodes, signed = user_node_count(sg.manifest), signed_columns(sg, inputs.encodings)
+    user_rows = sg.node_ids < num_nodes if num_nodes < sg.manifest["nodes"] else None
+    return Task(feat, label, rows, counts, classes, num_nodes, signed, edge_rows(sg, inputs), user_rows)
 
 
 def signed_columns(sg: ShardedGraph, encodings: tuple[str, ...]) -> range:

@@ -18,15 +18,17 @@ from partition.sources.coo import COOGraph
 from partition.system.mapped_arrays import is_mapped
 from partition.system.output_checks import check_room
 from partition.system.units import size
+from partition.transforms import EDGE_BYTES, added_sizes, check_degree
 
-from .metis import EDGE_BYTES, most_children
+from .metis import EDGE_BYTES as METIS_EDGE_BYTES
+from .metis import most_children
 from .native import counts_fit
 
 METHODS = ("metis", "expansion", "streaming")  # the one that needs most memory first
 METHOD_NAMES = {"metis": "METIS", "expansion": "neighbour expansion", "streaming": "streaming"}
 _INTERPRETER_BYTES, _CHILD_BYTES = 80 << 20, 40 << 20  # with numpy and scipy; METIS runs in children
 _SLICE_BYTES = 80 << 20  # a slice of a streamed edge list
-_METIS_EDGE_BYTES = EDGE_BYTES + 16  # per undirected edge, with the file that METIS maps
+_METIS_EDGE_BYTES = METIS_EDGE_BYTES + 16  # per undirected edge, with the file that METIS maps
 _LARGEST_PART = 2.0  # rows of the largest part over N / P, before there is a cut
 _MOST_EDGES = {"metis": 2.0, "expansion": 1.1, "streaming": 1.1}  # edges of the largest part over E / P, before a cut
 _EDGE_US = {"metis": 1.2, "expansion": 1.0, "streaming": 1.1}  # microseconds per edge
@@ -47,6 +49,8 @@ class SourceSizes:
     is_graph: bool  # a Graph cannot be streamed
     added: tuple[str, ...] = ()  # options that add something to the source, which is impossible in a stream
     added_bytes: int = 0  # data that these options add in memory, per node
+    added_edge_bytes: int = 0  # and per edge
+    transform_bytes: int = 0  # memory to add edges of transforms, which make another structure; 0 without them
     encoding_bytes: int = 0  # memory to compute encodings, beside the graph and its data
     encoding_seconds: float = 0.0
     largest_part: float = _LARGEST_PART  # rows of the largest part over N / P; a guess until there is a cut
@@ -75,6 +79,8 @@ def measure_source(
     self_loops: bool = False,
     random_features: int | None = None,
     encode: Sequence[Encoding] = (),
+    expander: int | None = None,
+    virtual_nodes: int | None = None,
 ) -> SourceSizes:
     """Return the sizes of a source with what the options add to it; the edges that METIS sees are an estimate."""
     is_graph = isinstance(source, Graph)
@@ -86,25 +92,33 @@ def measure_source(
     nodes = checked_num_nodes(source.num_nodes, *coo.id_range, source.name)
     data = [*source.node_data.values(), *source.edge_data.values()]
     edges = coo.num_edges
-    additions = {"undirected": undirected, "self_loops": self_loops, "random_features": random_features}
-    additions["encodings"] = encode
-    features = random_features or _row_width(source.node_data.get("feat"))
-    encoded_bytes = encoding_needs.row_bytes(encode, features)
     neighbours = len(coo.src) if coo.listed_once else round(edges * (1 - coo.reciprocity() / 2))
     edges = (2 * neighbours if undirected else edges) + (nodes if self_loops else 0)
+    transforms = {"expander": expander, "virtual_nodes": virtual_nodes}
+    if expander is not None:
+        check_degree(source.name, expander, nodes)
+    virtual, new_edges = added_sizes(nodes, **transforms)
+    features = random_features or _row_width(source.node_data.get("feat"))
+    sizes = encoding_needs.Sizes(nodes, edges, neighbours, features, new_edges, nodes * (expander or 0))
+    options = {"undirected": undirected, "self_loops": self_loops, "random_features": random_features}
+    node_bytes, edge_bytes = (_row_bytes(data) for data in (source.node_data, source.edge_data))
+    new_bytes = 4 * (random_features or 0) + encoding_needs.row_bytes(encode, features) + virtual
+    new_edge_bytes = encoding_needs.edge_bytes(encode) + (1 if new_edges else 0)
     return SourceSizes(
-        nodes=nodes,
-        edges=edges,
+        nodes=nodes + virtual,
+        edges=edges + new_edges,
         parts=parts,
-        undirected_edges=neighbours,
-        node_bytes=_row_bytes(source.node_data) + 4 * (random_features or 0) + encoded_bytes,
-        added_bytes=4 * (random_features or 0) + encoded_bytes,
-        encoding_bytes=encoding_needs.work_bytes(encode, nodes, edges, neighbours, features),
-        encoding_seconds=encoding_needs.seconds(encode, nodes, neighbours, features),
-        edge_bytes=_row_bytes(source.edge_data),
+        undirected_edges=neighbours + new_edges // 2,
+        node_bytes=node_bytes + new_bytes,
+        edge_bytes=edge_bytes + new_edge_bytes,
+        added_bytes=new_bytes + (node_bytes if virtual else 0),  # transforms copy what they extend
+        added_edge_bytes=new_edge_bytes + (edge_bytes if new_edges else 0),
+        transform_bytes=EDGE_BYTES * (edges + new_edges) if new_edges else 0,
+        encoding_bytes=encoding_needs.work_bytes(encode, sizes),
+        encoding_seconds=encoding_needs.seconds(encode, sizes),
         loaded_bytes=sum(array.nbytes for array in [*structure, *data] if not is_mapped(array)),
         is_graph=is_graph,
-        added=tuple(name for name, value in additions.items() if value),
+        added=tuple(name for name, value in {**options, "encodings": encode, **transforms}.items() if value),
     )
 
 
@@ -146,10 +160,12 @@ def _streaming_bytes(sizes: SourceSizes) -> tuple[float, int]:
 def _in_memory_bytes(sizes: SourceSizes, method: str, cutting: float) -> float:
     """Memory of the graph and of the largest step: building, encoding and cutting it, and laying out the parts."""
     index = sizes.index_bytes
-    structure = 0 if sizes.is_graph else 8 * sizes.nodes + 2 * index * sizes.edges
+    is_made = not sizes.is_graph or sizes.transform_bytes
+    structure = 8 * sizes.nodes + 2 * index * sizes.edges if is_made else 0
     build = 0 if sizes.is_graph else 4 * index * sizes.edges
     layout = 30 * sizes.nodes + _LARGEST_PART * sizes.nodes * index + _part_bytes(sizes, method)
-    return structure + sizes.nodes * sizes.added_bytes + max(build, sizes.encoding_bytes, cutting, layout)
+    data = sizes.nodes * sizes.added_bytes + sizes.edges * sizes.added_edge_bytes
+    return structure + data + max(build, sizes.transform_bytes, sizes.encoding_bytes, cutting, layout)
 
 
 def _part_bytes(sizes: SourceSizes, method: str) -> float:

@@ -10,7 +10,9 @@ import numpy as np
 from partition.errors import InputError, check_type, whole_number
 from partition.graph import Graph
 from partition.system.user_files import check_fits_memory
+from partition.transforms import untransformed
 
+from . import needs
 from .anchors import anchor_encoding
 from .degree import degree_encoding
 from .hops import hop_encoding
@@ -18,13 +20,15 @@ from .laplacian import laplacian_encoding
 from .neighbours import simple_adjacency
 from .parse import Encoding, parse_encodings
 from .random_walk import PROBES, random_walk_encoding
+from .shortest_path import shortest_path_encoding
 
 
 def encode(graph: Graph, encodings: str, *, seed: int = 0, progress=None) -> Graph:
-    """Compute structural encodings of a graph, and return the graph with them as node data.
+    """Compute structural encodings of a graph, and return the graph with them as node data or edge data.
 
     They describe the place of each node in the whole graph, so they are computed before the graph is cut. All but
-    ``degree`` see the graph as METIS does: undirected, without parallel edges and self-loops.
+    ``degree`` and ``shortest_path`` see the graph as METIS does: undirected, without parallel edges and self-loops. None
+    sees expander edges and virtual nodes, which have zeros in node data.
 
     Parameters
     ----------
@@ -32,7 +36,7 @@ def encode(graph: Graph, encodings: str, *, seed: int = 0, progress=None) -> Gra
         See :func:`partition.load_graph`.
     encodings : str
         The encodings to compute, with commas between them, such as ``"laplacian=16,degree"``. Each becomes node data of
-        the same name, float32:
+        the same name, float32, and the last one edge data:
 
         - ``laplacian=K``, (N, K): eigenvectors of the symmetric normalised Laplacian, those of the smallest eigenvalues
           above 0 (arXiv:2012.09699). Columns have length 1.
@@ -43,6 +47,10 @@ def encode(graph: Graph, encodings: str, *, seed: int = 0, progress=None) -> Gra
           (after arXiv:2312.01342).
         - ``hops=K``, (N, K F): ``feat``, (N, F), multiplied 1 to K times by the normalised adjacency. With
           ``hops=KxW``, features wider than W are projected to W random directions first (after arXiv:2310.14481).
+        - ``shortest_path=K``, uint8 (E, 2), edge data: for an edge u -> v, the number of hops from u to v, and from v to
+          u, along directed edges; K + 1 for a longer way or none. The first is 1 for every edge of the graph itself, so
+          it speaks of expander edges. Both are 0 for self-loops, and K + 1 for edges of virtual nodes (after the
+          bias of Graphormer, arXiv:2106.05234).
     seed : int
         Seed of start vectors, estimates and projections; the same seed gives the same encodings.
     progress : callable, optional
@@ -56,8 +64,8 @@ def encode(graph: Graph, encodings: str, *, seed: int = 0, progress=None) -> Gra
     Raises
     ------
     InputError
-        The text names no encodings that exist, a size is out of range, the graph has node data of such a name already or
-        no ``feat`` for ``hops``, eigenvectors did not converge, or the encodings do not fit into memory.
+        The text names no encodings that exist, a size is out of range, the graph has data of such a name already or no
+        ``feat`` for ``hops``, eigenvectors did not converge, or the encodings do not fit into memory.
 
     Examples
     --------
@@ -74,11 +82,12 @@ def encode(graph: Graph, encodings: str, *, seed: int = 0, progress=None) -> Gra
 
 
 def check_encodable(source, encodings: Sequence[Encoding], random_features: int | None = None) -> None:
-    """Raise :class:`InputError` if a Graph or COOGraph has node data of the encodings' names, or lacks what they need."""
+    """Raise :class:`InputError` if a Graph or COOGraph has data of the encodings' names, or lacks what they need."""
     for each in encodings:
-        if each.name in source.node_data:
+        kind, data = ("edge", source.edge_data) if each.is_of_edges else ("node", source.node_data)
+        if each.name in data:
             raise InputError(
-                f"{source.name} has node data {each.name!r} already; rename them in the source, or leave {each.name} out of "
+                f"{source.name} has {kind} data {each.name!r} already; rename them in the source, or leave {each.name} out of "
                 "encode (--encode)"
             )
         if each.name == "hops" and "feat" not in source.node_data and random_features is None:
@@ -95,17 +104,27 @@ def add_encodings(graph: Graph, encodings: Sequence[Encoding], *, seed: int, pro
     feat = graph.node_data.get("feat")
     features = 0 if feat is None else int(np.prod(feat.shape[1:]))
     columns = sum(each.columns(features) for each in encodings)
-    check_fits_memory(f"{graph.name}: {columns} columns of encodings", 4 * columns * graph.num_nodes)
-    adjacency = None
-    node_data, records = dict(graph.node_data), dict(graph.encodings)
+    result_bytes = (
+        needs.row_bytes(encodings, features) * graph.num_nodes + needs.edge_bytes(encodings) * graph.num_edges
+    )
+    check_fits_memory(f"{graph.name}: {columns} columns of encodings", result_bytes)
+    plain, adjacency = untransformed(graph), None
+    node_data, edge_data, records = dict(graph.node_data), dict(graph.edge_data), dict(graph.encodings)
     for each in encodings:
         if progress:
             progress(f"encoding, {each.name}")
+        if each.is_of_edges:
+            edge_data[each.name] = shortest_path_encoding(graph, plain, each.size)
+            records[each.name] = {"columns": 2, "most": each.size}
+            continue
         if adjacency is None and each.name != "degree":
-            adjacency = simple_adjacency(graph)
-        node_data[each.name], record = _compute(each, graph, adjacency, seed)
-        records[each.name] = {"columns": node_data[each.name].shape[1], **record}
-    return replace(graph, node_data=node_data, encodings=records)
+            adjacency = simple_adjacency(plain)
+        values, record = _compute(each, plain, adjacency, seed)
+        node_data[each.name] = (
+            values if plain is graph else np.pad(values, ((0, graph.num_nodes - len(values)), (0, 0)))
+        )
+        records[each.name] = {"columns": values.shape[1], **record}
+    return replace(graph, node_data=node_data, edge_data=edge_data, encodings=records)
 
 
 def _compute(encoding: Encoding, graph: Graph, adjacency, seed: int) -> tuple[np.ndarray, dict]:

@@ -6,37 +6,84 @@ Bytes are counted from the arrays of each step, and times come from runs on two 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from . import random_walk
 from .eigenvectors import SPARE, lanczos_vectors
 from .parse import Encoding
+from .shortest_path import BLOCK_WALKS
 
 # nanoseconds per entry of the adjacency, and per column, probe and step, landmark, or hop and feature
 _ENTRY_NS = {"adjacency": 50, "laplacian": 250, "random_walk": 1.5, "anchors": 15, "hops": 2}
+_HUBS = 1024  # nodes that are searched from, by experience
+_HOP_NS = {"entry": 8, "pair": 15}  # of a search for shortest paths, from 64 nodes
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a graph without what transforms add, and of what they add."""
+
+    nodes: int
+    edges: int
+    undirected_edges: int  # that METIS sees
+    features: int  # width of ``feat``
+    new_edges: int = 0  # of transforms
+    expander_edges: int = 0  # those of new_edges between nodes of the graph
 
 
 def row_bytes(encodings: Sequence[Encoding], features: int) -> int:
     """Return the bytes per node of the node data; ``features`` is the width of ``feat``."""
-    return 4 * sum(each.columns(features) for each in encodings)
+    return 4 * sum(each.columns(features) for each in encodings if not each.is_of_edges)
 
 
-def work_bytes(encodings: Sequence[Encoding], nodes: int, edges: int, undirected_edges: int, features: int) -> int:
-    """Return the most memory that computing takes beside the graph and the node data (bytes)."""
-    if all(each.name == "degree" for each in encodings):
-        return max(40 * nodes, 8 * (nodes + edges)) if encodings else 0
-    entries = 2 * undirected_edges
-    building = 36 * edges + 30 * nodes  # the adjacency and its transpose, with indices of 64 bits
-    return max(building, 5 * entries + 4 * nodes + max(_one(each, nodes, entries, features) for each in encodings))
+def edge_bytes(encodings: Sequence[Encoding]) -> int:
+    """Return the bytes per edge of the edge data."""
+    return sum(each.columns() for each in encodings if each.is_of_edges)
 
 
-def seconds(encodings: Sequence[Encoding], nodes: int, undirected_edges: int, features: int) -> float:
-    """Return about how long computing takes on one core."""
-    entries, total = 2 * undirected_edges, 0.0
+def work_bytes(encodings: Sequence[Encoding], sizes: Sizes) -> int:
+    """Return the most memory that computing takes beside the graph and the data that it makes (bytes)."""
+    if not encodings:
+        return 0
+    entries = 2 * sizes.undirected_edges
+    building = 36 * sizes.edges + 30 * sizes.nodes  # the adjacency and its transpose, with indices of 64 bits
+    needs = [max(40 * sizes.nodes, 8 * (sizes.nodes + sizes.edges))]
     for each in encodings:
-        if each.name != "degree":
-            total += 1e-9 * entries * _ENTRY_NS[each.name] * _repeats(each, nodes, entries, features)
+        if each.is_of_edges:
+            needs.append(_shortest_path(each.size, sizes))
+        elif each.name != "degree":
+            needs.append(
+                max(building, 5 * entries + 4 * sizes.nodes + _one(each, sizes.nodes, entries, sizes.features))
+            )
+    plain = 8 * sizes.nodes + 18 * sizes.edges + 9 * sizes.new_edges if sizes.new_edges else 0
+    return plain + max(needs)
+
+
+def seconds(encodings: Sequence[Encoding], sizes: Sizes) -> float:
+    """Return about how long computing takes on one core."""
+    entries, total = 2 * sizes.undirected_edges, 0.0
+    for each in encodings:
+        if each.is_of_edges:
+            total += _search_seconds(each.size, sizes)
+        elif each.name != "degree":
+            total += 1e-9 * entries * _ENTRY_NS[each.name] * _repeats(each, sizes.nodes, entries, sizes.features)
             total += 1e-9 * entries * _ENTRY_NS["adjacency"]
     return total
+
+
+def _shortest_path(most: int, sizes: Sizes) -> int:
+    """Return the memory of ``shortest_path`` (bytes)."""
+    pairs = sizes.edges + 2 * sizes.expander_edges
+    block = 30 * min(BLOCK_WALKS, sizes.edges * most * 16)
+    return 11 * (sizes.edges + sizes.new_edges) + 60 * pairs + 30 * sizes.edges + 16 * most * sizes.nodes + block
+
+
+def _search_seconds(most: int, sizes: Sizes) -> float:
+    """Return about how long ``shortest_path`` takes: longer ways are searched for edges without a reverse."""
+    one_way = max(0, 2 * sizes.undirected_edges - sizes.edges) + sizes.expander_edges
+    hubs = min(sizes.nodes, _HUBS) / 64 if one_way and most > 1 else 0
+    search = hubs * most * (_HOP_NS["entry"] * sizes.edges + _HOP_NS["pair"] * one_way)
+    return 1e-9 * (2 * search + 500 * (sizes.edges + 2 * sizes.expander_edges))
 
 
 def _repeats(encoding: Encoding, nodes: int, entries: int, features: int) -> int:

@@ -8,11 +8,17 @@ from dataclasses import dataclass
 
 from partition.errors import InputError, check_type
 
-NAMES = ("laplacian", "random_walk", "degree", "anchors", "hops")
-MOST = {"laplacian": 128, "random_walk": 128, "anchors": 1024, "hops": 32}
+NAMES = ("laplacian", "random_walk", "degree", "anchors", "hops", "shortest_path")
+MOST = {"laplacian": 128, "random_walk": 128, "anchors": 1024, "hops": 32, "shortest_path": 6}
 MOST_WIDTH = 4096  # columns per hop
-_FORMS = "laplacian=K, random_walk=K, degree, anchors=A, hops=K or hops=KxW, with commas between them"
-_EXAMPLES = {"laplacian": "laplacian=16", "random_walk": "random_walk=16", "anchors": "anchors=32", "hops": "hops=3"}
+_FORMS = "laplacian=K, random_walk=K, degree, anchors=A, hops=K, hops=KxW or shortest_path=K, with commas between them"
+_EXAMPLES = {
+    "laplacian": "laplacian=16",
+    "random_walk": "random_walk=16",
+    "anchors": "anchors=32",
+    "hops": "hops=3",
+    "shortest_path": "shortest_path=4",
+}
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,7 @@ class Encoding:
     Attributes
     ----------
     name : str
-        One of ``NAMES``, which is also the name of the node data.
+        One of ``NAMES``, which is also the name of the node data or edge data.
     size : int
         Number of eigenvectors, steps, landmarks or hops; 2 for ``degree``.
     width : int or None
@@ -33,8 +39,15 @@ class Encoding:
     size: int
     width: int | None = None
 
+    @property
+    def is_of_edges(self) -> bool:
+        """Whether the encoding becomes edge data."""
+        return self.name == "shortest_path"
+
     def columns(self, features: int = 0) -> int:
         """Return the number of columns; ``features`` is the width of ``feat``, which ``hops`` alone reads."""
+        if self.is_of_edges:
+            return 2
         if self.name != "hops":
             return self.size
         return self.size * (features if self.width is None else min(features, self.width))

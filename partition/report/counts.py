@@ -32,8 +32,8 @@ def count_shards(directory, manifest: dict) -> dict:
     dict
         JSON values only. The same shards give the same values.
 
-        ``source, seed, cut, halo_depth, parts, nodes, edges, quality, per_part, shares, choice, versions, checksum`` are
-        the manifest's (docs/format.md).
+        ``source, seed, cut, halo_depth, parts, nodes, edges, quality, per_part, shares, choice, transforms, versions,
+        checksum`` are the manifest's (docs/format.md).
 
         ``random`` has the keys of ``quality``, for a random cut of the same kind into as many parts, which is drawn and
         counted. For an edge cut, ``default_rng(0).choice(P, N, p=shares)`` draws the owners of the nodes, in the order
@@ -68,7 +68,7 @@ def count_shards(directory, manifest: dict) -> dict:
         "of_random": {key: _ratio(manifest["quality"].get(key), value) for key, value in random.items()},
         "traffic": _traffic(shards),
         "replication": _replication(shards),
-        **{key: manifest[key] for key in ("choice", "versions", "checksum")},
+        **{key: manifest[key] for key in ("choice", "transforms", "versions", "checksum")},
     }
 
 

@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from partition.errors import InputError
 from partition.shards.manifest import read_manifest, verify
+from partition.shards.transform_records import describe_transforms
 from partition.system.atomic_write import new_file
 from partition.system.output_checks import check_file
 from partition.system.units import size
@@ -89,6 +90,7 @@ def page(numbers: dict) -> str:
     candidates = _candidates(numbers)
     return environment.get_template("page.html.j2").render(
         numbers,
+        added=describe_transforms(numbers["transforms"]),
         meanings=formats.MEANINGS,
         quality_keys=[key for key in formats.MEANINGS if numbers["quality"].get(key) is not None],
         copies_name="halo rows" if copies == "halo" else "mirrors",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from partition.encodings.parse import MOST, MOST_WIDTH, NAMES
+from partition.encodings.parse import MOST, MOST_WIDTH
+from partition.transforms import MOST_VIRTUAL_NODES, VIRTUAL_NODE
 
-from .schema import Check, dict_of, fields, list_of, misfit, none_or, number, one_of, whole
+from .schema import fields, list_of, misfit, none_or, number, some_of, whole
 
 _SEED = whole()
-_OF_NAME = {
+_TYPES = {
+    "shortest_path": ("edge_data", "uint8"),
+    VIRTUAL_NODE: ("node_data", "uint8"),
+}  # by default node data, float32
+_RECORDS = {
     "laplacian": fields(columns=whole(1, MOST["laplacian"]), eigenvalues=list_of(number(0.0, 2.0)), seed=_SEED),
     "random_walk": fields(
         columns=whole(1, MOST["random_walk"]),
@@ -18,44 +23,36 @@ _OF_NAME = {
     "degree": fields(columns=whole(2, 2)),
     "anchors": fields(columns=whole(1, MOST["anchors"]), landmarks=list_of(whole())),
     "hops": fields(columns=whole(), hops=whole(1, MOST["hops"]), width=none_or(whole(1, MOST_WIDTH)), seed=_SEED),
+    "shortest_path": fields(columns=whole(2, 2), most=whole(1, MOST["shortest_path"])),
+    VIRTUAL_NODE: fields(columns=whole(1, MOST_VIRTUAL_NODES)),
 }
+ENCODINGS = some_of(**_RECORDS)
 
 
 def records_of(graph) -> dict:
-    """Return the records of those encodings of a graph that its node data still hold."""
-    return {
-        name: record
-        for name, record in graph.encodings.items()
-        if name in graph.node_data and _column(graph.node_data[name]) == _expected(record)
-    }
+    """Return the records of those encodings of a graph that its node data and edge data still hold."""
+    found = {}
+    for name, record in graph.encodings.items():
+        kind, column = _expected(name, record)
+        values = getattr(graph, kind).get(name)
+        if values is not None and column == {"dtype": str(values.dtype), "shape": list(values.shape[1:])}:
+            found[name] = record
+    return found
 
 
-def _column(values) -> dict:
-    return {"dtype": str(values.dtype.newbyteorder("=")), "shape": list(values.shape[1:])}
-
-
-def _expected(record: dict) -> dict:
-    return {"dtype": "float32", "shape": [record["columns"]]}
-
-
-def encodings_table() -> Check:
-    """What the field ``encodings`` of a manifest must be."""
-
-    def check(value, where: str) -> None:
-        dict_of(fields())(value, where)
-        for name, record in value.items():
-            one_of(*NAMES)(name, f"a name in {where}")
-            _OF_NAME[name](record, f"{where}[{name!r}]")
-
-    return check
+def _expected(name: str, record: dict) -> tuple[str, dict]:
+    """Return where the data of an encoding are, ``"node_data"`` or ``"edge_data"``, and their dtype and row shape."""
+    kind, dtype = _TYPES.get(name, ("node_data", "float32"))
+    return kind, {"dtype": dtype, "shape": [record["columns"]]}
 
 
 def check_records(manifest: dict) -> None:
     """Raise :class:`partition.errors.InputError` unless the records of a manifest agree with its node data and counts."""
     for name, record in manifest["encodings"].items():
         where, columns = f"the manifest.encodings[{name!r}]", record["columns"]
-        if manifest["node_data"].get(name) != _expected(record):
-            raise misfit(manifest["node_data"].get(name), f"the manifest.node_data[{name!r}]", f"{_expected(record)}")
+        kind, column = _expected(name, record)
+        if manifest[kind].get(name) != column:
+            raise misfit(manifest[kind].get(name), f"the manifest.{kind}[{name!r}]", f"{column}")
         for key, most in (("eigenvalues", columns), ("landmarks", min(columns, manifest["nodes"]))):
             if len(record.get(key, ())) > most:
                 raise misfit(record[key], f"{where}.{key}", f"a list of at most {most}")

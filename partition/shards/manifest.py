@@ -19,11 +19,13 @@ from partition.system.output_checks import Kind
 from partition.system.user_files import reading
 
 from .counts import check_sums, counts_table
-from .encoding_records import check_records, encodings_table
+from .encoding_records import ENCODINGS, check_records
 from .schema import Check, all_of, any_of, dict_of, fields, flag, list_of, misfit, none_or, number, one_of, text, whole
+from .transform_records import TRANSFORMS, check_transform_records
 
 FORMAT = "dgl-gt shards"
-FORMAT_VERSION = 5  # 2: left_out; 3: returned_edges, masked; 4: profile in place of speeds in choice; 5: encodings
+# 2: left_out; 3: returned_edges, masked; 4: profile in place of speeds in choice; 5: encodings; 6: transforms
+FORMAT_VERSION = 6
 PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
 SHARDS = Kind(
     "shards",
@@ -114,7 +116,8 @@ def _check(manifest: dict) -> None:
         seed=none_or(_COUNT),
         choice=none_or(_choice(cut)),
         left_out=list_of(text()),
-        encodings=encodings_table(),
+        encodings=ENCODINGS,
+        transforms=TRANSFORMS,
         files=dict_of(
             fields(bytes=_COUNT, sha256=text("[0-9a-f]{64}")),
             {f"part{index}/{name}" for index in range(parts) for name in PART_FILES},
@@ -124,6 +127,7 @@ def _check(manifest: dict) -> None:
     table(manifest, "the manifest")
     check_sums(manifest, PART_FILES)
     check_records(manifest)
+    check_transform_records(manifest)
 
 
 def _choice(cut: str) -> Check:

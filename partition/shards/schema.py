@@ -137,3 +137,15 @@ def fields(**table: Check) -> Check:
             entry(value[key], f"{where}.{key}")
 
     return check
+
+
+def some_of(**table: Check) -> Check:
+    """Check for an object that has some of these fields, and no others."""
+
+    def check(value, where: str) -> None:
+        dict_of(fields())(value, where)
+        for key, entry in value.items():
+            one_of(*table)(key, f"a name in {where}")
+            table[key](entry, f"{where}[{key!r}]")
+
+    return check

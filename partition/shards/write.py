@@ -39,6 +39,7 @@ def write_shards(
             "source": graph.name,
             "left_out": list(graph.left_out),
             "encodings": records_of(graph),
+            "transforms": graph.transforms,
             "seed": seed,
             "choice": choice,
             "method": method,

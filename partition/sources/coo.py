@@ -32,6 +32,7 @@ class COOGraph:
     listed_once: bool = False
     left_out: tuple[str, ...] = ()  # data of the source that were not read, and why: "node data title (text)"
     encodings: dict[str, dict] = field(default_factory=dict)  # as in Graph; no source has any
+    transforms: dict[str, dict] = field(default_factory=dict)  # as in Graph; no source has any
 
     @cached_property
     def loops(self) -> np.ndarray:

@@ -29,7 +29,7 @@ def test_partition_and_inspect_agree(capsys):
     made = json.loads(out)
     assert "METIS" in err
     keys = {"nodes", "edges", "parts", "cut", "method", "choice", "quality", "peak_memory_bytes", "seconds", "left_out"}
-    assert set(made) == keys | {"encodings"}
+    assert set(made) == keys | {"encodings", "transforms"}
     assert made["choice"] is None
     assert set(made["quality"]) == {
         "cut_ratio",
