@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from . import random_walk
 from .eigenvectors import SPARE, lanczos_vectors
 from .parse import Encoding
-from .shortest_path import BLOCK_WALKS
+from .shortest_path import BLOCK_WALKS, CELLS
 
 # nanoseconds per entry of the adjacency, and per column, probe and step, landmark, or hop and feature
 _ENTRY_NS = {"adjacency": 50, "laplacian": 250, "random_walk": 1.5, "anchors": 15, "hops": 2}
@@ -73,9 +73,11 @@ def seconds(encodings: Sequence[Encoding], sizes: Sizes) -> float:
 
 def _shortest_path(most: int, sizes: Sizes) -> int:
     """Return the memory of ``shortest_path`` (bytes)."""
-    pairs = sizes.edges + 2 * sizes.expander_edges
-    block = 30 * min(BLOCK_WALKS, sizes.edges * most * 16)
-    return 11 * (sizes.edges + sizes.new_edges) + 60 * pairs + 30 * sizes.edges + 16 * most * sizes.nodes + block
+    pairs, block = sizes.edges + 2 * sizes.expander_edges, 0
+    if most > 1:
+        degree = 2 * sizes.undirected_edges / sizes.nodes
+        block = min(CELLS, sizes.nodes**2) + int(30 * min(BLOCK_WALKS, pairs * max(degree, 1) ** (most // 2)))
+    return 11 * (sizes.edges + sizes.new_edges) + 60 * pairs + 20 * sizes.edges + 16 * most * sizes.nodes + block
 
 
 def _search_seconds(most: int, sizes: Sizes) -> float:

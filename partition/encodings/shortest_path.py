@@ -15,7 +15,8 @@ import scipy.sparse
 from partition.graph import Graph
 
 _HUBS = 64  # that are searched from at a time, one bit each
-BLOCK_WALKS = 1 << 20  # of the graph without hubs that are followed at a time
+BLOCK_WALKS = 1 << 21  # of the graph without hubs that are followed at a time
+CELLS = 1 << 25  # of the table of nodes that are reached from some nodes
 _PAIRS = 1 << 18  # that are looked up at a time
 # nanoseconds per edge, and per pair, of a hop from 64 hubs; and per walk in the graph without hubs
 _HUB_EDGE_NS, _HUB_PAIR_NS, _WALK_NS = 12, 6, 30
@@ -152,24 +153,20 @@ def _union(matrix: scipy.sparse.csr_array, bits: np.ndarray) -> np.ndarray:
 
 def _around_hubs(forward, backward, s: np.ndarray, t: np.ndarray, most: int, found: np.ndarray) -> None:
     """Lower ``found`` to the hops of the shortest way of each pair, with edges between other nodes than hubs."""
-    half = most // 2
-    walks = np.where(np.diff(s, prepend=-1) > 0, _walks(forward, most - half)[s], 0) + _walks(backward, half)[t]
-    blocks = (np.cumsum(walks) // BLOCK_WALKS).astype(np.int64)
-    for begin, end in _runs(blocks):
-        here = slice(begin, end)
-        _search(forward, backward, s[here], t[here], most, found[here])
+    nodes, is_first = forward.shape[0], np.diff(s, prepend=-1) > 0
+    walks = np.where(is_first, _walks(forward, most - most // 2)[s], 0) + _walks(backward, most // 2)[t]
+    rows = max(1, min(CELLS // nodes, np.count_nonzero(is_first)))
+    blocks = np.stack([np.cumsum(walks) // BLOCK_WALKS, (np.cumsum(is_first) - 1) // rows])
+    ends = np.flatnonzero(np.diff(blocks, append=-1).any(axis=0)) + 1
+    is_reached = np.zeros((rows, nodes), bool)
+    for begin, end in zip([0, *ends[:-1].tolist()], ends.tolist()):
+        _search(forward, backward, s[begin:end], t[begin:end], most, found[begin:end], is_reached)
 
 
-def _runs(values: np.ndarray):
-    """Yield begin and end of each run of equal values."""
-    ends = np.flatnonzero(np.diff(values, append=-1))
-    yield from zip(np.concatenate([[0], ends[:-1] + 1]).tolist(), (ends + 1).tolist())
-
-
-def _search(forward, backward, s: np.ndarray, t: np.ndarray, most: int, found: np.ndarray) -> None:
-    """Do the work of :func:`_around_hubs` for some pairs: compare walks from s with walks to t."""
-    nodes, row = np.unique(s, return_inverse=True)
-    after, before = forward[nodes], backward[t]
+def _search(forward, backward, s: np.ndarray, t: np.ndarray, most: int, found: np.ndarray, is_reached) -> None:
+    """Do the work of :func:`_around_hubs` for some pairs; ``is_reached`` is false before and after."""
+    starts, row = np.unique(s, return_inverse=True)
+    after, before = forward[starts], backward[t]
     for length in range(2, most + 1):
         if length % 2:
             after = after @ forward
@@ -178,5 +175,9 @@ def _search(forward, backward, s: np.ndarray, t: np.ndarray, most: int, found: n
         asked = np.flatnonzero(found > length)
         if not len(asked):
             return
-        meets = after[row[asked]].multiply(before[asked])
-        found[asked[np.diff(meets.indptr) > 0]] = length
+        ends = before[asked]
+        pair = np.repeat(asked, np.diff(ends.indptr))
+        walked = np.repeat(np.arange(len(starts)), np.diff(after.indptr)), after.indices
+        is_reached[walked] = True
+        found[pair[is_reached[row[pair], ends.indices]]] = length
+        is_reached[walked] = False

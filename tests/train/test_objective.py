@@ -1,5 +1,6 @@
 """The loss of a step: its formulas, and that the shares of ranks add up to it."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -44,6 +45,16 @@ def test_balanced_weights_give_each_class_the_same_weight():
     present = counts > 0
     torch.testing.assert_close(objective.class_weights * counts, present * len(TRAIN) / present.sum())
     torch.testing.assert_close(objective.class_weights[LABEL[TRAIN]].mean(), torch.tensor(1.0))
+
+
+def test_virtual_nodes_are_not_sharpened():
+    is_user = torch.ones(NODES, dtype=torch.bool)
+    is_user[[1, 4]] = False
+    given = replace(task(), num_nodes=NODES - 2, user_rows=is_user)
+    is_other = is_user.clone()
+    is_other[TRAIN] = False
+    expected = functional.cross_entropy(LOGITS[TRAIN], LABEL[TRAIN]) + 0.5 * entropy(LOGITS[is_other])
+    torch.testing.assert_close(Objective(entropy_unlabelled=0.5)(LOGITS, given), expected)
 
 
 def test_entropies_sharpen_unlabelled_rows_and_soften_labelled_ones():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from partition import InputError, encode, load_graph, partition, read_manifest, verify
+from partition import InputError, add_expander_edges, encode, load_graph, partition, read_manifest, verify
 from partition.cli import main
 from partition.cuts.memory_bound import estimate_needs, measure_source
 from partition.encodings import encode as encode_module
@@ -20,6 +20,7 @@ from partition.encodings.encode import add_encodings
 from partition.encodings.parse import Encoding, parse_encodings
 from partition.graph import from_edges
 from partition.sources.load import open_source
+from partition.transforms import transformed
 
 SAMPLE = "sample:communities?nodes=300&features=8&seed=1"
 ALL = "laplacian=6,random_walk=5,degree,anchors=4,hops=2x3"
@@ -56,9 +57,14 @@ REFUSED = [
     ("hops=3x", "hops=KxW a width W from 1 to 4,096"),
     ("degree=2", "degree takes no number; write degree alone"),
     ("degree,,anchors=2", "an encoding is missing; write laplacian=K"),
-    ("", "an encoding is missing; write laplacian=K, random_walk=K, degree, anchors=A, hops=K or hops=KxW"),
+    (
+        "",
+        "an encoding is missing; write laplacian=K, random_walk=K, degree, anchors=A, hops=K, hops=KxW or shortest_path=K",
+    ),
     ("pagerank=3", "there is no encoding 'pagerank'; write laplacian=K, random_walk=K, degree"),
     ("Degree", "there is no encoding 'Degree'"),
+    ("shortest_path=0", "shortest_path takes a whole number from 1 to 6, as in shortest_path=4"),
+    ("shortest_path=7", "shortest_path takes a whole number from 1 to 6"),
     ("degree,anchors=2,degree", "it names degree twice; give each encoding at most once"),
 ]
 
@@ -168,6 +174,15 @@ def test_what_is_printed(capsys, monkeypatch):
 # ---- memory ------------------------------------------------------------------------------------------------------
 
 
+def peak_bytes(work):
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(
     ("text", "is_exact"),
     [
@@ -187,18 +202,43 @@ def test_estimates_of_memory_against_runs(monkeypatch, text, is_exact):
     graph = from_edges(*rng.integers(0, nodes, (2, edges)), nodes, {"feat": feat})
     encodings = parse_encodings(text)
     add_encodings(graph, parse_encodings("laplacian=1"), seed=0)  # what scipy loads at the first use
-    tracemalloc.start()
-    try:
-        add_encodings(graph, encodings, seed=0)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    peak = peak_bytes(lambda: add_encodings(graph, encodings, seed=0))
     result = nodes * needs.row_bytes(encodings, 64)
-    estimate = needs.work_bytes(encodings, nodes, edges, edges, 64) + result
+    estimate = needs.work_bytes(encodings, needs.Sizes(nodes, edges, edges, 64)) + result
     assert 0.7 < peak / estimate < 1.15
     plain, found = measure_source(graph, 2), measure_source(graph, 2, encode=encodings)
     assert found.node_bytes - plain.node_bytes == found.added_bytes == result // nodes
     assert estimate_needs(found, "expansion").memory_bytes >= estimate + graph.node_data["feat"].nbytes
+
+
+@pytest.mark.parametrize("text", ["shortest_path=1", "shortest_path=2", "shortest_path=4"])
+@pytest.mark.parametrize("degree", [0, 6])
+def test_estimates_of_shortest_paths_against_runs(text, degree):
+    rng = np.random.default_rng(0)
+    nodes, edges = 6000, 60_000
+    plain = from_edges(*rng.integers(0, nodes, (2, edges)), nodes)
+    graph = add_expander_edges(plain, degree) if degree else plain
+    encodings = parse_encodings(text)
+    peak = peak_bytes(lambda: add_encodings(graph, encodings, seed=0))
+    sizes = needs.Sizes(nodes, edges, edges, 0, graph.num_edges - edges, graph.num_edges - edges)
+    assert needs.edge_bytes(encodings) == 2 and needs.row_bytes(encodings, 0) == 0
+    assert 0.6 < peak / (needs.work_bytes(encodings, sizes) + 2 * graph.num_edges) < 1.1
+    found = measure_source(plain, 2, encode=encodings, expander=degree or None)
+    assert found.edge_bytes == found.added_edge_bytes == (3 if degree else 2)
+    assert estimate_needs(found, "expansion").memory_bytes >= peak
+
+
+@pytest.mark.parametrize(("name", "value"), [("expander", 6), ("virtual_nodes", 2)])
+def test_estimates_of_transforms_against_runs(name, value):
+    rng = np.random.default_rng(0)
+    graph = from_edges(*rng.integers(0, 6000, (2, 40_000)), 6000, {"feat": np.ones((6000, 64), np.float32)})
+    options = {"expander": None, "virtual_nodes": None, name: value}
+    peak = peak_bytes(lambda: transformed(graph, **options, seed=0))
+    sizes = measure_source(graph, 2, **options)
+    data = sizes.nodes * sizes.added_bytes + sizes.edges * sizes.added_edge_bytes
+    estimate = 8 * sizes.nodes + 8 * sizes.edges + data + sizes.transform_bytes
+    assert 0.6 < peak / estimate < 1.1
+    assert estimate_needs(sizes, "expansion").memory_bytes >= peak
 
 
 def test_estimates_grow_with_every_encoding():
@@ -206,7 +246,7 @@ def test_estimates_grow_with_every_encoding():
         return estimate_needs(measure_source(open_source(SAMPLE), 2, encode=parse_encodings(text)), "metis")
 
     before = needs_with(None)
-    for text in ("laplacian=128", "random_walk=128", "anchors=1024", "hops=32x8"):
+    for text in ("laplacian=128", "random_walk=128", "anchors=1024", "hops=32x8", "shortest_path=3"):
         after = needs_with(text)
         assert after.memory_bytes > before.memory_bytes and after.disk_bytes > before.disk_bytes
         assert after.seconds > before.seconds

@@ -12,7 +12,7 @@ import pytest
 from hand_made_figures import assert_same_figures
 from safetensors.numpy import load_file, save_file
 
-from partition import encode, load_graph, read_manifest, verify
+from partition import add_expander_edges, add_virtual_nodes, encode, load_graph, read_manifest, verify
 from partition.cuts.edge_cut import EdgeCut
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
@@ -31,13 +31,14 @@ WRONG = [None, True, -1, 0, 1, 2, 10**9, 2**62, 10**400, 0.5, -0.5, 1e308, float
 WRONG += [[], {}, [[]], [0], {"a": 1}, "\ud800", "<b>"]
 
 
-ENCODINGS = "laplacian=3,random_walk=3,degree,anchors=2,hops=2x2"
+ENCODINGS = "laplacian=3,random_walk=3,degree,anchors=2,hops=2x2,shortest_path=2"
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
     folder = tmp_path_factory.mktemp("manifests")
-    graph = encode(load_graph("sample:communities?nodes=80&features=3"), ENCODINGS)
+    graph = add_expander_edges(load_graph("sample:communities?nodes=78&features=3&degree=15"), 4)
+    graph = encode(add_virtual_nodes(graph, 2), ENCODINGS)
     order = np.random.default_rng(0).permutation(80)
     edge = Layout(graph, EdgeCut(order, np.array([0, 30, 60, 80]), np.ones(3) / 3), 2)
     vertex = Layout(graph, make_vertex_cut(graph, 3, by_metis=False))
@@ -150,6 +151,20 @@ def test_any_field_altered_is_refused_or_read(shards, kind):
         (("encodings", "anchors", "landmarks"), [1, 2, 3], "landmarks is .*, but must be a list of at most 2"),
         (("encodings", "hops", "hops"), 3, "columns is 4, but must be hops times the columns per hop"),
         (("encodings", "hops", "width"), 1, "columns is 4, but must be hops times the columns per hop"),
+        (("encodings", "shortest_path", "most"), 7, "must be a whole number from 1 to 6"),
+        (("edge_data", "shortest_path", "dtype"), "int8", r"edge_data\['shortest_path'\] is .*, but must be .*'uint8'"),
+        (("encodings", "virtual_node", "columns"), 3, r"node_data\['virtual_node'\] is .*, but must be .*\[3\]"),
+        (("transforms",), KeyError, "the manifest has no field 'transforms'"),
+        (("transforms", "rewiring"), {}, "a name in the manifest.transforms is 'rewiring', but must be 'expander' or"),
+        (("transforms", "expander", "degree"), 3, "must be an even degree and an even number of edges"),
+        (("transforms", "expander", "degree"), 2, r"\['expander'\].edges is \d+, but must be at most 156"),
+        (("transforms", "virtual_nodes", "nodes"), 80, r"\['virtual_nodes'\].nodes is 80, but must be below 80"),
+        (("transforms", "virtual_nodes", "nodes"), 3, r"\['virtual_nodes'\].edges is 312, but must be 462"),
+        (
+            ("transforms", "virtual_nodes"),
+            KeyError,
+            r"\['virtual_node'\].columns is 2, but must be the number of virtual",
+        ),
         (("node_data", "degree", "dtype"), "float64", r"node_data\['degree'\] is .*, but must be .*'float32'"),
     ],
 )
