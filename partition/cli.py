@@ -165,8 +165,8 @@ def _add_graph(group) -> None:
     group.add_argument(
         "--encode",
         metavar="NAME=K,..",
-        help="compute structural encodings of the whole graph and store them as node data: laplacian=K, random_walk=K, "
-        "degree, anchors=A, hops=K or hops=KxW, with commas between them",
+        help="compute structural encodings of the whole graph and store them as node data (laplacian=K, random_walk=K, "
+        "degree, anchors=A, hops=K or hops=KxW) or edge data (shortest_path=K), with commas between them",
     )
     group.add_argument(
         "--expander",

@@ -17,6 +17,7 @@ SETTINGS = {
     "warmup": 0,
     "lr": 0.01,
     "encodings": "laplacian,virtual_node",
+    "edge_features": "edge_kind,shortest_path",
     "entropy_unlabelled": 0.3,
 }
 

@@ -104,9 +104,11 @@ ARGUMENTS = [
         "partition.partition",
         {"source": "G", "parts": "2", "out": "'out/s'"},
         "source parts out cut halo_depth attempts max_imbalance target_weights owner costs memory rank_memory "
-        "seed force num_nodes node_data self_loops undirected random_features encode",
+        "seed force num_nodes node_data self_loops undirected random_features encode expander virtual_nodes",
     ),
     ("partition.encode", {"graph": "from_edges([0, 1], [1, 0])", "encodings": "'degree'"}, "graph encodings seed"),
+    ("partition.add_expander_edges", {"graph": "from_edges([0, 1], [1, 2])", "degree": "2"}, "graph degree seed"),
+    ("partition.add_virtual_nodes", {"graph": "from_edges([0, 1], [1, 0])", "count": "1"}, "graph count"),
     ("partition.read_costs", {}, "path"),
 ]
 
