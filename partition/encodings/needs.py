@@ -15,8 +15,8 @@ from .shortest_path import BLOCK_WALKS, CELLS
 
 # nanoseconds per entry of the adjacency, and per column, probe and step, landmark, or hop and feature
 _ENTRY_NS = {"adjacency": 50, "laplacian": 250, "random_walk": 1.5, "anchors": 15, "hops": 2}
-_HUBS = 1024  # nodes that are searched from, by experience
 _HOP_NS = {"entry": 8, "pair": 15}  # of a search for shortest paths, from 64 nodes
+_SEARCHES = 12  # time of the whole over that of the searches from nodes of high degree
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,9 @@ def _shortest_path(most: int, sizes: Sizes) -> int:
 def _search_seconds(most: int, sizes: Sizes) -> float:
     """Return about how long ``shortest_path`` takes: longer ways are searched for edges without a reverse."""
     one_way = max(0, 2 * sizes.undirected_edges - sizes.edges) + sizes.expander_edges
-    hubs = min(sizes.nodes, _HUBS) / 64 if one_way and most > 1 else 0
+    hubs = min(sizes.nodes, 32 << most) / 64 if one_way and most > 1 else 0  # searches, by experience
     search = hubs * most * (_HOP_NS["entry"] * sizes.edges + _HOP_NS["pair"] * one_way)
-    return 1e-9 * (2 * search + 500 * (sizes.edges + 2 * sizes.expander_edges))
+    return 1e-9 * (_SEARCHES * search + 500 * (sizes.edges + 2 * sizes.expander_edges))
 
 
 def _repeats(encoding: Encoding, nodes: int, entries: int, features: int) -> int:
