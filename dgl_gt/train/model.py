@@ -27,7 +27,7 @@ from partition.errors import InputError
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
 
 from .config import OF_MODEL, TrainConfig
-from .task import EdgeRows
+from .task import NO_EDGES, EdgeRows
 
 _LONGEST_CAUSE = 300  # characters of a user's error
 
@@ -174,7 +174,7 @@ def logits_of(
     sg: ShardedGraph,
     feat: torch.Tensor,
     classes: int | None = None,
-    edges: EdgeRows = EdgeRows(),  # noqa: B008
+    edges: EdgeRows = NO_EDGES,
 ) -> torch.Tensor:
     """Run a model on features with the rows of :func:`dgl_gt.train.task.features`, and on edge rows; (N_owned, classes).
 

@@ -34,6 +34,9 @@ class EdgeRows:
         }
 
 
+NO_EDGES = EdgeRows()
+
+
 @dataclass(frozen=True)
 class Task:
     """The data of this rank's rows."""
@@ -45,7 +48,7 @@ class Task:
     classes: int  # the largest label on any rank plus one
     num_nodes: int  # of the whole graph, without virtual nodes
     signed: range = range(0)  # columns of ``feat`` that are eigenvectors, whose signs training flips
-    edges: EdgeRows = EdgeRows()
+    edges: EdgeRows = NO_EDGES
     user_rows: torch.Tensor | None = None  # bool (N_owned,), false for virtual nodes; None where there are none
 
 
@@ -77,9 +80,7 @@ def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
     data = sg.srcdata if sg.depth > 1 else sg.ndata
     edge_encodings = [name for name in inputs.encodings if name not in data]
     if edge_encodings:
-        raise InputError(
-            f"encodings has {edge_encodings[0]!r}, which describes edges, and encodings follow the features of nodes; leave it out"
-        )
+        raise InputError(f"encodings has {edge_encodings[0]!r}, which describes edges; name it in edge_features")
     # A column of eigenvectors has length 1; its numbers grow to the size of features for the model.
     factors = [user_node_count(sg.manifest) ** 0.5 if name == "laplacian" else 1.0 for name in inputs.encodings]
     encoded = [data[name].float() * factor for name, factor in zip(inputs.encodings, factors)]
@@ -177,8 +178,9 @@ def _required(sg: ShardedGraph, key: str) -> torch.Tensor:
     return sg.ndata[key]
 
 
-def describe_unused_data(manifest: dict, inputs: Inputs) -> str | None:
+def describe_unused_data(manifest: dict, inputs: Inputs | None = None) -> str | None:
     """A phrase that names the node data and edge data of the shards that training does not read; None without any."""
+    inputs = inputs or Inputs()
     known = {"feat", "label", *(f"{name}_mask" for name in SPLITS), *inputs.encodings}
     unused = [f"node data {key!r}" for key in manifest["node_data"] if key not in known]
     unused += [f"edge data {key!r}" for key in manifest["edge_data"] if key not in inputs.edge_features]

@@ -8,6 +8,7 @@ import torch
 
 import dgl_gt
 from dgl_gt.train import TrainConfig, predict, train, trainer
+from dgl_gt.train.config import Inputs
 from dgl_gt.train.task import describe_unused_data
 from partition import InputError, from_edges, partition
 
@@ -63,6 +64,7 @@ def test_what_training_does_not_read_is_named(sharded):
     assert (
         describe_unused_data(manifest | {"edge_data": {"w": {}}}) == "not used by train: node data 'age', edge data 'w'"
     )
+    assert describe_unused_data(manifest | {"edge_data": {"w": {}}}, Inputs(("age",), False, ("w",))) is None
     assert describe_unused_data(manifest | {"node_data": {"feat": {}, "label": {}, "val_mask": {}}}) is None
 
 
