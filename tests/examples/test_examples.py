@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from nbclient import NotebookClient
 
+from dgl_gt.train import TrainConfig, read_config
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "from_dgl_script.py"
 NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
@@ -80,6 +82,12 @@ def test_every_line_that_differs_in_the_distributed_form_is_marked():
     assert len(plain) > 10 and len(distributed) > 10
     for line in distributed:
         assert (line not in plain) == ("# <- " in line), line
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_config_is_one_of_train(path):
+    assert read_config(path) != TrainConfig()
+    assert "Partition" in path.read_text().splitlines()[0]
 
 
 @pytest.mark.parametrize(
