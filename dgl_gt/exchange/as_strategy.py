@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+from torch import Tensor
 
 from dgl_gt.as_csc import csc, is_dgl_graph
 from dgl_gt.structure import CSC
@@ -12,23 +12,27 @@ from .protocol import Strategy
 from .sharded_graph import ShardedGraph
 
 
-def as_strategy(graph, device: torch.device | None = None) -> Strategy:
-    """Return the strategy that runs attention on a ShardedGraph, DGL graph or block, CSC or strategy.
+def as_strategy(graph, feat: Tensor | None = None) -> Strategy:
+    """Return the strategy that runs attention on a ShardedGraph, DGL graph or block, CSC, ``edge_index`` or strategy.
 
-    Graphs that one process holds get ``Local``. ``device`` is that of the features: a DGL graph may stay on the CPU, and
-    its structure is copied to the features once. ``ValueError`` says that ``graph`` is none of these, or a DGL graph that
-    does not have exactly one edge type, or whose edges connect nodes of two types.
+    Graphs that one process holds get ``Local``. ``feat`` are the features. A DGL graph may stay on the CPU, and its
+    structure is copied to their device once. An ``edge_index`` takes its number of nodes from them. ``ValueError`` says
+    that ``graph`` is none of these, an ``edge_index`` that does not fit the features, or a DGL graph that does not have
+    exactly one edge type, or whose edges connect nodes of two types.
     """
+    device = None if feat is None else feat.device
     if isinstance(graph, Strategy):
         return graph
     if isinstance(graph, ShardedGraph):
         return graph.strategy
     if isinstance(graph, CSC):
         return Local(csc(graph, device))
+    if isinstance(graph, Tensor):
+        return Local(csc(graph, device, None if feat is None else len(feat)))
     if not is_dgl_graph(graph):
         raise ValueError(
-            f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, a dgl_gt.CSC or a ShardedGraph. "
-            "Make a graph with dgl.graph(...), or load shards with dgl_gt.load(directory)"
+            f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, a dgl_gt.CSC, an edge_index or a "
+            "ShardedGraph. Make a graph with dgl.graph(...), or load shards with dgl_gt.load(directory)"
         )
     structure = csc(graph, device)
     source, _, destination = graph.canonical_etypes[0]
@@ -41,7 +45,7 @@ def as_strategy(graph, device: torch.device | None = None) -> Strategy:
     return Local(structure)
 
 
-def strategies_of_layers(graph, layers: int, device: torch.device | None = None) -> list[Strategy]:
+def strategies_of_layers(graph, layers: int, feat: Tensor | None = None) -> list[Strategy]:
     """Return the strategy of each layer of a model on a graph that :func:`as_strategy` takes, or on a list of graphs.
 
     A list gives each layer its own graph; ``ValueError`` says that it does not have one for each.
@@ -49,10 +53,10 @@ def strategies_of_layers(graph, layers: int, device: torch.device | None = None)
     if isinstance(graph, ShardedGraph):
         return graph.blocks(layers)
     if not isinstance(graph, (list, tuple)):
-        return [as_strategy(graph, device)] * layers
+        return [as_strategy(graph, feat)] * layers
     if len(graph) != layers:
         raise ValueError(
             f"got {len(graph)} blocks for {layers} layers; pass one block for each layer (sample with as many fan-outs "
             "as there are layers), or one graph"
         )
-    return [as_strategy(each, device) for each in graph]
+    return [as_strategy(each, feat) for each in graph]

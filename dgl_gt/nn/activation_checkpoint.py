@@ -15,6 +15,7 @@ from partition.errors import check_one_of
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
 
 from .batch_norm import BatchNorm
+from .dense import is_dense
 from .graph_layer import GraphLayer
 
 
@@ -65,7 +66,17 @@ def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
     return model
 
 
-def _forward(
+def _forward(layer: GraphLayer, mode: str, *args, **kwargs) -> Tensor:
+    """Run a layer; where autograd is on, keep its input alone."""
+    forward = partial(type(layer).forward, layer)
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    if is_dense("nfeat", args, kwargs):
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+    return _along_edges(layer, mode, *args, **kwargs)
+
+
+def _along_edges(
     layer: GraphLayer,
     mode: str,
     graph,
@@ -74,11 +85,7 @@ def _forward(
     seeds: Tensor | None = None,
     *edge: Tensor,
 ) -> Tensor:
-    """Run a layer; where autograd is on, keep its input alone."""
-    forward = partial(type(layer).forward, layer)
-    if not torch.is_grad_enabled():
-        return forward(graph, feat, attn_bias, seeds, *edge)
-    strategy = as_strategy(graph, feat.device)
+    strategy = as_strategy(graph, feat)
     if seeds is None:
         seeds = layer.draw_seeds(strategy)  # drawn here, so that both runs of the layer have the same masks
     options = {"context_fn": strategy.kept_exchanges} if mode == "keep_exchanges" else {}
@@ -86,7 +93,7 @@ def _forward(
 
     def run(*args):
         with nullcontext() if next(runs) == 0 else _frozen_statistics(layer):
-            return forward(*args)
+            return type(layer).forward(layer, *args)
 
     return checkpoint(run, strategy, feat, attn_bias, seeds, *edge, use_reentrant=False, **options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from numbers import Integral, Real
+from typing import overload
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,9 @@ from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.structure import CSC
 from dgl_gt.torch_internals import has_forward_hooks
-from partition.errors import check_flags
+from partition.errors import check_flags, check_one_of
 
+from .dense import attend_all, check_batch, is_dense
 from .dropout import as_seed, draw_seeds
 
 
@@ -119,6 +121,9 @@ class BiasedMHA(EdgeAttention):
     ``True`` elsewhere, with one exception: for a node without in-edges this module returns the bias of the output
     projection, and the dense module NaN. Each of several parallel edges counts as an edge.
 
+    A call without a graph, ``mha(ndata, attn_bias=None, attn_mask=None)``, computes what the dense module computes, with
+    the same dropout masks for the same ``torch.manual_seed``: see its documentation for the shapes.
+
     Parameters
     ----------
     feat_size : int
@@ -127,16 +132,16 @@ class BiasedMHA(EdgeAttention):
         ``H``, the number of heads, which divides ``feat_size``; a head is ``D = C / H`` wide.
     bias : bool
         Whether the four projections have biases.
-    attn_bias_type : {"add"}
-        How the bias enters the scores. The dense module also has "mul", which is not available on edges.
+    attn_bias_type : {"add", "mul"}
+        Whether the bias is added to the scores or multiplies them. On edges only "add" can have a bias.
     attn_drop : float
         Probability in [0, 1) of dropping an attention weight in training.
 
     Raises
     ------
     ValueError
-        If ``num_heads`` does not divide ``feat_size``, ``attn_drop`` is outside [0, 1), ``attn_bias_type`` is not
-        "add", or a seed is out of range.
+        If ``num_heads`` does not divide ``feat_size``, ``attn_drop`` is outside [0, 1), ``attn_bias_type`` is
+        unknown, or a seed is out of range.
     """
 
     def __init__(
@@ -155,11 +160,7 @@ class BiasedMHA(EdgeAttention):
                 f"num_heads={num_heads} does not divide feat_size={feat_size} into heads of equal width; choose a "
                 "width that is a multiple of the number of heads"
             )
-        if not (isinstance(attn_bias_type, str) and attn_bias_type == "add"):
-            raise ValueError(
-                f"attn_bias_type={attn_bias_type!r} is not available on edges; pass 'add', and a bias that is added to "
-                "the scores"
-            )
+        check_one_of("attn_bias_type", attn_bias_type, ("add", "mul"))
         self.feat_size = feat_size
         self.num_heads = num_heads
         self.head_dim = feat_size // num_heads
@@ -182,13 +183,17 @@ class BiasedMHA(EdgeAttention):
         if self.out_proj.bias is not None:
             nn.init.zeros_(self.out_proj.bias)
 
-    def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None, seed: Tensor | None = None) -> Tensor:
-        """Attend along the edges of ``graph``.
+    @overload
+    def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None, seed: Tensor | None = None) -> Tensor: ...
+    @overload
+    def forward(self, ndata: Tensor, attn_bias: Tensor | None = None, attn_mask: Tensor | None = None) -> Tensor: ...
+    def forward(self, *args, **kwargs) -> Tensor:
+        """Attend along the edges of ``graph``, or with ``ndata`` in its place, among all nodes.
 
         Parameters
         ----------
-        graph : DGLGraph, DGL block, CSC or ShardedGraph
-            Graph whose edges are attended.
+        graph : DGLGraph, DGL block, CSC, ShardedGraph, or Tensor (2, E)
+            Graph whose edges are attended; a tensor is an ``edge_index``, see :func:`dgl_gt.csc`.
         feat : Tensor, floating point, (N_src, C)
             Node features: for a block those of its sources (destinations first), for a ``ShardedGraph`` those of the
             owned nodes, ``(N_owned, C)``.
@@ -196,19 +201,36 @@ class BiasedMHA(EdgeAttention):
             Term added to the scores, in the order of edge ids.
         seed : Tensor () int64 on the CPU, optional
             Seed of this pass's dropout mask where :attr:`dropout_seed` is None; the same on all ranks.
+        ndata : Tensor, floating point, (B, N, C)
+            Node features of a batch of graphs, for the dense call, with the arguments of ``dgl.nn.BiasedMHA``:
+            ``attn_bias`` (B, N, N, H) and ``attn_mask`` (B, N, N), in which a row is a query, and which is true where the
+            query may not see the key.
 
         Returns
         -------
-        Tensor, (N_dst, C)
+        Tensor, (N_dst, C) or (B, N, C)
             One row for each destination (``N_owned`` for a ``ShardedGraph``), in the dtype of ``feat``.
 
         Raises
         ------
         ValueError
-            If ``graph`` is of another type, or ``feat`` or ``attn_bias`` has another shape.
+            If ``graph`` is of another type, ``feat`` or ``attn_bias`` has another shape, or on edges ``attn_bias``
+            would have to multiply.
         """
+        return (self._among_all if is_dense("ndata", args, kwargs) else self._along_edges)(*args, **kwargs)
+
+    def _among_all(self, ndata: Tensor, attn_bias: Tensor | None = None, attn_mask: Tensor | None = None) -> Tensor:
+        """Compute the dense call."""
+        check_batch(ndata, self.feat_size)
+        qkv = self._project(ndata.flatten(0, 1), "qkv").unflatten(0, ndata.shape[:2])
+        dropout_p = self.attn_drop if self.training else 0.0
+        attended = attend_all(qkv, attn_bias, attn_mask, self.attn_bias_type == "mul", dropout_p)
+        return self.out_proj(attended.flatten(2))
+
+    def _along_edges(self, graph, feat, attn_bias=None, seed: Tensor | None = None) -> Tensor:
+        """Compute the call on a graph."""
         self._check(feat, attn_bias)
-        strategy = as_strategy(graph, feat.device)
+        strategy = as_strategy(graph, feat)
         attended = strategy.attend(feat, self._project, bias=attn_bias, dropout=self._dropout(strategy, seed))
         return self.out_proj(attended.flatten(1))
 
@@ -233,6 +255,11 @@ class BiasedMHA(EdgeAttention):
 
     def _check(self, feat: Tensor, attn_bias: Tensor | None) -> None:
         check_features(feat, "feat_size", self.feat_size)
+        if attn_bias is not None and self.attn_bias_type == "mul":
+            raise ValueError(
+                "attn_bias_type is 'mul', and a bias that multiplies the scores is not available on edges; make the module "
+                "with 'add', and pass a bias that is added to the scores"
+            )
         if attn_bias is not None and (attn_bias.ndim != 2 or attn_bias.shape[1] != self.num_heads):
             raise ValueError(
                 f"attn_bias has shape {tuple(attn_bias.shape)}, but this module takes (edges, {self.num_heads}); pass "

@@ -29,7 +29,7 @@ class BatchNorm(nn.BatchNorm1d):
         ----------
         x : Tensor, floating point, (rows, C)
             Rows of nodes. On a ``ShardedGraph`` those of the owned nodes.
-        graph : ShardedGraph, DGLGraph, DGL block or CSC, optional
+        graph : ShardedGraph, DGLGraph, DGL block, CSC, or Tensor (2, E), optional
             Graph to which the rows belong. Without it, and where one process holds the graph, the statistics are those
             of the given rows.
 
@@ -44,7 +44,7 @@ class BatchNorm(nn.BatchNorm1d):
             ``x`` has another shape, or in training there are fewer than two nodes.
         """
         self._check_input_dim(x)
-        strategy = None if graph is None else as_strategy(graph, x.device)
+        strategy = None if graph is None else as_strategy(graph, x)
         uses_batch = self.training or self.running_mean is None
         if not uses_batch or strategy is None or strategy.holds_all:
             return super().forward(x)

@@ -104,7 +104,7 @@ class ConvolutionLayer(GraphLayer):
         features.
         """
         check_features(feat, "in_feats", self.in_feats)
-        strategy = as_strategy(graph, feat.device)
+        strategy = as_strategy(graph, feat)
         feat = strategy.source_rows(feat)
         if seeds is None:
             seeds = self.draw_seeds(strategy)

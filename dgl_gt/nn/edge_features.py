@@ -115,5 +115,5 @@ class EdgeUpdate(nn.Module):
         -------
         Tensor, (E, edge_hidden)
         """
-        ends = as_strategy(graph, edge.device).add_ends(self.of_dst(q), self.of_src(k))
+        ends = as_strategy(graph, k).add_ends(self.of_dst(q), self.of_src(k))
         return edge + self.out(functional.relu(self.of_edge(edge) + ends))

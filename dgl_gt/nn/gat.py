@@ -10,7 +10,7 @@ from dgl_gt.as_csc import csc
 from dgl_gt.exchange import Local, Strategy, as_strategy
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.ops.additive import attention_weights
+from dgl_gt.ops.additive import attention_weights, weighted_sum
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.dispatch import autocast
 from dgl_gt.structure import CSC
@@ -29,8 +29,10 @@ class GATConv(EdgeAttention):
         o_i = \sum_{j \to i} \mathrm{softmax}_j\!\left(\mathrm{LeakyReLU}(a_l^\top z_j + a_r^\top z_i)\right) z_j
 
     Constructor arguments, ``state_dict`` keys, initial weights and results are those of ``dgl.nn.GATConv``, but
-    nothing of the size of all edges is stored, and the layer runs across ranks. A graph on one rank, blocks, and
-    pairs of features work as in DGL. Features with more than two dimensions and ``edge_weight`` are not available.
+    nothing of the size of all edges is stored, and the layer runs across ranks. A call takes what DGL's takes: a graph,
+    a block or a bipartite graph, one tensor of features or a pair, dimensions between nodes and features, edge weights,
+    and whether to return attention weights. The differences are that ``ValueError`` takes the place of ``DGLError``, and
+    that on a ``ShardedGraph`` nodes without in-edges always may be there.
 
     Parameters
     ----------
@@ -118,28 +120,35 @@ class GATConv(EdgeAttention):
         """Set whether nodes without in-edges may be there."""
         self.allow_zero_in_degree = set_value
 
-    def forward(self, graph, feat: Tensor | tuple[Tensor, Tensor], edge_weight=None, get_attention: bool = False):
+    def forward(
+        self,
+        graph,
+        feat: Tensor | tuple[Tensor, Tensor],
+        edge_weight: Tensor | None = None,
+        get_attention: bool = False,
+    ):
         """Attend along the edges of ``graph``.
 
         Parameters
         ----------
-        graph : DGLGraph, DGL block, CSC or ShardedGraph
-            Graph whose edges are attended.
-        feat : Tensor, floating point, (N_src, in_feats), or pair of Tensor
+        graph : DGLGraph, DGL block, CSC, ShardedGraph, or Tensor (2, E)
+            Graph whose edges are attended; a tensor is an ``edge_index``, see :func:`dgl_gt.csc`.
+        feat : Tensor, floating point, (N_src, *, in_feats), or pair of Tensor
             Node features: for a block those of its sources (destinations first), for a ``ShardedGraph`` those of the
             owned nodes. A pair has the features of sources and of destinations; not for a ``ShardedGraph``.
-        edge_weight : None
-            Not available.
+        edge_weight : Tensor, floating point, (E,), optional
+            Factor of each edge's attention weights, in the order of edge ids, which stores a row per edge; not for a
+            ``ShardedGraph``.
         get_attention : bool
             Whether to return the attention weights, too, which stores one number per edge and head; not for a
             ``ShardedGraph``.
 
         Returns
         -------
-        Tensor, (N_dst, H, D)
+        Tensor, (N_dst, *, H, D)
             One row for each destination.
-        Tensor, (E, H, 1)
-            Only with ``get_attention``: weights after dropout, in the order of edge ids.
+        Tensor, (E, *, H, 1)
+            Only with ``get_attention``: weights after dropout and times ``edge_weight``, in the order of edge ids.
 
         Raises
         ------
@@ -147,28 +156,27 @@ class GATConv(EdgeAttention):
             If ``graph`` is of another type, a shape does not fit, a node without in-edges is there and may not be, or an
             option is not available.
         """
-        if edge_weight is not None:
-            raise ValueError("edge_weight is not available; leave it out, or use dgl.nn.GATConv")
         if isinstance(feat, tuple):
-            return self._attend_pair(graph, feat, get_attention)
+            return self._attend_pair(graph, feat, edge_weight, get_attention)
         if not hasattr(self, "fc"):
             raise ValueError(
                 f"in_feats is {(self.in_src, self.in_dst)}, and feat is one tensor; pass the features of sources and "
                 "of destinations as a pair"
             )
-        check_features(feat, "in_feats", self.in_src)
-        strategy = as_strategy(graph, feat.device)
+        rows, inner = _flat(feat, self.in_src)
+        strategy = as_strategy(graph, rows)
         attention_seed, feature_seed = self._seeds(strategy)
-        h = self.feat_drop(strategy.source_rows(feat), strategy.node_ids, feature_seed)
+        h = self.feat_drop(strategy.source_rows(rows), strategy.node_ids, feature_seed)
         h_dst = leading_rows(h, strategy.num_dst)
         if not isinstance(graph, ShardedGraph) and isinstance(strategy, Local) and not self.allow_zero_in_degree:
             check_in_degrees(strategy.csc)
-        if get_attention:
-            if not isinstance(strategy, Local):
-                raise ValueError("get_attention is not available on a ShardedGraph; leave it out")
-            rows = self._project(h_dst, "q"), self._project(h, "kv")
-            return self._with_weights(strategy.csc, h_dst, *rows, self._dropout(strategy, attention_seed))
-        return self._finished(self._attend(strategy, h, attention_seed), h_dst)
+        if edge_weight is None and not get_attention:
+            return self._finished(self._attend(strategy, h, attention_seed), h_dst, inner)
+        if not isinstance(strategy, Local):
+            name = "edge_weight" if edge_weight is not None else "get_attention"
+            raise ValueError(f"{name} is not available on a ShardedGraph; leave it out")
+        dropout = self._dropout(strategy, attention_seed)
+        return self._with_weights(strategy.csc, h, h_dst, inner, dropout, edge_weight, get_attention)
 
     def aggregate(self, strategy: Strategy, rows: Tensor, seed: Tensor | None = None) -> Tensor:
         """Return attention's result alone, without residual and bias, (N_dst, H * D).
@@ -193,40 +201,53 @@ class GATConv(EdgeAttention):
         """Return seeds of this pass's masks, of attention and of features, the same on all ranks."""
         return strategy.broadcast(draw_seeds(2)) if self.lacks_seed else (None, None)
 
-    def _attend_pair(self, graph, feat, get_attention: bool):
+    def _attend_pair(self, graph, feat, edge_weight: Tensor | None, get_attention: bool):
         """Attend from the rows of destinations to those of sources, which have features of their own."""
-        for rows, width in zip(feat, (self.in_src, self.in_dst), strict=True):
-            check_features(rows, "in_feats", width)
-        structure = csc(graph, feat[0].device) if not isinstance(graph, CSC) else graph
+        rows_src, inner = _flat(feat[0], self.in_src)
+        rows_dst, _ = _flat(feat[1], self.in_dst)
+        structure = csc(graph, rows_src.device, (len(rows_src), len(rows_dst)))
         strategy = Local(structure)
         if not self.allow_zero_in_degree:
             check_in_degrees(structure)
         attention_seed, feature_seed = self._seeds(strategy)
-        h_src = self.feat_drop(feat[0], None, feature_seed)
-        ids = torch.arange(len(feat[0]), len(feat[0]) + len(feat[1]), device=feat[1].device)  # other masks than sources
-        h_dst = self.feat_drop(feat[1], ids, feature_seed)
-        rows = self._project(h_dst, "q"), self._project(h_src, "kv")
+        h_src = self.feat_drop(rows_src, None, feature_seed)
+        ids = torch.arange(len(h_src), len(h_src) + len(rows_dst), device=h_src.device)  # other masks than sources
+        h_dst = self.feat_drop(rows_dst, ids, feature_seed)
         dropout = self._dropout(strategy, attention_seed)
-        if get_attention:
-            return self._with_weights(structure, h_dst, *rows, dropout)
-        return self._finished(attend_rows(structure, *rows, dropout=dropout, negative_slope=self.negative_slope), h_dst)
+        if edge_weight is not None or get_attention:
+            return self._with_weights(structure, h_src, h_dst, inner, dropout, edge_weight, get_attention)
+        rows = self._project(h_dst, "q"), self._project(h_src, "kv")
+        attended = attend_rows(structure, *rows, dropout=dropout, negative_slope=self.negative_slope)
+        return self._finished(attended, h_dst, inner)
 
-    def _with_weights(self, structure: CSC, h_dst: Tensor, q: Tensor, kv: Tensor, dropout):
-        """Return the result and the attention weights (E, H, 1)."""
-        q, kv = autocast(q, kv)
+    def _with_weights(self, structure: CSC, h_src, h_dst, inner, dropout, edge_weight, get_attention: bool):
+        """Return the result, and where asked for the attention weights, from weights that are stored."""
+        if edge_weight is not None and edge_weight.shape != (structure.num_edges,):
+            raise ValueError(
+                f"edge_weight has shape {tuple(edge_weight.shape)}; allowed: ({structure.num_edges},), one number for each "
+                "edge, in the order of edge ids"
+            )
+        q, kv = autocast(self._project(h_dst, "q"), self._project(h_src, "kv"))
         options = {"dropout": dropout, "negative_slope": self.negative_slope}
         attended, lse = attend_rows(structure, q, kv, return_lse=True, **options)
         weights = attention_weights(structure, q, kv[..., -1], lse, **options)
-        return self._finished(attended, h_dst), weights.unsqueeze(-1)
+        if edge_weight is not None:
+            weights = weights * edge_weight.unsqueeze(1)
+            attended = weighted_sum(structure, weights, kv[..., :-1])
+        result = self._finished(attended, h_dst, inner)
+        return (result, weights.unflatten(1, (*inner, self.num_heads)).unsqueeze(-1)) if get_attention else result
 
     def _project(self, h: Tensor, which: str) -> Tensor:
         """Project rows for a strategy: "q" (rows, H), "kv" (rows, H, D + 1) or "qkv" (rows, H, D + 2).
 
-        The scores' vectors multiply the weights instead of the rows, so that one matrix product gives all numbers.
+        The scores' vectors multiply the weights instead of the rows, so that one matrix product gives all numbers. Where
+        a row holds the features of several dimensions, each of them has heads of its own.
         """
         linear = getattr(self, "fc", None) or (self.fc_dst if which == "q" else self.fc_src)
         ends = {"q": (self.attn_r,), "kv": (self.attn_l,), "qkv": (self.attn_l, self.attn_r)}[which]
         shape = self.num_heads, self.out_feats
+        width = self.in_dst if which == "q" else self.in_src
+        slices, h = h.shape[1] // width, h.reshape(-1, width)
         if is_plain(linear):
             weight = linear.weight.unflatten(0, shape)
             folded = [(end.transpose(0, 1).transpose(1, 2) * weight).sum(1, keepdim=True) for end in ends]
@@ -236,13 +257,23 @@ class GATConv(EdgeAttention):
             z = linear(h).unflatten(1, shape)
             folded = [(z * end).sum(2, keepdim=True) for end in ends]
             rows = torch.cat(folded if which == "q" else [z, *folded], 2)
+        rows = rows.unflatten(0, (-1, slices)).flatten(1, 2)
         return rows.squeeze(2) if which == "q" else rows
 
-    def _finished(self, attended: Tensor, h_dst: Tensor) -> Tensor:
+    def _finished(self, attended: Tensor, h_dst: Tensor, inner: tuple[int, ...]) -> Tensor:
         """Add residual and bias, and apply the activation."""
-        result = attended
+        result = attended.unflatten(1, (*inner, self.num_heads))
         if self.res_fc is not None:
-            result = result + self.res_fc(h_dst).unflatten(1, (-1, self.out_feats))
+            own = self.res_fc(h_dst.unflatten(1, (*inner, self.in_dst)))
+            result = result + own.unflatten(-1, (self.num_heads, self.out_feats))
         if self.bias is not None:
             result = result + self.bias.view(self.num_heads, self.out_feats).to(attended.dtype)
         return self.activation(result) if self.activation else result
+
+
+def _flat(feat, width: int) -> tuple[Tensor, tuple[int, ...]]:
+    """Return the features of nodes side by side, (nodes, * width), and the dimensions between nodes and features."""
+    if isinstance(feat, Tensor) and feat.ndim > 2 and feat.shape[-1] == width:
+        return feat.flatten(1), tuple(feat.shape[1:-1])
+    check_features(feat, "in_feats", width)
+    return feat, ()

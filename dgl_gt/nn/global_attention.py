@@ -26,7 +26,7 @@ class GlobalAttention(nn.Module):
     def _prepare(self, graph, x: Tensor, width: int, seeds: Tensor | None):
         """Return the strategy, the ids of the owned rows, and a seed for each dropout, the same on all ranks."""
         check_features(x, "in_feats", width)
-        strategy = as_strategy(graph, x.device)
+        strategy = as_strategy(graph, x)
         if len(x) != strategy.num_owned:
             raise ValueError(
                 f"got {len(x)} rows, but global attention takes those of the {strategy.num_owned} nodes that this rank "
@@ -103,7 +103,7 @@ class PolynormerAttention(GlobalAttention):
 
         Parameters
         ----------
-        graph : DGLGraph, CSC or ShardedGraph
+        graph : DGLGraph, CSC, ShardedGraph, or Tensor (2, E)
             Graph to which the rows belong; its edges are not read.
         x : Tensor, floating point, (N_owned, C)
             Rows of all nodes that this rank owns.

@@ -87,8 +87,8 @@ class GraphConv(nn.Module):
 
         Parameters
         ----------
-        graph : DGLGraph, DGL block, CSC or ShardedGraph
-            Graph along whose edges rows are summed.
+        graph : DGLGraph, DGL block, CSC, ShardedGraph, or Tensor (2, E)
+            Graph along whose edges rows are summed; a tensor is an ``edge_index``, see :func:`dgl_gt.csc`.
         feat : Tensor, floating point, (N_src, in_feats)
             Node features: for a block those of its sources (destinations first), for a ``ShardedGraph`` those of the
             owned nodes.
@@ -104,7 +104,7 @@ class GraphConv(nn.Module):
             If ``graph`` is of another type, a shape does not fit, or a node without in-edges is there and may not be.
         """
         check_features(feat, "in_feats", self.in_feats)
-        strategy = as_strategy(graph, feat.device)
+        strategy = as_strategy(graph, feat)
         if not isinstance(graph, ShardedGraph) and isinstance(strategy, Local) and not self.allow_zero_in_degree:
             check_in_degrees(strategy.csc)
         return self.aggregate(strategy, strategy.source_rows(feat))

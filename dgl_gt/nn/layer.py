@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 from torch import Tensor, nn
 
-from dgl_gt.exchange import as_strategy
+from dgl_gt.exchange import Strategy, as_strategy
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.model_limits import CHOICES
 from partition.errors import check_flags, check_one_of
 
 from .aggregation import aggregate, make_aggregation
-from .attention import check_features, check_probability, check_sizes
+from .attention import BiasedMHA, check_features, check_probability, check_sizes
+from .batch_norm import BatchNorm
+from .dense import check_batch, is_dense
 from .dropout import FeatureDropout
 from .edge_features import EdgeUpdate
 from .feed_forward import feed_forward
@@ -24,7 +28,8 @@ class GraphTransformerLayer(GraphLayer):
     The layer of Graphormer (Ying et al., arXiv:2106.05234) with attention restricted to edges (Dwivedi and Bresson,
     arXiv:2012.09699). Constructor arguments, ``state_dict`` keys, initial weights and the order of operations are those
     of ``dgl.nn.GraphormerLayer``. So its checkpoints load, and the results on edges are the same, see
-    :class:`BiasedMHA`. The last three arguments are further options.
+    :class:`BiasedMHA`. A call without a graph, ``layer(nfeat, attn_bias=None, attn_mask=None)``, is DGL's dense one. The
+    last three arguments are further options.
 
     Parameters
     ----------
@@ -34,8 +39,8 @@ class GraphTransformerLayer(GraphLayer):
         Width inside the feed-forward network; 0 for a layer without one.
     num_heads : int
         ``H``, the number of heads, which divides ``feat_size``.
-    attn_bias_type : {"add"}
-        How ``attn_bias`` enters the scores; "mul" is not available on edges.
+    attn_bias_type : {"add", "mul"}
+        Whether ``attn_bias`` is added to the scores or multiplies them. On edges only "add" can have a bias.
     norm_first : bool
         Whether to normalise before attention and before the feed-forward network, instead of after each residual.
     dropout : float
@@ -106,6 +111,7 @@ class GraphTransformerLayer(GraphLayer):
         self.attn_layer_norm = NORM_MODULES[norm](feat_size)
         self.ffn_layer_norm = NORM_MODULES[norm](feat_size) if hidden_size else None
 
+    @overload
     def forward(
         self,
         graph,
@@ -113,8 +119,11 @@ class GraphTransformerLayer(GraphLayer):
         attn_bias: Tensor | None = None,
         seeds: Tensor | None = None,
         edge: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Run the layer on ``graph``.
+    ) -> Tensor | tuple[Tensor, Tensor]: ...
+    @overload
+    def forward(self, nfeat: Tensor, attn_bias: Tensor | None = None, attn_mask: Tensor | None = None) -> Tensor: ...
+    def forward(self, *args, **kwargs):
+        """Run the layer on ``graph``, or with ``nfeat`` in its place, on a batch of dense graphs.
 
         Parameters
         ----------
@@ -126,32 +135,62 @@ class GraphTransformerLayer(GraphLayer):
             from torch's default CPU generator, and all ranks take the seeds that rank 0 draws.
         edge : Tensor, floating point, (E, edge_hidden), optional
             Rows of the edges, in the order of edge ids, for a layer that has an ``edge_hidden``.
+        nfeat : Tensor, floating point, (B, N, C)
+            Node features of a batch of graphs, for the dense call. ``attn_bias`` and ``attn_mask`` are then those of the
+            dense call of :class:`BiasedMHA`. It needs the score "dot", no batch norm, and no ``edge_hidden``.
 
         Returns
         -------
-        Tensor, (N_dst, C)
+        Tensor, (N_dst, C) or (B, N, C)
             One row for each destination; with ``edge_update`` also the new rows of the edges, (E, edge_hidden).
         """
+        return (self._among_all if is_dense("nfeat", args, kwargs) else self._along_edges)(*args, **kwargs)
+
+    def _among_all(self, nfeat: Tensor, attn_bias: Tensor | None = None, attn_mask: Tensor | None = None) -> Tensor:
+        """Compute the dense call."""
+        check_batch(nfeat, self.feat_size)
+        if (
+            not isinstance(self.attn, BiasedMHA)
+            or isinstance(self.attn_layer_norm, BatchNorm)
+            or self.edge_bias is not None
+        ):
+            raise ValueError(
+                "attention among all nodes is available with score='dot', and without norm='batch' and edge_hidden; pass a "
+                "graph first, and then the features (nodes, feat_size)"
+            )
+        rows = self.attn_layer_norm(nfeat) if self.norm_first else nfeat
+        return self._after(self.attn(rows, attn_bias, attn_mask), nfeat)
+
+    def _along_edges(self, graph, feat, attn_bias=None, seeds: Tensor | None = None, edge: Tensor | None = None):
+        """Compute the call on a graph."""
         check_features(feat, "feat_size", self.feat_size)
-        strategy = as_strategy(graph, feat.device)
+        strategy = as_strategy(graph, feat)
         feat = strategy.source_rows(feat)
-        residual = self.residual(leading_rows(feat, strategy.num_dst))
-        ids = None if strategy.node_ids is None else leading_rows(strategy.node_ids, strategy.num_dst)
         if seeds is None:
             seeds = self.draw_seeds(strategy)
-        attention_seed, ffn_seeds, seed = (None,) * 3 if seeds is None else (seeds[0], seeds[1:3], seeds[3])
+        attention_seed = None if seeds is None else seeds[0]
         rows = normalise(self.attn_layer_norm, feat, strategy) if self.norm_first else feat
         attended = aggregate(self.attn, strategy, rows, self._bias(attn_bias, edge), attention_seed)
-        h = residual + self.dropout(attended, ids, seed)
-        if not self.norm_first:
-            h = normalise(self.attn_layer_norm, h, strategy)
-        if self.ffn is not None and self.norm_first:
-            h = h + self.ffn(normalise(self.ffn_layer_norm, h, strategy), ids, ffn_seeds)
-        elif self.ffn is not None:
-            h = normalise(self.ffn_layer_norm, h + self.ffn(h, ids, ffn_seeds), strategy)
+        h = self._after(attended, leading_rows(feat, strategy.num_dst), strategy, seeds)
         if self.edge_update is None:
             return h
         return h, self.edge_update(strategy, edge, *self.attn.queries_and_keys(rows, strategy.num_dst))
+
+    def _after(
+        self, attended: Tensor, own: Tensor, strategy: Strategy | None = None, seeds: Tensor | None = None
+    ) -> Tensor:
+        """Return what follows attention, from its result and the layer's own rows; a dense batch has no strategy."""
+        node_ids = None if strategy is None else strategy.node_ids
+        ids = None if node_ids is None else leading_rows(node_ids, len(own))
+        ffn_seeds, seed = (None, None) if seeds is None else (seeds[1:3], seeds[3])
+        h = self.residual(own) + self.dropout(attended, ids, seed)
+        if not self.norm_first:
+            h = normalise(self.attn_layer_norm, h, strategy)
+        if self.ffn is None:
+            return h
+        if self.norm_first:
+            return h + self.ffn(normalise(self.ffn_layer_norm, h, strategy), ids, ffn_seeds)
+        return normalise(self.ffn_layer_norm, h + self.ffn(h, ids, ffn_seeds), strategy)
 
     def _bias(self, attn_bias: Tensor | None, edge: Tensor | None) -> Tensor | None:
         """Return the bias of attention, of which the rows of edges are a part."""

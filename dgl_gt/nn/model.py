@@ -191,8 +191,9 @@ class GraphTransformer(nn.Module):
 
         Parameters
         ----------
-        graph : DGLGraph, CSC, ShardedGraph, or list of ``L`` DGL blocks
-            A list gives each layer its own block, outermost first, as DGL's samplers return them.
+        graph : DGLGraph, CSC, ShardedGraph, Tensor (2, E), or list of ``L`` DGL blocks
+            Graph whose edges are attended; a tensor is an ``edge_index``, see :func:`dgl_gt.csc`. A list gives each
+            layer its own block, outermost first, as DGL's samplers return them.
         feat : Tensor, floating point, (N_src, in_dim)
             Node features, as :meth:`BiasedMHA.forward` takes them; for blocks those of the first block's sources.
         attn_bias : Tensor (E, H), or list of ``L`` such tensors, optional
@@ -213,7 +214,7 @@ class GraphTransformer(nn.Module):
             another type, or a shape does not fit.
         """
         check_features(feat, "in_dim", self.in_dim)
-        strategies = strategies_of_layers(graph, len(self.layers), feat.device)
+        strategies = strategies_of_layers(graph, len(self.layers), feat)
         biases, first, last = self._biases(graph, attn_bias), strategies[0], strategies[-1]
         feat = first.input_rows(feat)
         ids = None if first.node_ids is None else first.node_ids[: len(feat)]

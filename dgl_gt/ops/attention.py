@@ -38,8 +38,9 @@ def sparse_attention(
 
     Parameters
     ----------
-    graph : dgl.DGLGraph or CSC
-        A DGL graph or block with one edge type, or ``dgl_gt.csc(graph)``. Inside ``torch.compile`` pass the CSC.
+    graph : dgl.DGLGraph, CSC or torch.Tensor (2, E)
+        A DGL graph or block with one edge type, ``dgl_gt.csc(graph)``, or an ``edge_index``, see :func:`csc`. Inside
+        ``torch.compile`` pass the CSC.
     q : torch.Tensor, (N_dst, H, D), or (N, 3, H, D)
         Queries; or queries, keys and values packed, with `k` and `v` None. float32, float64, bfloat16 or float16; sums
         are held in float32 (float64 for float64). Rows and heads may have any strides: views are not copied.
@@ -91,7 +92,7 @@ def sparse_attention(
     if score not in ("dot", "additive"):
         raise ValueError(f"score is {score!r}; allowed: 'dot' or 'additive'")
     if not isinstance(graph, CSC):
-        graph = csc(graph, q.device)
+        graph = csc(graph, q.device, tuple(rows.shape[:1].numel() for rows in (q if k is None else k, q)))
     negative_slope = negative_slope if score == "additive" else None
     out, lse = _attend(graph, *dispatch.autocast(q, k, v), bias, scale, dropout_p, seed, negative_slope)
     return (out, lse) if return_lse else out

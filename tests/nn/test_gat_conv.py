@@ -1,5 +1,7 @@
 """GATConv: DGL's numbers, keys and refusals; blocks, pairs, attention weights; seeds."""
 
+import pickle
+
 import pytest
 import torch
 from dgl_or_skip import dgl
@@ -74,6 +76,51 @@ def test_attention_weights_equal_dgls(sparse_graph):
     feat = rows(sparse_graph.num_nodes(), IN)
     for found, expected in zip(ours(sparse_graph, feat, get_attention=True), theirs(sparse_graph, feat, None, True)):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.needs_dgl
+@pytest.mark.parametrize("pair", [False, True])
+def test_edge_weights_equal_dgls(sparse_graph, gradients, pair):
+    """Of any sign, with the attention weights that DGL returns for them."""
+    ours, theirs = both(residual=True)
+    feat = rows(sparse_graph.num_nodes(), IN)
+    feats = (feat, rows(sparse_graph.num_nodes(), IN, seed=3)) if pair else feat
+    edge_weight = rows(1, sparse_graph.num_edges(), seed=2)[0].detach().requires_grad_()
+    found, expected = (conv(sparse_graph, feats, edge_weight, True) for conv in (ours, theirs))
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours(sparse_graph, feats, edge_weight=edge_weight), found[0], rtol=0, atol=0)
+    leaves = [feat, edge_weight]
+    grads = [gradients(out, [*leaves, *conv.parameters()]) for (out, _), conv in ((found, ours), (expected, theirs))]
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+
+
+@pytest.mark.needs_dgl
+@pytest.mark.parametrize("options", [{}, {"residual": True}, {"residual": True, "in_feats": D * H}], ids=str)
+@pytest.mark.parametrize("inner", [(2,), (2, 3)], ids=str)
+def test_dimensions_between_nodes_and_features(sparse_graph, gradients, options, inner):
+    ours, theirs = both(**options)
+    nodes, width = sparse_graph.num_nodes(), options.get("in_feats", IN)
+    feat = rows(nodes, 6 * width)[:, : width * torch.Size(inner).numel()].unflatten(1, (*inner, width))
+    feat = feat.detach().requires_grad_()
+    check(ours, theirs, sparse_graph, feat, gradients)
+    check(ours, theirs, sparse_graph, (feat, feat.flip(0).detach().requires_grad_()), gradients)
+    for a, b in zip(ours(sparse_graph, feat, None, True), theirs(sparse_graph, feat, None, True), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.needs_dgl
+def test_runs_inside_dgls_hetero_graph_conv_and_is_pickled_whole():
+    """One relation has neither edges nor destinations."""
+    edges = {("user", "buys", "item"): ([0, 1, 2], [4, 5, 6]), ("user", "likes", "tag"): ([], [])}
+    graph = dgl.heterograph(edges, {"user": 5, "item": 10, "tag": 0})
+    feat = {"user": torch.randn(5, IN), "item": torch.randn(10, IN), "tag": torch.randn(0, IN)}
+    conv = dgl.nn.HeteroGraphConv({name: GATConv(IN, D, H, residual=True) for name in ("buys", "likes")})
+    out = conv(graph, feat)
+    assert out["item"].shape == (10, H, D) and out["tag"].shape == (0, H, D) and "user" not in out
+    again = pickle.loads(pickle.dumps(conv))
+    assert torch.equal(again(graph, feat)["item"], out["item"])
 
 
 @pytest.mark.needs_dgl
@@ -170,7 +217,7 @@ def test_refusals(sparse_graph):
     conv.set_allow_zero_in_degree(True)
     for wrong, message in (
         (dict(feat=feat[:, :3]), r"the features have shape \(\d+, 3\).* in_feats"),
-        (dict(feat=feat, edge_weight=torch.ones(1)), "edge_weight is not available"),
+        (dict(feat=feat, edge_weight=torch.ones(1)), r"edge_weight has shape \(1,\); allowed: \(7,\)"),
     ):
         with pytest.raises(ValueError, match=message):
             conv(sparse_graph, **wrong)
