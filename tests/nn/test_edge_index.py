@@ -1,7 +1,9 @@
 """An ``edge_index`` in place of a graph, without DGL: the numbers of the same edges as a CSC, and what is refused."""
 
+import gc
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
@@ -120,11 +122,35 @@ def test_its_structure():
     assert csc(EDGE_INDEX, "meta", NODES).device.type == "meta"
 
 
-def test_edges_that_change_in_place_count():
+def test_its_structure_is_kept_while_the_tensor_lives():
+    edges = EDGE_INDEX.clone()
+    made = csc(edges, num_nodes=NODES)
+    assert csc(edges, num_nodes=NODES) is made and csc(edges, "meta", NODES) is csc(edges, "meta", NODES)
+    assert csc(edges, num_nodes=NODES + 1).num_dst == NODES + 1
+    kept = weakref.ref(csc(edges, num_nodes=NODES))
+    del made, edges
+    gc.collect()
+    assert kept() is None
+
+
+def test_one_made_without_gradients_serves_training():
+    edges, mha = EDGE_INDEX.clone(), BiasedMHA(C, H)
+    with torch.inference_mode():
+        inside = EDGE_INDEX.clone()
+        mha(edges, torch.ones(NODES, C)), mha(inside, torch.ones(NODES, C))
+    for each in (edges, inside):
+        mha(each, torch.ones(NODES, C, requires_grad=True)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    "change", [lambda x: x[0].fill_(8), lambda x: x.data[0].fill_(8), lambda x: x.numpy()[0].fill(8)]
+)
+def test_edges_that_change_in_place_are_seen(change):
     feat, edges, mha = features(), EDGE_INDEX.clone(), BiasedMHA(C, H).double().eval()
-    mha(edges, feat)
-    edges[0, 0] = 8
-    assert torch.equal(mha(edges, feat), mha(csc(edges, num_nodes=NODES), feat))
+    before = mha(edges, feat)
+    change(edges)
+    after = mha(edges, feat)
+    assert torch.equal(after, mha(csc(edges.clone(), num_nodes=NODES), feat)) and not torch.allclose(after, before)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_a_block_owns_its_destinations(graph):
 
 
 def test_the_structure_follows_the_features_to_their_device(graph):
-    assert as_strategy(graph, torch.device("meta")).csc.indptr.is_meta
+    assert as_strategy(graph, torch.empty(0, device="meta")).csc.indptr.is_meta
 
 
 def test_a_sharded_graph_gives_its_strategy_and_a_strategy_is_itself(graph):
@@ -64,7 +64,7 @@ def test_a_sharded_graph_gives_its_strategy_and_a_strategy_is_itself(graph):
     assert as_strategy(strategy) is strategy
 
 
-@pytest.mark.parametrize("wrong", [None, "graph.bin", torch.eye(3), Lookalike()])
+@pytest.mark.parametrize("wrong", [None, "graph.bin", [0, 1], Lookalike()])
 def test_refuses_other_types(wrong):
     with pytest.raises(ValueError, match=f"{type(wrong).__name__}; allowed: a DGLGraph.*ShardedGraph"):
         as_strategy(wrong)
