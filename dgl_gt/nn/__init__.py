@@ -3,6 +3,7 @@
 from .activation_checkpoint import apply_activation_checkpoint
 from .attention import BiasedMHA
 from .batch_norm import BatchNorm
+from .convert import from_dgl_sparse_gt, from_pyg_transformer_conv
 from .convolution_layer import ConvolutionLayer
 from .dropout import dropout_seed
 from .edge_features import EdgeEncoder, EdgeUpdate
@@ -31,4 +32,6 @@ __all__ = [
     "apply_activation_checkpoint",
     "apply_precision",
     "dropout_seed",
+    "from_dgl_sparse_gt",
+    "from_pyg_transformer_conv",
 ]
