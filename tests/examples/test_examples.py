@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "from_dgl_script.py"
 NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
 STRATEGIES = ROOT / "examples" / "choose_a_strategy.ipynb"
+ANY_MODEL = ROOT / "examples" / "any_dgl_model.ipynb"
 TIMEOUT_S = 300
 
 
@@ -147,7 +148,21 @@ def test_the_notebook_on_strategies_draws_the_candidates_of_its_plans(tmp_path, 
         assert rows_marked == [rows_drawn[wanted.index(best)]]
 
 
-@pytest.mark.parametrize(("path", "figures"), [(NOTEBOOK, 3), (STRATEGIES, 1)], ids=["quickstart", "strategies"])
+@pytest.mark.needs_dgl
+def test_the_notebook_on_any_model_trains_it_alike_on_ranks(tmp_path):
+    results = "with_dgl, with_ours, two['losses'], two['ranks'], chosen['metric']['test'], chosen['strategy'], chosen['plan']"
+    with_dgl, with_ours, on_two, ranks, accuracy, strategy, plan = results_of(ANY_MODEL, f"[{results}]", tmp_path)
+    assert with_dgl[-1] < 0.2 * with_dgl[0]
+    np.testing.assert_allclose(with_ours, with_dgl, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(on_two, with_dgl, rtol=0, atol=1e-4)
+    assert ranks == 2 and accuracy > 0.8
+    assert plan["choice"]["strategy"] == strategy and plan["profile"]["name"] == "cpu-10GbE"
+
+
+NOTEBOOKS = {"quickstart": (NOTEBOOK, 3), "strategies": (STRATEGIES, 1), "any model": (ANY_MODEL, 1)}
+
+
+@pytest.mark.parametrize(("path", "figures"), NOTEBOOKS.values(), ids=NOTEBOOKS)
 def test_a_notebook_is_committed_with_outputs_of_one_clean_run(path, figures):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
