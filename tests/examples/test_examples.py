@@ -150,7 +150,9 @@ def test_the_notebook_on_strategies_draws_the_candidates_of_its_plans(tmp_path, 
 
 @pytest.mark.needs_dgl
 def test_the_notebook_on_any_model_trains_it_alike_on_ranks(tmp_path):
-    results = "with_dgl, with_ours, two['losses'], two['ranks'], chosen['metric']['test'], chosen['strategy'], chosen['plan']"
+    results = (
+        "with_dgl, with_ours, two['losses'], two['ranks'], chosen['metric']['test'], chosen['strategy'], chosen['plan']"
+    )
     with_dgl, with_ours, on_two, ranks, accuracy, strategy, plan = results_of(ANY_MODEL, f"[{results}]", tmp_path)
     assert with_dgl[-1] < 0.2 * with_dgl[0]
     np.testing.assert_allclose(with_ours, with_dgl, rtol=0, atol=1e-4)

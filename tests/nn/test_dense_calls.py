@@ -132,7 +132,7 @@ def test_a_bias_that_multiplies_is_refused_on_edges():
             module(edges, torch.randn(3, C), torch.randn(2, H))
 
 
-@pytest.mark.parametrize("options", [{"score": "gcn"}, {"norm": "batch"}])
+@pytest.mark.parametrize("options", [{"score": "gcn"}, {"norm": "batch"}, {"edge_hidden": 4}])
 def test_a_layer_with_options_that_dgls_lacks(options):
-    with pytest.raises(ValueError, match="available with score='dot' and without norm='batch'"):
+    with pytest.raises(ValueError, match="available with score='dot', and without norm='batch' and edge_hidden"):
         GraphTransformerLayer(C, HIDDEN, H, **options)(torch.randn(B, N, C))

@@ -109,6 +109,15 @@ def test_a_list_gives_each_layer_its_edges():
     assert torch.equal(model(edges, feat), model([csc(each, num_nodes=NODES) for each in edges], feat))
 
 
+def test_edge_features_follow_its_columns():
+    model, feat = (
+        GraphTransformer(C, 12, 5, layers=3, heads=H, edge_feats=2, edge_update=True).double().eval(),
+        features(),
+    )
+    edge_feat = BIAS[:, :2]
+    assert torch.equal(model(EDGE_INDEX, feat, edge_feat=edge_feat), model(structure(), feat, edge_feat=edge_feat))
+
+
 def test_its_structure():
     made, wanted = csc(EDGE_INDEX, num_nodes=NODES), structure()
     for name in ("indptr", "indices", "edge_ids"):
