@@ -83,11 +83,12 @@ def _along_edges(
     feat: Tensor,
     attn_bias: Tensor | None = None,
     seeds: Tensor | None = None,
-    *edge: Tensor,
+    edge: Tensor | None = None,
 ) -> Tensor:
     strategy = as_strategy(graph, feat)
     if seeds is None:
         seeds = layer.draw_seeds(strategy)  # drawn here, so that both runs of the layer have the same masks
+    edges = () if edge is None else (edge,)
     options = {"context_fn": strategy.kept_exchanges} if mode == "keep_exchanges" else {}
     runs = count()
 
@@ -95,7 +96,7 @@ def _along_edges(
         with nullcontext() if next(runs) == 0 else _frozen_statistics(layer):
             return type(layer).forward(layer, *args)
 
-    return checkpoint(run, strategy, feat, attn_bias, seeds, *edge, use_reentrant=False, **options)
+    return checkpoint(run, strategy, feat, attn_bias, seeds, *edges, use_reentrant=False, **options)
 
 
 @contextmanager

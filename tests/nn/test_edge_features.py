@@ -76,6 +76,13 @@ def test_every_parameter_has_a_gradient_with_and_without_checkpoints(edges):
         torch.testing.assert_close(gradients[1][name], each)
 
 
+def test_a_checkpointed_layer_takes_edges_by_name(edges):
+    layer = GraphTransformerLayer(WIDTH, 8, HEADS, attn_dropout=0.0, dropout=0.0, edge_hidden=3).double()
+    expected = layer(edges[0], rows(NODES, WIDTH), edge=rows(5, 3))
+    apply_activation_checkpoint(layer, "full")
+    torch.testing.assert_close(layer(edges[0], rows(NODES, WIDTH), edge=rows(5, 3)), expected)
+
+
 def test_a_graph_without_edges():
     graph = CSC.build(torch.zeros(4, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 3)
     model = GraphTransformer(3, WIDTH, 2, layers=2, heads=HEADS, edge_feats=2, edge_update=True)
