@@ -12,7 +12,8 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from partition.console import table
 from partition.system.units import size
 
-from .trainer import TrainHistory, TrainResult
+from .run_state import TrainHistory
+from .trainer import TrainResult
 
 _PLAIN_LINES = 10
 

@@ -6,7 +6,8 @@ import copy
 import math
 import statistics
 import time
-from dataclasses import asdict, dataclass, replace
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 
 import torch
 
@@ -20,32 +21,8 @@ from .metrics import METRIC_FUNCTIONS, choose_metric
 from .model import ModelFactory, build_model, logits_of, share_weights
 from .objective import Objective, make_objective
 from .optimizer import Schedule, make_optimizer
+from .run_state import EpochFigures, RunState, TrainHistory
 from .task import Task, flip_signs, node_classification
-
-
-@dataclass
-class TrainHistory:
-    """The losses and metrics of a run so far; the same on every rank.
-
-    Attributes
-    ----------
-    metric_name : str
-    losses : list of float
-        Training loss of each epoch.
-    validations : list of float
-        Validation metric of each epoch that was evaluated.
-    best_epoch : int
-        Epoch with the best validation metric, counted from 0.
-    validation, test : float
-        Metrics at the best epoch.
-    """
-
-    metric_name: str
-    losses: list[float]
-    validations: list[float]
-    best_epoch: int
-    validation: float
-    test: float
 
 
 @dataclass
@@ -108,7 +85,7 @@ def evaluate(model: torch.nn.Module, sg: ShardedGraph, task: Task, metric: str) 
 
 
 def train(
-    sg: ShardedGraph, config: TrainConfig, on_epoch=None, writer=None, factory: ModelFactory | None = None
+    sg: ShardedGraph, config: TrainConfig, on_epoch=None, writer=None, factory: ModelFactory | None = None, keeper=None
 ) -> TrainResult:
     """Train a model for node classification; every rank calls it with the same config.
 
@@ -123,6 +100,8 @@ def train(
         Writer that gets each new best model; on one rank.
     factory : ModelFactory, optional
         What makes the model; by default it is the graph transformer of the config.
+    keeper : dgl_gt.train.keeper.RunKeeper, optional
+        What writes checkpoints and goes on from one; on every rank. :func:`dgl_gt.train.train_and_save` makes it.
 
     Raises
     ------
@@ -133,12 +112,11 @@ def train(
     """
     sg.comm.check_agreement(asdict(config) | {"--model-factory": factory and factory.name})
     with sg.comm.together():
-        return _train(sg, config, on_epoch, writer, factory)
+        return _train(sg, config, on_epoch, writer, factory, keeper)
 
 
-def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory) -> TrainResult:
+def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, keeper) -> TrainResult:
     task = node_classification(sg, config.split, config.inputs)
-    history = TrainHistory(choose_metric(config.metric, task.classes), [], [], -1, -1.0, -1.0)
     torch.manual_seed(config.seed)
     model = build_model(config, task.feat.shape[1], task.classes, factory, **task.edges.widths).to(sg.device)
     if factory:
@@ -146,50 +124,65 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory) -> 
     if writer:
         writer.start(model, task.feat.shape[1], task.classes, **task.edges.widths)
     optimizer = make_optimizer(model, config)
-    schedule, objective = Schedule(optimizer, config), make_objective(config, task, sg.comm)
+    history = TrainHistory(choose_metric(config.metric, task.classes), [], [], -1, -1.0, -1.0)
+    state, objective = (
+        RunState(model, optimizer, Schedule(optimizer, config), history),
+        make_objective(config, task, sg.comm),
+    )
     if config.local_epochs:
         model.uses_global = False
-    seconds, exchange_s = [], []
-    best_state = best_optimizer = None
-    step_bytes = 0
-    for epoch in range(config.epochs):
-        if config.local_epochs and epoch == config.local_epochs:
-            model.load_state_dict(best_state)
-            optimizer.load_state_dict(best_optimizer)
-            best_optimizer = None
-            schedule.restart()
-            model.uses_global = True
-        before = sg.comm.sent_bytes, sg.comm.exchange_s
-        started = time.perf_counter()
-        loss = train_step(model, sg, task, optimizer, epoch, config.seed, objective)
-        seconds.append(time.perf_counter() - started)
-        _check_finite("loss", loss, epoch, config)
-        exchange_s.append(sg.comm.exchange_s - before[1])
-        step_bytes = sg.comm.sent_bytes - before[0]
-        history.losses.append(loss)
-        validation = None
-        if _is_evaluated(epoch, config):
-            validation, test = evaluate(model, sg, task, history.metric_name)
-            _check_finite("validation metric", validation, epoch, config)
-            history.validations.append(validation)
-        schedule.step(validation)
-        if validation is not None and validation > history.validation:
-            _check_weights(model, epoch, config)
-            history.best_epoch, history.validation, history.test = epoch, validation, test
-            best_state = copy.deepcopy(model.state_dict())
-            if epoch < config.local_epochs:
-                best_optimizer = copy.deepcopy(optimizer.state_dict())
-            if writer:
-                so_far = replace(history, losses=[*history.losses], validations=[*history.validations])
-                writer.update(best_state, so_far)
-        if on_epoch:
-            on_epoch(epoch, loss, history.validations[-1] if history.validations else math.nan, seconds[-1])
-        is_due = config.patience and validation is not None
-        if is_due and epoch - max(history.best_epoch, config.local_epochs - 1) >= config.patience:
-            break
-    model.load_state_dict(best_state)
-    measured = _measurements(sg, seconds, exchange_s, step_bytes)
-    return TrainResult(**vars(history), model=model, **measured)
+    measured = []
+    with keeper or nullcontext():
+        if keeper:
+            keeper.start(state)
+        while not _is_over(state, config):
+            figures = _train_epoch(state, sg, task, objective, config, writer)
+            measured.append(figures)
+            if on_epoch:
+                latest = state.history.validations[-1] if state.history.validations else math.nan
+                on_epoch(state.epoch - 1, figures.loss, latest, figures.seconds)
+            if keeper:
+                keeper.after_epoch(state, figures, _is_over(state, config))
+    model.load_state_dict(state.best)
+    return TrainResult(**vars(state.history), model=model, **_measurements(sg, measured))
+
+
+def _train_epoch(
+    state: RunState, sg: ShardedGraph, task: Task, objective: Objective, config: TrainConfig, writer
+) -> EpochFigures:
+    """Take a step and evaluate it where that is due; what was measured."""
+    epoch, history, comm = state.epoch, state.history, sg.comm
+    if config.local_epochs and epoch == config.local_epochs:
+        state.start_second_phase()
+    lr, before = state.optimizer.param_groups[0]["lr"], (comm.sent_bytes, comm.exchange_s)
+    started = time.perf_counter()
+    loss = train_step(state.model, sg, task, state.optimizer, epoch, config.seed, objective)
+    seconds, exchange_s = time.perf_counter() - started, comm.exchange_s - before[1]
+    _check_finite("loss", loss, epoch, config)
+    step_bytes = comm.sent_bytes - before[0]
+    history.losses.append(loss)
+    validation = test = None
+    if _is_evaluated(epoch, config):
+        validation, test = evaluate(state.model, sg, task, history.metric_name)
+        _check_finite("validation metric", validation, epoch, config)
+        history.validations.append(validation)
+    state.schedule.step(validation)
+    if validation is not None and validation > history.validation:
+        _check_weights(state.model, epoch, config)
+        state.keep_best(validation, test, with_optimizer=epoch < config.local_epochs)
+        if writer:
+            writer.update(state.best, copy.deepcopy(history))
+    state.epoch += 1
+    return EpochFigures(loss, validation, test, lr, seconds, exchange_s, step_bytes)
+
+
+def _is_over(state: RunState, config: TrainConfig) -> bool:
+    """Whether the run has had all its epochs, or has waited for a better model as long as its patience allows."""
+    epoch = state.epoch - 1
+    if state.epoch >= config.epochs:
+        return True
+    is_due = config.patience and state.epoch and _is_evaluated(epoch, config)
+    return bool(is_due) and epoch - max(state.history.best_epoch, config.local_epochs - 1) >= config.patience
 
 
 def _is_evaluated(epoch: int, config: TrainConfig) -> bool:
@@ -216,12 +209,14 @@ def first_not_finite(state: dict) -> str | None:
     return next((name for name, value in state.items() if not torch.isfinite(value).all()), None)
 
 
-def _measurements(sg: ShardedGraph, seconds: list[float], exchange_s: list[float], step_bytes: int) -> dict:
+def _measurements(sg: ShardedGraph, measured: list[EpochFigures]) -> dict:
     """The measurements of a :class:`TrainResult`, over all ranks."""
-    comm = sg.comm
+    comm, seconds = sg.comm, [each.seconds for each in measured]
     slowest = comm.all_reduce(torch.tensor([statistics.median(seconds)], dtype=torch.float64), "max")
-    share = comm.all_reduce(torch.tensor([sum(exchange_s) / sum(seconds)], dtype=torch.float64))
-    sent = comm.all_reduce(torch.tensor([step_bytes]))
+    share = comm.all_reduce(
+        torch.tensor([sum(each.exchange_s for each in measured) / sum(seconds)], dtype=torch.float64)
+    )
+    sent = comm.all_reduce(torch.tensor([measured[-1].sent_bytes]))
     peaks = torch.zeros(comm.world_size, dtype=torch.int64)
     peaks[comm.rank] = torch.cuda.max_memory_allocated(sg.device) if sg.device.type == "cuda" else peak_memory_bytes()
     return {

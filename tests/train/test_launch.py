@@ -352,7 +352,7 @@ def test_a_rank_that_has_finished_is_not_ended_over_an_error_in_leaving(ended, m
 
     monkeypatch.setattr(rank_process, "leave_group", leave)
     with pytest.raises(RuntimeError, match="the others have gone"):
-        rank_process.run(lambda: "result", Launcher(1, 2, 3))
+        rank_process.run(lambda: "result", Launcher(1, 2, 3, 0))
     assert ended == []
 
 
@@ -362,7 +362,7 @@ def test_a_rank_that_is_told_to_exit_does_so(ended, monkeypatch, capsys, given, 
     monkeypatch.setattr(sys, "stdout", open(os.devnull, "w"))
     sys.stdout.close()
     with pytest.raises(EndedHere):
-        rank_process.run(lambda: sys.exit(given), Launcher(1, 2, 3))
+        rank_process.run(lambda: sys.exit(given), Launcher(1, 2, 3, 0))
     assert ended == [code]
     assert capsys.readouterr().err == ("it is over\n" if isinstance(given, str) else "")
 
