@@ -7,6 +7,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -98,13 +99,13 @@ class Checkpoints:
             print(f"dgl-gt: warning: no checkpoint after epoch {state.epoch}: {error}; {kept}", file=sys.stderr)
             return None
 
-    def resume(self, state: RunState, identity: Identity) -> None:
-        """Go on from the latest checkpoint that is whole; every rank calls it.
+    def resume(self, state: RunState, identity: Identity, epochs: int) -> None:
+        """Go on from the latest checkpoint that is whole, up to ``epochs`` epochs; every rank calls it.
 
         Raises
         ------
         InputError
-            There is none, or it is of other data, another model or other settings.
+            There is none; it is of other data, another model or other settings; or it has had as many epochs already.
         """
         content, path, problem = b"", "", None
         if self._comm.rank == 0:
@@ -119,10 +120,20 @@ class Checkpoints:
             identity.check(path, values["identity"])
             _set_random_states(tensors, self._comm, self._device)
             state.restore(values, tensors)
-        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
+        except (
+            KeyError,
+            TypeError,
+            AttributeError,
+            IndexError,
+            RuntimeError,
+            ValueError,
+            msgspec.MsgspecError,
+        ) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{path} does not fit this run ({error}); remove it to use an earlier one") from error
+        if state.epoch >= epochs:
+            raise InputError(f"epochs is {epochs}, but {path} is after epoch {state.epoch}; raise epochs")
         self._written_s = time.monotonic()
 
     def _latest(self) -> tuple[bytes, Path]:

@@ -59,7 +59,7 @@ class RunKeeper:
         self._identity = Identity(self._config, self._factory_name, data, state.model)
         if not self._resume:
             return
-        self._checkpoints.resume(state, self._identity)
+        self._checkpoints.resume(state, self._identity, self._config.epochs)
         if self._writer:
             self._writer.resume(state.history)
             print(f"dgl-gt: going on after epoch {state.epoch} of {self._config.epochs}", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import asdict, dataclass
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -110,8 +111,8 @@ class RunState:
         if any(name.startswith("best_optimizer/") for name in tensors):
             self.best_optimizer = self._optimizer_state("best_optimizer", tensors)
         self.schedule.restore(values["schedule"])
-        self.history = TrainHistory(**values["history"])
-        self.epoch = values["epoch"]
+        self.history = msgspec.convert(values["history"], TrainHistory)
+        self.epoch = msgspec.convert(values["epoch"], int)
 
     def _optimizer_state(self, kind: str, tensors: dict[str, Tensor]) -> dict:
         """A ``state_dict`` with these tensors and the settings of this run's optimiser."""
