@@ -17,8 +17,11 @@ CONFIG = TrainConfig(epochs=12, layers=2, hidden=16, heads=4, dropout=0.3, atten
 CASES = {
     "adam, plateau": {"optimizer": "adam", "weight_decay": 0.01, "schedule": "plateau", "patience": 12},
     "two phases, batch norm": {
-        **{"layer": "convolution", "score": "additive", "global_attention": "polynormer"},
-        **{"norm": "batch", "local_epochs": 6},
+        "layer": "convolution",
+        "score": "additive",
+        "global_attention": "polynormer",
+        "norm": "batch",
+        "local_epochs": 6,
     },
 }
 
