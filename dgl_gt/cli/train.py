@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 from dgl_gt.selector.hardware_profile import read_profile
-from dgl_gt.train.config import MODEL, TrainConfig, read_config
+from dgl_gt.train.config import MODEL, ON_NAN, TrainConfig, read_config
 from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
 from dgl_gt.train.launcher_link import find_launcher, restarts
 from dgl_gt.train.run_directory import check_can_resume, checkpoints_in, forget_checkpoints
@@ -51,14 +51,7 @@ def add_command(commands) -> None:
     text = "YAML file with any of the settings below; options override the file"
     command.add_argument("--config", metavar="FILE", help=text)
     command.add_argument("--out", metavar="DIR", help="directory of the run: best model, record and checkpoints")
-    text = "epochs (50) or time (30s, 10m, 2h) from one checkpoint in --out to the next (default: 10m)"
-    command.add_argument("--checkpoint-every", metavar="N|TIME", help=text)
-    text = (
-        "how often ranks that were killed or do not answer are started again, from the latest checkpoint (default: 0)"
-    )
-    command.add_argument("--max-restarts", metavar="N", type=whole_number, default=0, help=text)
-    text = "go on from the latest checkpoint in --out, also on another number of parts or another cut of the graph"
-    command.add_argument("--resume", action="store_true", help=text)
+    _add_survival_options(command.add_argument_group("to survive failures"))
     add_model_factory(command)
     text = "splits to train on one after the other, such as 0-9 or 0,2; the result is the mean and the deviation"
     command.add_argument("--splits", metavar="LIST", type=numbers, help=text)
@@ -73,6 +66,18 @@ def add_command(commands) -> None:
         text = f"{setting.metadata['help']} (default: {setting.default})"
         settings.add_argument("--" + setting.name.replace("_", "-"), dest=setting.name, default=None, help=text, **kind)
     command.set_defaults(command=_train)
+
+
+def _add_survival_options(group) -> None:
+    add = group.add_argument
+    text = f"epochs (50) or time (30s, 10m, 2h) from one checkpoint in --out to the next (default: {CHECKPOINT_EVERY})"
+    add("--checkpoint-every", metavar="N|TIME", help=text)
+    text = "go on from the latest checkpoint in --out, also on another number of parts or another cut of the graph"
+    add("--resume", action="store_true", help=text)
+    text = "how often to start ranks again that were killed or do not answer, from the latest checkpoint (default: 0)"
+    add("--max-restarts", metavar="N", type=whole_number, default=0, help=text)
+    text = "where the loss is not finite: stop with an error, or skip the step (default: stop)"
+    add("--on-nan", choices=ON_NAN, default=ON_NAN[0], help=text)
 
 
 def _train(args):
@@ -138,7 +143,7 @@ def _train_rank(args, config):
         print(f"dgl-gt: {unused}", file=sys.stderr)
     with summary.show_progress(config.epochs, sg.comm.rank == 0) as on_epoch:
         if not args.out:
-            record = summary.record(train(sg, config, on_epoch, factory=factory), sg) | plan
+            record = summary.record(train(sg, config, on_epoch, factory=factory, on_nan=args.on_nan), sg) | plan
         else:
             options = _options_of_run(args, sg) | {"factory": factory, "on_epoch": on_epoch, "plan": plan}
             record = train_and_save(sg, config, args.out, **options)[1]
@@ -152,6 +157,7 @@ def _options_of_run(args, sg) -> dict:
     return {
         "force": args.force or bool(restarts()),
         "resume": args.resume or found,
+        "on_nan": args.on_nan,
         "checkpoint_every": args.checkpoint_every or CHECKPOINT_EVERY,
     }
 
@@ -169,7 +175,9 @@ def _train_several(args, config, sg, plan, factory):
     for split in splits:
         for seed in range(config.seed, config.seed + (args.seeds or 1)):
             with summary.show_progress(config.epochs, sg.comm.rank == 0) as on_epoch:
-                result = train(sg, replace(config, split=split, seed=seed), on_epoch, factory=factory)
+                result = train(
+                    sg, replace(config, split=split, seed=seed), on_epoch, factory=factory, on_nan=args.on_nan
+                )
             runs.append({"split": split, "seed": seed} | summary.record(result, sg))
             del result  # and with it the model
     record = summary.record_of_runs(runs) | plan

@@ -17,6 +17,7 @@ from partition.errors import InputError
 from .checkpoint_file import read_bytes, unpacked, write_checkpoint
 from .config import TrainConfig
 from .interval import Interval
+from .module_places import first_not_finite
 from .run_directory import checkpoints_in
 from .run_state import RunState
 from .saved_model import BestModelWriter
@@ -90,6 +91,9 @@ class Checkpoints:
         if self._writer is None:
             return None
         values = state.values() | {"identity": identity, "ranks": self._comm.world_size}
+        if damaged := first_not_finite(state.model.state_dict()):
+            print(f"dgl-gt: warning: no checkpoint after epoch {state.epoch}: {damaged} is not finite", file=sys.stderr)
+            return None
         try:
             self._writer.make_directory(state.history)
             return write_checkpoint(self._folder, state.epoch, values, state.tensors() | random, KEPT)

@@ -27,6 +27,7 @@ OF_WHOLE_MODEL = (WEIGHTS, "config.yaml", "record.json")  # the files of it that
 OPTIMIZERS = ("adamw", "adam")
 SCHEDULES = ("constant", "cosine", "plateau")
 DECAYED = ("weights", "all")
+ON_NAN = ("stop", "skip")  # what train does where the loss is not finite
 CLASS_WEIGHTS = ("none", "balanced")
 OF_MODEL = (  # settings of the model, which are arguments of GraphTransformer
     "layers",

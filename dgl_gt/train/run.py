@@ -23,6 +23,7 @@ def train_and_save(
     force: bool = False,
     resume: bool = False,
     checkpoint_every: str | int = CHECKPOINT_EVERY,
+    on_nan: str = "stop",
     factory: ModelFactory | None = None,
     on_epoch=None,
     plan: dict | None = None,
@@ -45,7 +46,7 @@ def train_and_save(
         from those of the run so far.
     checkpoint_every : int or str
         Epochs, or a time such as "30s", "10m" or "2h", from one checkpoint to the next.
-    factory, on_epoch
+    on_nan, factory, on_epoch
         See :func:`dgl_gt.train.train`.
     plan : dict, optional
         More keys of the record.
@@ -68,7 +69,7 @@ def train_and_save(
         )
     keeper = RunKeeper(sg, config, out, writer, checkpoint_every, resume, factory)
     with writer or nullcontext():
-        result = train(sg, config, on_epoch, writer, factory, keeper)
+        result = train(sg, config, on_epoch, writer, factory, keeper, on_nan)
         record = summary.record(result, sg) | plan
         if writer:
             writer.finish(result.model.state_dict(), record)

@@ -20,7 +20,7 @@ class TrainHistory:
     ----------
     metric_name : str
     losses : list of float
-        Training loss of each epoch.
+        Training loss of each epoch; None where the step was skipped.
     validations : list of float
         Validation metric of each epoch that was evaluated.
     best_epoch : int
@@ -30,7 +30,7 @@ class TrainHistory:
     """
 
     metric_name: str
-    losses: list[float]
+    losses: list[float | None]
     validations: list[float]
     best_epoch: int
     validation: float

@@ -26,10 +26,10 @@ from .config import WEIGHTS, TrainConfig
 from .held_signals import received_signals
 from .launcher_link import find_launcher
 from .model import FactoryError, ModelFactory, build_model
+from .module_places import first_not_finite
 from .run_directory import RunDirectory
 from .run_state import TrainHistory
 from .task import EdgeRows
-from .trainer import first_not_finite
 
 _MIN_PAUSE_S = 5.0  # between two writes while a model trains
 _MAX_WRITING_SHARE = 0.02  # of the time

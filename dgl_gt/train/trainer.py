@@ -16,13 +16,16 @@ from dgl_gt.nn import GraphTransformer, dropout_seed
 from partition.errors import InputError
 from partition.system.memory import peak_memory_bytes
 
-from .config import TrainConfig
+from .config import ON_NAN, TrainConfig
 from .metrics import METRIC_FUNCTIONS, choose_metric
 from .model import ModelFactory, build_model, logits_of, share_weights
+from .module_places import find_not_finite, first_not_finite, named_places
 from .objective import Objective, make_objective
 from .optimizer import Schedule, make_optimizer
 from .run_state import EpochFigures, RunState, TrainHistory
 from .task import Task, flip_signs, node_classification
+
+_MOST_SKIPPED = 10  # steps in a row
 
 
 @dataclass
@@ -59,18 +62,33 @@ def train_step(
     step: int,
     seed: int = 0,
     objective: Objective | None = None,
+    checks_gradients: bool = False,
 ) -> float:
-    """Take one full-graph step; returns the loss, which is that of the rows of all ranks."""
+    """Take one full-graph step; returns the loss, which is that of the rows of all ranks.
+
+    If the loss is not finite, the optimiser does nothing. With ``checks_gradients`` the same holds for the gradients, and
+    NaN is returned.
+    """
+    optimizer.zero_grad()
+    loss = (objective or Objective())(_training_logits(model, sg, task, step, seed), task)
+    loss.backward()
+    sg.comm.sum_gradients(model.parameters())
+    total = float(sg.comm.all_reduce(loss.detach().double().reshape(1).cpu())[0])
+    if checks_gradients and not all(
+        torch.isfinite(each.grad).all() for each in model.parameters() if each.requires_grad
+    ):
+        total = math.nan  # on every rank, because gradients are summed over ranks
+    if math.isfinite(total):
+        optimizer.step()
+    return total
+
+
+def _training_logits(model: torch.nn.Module, sg: ShardedGraph, task: Task, step: int, seed: int) -> torch.Tensor:
     model.train()
     if isinstance(model, GraphTransformer):
         model.set_dropout_step(seed, step)
-    optimizer.zero_grad()
     feat = flip_signs(task.feat, task.signed, dropout_seed(seed, step, -1)) if task.signed else task.feat
-    loss = (objective or Objective())(logits_of(model, sg, feat, task.classes, task.edges), task)
-    loss.backward()
-    sg.comm.sum_gradients(model.parameters())
-    optimizer.step()
-    return float(sg.comm.all_reduce(loss.detach().double().reshape(1).cpu())[0])
+    return logits_of(model, sg, feat, task.classes, task.edges)
 
 
 @torch.no_grad()
@@ -85,7 +103,13 @@ def evaluate(model: torch.nn.Module, sg: ShardedGraph, task: Task, metric: str) 
 
 
 def train(
-    sg: ShardedGraph, config: TrainConfig, on_epoch=None, writer=None, factory: ModelFactory | None = None, keeper=None
+    sg: ShardedGraph,
+    config: TrainConfig,
+    on_epoch=None,
+    writer=None,
+    factory: ModelFactory | None = None,
+    keeper=None,
+    on_nan: str = "stop",
 ) -> TrainResult:
     """Train a model for node classification; every rank calls it with the same config.
 
@@ -103,6 +127,11 @@ def train(
     keeper : dgl_gt.train.keeper.RunKeeper, optional
         What writes checkpoints and goes on from one; on every rank. :func:`dgl_gt.train.train_and_save` makes it.
 
+    on_nan : str
+        What happens where the loss is not finite: ``stop`` with an error that names the epoch and the module, or ``skip``
+        the step, also where gradients are not finite; then the weights and the batch statistics stay as they were. After
+        ten such steps in a row, that is an error, too.
+
     Raises
     ------
     InputError
@@ -110,12 +139,14 @@ def train(
         number of classes, the loss or the weights are not finite, or the factory's models do not fit, see
         :mod:`dgl_gt.train.model`.
     """
+    if on_nan not in ON_NAN:
+        raise InputError(f"on_nan is {on_nan!r}; it must be {' or '.join(ON_NAN)}")
     sg.comm.check_agreement(asdict(config) | {"--model-factory": factory and factory.name})
     with sg.comm.together():
-        return _train(sg, config, on_epoch, writer, factory, keeper)
+        return _train(sg, config, on_epoch, writer, factory, keeper, on_nan)
 
 
-def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, keeper) -> TrainResult:
+def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, keeper, on_nan) -> TrainResult:
     task = node_classification(sg, config.split, config.inputs)
     torch.manual_seed(config.seed)
     model = build_model(config, task.feat.shape[1], task.classes, factory, **task.edges.widths).to(sg.device)
@@ -132,11 +163,11 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
     if config.local_epochs:
         model.uses_global = False
     measured = []
-    with keeper or nullcontext():
+    with keeper or nullcontext(), named_places(model, sg.comm):
         if keeper:
             keeper.start(state)
         while not _is_over(state, config):
-            figures = _train_epoch(state, sg, task, objective, config, writer)
+            figures = _train_epoch(state, sg, task, objective, config, writer, on_nan)
             measured.append(figures)
             if on_epoch:
                 latest = state.history.validations[-1] if state.history.validations else math.nan
@@ -148,7 +179,7 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
 
 
 def _train_epoch(
-    state: RunState, sg: ShardedGraph, task: Task, objective: Objective, config: TrainConfig, writer
+    state: RunState, sg: ShardedGraph, task: Task, objective: Objective, config: TrainConfig, writer, on_nan: str
 ) -> EpochFigures:
     """Take a step and evaluate it where that is due; what was measured."""
     epoch, history, comm = state.epoch, state.history, sg.comm
@@ -156,11 +187,10 @@ def _train_epoch(
         state.start_second_phase()
     lr, before = state.optimizer.param_groups[0]["lr"], (comm.sent_bytes, comm.exchange_s)
     started = time.perf_counter()
-    loss = train_step(state.model, sg, task, state.optimizer, epoch, config.seed, objective)
+    loss = _guarded_step(state, sg, task, objective, config, on_nan)
     seconds, exchange_s = time.perf_counter() - started, comm.exchange_s - before[1]
-    _check_finite("loss", loss, epoch, config)
     step_bytes = comm.sent_bytes - before[0]
-    history.losses.append(loss)
+    history.losses.append(loss if math.isfinite(loss) else None)
     validation = test = None
     if _is_evaluated(epoch, config):
         validation, test = evaluate(state.model, sg, task, history.metric_name)
@@ -174,6 +204,36 @@ def _train_epoch(
             writer.update(state.best, copy.deepcopy(history))
     state.epoch += 1
     return EpochFigures(loss, validation, test, lr, seconds, exchange_s, step_bytes)
+
+
+def _guarded_step(
+    state: RunState, sg: ShardedGraph, task: Task, objective: Objective, config: TrainConfig, on_nan: str
+) -> float:
+    """Take a step; returns the loss, which is not finite where the step was skipped."""
+    model, epoch = state.model, state.epoch
+    step = sg, task, state.optimizer, epoch, config.seed, objective
+    if on_nan == "stop":
+        loss = train_step(model, *step)
+        if not math.isfinite(loss):
+            place = find_not_finite(
+                model, lambda: _training_logits(model, sg, task, epoch, config.seed), task.feat, sg.comm
+            )
+            _check_finite("loss", loss, epoch, config, f". Computed again: {place}")
+        return loss
+    buffers = [each.clone() for each in model.buffers()]
+    loss = train_step(model, *step, checks_gradients=True)
+    if not math.isfinite(loss):
+        for each, before in zip(model.buffers(), buffers):  # batch statistics
+            each.copy_(before)
+        if epoch + 1 >= _MOST_SKIPPED and not any(map(_is_number, state.history.losses[-(_MOST_SKIPPED - 1) :])):
+            _check_finite(
+                "loss or its gradient", loss, epoch, config, f", and {_MOST_SKIPPED} epochs in a row were skipped"
+            )
+    return loss
+
+
+def _is_number(loss: float | None) -> bool:
+    return loss is not None
 
 
 def _is_over(state: RunState, config: TrainConfig) -> bool:
@@ -190,9 +250,10 @@ def _is_evaluated(epoch: int, config: TrainConfig) -> bool:
     return (epoch + 1) % config.evaluate_every == 0 or epoch + 1 in (config.local_epochs, config.epochs)
 
 
-def _check_finite(name: str, value: float, epoch: int, config: TrainConfig) -> None:
+def _check_finite(name: str, value: float, epoch: int, config: TrainConfig, more: str = "") -> None:
     if not math.isfinite(value):
-        raise InputError(f"the {name} is {value} in epoch {epoch + 1}; lower lr ({config.lr}) or scale the features")
+        advice = f"lower lr ({config.lr}) or scale the features"
+        raise InputError(f"the {name} is {value} in epoch {epoch + 1}; {advice}{more}")
 
 
 def _check_weights(model: torch.nn.Module, epoch: int, config: TrainConfig) -> None:
@@ -202,11 +263,6 @@ def _check_weights(model: torch.nn.Module, epoch: int, config: TrainConfig) -> N
         raise InputError(
             f"{name} holds NaN or infinity after epoch {epoch + 1}; lower lr ({config.lr}) or scale the features"
         )
-
-
-def first_not_finite(state: dict) -> str | None:
-    """The name of the first tensor that holds NaN or infinity, if there is one."""
-    return next((name for name, value in state.items() if not torch.isfinite(value).all()), None)
 
 
 def _measurements(sg: ShardedGraph, measured: list[EpochFigures]) -> dict:

@@ -57,7 +57,10 @@ def test_a_timeout_names_the_rank_that_is_awaited():
     first, _, last = run_ranks(3, hung)
     for rank, message in ((0, first), (2, last)):
         assert message.startswith(f"rank {rank} has waited ")
-        assert " s for rank 1. The timeout is 1.5 s; look at the output of the other ranks, or allow" in message
+        assert (
+            " s for rank 1, in an all-reduce of 1 numbers. The timeout is 1.5 s; look at the output of the other ranks, or allow"
+            in message
+        )
 
 
 class Work:
