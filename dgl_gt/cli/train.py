@@ -31,7 +31,7 @@ from .options import (
 )
 
 _METAVARS = {int: "N", float: "X", str: "NAME"}
-_ONLY_WITH_OUT = ("resume", "checkpoint_every", "max_restarts")
+_ONLY_WITH_OUT = ("resume", "checkpoint_every", "max_restarts", "tensorboard")
 _ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")
 
 
@@ -52,6 +52,8 @@ def add_command(commands) -> None:
     command.add_argument("--config", metavar="FILE", help=text)
     command.add_argument("--out", metavar="DIR", help="directory of the run: best model, record and checkpoints")
     _add_survival_options(command.add_argument_group("to survive failures"))
+    text = "write the numbers of each epoch for TensorBoard into --out, too"
+    command.add_argument("--tensorboard", action="store_true", help=text)
     add_model_factory(command)
     text = "splits to train on one after the other, such as 0-9 or 0,2; the result is the mean and the deviation"
     command.add_argument("--splits", metavar="LIST", type=numbers, help=text)
@@ -157,6 +159,7 @@ def _options_of_run(args, sg) -> dict:
     return {
         "force": args.force or bool(restarts()),
         "resume": args.resume or found,
+        "tensorboard": args.tensorboard,
         "on_nan": args.on_nan,
         "checkpoint_every": args.checkpoint_every or CHECKPOINT_EVERY,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from .config import TrainConfig
 from .data_digest import data_digest
 from .interval import Interval
 from .launcher_link import find_launcher
+from .metrics_log import MetricsLog
 from .model import ModelFactory
 from .run_state import EpochFigures, RunState
 from .saved_model import BestModelWriter
@@ -39,10 +41,12 @@ class RunKeeper:
         every: str | int,
         resume: bool,
         factory: ModelFactory | None = None,
+        tensorboard: bool = False,
     ):
         self._sg, self._config, self._writer, self._resume = sg, config, writer, resume
         self._factory_name = factory.name if factory else None
         self._stop = StopRequest()
+        self._log = MetricsLog(Path(out), tensorboard) if writer else None
         self._checkpoints = Checkpoints(Path(out), Interval.parse(every), sg.comm, sg.device, writer)
 
     def __enter__(self) -> RunKeeper:
@@ -51,6 +55,8 @@ class RunKeeper:
 
     def __exit__(self, *error) -> None:
         self._stop.__exit__(*error)
+        if self._log:
+            self._log.close()
 
     def start(self, state: RunState) -> None:
         """Take the state of a new run, or put that of the latest checkpoint into it; every rank calls it."""
@@ -62,11 +68,14 @@ class RunKeeper:
         self._checkpoints.resume(state, self._identity, self._config.epochs)
         if self._writer:
             self._writer.resume(state.history)
+            self._log.resume(state.epoch)
             print(f"dgl-gt: going on after epoch {state.epoch} of {self._config.epochs}", file=sys.stderr)
 
     def after_epoch(self, state: RunState, figures: EpochFigures, is_last: bool) -> None:
         """Write what is due, and raise if a signal has asked any rank to stop; every rank calls it."""
         agreed = self._agree(state.epoch, figures)
+        if self._log:
+            self._log.add(self._numbers(state.epoch, figures, agreed), self._writer.directory.is_ours)
         if is_last:
             return
         if agreed.stop is not None or agreed.is_checkpoint_due:
@@ -76,6 +85,23 @@ class RunKeeper:
             if path:
                 print(f"dgl-gt: stopped after epoch {state.epoch}; --resume goes on from {path}", file=sys.stderr)
             self._stop.leave(agreed.stop)
+
+    def _numbers(self, epoch: int, figures: EpochFigures, agreed: _Agreed) -> dict:
+        """A line of ``metrics.jsonl``, with the names that docs/cli.md lists."""
+        seconds, whole = figures.seconds, self._sg.manifest
+        return {
+            "epoch": epoch,
+            "loss": figures.loss if math.isfinite(figures.loss) else None,
+            "validation": figures.validation,
+            "test": figures.test,
+            "lr": figures.lr,
+            "seconds": seconds,
+            "nodes_per_s": whole["nodes"] / seconds,
+            "edges_per_s": whole["edges"] / seconds,
+            "exchange_share": min(1.0, agreed.exchange_s / seconds),
+            "exchanged_bytes": agreed.sent_bytes,
+            "peak_memory_bytes": agreed.peak_memory_bytes,
+        }
 
     def _write(self, state: RunState) -> Path | None:
         launcher = find_launcher()

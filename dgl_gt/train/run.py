@@ -23,6 +23,7 @@ def train_and_save(
     force: bool = False,
     resume: bool = False,
     checkpoint_every: str | int = CHECKPOINT_EVERY,
+    tensorboard: bool = False,
     on_nan: str = "stop",
     factory: ModelFactory | None = None,
     on_epoch=None,
@@ -46,6 +47,8 @@ def train_and_save(
         from those of the run so far.
     checkpoint_every : int or str
         Epochs, or a time such as "30s", "10m" or "2h", from one checkpoint to the next.
+    tensorboard : bool
+        Whether to write the numbers of each epoch for TensorBoard, too; needs the package ``tensorboard``.
     on_nan, factory, on_epoch
         See :func:`dgl_gt.train.train`.
     plan : dict, optional
@@ -67,7 +70,7 @@ def train_and_save(
         writer = BestModelWriter(
             out, config, lambda history: summary.unfinished_record(history, sg) | plan, force=force, factory=factory
         )
-    keeper = RunKeeper(sg, config, out, writer, checkpoint_every, resume, factory)
+    keeper = RunKeeper(sg, config, out, writer, checkpoint_every, resume, factory, tensorboard)
     with writer or nullcontext():
         result = train(sg, config, on_epoch, writer, factory, keeper, on_nan)
         record = summary.record(result, sg) | plan

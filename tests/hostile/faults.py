@@ -24,7 +24,7 @@ from pathlib import Path
 from kills import ROOT, children, left_over, send
 
 KINDS = ("kill", "freeze", "kill twice", "kill while writing", "truncate", "full disk")
-EPOCHS, LIMIT_S, TIMEOUT_S = 40, 120.0, 20
+EPOCHS, LIMIT_S, TIMEOUT_S = 40, 300.0, 45
 MODEL = ["--layers", "1", "--hidden", "16", "--heads", "2", "--patience", "0", "--epochs", str(EPOCHS)]
 SURVIVE = ["--checkpoint-every", "2", "--max-restarts", "3", "--timeout", str(TIMEOUT_S)]
 
@@ -42,7 +42,9 @@ class Fault:
 def draw(seed: int, count: int) -> list[Fault]:
     """The same faults for the same seed, every kind as often."""
     dice = random.Random(seed)
-    return [Fault(KINDS[number % len(KINDS)], dice.randrange(2), dice.randrange(2, EPOCHS // 2)) for number in range(count)]
+    return [
+        Fault(KINDS[number % len(KINDS)], dice.randrange(2), dice.randrange(2, EPOCHS // 2)) for number in range(count)
+    ]
 
 
 class Trial:
@@ -172,7 +174,9 @@ def main() -> int:
             print(f"{number + 1:4} {fault}: {'; '.join(found) or 'survived'}, {seconds:.1f} s", flush=True)
     for kind in KINDS:
         seconds = sorted(lost[kind])
-        print(f"{kind}: {survived[kind]} of {injected[kind]}, {seconds[len(seconds) // 2] if seconds else 0:.1f} s lost")
+        print(
+            f"{kind}: {survived[kind]} of {injected[kind]}, {seconds[len(seconds) // 2] if seconds else 0:.1f} s lost"
+        )
     print(f"{sum(survived.values())} of {args.faults} survived with the same losses and metric")
     for text, count in wrong.most_common():
         print(f"{count:4} {text}")

@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -264,7 +265,10 @@ def test_a_new_run_replaces_an_old_one_with_its_checkpoints(sg, stopped):
     with pytest.raises(InputError, match="exists"):
         train_and_save(sg, QUICK, stopped[0])
     train_and_save(sg, replace(QUICK, epochs=2), stopped[0], force=True)
-    assert sorted(each.name for each in stopped[0].iterdir()) == ["config.yaml", "model.safetensors", "record.json"]
+    assert sorted(each.name for each in stopped[0].iterdir()) == [
+        *("config.yaml", "metrics.jsonl", "model.safetensors", "record.json")
+    ]
+    assert len(lines_of(stopped[0])) == 2
 
 
 def test_the_digest_is_of_the_contents(awkward_graph, tmp_path):
@@ -315,3 +319,49 @@ def test_a_file_system_without_hard_links(sg, tmp_path, monkeypatch):
     train_and_save(sg, QUICK, tmp_path / "run", checkpoint_every=3)
     assert len(checkpoints_in(tmp_path / "run")) == 2
     shutil.rmtree(tmp_path / "run")
+
+
+def lines_of(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_numbers_of_each_epoch(sg, stopped):
+    """One line each, also for the epochs that are trained again."""
+    folder, record = stopped
+    lines = lines_of(folder)
+    assert [each["epoch"] for each in lines] == list(range(1, 13))
+    assert [each["loss"] for each in lines] == record["losses"]
+    assert [each["validation"] for each in lines] == record["validations"]
+    assert [each["lr"] for each in lines] == [0.01] + [0.02] * 11
+    assert all(each["nodes_per_s"] == pytest.approx(60 / each["seconds"]) for each in lines)
+    assert all(len(each["peak_memory_bytes"]) == 1 and each["exchanged_bytes"] == 0 for each in lines)
+    train_and_save(sg, replace(QUICK, epochs=14), folder, resume=True)
+    again = lines_of(folder)
+    assert [each["epoch"] for each in again] == list(range(1, 15))
+    assert again[:9] == lines[:9] and [each["loss"] for each in again[:12]] == record["losses"]
+
+
+def test_numbers_that_come_before_the_directory_are_kept(sg, tmp_path):
+    train_and_save(sg, replace(QUICK, evaluate_every=5), tmp_path / "run")
+    assert [each["epoch"] for each in lines_of(tmp_path / "run")] == list(range(1, 13))
+    assert [each["validation"] is None for each in lines_of(tmp_path / "run")] == [
+        n not in (5, 10, 12) for n in range(1, 13)
+    ]
+
+
+def test_tensorboard(sg, tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    _, record = train_and_save(sg, QUICK, tmp_path / "run", tensorboard=True)
+    found = EventAccumulator(str(tmp_path / "run"))
+    found.Reload()
+    assert [each.value for each in found.Scalars("loss")] == pytest.approx(record["losses"])
+    train_and_save(sg, QUICK, tmp_path / "run", force=True)
+
+
+def test_without_tensorboard_it_is_refused_before_training(sg, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(InputError, match="--tensorboard needs the package tensorboard"):
+        train_and_save(sg, QUICK, tmp_path / "run", tensorboard=True)
+    assert not (tmp_path / "run").exists()
