@@ -61,6 +61,8 @@ class Comm:
         Tape that exchanges now write to or read from; see :func:`dgl_gt.comm.tape.kept_exchanges`.
     """
 
+    place = ""
+
     def __init__(self, group=None, timeout_s: float | None = None):
         self._active = dist.is_available() and dist.is_initialized()
         self._group = group
@@ -72,7 +74,6 @@ class Comm:
         self._is_nccl = torch.cuda.is_available() and device_type(backends) == "cuda"
         self._detector = FailureDetector(group, timeout_s) if self.world_size > 1 else None
         self.tape: Tape | None = None
-        self.place = ""
         self._in_flight = InFlight()
         self.reset_counters()
 
