@@ -131,6 +131,7 @@ def _memory_advice(args, config) -> str:
 def _train_rank(args, config):
     """Train on this rank; the record of the run, and its table."""
     from dgl_gt.train import summary
+    from dgl_gt.train.memory_check import check_memory
     from dgl_gt.train.model import check_settings
     from dgl_gt.train.run import train_and_save
     from dgl_gt.train.task import describe_unused_data
@@ -141,6 +142,9 @@ def _train_rank(args, config):
     sg, config, plan = _load(args, config, factory)
     if args.splits or args.seeds:
         return _train_several(args, config, sg, plan, factory)
+    if not plan:  # with --strategy auto, what does not fit was not chosen
+        with sg.comm.together():
+            check_memory(args.directory, sg, config, factory)
     if sg.comm.rank == 0 and (unused := describe_unused_data(sg.manifest, config.inputs)):
         print(f"dgl-gt: {unused}", file=sys.stderr)
     with summary.show_progress(config.epochs, sg.comm.rank == 0) as on_epoch:
