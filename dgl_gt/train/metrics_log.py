@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -41,14 +43,24 @@ class MetricsLog:
         if not is_there:
             return
         try:
-            with (self._folder / METRICS).open("a") as file:
-                file.write("".join(json.dumps(each, allow_nan=False) + "\n" for each in self._unwritten))
+            self._append("".join(json.dumps(each, allow_nan=False) + "\n" for each in self._unwritten))
             self._add_scalars()
             self._unwritten = []
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True
                 print(f"dgl-gt: warning: cannot write {self._folder / METRICS}: {error.strerror}", file=sys.stderr)
+
+    def _append(self, lines: str) -> None:
+        """Append whole lines, or nothing."""
+        with (self._folder / METRICS).open("ab", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            try:
+                if file.write(lines.encode()) < len(lines):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(end)
+                raise
 
     def close(self) -> None:
         """Write what TensorBoard's writer still holds."""

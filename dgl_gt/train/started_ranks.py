@@ -127,7 +127,7 @@ def ask_to_stop(ranks: list[StartedRank], signals: list[int]) -> None:
             return
         elif not has_told:
             has_told = True
-            print("dgl-gt: stopping after this epoch; Ctrl-C again stops at once", file=sys.stderr)
+            print("dgl-gt: waiting for the ranks to stop; a second Ctrl-C ends them at once", file=sys.stderr)
         time.sleep(_POLL_S)
 
 

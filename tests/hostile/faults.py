@@ -115,8 +115,8 @@ class Trial:
         return True
 
     def _fill_disk(self, rank: int, process: subprocess.Popen) -> None:
-        """For the time of a few checkpoints, rank 0 can write no file of more than 100 bytes."""
-        before = resource.prlimit(rank, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+        """For the time of a few checkpoints, rank 0 can write no large file; standard error stays small."""
+        before = resource.prlimit(rank, resource.RLIMIT_FSIZE, (8000, resource.RLIM_INFINITY))
         self._wait_for(process, lambda: "warning: no checkpoint" in self._stderr())
         try:
             resource.prlimit(rank, resource.RLIMIT_FSIZE, before)

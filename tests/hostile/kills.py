@@ -32,7 +32,9 @@ ROOT = Path(__file__).parents[2]
 LIMIT_S = 15.0  # no measure of speed: how long a run may take to end after a signal
 UNDISTURBED_S = 300.0
 MODEL = ["--hidden", "16", "--heads", "2", "--layers", "1", "--epochs", "60"]
-_OF_A_STOP = "dgl-gt: (the best model so far|stopped after epoch|stopping after this epoch)"  # said beside the reason
+_OF_A_STOP = (
+    "dgl-gt: (the best model so far|stopped after epoch|waiting for the ranks to stop)"  # said beside the reason
+)
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 TARGETS = ("command", "child", "all")
 COMMANDS = ("partition", "train", "predict", "calibrate")

@@ -1,6 +1,7 @@
 """Checkpoints in this process, on one part: what goes on from one, what is refused, and what is kept."""
 
 import json
+import resource
 import shutil
 import signal
 import sys
@@ -15,6 +16,7 @@ import dgl_gt
 from dgl_gt.train import ModelFactory, TrainConfig, checkpoint_file, load_model, train_and_save, trainer
 from dgl_gt.train.data_digest import data_digest
 from dgl_gt.train.interval import Interval
+from dgl_gt.train.metrics_log import MetricsLog
 from dgl_gt.train.run_directory import check_can_resume, checkpoints_in
 from partition import InputError, partition
 
@@ -347,6 +349,22 @@ def test_numbers_that_come_before_the_directory_are_kept(sg, tmp_path):
     assert [each["validation"] is None for each in lines_of(tmp_path / "run")] == [
         n not in (5, 10, 12) for n in range(1, 13)
     ]
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path, capsys):
+    """And lines that could not be written are written later, once."""
+    log, limit = MetricsLog(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    log.add({"epoch": 1}, True)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limit[1]))
+    try:
+        log.add({"epoch": 2}, True)
+        log.add({"epoch": 3}, True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert [each["epoch"] for each in lines_of(tmp_path)] == [1]
+    log.add({"epoch": 4}, True)
+    assert [each["epoch"] for each in lines_of(tmp_path)] == [1, 2, 3, 4]
+    assert capsys.readouterr().err.count("warning: cannot write") == 1
 
 
 def test_tensorboard(sg, tmp_path):

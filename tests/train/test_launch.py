@@ -542,7 +542,7 @@ def test_a_second_signal_does_not_wait_for_them(started, monkeypatch, capsys):
     timer.start()
     started_ranks.ask_to_stop(ranks, signals)
     assert not ranks[0].has_ended and len(signals) == 2
-    assert capsys.readouterr().err == "dgl-gt: stopping after this epoch; Ctrl-C again stops at once\n"
+    assert capsys.readouterr().err == "dgl-gt: waiting for the ranks to stop; a second Ctrl-C ends them at once\n"
     started_ranks.end_all(ranks)
 
 
