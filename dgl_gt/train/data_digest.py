@@ -17,15 +17,17 @@ _ROWS = 1 << 16  # hashed at a time
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def data_digest(sg: ShardedGraph, names) -> dict[str, str | int]:
-    """Digests of the edges and of node data by name, and the numbers of nodes and edges; every rank calls it."""
+def data_digest(sg: ShardedGraph, names, edge_names=()) -> dict[str, str | int]:
+    """Digests of the edges and of node and edge data by name, and the numbers of nodes and edges; every rank calls it."""
     held = sg.pull(sg.node_ids)
     source, destination = sg.edges()
     ends = torch.stack([held[source], held[destination]], 1).cpu()
     sums = [_sum_of_rows(sg.edge_ids.cpu(), ends, "edges")]
     sums += [_sum_of_rows(sg.node_ids.cpu(), sg.ndata[name].cpu(), name) for name in names]
+    sums += [_sum_of_rows(sg.edge_ids.cpu(), sg.edata[name].cpu(), f"edge {name}") for name in edge_names]
     totals = sg.comm.all_reduce(torch.tensor(sums)).tolist()
-    digests = {name: f"{total % 2**64:016x}" for name, total in zip(("edges", *names), totals)}
+    labels = ("edges", *names, *(f"edge data {name}" for name in edge_names))
+    digests = {name: f"{total % 2**64:016x}" for name, total in zip(labels, totals)}
     return {"number of nodes": sg.manifest["nodes"], "number of edges": sg.manifest["edges"], **digests}
 
 

@@ -61,7 +61,7 @@ class RunKeeper:
     def start(self, state: RunState) -> None:
         """Take the state of a new run, or put that of the latest checkpoint into it; every rank calls it."""
         names = ("feat", "label", *(f"{name}_mask" for name in SPLITS), *self._config.inputs.encodings)
-        data = data_digest(self._sg, names)
+        data = data_digest(self._sg, names, self._config.inputs.edge_features)
         self._identity = Identity(self._config, self._factory_name, data, state.model)
         if not self._resume:
             return

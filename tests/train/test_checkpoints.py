@@ -383,3 +383,15 @@ def test_without_tensorboard_it_is_refused_before_training(sg, tmp_path, monkeyp
     with pytest.raises(InputError, match="--tensorboard needs the package tensorboard"):
         train_and_save(sg, QUICK, tmp_path / "run", tensorboard=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_edge_features_are_part_of_the_data(awkward_graph, tmp_path):
+    config = replace(QUICK, epochs=6, edge_features="weight")
+    graph = awkward_graph(0)
+    partition(graph, 1, tmp_path / "shards")
+    _, record = train_and_save(dgl_gt.load(tmp_path / "shards"), config, tmp_path / "run", checkpoint_every=4)
+    same_run(train_and_save(dgl_gt.load(tmp_path / "shards"), config, tmp_path / "run", resume=True)[1], record)
+    graph.edge_data["weight"] = np.roll(graph.edge_data["weight"], 1, 0)
+    partition(graph, 1, tmp_path / "other")
+    with pytest.raises(InputError, match="data: edge data weight was"):
+        train_and_save(dgl_gt.load(tmp_path / "other"), config, tmp_path / "run", resume=True)
