@@ -24,11 +24,11 @@ class MetricsLog:
     def __init__(self, folder: Path, for_tensorboard: bool = False):
         self._folder, self._unwritten, self._has_warned = folder, [], False
         self._tensorboard = _summary_writer() if for_tensorboard else None
-        self._scalars = None
+        self._scalars, self._trained_again_from = None, None
 
     def resume(self, epoch: int) -> None:
         """Forget the lines of what came after ``epoch`` epochs, because these epochs are trained again."""
-        path, kept = self._folder / METRICS, []
+        path, kept, self._trained_again_from = self._folder / METRICS, [], epoch + 1
         with suppress(OSError, ValueError, KeyError, TypeError):
             for line in path.read_text().splitlines():
                 if json.loads(line)["epoch"] > epoch:
@@ -72,7 +72,7 @@ class MetricsLog:
         if self._tensorboard is None:
             return
         if self._scalars is None:
-            self._scalars = self._tensorboard(str(self._folder))
+            self._scalars = self._tensorboard(str(self._folder), purge_step=self._trained_again_from)
         for numbers in self._unwritten:
             for name, value in numbers.items():
                 if isinstance(value, (int, float)) and name != "epoch":

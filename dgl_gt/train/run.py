@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from partition.system.output_checks import check_target
 
 from . import summary
-from .config import TrainConfig
+from .config import MODEL, TrainConfig
 from .interval import CHECKPOINT_EVERY
 from .keeper import RunKeeper
 from .model import ModelFactory
@@ -66,11 +67,13 @@ def train_and_save(
         As :func:`dgl_gt.train.train`; or ``out`` cannot be written, or there is no checkpoint of this run to go on from.
     """
     writer, plan = None, plan or {}
-    if sg.comm.rank == 0:
-        writer = BestModelWriter(
-            out, config, lambda history: summary.unfinished_record(history, sg) | plan, force=force, factory=factory
-        )
-    keeper = RunKeeper(sg, config, out, writer, checkpoint_every, resume, factory, tensorboard)
+    with sg.comm.together():  # what is wrong here may be wrong on rank 0 alone
+        if sg.comm.rank == 0:
+            check_target(out, MODEL, force=force or resume)
+            writer = BestModelWriter(
+                out, config, lambda history: summary.unfinished_record(history, sg) | plan, force=force, factory=factory
+            )
+        keeper = RunKeeper(sg, config, out, writer, checkpoint_every, resume, factory, tensorboard)
     with writer or nullcontext():
         result = train(sg, config, on_epoch, writer, factory, keeper, on_nan)
         record = summary.record(result, sg) | plan

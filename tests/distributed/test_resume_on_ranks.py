@@ -90,3 +90,17 @@ def test_every_cut_of_a_graph_has_the_same_digest(cuts):
         run_ranks(parts, digest_on_rank, cuts / name) for name, parts in (("edge1", 1), ("edge4", 4), ("vertex2", 2))
     ]
     assert all(each == found[0][0] for ranks in found for each in ranks)
+
+
+def refused(rank, shards, out, options):
+    try:
+        train_and_save(dgl_gt.load(shards), CONFIG, out, **options)
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": True}], ids=["exists", "no checkpoint"])
+def test_what_only_rank_0_sees_ends_all_ranks(cuts, tmp_path, options):
+    (tmp_path / "run").mkdir()
+    first, second = run_ranks(2, refused, cuts / "edge2", tmp_path / "run", options)
+    assert ("exists" if not options else "holds no checkpoint") in first and second.startswith("rank 0: ")
