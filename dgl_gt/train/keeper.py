@@ -78,6 +78,8 @@ class RunKeeper:
             self._log.add(self._numbers(state.epoch, figures, agreed), self._writer.directory.is_ours)
         if is_last:
             return
+        if agreed.stop is not None:
+            self._stop.epoch_ended()
         if agreed.stop is not None or agreed.is_checkpoint_due:
             path = self._write(state)
         if agreed.stop is not None:

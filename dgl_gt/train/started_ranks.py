@@ -118,7 +118,7 @@ def ask_to_stop(ranks: list[StartedRank], signals: list[int]) -> None:
             each.stop(first)
     limit_s = math.inf if first == signal.SIGINT else _STOP_WAIT_S
     of_same_stop, has_told = 1, False
-    while not any(each.has_ended for each in ranks) and time.monotonic() - begun < limit_s:
+    while not any(each.has_ended for each in ranks) and (time.monotonic() - begun < limit_s or _any_writes(ranks)):
         for each in ranks:
             each.update()
         if time.monotonic() - begun < SAME_STOP_S:
@@ -134,19 +134,25 @@ def ask_to_stop(ranks: list[StartedRank], signals: list[int]) -> None:
 def end_all(ranks: list[StartedRank]) -> None:
     """End all ranks that still run, and wait for them; a rank that failed on its own may report that first.
 
-    A rank that trains takes the first signal as a wish, and stops at once on the second.
+    A rank that writes may finish that. A rank that trains takes the first signal as a wish, and stops at once on the
+    second.
     """
     _wait(ranks, _CAUSE_WAIT_S, lambda: {each.failure.kind for each in ranks if each.failure} == {"relayed"})
+    _wait(ranks, _WRITE_WAIT_S, lambda: _any_writes(ranks))
     for _ in range(2):
         for each in ranks:
-            if not each.has_ended and each.failure is None:
+            if not each.has_ended and each.failure is None and each.state != "writing":
                 each.stop()
         _wait(ranks, _END_WAIT_S, lambda: True)
-    _wait(ranks, _WRITE_WAIT_S, lambda: any(each.state == "writing" and not each.has_ended for each in ranks))
+    _wait(ranks, _WRITE_WAIT_S, lambda: _any_writes(ranks))
     for each in ranks:
         if not each.has_ended:
             each.stop(signal.SIGKILL)
             each.process.wait()
+
+
+def _any_writes(ranks: list[StartedRank]) -> bool:
+    return any(each.state == "writing" and not each.has_ended for each in ranks)
 
 
 def _wait(ranks: list[StartedRank], seconds: float, is_needed: Callable[[], bool]) -> None:

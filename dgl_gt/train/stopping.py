@@ -30,10 +30,14 @@ class StopRequest:
         return self
 
     def __exit__(self, *_) -> None:
-        if self._timer:
-            self._timer.cancel()
+        self.epoch_ended()
         for each, handler in self._before.items():
             signal.signal(each, handler)
+
+    def epoch_ended(self) -> None:
+        """Give what follows, a checkpoint, the time that it takes."""
+        if self._timer:
+            self._timer.cancel()
 
     def _note(self, number, frame) -> None:
         if self.number is None:

@@ -254,7 +254,7 @@ def test_what_the_launcher_ends_is_no_failure(started):
 def test_a_rank_that_writes_the_model_is_given_time_to_finish(started, tmp_path):
     """More than another rank, which would be killed by then."""
     release = tmp_path / "release"
-    writes = "trap '' TERM; " + say(state="writing") + f"while [ ! -e {release} ]; do sleep 0.1; done; exit 0"
+    writes = "trap 'exit 9' TERM; " + say(state="writing") + f"while [ ! -e {release} ]; do sleep 0.1; done; exit 0"
     ranks = started(writes)
     while ranks[0].state != "writing":
         ranks[0].update()
