@@ -16,7 +16,7 @@ from partition.system.command_entry import after_imports, is_rank, print_out
 from .errors import InputError, printable
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_SAME_STOP_S = 1.0  # later signals within it are the same stop: shells and `timeout` signal a process and its group
+SAME_STOP_S = 1.0  # later signals within it are the same stop: shells and `timeout` signal a process and its group
 _MOST_NAMES = 10  # in a line
 
 
@@ -58,7 +58,7 @@ def _cleanups_when_stopped():
         if first is None:
             first = time.monotonic()
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-        if time.monotonic() - first > _SAME_STOP_S:
+        if time.monotonic() - first > SAME_STOP_S:
             os._exit(128 + number)
 
     not_ignored = [each for each in STOPPING if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores SIGHUP

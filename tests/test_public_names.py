@@ -37,7 +37,10 @@ def test_the_public_surface_is_complete():
     for name in ("load", "ShardedGraph", "csc", "CSC", "merge", "sparse_attention"):
         assert callable(getattr(dgl_gt, name))
     for module, names in {
-        "train": ("TrainConfig", "load_model", "predict", "read_config", "save_model", "step_traces", "train"),
+        "train": (
+            *("TrainConfig", "load_model", "predict", "read_config", "save_model", "step_traces", "train"),
+            "train_and_save",
+        ),
         "selector": ("Plan", "PRESETS", "StepTraces", "choose", "read_profile", "report_costs"),
         "nn": ("BiasedMHA", "GraphTransformer", "GraphTransformerLayer"),
         "partition": ("load_graph", "partition"),

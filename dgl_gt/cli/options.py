@@ -76,6 +76,7 @@ def run_on_parts(args, work, memory_advice=None):
         keep_memory=getattr(args, "rank_memory", None) is None,
         timeout=args.timeout,
         memory_advice=memory_advice,
+        max_restarts=getattr(args, "max_restarts", 0),
     )
 
 
@@ -104,12 +105,17 @@ def load_shards(args):
 
 def positive_integer(text: str) -> int:
     """Convert an option's text to an int from 1 to 1,000,000,000."""
+    return whole_number(text, least=1)
+
+
+def whole_number(text: str, least: int = 0) -> int:
+    """Convert an option's text to an int from ``least`` to 1,000,000,000."""
     try:
         number = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not a whole number") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(number)} is not at least 1")
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(number)} is not at least {least}")
     if number > _LARGEST:
         raise argparse.ArgumentTypeError(f"{reprlib.repr(number)} is more than {_LARGEST:,}")
     return number

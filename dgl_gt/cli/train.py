@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from contextlib import nullcontext
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import get_type_hints
 
 from dgl_gt.selector.hardware_profile import read_profile
-from dgl_gt.train.config import MODEL, TrainConfig, read_config
+from dgl_gt.train.config import MODEL, ON_NAN, TrainConfig, read_config
+from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
+from dgl_gt.train.launcher_link import find_launcher, restarts
+from dgl_gt.train.run_directory import check_can_resume, checkpoints_in, forget_checkpoints
 from partition.errors import InputError
 from partition.predict.strategies import AUTO, CHOICES
+from partition.system.command_entry import is_rank
 from partition.system.output_checks import check_target
 
 from .options import (
@@ -22,9 +27,11 @@ from .options import (
     numbers,
     positive_integer,
     run_on_parts,
+    whole_number,
 )
 
 _METAVARS = {int: "N", float: "X", str: "NAME"}
+_ONLY_WITH_OUT = ("resume", "checkpoint_every", "max_restarts", "tensorboard")
 _ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")
 
 
@@ -43,7 +50,10 @@ def add_command(commands) -> None:
     add_selection_options(auto)
     text = "YAML file with any of the settings below; options override the file"
     command.add_argument("--config", metavar="FILE", help=text)
-    command.add_argument("--out", metavar="DIR", help="directory to write the best model to")
+    command.add_argument("--out", metavar="DIR", help="directory of the run: best model, record and checkpoints")
+    _add_survival_options(command.add_argument_group("to survive failures"))
+    text = "write the numbers of each epoch for TensorBoard into --out, too"
+    command.add_argument("--tensorboard", action="store_true", help=text)
     add_model_factory(command)
     text = "splits to train on one after the other, such as 0-9 or 0,2; the result is the mean and the deviation"
     command.add_argument("--splits", metavar="LIST", type=numbers, help=text)
@@ -60,10 +70,23 @@ def add_command(commands) -> None:
     command.set_defaults(command=_train)
 
 
+def _add_survival_options(group) -> None:
+    add = group.add_argument
+    text = f"epochs (50) or time (30s, 10m, 2h) from one checkpoint in --out to the next (default: {CHECKPOINT_EVERY})"
+    add("--checkpoint-every", metavar="N|TIME", help=text)
+    text = "go on from the latest checkpoint in --out, also on another number of parts or another cut of the graph"
+    add("--resume", action="store_true", help=text)
+    text = "how often to start ranks again that were killed or do not answer, from the latest checkpoint (default: 0)"
+    add("--max-restarts", metavar="N", type=whole_number, default=0, help=text)
+    text = "where the loss is not finite: stop with an error, or skip the step (default: stop)"
+    add("--on-nan", choices=ON_NAN, default=ON_NAN[0], help=text)
+
+
 def _train(args):
     config = read_config(args.config, **{setting.name: getattr(args, setting.name) for setting in fields(TrainConfig)})
-    if args.out:
-        check_target(args.out, MODEL, force=args.force)
+    _check_out(args)
+    if args.checkpoint_every:
+        Interval.parse(args.checkpoint_every)
     if args.out and (args.splits or args.seeds):
         raise InputError("--out saves one model, but --splits and --seeds train several; leave --out out")
     given = [name for name in _ONLY_FOR_AUTO if getattr(args, name)]
@@ -78,6 +101,25 @@ def _train(args):
     return run_on_parts(args, lambda: _train_rank(args, config), lambda: _memory_advice(args, config))
 
 
+def _check_out(args) -> None:
+    """Check the directory of the run before any work; a launcher or rank 0 does, because other hosts may not see it."""
+    if not args.out:
+        given = next((name for name in _ONLY_WITH_OUT if getattr(args, name)), None)
+        if given:
+            raise InputError(f"--{given.replace('_', '-')} needs --out DIR, the directory of the run; add that option")
+        return
+    if args.resume and args.force:
+        raise InputError("--resume goes on with the run in --out, and --force replaces it; leave one of them out")
+    if restarts() or is_rank() and (find_launcher() or os.environ["RANK"] != "0"):
+        return
+    if args.resume:
+        check_can_resume(args.out)
+        return
+    check_target(args.out, MODEL, force=args.force)
+    if args.force:
+        forget_checkpoints(args.out)
+
+
 def _memory_advice(args, config) -> str:
     from dgl_gt.train.memory_advice import advice_for_auto, advice_for_strategy
 
@@ -89,8 +131,9 @@ def _memory_advice(args, config) -> str:
 def _train_rank(args, config):
     """Train on this rank; the record of the run, and its table."""
     from dgl_gt.train import summary
+    from dgl_gt.train.memory_check import check_memory
     from dgl_gt.train.model import check_settings
-    from dgl_gt.train.saved_model import BestModelWriter
+    from dgl_gt.train.run import train_and_save
     from dgl_gt.train.task import describe_unused_data
     from dgl_gt.train.trainer import train
 
@@ -99,27 +142,31 @@ def _train_rank(args, config):
     sg, config, plan = _load(args, config, factory)
     if args.splits or args.seeds:
         return _train_several(args, config, sg, plan, factory)
-    writer = None
-    if sg.comm.rank == 0:
-        unused = describe_unused_data(sg.manifest, config.inputs)
-        if unused:
-            print(f"dgl-gt: {unused}", file=sys.stderr)
-        if args.out:
-            writer = BestModelWriter(
-                args.out,
-                config,
-                lambda history: summary.unfinished_record(history, sg) | plan,
-                force=args.force,
-                factory=factory,
-            )
-    with writer or nullcontext():
-        with summary.show_progress(config.epochs, sg.comm.rank == 0) as on_epoch:
-            result = train(sg, config, on_epoch, writer, factory)
-        record = summary.record(result, sg) | plan
-        if writer:
-            writer.finish(result.model.state_dict(), record)
+    if not plan:  # with --strategy auto, what does not fit was not chosen
+        with sg.comm.together():
+            check_memory(args.directory, sg, config, factory)
+    if sg.comm.rank == 0 and (unused := describe_unused_data(sg.manifest, config.inputs)):
+        print(f"dgl-gt: {unused}", file=sys.stderr)
+    with summary.show_progress(config.epochs, sg.comm.rank == 0) as on_epoch:
+        if not args.out:
+            record = summary.record(train(sg, config, on_epoch, factory=factory, on_nan=args.on_nan), sg) | plan
+        else:
+            options = _options_of_run(args, sg) | {"factory": factory, "on_epoch": on_epoch, "plan": plan}
+            record = train_and_save(sg, config, args.out, **options)[1]
     where = f"wrote {args.out}" if args.out else "the model was not saved; to save it, add --out DIR"
     return record, f"{summary.final_table(record)}\n\n{where}"
+
+
+def _options_of_run(args, sg) -> dict:
+    """How this run is kept in ``--out``. A run whose ranks were started again goes on with what it has left there."""
+    found = sg.comm.broadcast_object(bool(restarts() and checkpoints_in(Path(args.out))))
+    return {
+        "force": args.force or bool(restarts()),
+        "resume": args.resume or found,
+        "tensorboard": args.tensorboard,
+        "on_nan": args.on_nan,
+        "checkpoint_every": args.checkpoint_every or CHECKPOINT_EVERY,
+    }
 
 
 def _train_several(args, config, sg, plan, factory):
@@ -135,7 +182,9 @@ def _train_several(args, config, sg, plan, factory):
     for split in splits:
         for seed in range(config.seed, config.seed + (args.seeds or 1)):
             with summary.show_progress(config.epochs, sg.comm.rank == 0) as on_epoch:
-                result = train(sg, replace(config, split=split, seed=seed), on_epoch, factory=factory)
+                result = train(
+                    sg, replace(config, split=split, seed=seed), on_epoch, factory=factory, on_nan=args.on_nan
+                )
             runs.append({"split": split, "seed": seed} | summary.record(result, sg))
             del result  # and with it the model
     record = summary.record_of_runs(runs) | plan

@@ -52,8 +52,8 @@ class FailureDetector:
         """Count a collective that this rank starts."""
         self._started += 1
 
-    def wait(self, work) -> None:
-        """Wait for a collective, or raise :class:`RankError`."""
+    def wait(self, work, what: str = "a collective") -> None:
+        """Wait for a collective, ``what`` in messages, or raise :class:`RankError`."""
         begun, warn_at, has_published = time.monotonic(), self.warn_after_s, False
         while True:
             has_ended = work.is_completed()
@@ -68,7 +68,7 @@ class FailureDetector:
             self._publish_progress()
             if self._timeout_s is not None and waited >= self._timeout_s:
                 raise RankError(
-                    f"rank {self._rank} has waited {waited:.0f} s{self._cause()}. The timeout is {self._timeout_s:g} s; "
+                    f"rank {self._rank} has waited {waited:.0f} s{self._cause()}, in {what}. The timeout is {self._timeout_s:g} s; "
                     "look at the output of the other ranks, or allow more time"
                 )
             if waited >= warn_at:

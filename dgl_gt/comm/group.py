@@ -55,9 +55,13 @@ class Comm:
         are not counted.
     exchange_s : float
         Time spent in starting exchanges and in waiting for them, slower ranks included (s).
+    place : str
+        Part of the model that runs now, for messages; empty where that is not known.
     tape : Tape or None
         Tape that exchanges now write to or read from; see :func:`dgl_gt.comm.tape.kept_exchanges`.
     """
+
+    place = ""
 
     def __init__(self, group=None, timeout_s: float | None = None):
         self._active = dist.is_available() and dist.is_initialized()
@@ -300,11 +304,15 @@ class Comm:
         """
         aliases = self._prepare(received, sent)
         work = dist.all_to_all_single(*aliases, recv_counts, send_counts, group=self._group, async_op=True)
-        return partial(self._wait, work)
+        return partial(self._wait, work, f"an exchange of rows{self._where()}")
 
     def _all_reduce(self, total: torch.Tensor, op=dist.ReduceOp.SUM) -> None:
         """Sum a tensor over ranks, in place."""
-        self._wait(dist.all_reduce(*self._prepare(total), op, group=self._group, async_op=True))
+        work = dist.all_reduce(*self._prepare(total), op, group=self._group, async_op=True)
+        self._wait(work, f"an all-reduce of {total.numel():,} numbers{self._where()}")
+
+    def _where(self) -> str:
+        return f" of {self.place}" if self.place else ""
 
     def _prepare(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Return the tensors that a collective is to be given in place of these."""
@@ -312,12 +320,12 @@ class Comm:
         self._detector.collective_started()
         return self._in_flight.aliases(*tensors)
 
-    def _wait(self, work) -> None:
-        """Wait for a collective, or raise the error that stopped another rank."""
+    def _wait(self, work, what: str) -> None:
+        """Wait for a collective, ``what`` in messages, or raise the error that stopped another rank."""
         if self._is_nccl:  # this makes the current stream wait, not this thread
             work.wait()
         else:
-            self._detector.wait(work)
+            self._detector.wait(work, what)
 
 
 def _check_dtype(dtype: torch.dtype) -> None:

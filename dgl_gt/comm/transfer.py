@@ -14,7 +14,7 @@ class Transfer:
     """One exchange that is under way: forward, and its gradient backward."""
 
     def __init__(self, comm, send_counts: list[int], recv_counts: list[int]):
-        self._comm, self._counts = comm, (send_counts, recv_counts)
+        self._comm, self._counts, self._place = comm, (send_counts, recv_counts), comm.place
         self._end = self._sent = self._received = None
 
     def start(self, rows: torch.Tensor, back: bool = False, out: torch.Tensor | None = None) -> Transfer:
@@ -30,7 +30,10 @@ class Transfer:
         if comm.world_size == 1:
             self._received.copy_(rows)
         else:
+            now = comm.place
+            comm.place = f"{self._place}, backward" if back and self._place else now
             self._end = comm.all_to_all(self._received, self._sent, recv_counts, send_counts)
+            comm.place = now
         row_bytes = rows.element_size() * rows.shape[1:].numel()
         comm.count(started, row_bytes, send_counts, recv_counts)
         if tape is not None:

@@ -6,6 +6,7 @@ _HOMES = {
     "TrainConfig": "config",
     "read_config": "config",
     "train": "trainer",
+    "train_and_save": "run",
     "TrainResult": "trainer",
     "load_model": "saved_model",
     "save_model": "saved_model",

@@ -21,11 +21,13 @@ MODEL = Kind(
     "a model",
     "record.json",
     lambda record: {"strategy", "ranks", "losses", "metric"} <= record.keys(),
-    r"model\.safetensors|config\.yaml",
-)  # the directory of dgl_gt.train.saved_model, which needs torch
+    r"model\.safetensors|config\.yaml|metrics\.jsonl|events\.out\.tfevents\.[^/]+|\.?checkpoint-\d+\.safetensors[^/]*",
+)  # the directory of a run, see dgl_gt.train.run_directory, which needs torch
+OF_WHOLE_MODEL = (WEIGHTS, "config.yaml", "record.json")  # the files of it that are replaced together
 OPTIMIZERS = ("adamw", "adam")
 SCHEDULES = ("constant", "cosine", "plateau")
 DECAYED = ("weights", "all")
+ON_NAN = ("stop", "skip")  # what train does where the loss is not finite
 CLASS_WEIGHTS = ("none", "balanced")
 OF_MODEL = (  # settings of the model, which are arguments of GraphTransformer
     "layers",

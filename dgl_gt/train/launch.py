@@ -14,13 +14,14 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 
+from partition.console import STOPPING
 from partition.errors import InputError
 from partition.system import child_process
 
 from .held_signals import received_signals
 from .launcher_link import LAUNCHED, Failure
 from .memory_advice import out_of_memory_message
-from .started_ranks import StartedRank, end_all, first_failure, watch
+from .started_ranks import StartedRank, ask_to_stop, end_all, first_failure, watch
 from .threads import threads_per_rank, warn_of_too_many_threads
 
 # Settings of glibc that keep freed memory for the next tensor. Without them it goes back to the system after every large
@@ -39,6 +40,7 @@ def launch(
     keep_memory: bool = True,
     timeout: float | None = None,
     memory_advice: Callable[[], str] | None = None,
+    max_restarts: int = 0,
 ) -> int:
     """Run ``dgl-gt ARGUMENTS`` in ``ranks`` processes; return the exit code.
 
@@ -46,21 +48,37 @@ def launch(
     """
     warn_of_too_many_threads(ranks)
     kills = child_process.memory_kills()
-    with received_signals() as signals, _started_ranks(arguments, ranks, keep_memory) as started:
-        try:
-            watch(started, lambda: bool(signals), timeout)
-        finally:
-            end_all(started)
+    with received_signals() as signals:
+        for restarts in range(max_restarts + 1):
+            with _started_ranks(arguments, ranks, keep_memory, restarts) as started:
+                try:
+                    watch(started, lambda: bool(signals), timeout)
+                    if signals:
+                        ask_to_stop(started, signals)
+                finally:
+                    end_all(started)
+            found = None if signals else first_failure(started)
+            if found is None or restarts == max_restarts or not _may_pass(found[1], kills):
+                break
+            text = _explained(*found, kills, memory_advice)
+            print(f"dgl-gt: {text}; the ranks start again ({restarts + 1} of {max_restarts})", file=sys.stderr)
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
     if signals:
         return 128 + signals[0]
-    found = first_failure(started)
     return _report_failure(*found, kills, memory_advice) if found else 0
 
 
+def _may_pass(failure: Failure, kills: int | None) -> bool:
+    """Whether a run may succeed if its ranks start again: nobody asked it to stop, and it met no limit."""
+    if failure.kind == "signal":
+        number = int(failure.text)
+        return number not in STOPPING and not child_process.killed_for_memory(-number, kills)
+    return failure.kind in ("error", "relayed", "exit") and failure.exit_code != 2
+
+
 @contextmanager
-def _started_ranks(arguments: list[str], ranks: int, keep_memory: bool):
+def _started_ranks(arguments: list[str], ranks: int, keep_memory: bool, restarts: int):
     """Start the ranks; give them as a list of :class:`StartedRank`."""
     environment = {**(KEEP_MEMORY if keep_memory else GIVE_BACK_MEMORY), **child_process.environment(), **_LOOPBACK}
     environment.setdefault("OMP_NUM_THREADS", str(threads_per_rank(ranks)))
@@ -78,7 +96,7 @@ def _started_ranks(arguments: list[str], ranks: int, keep_memory: bool):
                     stdin=subprocess.DEVNULL,
                     pass_fds=(store, write_end),
                     env=environment
-                    | {LAUNCHED: f"{os.getpid()} {store} {write_end}"}
+                    | {LAUNCHED: f"{os.getpid()} {store} {write_end} {restarts}"}
                     | {name: str(rank) for name in ("RANK", "LOCAL_RANK")}
                     | {name: str(ranks) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")},
                 )
@@ -92,19 +110,25 @@ def _started_ranks(arguments: list[str], ranks: int, keep_memory: bool):
 
 def _report_failure(rank: int, failure: Failure, kills: int | None, memory_advice) -> int:
     """Print why the run failed; return the exit code."""
+    text, code = _explained(rank, failure, kills, memory_advice), failure.exit_code
     if failure.kind == "signal" and child_process.killed_for_memory(-int(failure.text), kills):
-        failure = Failure("memory", "the system killed it", failure.at_s)
-    text, code = failure.text, failure.exit_code
-    if failure.kind == "signal":
-        text = f"rank {rank} was {child_process.signal_text(-int(text))}"
-    elif failure.kind == "memory":
-        text = out_of_memory_message(rank, text, memory_advice)
-    elif failure.kind == "error":
-        text = f"rank {rank} was stopped by an error in dgl-gt:\n{text}"
-    elif failure.kind == "exit":
-        text = (
-            "" if code == 2 else f"rank {rank} ended with exit code {text}"
-        )  # a rank that ends with 2 has printed why
+        code = Failure("memory", "", failure.at_s).exit_code
     if text:
         print(f"dgl-gt: {'error: ' if code == 2 else ''}{text}", file=sys.stderr)
     return code
+
+
+def _explained(rank: int, failure: Failure, kills: int | None, memory_advice) -> str:
+    """Why the run failed; nothing where the rank has printed that itself."""
+    text = failure.text
+    if failure.kind == "signal":
+        if child_process.killed_for_memory(-int(text), kills):
+            return out_of_memory_message(rank, "the system killed it", memory_advice)
+        return f"rank {rank} was {child_process.signal_text(-int(text))}"
+    if failure.kind == "memory":
+        return out_of_memory_message(rank, text, memory_advice)
+    if failure.kind == "error":
+        return f"rank {rank} was stopped by an error in dgl-gt:\n{text}"
+    if failure.kind == "exit":
+        return "" if failure.exit_code == 2 else f"rank {rank} ended with exit code {text}"
+    return text

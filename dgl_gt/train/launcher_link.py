@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,6 +23,7 @@ class Launcher(NamedTuple):
     pid: int
     store: int  # of the file in which ranks meet
     pipe: int  # to the launcher
+    restarts: int  # how often it has started the ranks again
 
     def report(self, **message) -> None:
         """Send one message through the pipe: ``state=...``, or the fields of a :class:`Failure`."""
@@ -33,6 +35,14 @@ def find_launcher() -> Launcher | None:
     """The launcher that started this process as a rank, if there is one."""
     words = os.environ.get(LAUNCHED)
     return Launcher(*map(int, words.split())) if words else None
+
+
+def restarts() -> int:
+    """How often the ranks of this run have been started again after a failure, by a launcher or by torchrun."""
+    launcher, by_torchrun = find_launcher(), os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    if launcher:
+        return launcher.restarts
+    return int(by_torchrun) if re.fullmatch("[0-9]{1,9}", by_torchrun) else 0
 
 
 @dataclass(frozen=True)

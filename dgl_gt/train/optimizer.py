@@ -56,6 +56,17 @@ class Schedule:
                 self._factor, self._waited = self._factor / 2, 0
         self._set()
 
+    def state(self) -> dict:
+        """What :meth:`step` has learned so far, as values that JSON can hold."""
+        best = None if self._best == -math.inf else self._best
+        return {"epoch": self._epoch, "factor": self._factor, "best": best, "waited": self._waited}
+
+    def restore(self, state: dict) -> None:
+        """Go on from a result of :meth:`state`."""
+        self._epoch, self._factor, self._waited = state["epoch"], state["factor"], state["waited"]
+        self._best = -math.inf if state["best"] is None else state["best"]
+        self._set()
+
     def _set(self) -> None:
         config, rate = self._config, self._factor
         if self._epoch < config.warmup:

@@ -24,19 +24,28 @@ def run_on_ranks(
     keep_memory: bool = True,
     timeout: float | None = None,
     memory_advice: Callable[[], str] | None = None,
+    max_restarts: int = 0,
 ):
     """Run ``work()`` if this process is a rank; otherwise start ranks that run the same command, and wait for them.
 
     ``arguments`` are those of this ``dgl-gt`` command, ``ranks()`` gives the number of ranks to start, and ``nproc`` is
     what the user asked for. Ranks keep freed memory for the next tensor, or give it back to the system. They wait for
     each other to join for ``timeout`` seconds, by default without a limit. ``memory_advice()`` says what was predicted
-    and what to change where a rank runs out of memory. Returns the result of ``work()`` on rank 0; elsewhere an exit
+    and what to change where a rank runs out of memory. Ranks that fail for a reason that may pass start again, at most
+    ``max_restarts`` times. Returns the result of ``work()`` on rank 0; elsewhere an exit
     code.
     """
     launcher = find_launcher()
     if launcher is None:
         if "RANK" not in os.environ:
-            return launch(arguments, ranks(), keep_memory=keep_memory, timeout=timeout, memory_advice=memory_advice)
+            return launch(
+                arguments,
+                ranks(),
+                keep_memory=keep_memory,
+                timeout=timeout,
+                memory_advice=memory_advice,
+                max_restarts=max_restarts,
+            )
         _check_environment()
     from . import rank_process  # imports torch
 

@@ -19,15 +19,17 @@ from safetensors import torch as safetensors
 
 from dgl_gt.yaml_file import read_yaml
 from partition.errors import InputError
-from partition.system.atomic_write import new_directory
 from partition.system.output_checks import check_room
 
-from .config import MODEL, WEIGHTS, TrainConfig
+from .checkpoint_file import separate
+from .config import WEIGHTS, TrainConfig
 from .held_signals import received_signals
 from .launcher_link import find_launcher
 from .model import FactoryError, ModelFactory, build_model
+from .module_places import first_not_finite
+from .run_directory import RunDirectory
+from .run_state import TrainHistory
 from .task import EdgeRows
-from .trainer import TrainHistory, first_not_finite
 
 _MIN_PAUSE_S = 5.0  # between two writes while a model trains
 _MAX_WRITING_SHARE = 0.02  # of the time
@@ -47,11 +49,16 @@ class BestModelWriter:
     """
 
     def __init__(self, out, config: TrainConfig, describe, *, force: bool = False, factory: ModelFactory | None = None):
-        self.out, self._config, self._describe, self._force = out, config, describe, force
+        self.directory, self._config, self._describe = RunDirectory(out, force=force), config, describe
         self._shape: dict = {"model_factory": factory.name} if factory else {}
         self._pending: tuple[dict, TrainHistory] | None = None
         self._written: TrainHistory | None = None
         self._next_write_s = 0.0
+
+    @property
+    def out(self) -> Path:
+        """The directory, as it was given."""
+        return self.directory.out
 
     def start(self, model: torch.nn.Module, in_dim: int, classes: int, **edge_widths: int) -> None:
         """Raise :class:`InputError` if the disk has no room for the model and the one that it replaces."""
@@ -84,6 +91,17 @@ class BestModelWriter:
             self._pending, self._written = None, history
         ended = time.monotonic()
         self._next_write_s = ended + max(_MIN_PAUSE_S, (ended - started) / _MAX_WRITING_SHARE)
+
+    def make_directory(self, history: TrainHistory) -> None:
+        """Make sure that the directory is there, without a model if there is none yet; ``InputError`` if it cannot be."""
+        if not self.directory.is_ours:
+            write_model(self.directory, None, self._config, self._shape, self._describe(history))
+
+    def resume(self, history: TrainHistory) -> None:
+        """Go on in a directory of this run, which holds the model of this history or a better one."""
+        self.directory.is_ours = True
+        if (self.out / WEIGHTS).is_file():
+            self._written = history
 
     def finish(self, state: dict, record: dict) -> None:
         """Write the best model with the record of the finished run; to another place if ``out`` cannot be written.
@@ -121,8 +139,7 @@ class BestModelWriter:
             print(f"dgl-gt: {kept}", file=sys.stderr)
 
     def _write(self, state: dict, record: dict) -> None:
-        force = self._force or self._written is not None  # after the first write, the model there is this run's
-        save_model(self.out, state, self._config, self._shape, record, force=force)
+        write_model(self.directory, state, self._config, self._shape, record)
 
     def _write_somewhere(self, state: dict, record: dict) -> tuple[str | None, list[int]]:
         """Write to ``out``, or else to the directory for temporary files; no signal interrupts that.
@@ -176,23 +193,18 @@ def save_model(out, state: dict, config: TrainConfig, shape: dict, record: dict,
     InputError
         ``out`` exists, or cannot be written.
     """
-    weights = safetensors.save(_separate(state))
-    checksum = {"weights_sha256": hashlib.sha256(weights).hexdigest()}
-    with new_directory(out, MODEL, force=force) as folder:
-        (folder / WEIGHTS).write_bytes(weights)
+    write_model(RunDirectory(out, force=force), state, config, shape, record)
+
+
+def write_model(directory: RunDirectory, state: dict | None, config: TrainConfig, shape: dict, record: dict) -> None:
+    """Do as :func:`save_model` does, in the directory of a run. Without a state, write the other files alone."""
+    weights = None if state is None else safetensors.save(separate(state))
+    checksum = {} if weights is None else {"weights_sha256": hashlib.sha256(weights).hexdigest()}
+    with directory.replaced() as folder:
+        if weights is not None:
+            (folder / WEIGHTS).write_bytes(weights)
         (folder / "config.yaml").write_text(yaml.safe_dump({**asdict(config), **shape, **checksum}, sort_keys=False))
         (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n")
-
-
-def _separate(state: dict) -> dict[str, torch.Tensor]:
-    """The tensors on the CPU, none of which shares its memory with another, as tied weights do."""
-    found, storages = {}, set()
-    for key, value in state.items():
-        value = value.detach().cpu().contiguous()
-        storage = value.untyped_storage().data_ptr()
-        found[key] = value.clone() if storage in storages else value
-        storages.add(storage)
-    return found
 
 
 def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Module:

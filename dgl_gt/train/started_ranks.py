@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from partition.console import STOPPING
+from partition.console import SAME_STOP_S, STOPPING
 from partition.errors import InputError
 
 from .launcher_link import LATE_AFTER_S, STILL_WAITING, Failure
@@ -18,6 +19,7 @@ from .launcher_link import LATE_AFTER_S, STILL_WAITING, Failure
 _POLL_S = 0.05
 _CAUSE_WAIT_S = 3.0  # time for the rank that caused a failure to report it, after another one relayed it
 _END_WAIT_S = 5.0  # time for ranks to end before they are killed
+_STOP_WAIT_S = 30.0  # time for ranks to finish an epoch and write a checkpoint, before schedulers kill them
 _WRITE_WAIT_S = 60.0  # more time for a rank that writes the model
 
 
@@ -104,18 +106,53 @@ def _subject(ranks: list[StartedRank]) -> str:
     return f"rank {numbers} (process {ranks[0].process.pid}) has" if len(ranks) == 1 else f"ranks {numbers} have"
 
 
-def end_all(ranks: list[StartedRank]) -> None:
-    """End all ranks that still run, and wait for them; a rank that failed on its own may report that first."""
-    _wait(ranks, _CAUSE_WAIT_S, lambda: {each.failure.kind for each in ranks if each.failure} == {"relayed"})
+def ask_to_stop(ranks: list[StartedRank], signals: list[int]) -> None:
+    """Pass the first signal on to all ranks, which may finish an epoch first; return when one of them has ended.
+
+    Return also on another signal, except for those of the same stop, and if the ranks take too long for any signal but
+    Ctrl-C.
+    """
+    first, begun = signals[0], time.monotonic()
     for each in ranks:
-        if not each.has_ended and each.failure is None:
-            each.stop()
-    _wait(ranks, _END_WAIT_S, lambda: True)
-    _wait(ranks, _WRITE_WAIT_S, lambda: any(each.state == "writing" and not each.has_ended for each in ranks))
+        if not each.has_ended:
+            each.stop(first)
+    limit_s = math.inf if first == signal.SIGINT else _STOP_WAIT_S
+    of_same_stop, has_told = 1, False
+    while not any(each.has_ended for each in ranks) and (time.monotonic() - begun < limit_s or _any_writes(ranks)):
+        for each in ranks:
+            each.update()
+        if time.monotonic() - begun < SAME_STOP_S:
+            of_same_stop = len(signals)
+        elif len(signals) > of_same_stop:
+            return
+        elif not has_told:
+            has_told = True
+            print("dgl-gt: waiting for the ranks to stop; a second Ctrl-C ends them at once", file=sys.stderr)
+        time.sleep(_POLL_S)
+
+
+def end_all(ranks: list[StartedRank]) -> None:
+    """End all ranks that still run, and wait for them; a rank that failed on its own may report that first.
+
+    A rank that writes may finish that. A rank that trains takes the first signal as a wish, and stops at once on the
+    second.
+    """
+    _wait(ranks, _CAUSE_WAIT_S, lambda: {each.failure.kind for each in ranks if each.failure} == {"relayed"})
+    _wait(ranks, _WRITE_WAIT_S, lambda: _any_writes(ranks))
+    for _ in range(2):
+        for each in ranks:
+            if not each.has_ended and each.failure is None and each.state != "writing":
+                each.stop()
+        _wait(ranks, _END_WAIT_S, lambda: True)
+    _wait(ranks, _WRITE_WAIT_S, lambda: _any_writes(ranks))
     for each in ranks:
         if not each.has_ended:
             each.stop(signal.SIGKILL)
             each.process.wait()
+
+
+def _any_writes(ranks: list[StartedRank]) -> bool:
+    return any(each.state == "writing" and not each.has_ended for each in ranks)
 
 
 def _wait(ranks: list[StartedRank], seconds: float, is_needed: Callable[[], bool]) -> None:

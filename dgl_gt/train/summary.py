@@ -12,7 +12,8 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from partition.console import table
 from partition.system.units import size
 
-from .trainer import TrainHistory, TrainResult
+from .run_state import TrainHistory
+from .trainer import TrainResult
 
 _PLAIN_LINES = 10
 
@@ -28,7 +29,7 @@ def show_progress(epochs: int, is_shown: bool):
 
         def on_epoch(epoch: int, loss: float, validation: float, seconds: float) -> None:
             bar.set_postfix_str(f"loss {loss:.4f}, validation {validation:.4f}, {seconds:.2f} s per step")
-            bar.update()
+            bar.update(epoch + 1 - bar.n)  # a run that goes on does not begin at 0
             if not terminal and (epoch + 1) % max(1, epochs // _PLAIN_LINES) == 0:
                 text = f"epoch {epoch + 1}/{epochs}  loss {loss:.4f}  validation {validation:.4f}  {seconds:.2f} s per step"
                 print(text, file=sys.stderr, flush=True)

@@ -6,7 +6,8 @@ import copy
 import math
 import statistics
 import time
-from dataclasses import asdict, dataclass, replace
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 
 import torch
 
@@ -15,37 +16,16 @@ from dgl_gt.nn import GraphTransformer, dropout_seed
 from partition.errors import InputError
 from partition.system.memory import peak_memory_bytes
 
-from .config import TrainConfig
+from .config import ON_NAN, TrainConfig
 from .metrics import METRIC_FUNCTIONS, choose_metric
 from .model import ModelFactory, build_model, logits_of, share_weights
+from .module_places import find_not_finite, first_not_finite, named_places
 from .objective import Objective, make_objective
 from .optimizer import Schedule, make_optimizer
+from .run_state import EpochFigures, RunState, TrainHistory
 from .task import Task, flip_signs, node_classification
 
-
-@dataclass
-class TrainHistory:
-    """The losses and metrics of a run so far; the same on every rank.
-
-    Attributes
-    ----------
-    metric_name : str
-    losses : list of float
-        Training loss of each epoch.
-    validations : list of float
-        Validation metric of each epoch that was evaluated.
-    best_epoch : int
-        Epoch with the best validation metric, counted from 0.
-    validation, test : float
-        Metrics at the best epoch.
-    """
-
-    metric_name: str
-    losses: list[float]
-    validations: list[float]
-    best_epoch: int
-    validation: float
-    test: float
+_MOST_SKIPPED = 10  # steps in a row
 
 
 @dataclass
@@ -82,18 +62,33 @@ def train_step(
     step: int,
     seed: int = 0,
     objective: Objective | None = None,
+    checks_gradients: bool = False,
 ) -> float:
-    """Take one full-graph step; returns the loss, which is that of the rows of all ranks."""
+    """Take one full-graph step; returns the loss, which is that of the rows of all ranks.
+
+    If the loss is not finite, the optimiser does nothing. With ``checks_gradients`` the same holds for the gradients, and
+    NaN is returned.
+    """
+    optimizer.zero_grad()
+    loss = (objective or Objective())(_training_logits(model, sg, task, step, seed), task)
+    loss.backward()
+    sg.comm.sum_gradients(model.parameters())
+    total = float(sg.comm.all_reduce(loss.detach().double().reshape(1).cpu())[0])
+    if checks_gradients and not all(
+        torch.isfinite(each.grad).all() for each in model.parameters() if each.requires_grad
+    ):
+        total = math.nan  # on every rank, because gradients are summed over ranks
+    if math.isfinite(total):
+        optimizer.step()
+    return total
+
+
+def _training_logits(model: torch.nn.Module, sg: ShardedGraph, task: Task, step: int, seed: int) -> torch.Tensor:
     model.train()
     if isinstance(model, GraphTransformer):
         model.set_dropout_step(seed, step)
-    optimizer.zero_grad()
     feat = flip_signs(task.feat, task.signed, dropout_seed(seed, step, -1)) if task.signed else task.feat
-    loss = (objective or Objective())(logits_of(model, sg, feat, task.classes, task.edges), task)
-    loss.backward()
-    sg.comm.sum_gradients(model.parameters())
-    optimizer.step()
-    return float(sg.comm.all_reduce(loss.detach().double().reshape(1).cpu())[0])
+    return logits_of(model, sg, feat, task.classes, task.edges)
 
 
 @torch.no_grad()
@@ -108,7 +103,13 @@ def evaluate(model: torch.nn.Module, sg: ShardedGraph, task: Task, metric: str) 
 
 
 def train(
-    sg: ShardedGraph, config: TrainConfig, on_epoch=None, writer=None, factory: ModelFactory | None = None
+    sg: ShardedGraph,
+    config: TrainConfig,
+    on_epoch=None,
+    writer=None,
+    factory: ModelFactory | None = None,
+    keeper=None,
+    on_nan: str = "stop",
 ) -> TrainResult:
     """Train a model for node classification; every rank calls it with the same config.
 
@@ -123,6 +124,13 @@ def train(
         Writer that gets each new best model; on one rank.
     factory : ModelFactory, optional
         What makes the model; by default it is the graph transformer of the config.
+    keeper : dgl_gt.train.keeper.RunKeeper, optional
+        What writes checkpoints and goes on from one; on every rank. :func:`dgl_gt.train.train_and_save` makes it.
+
+    on_nan : str
+        What happens where the loss is not finite: ``stop`` with an error that names the epoch and the module, or ``skip``
+        the step, also where gradients are not finite; then the weights and the batch statistics stay as they were. After
+        ten such steps in a row, that is an error, too.
 
     Raises
     ------
@@ -131,14 +139,15 @@ def train(
         number of classes, the loss or the weights are not finite, or the factory's models do not fit, see
         :mod:`dgl_gt.train.model`.
     """
+    if on_nan not in ON_NAN:
+        raise InputError(f"on_nan is {on_nan!r}; it must be {' or '.join(ON_NAN)}")
     sg.comm.check_agreement(asdict(config) | {"--model-factory": factory and factory.name})
     with sg.comm.together():
-        return _train(sg, config, on_epoch, writer, factory)
+        return _train(sg, config, on_epoch, writer, factory, keeper, on_nan)
 
 
-def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory) -> TrainResult:
+def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, keeper, on_nan) -> TrainResult:
     task = node_classification(sg, config.split, config.inputs)
-    history = TrainHistory(choose_metric(config.metric, task.classes), [], [], -1, -1.0, -1.0)
     torch.manual_seed(config.seed)
     model = build_model(config, task.feat.shape[1], task.classes, factory, **task.edges.widths).to(sg.device)
     if factory:
@@ -146,50 +155,94 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory) -> 
     if writer:
         writer.start(model, task.feat.shape[1], task.classes, **task.edges.widths)
     optimizer = make_optimizer(model, config)
-    schedule, objective = Schedule(optimizer, config), make_objective(config, task, sg.comm)
+    history = TrainHistory(choose_metric(config.metric, task.classes), [], [], -1, -1.0, -1.0)
+    state, objective = (
+        RunState(model, optimizer, Schedule(optimizer, config), history),
+        make_objective(config, task, sg.comm),
+    )
     if config.local_epochs:
         model.uses_global = False
-    seconds, exchange_s = [], []
-    best_state = best_optimizer = None
-    step_bytes = 0
-    for epoch in range(config.epochs):
-        if config.local_epochs and epoch == config.local_epochs:
-            model.load_state_dict(best_state)
-            optimizer.load_state_dict(best_optimizer)
-            best_optimizer = None
-            schedule.restart()
-            model.uses_global = True
-        before = sg.comm.sent_bytes, sg.comm.exchange_s
-        started = time.perf_counter()
-        loss = train_step(model, sg, task, optimizer, epoch, config.seed, objective)
-        seconds.append(time.perf_counter() - started)
-        _check_finite("loss", loss, epoch, config)
-        exchange_s.append(sg.comm.exchange_s - before[1])
-        step_bytes = sg.comm.sent_bytes - before[0]
-        history.losses.append(loss)
-        validation = None
-        if _is_evaluated(epoch, config):
-            validation, test = evaluate(model, sg, task, history.metric_name)
-            _check_finite("validation metric", validation, epoch, config)
-            history.validations.append(validation)
-        schedule.step(validation)
-        if validation is not None and validation > history.validation:
-            _check_weights(model, epoch, config)
-            history.best_epoch, history.validation, history.test = epoch, validation, test
-            best_state = copy.deepcopy(model.state_dict())
-            if epoch < config.local_epochs:
-                best_optimizer = copy.deepcopy(optimizer.state_dict())
-            if writer:
-                so_far = replace(history, losses=[*history.losses], validations=[*history.validations])
-                writer.update(best_state, so_far)
-        if on_epoch:
-            on_epoch(epoch, loss, history.validations[-1] if history.validations else math.nan, seconds[-1])
-        is_due = config.patience and validation is not None
-        if is_due and epoch - max(history.best_epoch, config.local_epochs - 1) >= config.patience:
-            break
-    model.load_state_dict(best_state)
-    measured = _measurements(sg, seconds, exchange_s, step_bytes)
-    return TrainResult(**vars(history), model=model, **measured)
+    measured = []
+    with keeper or nullcontext(), named_places(model, sg.comm):
+        if keeper:
+            keeper.start(state)
+        while not _is_over(state, config):
+            figures = _train_epoch(state, sg, task, objective, config, writer, on_nan)
+            measured.append(figures)
+            if on_epoch:
+                latest = state.history.validations[-1] if state.history.validations else math.nan
+                on_epoch(state.epoch - 1, figures.loss, latest, figures.seconds)
+            if keeper:
+                keeper.after_epoch(state, figures, _is_over(state, config))
+    model.load_state_dict(state.best)
+    return TrainResult(**vars(state.history), model=model, **_measurements(sg, measured))
+
+
+def _train_epoch(
+    state: RunState, sg: ShardedGraph, task: Task, objective: Objective, config: TrainConfig, writer, on_nan: str
+) -> EpochFigures:
+    """Take a step and evaluate it where that is due; what was measured."""
+    epoch, history, comm = state.epoch, state.history, sg.comm
+    if config.local_epochs and epoch == config.local_epochs:
+        state.start_second_phase()
+    lr, before = state.optimizer.param_groups[0]["lr"], (comm.sent_bytes, comm.exchange_s)
+    started = time.perf_counter()
+    loss = _guarded_step(state, sg, task, objective, config, on_nan)
+    seconds, exchange_s = time.perf_counter() - started, comm.exchange_s - before[1]
+    step_bytes = comm.sent_bytes - before[0]
+    history.losses.append(loss if math.isfinite(loss) else None)
+    validation = test = None
+    if _is_evaluated(epoch, config):
+        validation, test = evaluate(state.model, sg, task, history.metric_name)
+        _check_finite("validation metric", validation, epoch, config)
+        history.validations.append(validation)
+    state.schedule.step(validation)
+    if validation is not None and validation > history.validation:
+        _check_weights(state.model, epoch, config)
+        state.keep_best(validation, test, with_optimizer=epoch < config.local_epochs)
+        if writer:
+            writer.update(state.best, copy.deepcopy(history))
+    state.epoch += 1
+    return EpochFigures(loss, validation, test, lr, seconds, exchange_s, step_bytes)
+
+
+def _guarded_step(
+    state: RunState, sg: ShardedGraph, task: Task, objective: Objective, config: TrainConfig, on_nan: str
+) -> float:
+    """Take a step; returns the loss, which is not finite where the step was skipped."""
+    model, epoch = state.model, state.epoch
+    step = sg, task, state.optimizer, epoch, config.seed, objective
+    if on_nan == "stop":
+        loss = train_step(model, *step)
+        if not math.isfinite(loss):
+            place = find_not_finite(
+                model, lambda: _training_logits(model, sg, task, epoch, config.seed), task.feat, sg.comm
+            )
+            _check_finite("loss", loss, epoch, config, f". Computed again: {place}")
+        return loss
+    buffers = [each.clone() for each in model.buffers()]
+    loss = train_step(model, *step, checks_gradients=True)
+    if not math.isfinite(loss):
+        for each, before in zip(model.buffers(), buffers):  # batch statistics
+            each.copy_(before)
+        if epoch + 1 >= _MOST_SKIPPED and not any(map(_is_number, state.history.losses[-(_MOST_SKIPPED - 1) :])):
+            _check_finite(
+                "loss or its gradient", loss, epoch, config, f", and {_MOST_SKIPPED} epochs in a row were skipped"
+            )
+    return loss
+
+
+def _is_number(loss: float | None) -> bool:
+    return loss is not None
+
+
+def _is_over(state: RunState, config: TrainConfig) -> bool:
+    """Whether the run has had all its epochs, or has waited for a better model as long as its patience allows."""
+    epoch = state.epoch - 1
+    if state.epoch >= config.epochs:
+        return True
+    is_due = config.patience and state.epoch and _is_evaluated(epoch, config)
+    return bool(is_due) and epoch - max(state.history.best_epoch, config.local_epochs - 1) >= config.patience
 
 
 def _is_evaluated(epoch: int, config: TrainConfig) -> bool:
@@ -197,9 +250,10 @@ def _is_evaluated(epoch: int, config: TrainConfig) -> bool:
     return (epoch + 1) % config.evaluate_every == 0 or epoch + 1 in (config.local_epochs, config.epochs)
 
 
-def _check_finite(name: str, value: float, epoch: int, config: TrainConfig) -> None:
+def _check_finite(name: str, value: float, epoch: int, config: TrainConfig, more: str = "") -> None:
     if not math.isfinite(value):
-        raise InputError(f"the {name} is {value} in epoch {epoch + 1}; lower lr ({config.lr}) or scale the features")
+        advice = f"lower lr ({config.lr}) or scale the features"
+        raise InputError(f"the {name} is {value} in epoch {epoch + 1}; {advice}{more}")
 
 
 def _check_weights(model: torch.nn.Module, epoch: int, config: TrainConfig) -> None:
@@ -211,17 +265,14 @@ def _check_weights(model: torch.nn.Module, epoch: int, config: TrainConfig) -> N
         )
 
 
-def first_not_finite(state: dict) -> str | None:
-    """The name of the first tensor that holds NaN or infinity, if there is one."""
-    return next((name for name, value in state.items() if not torch.isfinite(value).all()), None)
-
-
-def _measurements(sg: ShardedGraph, seconds: list[float], exchange_s: list[float], step_bytes: int) -> dict:
+def _measurements(sg: ShardedGraph, measured: list[EpochFigures]) -> dict:
     """The measurements of a :class:`TrainResult`, over all ranks."""
-    comm = sg.comm
+    comm, seconds = sg.comm, [each.seconds for each in measured]
     slowest = comm.all_reduce(torch.tensor([statistics.median(seconds)], dtype=torch.float64), "max")
-    share = comm.all_reduce(torch.tensor([sum(exchange_s) / sum(seconds)], dtype=torch.float64))
-    sent = comm.all_reduce(torch.tensor([step_bytes]))
+    share = comm.all_reduce(
+        torch.tensor([sum(each.exchange_s for each in measured) / sum(seconds)], dtype=torch.float64)
+    )
+    sent = comm.all_reduce(torch.tensor([measured[-1].sent_bytes]))
     peaks = torch.zeros(comm.world_size, dtype=torch.int64)
     peaks[comm.rank] = torch.cuda.max_memory_allocated(sg.device) if sg.device.type == "cuda" else peak_memory_bytes()
     return {

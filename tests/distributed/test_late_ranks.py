@@ -2,15 +2,18 @@
 
 import io
 import time
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
 
+import dgl_gt
 from dgl_gt.comm.failure import FailureDetector, RankError
 from dgl_gt.comm.group import Comm, device_type
+from dgl_gt.train.module_places import named_places
+from partition import partition
 from partition.errors import InputError
 
 
@@ -57,7 +60,39 @@ def test_a_timeout_names_the_rank_that_is_awaited():
     first, _, last = run_ranks(3, hung)
     for rank, message in ((0, first), (2, last)):
         assert message.startswith(f"rank {rank} has waited ")
-        assert " s for rank 1. The timeout is 1.5 s; look at the output of the other ranks, or allow" in message
+        assert (
+            " s for rank 1, in an all-reduce of 1 numbers. The timeout is 1.5 s; look at the output of the other ranks, or allow"
+            in message
+        )
+
+
+def hung_in_a_layer(rank, shards, backward):
+    """Rank 1 leaves the others alone in the forward pass of the first layer, or in the backward pass."""
+    quickly()
+    sg = dgl_gt.load(shards, timeout_s=1.5)
+    torch.manual_seed(0)
+    feat, model = sg.ndata["feat"], dgl_gt.nn.GraphTransformer(5, 8, 3, layers=2, heads=2)
+    with named_places(model, sg.comm), suppress(RankError):
+        if rank == 1 and not backward:
+            time.sleep(4.0)
+            return None
+        try:
+            loss = model(sg, feat).sum()
+            if rank == 1:
+                time.sleep(4.0)
+                return None
+            loss.backward()
+        except RankError as error:
+            return str(error)
+
+
+@pytest.mark.parametrize(
+    ("backward", "place"), [(False, "layers.0"), (True, "layers.1, backward")], ids=["forward", "backward"]
+)
+def test_a_timeout_names_the_layer(awkward_graph, tmp_path, backward, place):
+    partition(awkward_graph(0), 2, tmp_path / "shards")
+    message, _ = run_ranks(2, hung_in_a_layer, tmp_path / "shards", backward)
+    assert " s for rank 1, in an " in message and f" of {place}. The timeout is 1.5 s" in message
 
 
 class Work:

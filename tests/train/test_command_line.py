@@ -191,6 +191,15 @@ def test_bad_options_are_refused(here, shards, tmp_path):
         (["--config", tmp_path / "list.yaml"], "keys and values"),
         (["--config", tmp_path / "none.yaml"], "no such file"),
         (["--out", tmp_path / "exists"], "exists"),
+        (["--resume"], "--resume needs --out DIR"),
+        (["--max-restarts", 2], "--max-restarts needs --out DIR"),
+        (["--out", tmp_path / "new", "--resume"], "new holds no checkpoint, so --resume has nothing to go on from"),
+        (["--out", tmp_path / "exists", "--resume"], "holds no checkpoint"),
+        (["--out", tmp_path / "new", "--resume", "--force"], "leave one of them out"),
+        (
+            ["--out", tmp_path / "new", "--checkpoint-every", "soon"],
+            "--checkpoint-every is 'soon'; it must be a number",
+        ),
         (["--out", tmp_path / "typo.yaml" / "model"], "is not a writable directory"),
     ]
     for options, message in cases:

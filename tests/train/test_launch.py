@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -254,7 +254,7 @@ def test_what_the_launcher_ends_is_no_failure(started):
 def test_a_rank_that_writes_the_model_is_given_time_to_finish(started, tmp_path):
     """More than another rank, which would be killed by then."""
     release = tmp_path / "release"
-    writes = "trap '' TERM; " + say(state="writing") + f"while [ ! -e {release} ]; do sleep 0.1; done; exit 0"
+    writes = "trap 'exit 9' TERM; " + say(state="writing") + f"while [ ! -e {release} ]; do sleep 0.1; done; exit 0"
     ranks = started(writes)
     while ranks[0].state != "writing":
         ranks[0].update()
@@ -352,7 +352,7 @@ def test_a_rank_that_has_finished_is_not_ended_over_an_error_in_leaving(ended, m
 
     monkeypatch.setattr(rank_process, "leave_group", leave)
     with pytest.raises(RuntimeError, match="the others have gone"):
-        rank_process.run(lambda: "result", Launcher(1, 2, 3))
+        rank_process.run(lambda: "result", Launcher(1, 2, 3, 0))
     assert ended == []
 
 
@@ -362,7 +362,7 @@ def test_a_rank_that_is_told_to_exit_does_so(ended, monkeypatch, capsys, given, 
     monkeypatch.setattr(sys, "stdout", open(os.devnull, "w"))
     sys.stdout.close()
     with pytest.raises(EndedHere):
-        rank_process.run(lambda: sys.exit(given), Launcher(1, 2, 3))
+        rank_process.run(lambda: sys.exit(given), Launcher(1, 2, 3, 0))
     assert ended == [code]
     assert capsys.readouterr().err == ("it is over\n" if isinstance(given, str) else "")
 
@@ -455,3 +455,102 @@ def test_more_threads_than_processors_are_warned_of(monkeypatch, capsys, wanted,
     threads.warn_of_too_many_threads(ranks)
     stderr = capsys.readouterr().err
     assert stderr.startswith(f"dgl-gt: warning: {text}") if text else stderr == ""
+
+
+# ---- ranks that start again, and ranks that may finish an epoch ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (Failure("signal", "9", 0), True),
+        (Failure("signal", "11", 0), True),
+        (Failure("signal", "15", 0), False),  # somebody asked for it
+        (Failure("relayed", "rank 0 has waited 20 s for rank 1", 0), True),
+        (Failure("relayed", "rank 0: a bad number", 0, is_input=True), False),
+        (Failure("input", "a bad number", 0), False),
+        (Failure("memory", "it asked", 0), False),
+        (Failure("error", "Traceback", 0), True),
+        (Failure("exit", "7", 0), True),
+        (Failure("exit", "2", 0), False),
+    ],
+    ids=lambda value: f"{value.kind} {value.text[:12]}" if isinstance(value, Failure) else None,
+)
+def test_what_may_pass_is_tried_again(failure, expected):
+    assert launch._may_pass(failure, launch.child_process.memory_kills()) is expected
+
+
+@pytest.fixture
+def shell_ranks(started, monkeypatch):
+    """A function: for each start of the ranks, a shell script per rank; returns how often they have been started."""
+
+    def use(*starts):
+        count = []
+
+        @contextmanager
+        def start_ranks(arguments, ranks, keep_memory, restarts):
+            assert restarts == len(count)
+            count.append(restarts)
+            before = len(started())
+            yield started(*starts[restarts])[before:]
+
+        monkeypatch.setattr(launch, "_started_ranks", start_ranks)
+        return count
+
+    return use
+
+
+def test_ranks_start_again_until_they_succeed(shell_ranks, capsys):
+    killed = "kill -9 $$;"
+    count = shell_ranks([JOINED + killed, JOINED + WAITS], [JOINED + WAITS, JOINED + killed], [JOINED, JOINED])
+    assert launch.launch([], 2, max_restarts=5) == 0
+    assert count == [0, 1, 2]
+    assert [line.partition("; ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "the ranks start again (1 of 5)",
+        "the ranks start again (2 of 5)",
+    ]
+
+
+def test_ranks_do_not_start_again_for_ever(shell_ranks, capsys):
+    killed = [JOINED + "kill -9 $$;", JOINED + WAITS]
+    count = shell_ranks(killed, killed, killed)
+    assert launch.launch([], 2, max_restarts=1) == 137
+    assert (
+        count == [0, 1] and capsys.readouterr().err.splitlines()[-1] == "dgl-gt: rank 0 was ended by signal 9 (SIGKILL)"
+    )
+
+
+FINISHES = "trap 'sleep 0.3; exit 130' INT; " + JOINED + "while true; do sleep 0.1; done"
+IGNORES = "trap '' INT; " + JOINED + "sleep 600 & wait"
+
+
+def test_ranks_may_finish_what_they_do_when_asked_to_stop(started):
+    ranks = started(FINISHES, IGNORES)
+    while any(each.state != "joined" for each in ranks):
+        ranks[0].update(), ranks[1].update()
+    started_ranks.ask_to_stop(ranks, [signal.SIGINT])
+    assert ranks[0].process.returncode == 130 and not ranks[1].has_ended
+    started_ranks.end_all(ranks)
+
+
+def test_a_second_signal_does_not_wait_for_them(started, monkeypatch, capsys):
+    monkeypatch.setattr(started_ranks, "SAME_STOP_S", 0.2)
+    ranks, signals = started(IGNORES), [signal.SIGINT]
+    while ranks[0].state != "joined":
+        ranks[0].update()
+    timer = threading.Timer(0.8, signals.append, [signal.SIGINT])
+    timer.start()
+    started_ranks.ask_to_stop(ranks, signals)
+    assert not ranks[0].has_ended and len(signals) == 2
+    assert capsys.readouterr().err == "dgl-gt: waiting for the ranks to stop; a second Ctrl-C ends them at once\n"
+    started_ranks.end_all(ranks)
+
+
+def test_ranks_that_take_too_long_for_a_scheduler_are_not_waited_for(started, monkeypatch):
+    monkeypatch.setattr(started_ranks, "_STOP_WAIT_S", 0.5)
+    ranks = started("trap '' TERM; " + JOINED + "sleep 600 & wait; wait")
+    while ranks[0].state != "joined":
+        ranks[0].update()
+    started_ranks.ask_to_stop(ranks, [signal.SIGTERM])
+    assert not ranks[0].has_ended
+    started_ranks.end_all(ranks)

@@ -102,7 +102,7 @@ def test_a_first_model_that_cannot_be_written_ends_the_run(sg, writer, rising):
 
 
 def raises_a_signal(save):
-    """``save_model`` that is interrupted before it writes anything."""
+    """``write_model`` that is interrupted before it writes anything."""
 
     def interrupted(*args, **options):
         signal.raise_signal(signal.SIGINT)
@@ -115,7 +115,7 @@ def test_a_signal_lets_the_last_write_finish(sg, writer, rising, monkeypatch):
     """Where the run has finished; the signal takes effect afterwards."""
     with pytest.raises(KeyboardInterrupt), writer:
         result = trainer.train(sg, CONFIG, writer=writer)
-        monkeypatch.setattr(saved_model, "save_model", raises_a_signal(save_model))
+        monkeypatch.setattr(saved_model, "write_model", raises_a_signal(saved_model.write_model))
         writer.finish(result.model.state_dict(), summary.record(result, sg))
     assert record_of(writer.out)["finished"] is True
 
@@ -126,7 +126,7 @@ def test_a_signal_lets_the_write_after_an_error_finish(sg, writer, diverging, mo
         try:
             trainer.train(sg, CONFIG, writer=writer)
         finally:
-            monkeypatch.setattr(saved_model, "save_model", raises_a_signal(save_model))
+            monkeypatch.setattr(saved_model, "write_model", raises_a_signal(saved_model.write_model))
     assert record_of(writer.out)["best_epoch"] == 3
 
 
@@ -134,9 +134,9 @@ def test_a_signal_does_not_hide_where_the_last_model_is(sg, writer, rising, monk
     with pytest.raises(KeyboardInterrupt), writer:
         result = trainer.train(sg, CONFIG, writer=writer)
         monkeypatch.setattr(saved_model.tempfile, "gettempdir", lambda: tmp_path)
-        writer.out = tmp_path / "file" / "model"
+        writer.directory.out = tmp_path / "file" / "model"
         (tmp_path / "file").write_text("")
-        monkeypatch.setattr(saved_model, "save_model", raises_a_signal(save_model))
+        monkeypatch.setattr(saved_model, "write_model", raises_a_signal(saved_model.write_model))
         writer.finish(result.model.state_dict(), summary.record(result, sg))
     err = capsys.readouterr().err
     assert "The model is in" in err and "the best model so far" not in err
@@ -148,7 +148,7 @@ def test_a_model_that_cannot_be_written_is_written_elsewhere(sg, writer, rising,
     monkeypatch.setattr(saved_model, "_MAX_WRITING_SHARE", 1e9)
     (tmp_path / "here").mkdir()
     monkeypatch.setattr(saved_model.tempfile, "gettempdir", lambda: tmp_path / "here")
-    writer.out = tmp_path / "disk" / "model"
+    writer.directory.out = tmp_path / "disk" / "model"
 
     def lose_the_disk(epoch, *_):
         if epoch == 1:

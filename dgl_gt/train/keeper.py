@@ -1,0 +1,143 @@
+"""What a run does after each epoch so that it survives: it agrees on a stop, writes checkpoints, and keeps its numbers."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from partition.console import STOPPING
+from partition.system.memory import peak_memory_bytes
+
+from .checkpoints import Checkpoints, Identity
+from .config import TrainConfig
+from .data_digest import data_digest
+from .interval import Interval
+from .launcher_link import find_launcher
+from .metrics_log import MetricsLog
+from .model import ModelFactory
+from .run_state import EpochFigures, RunState
+from .saved_model import BestModelWriter
+from .stopping import StopRequest
+from .task import SPLITS
+
+
+class RunKeeper:
+    """Keeps a run in its directory; every rank has one. ``writer`` writes the directory, on rank 0.
+
+    Use it as a context around the training: inside, signals stop the run after an epoch.
+    """
+
+    def __init__(
+        self,
+        sg: ShardedGraph,
+        config: TrainConfig,
+        out,
+        writer: BestModelWriter | None,
+        every: str | int,
+        resume: bool,
+        factory: ModelFactory | None = None,
+        tensorboard: bool = False,
+    ):
+        self._sg, self._config, self._writer, self._resume = sg, config, writer, resume
+        self._factory_name = factory.name if factory else None
+        self._stop = StopRequest()
+        self._log = MetricsLog(Path(out), tensorboard) if writer else None
+        self._checkpoints = Checkpoints(Path(out), Interval.parse(every), sg.comm, sg.device, writer)
+
+    def __enter__(self) -> RunKeeper:
+        self._stop.__enter__()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._stop.__exit__(*error)
+        if self._log:
+            self._log.close()
+
+    def start(self, state: RunState) -> None:
+        """Take the state of a new run, or put that of the latest checkpoint into it; every rank calls it."""
+        names = ("feat", "label", *(f"{name}_mask" for name in SPLITS), *self._config.inputs.encodings)
+        data = data_digest(self._sg, names, self._config.inputs.edge_features)
+        self._identity = Identity(self._config, self._factory_name, data, state.model)
+        if not self._resume:
+            return
+        self._checkpoints.resume(state, self._identity, self._config.epochs)
+        if self._writer:
+            self._writer.resume(state.history)
+            self._log.resume(state.epoch)
+            print(f"dgl-gt: going on after epoch {state.epoch} of {self._config.epochs}", file=sys.stderr)
+
+    def after_epoch(self, state: RunState, figures: EpochFigures, is_last: bool) -> None:
+        """Write what is due, and raise if a signal has asked any rank to stop; every rank calls it."""
+        agreed = self._agree(state.epoch, figures)
+        if self._log:
+            self._log.add(self._numbers(state.epoch, figures, agreed), self._writer.directory.is_ours)
+        if is_last:
+            return
+        if agreed.stop is not None:
+            self._stop.epoch_ended()
+        if agreed.stop is not None or agreed.is_checkpoint_due:
+            path = self._write(state)
+        if agreed.stop is not None:
+            self._sg.comm.all_reduce(torch.zeros(1))  # no rank leaves before rank 0 has written
+            if path:
+                print(f"dgl-gt: stopped after epoch {state.epoch}; --resume goes on from {path}", file=sys.stderr)
+            self._stop.leave(agreed.stop)
+
+    def _numbers(self, epoch: int, figures: EpochFigures, agreed: _Agreed) -> dict:
+        """A line of ``metrics.jsonl``, with the names that docs/cli.md lists."""
+        seconds, whole = figures.seconds, self._sg.manifest
+        return {
+            "epoch": epoch,
+            "loss": figures.loss if math.isfinite(figures.loss) else None,
+            "validation": figures.validation,
+            "test": figures.test,
+            "lr": figures.lr,
+            "seconds": seconds,
+            "nodes_per_s": whole["nodes"] / seconds,
+            "edges_per_s": whole["edges"] / seconds,
+            "exchange_share": min(1.0, agreed.exchange_s / seconds),
+            "exchanged_bytes": agreed.sent_bytes,
+            "peak_memory_bytes": agreed.peak_memory_bytes,
+        }
+
+    def _write(self, state: RunState) -> Path | None:
+        launcher = find_launcher()
+        if launcher and self._writer:
+            launcher.report(state="writing")
+        path = self._checkpoints.write(state, self._identity)
+        if launcher and self._writer:
+            launcher.report(state="joined")
+        return path
+
+    def _agree(self, epoch: int, figures: EpochFigures) -> _Agreed:
+        """Sum what the ranks have to say after an epoch, in one exchange."""
+        comm = self._sg.comm
+        asked = [float(self._stop.number == each) for each in STOPPING]
+        due = float(comm.rank == 0 and self._checkpoints.is_due(epoch))
+        peaks = [0.0] * comm.world_size
+        peaks[comm.rank] = float(_peak_memory_bytes(self._sg.device))
+        mine = [*asked, due, figures.exchange_s, float(figures.sent_bytes), *peaks]
+        total = comm.all_reduce(torch.tensor(mine, dtype=torch.float64)).tolist()
+        asked, (due, exchange_s, sent_bytes, *peaks) = total[: len(STOPPING)], total[len(STOPPING) :]
+        stop = next((number for number, count in zip(STOPPING, asked) if count), None)
+        return _Agreed(stop, bool(due), exchange_s / comm.world_size, int(sent_bytes), [int(each) for each in peaks])
+
+
+@dataclass(frozen=True)
+class _Agreed:
+    """What all ranks know after an epoch."""
+
+    stop: int | None  # the signal that asked one of them to stop
+    is_checkpoint_due: bool
+    exchange_s: float  # mean over ranks
+    sent_bytes: int  # of all ranks
+    peak_memory_bytes: list[int]  # of each rank
+
+
+def _peak_memory_bytes(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory_bytes()

@@ -1,0 +1,75 @@
+"""Before training: the memory that a step is predicted to take is compared with what is free."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.selector.calibrate import available_rank_memory
+from dgl_gt.selector.hardware_profile import read_profile
+from dgl_gt.selector.plan import NothingFits
+from dgl_gt.selector.select import choose
+from partition.errors import InputError
+from partition.predict.figures import Figures
+from partition.shards.counts import read_figures
+from partition.system.units import size
+
+from .config import TrainConfig
+from .model import ModelFactory
+from .planned_step import step_traces
+
+_ROWS_OF_A_LAYER = 40  # of width hidden that a transformer layer keeps for the backward pass; more than any does
+_SAFE_SHARE = 0.25  # of the memory; below, no prediction is made, because that takes a second or more
+
+
+def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: ModelFactory | None = None) -> None:
+    """Refuse a run whose tensors alone need more memory than a rank can have; every rank calls it.
+
+    Limits of control groups count. The message says what would fit.
+
+    Raises
+    ------
+    InputError
+        The memory is too little on one of the ranks.
+    """
+    comm, figures = sg.comm, read_figures(sg.manifest)
+    available = available_rank_memory(comm)
+    is_plain = factory is None and not config.edge_features
+    is_safe = is_plain and _rough_bytes(figures, config) < _SAFE_SHARE * available
+    if int(comm.all_reduce(torch.tensor([int(not is_safe)]), "max")[0]) == 0:
+        return
+    problem = None
+    try:
+        traces = step_traces(config, figures.features, factory=factory)
+        depth = min(sg.depth, traces.max_depth)
+        trace = traces.of(figures, sg.strategy.name, depth, config.activation_checkpoint)
+        needed = int(trace.peak_bytes(figures)[comm.rank])
+        if needed > available:
+            problem = InputError(
+                f"a training step is predicted to need {size(needed)} for tensors on this rank, and {size(available)} are "
+                f"free; {_what_fits(directory, figures, traces, available)}"
+            )
+    except InputError as error:  # the model is too large to be traced
+        problem = error
+    comm.raise_together(problem)
+
+
+def _rough_bytes(figures: Figures, config: TrainConfig) -> float:
+    """More than a step of the graph transformer takes, from its sizes alone."""
+    rows = float(np.max(figures.owned + figures.copies_by_hop.sum(1)))
+    layers = config.layers + config.global_layers
+    weights = layers * 20 * config.hidden**2 + figures.features * config.hidden
+    return 4 * (rows * (3 * figures.features + _ROWS_OF_A_LAYER * layers * config.hidden) + 6 * weights)
+
+
+def _what_fits(directory, figures: Figures, traces, available: int) -> str:
+    try:
+        plan = choose([(str(directory), figures)], traces, read_profile(None, None), rank_memory=available)
+    except NothingFits as error:
+        return str(error)
+    choice = plan.choice
+    options = (
+        f"--strategy {choice.strategy} --depth {choice.depth} --activation-checkpoint {choice.activation_checkpoint}"
+    )
+    return f"{options} is predicted to fit, with {size(choice.memory_bytes)}"

@@ -1,0 +1,90 @@
+"""What is measured in each epoch, as lines of ``metrics.jsonl``, and for TensorBoard where that is asked for."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from partition.errors import InputError
+from partition.system.atomic_write import new_file
+
+METRICS = "metrics.jsonl"
+
+
+class MetricsLog:
+    """Writes the numbers of each epoch into the directory of a run; for one rank.
+
+    Until the directory is there, lines are kept in memory. Numbers that cannot be written cost a warning and not the run.
+    """
+
+    def __init__(self, folder: Path, for_tensorboard: bool = False):
+        self._folder, self._unwritten, self._has_warned = folder, [], False
+        self._tensorboard = _summary_writer() if for_tensorboard else None
+        self._scalars, self._trained_again_from = None, None
+
+    def resume(self, epoch: int) -> None:
+        """Forget the lines of what came after ``epoch`` epochs, because these epochs are trained again."""
+        path, kept, self._trained_again_from = self._folder / METRICS, [], epoch + 1
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            for line in path.read_text().splitlines():
+                if json.loads(line)["epoch"] > epoch:
+                    break
+                kept.append(line + "\n")
+        with suppress(InputError), new_file(path, force=True) as file:
+            file.write("".join(kept).encode())
+
+    def add(self, numbers: dict, is_there: bool) -> None:
+        """Write the numbers of one epoch; ``is_there`` says whether the directory is this run's by now."""
+        self._unwritten.append(numbers)
+        if not is_there:
+            return
+        try:
+            self._append("".join(json.dumps(each, allow_nan=False) + "\n" for each in self._unwritten))
+            self._add_scalars()
+            self._unwritten = []
+        except OSError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                print(f"dgl-gt: warning: cannot write {self._folder / METRICS}: {error.strerror}", file=sys.stderr)
+
+    def _append(self, lines: str) -> None:
+        """Append whole lines, or nothing."""
+        with (self._folder / METRICS).open("ab", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            try:
+                if file.write(lines.encode()) < len(lines):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(end)
+                raise
+
+    def close(self) -> None:
+        """Write what TensorBoard's writer still holds."""
+        if self._scalars:
+            with suppress(OSError):
+                self._scalars.close()
+
+    def _add_scalars(self) -> None:
+        if self._tensorboard is None:
+            return
+        if self._scalars is None:
+            self._scalars = self._tensorboard(str(self._folder), purge_step=self._trained_again_from)
+        for numbers in self._unwritten:
+            for name, value in numbers.items():
+                if isinstance(value, (int, float)) and name != "epoch":
+                    self._scalars.add_scalar(name, value, numbers["epoch"])
+
+
+def _summary_writer():
+    """TensorBoard's writer; ``InputError`` says that it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise InputError(
+            f"--tensorboard needs the package tensorboard ({error}); install it with pip install 'dgl-gt[tensorboard]'"
+        ) from error
+    return SummaryWriter

@@ -1,0 +1,82 @@
+"""A run that is kept in a directory: its best model, its record and its checkpoints."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from partition.system.output_checks import check_target
+
+from . import summary
+from .config import MODEL, TrainConfig
+from .interval import CHECKPOINT_EVERY
+from .keeper import RunKeeper
+from .model import ModelFactory
+from .saved_model import BestModelWriter
+from .trainer import TrainResult, train
+
+
+def train_and_save(
+    sg: ShardedGraph,
+    config: TrainConfig,
+    out,
+    *,
+    force: bool = False,
+    resume: bool = False,
+    checkpoint_every: str | int = CHECKPOINT_EVERY,
+    tensorboard: bool = False,
+    on_nan: str = "stop",
+    factory: ModelFactory | None = None,
+    on_epoch=None,
+    plan: dict | None = None,
+) -> tuple[TrainResult, dict]:
+    """Train as :func:`dgl_gt.train.train` does, and keep the run in a directory; every rank calls it.
+
+    A first SIGINT (Ctrl-C), SIGTERM or SIGHUP lets the epoch end and writes a checkpoint and the best model; then it has
+    its usual effect. Call it from the main thread for that.
+
+    Parameters
+    ----------
+    sg : ShardedGraph
+    config : TrainConfig
+    out : path
+        Directory of the run; rank 0 writes it.
+    force : bool
+        Whether to replace ``out`` if it holds another run.
+    resume : bool
+        Whether to go on from the latest checkpoint in ``out``. The number of ranks, the cut and the strategy may differ
+        from those of the run so far.
+    checkpoint_every : int or str
+        Epochs, or a time such as "30s", "10m" or "2h", from one checkpoint to the next.
+    tensorboard : bool
+        Whether to write the numbers of each epoch for TensorBoard, too; needs the package ``tensorboard``.
+    on_nan, factory, on_epoch
+        See :func:`dgl_gt.train.train`.
+    plan : dict, optional
+        More keys of the record.
+
+    Returns
+    -------
+    result : TrainResult
+    record : dict
+        The run as plain values, as ``record.json`` holds it.
+
+    Raises
+    ------
+    InputError
+        As :func:`dgl_gt.train.train`; or ``out`` cannot be written, or there is no checkpoint of this run to go on from.
+    """
+    writer, plan = None, plan or {}
+    with sg.comm.together():  # what is wrong here may be wrong on rank 0 alone
+        if sg.comm.rank == 0:
+            check_target(out, MODEL, force=force or resume)
+            writer = BestModelWriter(
+                out, config, lambda history: summary.unfinished_record(history, sg) | plan, force=force, factory=factory
+            )
+        keeper = RunKeeper(sg, config, out, writer, checkpoint_every, resume, factory, tensorboard)
+    with writer or nullcontext():
+        result = train(sg, config, on_epoch, writer, factory, keeper, on_nan)
+        record = summary.record(result, sg) | plan
+        if writer:
+            writer.finish(result.model.state_dict(), record)
+    return result, record

@@ -1,0 +1,132 @@
+"""What changes while a model trains, as objects for the trainer, and as tensors and plain values for a checkpoint."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import asdict, dataclass
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from .optimizer import Schedule
+
+
+@dataclass
+class TrainHistory:
+    """The losses and metrics of a run so far; the same on every rank.
+
+    Attributes
+    ----------
+    metric_name : str
+    losses : list of float
+        Training loss of each epoch; None where the step was skipped.
+    validations : list of float
+        Validation metric of each epoch that was evaluated.
+    best_epoch : int
+        Epoch with the best validation metric, counted from 0.
+    validation, test : float
+        Metrics at the best epoch.
+    """
+
+    metric_name: str
+    losses: list[float | None]
+    validations: list[float]
+    best_epoch: int
+    validation: float
+    test: float
+
+
+@dataclass(frozen=True)
+class EpochFigures:
+    """What was measured in an epoch on this rank; the metrics are None where it was not evaluated."""
+
+    loss: float
+    validation: float | None
+    test: float | None
+    lr: float
+    seconds: float
+    exchange_s: float
+    sent_bytes: int
+
+
+@dataclass
+class RunState:
+    """A run after some epochs; the same on every rank, because every rank holds all parameters.
+
+    Attributes
+    ----------
+    epoch : int
+        Epochs that are done.
+    best : dict of str to Tensor, optional
+        The model's ``state_dict`` at the best epoch.
+    best_optimizer : dict, optional
+        The optimiser's ``state_dict`` at the best epoch, while the layers train alone.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+    history: TrainHistory
+    epoch: int = 0
+    best: dict[str, Tensor] | None = None
+    best_optimizer: dict | None = None
+
+    def keep_best(self, validation: float, test: float, with_optimizer: bool) -> None:
+        """Remember the model of this epoch as the best one so far."""
+        history = self.history
+        history.best_epoch, history.validation, history.test = self.epoch, validation, test
+        self.best = copy.deepcopy(self.model.state_dict())
+        if with_optimizer:
+            self.best_optimizer = copy.deepcopy(self.optimizer.state_dict())
+
+    def start_second_phase(self) -> None:
+        """Go back to the best weights and their optimiser, and train Polynormer's global attention along."""
+        self.model.load_state_dict(self.best)
+        self.optimizer.load_state_dict(self.best_optimizer)
+        self.best_optimizer = None
+        self.schedule.restart()
+        self.model.uses_global = True
+
+    def values(self) -> dict:
+        """The part that JSON can hold; :meth:`tensors` is the other one."""
+        return {"epoch": self.epoch, "history": asdict(self.history), "schedule": self.schedule.state()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by name: ``model/...``, ``best/...``, ``optimizer/...`` and ``best_optimizer/...``."""
+        found = {f"model/{name}": value for name, value in self.model.state_dict().items()}
+        found |= {f"best/{name}": value for name, value in (self.best or {}).items()}
+        found |= _of_optimizer("optimizer", self.optimizer.state_dict())
+        if self.best_optimizer is not None:
+            found |= _of_optimizer("best_optimizer", self.best_optimizer)
+        return found
+
+    def restore(self, values: dict, tensors: dict[str, Tensor]) -> None:
+        """Become the state that gave these values and tensors."""
+        device = next(self.model.parameters()).device
+        self.model.load_state_dict(_below("model", tensors))
+        best = _below("best", tensors)
+        self.best = {name: value.to(device) for name, value in best.items()} or None
+        self.optimizer.load_state_dict(self._optimizer_state("optimizer", tensors))
+        if any(name.startswith("best_optimizer/") for name in tensors):
+            self.best_optimizer = self._optimizer_state("best_optimizer", tensors)
+        self.schedule.restore(values["schedule"])
+        self.history = msgspec.convert(values["history"], TrainHistory)
+        self.epoch = msgspec.convert(values["epoch"], int)
+
+    def _optimizer_state(self, kind: str, tensors: dict[str, Tensor]) -> dict:
+        """A ``state_dict`` with these tensors and the settings of this run's optimiser."""
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in _below(kind, tensors).items():
+            number, _, key = name.partition("/")
+            state.setdefault(int(number), {})[key] = value
+        return {"state": state, "param_groups": copy.deepcopy(self.optimizer.state_dict()["param_groups"])}
+
+
+def _of_optimizer(kind: str, state: dict) -> dict[str, Tensor]:
+    return {f"{kind}/{number}/{key}": value for number, each in state["state"].items() for key, value in each.items()}
+
+
+def _below(kind: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    prefix = f"{kind}/"
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,67 @@
+"""Too little memory is refused before training, with what would fit."""
+
+import pytest
+
+import dgl_gt
+from dgl_gt.train import TrainConfig, memory_check
+from dgl_gt.train.memory_check import check_memory
+from partition import InputError, load_graph, partition
+
+CONFIG = TrainConfig(layers=3, hidden=32, heads=4)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("memory") / "shards"
+    partition(load_graph("sample:communities?nodes=400&features=8"), 1, directory)
+    return directory
+
+
+@pytest.fixture
+def with_memory(monkeypatch):
+    """A function: bytes that a rank may use."""
+    return lambda available: monkeypatch.setattr(memory_check, "available_rank_memory", lambda _: available)
+
+
+def test_a_run_that_fits_is_not_even_predicted(shards, monkeypatch):
+    monkeypatch.setattr(memory_check, "step_traces", lambda *_: pytest.fail("predicted"))
+    check_memory(shards, dgl_gt.load(shards), CONFIG)
+
+
+def test_what_would_fit_is_named(shards, with_memory, monkeypatch):
+    """Layers that are computed again need less; the process itself counts as nothing here."""
+    real = memory_check.read_profile
+    monkeypatch.setattr(memory_check, "read_profile", lambda *_: _without_process(real(None, None)))
+    sg, least = dgl_gt.load(shards), None
+    for mib in (8, 4, 3, 2, 1.5, 1, 0.75, 0.5):
+        with_memory(int(mib * 2**20))
+        try:
+            check_memory(shards, sg, CONFIG)
+        except InputError as error:
+            least = str(error)
+            break
+    assert "a training step is predicted to need" in least and "MiB for tensors on this rank, and" in least
+    assert "--activation-checkpoint full is predicted to fit" in least
+
+
+def _without_process(profile):
+    import msgspec
+
+    return msgspec.structs.replace(profile, process_bytes=0)
+
+
+def test_nothing_fits(shards, with_memory):
+    with_memory(1 << 16)
+    with pytest.raises(InputError, match="are free; nothing fits ranks of 64.0 KiB"):
+        check_memory(shards, dgl_gt.load(shards), CONFIG)
+
+
+def test_the_rough_bound_is_above_the_prediction(shards):
+    from dgl_gt.train.planned_step import step_traces
+    from partition.shards.counts import read_figures
+    from partition.shards.manifest import read_manifest
+
+    figures = read_figures(read_manifest(shards))
+    for config in (CONFIG, TrainConfig(layers=6, hidden=64, norm="batch", ffn=4, dropout=0.5, attention_dropout=0.1)):
+        trace = step_traces(config, figures.features).of(figures, "local", 1, "none")
+        assert trace.peak_bytes(figures).max() < memory_check._rough_bytes(figures, config)
