@@ -133,7 +133,7 @@ class GATConv(EdgeAttention):
         ----------
         graph : DGLGraph, DGL block, CSC, ShardedGraph, or Tensor (2, E)
             Graph whose edges are attended; a tensor is an ``edge_index``, see :func:`dgl_gt.csc`.
-        feat : Tensor, floating point, (N_src, *, in_feats), or pair of Tensor
+        feat : Tensor, floating point, (N_src, ..., in_feats), or pair of Tensor
             Node features: for a block those of its sources (destinations first), for a ``ShardedGraph`` those of the
             owned nodes. A pair has the features of sources and of destinations; not for a ``ShardedGraph``.
         edge_weight : Tensor, floating point, (E,), optional
@@ -145,9 +145,9 @@ class GATConv(EdgeAttention):
 
         Returns
         -------
-        Tensor, (N_dst, *, H, D)
+        Tensor, (N_dst, ..., H, D)
             One row for each destination.
-        Tensor, (E, *, H, 1)
+        Tensor, (E, ..., H, 1)
             Only with ``get_attention``: weights after dropout and times ``edge_weight``, in the order of edge ids.
 
         Raises
