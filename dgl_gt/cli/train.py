@@ -16,6 +16,7 @@ from dgl_gt.train.launcher_link import find_launcher, restarts
 from dgl_gt.train.run_directory import check_can_resume, checkpoints_in, forget_checkpoints
 from partition.errors import InputError
 from partition.predict.strategies import AUTO, CHOICES
+from partition.shards.manifest import read_manifest
 from partition.system.command_entry import is_rank
 from partition.system.output_checks import check_target
 
@@ -98,6 +99,9 @@ def _train(args):
         raise InputError(
             f"--{given[0].replace('_', '-')} needs --strategy auto; add that option, or leave this one out"
         )
+    if args.out and args.force and _leads():
+        read_manifest(args.directory)  # so that shards that are none are refused before anything is removed
+        forget_checkpoints(args.out)
     return run_on_parts(args, lambda: _train_rank(args, config), lambda: _memory_advice(args, config))
 
 
@@ -110,14 +114,17 @@ def _check_out(args) -> None:
         return
     if args.resume and args.force:
         raise InputError("--resume goes on with the run in --out, and --force replaces it; leave one of them out")
-    if restarts() or is_rank() and (find_launcher() or os.environ["RANK"] != "0"):
+    if not _leads():
         return
     if args.resume:
         check_can_resume(args.out)
-        return
-    check_target(args.out, MODEL, force=args.force)
-    if args.force:
-        forget_checkpoints(args.out)
+    else:
+        check_target(args.out, MODEL, force=args.force)
+
+
+def _leads() -> bool:
+    """Whether this process is the first to see the directory of the run: the launcher, or torchrun's first rank 0."""
+    return not (restarts() or is_rank() and (find_launcher() or os.environ["RANK"] != "0"))
 
 
 def _memory_advice(args, config) -> str:

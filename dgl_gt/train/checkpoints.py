@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -97,8 +98,10 @@ class Checkpoints:
         try:
             self._writer.make_directory(state.history)
             return write_checkpoint(self._folder, state.epoch, values, state.tensors() | random, KEPT)
-        except InputError as error:
-            earlier = checkpoints_in(self._folder)
+        except (InputError, OSError) as error:
+            earlier = []
+            with suppress(OSError):
+                earlier = checkpoints_in(self._folder)
             kept = f"the last one is {earlier[0].name}" if earlier else "there is none yet"
             print(f"dgl-gt: warning: no checkpoint after epoch {state.epoch}: {error}; {kept}", file=sys.stderr)
             return None
@@ -139,6 +142,15 @@ class Checkpoints:
         if state.epoch >= epochs:
             raise InputError(f"epochs is {epochs}, but {path} is after epoch {state.epoch}; raise epochs")
         self._written_s = time.monotonic()
+        if self._comm.rank == 0:
+            self._set_aside_after(path)
+
+    def _set_aside_after(self, path: Path) -> None:
+        """Rename the damaged checkpoints that are later than the one taken, so that they do not count as kept ones."""
+        found = checkpoints_in(self._folder)
+        for each in found[: found.index(path)]:
+            with suppress(OSError):
+                each.rename(each.with_name(f"{each.name}.damaged"))
 
     def _latest(self) -> tuple[bytes, Path]:
         """The content of the latest whole checkpoint, and its path; later ones are named on stderr."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 
-_ROWS = 1 << 16  # hashed at a time
+_NUMBERS = 1 << 20  # hashed at a time
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -36,9 +36,10 @@ def _sum_of_rows(ids: Tensor, rows: Tensor, name: str) -> int:
     rows = rows.reshape(len(ids), -1) if len(ids) else rows.reshape(0, 1)
     columns = _mixed(torch.arange(rows.shape[1]) + zlib.crc32(name.encode())) | 1
     total = torch.zeros((), dtype=torch.int64)
-    for start in range(0, len(ids), _ROWS):
-        some = rows[start : start + _ROWS].contiguous().view(_WORDS[rows.element_size()]).long()
-        total += _mixed((_mixed(some) * columns).sum(1) + _mixed(ids[start : start + _ROWS])).sum()
+    step = max(1, _NUMBERS // max(1, rows.shape[1]))
+    for start in range(0, len(ids), step):
+        some = rows[start : start + step].contiguous().view(_WORDS[rows.element_size()]).long()
+        total += _mixed((_mixed(some) * columns).sum(1) + _mixed(ids[start : start + step])).sum()
     return int(total)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class RunKeeper:
     ):
         self._sg, self._config, self._writer, self._resume = sg, config, writer, resume
         self._factory_name = factory.name if factory else None
-        self._stop = StopRequest()
+        self._stop, self._late_stop = StopRequest(), None
         self._log = MetricsLog(Path(out), tensorboard) if writer else None
         self._checkpoints = Checkpoints(Path(out), Interval.parse(every), sg.comm, sg.device, writer)
 
@@ -67,7 +68,7 @@ class RunKeeper:
             return
         self._checkpoints.resume(state, self._identity, self._config.epochs)
         if self._writer:
-            self._writer.resume(state.history)
+            self._writer.resume(state.best, copy.deepcopy(state.history))
             self._log.resume(state.epoch)
             print(f"dgl-gt: going on after epoch {state.epoch} of {self._config.epochs}", file=sys.stderr)
 
@@ -77,6 +78,7 @@ class RunKeeper:
         if self._log:
             self._log.add(self._numbers(state.epoch, figures, agreed), self._writer.directory.is_ours)
         if is_last:
+            self._late_stop = agreed.stop
             return
         if agreed.stop is not None:
             self._stop.epoch_ended()
@@ -87,6 +89,11 @@ class RunKeeper:
             if path:
                 print(f"dgl-gt: stopped after epoch {state.epoch}; --resume goes on from {path}", file=sys.stderr)
             self._stop.leave(agreed.stop)
+
+    def leave_if_asked(self) -> None:
+        """Do what a signal in the last epoch asked for, now that the run is finished and written."""
+        if self._late_stop is not None:
+            self._stop.leave(self._late_stop)
 
     def _numbers(self, epoch: int, figures: EpochFigures, agreed: _Agreed) -> dict:
         """A line of ``metrics.jsonl``, with the names that docs/cli.md lists."""

@@ -26,7 +26,7 @@ _SAFE_SHARE = 0.25  # of the memory; below, no prediction is made, because that 
 def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: ModelFactory | None = None) -> None:
     """Refuse a run whose tensors alone need more memory than a rank can have; every rank calls it.
 
-    Limits of control groups count. The message says what would fit.
+    Limits of control groups count. The message says what would fit. A step that cannot be traced is not refused.
 
     Raises
     ------
@@ -39,20 +39,27 @@ def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: Mode
     is_safe = is_plain and _rough_bytes(figures, config) < _SAFE_SHARE * available
     if int(comm.all_reduce(torch.tensor([int(not is_safe)]), "max")[0]) == 0:
         return
-    problem = None
+    traces = problem = None
     try:
         traces = step_traces(config, figures.features, factory=factory)
-        depth = min(sg.depth, traces.max_depth)
-        trace = traces.of(figures, sg.strategy.name, depth, config.activation_checkpoint)
-        needed = int(trace.peak_bytes(figures)[comm.rank])
-        if needed > available:
-            problem = InputError(
-                f"a training step is predicted to need {size(needed)} for tensors on this rank, and {size(available)} are "
-                f"free; {_what_fits(directory, figures, traces, available)}"
-            )
-    except InputError as error:  # the model is too large to be traced
-        problem = error
+    except InputError as error:
+        problem = None if factory else error  # the model is too large to be traced, or cannot be made of made-up sizes
+    needed = None if traces is None else _needed_bytes(traces, figures, sg, config)
+    if needed is not None and needed > available:
+        problem = InputError(
+            f"a training step is predicted to need {size(needed)} for tensors on this rank, and {size(available)} are "
+            f"free; {_what_fits(directory, figures, traces, available)}"
+        )
     comm.raise_together(problem)
+
+
+def _needed_bytes(traces, figures: Figures, sg: ShardedGraph, config: TrainConfig) -> int | None:
+    """What a step takes on this rank; None for a step that cannot be traced, such as one that reads its data."""
+    try:
+        trace = traces.of(figures, sg.strategy.name, min(sg.depth, traces.max_depth), config.activation_checkpoint)
+    except InputError:
+        return None
+    return int(trace.peak_bytes(figures)[sg.comm.rank])
 
 
 def _rough_bytes(figures: Figures, config: TrainConfig) -> float:

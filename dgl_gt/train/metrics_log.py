@@ -44,8 +44,8 @@ class MetricsLog:
             return
         try:
             self._append("".join(json.dumps(each, allow_nan=False) + "\n" for each in self._unwritten))
-            self._add_scalars()
-            self._unwritten = []
+            written, self._unwritten = self._unwritten, []
+            self._add_scalars(written)
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True
@@ -68,12 +68,12 @@ class MetricsLog:
             with suppress(OSError):
                 self._scalars.close()
 
-    def _add_scalars(self) -> None:
+    def _add_scalars(self, lines: list[dict]) -> None:
         if self._tensorboard is None:
             return
         if self._scalars is None:
             self._scalars = self._tensorboard(str(self._folder), purge_step=self._trained_again_from)
-        for numbers in self._unwritten:
+        for numbers in lines:
             for name, value in numbers.items():
                 if isinstance(value, (int, float)) and name != "epoch":
                     self._scalars.add_scalar(name, value, numbers["epoch"])

@@ -79,4 +79,5 @@ def train_and_save(
         record = summary.record(result, sg) | plan
         if writer:
             writer.finish(result.model.state_dict(), record)
+    keeper.leave_if_asked()
     return result, record

@@ -64,7 +64,10 @@ def forget_checkpoints(out) -> None:
     Otherwise, a new run that is killed before its first write would seem to have checkpoints.
     """
     for path in checkpoints_in(Path(out)):
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot remove {path}, a checkpoint of an earlier run: {error.strerror}") from error
 
 
 def check_can_resume(out) -> None:

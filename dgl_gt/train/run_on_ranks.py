@@ -47,6 +47,11 @@ def run_on_ranks(
                 max_restarts=max_restarts,
             )
         _check_environment()
+        if max_restarts:
+            raise InputError(
+                f"max_restarts is {max_restarts}, but torchrun has started the ranks, and starts them again; give it that "
+                "option, torchrun --max-restarts"
+            )
     from . import rank_process  # imports torch
 
     def checked_work():

@@ -97,11 +97,21 @@ class BestModelWriter:
         if not self.directory.is_ours:
             write_model(self.directory, None, self._config, self._shape, self._describe(history))
 
-    def resume(self, history: TrainHistory) -> None:
-        """Go on in a directory of this run, which holds the model of this history or a better one."""
+    def resume(self, best: dict | None, history: TrainHistory) -> None:
+        """Go on in a directory of this run, from a checkpoint with this best model, unless a later one is there."""
         self.directory.is_ours = True
-        if (self.out / WEIGHTS).is_file():
+        written = self._best_epoch_there() if (self.out / WEIGHTS).is_file() else -1
+        if written >= 0:
             self._written = history
+        if best is not None and written < history.best_epoch + 1:
+            self._pending = best, history
+
+    def _best_epoch_there(self) -> int:
+        """The best epoch of the record in the directory, counted from 1; 0 if it cannot be read."""
+        try:
+            return int(json.loads((self.out / "record.json").read_text())["best_epoch"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
 
     def finish(self, state: dict, record: dict) -> None:
         """Write the best model with the record of the finished run; to another place if ``out`` cannot be written.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -100,7 +101,8 @@ def edge_rows(sg: ShardedGraph, inputs: Inputs) -> EdgeRows:
                 f"edge_features has {name!r}, but the shards of {sg.manifest['source']} have no such edge data (they have: "
                 f"{present}); partition a graph that has it, or leave it out"
             )
-        columns = sg.edata[name].reshape(sg.num_edges(), -1)
+        data = sg.edata[name]
+        columns = data.reshape(len(data), math.prod(data.shape[1:]))
         if columns.dtype == torch.bool or columns.is_floating_point():
             numbers.append(columns.float())
         else:

@@ -166,6 +166,7 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
     with keeper or nullcontext(), named_places(model, sg.comm):
         if keeper:
             keeper.start(state)
+            _check_not_over(state, config)
         while not _is_over(state, config):
             figures = _train_epoch(state, sg, task, objective, config, writer, on_nan)
             measured.append(figures)
@@ -234,6 +235,15 @@ def _guarded_step(
 
 def _is_number(loss: float | None) -> bool:
     return loss is not None
+
+
+def _check_not_over(state: RunState, config: TrainConfig) -> None:
+    """Raise :class:`InputError` if a run that goes on has nothing left to do with its settings."""
+    if state.epoch and _is_over(state, config):
+        raise InputError(
+            f"patience is {config.patience}, and after epoch {state.epoch} of the checkpoint the run has waited longer for "
+            "a better model; raise patience, or set it to 0"
+        )
 
 
 def _is_over(state: RunState, config: TrainConfig) -> bool:
