@@ -5,7 +5,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
-from test_strategies import make_shards, run_model, whole
+from test_strategies import make_shards, run_model
+from whole_graph import csc_of
 
 import dgl_gt
 from dgl_gt.comm.group import Comm
@@ -92,7 +93,7 @@ def test_a_first_pass_in_inference_mode_does_not_spoil_training(awkward_graph, t
     generator = torch.Generator().manual_seed(3)
     feat = torch.randn(graph.num_nodes, 5, generator=generator)
     bias = torch.randn(graph.num_edges, 12, generator=generator)
-    expected = run_model(whole(graph), feat, bias, torch.float64)[0].numpy()
+    expected = run_model(csc_of(graph), feat, bias, torch.float64)[0].numpy()
     for results in run_ranks(2, inference_first, tmp_path, feat, bias):
         for found in results:
             np.testing.assert_allclose(found, expected, atol=1e-10)

@@ -13,7 +13,8 @@ import ranks
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
-from test_strategies import compare, make_shards, run_model, whole
+from test_strategies import compare, make_shards, run_model
+from whole_graph import csc_of
 
 import dgl_gt
 from dgl_gt.comm.failure import FailureDetector
@@ -506,7 +507,7 @@ def test_two_groups_of_ranks_each_train_on_shards_of_their_own(awkward_graph, tm
     feats = [torch.randn(graph.num_nodes, 5, generator=generator) for graph in graphs]
     biases = [torch.randn(graph.num_edges, 12, generator=generator) for graph in graphs]
     expected = {
-        (team, dtype): run_model(whole(graph), feats[team], biases[team], dtype)
+        (team, dtype): run_model(csc_of(graph), feats[team], biases[team], dtype)
         for team, graph in enumerate(graphs)
         for dtype in (torch.float64, torch.float32)
     }

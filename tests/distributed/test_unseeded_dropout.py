@@ -5,7 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from ranks import run_ranks
-from test_strategies import make_shards, whole
+from test_strategies import make_shards
+from whole_graph import csc_of
 
 import dgl_gt
 from dgl_gt.nn import BiasedMHA, GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint
@@ -71,8 +72,8 @@ def test_ranks_drop_what_one_process_does(awkward_graph, tmp_path, parts):
     make_shards(graph, parts, tmp_path)
     feat = torch.from_numpy(graph.node_data["feat"]).double()
     label = torch.from_numpy(graph.node_data["label"])
-    losses, draw = train(whole(graph), feat, label)
-    expected = [x.numpy() for x in modules_alone(whole(graph), feat)]
+    losses, draw = train(csc_of(graph), feat, label)
+    expected = [x.numpy() for x in modules_alone(csc_of(graph), feat)]
     assert len(set(losses)) == STEPS and not np.allclose(expected[0], expected[2]), "each pass has its own masks"
     for results in run_ranks(parts, on_rank, tmp_path, feat, label):
         for case, (runs, alone) in zip(CASES, results, strict=True):
@@ -105,6 +106,6 @@ def test_rank_0_draws_for_all(awkward_graph, tmp_path):
     torch.manual_seed(0)
     model = GraphTransformer(5, HIDDEN, 3, 1, HEADS, dropout=P).double()
     torch.manual_seed(7)
-    expected = model(whole(graph), feat).detach().numpy()
+    expected = model(csc_of(graph), feat).detach().numpy()
     for found in run_ranks(2, with_other_generators, tmp_path / "edge", feat):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)

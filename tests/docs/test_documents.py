@@ -31,6 +31,7 @@ CALIBRATE = "dgl-gt calibrate --nproc 2 --out two.yaml"  # about a minute: one r
 SMALLER = [
     (r"nodes=20000", "nodes=400"),
     (r"--epochs \d+", "--epochs 3"),
+    (r"--checkpoint-every 5\b", "--checkpoint-every 1"),
     (r"range\(100\)", "range(20)"),
     (r"--hidden 128", "--hidden 16"),
 ]
