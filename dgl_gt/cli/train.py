@@ -13,7 +13,7 @@ from dgl_gt.selector.hardware_profile import read_profile
 from dgl_gt.train.config import MODEL, ON_NAN, TrainConfig, read_config
 from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
 from dgl_gt.train.launcher_link import find_launcher, restarts
-from dgl_gt.train.run_directory import check_can_resume, checkpoints_in, forget_checkpoints
+from dgl_gt.train.run_directory import check_can_resume, checkpoints_in, forget_checkpoints, is_finished
 from partition.errors import InputError
 from partition.predict.strategies import AUTO, CHOICES
 from partition.shards.manifest import read_manifest
@@ -165,10 +165,15 @@ def _train_rank(args, config):
 
 
 def _options_of_run(args, sg) -> dict:
-    """How this run is kept in ``--out``. A run whose ranks were started again goes on with what it has left there."""
-    found = sg.comm.broadcast_object(bool(restarts() and checkpoints_in(Path(args.out))))
+    """How this run is kept in ``--out``. A run whose ranks were started again goes on with what it has left there.
+
+    What is there may be another run's, if the ranks ended before the first of them had looked. A finished run is never
+    this one.
+    """
+    started_again = bool(restarts()) and (args.force or not is_finished(args.out))
+    found = sg.comm.broadcast_object(started_again and bool(checkpoints_in(Path(args.out))))
     return {
-        "force": args.force or bool(restarts()),
+        "force": args.force or started_again,
         "resume": args.resume or found,
         "tensorboard": args.tensorboard,
         "on_nan": args.on_nan,

@@ -5,6 +5,7 @@ This module does not import torch: the launcher has no use for it.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -56,6 +57,14 @@ def checkpoints_in(folder: Path) -> list[Path]:
         return []
     found = [(int(match[1]), each) for each in folder.iterdir() if (match := CHECKPOINT.fullmatch(each.name))]
     return [path for _, path in sorted(found, reverse=True)]
+
+
+def is_finished(out) -> bool:
+    """Whether a directory holds the record of a run that has had all its epochs."""
+    try:
+        return json.loads((Path(out) / "record.json").read_text())["finished"] is True
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def forget_checkpoints(out) -> None:

@@ -4,12 +4,14 @@ import json
 import shutil
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import dgl_gt
+from dgl_gt.cli import train as train_command
 from dgl_gt.cli.main import main
 from dgl_gt.train import ModelFactory, TrainConfig, load_model, train, train_and_save
 from dgl_gt.train.memory_check import check_memory
@@ -144,6 +146,25 @@ def test_force_removes_nothing_where_the_command_is_wrong(sg, shards, tmp_path):
     ):
         assert main(["train", *arguments, "--out", str(run), "--force"]) == 2
     assert checkpoints_in(run) == before
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_ranks_that_start_again_leave_a_finished_run_alone(sg, tmp_path, monkeypatch, finished):
+    """torchrun may start them again before any of them has looked at the directory."""
+    run = tmp_path / "run"
+    train_and_save(sg, QUICK, run, checkpoint_every=5)
+    if not finished:
+        record = json.loads((run / "record.json").read_text()) | {"finished": False}
+        (run / "record.json").write_text(json.dumps(record))
+    monkeypatch.setattr(train_command, "restarts", lambda: 1)
+    args = SimpleNamespace(
+        out=str(run), force=False, resume=False, tensorboard=False, on_nan="stop", checkpoint_every=None
+    )
+    options = train_command._options_of_run(args, sg)
+    assert options["force"] is options["resume"] is not finished
+    if finished:
+        with pytest.raises(InputError, match="exists"):
+            train_and_save(sg, QUICK, run, **options)
 
 
 def test_torchrun_has_its_own_restarts(monkeypatch):
