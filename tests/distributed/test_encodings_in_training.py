@@ -6,6 +6,8 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.train import TrainConfig, predict, train
+from dgl_gt.train.config import Inputs
+from dgl_gt.train.task import edge_rows
 from partition import InputError, partition
 
 RECIPES = {
@@ -96,6 +98,29 @@ def test_edge_data_that_a_model_cannot_read(awkward_graph, tmp_path, names, mess
     partition(with_edge_data(awkward_graph(0)), 1, tmp_path / "shards")
     with dgl_gt.load(tmp_path / "shards") as sg, pytest.raises(InputError, match=message):
         train(sg, TrainConfig(**SMALL, edge_features=names))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int16"])
+def test_kinds_of_any_integer_dtype_and_name(awkward_graph, tmp_path, dtype):
+    graph = awkward_graph(0)
+    graph.edge_data.clear()
+    graph.edge_data["K 16"] = (np.arange(graph.num_edges) % 5).astype(dtype)
+    partition(graph, 1, tmp_path / "shards")
+    with dgl_gt.load(tmp_path / "shards") as sg:
+        assert edge_rows(sg, Inputs(edge_features=("K 16",))).kind.flatten().tolist() == (sg.edge_ids % 5).tolist()
+        if dtype != "uint8":
+            sg.edata["K 16"][3] = 256
+            with pytest.raises(InputError, match="edge data 'K 16' of .* holds 256; whole numbers .* from 0 to 255"):
+                edge_rows(sg, Inputs(edge_features=("K 16",)))
+
+
+def test_edge_data_without_a_number(awkward_graph, tmp_path):
+    graph = awkward_graph(0)
+    graph.edge_data["none"] = np.zeros((graph.num_edges, 0), np.float32)
+    partition(graph, 1, tmp_path / "shards")
+    with dgl_gt.load(tmp_path / "shards") as sg:
+        with pytest.raises(InputError, match="edge data 'none' of .* has row shape .0,., which holds no number"):
+            train(sg, TrainConfig(**SMALL, edge_features="none"))
 
 
 def test_predictions_need_the_columns_that_the_model_was_trained_on(awkward_graph, tmp_path):

@@ -78,7 +78,8 @@ def test_ranks_that_share_nothing_but_the_run_of_rank_0(cuts, tmp_path):
 
 
 def _on_its_own_disk(rank, shards, folder):
-    return trained(rank, shards, folder / ("a" if rank == 0 else "absent"), CONFIG, resume=True)
+    out = folder / ("a" if rank == 0 else "absent")
+    return trained(rank, shards, out, CONFIG, resume=out.exists())  # what rank 0 says holds
 
 
 def digest_on_rank(rank, shards):
@@ -97,6 +98,15 @@ def refused(rank, shards, out, options):
         train_and_save(dgl_gt.load(shards), CONFIG, out, **options)
     except ValueError as error:
         return str(error)
+
+
+def refused_on_nan(rank, shards, out):
+    return refused(rank, shards, out, {"on_nan": ("stop", "skip")[rank]})
+
+
+def test_ranks_that_disagree_end(cuts, tmp_path):
+    for text in run_ranks(2, refused_on_nan, cuts / "edge2", tmp_path / "run"):
+        assert "on_nan is 'stop' on rank 0 but 'skip' on rank 1" in text
 
 
 @pytest.mark.parametrize("options", [{}, {"resume": True}], ids=["exists", "no checkpoint"])

@@ -1,5 +1,6 @@
 """What the tests of the selector share: profiles written by hand, every way to train, and how a refusal looks."""
 
+import json
 from itertools import product
 
 import numpy as np
@@ -10,6 +11,9 @@ from dgl_gt.selector.traced_time import traced_time
 from dgl_gt.trace.step_trace import Event, StepTrace, counts_that_matter
 from partition.errors import InputError
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS, STRATEGIES
+
+GRAPH = "sample:communities?nodes=300&features=12&seed=0"
+SMALL = ["--hidden", 16, "--heads", 4, "--layers", 2, "--classes", 10]
 
 
 def profile_values(ranks=2, **changes) -> dict:
@@ -155,3 +159,9 @@ def refused(done, *messages, lines=1):
     for message in messages:
         assert message in last, last
     return last
+
+
+def planned(done) -> dict:
+    """What ``dgl-gt plan --json`` printed."""
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

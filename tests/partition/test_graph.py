@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
+import scipy.sparse
 
 from partition.errors import InputError
-from partition.graph import from_edges, symmetrised, with_reverse_edges, with_self_loops
+from partition.graph import as_array, from_edges, symmetrised, with_reverse_edges, with_self_loops
 from partition.sources.load import load_graph
 
 
@@ -106,3 +107,10 @@ def test_data_that_are_no_arrays_by_name_are_refused():
 
 def test_a_message_shows_part_of_a_value_that_never_ends():
     assert str(InputError(f"no file {'n' * 5000}; check it")) == f"no file {'n' * 200}...{'n' * 49}; check it"
+
+
+def test_a_sparse_matrix_of_a_dtype_that_scipy_cannot_fill_is_refused():
+    rows = scipy.sparse.csr_array((np.ones(2, np.int64), [0, 1], [0, 1, 2]), shape=(2, 2))
+    rows.data = rows.data.astype(np.float16)
+    with pytest.raises(InputError, match="x cannot become a numpy array from float16 .*; convert the values first"):
+        as_array(rows, "x")

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from partition import InputError, add_expander_edges, add_virtual_nodes, encode, load_graph, partition, verify
+from partition import (
+    InputError,
+    add_expander_edges,
+    add_virtual_nodes,
+    encode,
+    load_graph,
+    partition,
+    read_manifest,
+    verify,
+)
 from partition.cli import main
 from partition.graph import check_data, from_edges
 from partition.transforms import untransformed
@@ -293,3 +302,12 @@ def test_a_stream_has_no_transforms(capsys):
     assert "virtual_nodes cannot be added to a graph that is streamed" in capsys.readouterr().err.replace(
         "--virtual-nodes", "virtual_nodes"
     )
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.array], ids=["int64", "uint8", "array of one"])
+def test_counts_may_be_any_whole_numbers(tmp_path, kind):
+    """Also those of numpy and torch, which JSON cannot hold."""
+    graph = load_graph("sample:communities?nodes=100")
+    partition(graph, 1, tmp_path / "out", expander=kind(2), virtual_nodes=kind(1))
+    transforms = read_manifest(tmp_path / "out")["transforms"]
+    assert transforms["expander"]["degree"] == 2 and transforms["virtual_nodes"]["nodes"] == 1

@@ -23,6 +23,12 @@ def shards(tmp_path_factory):
 
 
 @pytest.fixture
+def both(shards):
+    """The directories of both cuts."""
+    return [shards / "edge", shards / "vertex"]
+
+
+@pytest.fixture
 def one_cluster(monkeypatch):
     """The order of rows inside parts is not looked at, and takes a child process each time."""
     monkeypatch.setattr(metis, "clusters", lambda adjacency, owner, *_, **__: np.zeros(len(owner), np.int64))

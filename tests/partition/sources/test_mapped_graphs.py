@@ -3,31 +3,11 @@
 import numpy as np
 import pytest
 from source_checks import edges, refused, same
+from streamed_cases import listing
 
 from partition.sources.load import load_graph, open_source
 from partition.system import mapped_arrays
 from partition.system.mapped_arrays import is_mapped
-
-
-def listing(seed, once=False, nodes=40, count=200):
-    """Draw arrays of an .npz: self-loops, parallel edges, isolated nodes (also the last), data of all kinds."""
-    rng = np.random.default_rng(seed)
-    src, dst = rng.integers(0, nodes - 5, (2, count))
-    src[:20], dst[:20] = src[20:40], dst[20:40]
-    dst[40:50] = src[40:50]
-    if once:
-        src, dst = np.maximum(src, dst), np.minimum(src, dst)  # parallel edges are no reverses
-    split = rng.integers(0, 3, nodes)
-    return {
-        "edge_index": np.stack([src, dst]),
-        "num_nodes": nodes,
-        "directed": not once,
-        "x": rng.standard_normal((nodes, 3)).astype(np.float32),
-        "y": rng.integers(0, 4, nodes),
-        **{f"{name}_mask": split == i for i, name in enumerate(("train", "val", "test"))},
-        "edge_data_weight": rng.standard_normal((count, 2)),
-        "edge_data_kind": rng.integers(0, 9, count).astype(np.uint8),
-    }
 
 
 def same_graph(graph, expected, but=()):
@@ -85,7 +65,7 @@ def test_a_graph_is_the_same_from_npy_files(tmp_path, monkeypatch):
         assert graph.name == "edge_index.npy"
         bare = load_graph(tmp_path / "edge_index.npy")
         assert edges(bare) == edges(expected) and bare.num_nodes == arrays["edge_index"].max() + 1
-        assert load_graph(tmp_path / "edge_index.npy", num_nodes=41).num_nodes == 41
+        assert load_graph(tmp_path / "edge_index.npy", num_nodes=51).num_nodes == 51
 
 
 def test_additions_to_a_mapped_graph(tmp_path, everything_mapped):

@@ -1,0 +1,37 @@
+"""What tests of cuts are given: an empty folder, fewer child processes, and small graphs treated as large ones."""
+
+import numpy as np
+import pytest
+
+from partition import pipeline
+from partition.cuts import memory_bound, metis
+from partition.sources import numpy_file
+from partition.system import mapped_arrays
+
+pytest.register_assert_rewrite("streamed_cases")  # its checks then say which values differ
+
+
+@pytest.fixture
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def one_cluster(monkeypatch):
+    """The order of rows inside parts is not looked at, and takes a child process each time."""
+    monkeypatch.setattr(metis, "clusters", lambda adjacency, owner, *_, **__: np.zeros(len(owner), np.int64))
+
+
+@pytest.fixture
+def nothing_is_small(monkeypatch):
+    """Without the slice of a stream, methods need more memory in the same order on small graphs as on large ones."""
+    monkeypatch.setattr(memory_bound, "_SLICE_BYTES", 0)
+
+
+@pytest.fixture
+def streaming(monkeypatch):
+    """Choose streaming whatever the bound, and map even the smallest arrays."""
+    monkeypatch.setattr(pipeline, "choose_method", lambda *_: "streaming")
+    monkeypatch.setattr(pipeline, "check_memory_bound", lambda *_: None)
+    monkeypatch.setattr(mapped_arrays, "SMALLEST_BYTES", 1)
+    monkeypatch.setattr(numpy_file, "SMALLEST_BYTES", 1)
