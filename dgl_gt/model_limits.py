@@ -6,6 +6,7 @@ from partition.errors import InputError
 
 # The smallest and the largest sizes are far beyond any use, so that what they refuse is a mistake.
 MODEL_LIMITS = {"layers": (1, 1000), "hidden": (1, 1_000_000), "heads": (1, 1_000_000), "ffn": (0, 1000)}
+EDGE_KINDS = 256  # that a column of whole numbers in the edge features may have
 PRECISIONS = ("fp32", "bf16")
 CHOICES = {  # of the options that are names
     "layer": ("transformer", "convolution"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from partition.cuts.balance import KINDS, shares
@@ -36,6 +38,14 @@ from .tables import estimates_table, quality_table
 from .transforms import check_transforms
 
 
+@dataclass(frozen=True)
+class ReportOn:
+    """What the command ``report`` takes, in words, and the function of its arguments that writes the report."""
+
+    what: str
+    command: Callable[[argparse.Namespace], tuple[dict, str]]
+
+
 def main(argv=None) -> int:
     """Run ``python -m partition``."""
     parser = argparse.ArgumentParser(
@@ -45,22 +55,25 @@ def main(argv=None) -> int:
     return console.run(parser, argv)
 
 
-def add_commands(commands) -> None:
-    """Add this package's commands to an argparse subparsers object."""
+def add_commands(commands, report_on: ReportOn | None = None) -> None:
+    """Add this package's commands to an argparse subparsers object.
+
+    ``report_on`` says what else than shards ``report`` takes.
+    """
     _add_partition(commands)
     inspect = commands.add_parser("inspect", help="print the figures of a shard directory and verify its checksums")
     inspect.add_argument("directory", metavar="DIR", help="shard directory")
     inspect.set_defaults(command=_inspect)
 
-    report = commands.add_parser(
-        "report", help="write a page with pictures of a shard directory, and its numbers as JSON"
-    )
-    report.add_argument("directory", metavar="DIR", help="shard directory")
+    report_on = report_on or ReportOn("a shard directory", _report)
+    text = f"write a page with pictures of {report_on.what}, and its numbers as JSON"
+    report = commands.add_parser("report", help=text)
+    report.add_argument("directory", metavar="DIR", help=report_on.what)
     report.add_argument(
         "-o", "--out", required=True, metavar="FILE.html", help="page to write; it can be read without a network"
     )
     report.add_argument("--force", action="store_true", help="replace existing files")
-    report.set_defaults(command=_report)
+    report.set_defaults(command=report_on.command)
 
     export = commands.add_parser("export", help="write shards as a partition directory of dgl.distributed")
     export.add_argument("directory", metavar="DIR", help="shard directory")
@@ -318,9 +331,13 @@ def _inspect(args) -> tuple[dict, str]:
 def _report(args) -> tuple[dict, str]:
     from partition.report.write import write_report
 
-    figures = write_report(args.directory, args.out, force=args.force)
-    out = Path(args.out)
-    return figures, f"wrote {out} and {out.with_suffix('.json')}"
+    return report_written(args, write_report)
+
+
+def report_written(args, write) -> tuple[dict, str]:
+    """Write a report with one of the functions ``write_report``; return its numbers, and where they are."""
+    numbers, out = write(args.directory, args.out, force=args.force), Path(args.out)
+    return numbers, f"wrote {out} and {out.with_suffix('.json')}"
 
 
 def _export(args) -> tuple[dict, str]:

@@ -172,8 +172,8 @@ def as_array(values, what: str) -> np.ndarray:
     """
     if scipy.sparse.issparse(values):
         check_fits_memory(f"{what} as a full matrix", math.prod(values.shape) * values.dtype.itemsize)
-        values = values.toarray()
     try:
+        values = values.toarray() if scipy.sparse.issparse(values) else values
         return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         kind = getattr(values, "dtype", type(values).__name__)

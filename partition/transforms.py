@@ -17,7 +17,7 @@ from .errors import InputError, check_type, whole_number
 from .graph import Graph, with_more_edges
 
 EDGE_KIND, VIRTUAL_NODE = "edge_kind", "virtual_node"
-KINDS = {"expander": 1, "virtual_nodes": 2}  # in edge_kind; 0 are the edges of the graph
+_EDGE_KINDS = {"expander": 1, "virtual_nodes": 2}  # in edge_kind; 0 are the edges of the graph
 MOST_DEGREE, MOST_VIRTUAL_NODES = 128, 128
 EDGE_BYTES = 48  # to build the in-edges of a graph, per edge
 
@@ -61,6 +61,7 @@ def add_expander_edges(graph: Graph, degree: int, *, seed: int = 0) -> Graph:
     4
     """
     check_type("graph", graph, Graph)
+    degree = whole_number("degree", degree)
     check_transforms(graph, expander=degree)
     nodes, seed = user_nodes(graph), whole_number("seed", seed, 0)
     check_degree(graph.name, degree, nodes)
@@ -110,6 +111,7 @@ def add_virtual_nodes(graph: Graph, count: int) -> Graph:
     202
     """
     check_type("graph", graph, Graph)
+    count = whole_number("count", count)
     check_transforms(graph, virtual_nodes=count)
     nodes, edges = graph.num_nodes, 2 * count * graph.num_nodes
     row_bytes = sum(value.nbytes for value in graph.node_data.values())
@@ -210,7 +212,7 @@ def _with_added(graph: Graph, name: str, src: np.ndarray, dst: np.ndarray, recor
     """Return the graph with the edges of a transform, which has extended the node data."""
     edge_data = {EDGE_KIND: np.zeros(graph.num_edges, np.uint8), **graph.edge_data}
     edge_data = {key: _with_zeros(value, len(src)) for key, value in edge_data.items()}
-    edge_data[EDGE_KIND][graph.num_edges :] = KINDS[name]
+    edge_data[EDGE_KIND][graph.num_edges :] = _EDGE_KINDS[name]
     num_nodes = graph.num_nodes + record.get("nodes", 0)
     graph = with_more_edges(graph, src, dst, num_nodes)
     return replace(graph, edge_data=edge_data, transforms={**graph.transforms, name: record})

@@ -10,6 +10,7 @@ from partition import console
 from partition.cli import add_commands as add_offline_commands
 
 from . import calibrate, plan, predict, train
+from .report import ON_SHARDS_OR_RUNS
 
 
 def main(argv=None) -> int:
@@ -20,7 +21,7 @@ def main(argv=None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"dgl-gt {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add_offline_commands(commands)
+    add_offline_commands(commands, ON_SHARDS_OR_RUNS)
     for verb in (train, predict, calibrate, plan):
         verb.add_command(commands)
     parser.set_defaults(argv=argv)

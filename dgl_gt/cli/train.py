@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import get_type_hints
 
 from dgl_gt.selector.hardware_profile import read_profile
-from dgl_gt.train.config import MODEL, ON_NAN, TrainConfig, read_config
+from dgl_gt.train.config import ON_NAN, TrainConfig, read_config
 from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
-from dgl_gt.train.launcher_link import find_launcher, restarts
-from dgl_gt.train.run_directory import check_can_resume, checkpoints_in, forget_checkpoints, is_finished
+from dgl_gt.train.launcher_link import find_launcher, restarts, starter_name
+from dgl_gt.train.run_directory import MODEL, check_can_resume, checkpoints_in, is_left_by
 from partition.errors import InputError
 from partition.predict.strategies import AUTO, CHOICES
-from partition.shards.manifest import read_manifest
 from partition.system.command_entry import is_rank
 from partition.system.output_checks import check_target
 
@@ -32,7 +31,8 @@ from .options import (
 )
 
 _METAVARS = {int: "N", float: "X", str: "NAME"}
-_ONLY_WITH_OUT = ("resume", "checkpoint_every", "max_restarts", "tensorboard")
+_LISTS = ("encodings", "edge_features")
+_ONLY_WITH_OUT = ("resume", "checkpoint_every", "max_restarts", "tensorboard", "profile_step")
 _ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")
 
 
@@ -55,6 +55,10 @@ def add_command(commands) -> None:
     _add_survival_options(command.add_argument_group("to survive failures"))
     text = "write the numbers of each epoch for TensorBoard into --out, too"
     command.add_argument("--tensorboard", action="store_true", help=text)
+    text = (
+        "record one training step into --out: a torch.profiler trace of each rank, and a time line for `dgl-gt report`"
+    )
+    command.add_argument("--profile-step", action="store_true", help=text)
     add_model_factory(command)
     text = "splits to train on one after the other, such as 0-9 or 0,2; the result is the mean and the deviation"
     command.add_argument("--splits", metavar="LIST", type=numbers, help=text)
@@ -64,6 +68,8 @@ def add_command(commands) -> None:
     types = get_type_hints(TrainConfig)
     for setting in fields(TrainConfig):
         kind = {"type": types[setting.name], "metavar": _METAVARS.get(types[setting.name])}
+        if setting.name in _LISTS:
+            kind["metavar"] = "NAME,..."
         if kind["type"] is bool:
             kind = {"action": argparse.BooleanOptionalAction}
         text = f"{setting.metadata['help']} (default: {setting.default})"
@@ -99,9 +105,6 @@ def _train(args):
         raise InputError(
             f"--{given[0].replace('_', '-')} needs --strategy auto; add that option, or leave this one out"
         )
-    if args.out and args.force and _leads():
-        read_manifest(args.directory)  # so that shards that are none are refused before anything is removed
-        forget_checkpoints(args.out)
     return run_on_parts(args, lambda: _train_rank(args, config), lambda: _memory_advice(args, config))
 
 
@@ -147,18 +150,20 @@ def _train_rank(args, config):
     factory = _factory_on_all_ranks(args)
     check_settings(config, factory)
     sg, config, plan = _load(args, config, factory)
-    if args.splits or args.seeds:
-        return _train_several(args, config, sg, plan, factory)
     if not plan:  # with --strategy auto, what does not fit was not chosen
         with sg.comm.together():
             check_memory(args.directory, sg, config, factory)
+    if args.splits or args.seeds:
+        return _train_several(args, config, sg, plan, factory)
     if sg.comm.rank == 0 and (unused := describe_unused_data(sg.manifest, config.inputs)):
         print(f"dgl-gt: {unused}", file=sys.stderr)
-    with summary.show_progress(config.epochs, sg.comm.rank == 0) as on_epoch:
+    with summary.show_progress(config.epochs, sg.comm.rank == 0) as progress:
+        on_epoch = progress and progress.after_epoch
         if not args.out:
             record = summary.record(train(sg, config, on_epoch, factory=factory, on_nan=args.on_nan), sg) | plan
         else:
             options = _options_of_run(args, sg) | {"factory": factory, "on_epoch": on_epoch, "plan": plan}
+            options["on_start"] = progress and progress.start
             record = train_and_save(sg, config, args.out, **options)[1]
     where = f"wrote {args.out}" if args.out else "the model was not saved; to save it, add --out DIR"
     return record, f"{summary.final_table(record)}\n\n{where}"
@@ -167,15 +172,18 @@ def _train_rank(args, config):
 def _options_of_run(args, sg) -> dict:
     """How this run is kept in ``--out``. A run whose ranks were started again goes on with what it has left there.
 
-    What is there may be another run's, if the ranks ended before the first of them had looked. A finished run is never
-    this one.
+    What is there may be another run's, if the ranks ended before the first of them had looked.
     """
-    started_again = bool(restarts()) and (args.force or not is_finished(args.out))
-    found = sg.comm.broadcast_object(started_again and bool(checkpoints_in(Path(args.out))))
+    is_left, found = False, False
+    with sg.comm.together():
+        if restarts() and sg.comm.rank == 0:
+            is_left = is_left_by(args.out, starter_name())
+            found = is_left and bool(checkpoints_in(Path(args.out)))
     return {
-        "force": args.force or started_again,
+        "force": args.force or is_left,
         "resume": args.resume or found,
         "tensorboard": args.tensorboard,
+        "profile_step": args.profile_step,
         "on_nan": args.on_nan,
         "checkpoint_every": args.checkpoint_every or CHECKPOINT_EVERY,
     }
@@ -193,10 +201,9 @@ def _train_several(args, config, sg, plan, factory):
         node_classification(sg, split, config.inputs)  # the same
     for split in splits:
         for seed in range(config.seed, config.seed + (args.seeds or 1)):
-            with summary.show_progress(config.epochs, sg.comm.rank == 0) as on_epoch:
-                result = train(
-                    sg, replace(config, split=split, seed=seed), on_epoch, factory=factory, on_nan=args.on_nan
-                )
+            with summary.show_progress(config.epochs, sg.comm.rank == 0) as progress:
+                settings, on_epoch = replace(config, split=split, seed=seed), progress and progress.after_epoch
+                result = train(sg, settings, on_epoch, factory=factory, on_nan=args.on_nan)
             runs.append({"split": split, "seed": seed} | summary.record(result, sg))
             del result  # and with it the model
     record = summary.record_of_runs(runs) | plan

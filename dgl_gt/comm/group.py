@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from numbers import Real
 
@@ -17,6 +17,7 @@ from partition.errors import InputError
 from .failure import FailureDetector, RankError
 from .in_flight import InFlight
 from .tape import Tape
+from .timeline import Collective, Timeline
 from .transfer import AllGather, Begin, Finish, SumOverRanks, Transfer, tracked
 
 # The dtypes that gloo and nccl carry.
@@ -59,9 +60,12 @@ class Comm:
         Part of the model that runs now, for messages; empty where that is not known.
     tape : Tape or None
         Tape that exchanges now write to or read from; see :func:`dgl_gt.comm.tape.kept_exchanges`.
+    timeline : Timeline or None
+        Where the times of the step that runs now are recorded; None unless a step is profiled.
     """
 
     place = ""
+    timeline: Timeline | None = None
 
     def __init__(self, group=None, timeout_s: float | None = None):
         self._active = dist.is_available() and dist.is_initialized()
@@ -96,6 +100,18 @@ class Comm:
         """Count bytes and seconds from here on."""
         self.sent_bytes = self.received_bytes = 0
         self.exchange_s = 0.0
+
+    def enter(self, place: str) -> None:
+        """Note which part of the step runs from here on, until :meth:`leave`."""
+        self.place = place
+        if self.timeline is not None:
+            self.timeline.enter(place)
+
+    def leave(self, output=None) -> None:
+        """Note that this part has ended, with this output where it is a module."""
+        self.place = ""
+        if self.timeline is not None:
+            self.timeline.leave(output)
 
     def count(self, started_s: float, row_bytes: int = 0, send_counts=(0,), recv_counts=(0,)) -> None:
         """Count the time since ``started_s`` (by ``time.perf_counter``) and rows that travel to and from other ranks."""
@@ -303,16 +319,22 @@ class Comm:
         Both tensors are contiguous, ``received`` (sum(recv_counts), ...) and ``sent`` (sum(send_counts), ...).
         """
         aliases = self._prepare(received, sent)
+        senders = [rank for rank, count in enumerate(recv_counts) if count and rank != self.rank]
+        started = self._started("exchange of rows", senders)
         work = dist.all_to_all_single(*aliases, recv_counts, send_counts, group=self._group, async_op=True)
-        return partial(self._wait, work, f"an exchange of rows{self._where()}")
+        return partial(self._wait, work, started)
 
     def _all_reduce(self, total: torch.Tensor, op=dist.ReduceOp.SUM) -> None:
         """Sum a tensor over ranks, in place."""
-        work = dist.all_reduce(*self._prepare(total), op, group=self._group, async_op=True)
-        self._wait(work, f"an all-reduce of {total.numel():,} numbers{self._where()}")
+        aliases = self._prepare(total)
+        started = self._started(f"all-reduce of {total.numel():,} numbers", range(self.world_size))
+        self._wait(dist.all_reduce(*aliases, op, group=self._group, async_op=True), started)
 
-    def _where(self) -> str:
-        return f" of {self.place}" if self.place else ""
+    def _started(self, kind: str, senders: Iterable[int]) -> Collective:
+        """Return the collective that starts now and needs these ranks."""
+        if self.timeline is None:
+            return Collective(kind, self.place)
+        return self.timeline.start(kind, self.place, list(senders))
 
     def _prepare(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Return the tensors that a collective is to be given in place of these."""
@@ -320,12 +342,13 @@ class Comm:
         self._detector.collective_started()
         return self._in_flight.aliases(*tensors)
 
-    def _wait(self, work, what: str) -> None:
-        """Wait for a collective, ``what`` in messages, or raise the error that stopped another rank."""
-        if self._is_nccl:  # this makes the current stream wait, not this thread
-            work.wait()
-        else:
-            self._detector.wait(work, what)
+    def _wait(self, work, started: Collective) -> None:
+        """Wait for a collective, or raise the error that stopped another rank."""
+        with nullcontext() if self.timeline is None else self.timeline.waiting(started):
+            if self._is_nccl:  # this makes the current stream wait, not this thread
+                work.wait()
+            else:
+                self._detector.wait(work, str(started))
 
 
 def _check_dtype(dtype: torch.dtype) -> None:

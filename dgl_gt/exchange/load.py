@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from dgl_gt.comm.group import Comm
-from partition.errors import InputError
+from partition.errors import InputError, check_flags
 from partition.predict.strategies import default_form
 from partition.shards.manifest import read_manifest, verify
 from partition.system.units import counted
@@ -77,6 +77,7 @@ def load(
 def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) -> ShardedGraph:
     shard = error = None
     try:
+        check_flags(overlap=overlap)
         manifest = read_manifest(directory)
         strategy = default_form(check_choice(directory, manifest, strategy, depth))
         if (parts := manifest["parts"]) != comm.world_size:

@@ -6,11 +6,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.exchange import as_strategy
+from dgl_gt.model_limits import EDGE_KINDS
 from partition.errors import whole_number
 
 from .attention import check_sizes
-
-KINDS = 256  # values of a column of kinds
 
 
 class EdgeEncoder(nn.Module):
@@ -34,7 +33,7 @@ class EdgeEncoder(nn.Module):
         if not edge_feats + edge_kinds:
             raise ValueError("edge_feats and edge_kinds are both 0; give the number of columns of one of them")
         self.proj = nn.Linear(edge_feats, edge_hidden) if edge_feats else None
-        self.tables = nn.ModuleList(nn.Embedding(KINDS, edge_hidden) for _ in range(edge_kinds))
+        self.tables = nn.ModuleList(nn.Embedding(EDGE_KINDS, edge_hidden) for _ in range(edge_kinds))
 
     def forward(self, edge_feat: Tensor | None = None, edge_kind: Tensor | None = None) -> Tensor:
         """Return the rows of edges.

@@ -77,7 +77,9 @@ def choose(
     for strategy in _names("strategies", strategies):
         check_one_of("strategies", strategy, STRATEGIES)
     traces = _traces_of(step, max_depth)
-    modes = _names("activation_checkpoints", activation_checkpoints or traces.activation_checkpoints)
+    modes = traces.activation_checkpoints
+    if activation_checkpoints is not None:
+        modes = _names("activation_checkpoints", activation_checkpoints)
     for mode in modes:
         check_one_of("activation_checkpoints", mode, traces.activation_checkpoints)
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)

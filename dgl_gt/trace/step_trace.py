@@ -92,6 +92,15 @@ class StepTrace:
         made = self.sizes_of(figures)[:, self.positions("memory")]
         return self.kept(figures) + np.rint(made.cumsum(axis=1).max(axis=1, initial=0)).astype(np.int64)
 
+    def largest_rank_bytes(self, figures: Figures) -> dict[str, int]:
+        """What is alive at the peak of the rank that needs most (bytes), by the count on which it depends."""
+        rank = int(self.peak_bytes(figures).argmax())
+        counts = counts_of_parts(figures, self.counts)[rank]
+        made = (counts[:, None] * self.sizes[:, self.positions("memory")]).cumsum(axis=1)
+        at_peak = np.column_stack([np.zeros(len(counts)), made])  # before the first tensor is made there is none
+        at_peak = at_peak[:, at_peak.sum(axis=0).argmax()] + counts * self.kept_bytes
+        return dict(zip(self.counts, np.rint(at_peak).astype(int).tolist()))
+
     def kept(self, figures: Figures) -> np.ndarray:
         """Bytes of the tensors that outlive a step, of each rank, int64, (P,)."""
         return np.rint(counts_of_parts(figures, self.counts) @ self.kept_bytes).astype(np.int64)

@@ -8,22 +8,13 @@ from typing import Annotated, get_type_hints
 
 from msgspec import Meta
 
-from dgl_gt.model_limits import CHOICES, MODEL_LIMITS, PRECISIONS, check_contradictions
+from dgl_gt.model_limits import CHOICES, EDGE_KINDS, MODEL_LIMITS, PRECISIONS, check_contradictions
 from dgl_gt.yaml_file import check_keys, read_yaml, typed
 from partition.errors import InputError
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
-from partition.system.output_checks import Kind
 
 METRICS = ("auto", "accuracy", "roc_auc")
 ASSUMED_CLASSES = 40  # in predictions, which are made before the labels are read
-WEIGHTS = "model.safetensors"
-MODEL = Kind(
-    "a model",
-    "record.json",
-    lambda record: {"strategy", "ranks", "losses", "metric"} <= record.keys(),
-    r"model\.safetensors|config\.yaml|metrics\.jsonl|events\.out\.tfevents\.[^/]+|\.?checkpoint-\d+\.safetensors[^/]*",
-)  # the directory of a run, see dgl_gt.train.run_directory, which needs torch
-OF_WHOLE_MODEL = (WEIGHTS, "config.yaml", "record.json")  # the files of it that are replaced together
 OPTIMIZERS = ("adamw", "adam")
 SCHEDULES = ("constant", "cosine", "plateau")
 DECAYED = ("weights", "all")
@@ -67,7 +58,8 @@ def _one_of(names: tuple[str, ...]) -> Meta:
     return Meta(pattern=f"^({'|'.join(names)})$", description=f"{', '.join(names[:-1])} or {names[-1]}")
 
 
-_NAMES = r"^([a-z_]+(,[a-z_]+)*)?$"
+_ENCODINGS = r"^([a-z_]+(,[a-z_]+)*)?$"
+_NAMES = r"^([^,]+(,[^,]+)*)?$"  # edge data may have any name; one with a comma has none here
 _Count = Annotated[int, _between(0, 10**9)]
 _Share = Annotated[float, Meta(ge=0, lt=1, description="at least 0 and below 1")]
 _Flag = Annotated[bool, Meta(description="true or false")]
@@ -140,13 +132,14 @@ class TrainConfig:
     global_layers: Annotated[int, _between(*MODEL_LIMITS["layers"])] = _setting(1, "number of layers of it")
     global_dropout: _Share = _setting(0.0, "share of features to drop in it")
     global_weight: Annotated[float, _between(0.0, 1.0)] = _setting(0.5, "weight of sgformer's attention in the average")
-    encodings: Annotated[str, Meta(pattern=_NAMES, description="names of encodings with commas between them")] = (
+    encodings: Annotated[str, Meta(pattern=_ENCODINGS, description="names of encodings with commas between them")] = (
         _setting("", "encodings of the shards that follow the features, such as laplacian,degree")
     )
     edge_features: Annotated[str, Meta(pattern=_NAMES, description="names of edge data with commas between them")] = (
         _setting(
             "",
-            "edge data of the shards from which each layer makes a bias of its scores: whole numbers are kinds from 0 to 255, other numbers are taken as they are",
+            "edge data of the shards from which each layer makes a bias of its scores: whole numbers are kinds from 0 to "
+            f"{EDGE_KINDS - 1}, other numbers are taken as they are",
         )
     )
     edge_hidden: Annotated[int, _between(*MODEL_LIMITS["hidden"])] = _setting(16, "width of the rows of edges")

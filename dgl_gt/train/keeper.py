@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +14,6 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from partition.console import STOPPING
-from partition.system.memory import peak_memory_bytes
 
 from .checkpoints import Checkpoints, Identity
 from .config import TrainConfig
@@ -21,10 +22,13 @@ from .interval import Interval
 from .launcher_link import find_launcher
 from .metrics_log import MetricsLog
 from .model import ModelFactory
-from .run_state import EpochFigures, RunState
+from .run_directory import forget_checkpoints
+from .run_state import EpochFigures, RunState, TrainHistory
 from .saved_model import BestModelWriter
+from .step_profile import StepProfiler
 from .stopping import StopRequest
 from .task import SPLITS
+from .trainer import peak_memory_on
 
 
 class RunKeeper:
@@ -43,10 +47,14 @@ class RunKeeper:
         resume: bool,
         factory: ModelFactory | None = None,
         tensorboard: bool = False,
+        profile_step: bool = False,
+        on_start: Callable[[TrainHistory], object] | None = None,
     ):
         self._sg, self._config, self._writer, self._resume = sg, config, writer, resume
         self._factory_name = factory.name if factory else None
         self._stop, self._late_stop = StopRequest(), None
+        self._profiler = StepProfiler(sg, config.epochs) if profile_step else None
+        self._on_start = on_start
         self._log = MetricsLog(Path(out), tensorboard) if writer else None
         self._checkpoints = Checkpoints(Path(out), Interval.parse(every), sg.comm, sg.device, writer)
 
@@ -64,19 +72,33 @@ class RunKeeper:
         names = ("feat", "label", *(f"{name}_mask" for name in SPLITS), *self._config.inputs.encodings)
         data = data_digest(self._sg, names, self._config.inputs.edge_features)
         self._identity = Identity(self._config, self._factory_name, data, state.model)
-        if not self._resume:
-            return
+        if self._resume:
+            self._go_on(state)
+        elif self._writer:
+            forget_checkpoints(self._writer.out)
+        if self._profiler:
+            self._profiler.start(state.epoch)
+        if self._on_start:
+            self._on_start(state.history)
+
+    def _go_on(self, state: RunState) -> None:
         self._checkpoints.resume(state, self._identity, self._config.epochs)
         if self._writer:
             self._writer.resume(state.best, copy.deepcopy(state.history))
             self._log.resume(state.epoch)
             print(f"dgl-gt: going on after epoch {state.epoch} of {self._config.epochs}", file=sys.stderr)
 
+    def recording(self, epoch: int) -> AbstractContextManager[None]:
+        """A context for the training step of an epoch, counted from 0, which is recorded if that is asked for."""
+        return self._profiler.recording(epoch) if self._profiler else nullcontext()
+
     def after_epoch(self, state: RunState, figures: EpochFigures, is_last: bool) -> None:
         """Write what is due, and raise if a signal has asked any rank to stop; every rank calls it."""
         agreed = self._agree(state.epoch, figures)
         if self._log:
             self._log.add(self._numbers(state.epoch, figures, agreed), self._writer.directory.is_ours)
+        if self._profiler:
+            self._profiler.write(self._writer, state.history, is_last)
         if is_last:
             self._late_stop = agreed.stop
             return
@@ -127,7 +149,7 @@ class RunKeeper:
         asked = [float(self._stop.number == each) for each in STOPPING]
         due = float(comm.rank == 0 and self._checkpoints.is_due(epoch))
         peaks = [0.0] * comm.world_size
-        peaks[comm.rank] = float(_peak_memory_bytes(self._sg.device))
+        peaks[comm.rank] = float(peak_memory_on(self._sg.device))
         mine = [*asked, due, figures.exchange_s, float(figures.sent_bytes), *peaks]
         total = comm.all_reduce(torch.tensor(mine, dtype=torch.float64)).tolist()
         asked, (due, exchange_s, sent_bytes, *peaks) = total[: len(STOPPING)], total[len(STOPPING) :]
@@ -144,7 +166,3 @@ class _Agreed:
     exchange_s: float  # mean over ranks
     sent_bytes: int  # of all ranks
     peak_memory_bytes: list[int]  # of each rank
-
-
-def _peak_memory_bytes(device: torch.device) -> int:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory_bytes()

@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from partition.system.temporary_names import process_name
+
 LAUNCHED = "DGL_GT_LAUNCHED"  # the environment variable that makes a process a rank of a launcher
 LATE_AFTER_S = 60.0  # a rank that has not joined by then is named in a message
 STILL_WAITING = "still waiting (--timeout SECONDS sets a limit)"
@@ -43,6 +45,12 @@ def restarts() -> int:
     if launcher:
         return launcher.restarts
     return int(by_torchrun) if re.fullmatch("[0-9]{1,9}", by_torchrun) else 0
+
+
+def starter_name() -> str:
+    """A name of the process that starts the ranks, and starts them again: a launcher or torchrun. No other one has it."""
+    launcher = find_launcher()
+    return process_name(launcher.pid if launcher else os.getppid())
 
 
 @dataclass(frozen=True)

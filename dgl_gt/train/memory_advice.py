@@ -12,12 +12,24 @@ from .config import TrainConfig
 
 _GENERAL = "free memory, or partition into more parts on more machines"
 _CHANGE = "choose a smaller model, partition into more parts on more machines"
+_TERMS = {  # what a rank holds, by the first word of the count on which it depends; and what makes it smaller
+    "rows of its own nodes": (
+        ("owned", "mask"),
+        "--activation-checkpoint full, --precision bf16, a smaller --hidden, or more parts on more machines",
+    ),
+    "rows of nodes of other ranks": (
+        ("copies", "sent", "returned", "returns", "nodes"),
+        "another --strategy, a smaller --hidden, or a cut with fewer copies",
+    ),
+    "edges": (("edges", "cut_edges", "all_edges", "returned_edges"), "more parts on more machines"),
+    "parameters, gradients and the optimiser": (("one",), "a smaller --hidden or fewer --layers"),
+}
 
 
 def advice_for_strategy(
     directory, config: TrainConfig, strategy: str | None, depth: int, model_factory: str | None = None
 ) -> str:
-    """What a training step on these shards was predicted to need on the largest rank, and what to change."""
+    """What a training step on these shards was predicted to need on the largest rank, what most of it is, and what to change."""
     from .model import find_factory  # here, because a launcher does without torch until memory runs out
     from .planned_step import step_traces
 
@@ -28,12 +40,16 @@ def advice_for_strategy(
         trace = traces.of(figures, strategy, min(depth, traces.max_depth), config.activation_checkpoint)
     except InputError as error:  # the model is too large to be traced
         return str(error)
-    needed = int(trace.peak_bytes(figures).max())
+    by_count = trace.largest_rank_bytes(figures)
+    most, largest = max(
+        (sum(some for count, some in by_count.items() if count.split()[0] in words), name)
+        for name, (words, _) in _TERMS.items()
+    )
     model = f"of {model_factory}" if model_factory else f"with --layers {config.layers} --hidden {config.hidden}"
     return (
-        f"a training step {model} is predicted to need {size(needed)} "
-        f"for tensors on the largest rank; {_CHANGE}, or let `dgl-gt plan DIR --rank-memory SIZE` find a strategy "
-        "that fits"
+        f"a training step {model} is predicted to need {size(sum(by_count.values()))} for tensors on the largest rank, and "
+        f"{size(most)} of that for {largest}; choose {_TERMS[largest][1]}, or let `dgl-gt plan DIR --rank-memory SIZE` find "
+        "a strategy that fits"
     )
 
 

@@ -6,13 +6,14 @@ import errno
 import json
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from partition.errors import InputError
 from partition.system.atomic_write import new_file
 
-METRICS = "metrics.jsonl"
+from .run_directory import METRICS
 
 
 class MetricsLog:
@@ -74,9 +75,17 @@ class MetricsLog:
         if self._scalars is None:
             self._scalars = self._tensorboard(str(self._folder), purge_step=self._trained_again_from)
         for numbers in lines:
-            for name, value in numbers.items():
-                if isinstance(value, (int, float)) and name != "epoch":
-                    self._scalars.add_scalar(name, value, numbers["epoch"])
+            for name, value in _scalars_in(numbers):
+                self._scalars.add_scalar(name, value, numbers["epoch"])
+
+
+def _scalars_in(numbers: dict) -> Iterator[tuple[str, float]]:
+    """The numbers of an epoch by name; those of each rank as ``peak_memory_bytes/rank0`` and so on."""
+    for name, value in numbers.items():
+        if isinstance(value, list):
+            yield from ((f"{name}/rank{rank}", each) for rank, each in enumerate(value))
+        elif isinstance(value, (int, float)) and name != "epoch":
+            yield name, value
 
 
 def _summary_writer():

@@ -13,13 +13,13 @@ from dgl_gt.comm.group import Comm
 
 @contextmanager
 def named_places(model: nn.Module, comm: Comm) -> Iterator[None]:
-    """Inside the block, exchanges know the layer that does them, so that a message can name it."""
+    """Inside the block, exchanges know the layer that does them, so that a message or a profile can name it."""
 
     def enter(name):
-        return lambda *_: setattr(comm, "place", name)
+        return lambda *_: comm.enter(name)
 
-    def leave(*_):
-        comm.place = ""
+    def leave(_module, _inputs, output):
+        comm.leave(output)
 
     handles = []
     for name, module in _parts(model):
@@ -30,6 +30,16 @@ def named_places(model: nn.Module, comm: Comm) -> Iterator[None]:
         comm.place = ""
         for each in handles:
             each.remove()
+
+
+@contextmanager
+def at_place(name: str, comm: Comm) -> Iterator[None]:
+    """Inside the block, a part of the step runs that is no module."""
+    comm.enter(name)
+    try:
+        yield
+    finally:
+        comm.leave()
 
 
 def _parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -67,10 +77,10 @@ def find_not_finite(model: nn.Module, forward: Callable[[], object], feat: torch
         for each in handles:
             each.remove()
     mine = next((number for number, (_, is_finite) in enumerate(order) if not is_finite), len(order))
-    first = -int(comm.all_reduce(torch.tensor([-mine]), "max")[0])  # modules run in the same order everywhere
-    if first == len(order):
+    found = [each for each in comm.gather_objects([mine, order[mine][0] if mine < len(order) else None]) if each[1]]
+    if not found:
         return "all outputs of modules are finite, so the loss or its gradient is not"
-    return f"the output of {order[first][0]} is the first that is not finite"
+    return f"the output of {min(found)[1]} is the first that is not finite"
 
 
 def _is_finite(output) -> bool:

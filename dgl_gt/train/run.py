@@ -8,10 +8,12 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from partition.system.output_checks import check_target
 
 from . import summary
-from .config import MODEL, TrainConfig
+from .config import TrainConfig
 from .interval import CHECKPOINT_EVERY
 from .keeper import RunKeeper
+from .launcher_link import starter_name
 from .model import ModelFactory
+from .run_directory import MODEL
 from .saved_model import BestModelWriter
 from .trainer import TrainResult, train
 
@@ -25,9 +27,11 @@ def train_and_save(
     resume: bool = False,
     checkpoint_every: str | int = CHECKPOINT_EVERY,
     tensorboard: bool = False,
+    profile_step: bool = False,
     on_nan: str = "stop",
     factory: ModelFactory | None = None,
     on_epoch=None,
+    on_start=None,
     plan: dict | None = None,
 ) -> tuple[TrainResult, dict]:
     """Train as :func:`dgl_gt.train.train` does, and keep the run in a directory; every rank calls it.
@@ -40,7 +44,7 @@ def train_and_save(
     sg : ShardedGraph
     config : TrainConfig
     out : path
-        Directory of the run; rank 0 writes it.
+        Directory of the run. Rank 0 writes and reads it, and its ``force``, ``resume`` and ``checkpoint_every`` hold.
     force : bool
         Whether to replace ``out`` if it holds another run.
     resume : bool
@@ -50,8 +54,14 @@ def train_and_save(
         Epochs, or a time such as "30s", "10m" or "2h", from one checkpoint to the next.
     tensorboard : bool
         Whether to write the numbers of each epoch for TensorBoard, too; needs the package ``tensorboard``.
+    profile_step : bool
+        Whether to record the third training step after the ranks have started, or the last one if there are fewer: a
+        trace of ``torch.profiler`` for each rank, and a time line of all ranks, which ``dgl-gt report`` draws.
     on_nan, factory, on_epoch
         See :func:`dgl_gt.train.train`.
+    on_start : callable, optional
+        Function that is called before the first epoch as ``on_start(history)``, with the losses and metrics of the run
+        so far, which are empty unless it goes on from a checkpoint.
     plan : dict, optional
         More keys of the record.
 
@@ -59,25 +69,33 @@ def train_and_save(
     -------
     result : TrainResult
     record : dict
-        The run as plain values, as ``record.json`` holds it.
+        The run as plain values, as ``record.json`` holds it beside ``started_by``.
 
     Raises
     ------
     InputError
         As :func:`dgl_gt.train.train`; or ``out`` cannot be written, or there is no checkpoint of this run to go on from.
     """
-    writer, plan = None, plan or {}
+    writer, plan, starter = None, plan or {}, {"started_by": starter_name()}
+    resume = sg.comm.broadcast_object(bool(resume))
     with sg.comm.together():  # what is wrong here may be wrong on rank 0 alone
         if sg.comm.rank == 0:
-            check_target(out, MODEL, force=force or resume)
+            check_target(out, MODEL, force=force or resume, foreign=resume)
+            described = plan | starter
             writer = BestModelWriter(
-                out, config, lambda history: summary.unfinished_record(history, sg) | plan, force=force, factory=factory
+                out,
+                config,
+                lambda history: summary.unfinished_record(history, sg) | described,
+                force=force,
+                factory=factory,
             )
-        keeper = RunKeeper(sg, config, out, writer, checkpoint_every, resume, factory, tensorboard)
+        keeper = RunKeeper(
+            sg, config, out, writer, checkpoint_every, resume, factory, tensorboard, profile_step, on_start
+        )
     with writer or nullcontext():
         result = train(sg, config, on_epoch, writer, factory, keeper, on_nan)
         record = summary.record(result, sg) | plan
         if writer:
-            writer.finish(result.model.state_dict(), record)
+            writer.finish(result.model.state_dict(), record | starter)
     keeper.leave_if_asked()
     return result, record

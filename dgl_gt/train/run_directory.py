@@ -15,11 +15,26 @@ from pathlib import Path
 
 from partition.errors import InputError
 from partition.system.atomic_write import new_directory
-from partition.system.output_checks import check_target
+from partition.system.output_checks import Kind, check_target
 
-from .config import MODEL, OF_WHOLE_MODEL
-
+WEIGHTS, CONFIG, RECORD = OF_WHOLE_MODEL = ("model.safetensors", "config.yaml", "record.json")  # replaced together
+METRICS = "metrics.jsonl"  # a line for each epoch
+SCALARS = re.compile(r"events\.out\.tfevents\.[^/]+")  # of TensorBoard
 CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})\.safetensors")  # with the number of epochs before it
+TRACE = re.compile(r"profile-rank\d+\.json\.gz")  # of one training step, for viewers of Chrome traces
+TIME_LINE = "timeline.json"  # of the same step, on all ranks
+_OTHERS = (
+    *(re.escape(name) for name in (WEIGHTS, CONFIG, METRICS)),
+    SCALARS.pattern,
+    # damaged ones and ones that are being written, too
+    *(rf"\.?{name}[^/]*" for name in (CHECKPOINT.pattern, TRACE.pattern, re.escape(TIME_LINE))),
+)
+MODEL = Kind(
+    "a model",
+    RECORD,
+    lambda record: {"strategy", "ranks", "losses", "metric"} <= record.keys(),
+    "|".join(_OTHERS),
+)
 
 
 class RunDirectory:
@@ -35,19 +50,21 @@ class RunDirectory:
     def replaced(self) -> Iterator[Path]:
         """Give a temporary directory for the files of the model. It takes the place of ``out`` in one step.
 
-        Other files of this run stay: they get a second name in the new directory. So writers that append to them may go on.
+        All other files stay: they get a second name in the new directory. So writers that append to them may go on.
 
         Raises
         ------
         InputError
             ``out`` exists and is not of this run, or cannot be written.
         """
-        with new_directory(self.out, MODEL, force=self._force or self.is_ours) as folder:
+        force = self._force or self.is_ours
+        with new_directory(self.out, MODEL, force=force, foreign=self.is_ours) as folder:
             yield folder
             if self.is_ours:
                 for each in sorted(self.out.iterdir()):
-                    if each.name not in OF_WHOLE_MODEL and not each.name.startswith("."):
-                        _link(each, folder / each.name)
+                    is_unfinished = each.name.startswith(".") and re.fullmatch(MODEL.files, each.name)
+                    if each.name not in OF_WHOLE_MODEL and not is_unfinished:
+                        _keep(each, folder / each.name)
         self.is_ours = True
 
 
@@ -59,10 +76,19 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def is_finished(out) -> bool:
-    """Whether a directory holds the record of a run that has had all its epochs."""
+def trace_name(rank: int) -> str:
+    """The name of the file with a rank's trace."""
+    return f"profile-rank{rank}.json.gz"
+
+
+def is_left_by(out, starter: str) -> bool:
+    """Whether a directory holds a run whose ranks a process started, by its :func:`.starter_name`.
+
+    A directory that was moved aside when a rank was killed is put back first.
+    """
+    folder = check_target(out, MODEL, force=True, foreign=True)
     try:
-        return json.loads((Path(out) / "record.json").read_text())["finished"] is True
+        return json.loads((folder / RECORD).read_text())["started_by"] == starter
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -80,16 +106,24 @@ def forget_checkpoints(out) -> None:
 
 
 def check_can_resume(out) -> None:
-    """Raise :class:`InputError` unless a directory holds checkpoints of a run, and nothing that is not of a run."""
-    folder = check_target(out, MODEL, force=True)
+    """Raise :class:`InputError` unless a directory holds a run with checkpoints."""
+    folder = check_target(out, MODEL, force=True, foreign=True)
     if not checkpoints_in(folder):
         raise InputError(
             f"{out} holds no checkpoint, so --resume has nothing to go on from; leave --resume out to start a run"
         )
 
 
-def _link(old: Path, new: Path) -> None:
+def _keep(old: Path, new: Path) -> None:
+    """Give a file, or the files of a directory of the user's, a second name."""
+    if old.is_dir() and not old.is_symlink():
+        shutil.copytree(old, new, symlinks=True, copy_function=_link)
+    else:
+        _link(old, new)
+
+
+def _link(old, new) -> None:
     try:
-        os.link(old, new)
+        os.link(old, new, follow_symlinks=False)
     except OSError:  # a file system without hard links
-        shutil.copy2(old, new)
+        shutil.copy2(old, new, follow_symlinks=False)

@@ -90,7 +90,12 @@ class RunState:
 
     def values(self) -> dict:
         """The part that JSON can hold; :meth:`tensors` is the other one."""
-        return {"epoch": self.epoch, "history": asdict(self.history), "schedule": self.schedule.state()}
+        return {
+            "epoch": self.epoch,
+            "history": asdict(self.history),
+            "schedule": self.schedule.state(),
+            "has_best_optimizer": self.best_optimizer is not None,  # its state may hold no tensor yet
+        }
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name: ``model/...``, ``best/...``, ``optimizer/...`` and ``best_optimizer/...``."""
@@ -108,7 +113,7 @@ class RunState:
         best = _below("best", tensors)
         self.best = {name: value.to(device) for name, value in best.items()} or None
         self.optimizer.load_state_dict(self._optimizer_state("optimizer", tensors))
-        if any(name.startswith("best_optimizer/") for name in tensors):
+        if values["has_best_optimizer"]:
             self.best_optimizer = self._optimizer_state("best_optimizer", tensors)
         self.schedule.restore(values["schedule"])
         self.history = msgspec.convert(values["history"], TrainHistory)

@@ -22,12 +22,12 @@ from partition.errors import InputError
 from partition.system.output_checks import check_room
 
 from .checkpoint_file import separate
-from .config import WEIGHTS, TrainConfig
+from .config import TrainConfig
 from .held_signals import received_signals
 from .launcher_link import find_launcher
 from .model import FactoryError, ModelFactory, build_model
 from .module_places import first_not_finite
-from .run_directory import RunDirectory
+from .run_directory import CONFIG, RECORD, WEIGHTS, RunDirectory
 from .run_state import TrainHistory
 from .task import EdgeRows
 
@@ -109,7 +109,7 @@ class BestModelWriter:
     def _best_epoch_there(self) -> int:
         """The best epoch of the record in the directory, counted from 1; 0 if it cannot be read."""
         try:
-            return int(json.loads((self.out / "record.json").read_text())["best_epoch"])
+            return int(json.loads((self.out / RECORD).read_text())["best_epoch"])
         except (OSError, ValueError, KeyError, TypeError):
             return 0
 
@@ -213,8 +213,8 @@ def write_model(directory: RunDirectory, state: dict | None, config: TrainConfig
     with directory.replaced() as folder:
         if weights is not None:
             (folder / WEIGHTS).write_bytes(weights)
-        (folder / "config.yaml").write_text(yaml.safe_dump({**asdict(config), **shape, **checksum}, sort_keys=False))
-        (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n")
+        (folder / CONFIG).write_text(yaml.safe_dump({**asdict(config), **shape, **checksum}, sort_keys=False))
+        (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")
 
 
 def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Module:
@@ -233,11 +233,11 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
         the model is not one of the factory.
     """
     folder = Path(directory)
-    if not all(os.path.isfile(folder / name) for name in (WEIGHTS, "config.yaml")):
+    if not all(os.path.isfile(folder / name) for name in (WEIGHTS, CONFIG)):
         raise InputError(
-            f"{folder} holds no model ({WEIGHTS} and config.yaml); make one with `dgl-gt train ... --out {folder}`"
+            f"{folder} holds no model ({WEIGHTS} and {CONFIG}); make one with `dgl-gt train ... --out {folder}`"
         )
-    values = read_yaml(folder / "config.yaml")
+    values = read_yaml(folder / CONFIG)
     try:
         weights = (folder / WEIGHTS).read_bytes()
     except OSError as error:

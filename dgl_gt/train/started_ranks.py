@@ -127,24 +127,25 @@ def ask_to_stop(ranks: list[StartedRank], signals: list[int]) -> None:
             return
         elif not has_told:
             has_told = True
-            print("dgl-gt: waiting for the ranks to stop; a second Ctrl-C ends them at once", file=sys.stderr)
+            print("dgl-gt: waiting for the ranks to stop; a second signal ends them at once", file=sys.stderr)
         time.sleep(_POLL_S)
 
 
 def end_all(ranks: list[StartedRank]) -> None:
     """End all ranks that still run, and wait for them; a rank that failed on its own may report that first.
 
-    A rank that writes may finish that. A rank that trains takes the first signal as a wish, and stops at once on the
-    second.
+    A rank that writes may finish that, unless it takes too long, as one that is frozen does. A rank that trains takes the
+    first signal as a wish, and stops at once on the second.
     """
     _wait(ranks, _CAUSE_WAIT_S, lambda: {each.failure.kind for each in ranks if each.failure} == {"relayed"})
+    written_by = time.monotonic() + _WRITE_WAIT_S
     _wait(ranks, _WRITE_WAIT_S, lambda: _any_writes(ranks))
     for _ in range(2):
         for each in ranks:
             if not each.has_ended and each.failure is None and each.state != "writing":
                 each.stop()
         _wait(ranks, _END_WAIT_S, lambda: True)
-    _wait(ranks, _WRITE_WAIT_S, lambda: _any_writes(ranks))
+    _wait(ranks, written_by - time.monotonic(), lambda: _any_writes(ranks))
     for each in ranks:
         if not each.has_ended:
             each.stop(signal.SIGKILL)

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.nn.edge_features import KINDS
+from dgl_gt.model_limits import EDGE_KINDS
 from partition.errors import InputError
 from partition.shards.transform_records import user_node_count
 from partition.system.units import counted
@@ -24,7 +24,7 @@ class EdgeRows:
     """What a model reads of the edge data of this rank's edges; None for nothing."""
 
     feat: torch.Tensor | None = None  # float32 (E, F)
-    kind: torch.Tensor | None = None  # int32 (E, K), in range(KINDS)
+    kind: torch.Tensor | None = None  # int32 (E, K), in range(EDGE_KINDS)
 
     @property
     def widths(self) -> dict[str, int]:
@@ -103,14 +103,19 @@ def edge_rows(sg: ShardedGraph, inputs: Inputs) -> EdgeRows:
             )
         data = sg.edata[name]
         columns = data.reshape(len(data), math.prod(data.shape[1:]))
+        if not columns.shape[1]:
+            raise InputError(
+                f"edge data {name!r} of {sg.manifest['source']} has row shape {tuple(data.shape[1:])}, which holds no number; "
+                "leave it out of edge_features"
+            )
         if columns.dtype == torch.bool or columns.is_floating_point():
             numbers.append(columns.float())
         else:
-            low, high = (int(bound) for bound in torch.aminmax(columns)) if columns.numel() else (0, 0)
-            if low < 0 or high >= KINDS:
+            low, high = (int(bound) for bound in torch.aminmax(columns.long())) if columns.numel() else (0, 0)
+            if low < 0 or high >= EDGE_KINDS:
                 raise InputError(
                     f"edge data {name!r} of {sg.manifest['source']} holds {low if low < 0 else high}; whole numbers in "
-                    f"edge_features are kinds from 0 to {KINDS - 1}; store other numbers as floating point"
+                    f"edge_features are kinds from 0 to {EDGE_KINDS - 1}; store other numbers as floating point"
                 )
             kinds.append(columns.int())
     return EdgeRows(torch.cat(numbers, 1) if numbers else None, torch.cat(kinds, 1) if kinds else None)

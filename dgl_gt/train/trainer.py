@@ -19,7 +19,7 @@ from partition.system.memory import peak_memory_bytes
 from .config import ON_NAN, TrainConfig
 from .metrics import METRIC_FUNCTIONS, choose_metric
 from .model import ModelFactory, build_model, logits_of, share_weights
-from .module_places import find_not_finite, first_not_finite, named_places
+from .module_places import at_place, find_not_finite, first_not_finite, named_places
 from .objective import Objective, make_objective
 from .optimizer import Schedule, make_optimizer
 from .run_state import EpochFigures, RunState, TrainHistory
@@ -72,14 +72,16 @@ def train_step(
     optimizer.zero_grad()
     loss = (objective or Objective())(_training_logits(model, sg, task, step, seed), task)
     loss.backward()
-    sg.comm.sum_gradients(model.parameters())
+    with at_place("the gradient sum", sg.comm):
+        sg.comm.sum_gradients(model.parameters())
     total = float(sg.comm.all_reduce(loss.detach().double().reshape(1).cpu())[0])
     if checks_gradients and not all(
         torch.isfinite(each.grad).all() for each in model.parameters() if each.requires_grad
     ):
         total = math.nan  # on every rank, because gradients are summed over ranks
     if math.isfinite(total):
-        optimizer.step()
+        with at_place("the optimiser", sg.comm):
+            optimizer.step()
     return total
 
 
@@ -141,7 +143,7 @@ def train(
     """
     if on_nan not in ON_NAN:
         raise InputError(f"on_nan is {on_nan!r}; it must be {' or '.join(ON_NAN)}")
-    sg.comm.check_agreement(asdict(config) | {"--model-factory": factory and factory.name})
+    sg.comm.check_agreement(asdict(config) | {"--model-factory": factory and factory.name, "on_nan": on_nan})
     with sg.comm.together():
         return _train(sg, config, on_epoch, writer, factory, keeper, on_nan)
 
@@ -168,7 +170,7 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
             keeper.start(state)
             _check_not_over(state, config)
         while not _is_over(state, config):
-            figures = _train_epoch(state, sg, task, objective, config, writer, on_nan)
+            figures = _train_epoch(state, sg, task, objective, config, writer, on_nan, keeper)
             measured.append(figures)
             if on_epoch:
                 latest = state.history.validations[-1] if state.history.validations else math.nan
@@ -180,22 +182,31 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
 
 
 def _train_epoch(
-    state: RunState, sg: ShardedGraph, task: Task, objective: Objective, config: TrainConfig, writer, on_nan: str
+    state: RunState,
+    sg: ShardedGraph,
+    task: Task,
+    objective: Objective,
+    config: TrainConfig,
+    writer,
+    on_nan: str,
+    keeper,
 ) -> EpochFigures:
     """Take a step and evaluate it where that is due; what was measured."""
     epoch, history, comm = state.epoch, state.history, sg.comm
     if config.local_epochs and epoch == config.local_epochs:
         state.start_second_phase()
     lr, before = state.optimizer.param_groups[0]["lr"], (comm.sent_bytes, comm.exchange_s)
-    started = time.perf_counter()
-    loss = _guarded_step(state, sg, task, objective, config, on_nan)
-    seconds, exchange_s = time.perf_counter() - started, comm.exchange_s - before[1]
+    with keeper.recording(epoch) if keeper else nullcontext():
+        started = time.perf_counter()
+        loss = _guarded_step(state, sg, task, objective, config, on_nan)
+        seconds, exchange_s = time.perf_counter() - started, comm.exchange_s - before[1]
     step_bytes = comm.sent_bytes - before[0]
     history.losses.append(loss if math.isfinite(loss) else None)
     validation = test = None
     if _is_evaluated(epoch, config):
         validation, test = evaluate(state.model, sg, task, history.metric_name)
         _check_finite("validation metric", validation, epoch, config)
+        _check_finite("test metric", test, epoch, config)
         history.validations.append(validation)
     state.schedule.step(validation)
     if validation is not None and validation > history.validation:
@@ -241,8 +252,8 @@ def _check_not_over(state: RunState, config: TrainConfig) -> None:
     """Raise :class:`InputError` if a run that goes on has nothing left to do with its settings."""
     if state.epoch and _is_over(state, config):
         raise InputError(
-            f"patience is {config.patience}, and after epoch {state.epoch} of the checkpoint the run has waited longer for "
-            "a better model; raise patience, or set it to 0"
+            f"patience is {config.patience}, and the best model of the checkpoint after epoch {state.epoch} is that of epoch "
+            f"{state.history.best_epoch + 1}; raise patience, or set it to 0"
         )
 
 
@@ -275,6 +286,11 @@ def _check_weights(model: torch.nn.Module, epoch: int, config: TrainConfig) -> N
         )
 
 
+def peak_memory_on(device: torch.device) -> int:
+    """The peak resident memory of this process, or of the CUDA allocator on a GPU (bytes)."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory_bytes()
+
+
 def _measurements(sg: ShardedGraph, measured: list[EpochFigures]) -> dict:
     """The measurements of a :class:`TrainResult`, over all ranks."""
     comm, seconds = sg.comm, [each.seconds for each in measured]
@@ -284,7 +300,7 @@ def _measurements(sg: ShardedGraph, measured: list[EpochFigures]) -> dict:
     )
     sent = comm.all_reduce(torch.tensor([measured[-1].sent_bytes]))
     peaks = torch.zeros(comm.world_size, dtype=torch.int64)
-    peaks[comm.rank] = torch.cuda.max_memory_allocated(sg.device) if sg.device.type == "cuda" else peak_memory_bytes()
+    peaks[comm.rank] = peak_memory_on(sg.device)
     return {
         "seconds_per_epoch": float(slowest[0]),
         "exchange_share": float(share[0]) / comm.world_size,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partition.system.units import counted
+from partition.system.units import counted, size
 
 SPACE = "\N{NO-BREAK SPACE}"
 MEANINGS = {
@@ -49,6 +49,11 @@ def short(number: int) -> str:
 def seconds(number: float) -> str:
     """Return a time with three digits, without its unit."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def bytes_text(number: float) -> str:
+    """Return a number of bytes as 1.5 MiB, without a line break."""
+    return size(number).replace(" ", SPACE)
 
 
 def count(number: int, noun: str) -> str:

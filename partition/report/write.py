@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from partition.errors import InputError
 from partition.shards.manifest import read_manifest, verify
 from partition.shards.transform_records import describe_transforms
-from partition.system.atomic_write import new_file
-from partition.system.output_checks import check_file
 from partition.system.units import size
 
 from . import formats, pictures
 from .counts import count_shards
+from .pages import check_targets, make_environment, write_both
 
 _COMPARED = ("volume", "replication_factor", "max_copies_factor", "node_balance", "edge_balance")
 
@@ -45,66 +39,43 @@ def write_report(directory, out, *, force: bool = False) -> dict:
     InputError
         The shards are missing or damaged; or ``out`` does not end in .html, exists or cannot be written.
     """
-    targets = _checked_targets(directory, out, force)
+    targets = check_targets(out, Path(directory) / "manifest.json", force=force)
     manifest = read_manifest(directory)
     verify(directory, manifest)
     numbers = count_shards(directory, manifest)
-    contents = {".html": page(numbers), ".json": json.dumps(numbers, indent=1, allow_nan=False) + "\n"}
-    with ExitStack() as stack:  # both appear when both are complete: the page last
-        for suffix, text in contents.items():
-            file = stack.enter_context(new_file(targets[suffix], force=force))
-            file.write(text.encode())
-            file.flush()  # where the disk is full, this fails before any file appears
+    write_both(targets, page(numbers), numbers, force=force)
     return numbers
-
-
-def _checked_targets(directory, out, force: bool) -> dict[str, Path]:
-    out = Path(out).absolute()
-    if out.suffix != ".html":
-        raise InputError(f"{out} does not end in .html, and the report is a page; name it report.html, for example")
-    targets = {suffix: out.with_suffix(suffix) for suffix in (".json", ".html")}
-    for path in targets.values():
-        if os.path.realpath(path) == os.path.realpath(Path(directory) / "manifest.json"):
-            raise InputError(f"{path} describes the shards, and a report must not replace it; choose another name")
-        check_file(path, force=force)
-    return targets
 
 
 def page(numbers: dict) -> str:
     """Return the page as HTML; the same numbers, from :func:`.counts.count_shards`, give the same text."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=formats.printable,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    for name in ("count", "degrees", "figure", "percent", "seconds"):
-        environment.filters[name] = getattr(formats, name)
     per_part, copies = numbers["per_part"], "halo" if numbers["cut"] == "edge" else "mirrors"
     columns = [
         _column(numbers, key, kind)
         for key, kind in (("owned", ""), (copies, "orange"), ("edges", ""), ("bytes", "grey"))
     ]
     candidates = _candidates(numbers)
-    return environment.get_template("page.html.j2").render(
-        numbers,
-        added=describe_transforms(numbers["transforms"]),
-        meanings=formats.MEANINGS,
-        quality_keys=[key for key in formats.MEANINGS if numbers["quality"].get(key) is not None],
-        copies_name="halo rows" if copies == "halo" else "mirrors",
-        rows=np.array(numbers["traffic"]["rows"], np.int64),
-        held=[part["owned"] + part[copies] for part in per_part],
-        work=[part["edges"] for part in per_part],
-        part_lines=list(zip(*columns)),
-        widest=max(len(text) for column in columns for text, _ in column),
-        is_crowded=numbers["parts"] > pictures.MOST_NUMBERED_PARTS,
-        candidates=candidates,
-        comparison=_comparison(candidates),
-        bar=pictures.bar,
-        dots=pictures.dots,
-        heat_map=pictures.HeatMap.of,
+    return (
+        make_environment()
+        .get_template("page.html.j2")
+        .render(
+            numbers,
+            added=describe_transforms(numbers["transforms"]),
+            meanings=formats.MEANINGS,
+            quality_keys=[key for key in formats.MEANINGS if numbers["quality"].get(key) is not None],
+            copies_name="halo rows" if copies == "halo" else "mirrors",
+            rows=np.array(numbers["traffic"]["rows"], np.int64),
+            held=[part["owned"] + part[copies] for part in per_part],
+            work=[part["edges"] for part in per_part],
+            part_lines=list(zip(*columns)),
+            widest=max(len(text) for column in columns for text, _ in column),
+            is_crowded=numbers["parts"] > pictures.MOST_NUMBERED_PARTS,
+            candidates=candidates,
+            comparison=_comparison(candidates),
+            bar=pictures.bar,
+            dots=pictures.dots,
+            heat_map=pictures.HeatMap.of,
+        )
     )
 
 

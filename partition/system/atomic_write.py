@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,15 +24,16 @@ _OF_OUTPUT |= {errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.ENXIO, errno.E
 
 
 @contextmanager
-def new_directory(out, kind: Kind, *, force: bool = False):
+def new_directory(out, kind: Kind, *, force: bool = False, foreign: bool = False):
     """Yield a temporary directory beside ``out``; it takes ``out``'s place at the end, or is removed on any error.
 
     Before it takes that place, its files are flushed to the disk and have the modes of the umask. With ``force`` an old
     directory of this kind is replaced in one step. Where the file system has no such step, it is moved aside first; if
     the process is killed just then, the next run that names the same ``out`` moves it back. Where ``out`` is a link,
-    the directory that it leads to is made.
+    the directory that it leads to is made. With ``foreign``, the old directory may hold other files, too; the caller links
+    or copies them into the new one.
     """
-    out = check_target(out, kind, force=force)
+    out = check_target(out, kind, force=force, foreign=foreign)
     temporary = out.parent / temporary_name(out.name, PARTIAL)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +45,7 @@ def new_directory(out, kind: Kind, *, force: bool = False):
     try:
         yield temporary
         _flush(temporary)
-        _put(temporary, out, kind, force)
+        _put(temporary, out, kind, force, foreign)
     except OSError as error:
         raise _cannot_fill(temporary, out, error) from error
     except SafetensorError as error:  # how safetensors reports a full disk
@@ -70,10 +72,13 @@ def _cannot_fill(temporary: Path, out: Path, error: OSError) -> Exception:
 
 
 def _flush(folder: Path) -> None:
-    """Flush every file of a directory to the disk, with the mode that the umask gives."""
+    """Flush every new file of a directory to the disk, with the mode that the umask gives."""
     for root, _, files in os.walk(folder):
         mode = os.stat(root).st_mode & 0o666
         for name in files:
+            status = os.lstat(os.path.join(root, name))
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # of the old directory
+                continue
             with open(os.path.join(root, name), "rb") as file:
                 with suppress(OSError):  # vfat and some network file systems have no modes of their own
                     os.fchmod(file.fileno(), mode)  # safetensors makes files that only their owner can read
@@ -92,10 +97,10 @@ def _flush_folder(folder) -> None:
         os.close(number)
 
 
-def _put(new: Path, out: Path, kind: Kind, force: bool) -> None:
+def _put(new: Path, out: Path, kind: Kind, force: bool, foreign: bool) -> None:
     """Move a complete directory to its place; an old directory is at ``new`` afterwards, or gone."""
     if force and os.path.lexists(out):
-        check_target(out, kind, force=True)
+        check_target(out, kind, force=True, foreign=foreign)
         if not _exchange(new, out):
             _move_aside(new, out)
         return

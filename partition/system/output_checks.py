@@ -33,10 +33,11 @@ class Kind:
     files: str  # regular expression of the names of all other files, relative to the directory
 
 
-def check_target(out, kind: Kind, *, force: bool) -> Path:
+def check_target(out, kind: Kind, *, force: bool, foreign: bool = False) -> Path:
     """Return the real path of a directory that may be made, or with ``force`` replaced; else raise :class:`InputError`.
 
-    An old directory that a killed run moved aside is put back first.
+    An old directory that a killed run moved aside is put back first. With ``foreign``, other files in it are no reason to
+    refuse; the caller keeps them.
     """
     check_flags(force=force)
     given = Path(out).absolute()
@@ -53,7 +54,7 @@ def check_target(out, kind: Kind, *, force: bool) -> Path:
             raise InputError(f"{out} is a file; choose a directory")
         if not force:
             raise already_there(out, "directory")
-        _check_kind(out, kind)
+        _check_kind(out, kind, foreign)
     except InputError:  # InputError is a ValueError, too
         raise
     except (OSError, RuntimeError, ValueError) as error:  # a name that is too long, links in a circle, a NUL
@@ -131,8 +132,8 @@ def free_disk_bytes(path) -> int:
     return shutil.disk_usage(nearest_existing(os.path.realpath(path))).free
 
 
-def _check_kind(folder: Path, kind: Kind) -> None:
-    """Raise :class:`InputError` unless a directory is empty or holds nothing but files of a kind."""
+def _check_kind(folder: Path, kind: Kind, foreign: bool) -> None:
+    """Raise :class:`InputError` unless a directory is empty or holds files of a kind, and unless ``foreign`` nothing else."""
     names = sorted(os.listdir(folder))
     if not names:
         return
@@ -142,9 +143,9 @@ def _check_kind(folder: Path, kind: Kind) -> None:
         why = f"its {kind.record} is another program's" if is_there else f"it has no {kind.record}"
         but = "" if is_there else f", but it holds {names[0]!r}"
         raise InputError(f"{folder} does not hold {kind.name} made by dgl-gt: {why}{but}, {refused}")
-    if (foreign := _foreign_entry(folder, kind)) is not None:
+    if not foreign and (name := _foreign_entry(folder, kind)) is not None:
         raise InputError(
-            f"{folder} holds {foreign!r} besides {kind.name}, so --force will not replace it; move that away, or "
+            f"{folder} holds {name!r} besides {kind.name}, so --force will not replace it; move that away, or "
             "choose another directory"
         )
 

@@ -21,7 +21,12 @@ PARTIAL, REPLACED, FILE = "partial", "replaced", "file"
 
 def temporary_name(stem: str, purpose: str) -> str:
     """Return a new hidden name of at most 255 bytes for a purpose of this process; :func:`leftovers` finds it again."""
-    return f"{_prefix(stem, purpose)}{_home()}-{os.getpid()}-{_started(os.getpid())[1]}-{secrets.token_hex(3)}"
+    return f"{_prefix(stem, purpose)}{process_name(os.getpid())}-{secrets.token_hex(3)}"
+
+
+def process_name(pid: int) -> str:
+    """Return a name that no other process of any host has, of a process of this host."""
+    return f"{_home()}-{pid}-{_started(pid)[1]}"
 
 
 def leftovers(folder: Path, stem: str, purpose: str) -> list[Path]:

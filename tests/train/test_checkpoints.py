@@ -314,7 +314,7 @@ def test_what_a_killed_writer_left_is_removed(sg, stopped, monkeypatch):
 def test_a_file_system_without_hard_links(sg, tmp_path, monkeypatch):
     from dgl_gt.train import run_directory
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise OSError(1, "Operation not permitted")
 
     monkeypatch.setattr(run_directory.os, "link", refuse)
@@ -375,6 +375,8 @@ def test_tensorboard(sg, tmp_path):
     found = EventAccumulator(str(tmp_path / "run"))
     found.Reload()
     assert [each.value for each in found.Scalars("loss")] == pytest.approx(record["losses"])
+    peaks = [each.value for each in found.Scalars("peak_memory_bytes/rank0")]
+    assert len(peaks) == 12 and peaks[-1] == pytest.approx(record["peak_memory_bytes"][0], rel=0.1)
     train_and_save(sg, QUICK, tmp_path / "run", force=True)
 
 

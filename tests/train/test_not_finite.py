@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import dgl_gt
-from dgl_gt.train import ModelFactory, TrainConfig, load_model, train, train_and_save
+from dgl_gt.train import ModelFactory, TrainConfig, load_model, train, train_and_save, trainer
 from dgl_gt.train.module_places import find_not_finite, named_places
 from dgl_gt.train.run_directory import checkpoints_in
 from partition import InputError, partition
@@ -99,6 +99,13 @@ def test_gradients_that_overflow_are_skipped_too(sg, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "backward", backward)
     result = train(sg, CONFIG, factory=ModelFactory("here:same", lambda *_: model), on_nan="skip")
     assert [loss is None for loss in result.losses] == [number == 2 for number in range(8)]
+
+
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+def test_a_test_metric_that_is_not_finite_ends_the_run(sg, tmp_path, monkeypatch, on_nan):
+    monkeypatch.setattr(trainer, "evaluate", lambda *_: (0.5, float("nan")))
+    with pytest.raises(InputError, match="the test metric is nan in epoch 1; lower lr"):
+        train_and_save(sg, CONFIG, tmp_path / "run", on_nan=on_nan)
 
 
 def test_another_word_is_refused(sg):

@@ -1,0 +1,82 @@
+"""Writes the report of a run: one page that needs nothing else, and its numbers as JSON beside it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from pathlib import Path
+
+from dgl_gt.train.config import TrainConfig
+from partition.errors import InputError
+from partition.report import pages
+from partition.report.pictures import bar
+
+from . import pictures
+from .numbers import run_numbers
+from .run_files import RECORD, RunFiles, read_run
+
+_METRICS = {"roc_auc": "ROC-AUC", "accuracy": "accuracy"}
+
+
+def write_run_report(directory, out, *, force: bool = False) -> dict:
+    """Write the report of a run: a page, and its numbers.
+
+    Parameters
+    ----------
+    directory : path
+        A directory that ``dgl-gt train --out`` wrote. The run may have finished, still go on, or have been interrupted.
+    out : path
+        The page, ``NAME.html``, outside of that directory. Its numbers are written beside it as ``NAME.json``.
+    force : bool
+        Whether to replace these files where they exist.
+
+    Returns
+    -------
+    dict
+        The numbers, see :func:`dgl_gt.report.numbers.run_numbers`.
+
+    Raises
+    ------
+    InputError
+        A file of the run is damaged; or ``out`` does not end in .html, is in the directory of the run, exists or cannot
+        be written.
+    """
+    targets = pages.check_targets(out, Path(directory) / RECORD, force=force)
+    if os.path.realpath(targets[".html"].parent) == os.path.realpath(directory):
+        raise InputError(
+            f"{targets['.html']} would be in the directory of the run, which --force replaces only while it holds nothing "
+            "else; choose another place"
+        )
+    run = read_run(directory)
+    numbers = run_numbers(run)
+    pages.write_both(targets, run_page(run, numbers), numbers, force=force)
+    return numbers
+
+
+def run_page(run: RunFiles, numbers: dict) -> str:
+    """Return the page as HTML; ``numbers`` are those of :func:`.numbers.run_numbers`."""
+    environment = pages.make_environment(Path(__file__).parent)
+    environment.filters |= {"metric_text": pictures.metric_text, "plain": pictures.plain}
+    name = numbers["metric"]["name"]
+    return environment.get_template("run_page.html.j2").render(
+        numbers,
+        metric_name=_METRICS.get(name, name) or "metric",
+        settings_changed=_settings(numbers["settings"], changed=True),
+        settings_default=_settings(numbers["settings"], changed=False),
+        chart=pictures.chart,
+        plain=pictures.plain,
+        share=pictures.share,
+        bar=bar,
+        time_line=pictures.time_line_bars(run.step.ranks) if run.step else [],
+        most_ranks=pictures.MOST_RANKS,
+    )
+
+
+def _settings(settings: dict, changed: bool) -> list[tuple[str, object]]:
+    """The settings that differ from their defaults, or those that do not."""
+    defaults = {each.name: each.default for each in fields(TrainConfig)}
+    return [
+        (name, value)
+        for name, value in settings.items()
+        if (name not in defaults or value != defaults[name]) == changed
+    ]

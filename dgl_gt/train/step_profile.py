@@ -1,0 +1,118 @@
+"""``dgl-gt train --profile-step``: one training step in detail, as a trace of each rank and as a time line of all."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from dgl_gt.comm.timeline import Timeline
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from partition.errors import InputError
+from partition.system.atomic_write import new_file
+from partition.system.units import size
+
+from .run_directory import TIME_LINE, TRACE, trace_name
+from .run_state import TrainHistory
+from .saved_model import BestModelWriter
+from .time_line import RankRecording, time_line
+
+_EARLIER_EPOCHS = 2  # before the one that is recorded: the first ones allocate memory and make caches
+_MOST_TRACE_BYTES = 64 << 20  # of a rank, packed
+
+
+class StepProfiler:
+    """Records the third training step after the ranks have started, or the last one if there are fewer.
+
+    Every rank has one. Rank 0 writes what all ranks recorded into the directory of the run: ``profile-rankN.json.gz``,
+    traces of ``torch.profiler``, and ``timeline.json``.
+    """
+
+    def __init__(self, sg: ShardedGraph, epochs: int):
+        self._sg, self._epochs = sg, epochs
+        self._epoch = -1  # the one to record, counted from 0
+        self._trace: profile | None = None
+        self._recording: RankRecording | None = None
+
+    def start(self, epoch: int) -> None:
+        """Choose the step to record of a run that has had ``epoch`` epochs."""
+        self._epoch = min(epoch + _EARLIER_EPOCHS, self._epochs - 1)
+
+    @contextmanager
+    def recording(self, epoch: int) -> Iterator[None]:
+        """Inside the block, a rank takes the step of an epoch, counted from 0, which is recorded if it is the one."""
+        if epoch != self._epoch:
+            yield
+            return
+        comm = self._sg.comm
+        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (self._sg.device.type == "cuda")
+        with profile(activities=activities) as trace:
+            comm.all_reduce(torch.zeros(1))  # a barrier: all ranks leave it at about the same moment
+            comm.timeline = timeline = Timeline(self._sg.strategy.name, self._sg.device)
+            try:
+                yield
+                seconds = timeline.now()
+            finally:
+                comm.timeline = None
+        self._trace, self._recording = trace, RankRecording(timeline.places, timeline.collectives, seconds)
+
+    def write(self, writer: BestModelWriter | None, history: TrainHistory, is_last: bool) -> None:
+        """Write what this epoch's step recorded, if it was the one; every rank calls it, and rank 0 has the writer."""
+        if self._recording is None:
+            if is_last and writer and self._epoch >= len(history.losses):
+                print(f"dgl-gt: no step was profiled: the run ended before epoch {self._epoch + 1}", file=sys.stderr)
+            return
+        recorded = json.dumps(asdict(self._recording)).encode()
+        recordings, traces = (self._gathered(each) for each in (recorded, _packed(self._trace)))
+        self._trace = self._recording = None
+        if writer is None:
+            return
+        ranks = time_line([RankRecording(**json.loads(each)) for each in recordings])
+        values = {"epoch": self._epoch + 1, "strategy": self._sg.strategy.name, "ranks": ranks}
+        files = {trace_name(rank): trace for rank, trace in enumerate(traces) if trace}
+        files[TIME_LINE] = json.dumps(values, allow_nan=False).encode() + b"\n"
+        try:
+            writer.make_directory(history)
+            _write_files(writer.out, files)
+        except (InputError, OSError) as error:
+            print(f"dgl-gt: warning: the profile of epoch {self._epoch + 1} was not written: {error}", file=sys.stderr)
+
+    def _gathered(self, content: bytes) -> list[bytes]:
+        """The content of every rank, on rank 0."""
+        rows = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+        return [each.numpy().tobytes() for each in self._sg.comm.gather_rows(rows, to=0) or []]
+
+
+def _packed(trace: profile) -> bytes:
+    """A trace in the format of Chrome, packed by gzip; nothing where it cannot be written or is far too large."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json.gz"
+            trace.export_chrome_trace(str(path))
+            packed = path.read_bytes()
+    except (OSError, RuntimeError) as error:
+        print(f"dgl-gt: warning: the trace of a step was not written: {error}", file=sys.stderr)
+        return b""
+    if len(packed) > _MOST_TRACE_BYTES:
+        text = f"is {size(len(packed))} long and was left out; the limit is {size(_MOST_TRACE_BYTES)}"
+        print(f"dgl-gt: warning: the trace of a step {text}", file=sys.stderr)
+        return b""
+    return packed
+
+
+def _write_files(folder: Path, files: dict[str, bytes]) -> None:
+    """Write the files of a profile, and remove the traces of an earlier one on more ranks."""
+    for name, content in files.items():
+        with new_file(folder / name, force=True) as file:
+            file.write(content)
+    for each in folder.iterdir():
+        if TRACE.fullmatch(each.name) and each.name not in files:
+            with suppress(OSError):
+                each.unlink()

@@ -1,0 +1,80 @@
+"""What is advised where a rank runs out of memory."""
+
+import re
+
+import numpy as np
+import pytest
+
+from dgl_gt.cli.main import main
+from dgl_gt.train import launch
+from partition import from_edges, partition
+from partition.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("shards") / "shards"
+    partition("sample:communities?nodes=400&features=8", 2, directory)
+    return directory
+
+
+@pytest.mark.parametrize("strategy", [None, "halo", "halo_kv"])
+def test_advice_names_what_was_predicted(shards, strategy):
+    from dgl_gt.train.config import TrainConfig
+    from dgl_gt.train.memory_advice import advice_for_strategy
+
+    text = advice_for_strategy(shards, TrainConfig(), strategy, 1)
+    assert "--layers 2 --hidden 64 is predicted to need" in text and "MiB of that for rows of its own nodes" in text
+    text = advice_for_strategy(shards, TrainConfig(hidden=100_000, heads=1), strategy, 1)  # too large for a trace
+    assert re.search(
+        r"the model has 160,\d{3},\d{3},\d{3} parameters, which .* take 2\.3 TiB, and .*choose a smaller", text
+    )
+
+
+def test_advice_names_the_largest_term(shards, tmp_path):
+    """Each term in turn: a large model; many edges; layers that are computed for two hops of copies."""
+    from dgl_gt.train.config import TrainConfig
+    from dgl_gt.train.memory_advice import advice_for_strategy
+
+    wide = TrainConfig(layers=1, hidden=2048, heads=8)
+    text = advice_for_strategy(shards, wide, "halo_h", 1)
+    assert "of that for parameters, gradients and the optimiser; choose a smaller --hidden or fewer --layers" in text
+    edges = np.random.default_rng(0).integers(0, 400, (2, 100_000))
+    graph = from_edges(*edges, 400, {"feat": np.ones((400, 4), np.float32)})
+    partition(graph, 2, tmp_path / "dense")
+    narrow = TrainConfig(layers=1, hidden=2, heads=1, ffn=0)
+    assert "of that for edges; choose more parts" in advice_for_strategy(tmp_path / "dense", narrow, "halo_h", 1)
+    edges = np.random.default_rng(0).integers(0, 4000, (2, 20_000))
+    partition(from_edges(*edges, 4000, {"feat": np.ones((4000, 4), np.float32)}), 8, tmp_path / "deep", halo_depth=2)
+    text = advice_for_strategy(tmp_path / "deep", TrainConfig(layers=2, ffn=0), "halo_h", 2)
+    assert "of that for rows of nodes of other ranks; choose another --strategy" in text
+
+
+@pytest.mark.parametrize("problem", [InputError("the shards are gone"), MemoryError()], ids=repr)
+def test_advice_that_cannot_be_given_does_not_replace_the_message(problem):
+    def advise():
+        raise problem
+
+    message = launch.out_of_memory_message(1, "it asked for 1 TiB", advise)
+    assert message == (
+        "rank 1 ran out of memory: it asked for 1 TiB; free memory, or partition into more parts on more machines"
+    )
+
+
+@pytest.mark.parametrize("node_data", [{}, {"feat": np.ones(4, np.float32)}], ids=["none", "one number a node"])
+def test_advice_on_shards_without_rows_of_features(tmp_path, node_data):
+    from dgl_gt.train.config import TrainConfig
+    from dgl_gt.train.memory_advice import advice_for_strategy
+
+    partition(from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4, node_data), 2, tmp_path / "shards")
+    assert "no node data 'feat'" in advice_for_strategy(tmp_path / "shards", TrainConfig(), None, 1)
+
+
+def test_advice_where_ranks_choose_names_no_figure_of_another_run(shards, monkeypatch):
+    advised = []
+    monkeypatch.setattr("dgl_gt.cli.train.run_on_parts", lambda args, work, advice: advised.append(advice()) or 0)
+    assert main(["train", str(shards), "--strategy", "auto", "--hidden", "100000", "--heads", "1"]) == 0
+    assert advised == [
+        "choose a smaller model, partition into more parts on more machines, or let --rank-memory SIZE bound what "
+        "--strategy auto chooses from"
+    ]

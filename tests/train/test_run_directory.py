@@ -1,0 +1,135 @@
+"""Whose a run directory is: ranks that start again, other runs in the same place, and files of the user's in it."""
+
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+
+import dgl_gt
+from dgl_gt.cli import train as train_command
+from dgl_gt.cli.main import main
+from dgl_gt.train import TrainConfig, load_model, train_and_save
+from dgl_gt.train.launcher_link import starter_name
+from dgl_gt.train.run_directory import checkpoints_in, is_left_by
+from partition import InputError, partition
+from partition.system.temporary_names import process_name
+
+QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
+TAKEN_UP = {"force": True, "resume": True}
+
+
+@pytest.fixture
+def sg(awkward_graph, tmp_path):
+    partition(awkward_graph(0), 1, tmp_path / "shards")
+    with dgl_gt.load(tmp_path / "shards") as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def killed(sg, tmp_path):
+    """The directory of a run that ended after epoch 9 of 12, as a kill leaves it, with a checkpoint after epoch 8."""
+    run = tmp_path / "run"
+
+    def stop(epoch, *_):
+        if epoch == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_and_save(sg, QUICK, run, checkpoint_every=4, on_epoch=stop)
+    return run
+
+
+def options(sg, run, monkeypatch, **given) -> dict:
+    """How ranks that were started again keep their run."""
+    monkeypatch.setattr(train_command, "restarts", lambda: 1)
+    usual = {"resume": False, "force": False, "tensorboard": False, "profile_step": False, "on_nan": "stop"}
+    args = SimpleNamespace(out=str(run), checkpoint_every=None, **(usual | given))
+    found = train_command._options_of_run(args, sg)
+    return {name: found[name] for name in TAKEN_UP}
+
+
+def test_ranks_that_start_again_take_up_their_own_run(sg, killed, monkeypatch):
+    assert json.loads((killed / "record.json").read_text())["started_by"] == starter_name()
+    assert options(sg, killed, monkeypatch) == TAKEN_UP
+
+
+def test_ranks_that_start_again_leave_another_run_alone(sg, killed, monkeypatch):
+    """torchrun starts them again although the first rank refused to replace that run."""
+    record = json.loads((killed / "record.json").read_text()) | {"started_by": "another"}
+    (killed / "record.json").write_text(json.dumps(record))
+    assert options(sg, killed, monkeypatch) == {"force": False, "resume": False}
+    with pytest.raises(InputError, match="exists; choose another directory, or replace it with --force"):
+        train_and_save(sg, QUICK, killed)
+    assert len(checkpoints_in(killed)) == 2
+
+
+def test_with_force_the_checkpoints_of_another_run_are_not_taken_up(sg, killed, monkeypatch):
+    record = json.loads((killed / "record.json").read_text()) | {"started_by": "another"}
+    (killed / "record.json").write_text(json.dumps(record))
+    assert options(sg, killed, monkeypatch, force=True) == {"force": True, "resume": False}
+
+
+def test_a_rank_that_is_killed_when_all_is_written_starts_again_and_ends(sg, tmp_path, monkeypatch):
+    _, record = train_and_save(sg, QUICK, tmp_path / "run", checkpoint_every=5)
+    assert "started_by" not in record and is_left_by(tmp_path / "run", starter_name())
+    assert options(sg, tmp_path / "run", monkeypatch) == TAKEN_UP
+    again = train_and_save(sg, QUICK, tmp_path / "run", **TAKEN_UP)[1]
+    assert again["finished"] and again["losses"] == record["losses"]
+
+
+def test_a_directory_that_was_moved_aside_is_put_back_before_it_is_looked_at(sg, killed, monkeypatch):
+    """As after a kill in the middle of a replacement, on a file system that cannot exchange two names."""
+    dead = os.fork()
+    if not dead:
+        os._exit(0)
+    name = process_name(dead)
+    os.waitpid(dead, 0)
+    killed.rename(killed.parent / f".{killed.name}.replaced-{name}-abcdef")
+    assert options(sg, killed, monkeypatch) == TAKEN_UP
+
+
+def test_a_new_run_forgets_checkpoints_before_its_first_epoch(sg, killed):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_and_save(sg, QUICK, killed, force=True, on_epoch=stop)
+    assert checkpoints_in(killed) == []
+
+
+def test_files_of_the_user_stay_beside_the_run(sg, tmp_path):
+    """Such as the output of a job, which another process still writes; the mode of a file stays as well."""
+    run, log = tmp_path / "run", None
+
+    def add(epoch, *_):
+        nonlocal log
+        if epoch == 1:
+            log = (run / "slurm.out").open("a")
+            (run / "slurm.out").chmod(0o600)
+            (run / "plots").mkdir()
+            (run / "plots" / "a.txt").write_text("a")
+            (run / "link").symlink_to("plots")
+            os.mkfifo(run / ".pipe")
+        if epoch >= 1:
+            print(epoch, file=log, flush=True)
+
+    train_and_save(sg, QUICK, run, checkpoint_every=5, on_epoch=add)
+    print("end", file=log, flush=True)
+    assert (run / "slurm.out").read_text().split() == [*map(str, range(1, 12)), "end"]
+    assert (run / "slurm.out").stat().st_mode & 0o777 == 0o600
+    assert (run / "plots" / "a.txt").read_text() == "a" and (run / "link").is_symlink() and (run / ".pipe").exists()
+    load_model(run)
+    again, _ = train_and_save(sg, QUICK, run, resume=True)
+    assert len(again.losses) == 12 and (run / "plots" / "a.txt").exists()
+    with pytest.raises(InputError, match="besides a model, so --force will not replace it"):
+        train_and_save(sg, QUICK, run, force=True)
+
+
+def test_predictions_beside_the_run_do_not_keep_it_from_going_on(sg, killed, tmp_path):
+    shards = str(tmp_path / "shards")
+    assert main(["predict", shards, "--model", str(killed), "--out", str(killed / "predictions.npz")]) == 0
+    settings = ["--layers", "1", "--hidden", "8", "--heads", "2", "--epochs", "12", "--patience", "0"]
+    settings += ["--dropout", "0.3", "--lr", "0.02", "--warmup", "2"]
+    assert main(["train", shards, *settings, "--out", str(killed), "--resume"]) == 0
+    assert (killed / "predictions.npz").is_file()
