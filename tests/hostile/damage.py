@@ -138,7 +138,7 @@ def altered(tree, dice: Dice, values=VALUES):
             case 0:
                 del holder[key]
             case 1 if isinstance(value, (int, float)):
-                holder[key] = value + dice.pick((-1, 1, -2, 0.5, 2**32))
+                holder[key] = value + dice.pick((-1, 1, -2, 0.5 if abs(value) < 2**63 else 3, 2**32))
             case 2:
                 holder[key] = {"key": value} if dice.chance(0.5) else [value]
             case 3:

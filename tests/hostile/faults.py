@@ -2,8 +2,9 @@
 
     python tests/hostile/faults.py --faults 200
 
-A rank is killed or frozen, once or twice in a row, in the middle of a step or while a checkpoint is written; the latest
-checkpoint is truncated between two parts of a run; the disk is full for a while. The tests inject a few.
+Each run meets several faults, one after the other: a rank is killed or frozen, once or twice in a row, in the middle of a
+step or while a checkpoint is written; the latest checkpoint is truncated between two parts of a run; the disk is full for
+a while. The tests inject a few.
 """
 
 import argparse
@@ -24,9 +25,11 @@ from pathlib import Path
 from kills import ROOT, children, left_over, send
 
 KINDS = ("kill", "freeze", "kill twice", "kill while writing", "truncate", "full disk")
-EPOCHS, LIMIT_S, TIMEOUT_S = 40, 300.0, 45
-MODEL = ["--layers", "1", "--hidden", "16", "--heads", "2", "--patience", "0", "--epochs", str(EPOCHS)]
-SURVIVE = ["--checkpoint-every", "2", "--max-restarts", "3", "--timeout", str(TIMEOUT_S)]
+LIMIT_S, TIMEOUT_S = 300.0, 25
+A_RUN, APART = 5, 20  # faults of one run, and the epochs between two of them
+EPOCHS = (A_RUN + 1) * APART
+MODEL = ["--layers", "2", "--hidden", "32", "--heads", "2", "--patience", "0", "--epochs", str(EPOCHS)]
+SURVIVE = ["--checkpoint-every", "2", "--max-restarts", str(2 * A_RUN), "--timeout", str(TIMEOUT_S)]
 
 
 @dataclass(frozen=True)
@@ -34,17 +37,22 @@ class Fault:
     kind: str
     rank: int
     epoch: int  # after which it comes: as soon as a checkpoint of that epoch or a later one is there
+    delay_s: float = 0.0  # from then on, so that it comes at any moment of a step
 
     def __str__(self) -> str:
         return f"{self.kind}, rank {self.rank}, after epoch {self.epoch}"
 
 
-def draw(seed: int, count: int) -> list[Fault]:
-    """The same faults for the same seed, every kind as often."""
-    dice = random.Random(seed)
-    return [
-        Fault(KINDS[number % len(KINDS)], dice.randrange(2), dice.randrange(2, EPOCHS // 2)) for number in range(count)
-    ]
+def draw(seed: int, count: int) -> list[list[Fault]]:
+    """The faults of each run: the same for the same seed, and every kind as often."""
+    dice, runs = random.Random(seed), []
+    for number in range(count):
+        if number % A_RUN == 0:
+            runs.append([])
+        first = 2 + APART * len(runs[-1])
+        epoch = dice.randrange(first, first + APART // 2)
+        runs[-1].append(Fault(KINDS[number % len(KINDS)], dice.randrange(2), epoch, dice.uniform(0, 0.1)))
+    return runs
 
 
 class Trial:
@@ -58,28 +66,34 @@ class Trial:
         assert self._start(self._words()).wait(LIMIT_S) == 0, self._stderr()
         self.seconds, self.expected = time.monotonic() - started, self._record()
 
-    def run(self, fault: Fault) -> tuple[list[str], float]:
-        """Train with a fault; what was not as it should be, and the seconds that it cost."""
+    def run(self, faults: list[Fault]) -> tuple[list[str], list[float]]:
+        """Train with faults; what was not as it should be, and the seconds that each fault cost.
+
+        A fault costs the time until there is a checkpoint of a later epoch than it left, or the run has ended.
+        """
         shutil.rmtree(self.out, ignore_errors=True)
-        started = time.monotonic()
-        process = self._start(self._words())
+        lost, processes = [], [self._start(self._words())]
         try:
-            injected = self._inject(fault, process)
-            code = process.wait(LIMIT_S)
-            if fault.kind == "truncate":
-                process = self._start([*self._words(), "--resume"])
-                code = process.wait(LIMIT_S)
+            for fault in faults:
+                if not self._wait_for(processes[-1], lambda: self._latest() >= fault.epoch):
+                    return [f"the run ended before the fault: {fault}\n{self._stderr()}"], lost
+                time.sleep(fault.delay_s)
+                started = time.monotonic()
+                if not self._inject(fault, processes):
+                    return [f"the run ended within the fault: {fault}\n{self._stderr()}"], lost
+                before = self._latest()
+                has_gone_on = self._wait_for(processes[-1], lambda: self._latest() > before)
+                if not has_gone_on and processes[-1].poll() is None:  # else it has ended, and is judged
+                    return [f"no progress after the fault: {fault}\n{self._stderr()}"], lost
+                lost.append(time.monotonic() - started)
+            code = processes[-1].wait(LIMIT_S)
         except subprocess.TimeoutExpired:
-            return [f"still running after {LIMIT_S:.0f} s"], 0.0
+            return [f"still running after {LIMIT_S:.0f} s"], lost
         finally:
-            for each in children(process.pid):
-                send(each, signal.SIGCONT)
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        wrong = [] if injected else ["the run ended before the fault"]
-        wrong += [f"processes left: {left}"] if (left := left_over(process.pid, time.monotonic() + 10)) else []
-        return wrong + self._judge(code), time.monotonic() - started - self.seconds
+            for process in processes:
+                self._end(process)
+        left = [each for process in processes for each in left_over(process.pid, time.monotonic() + 10)]
+        return ([f"processes left: {left}"] if left else []) + self._judge(code), lost
 
     def _judge(self, code: int) -> list[str]:
         if code:
@@ -88,10 +102,9 @@ class Trial:
         same = found["finished"] and all(found[name] == self.expected[name] for name in ("losses", "metric"))
         return [] if same else ["the metric or the losses differ"]
 
-    def _inject(self, fault: Fault, process: subprocess.Popen) -> bool:
-        """Wait for the moment of the fault and bring it about; False if the run has ended before that."""
-        if not self._wait_for(process, lambda: self._latest() >= fault.epoch):
-            return False
+    def _inject(self, fault: Fault, processes: list[subprocess.Popen]) -> bool:
+        """Bring a fault about; False if the run ends before that. A run that is started again is added to ``processes``."""
+        process = processes[-1]
         ranks = children(process.pid)
         number = signal.SIGSTOP if fault.kind == "freeze" else signal.SIGKILL
         if fault.kind == "full disk":
@@ -101,6 +114,7 @@ class Trial:
             process.wait(LIMIT_S)
             path = max(self.out.glob("checkpoint-*"))
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+            processes.append(self._start([*self._words(), "--resume"]))
         elif fault.kind == "kill while writing":
             if not self._wait_for(process, lambda: any(self.out.glob(".checkpoint-*")), poll_s=0.0):
                 return False
@@ -110,9 +124,18 @@ class Trial:
             if fault.kind == "kill twice":
                 if not self._wait_for(process, lambda: len(set(children(process.pid)) - set(ranks)) == 2):
                     return False
-                time.sleep(random.Random(fault.epoch).uniform(0, self.seconds / 2))  # while it starts, or trains again
+                time.sleep(random.Random(fault.epoch).uniform(0, 8))  # seconds in which it starts, or trains again
                 send((children(process.pid) or ranks)[0], number)
         return True
+
+    @staticmethod
+    def _end(process: subprocess.Popen) -> None:
+        """Wake what a fault has frozen, and end what still runs."""
+        for each in children(process.pid):
+            send(each, signal.SIGCONT)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def _fill_disk(self, rank: int, process: subprocess.Popen) -> None:
         """For the time of a few checkpoints, rank 0 can write no large file; standard error stays small."""
@@ -159,25 +182,29 @@ class Trial:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--first", type=int, default=1, help="number of the first run; those before it are left out")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    injected, survived, lost, wrong = Counter(), Counter(), {kind: [] for kind in KINDS}, Counter()
+    lost, broken, wrong = {kind: [] for kind in KINDS}, Counter(), Counter()
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(Path(folder))
         print(f"undisturbed: {trial.seconds:.1f} s", flush=True)
-        for number, fault in enumerate(draw(args.seed, args.faults)):
-            found, seconds = trial.run(fault)
-            injected[fault.kind] += 1
-            survived[fault.kind] += not found
-            lost[fault.kind].append(seconds)
+        for number, faults in enumerate(draw(args.seed, args.faults), 1):
+            if number < args.first:
+                continue
+            found, seconds = trial.run(faults)
+            for fault, each in zip(faults, seconds):
+                lost[fault.kind].append(each)
+            broken.update(fault.kind for fault in faults if found)
             wrong.update(each.splitlines()[0] for each in found)
-            print(f"{number + 1:4} {fault}: {'; '.join(found) or 'survived'}, {seconds:.1f} s", flush=True)
-    for kind in KINDS:
-        seconds = sorted(lost[kind])
+            done = ", ".join(f"{fault} ({each:.1f} s)" for fault, each in zip(faults, seconds))
+            print(f"{number:4} {'; '.join(found) or 'survived'}: {done}", flush=True)
+    for kind, each in lost.items():
         print(
-            f"{kind}: {survived[kind]} of {injected[kind]}, {seconds[len(seconds) // 2] if seconds else 0:.1f} s lost"
+            f"{kind}: {len(each)} injected, {broken[kind]} in runs that went wrong, "
+            f"{sorted(each)[len(each) // 2] if each else 0:.1f} s lost (median), {max(each, default=0):.1f} at most"
         )
-    print(f"{sum(survived.values())} of {args.faults} survived with the same losses and metric")
+    print(f"{sum(map(len, lost.values()))} faults, {sum(wrong.values())} findings")
     for text, count in wrong.most_common():
         print(f"{count:4} {text}")
     return bool(wrong)

@@ -1,16 +1,20 @@
-"""Hostile forms of the files that dgl-gt writes or is told to read: shards, models, settings, DGL's partitions."""
+"""Hostile forms of the files that dgl-gt writes or is told to read: shards, models, checkpoints, settings, DGL's partitions."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
+import torch
 import yaml
 from case import RANK, TRAIN, Case, take
 from damage import Dice, altered, damaged, hostile_array, json_text, safetensors, sign_files, signed
 from yaml_texts import yaml_text
+
+from dgl_gt.train import checkpoint_file
 
 
 def manifests(dice, material):
@@ -108,11 +112,49 @@ def model_files(dice, material):
         case 4:
             path = model / "record.json"
             path.write_text(json_text(altered(json.loads(path.read_text()), dice), dice), errors="surrogatepass")
-            return Case(argv=["plan", "--check", "in/model"])
+            return Case(argv=dice.pick((["plan", "--check", "in/model"], ["report", "in/model", "-o", "out/r.html"])))
     take(material, "shards1")
     return Case(
         argv=["predict", "in/shards1", "--model", "in/model", "--out", dice.pick(("out/p.npz", "out/p.csv"))], env=RANK
     )
+
+
+def checkpoints(dice, material):
+    """A run with two checkpoints, of which the latest or both are damaged, some with a checksum that fits the damage."""
+    take(material, "shards1")
+    run = Path("out/run")
+    shutil.copytree(material / "run", run)
+    found = sorted(run.glob("checkpoint-*"))
+    for path in found[-1:] if dice.chance(0.5) else found:
+        match dice.below(6):
+            case 0:
+                path.unlink()
+                path.symlink_to(dice.pick(("/dev/zero", path.name, ".")))
+            case 1 | 2:
+                path.write_bytes(_other_values(path.read_bytes(), dice))
+            case 3:
+                path.write_bytes(damaged(path.read_bytes(), dice))
+            case _:
+                path.write_bytes(safetensors(path.read_bytes(), dice))
+    words = ["--epochs", "3", "--hidden", "16", "--heads", "2", "--layers", "1", "--out", str(run), "--resume"]
+    return Case(argv=["train", "in/shards1", *words], env=RANK)
+
+
+def _other_values(content: bytes, dice: Dice) -> bytes:
+    """A checkpoint whose values or tensors are changed, and whose checksum is that of the change."""
+    values, tensors = checkpoint_file.unpacked(content)
+    if dice.chance(0.3):
+        key = dice.pick(sorted(tensors))
+        hostile = hostile_array(tensors[key].numpy(), dice)
+        is_held = hostile.dtype.kind in "biuf" and hostile.dtype.itemsize <= 8 and hostile.dtype.isnative
+        if is_held and np.isfinite(hostile).all():  # training would end at NaN, with a line in metrics.jsonl
+            tensors[key] = torch.from_numpy(np.array(hostile)).clone(memory_format=torch.contiguous_format)
+    else:
+        values = altered(values, dice)
+    try:
+        return checkpoint_file.packed(values, tensors)
+    except (TypeError, ValueError, RecursionError):  # what JSON or safetensors cannot hold
+        return b""
 
 
 def config_files(dice, material):

@@ -1,0 +1,73 @@
+"""What a checkpoint costs: its size, the seconds to write it, and their share of the default interval.
+
+    python benchmarks/checkpoint.py
+
+Each model trains a few epochs on a generated graph, with a checkpoint after every epoch. Writing includes the flush to the
+disk, and the choice of the disk matters: ``--folder DIR`` says where.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import dgl_gt
+from dgl_gt.train import TrainConfig, train_and_save
+from dgl_gt.train.checkpoints import Checkpoints
+from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
+from dgl_gt.train.run_directory import checkpoints_in
+from partition import partition
+
+EPOCHS = 12
+MODELS = {
+    "default: 2 layers of 64": TrainConfig(),
+    "3 layers of 128": TrainConfig(layers=3, hidden=128),
+    "7 layers of 256": TrainConfig(layers=7, hidden=256),
+    "10 layers of 1024": TrainConfig(layers=10, hidden=1024),
+}
+
+
+class TimedWriting:
+    """Inside the block, the seconds of each checkpoint are noted."""
+
+    def __enter__(self) -> list[float]:
+        self._write, seconds = Checkpoints.write, []
+
+        def write(checkpoints, state, identity):
+            started = time.perf_counter()
+            path = self._write(checkpoints, state, identity)
+            seconds.append(time.perf_counter() - started)
+            return path
+
+        Checkpoints.write = write
+        return seconds
+
+    def __exit__(self, *_) -> None:
+        Checkpoints.write = self._write
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", help="directory on the disk to write to; by default one for temporary files")
+    args = parser.parse_args()
+    interval_s = Interval.parse(CHECKPOINT_EVERY).seconds
+    print(
+        f"| model | parameters | checkpoint (MiB) | to write it (s) | share of {CHECKPOINT_EVERY} |\n|---|---|---|---|---|"
+    )
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        partition("sample:communities?nodes=500", 1, Path(folder) / "shards")
+        for number, (name, config) in enumerate(MODELS.items()):
+            out = Path(folder) / str(number)
+            with dgl_gt.load(Path(folder) / "shards") as sg, TimedWriting() as seconds:
+                settings = TrainConfig(layers=config.layers, hidden=config.hidden, epochs=EPOCHS, patience=0)
+                result, _ = train_and_save(sg, settings, out, checkpoint_every=1)
+            parameters = sum(each.numel() for each in result.model.parameters())
+            mib, middle = checkpoints_in(out)[0].stat().st_size / 2**20, statistics.median(seconds)
+            print(f"| {name} | {parameters:,} | {mib:.1f} | {middle:.3f} | {middle / interval_s:.3%} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
