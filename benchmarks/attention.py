@@ -7,9 +7,13 @@ after an untimed pass of its own (so that none pays for memory that another gave
 runs. DGL: ``u_dot_v``, ``edge_softmax``, ``u_mul_e_sum``, its sparse formats made beforehand. PyG, where it is
 installed, on ``random`` at 8 heads of 16: the message path of its ``TransformerConv``, without its projections. All are
 in float32 but where the tool's name says otherwise. ``cluster order`` is the graph renumbered by METIS
-clusters, for both tools; each row is compared with DGL in the same order. ``floors`` is the time over that of reading two rows an edge three times
-(forward, dQ, dK and dV) at 17 GB/s. ``head after head`` gathers rows as they are, on graphs where the kernel would gather
-copies with the heads side by side.
+clusters, for both tools; each row is compared with DGL in the same order. ``floors`` is the time over that of reading two
+rows an edge three times (forward, dQ, dK and dV) at 17 GB/s.
+
+DGL and PyG take queries, keys and values as three tensors; dgl-gt takes them packed, in the layout in which its layers
+project them, which costs nothing: with the heads of a row side by side where there is a kernel for that. ``head after
+head`` takes packed rows of the usual layout, and gathers them as they are; ``head after head, copied`` may copy them to
+the other layout first, as ``sparse_attention`` does where the degree pays for it.
 """
 
 from __future__ import annotations
@@ -30,14 +34,16 @@ import numpy as np
 import torch
 from machine import DATA, processor
 
-from dgl_gt import csc, sparse_attention
+from dgl_gt import sparse_attention
 from dgl_gt.ops import cpu
+from dgl_gt.ops.head_minor import has_head_minor_kernel
 from partition import from_edges, load_graph, make_edge_cut
 from partition.console import table
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 GATHER_BYTES_PER_S = 17e9
 HEAD_AFTER_HEAD = "dgl-gt, head after head"
+COPIED = "dgl-gt, head after head, copied"
 
 
 def graph_named(name: str):
@@ -124,30 +130,41 @@ def draw(num_nodes: int, heads: int, width: int, dtype) -> tuple[list, torch.Ten
     return [tensor.requires_grad_() for tensor in tensors], upstream
 
 
+def project(tensors: list, upstream, head_minor: bool) -> tuple[list, torch.Tensor]:
+    """The same rows packed, and the gradient of the result, in the layout of a layer."""
+    packed, grad = torch.stack([tensor.detach() for tensor in tensors], 1), upstream
+    if head_minor:
+        packed, grad = (rows.transpose(-2, -1).contiguous().transpose(-2, -1) for rows in (packed, grad))
+    return [packed.requires_grad_()], grad
+
+
 def measure(name: str, heads: int, width: int, runs: int) -> dict:
     """Median seconds of each tool on one graph, after checking that they agree."""
     graph = graph_named(name)
     g, ordered = to_dgl(graph), to_dgl(graph, make_edge_cut(graph, 1).new_ids())
     for each in (g, ordered):
         each.create_formats_()
-    inputs = {dtype: draw(graph.num_nodes, heads, width, dtype) for dtype in DTYPES}
+    drawn = {dtype: draw(graph.num_nodes, heads, width, dtype) for dtype in DTYPES}
+    head_minor = has_head_minor_kernel(heads, width, drawn[torch.float32][1])
+    rows = {dtype: project(*inputs, head_minor) for dtype, inputs in drawn.items()}
+    apart = drawn[torch.float32]
     tools = {
-        "DGL": (dgl_attention, g, torch.float32),
-        "dgl-gt": (sparse_attention, g, torch.float32),
-        "DGL, cluster order": (dgl_attention, ordered, torch.float32),
-        "dgl-gt, cluster order": (sparse_attention, ordered, torch.float32),
-        "dgl-gt, bfloat16": (sparse_attention, g, torch.bfloat16),
-        "dgl-gt, float16": (sparse_attention, g, torch.float16),
+        "DGL": (dgl_attention, g, apart),
+        "dgl-gt": (sparse_attention, g, rows[torch.float32]),
+        "DGL, cluster order": (dgl_attention, ordered, apart),
+        "dgl-gt, cluster order": (sparse_attention, ordered, rows[torch.float32]),
+        "dgl-gt, bfloat16": (sparse_attention, g, rows[torch.bfloat16]),
+        "dgl-gt, float16": (sparse_attention, g, rows[torch.float16]),
     }
     if name == "hub":
-        tools["dgl-gt, one thread"] = (on_one_thread(sparse_attention), g, torch.float32)
-    if cpu.gathers_head_minor(csc(g), inputs[torch.float32][0][1]):
-        tools[HEAD_AFTER_HEAD] = (sparse_attention, g, torch.float32)
+        tools["dgl-gt, one thread"] = (on_one_thread(sparse_attention), g, rows[torch.float32])
+    if head_minor:
+        tools[HEAD_AFTER_HEAD] = tools[COPIED] = (sparse_attention, g, project(*apart, False))
     if name == "random" and (heads, width) == (8, 16) and pyg_attention():
-        tools["PyG"] = (pyg_attention(), g, torch.float32)
-    reference = dgl_attention(g, *inputs[torch.float32][0]).detach()
-    for tool, (attend, structure, dtype) in tools.items():  # this is the warm-up, too
-        tensors, upstream = inputs[dtype]
+        tools["PyG"] = (pyg_attention(), g, apart)
+    reference = dgl_attention(g, *apart[0]).detach()
+    for tool, (attend, structure, (tensors, upstream)) in tools.items():  # this is the warm-up, too
+        dtype = tensors[0].dtype
         with layout_of(tool):
             seconds(attend, structure, tensors, upstream)
             out = attend(structure, *tensors).detach().float()
@@ -156,10 +173,10 @@ def measure(name: str, heads: int, width: int, runs: int) -> dict:
             torch.testing.assert_close(out, reference, msg=lambda text, tool=tool: f"{tool}: {text}", **tolerance)
     times = {tool: [] for tool in tools}
     for _ in range(runs):
-        for tool, (attend, structure, dtype) in tools.items():
+        for tool, (attend, structure, inputs) in tools.items():
             with layout_of(tool):
-                seconds(attend, structure, *inputs[dtype])
-                times[tool].append(seconds(attend, structure, *inputs[dtype]))
+                seconds(attend, structure, *inputs)
+                times[tool].append(seconds(attend, structure, *inputs))
     floor_s = 3 * graph.num_edges * 2 * heads * width * 4 / GATHER_BYTES_PER_S
     return {
         "graph": name,

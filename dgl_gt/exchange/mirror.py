@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 
 from dgl_gt.ops.attention import attend_rows
+from dgl_gt.ops.head_minor import as_stored
 from dgl_gt.ops.merge import merge_rows
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 from dgl_gt.structure import CSC
@@ -34,21 +35,24 @@ class Mirror(ShardStrategy):
         first = both.attend_first(q, kv, bias)
         mirrors = finish()
         mirror_kv = project(mirrors, "kv")
+        stored, restored = as_stored(mirror_kv)
         to_mirrors, positions, slots = self._to_mirrors
         part, part_lse = attend_rows(
             to_mirrors,
             project(mirrors.index_select(0, slots), "q"),
-            torch.cat([kv, mirror_kv]),
+            restored(torch.cat([as_stored(kv)[0], stored])),
             bias=None if bias is None else bias.index_select(0, positions),
             dropout=dropout,
             negative_slope=negative_slope,
             return_lse=True,
         )
         plan = self._return_plan
+        part, restored = as_stored(part)
         begun = [self.comm.begin(x, plan.send_counts, plan.recv_counts) for x in (part, part_lse)]
         endings = [self.comm.ending(each, self.overlap) for each in begun]
         out, lse = both.attend_second(first, q, mirror_kv, bias)
-        return merge_rows(out, lse, *(end() for end in endings), plan.order, plan.recv_counts)
+        parts, part_lses = (end() for end in endings)
+        return merge_rows(out, lse, restored(parts), part_lses, plan.order, plan.recv_counts)
 
     @cached_property
     @torch.inference_mode(False)

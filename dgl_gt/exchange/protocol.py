@@ -13,7 +13,8 @@ class Project(Protocol):
 
     ``project(h, "q")`` returns ``q (rows, H, D)``; ``project(h, "kv")`` returns keys and values packed,
     ``(rows, 2, H, D)``; ``project(h, "qkv")`` returns all three, ``(rows, 3, H, D)``, as ``sparse_attention`` takes
-    them. For additive scores the shapes are ``(rows, H)``, ``(rows, H, D + 1)`` and ``(rows, H, D + 2)``. Row ``i`` of a result
+    them. On the CPU, the heads of a row may lie side by side in memory, see :mod:`dgl_gt.ops.head_minor`; a strategy that moves
+    rows moves them as they are stored. For additive scores the shapes are ``(rows, H)``, ``(rows, H, D + 1)`` and ``(rows, H, D + 2)``. Row ``i`` of a result
     depends on row ``i`` of ``h`` alone. Therefore it makes no difference whether a strategy first projects rows and then
     moves them, or the other way round.
     """

@@ -6,9 +6,10 @@ from functools import cached_property, partial
 
 import torch
 
+from dgl_gt.ops.head_minor import as_stored
 from dgl_gt.ops.merge import merge_into
 from dgl_gt.ops.reference import accumulation_dtype
-from dgl_gt.ops.split_attention import backward, empty_like, forward, prepare, split
+from dgl_gt.ops.split_attention import backward, forward, prepare, split
 
 from .base import ShardStrategy
 
@@ -37,6 +38,7 @@ class Ring(ShardStrategy):
         They travel in the background, or, without overlap, when that function is called.
         """
         rank, ranks, counts = self.comm.rank, self.comm.world_size, self.counts
+        rows, restored = as_stored(rows)
         arriving = counts[(owner - 1) % ranks]
         start = partial(
             self.comm.start,
@@ -44,7 +46,10 @@ class Ring(ShardStrategy):
             self.comm.counts_for(rank + 1, counts[owner]),
             self.comm.counts_for(rank - 1, arriving),
         )
-        return start().wait if self.overlap else lambda: start().wait()
+        if not self.overlap:
+            return lambda: restored(start().wait())
+        transfer = start()
+        return lambda: restored(transfer.wait())
 
     def owners(self) -> list[int]:
         """Return the rank that owns the block which is here, for each step."""
@@ -109,13 +114,13 @@ def _plus(total, more):
 
 def _grad_q(piece, settings, final, q, block, bias, grad_bias) -> torch.Tensor:
     """Return a block's share of the gradient of q, and write its share of that of bias in place."""
-    grad = empty_like(q)
+    grad = settings.empty_like(q)
     backward(piece, settings, *final, *settings.unpack(q, block), bias, (grad, None, None, grad_bias))
     return grad
 
 
 def _grad_block(piece, settings, final, q, block, bias) -> torch.Tensor:
     """Return this rank's share of the gradient of a block of keys and values."""
-    grad = empty_like(block)
+    grad = settings.empty_like(block)
     backward(piece, settings, *final, *settings.unpack(q, block), bias, (*settings.unpack(None, grad), None))
     return grad

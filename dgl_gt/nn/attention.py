@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import leading_rows
+from dgl_gt.ops.head_minor import has_head_minor_kernel, is_head_minor
 from dgl_gt.structure import CSC
 from dgl_gt.torch_internals import has_forward_hooks
 from partition.errors import check_flags, check_one_of
@@ -231,23 +232,43 @@ class BiasedMHA(EdgeAttention):
         """Compute the call on a graph."""
         self._check(feat, attn_bias)
         strategy = as_strategy(graph, feat)
-        attended = strategy.attend(feat, self._project, bias=attn_bias, dropout=self._dropout(strategy, seed))
-        return self.out_proj(attended.flatten(1))
+        attended = strategy.attend(feat, self._rows, bias=attn_bias, dropout=self._dropout(strategy, seed))
+        return self._output(attended)
 
     def extra_repr(self) -> str:
         return f"feat_size={self.feat_size}, num_heads={self.num_heads}, attn_drop={self.attn_drop}"
 
-    def _project(self, h: Tensor, which: str) -> Tensor:
-        """Project rows for a strategy, with one matrix product for all projections, and therefore one in backward."""
+    def _rows(self, h: Tensor, which: str) -> Tensor:
+        """Project rows for a strategy, in the layout that the kernels read fastest."""
+        return self._project(h, which, has_head_minor_kernel(self.num_heads, self.head_dim, h))
+
+    def _project(self, h: Tensor, which: str, head_minor: bool = False) -> Tensor:
+        """Project rows with one matrix product for all projections, and therefore one in backward.
+
+        Head-minor rows come from the same weights in another order, which costs nothing for each row.
+        """
         projections = [getattr(self, f"{letter}_proj") for letter in which]
-        if all(map(is_plain, projections)):
-            weight = torch.cat([projection.weight for projection in projections])
-            biases = [projection.bias for projection in projections]
-            rows = functional.linear(h, weight, None if biases[0] is None else torch.cat(biases))
+        shape = self.num_heads, self.head_dim
+        if not all(map(is_plain, projections)):
+            rows = torch.cat([projection(h) for projection in projections], 1).unflatten(1, (-1, *shape))
         else:
-            rows = torch.cat([projection(h) for projection in projections], 1)
-        rows = rows.unflatten(1, (len(which), self.num_heads, self.head_dim))
+            order = (1, 0) if head_minor else (0, 0)  # dimensions of a weight (H, D, C) that change places
+
+            def joined(parameters):
+                return torch.stack([x.unflatten(0, shape).transpose(*order) for x in parameters])
+
+            weight = joined([projection.weight for projection in projections])
+            bias = None if projections[0].bias is None else joined([each.bias for each in projections]).flatten()
+            rows = functional.linear(h, weight.flatten(0, 2), bias).unflatten(1, weight.shape[:3])
+            rows = rows.transpose(2, 3) if head_minor else rows
         return rows.squeeze(1) if len(which) == 1 else rows
+
+    def _output(self, attended: Tensor) -> Tensor:
+        """Apply the output projection; where rows are head-minor, its columns take their order."""
+        if not is_head_minor(attended) or not is_plain(self.out_proj):
+            return self.out_proj(attended.flatten(1))
+        weight = self.out_proj.weight.unflatten(1, attended.shape[1:]).transpose(1, 2).flatten(1)
+        return functional.linear(attended.transpose(1, 2).flatten(1), weight, self.out_proj.bias)
 
     def queries_and_keys(self, h: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:
         """Return the queries of the first rows, (num_dst, C), and the keys of all rows, (rows, C)."""

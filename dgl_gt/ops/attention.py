@@ -9,6 +9,7 @@ from dgl_gt.structure import CSC
 
 from . import dispatch
 from .checks import check_dropout, check_tensors, unpack
+from .head_minor import result_strides
 from .reference import accumulation_dtype, reference_attention
 
 
@@ -155,10 +156,16 @@ def _attention(
     return dispatch.backend(q.device.type).forward(structure, q, k, v, bias, scale, dropout_p, seed, negative_slope)
 
 
+def _new_empty(rows, additive):
+    """Return a stand-in for a result, or for the gradient of ``rows``, in the layout that the kernels give it."""
+    return rows.new_empty(rows.shape) if additive else rows.new_empty_strided(rows.shape, result_strides(rows))
+
+
 @_attention.register_fake
 def _attention_fake(q, k, v, *rest):
     q, _, v = unpack(q, k, v, rest[-1] is not None)
-    return q.new_empty(len(q), *v.shape[1:]), q.new_empty(q.shape[:2], dtype=accumulation_dtype(q.dtype))
+    out = q.new_empty(len(q), *v.shape[1:]) if rest[-1] is not None else _new_empty(q, False)
+    return out, q.new_empty(q.shape[:2], dtype=accumulation_dtype(q.dtype))
 
 
 # An operator cannot return None: where a gradient is not wanted, an empty tensor takes its place.
@@ -189,11 +196,12 @@ def _attention_backward(
     needs_bias: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     needs = _needed(k, v, needs_q, needs_kv, needs_bias)
-    grads = [dispatch.empty(x.shape if needed else 0, q.dtype, q.device) for x, needed in zip((q, k, v), needs)]
+    additive = negative_slope is not None
+    grads = [dispatch.empty_like(x, additive) if needed else q.new_empty(0) for x, needed in zip((q, k, v), needs)]
     grads.append(torch.empty_like(bias) if needs_bias else q.new_empty(0))
     packed = [grad if needed else None for grad, needed in zip(grads, needs)]
     is_packed = needs_q if k is None else needs_kv and v is None
-    written = unpack(*packed[:3], negative_slope is not None) if is_packed else packed[:3]
+    written = unpack(*packed[:3], additive) if is_packed else packed[:3]
     q, k, v = unpack(q, k, v, negative_slope is not None)
     structure = CSC(
         indptr, indices, edge_ids, global_edge_ids, k.shape[0], head_offset, rev_indptr, rev_dst, rev_position
@@ -214,7 +222,7 @@ def _needed(k, v, needs_q, needs_kv, needs_bias):
 @_attention_backward.register_fake
 def _attention_backward_fake(grad_out, grad_lse, out, lse, q, k, v, bias, *rest):
     pairs = zip((q, k, v, bias), _needed(k, v, *rest[-3:]))
-    return tuple(x.new_empty(x.shape) if needed else q.new_empty(0) for x, needed in pairs)
+    return tuple(_new_empty(x, rest[-4] is not None) if needed else q.new_empty(0) for x, needed in pairs)
 
 
 def _save(ctx, inputs, output):

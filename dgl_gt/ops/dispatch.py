@@ -7,6 +7,7 @@ import torch
 from torch.autograd import forward_ad
 
 from . import cpu
+from .head_minor import result_strides
 
 _REMEDY = {
     "cpu": "dgl_gt was installed without its compiled CPU kernel. To get the fast path, install a C++ compiler (on "
@@ -55,11 +56,11 @@ def warn_slow(reason):
     warnings.warn(message, RuntimeWarning, stacklevel=4)
 
 
-def empty(shape, dtype, device):
-    """Return an uninitialised tensor for the result of a kernel."""
-    if backend(device.type) is cpu:
-        return cpu.empty(shape, dtype)
-    return torch.empty(shape, dtype=dtype, device=device)
+def empty_like(rows, additive):
+    """Return an uninitialised tensor for the gradient of rows that a kernel attends to, by additive scores or not."""
+    if backend(rows.device.type) is cpu:
+        return cpu.empty(rows.shape, rows.dtype, None if additive else result_strides(rows))
+    return torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
 
 
 def autocast(*tensors):

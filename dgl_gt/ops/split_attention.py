@@ -38,6 +38,10 @@ class AttentionSettings:
         """Return q, k and v, see :func:`dgl_gt.ops.checks.unpack`."""
         return unpack(q, k, v, self.negative_slope is not None)
 
+    def empty_like(self, rows):
+        """Return an uninitialised tensor for the gradient of ``rows``."""
+        return dispatch.empty_like(rows, self.negative_slope is not None)
+
 
 def prepare(csc: CSC, q, kv, bias=None, dropout=None, negative_slope=None):
     """Cast the rows of a piece for autocast and check them, as ``sparse_attention`` does; return q, kv and the settings.
@@ -124,11 +128,6 @@ def backward(csc: CSC, settings: AttentionSettings, grad_out, grad_lse, out, lse
             grad.copy_(value)
 
 
-def empty_like(x):
-    """Return an uninitialised tensor for the gradient of ``x``."""
-    return dispatch.empty(x.shape, x.dtype, x.device)
-
-
 class TwoPieceAttention:
     """Attention in two pieces, the second of which may wait for its keys and values.
 
@@ -168,7 +167,7 @@ class _First(torch.autograd.Function):
     def backward(ctx, grad_out, _):
         (q, kv, bias), both = ctx.saved_tensors, ctx.both
         (out, lse, grad_lse, grad_q), both.second_gradients = both.second_gradients, None
-        grads = [None if x is None else empty_like(x) for x in (q, kv)]
+        grads = [None if x is None else both.settings.empty_like(x) for x in (q, kv)]
         grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
         written = (*both.settings.unpack(*grads), grad_bias)
         rows = both.settings.unpack(q, kv)
@@ -192,7 +191,7 @@ class _Second(torch.autograd.Function):
     def backward(ctx, grad_out, grad_lse):
         (q, kv, bias, out, lse), both = ctx.saved_tensors, ctx.both
         rows = _rows(both.settings, q, kv)
-        grad_q, grad_kv = empty_like(rows[0]), empty_like(kv)
+        grad_q, grad_kv = both.settings.empty_like(rows[0]), both.settings.empty_like(kv)
         grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
         written = (*both.settings.unpack(grad_q, grad_kv), grad_bias)
         backward(both.pieces[1], both.settings, grad_out, grad_lse, out, lse, *rows, bias, written)

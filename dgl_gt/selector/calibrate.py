@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.ops.attention import sparse_attention
+from dgl_gt.ops.head_minor import has_head_minor_kernel
 from dgl_gt.structure import CSC
 from dgl_gt.trace.recorder import OperationCounter
 from partition.system.memory import available_memory_bytes, peak_memory_bytes
@@ -102,9 +103,13 @@ def _attention(comm: Comm) -> dict[str, float]:
 
 
 def _edge_seconds(comm: Comm, graph: CSC, heads: int, head_dim: int, dtype: torch.dtype = torch.float32) -> float:
-    shape = graph.num_src, 3, heads, head_dim
-    qkv = torch.randn(shape, dtype=dtype, device=comm.device, requires_grad=True)
-    upstream = torch.randn(shape[0], heads, head_dim, dtype=dtype, device=comm.device)
+    """Return the seconds of an edge, forward and backward, with rows in the layout in which layers project them."""
+    shape = graph.num_src, 3, head_dim, heads
+    qkv = torch.randn(shape, dtype=dtype, device=comm.device).transpose(2, 3)
+    if not has_head_minor_kernel(heads, head_dim, qkv):
+        qkv = qkv.contiguous()
+    upstream = torch.randn_like(qkv[:, 0])
+    qkv.requires_grad_()
     return _seconds(comm, lambda: torch.autograd.grad(sparse_attention(graph, qkv), qkv, upstream)) / graph.num_edges
 
 

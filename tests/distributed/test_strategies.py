@@ -21,10 +21,10 @@ LAYERS, HIDDEN, HEADS, DEPTH = 3, 24, 12, 3
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-5}
 
 
-def run_model(graph, feat, bias, dtype, dropout=0.3, activation_checkpoint="none"):
+def run_model(graph, feat, bias, dtype, dropout=0.3, activation_checkpoint="none", hidden=HIDDEN, heads=HEADS):
     """One step's output, feature gradient, bias gradient and parameter gradients, all dropouts on."""
     torch.manual_seed(0)
-    model = GraphTransformer(5, HIDDEN, 3, LAYERS, HEADS, dropout=dropout, attention_dropout=dropout).to(dtype)
+    model = GraphTransformer(5, hidden, 3, LAYERS, heads, dropout=dropout, attention_dropout=dropout).to(dtype)
     apply_activation_checkpoint(model, activation_checkpoint)
     model.set_dropout_step(11, 4)
     feat = feat.to(dtype, copy=True).requires_grad_()
@@ -100,9 +100,10 @@ def check_everywhere(graph, parts, folder, owner=None, cases=None, **options):
     make_shards(graph, parts, folder, owner)
     cases = cases or all_cases(parts)
     feat = torch.randn(graph.num_nodes, 5, generator=torch.Generator().manual_seed(1))
-    bias = torch.randn(graph.num_edges, HEADS, generator=torch.Generator().manual_seed(2))
+    bias = torch.randn(graph.num_edges, options.get("heads", HEADS), generator=torch.Generator().manual_seed(2))
+    sizes = {name: options[name] for name in ("hidden", "heads") if name in options}
     expected = {
-        (dtype, with_bias): run_model(csc_of(graph), feat, bias if with_bias else None, dtype)
+        (dtype, with_bias): run_model(csc_of(graph), feat, bias if with_bias else None, dtype, **sizes)
         for dtype, with_bias in {(case[3], case[4]) for case in cases}
     }
     for rank, results in enumerate(run_ranks(parts, on_rank, folder, cases, feat, bias, options)):
@@ -148,6 +149,19 @@ def test_layers_computed_again_in_backward(awkward_graph, tmp_path, activation_c
     cases = [(name, 1, True, torch.float64, True) for name in STRATEGIES if name != "local"]
     cases += [("halo", 2, True, torch.float64, True), ("halo", 1, False, torch.float64, True)]
     check_everywhere(awkward_graph(3), 3, tmp_path, cases=cases, activation_checkpoint=activation_checkpoint)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_rows_whose_heads_lie_side_by_side(awkward_graph, tmp_path, parts):
+    """Eight heads of four numbers in float32: such rows are projected, travel, and are attended to."""
+    graph, names = awkward_graph(parts), [name for name in STRATEGIES if parts == 1 or name != "local"]
+    cases = [
+        (name, 1, overlap, torch.float32, overlap)
+        for name, overlap in product(names, (True, False))
+        if name != "heads" or 8 % parts == 0
+    ]
+    cases += [("halo", 2, True, torch.float32, True)]
+    check_everywhere(graph, parts, tmp_path, cases=cases, hidden=32, heads=8)
 
 
 class QueryNorm(torch.nn.Module):

@@ -21,6 +21,7 @@ class Case:
     bias: bool = False
     dropout_p: float = 0.0
     packed: bool = False  # q, k and v are views of one tensor
+    head_minor: bool = False  # the rows that are given lie so in memory
 
 
 # Rows of more edges than a thread takes at once: in-edges of node 0, out-edges of node 1.
@@ -50,7 +51,12 @@ CASES = [
     Case("sixteen heads", 20, 20, 90, heads=16, width=5, packed=True),
     Case("four heads of width 20", 20, 20, 90, heads=4, width=20, index_dtype=torch.int32, bias=True),
     Case("large hub, eight heads", 40, 40, LARGE_HUB, heads=8, width=2, bias=True, dropout_p=0.1),
+    Case("given head-minor", 40, 40, HUB, heads=8, width=16, bias=True, dropout_p=0.3, head_minor=True),
+    Case("given head-minor and packed", 25, 25, 120, heads=4, width=16, packed=True, head_minor=True),
+    Case("given head-minor, sixteen heads", 31, 13, 80, heads=16, width=5, index_dtype=torch.int32, head_minor=True),
+    Case("given head-minor, three heads", 13, 31, 80, heads=3, width=8, bias=True, head_minor=True),
     Case("no edge", 5, 4, 0, bias=True),
+    Case("no edge, given head-minor", 5, 4, 0, heads=4, width=4, bias=True, head_minor=True),
     Case("no destination", 0, 6, 0, width=16),
     Case("no source", 6, 0, 0, bias=True, dropout_p=0.1),
 ]
@@ -90,18 +96,26 @@ def draw_inputs(case, dtype, seed=1):
     def draw(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
 
+    def draw_rows(*shape):
+        rows = draw(*shape, case.heads, case.width)
+        return head_minor(rows) if case.head_minor else rows
+
     if case.packed:
-        packed = draw(case.num_dst, 3, case.heads, case.width)
+        packed = draw_rows(case.num_dst, 3)
         leaves, (q, k, v) = [packed], packed.unbind(1)
     else:
-        q = draw(case.num_dst, case.heads, case.width)
-        k, v = (draw(case.num_src, case.heads, case.width) for _ in range(2))
+        q, k, v = (draw_rows(rows) for rows in (case.num_dst, case.num_src, case.num_src))
         leaves = [q, k, v]
     bias = None
     if case.bias:
         bias = draw(case.edges if isinstance(case.edges, int) else len(case.edges), case.heads)
         leaves.append(bias)
     return leaves, (q, k, v, bias)
+
+
+def head_minor(rows):
+    """Return a leaf with the same rows (rows, ..., H, D), whose heads lie side by side in memory."""
+    return rows.detach().transpose(-2, -1).contiguous().transpose(-2, -1).requires_grad_(rows.requires_grad)
 
 
 def draw_upstream(out, lse, seed=2):

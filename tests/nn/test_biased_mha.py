@@ -1,5 +1,6 @@
 """BiasedMHA: DGL's dense numbers on the edges of a graph."""
 
+import copy
 import inspect
 import math
 
@@ -7,7 +8,10 @@ import pytest
 import torch
 from dgl_or_skip import dgl
 
+import dgl_gt
+from dgl_gt.exchange import Local
 from dgl_gt.nn import BiasedMHA
+from dgl_gt.ops.head_minor import is_head_minor
 
 C, H = 12, 3
 
@@ -52,6 +56,36 @@ def test_equals_the_dense_module(graph, densify, gradients, projection_bias, wit
     wanted = gradients(expected, inputs + list(dense.parameters()))
     for a, b in zip(found, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+
+
+class Watched(Local):
+    """Keeps whether the rows that a layer projects have their heads side by side."""
+
+    def attend(self, h, project, **options):
+        self.__dict__["head_minor"] = is_head_minor(project(h, "qkv"))
+        return super().attend(h, project, **options)
+
+
+@pytest.mark.parametrize("projection_bias", [True, False])
+@pytest.mark.parametrize("changed", [None, "k_proj", "out_proj"])
+def test_rows_whose_heads_lie_side_by_side_give_the_same(graph, gradients, changed, projection_bias):
+    """Eight heads of four numbers lie so in float32, not in float64; a user's hook sees heads one after the other."""
+    torch.manual_seed(0)
+    mha = BiasedMHA(32, 8, bias=projection_bias, attn_drop=0.0)
+    if changed:
+        factors = torch.linspace(1, 2, 32)
+        getattr(mha, changed).register_forward_pre_hook(lambda _, inputs: inputs[0] * factors.to(inputs[0].dtype))
+        getattr(mha, changed).register_forward_hook(lambda _, inputs, out: out * factors.to(out.dtype))
+    results = []
+    for module in (mha, copy.deepcopy(mha).double()):
+        dtype = module.out_proj.weight.dtype
+        feat = torch.randn(graph.num_nodes(), 32, generator=torch.Generator().manual_seed(1)).to(dtype).requires_grad_()
+        strategy = Watched(dgl_gt.csc(graph))
+        out = module(strategy, feat)
+        results.append([out, *gradients(out, [feat, *module.parameters()])])
+        assert strategy.head_minor == (dtype == torch.float32 and changed != "k_proj")
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
 
 
 def test_constructor_arguments_are_those_of_the_dense_module():

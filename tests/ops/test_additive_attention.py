@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from attention_cases import CASES, Case, draw_csc, draw_upstream
+from attention_cases import CASES, Case, draw_csc, draw_upstream, head_minor
 
 from dgl_gt import sparse_attention
 from dgl_gt.ops import cpu
@@ -31,13 +31,12 @@ def draw(case, dtype):
     def random(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
 
+    as_given = head_minor if case.head_minor else lambda rows: rows
     if case.packed:
-        packed = random(case.num_src, case.heads, case.width + 2)
+        packed = as_given(random(case.num_src, case.heads, case.width + 2))
         return [packed], (packed[..., -1], packed[..., -2], packed[..., :-2])
-    rows = [
-        random(case.num_dst, case.heads),
-        *(random(case.num_src, case.heads, *more) for more in ((), (case.width,))),
-    ]
+    q, k = random(case.num_dst, case.heads), random(case.num_src, case.heads)
+    rows = [q, k, as_given(random(case.num_src, case.heads, case.width))]
     return rows, rows
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from attention_cases import Case, draw_csc, draw_inputs
+from attention_cases import Case, draw_csc, draw_inputs, head_minor
 from dgl_or_skip import dgl
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
@@ -17,6 +17,7 @@ EDGES = [(0, 0), (1, 0), (1, 0), (4, 2), (0, 2), (2, 3), (3, 3), (4, 3), (3, 4)]
 CASES = [
     Case("bias and dropout", 5, 6, EDGES + [(5, 2), (5, 0)], heads=2, width=3, bias=True, dropout_p=0.3),
     Case("no bias, packed", 5, 5, EDGES, heads=1, width=2, packed=True),
+    Case("head-minor", 5, 6, EDGES, heads=4, width=4, bias=True, head_minor=True),
 ]
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -48,11 +49,12 @@ def test_gradcheck_through_both_results(case, implementation):
 def test_opcheck(case, packing):
     csc = draw_csc(case)
     _, (q, k, v, bias) = draw_inputs(case, torch.float32)
+    as_given = head_minor if case.head_minor else lambda rows: rows
     if packing == "kv":
-        k, v = torch.stack([k, v], 1).detach().requires_grad_(), None
+        k, v = as_given(torch.stack([k, v], 1).detach().requires_grad_()), None
     elif packing == "qkv":
         csc = draw_csc(Case("", 5, 5, EDGES, bias=case.bias))
-        q, k, v = torch.stack([q, q, q], 1).detach().requires_grad_(), None, None
+        q, k, v = as_given(torch.stack([q, q, q], 1).detach().requires_grad_()), None, None
         bias = None if bias is None else bias[: len(EDGES)].detach().requires_grad_()
     fields = (csc.indptr, csc.indices, csc.edge_ids, csc.global_edge_ids, csc.rev_indptr, csc.rev_dst, csc.rev_position)
     numbers = (torch.tensor(3) if case.dropout_p else None, csc.head_offset, 0.5, case.dropout_p, None)

@@ -6,10 +6,11 @@ import warnings
 
 import pytest
 import torch
-from attention_cases import CASES, Case, draw_csc, draw_inputs, draw_upstream, from_edges
+from attention_cases import CASES, Case, draw_csc, draw_inputs, draw_upstream, from_edges, head_minor
 
 from dgl_gt import CSC, sparse_attention
 from dgl_gt.ops import cpu, dispatch
+from dgl_gt.ops.head_minor import is_head_minor
 from dgl_gt.ops.reference import dropout_keep, readable, reference_attention
 
 needs_kernel = pytest.mark.skipif(cpu.library() is None, reason="the CPU kernel is not built")
@@ -263,6 +264,24 @@ def test_heads_that_overlap(edges):
     q = torch.randn(12, 8 + 4 - 1).unfold(1, 4, 1)  # (12, 8, 4), whose strides of head and number are both 1
     k, v = torch.randn(2, 12, 8, 4)
     torch.testing.assert_close(sparse_attention(csc, q, k, v), sparse_attention(csc, q.contiguous(), k, v))
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("given", [(1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)])
+def test_results_and_gradients_have_the_layout_of_their_rows(given, dtype):
+    """The result that of q; float64, for which there is no such kernel, has none but the usual one."""
+    case = Case("", 30, 25, 150, heads=8, width=4)
+    csc, (_, usual) = draw_csc(case), draw_inputs(case, dtype)
+    rows = [head_minor(x) if minor else x for x, minor in zip(usual[:3], given)]
+    expected, got = sparse_attention(csc, *usual[:3]), sparse_attention(csc, *rows)
+    tolerance = dict(rtol=1e-5, atol=1e-5) if dtype != torch.bfloat16 else dict(rtol=0.02, atol=0.02)
+    torch.testing.assert_close(got, expected, **tolerance)
+    wanted, grads = (torch.autograd.grad(out.square().sum(), x) for out, x in ((expected, usual[:3]), (got, rows)))
+    for one, other in zip(grads, wanted, strict=True):
+        torch.testing.assert_close(one, other, **tolerance)
+    layouts = [is_head_minor(x) for x in (got, *grads)]
+    assert layouts == [dtype != torch.float64 and bool(minor) for minor in (given[0], *given)]
 
 
 @needs_kernel

@@ -6,6 +6,7 @@ import importlib.util
 
 import torch  # before the library is loaded: torch brings the OpenMP runtime, and a process must hold only one
 
+from dgl_gt.ops.head_minor import has_head_minor_kernel, is_head_minor, result_strides
 from dgl_gt.ops.reference import accumulation_dtype, dropout_threshold, readable
 
 
@@ -27,8 +28,7 @@ _SETTINGS = (
     "path",
     "num_threads",
 )
-_EDGES_PER_ROW = 40  # from so many on, the copies that head-minor kernels need pay; see docs/benchmarks.md
-_WIDEST = 32  # head whose rows are gathered head-minor
+_EDGES_PER_ROW = 40  # from so many on, copies of rows to the head-minor layout pay; see docs/benchmarks.md
 _STORAGE = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
 
@@ -78,9 +78,12 @@ def best_path():
     return library().dgl_gt_best_path()
 
 
-def empty(shape, dtype):
+def empty(shape, dtype, strides=None):
     """Return an uninitialised tensor for a result of the kernel, on huge pages where the system grants them."""
-    tensor = torch.empty(shape, dtype=dtype, device="cpu")
+    if strides is None:
+        tensor = torch.empty(shape, dtype=dtype, device="cpu")
+    else:
+        tensor = torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
     library().dgl_gt_use_huge_pages(tensor.data_ptr(), tensor.nbytes, torch.get_num_threads())
     return tensor
 
@@ -98,13 +101,13 @@ def drop(x, seed, ids, threshold, scale):
 def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
     """Run the forward kernel; arguments and results are those of ``reference_attention``, without gradients."""
     additive = negative_slope is not None
-    minor = not additive and gathers_head_minor(csc, k)
+    minor = not additive and gathers_head_minor(csc, q, k, v)
     arrays = {
         "q": q if additive else _read_once(q, minor),
         "k": k if additive else _gathered(k, minor),
         "v": _gathered(v, minor),
         "bias": bias,
-        "out": empty((len(q), *v.shape[1:]), q.dtype),
+        "out": empty((len(q), *v.shape[1:]), q.dtype, None if additive else result_strides(q)),
         "lse": q.new_empty(q.shape[:2], dtype=accumulation_dtype(q.dtype)),
     }
     library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed, negative_slope, minor))
@@ -118,7 +121,7 @@ def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p,
     any strides of rows and heads. A gradient that is None is not computed; k and v have both gradients or none.
     """
     additive = negative_slope is not None
-    minor = not additive and gathers_head_minor(csc, k)
+    minor = not additive and gathers_head_minor(csc, q, k, v)
     arrays = {
         **({"q": q, "k": k} if additive else {"q": _gathered(q, minor), "k": _gathered(k, minor)}),
         "v": _gathered(v, minor),
@@ -133,26 +136,25 @@ def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p,
     library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed, negative_slope, minor))
 
 
-def gathers_head_minor(csc, k):
-    """Return whether rows are gathered with their heads side by side, which costs a copy of the rows.
-
-    The kernels of head_minor.h take 4, 8 or 16 heads, whose rows fill vectors of 16 numbers, and sum in float32. With wide
-    heads they are not faster.
-    """
-    _, heads, head_dim = k.shape
-    fits = heads in (4, 8, 16) and heads * head_dim % 16 == 0 and head_dim <= _WIDEST and k.dtype != torch.float64
-    return fits and csc.num_edges >= _EDGES_PER_ROW * max(csc.num_dst, csc.num_src)
+def gathers_head_minor(csc, q, k, v):
+    """Return whether rows are gathered head-minor: they are so already, or their degree pays for a copy of them."""
+    if not has_head_minor_kernel(*k.shape[1:], k):
+        return False
+    return any(map(is_head_minor, (q, k, v))) or csc.num_edges >= _EDGES_PER_ROW * max(csc.num_dst, csc.num_src)
 
 
 def _gathered(tensor, minor):
     """Return rows as the kernel gathers them."""
-    return tensor.transpose(1, 2).contiguous().transpose(1, 2) if minor else readable(tensor)
+    if not minor:
+        return readable(tensor)
+    return tensor if is_head_minor(tensor) else tensor.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _read_once(tensor, minor):
     """Return rows that the kernel reads once, in either layout, which it tells by the stride of a head."""
-    overlaps = minor and tensor.stride(1) == 1 and tensor.shape[2] > 1
-    return tensor.contiguous() if overlaps else readable(tensor)
+    if minor and tensor.stride(1) == 1 and tensor.shape[2] > 1:
+        return tensor if is_head_minor(tensor) else tensor.contiguous()
+    return readable(tensor)
 
 
 def _problem(csc, arrays, scale, dropout_p, seed, negative_slope, is_head_minor):
