@@ -6,14 +6,13 @@ import argparse
 import os
 import sys
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import get_type_hints
 
 from dgl_gt.selector.hardware_profile import read_profile
 from dgl_gt.train.config import ON_NAN, TrainConfig, read_config
 from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
 from dgl_gt.train.launcher_link import find_launcher, restarts, starter_name
-from dgl_gt.train.run_directory import MODEL, check_can_resume, checkpoints_in, is_left_by
+from dgl_gt.train.run_directory import MODEL, check_can_resume, is_left_by
 from partition.errors import InputError
 from partition.predict.strategies import AUTO, CHOICES
 from partition.system.command_entry import is_rank
@@ -174,14 +173,13 @@ def _options_of_run(args, sg) -> dict:
 
     What is there may be another run's, if the ranks ended before the first of them had looked.
     """
-    is_left, found = False, False
+    is_left = False
     with sg.comm.together():
         if restarts() and sg.comm.rank == 0:
             is_left = is_left_by(args.out, starter_name())
-            found = is_left and bool(checkpoints_in(Path(args.out)))
     return {
-        "force": args.force or is_left,
-        "resume": args.resume or found,
+        "force": args.force,
+        "resume": args.resume or ("if_possible" if is_left else False),
         "tensorboard": args.tensorboard,
         "profile_step": args.profile_step,
         "on_nan": args.on_nan,

@@ -24,7 +24,7 @@ from partition.system.user_files import reading, regular_file
 
 from .run_directory import CHECKPOINT, checkpoints_in
 
-_FORMAT, _VERSION = "dgl-gt checkpoint", 1
+_FORMAT, _VERSION = "dgl-gt checkpoint", 2
 _UNFINISHED = re.compile(rf"\.({CHECKPOINT.pattern})\.file-.*")
 _METADATA = "dgl_gt"
 

@@ -22,7 +22,6 @@ from .interval import Interval
 from .launcher_link import find_launcher
 from .metrics_log import MetricsLog
 from .model import ModelFactory
-from .run_directory import forget_checkpoints
 from .run_state import EpochFigures, RunState, TrainHistory
 from .saved_model import BestModelWriter
 from .step_profile import StepProfiler
@@ -44,7 +43,7 @@ class RunKeeper:
         out,
         writer: BestModelWriter | None,
         every: str | int,
-        resume: bool,
+        resume: bool | str,
         factory: ModelFactory | None = None,
         tensorboard: bool = False,
         profile_step: bool = False,
@@ -75,14 +74,15 @@ class RunKeeper:
         if self._resume:
             self._go_on(state)
         elif self._writer:
-            forget_checkpoints(self._writer.out)
+            self._writer.directory.forget_earlier_run()
         if self._profiler:
             self._profiler.start(state.epoch)
         if self._on_start:
             self._on_start(state.history)
 
     def _go_on(self, state: RunState) -> None:
-        self._checkpoints.resume(state, self._identity, self._config.epochs)
+        if self._resume is True or self._checkpoints.are_there():
+            self._checkpoints.resume(state, self._identity, self._config.epochs)
         if self._writer:
             self._writer.resume(state.best, copy.deepcopy(state.history))
             self._log.resume(state.epoch)

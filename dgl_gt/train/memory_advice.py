@@ -12,17 +12,18 @@ from .config import TrainConfig
 
 _GENERAL = "free memory, or partition into more parts on more machines"
 _CHANGE = "choose a smaller model, partition into more parts on more machines"
+_SMALLER = "a smaller --hidden"
 _TERMS = {  # what a rank holds, by the first word of the count on which it depends; and what makes it smaller
     "rows of its own nodes": (
         ("owned", "mask"),
-        "--activation-checkpoint full, --precision bf16, a smaller --hidden, or more parts on more machines",
+        ("--activation-checkpoint full", "--precision bf16", _SMALLER, "more parts on more machines"),
     ),
     "rows of nodes of other ranks": (
         ("copies", "sent", "returned", "returns", "nodes"),
-        "another --strategy, a smaller --hidden, or a cut with fewer copies",
+        ("another --strategy", _SMALLER, "a cut with fewer copies"),
     ),
-    "edges": (("edges", "cut_edges", "all_edges", "returned_edges"), "more parts on more machines"),
-    "parameters, gradients and the optimiser": (("one",), "a smaller --hidden or fewer --layers"),
+    "edges": (("edges", "cut_edges", "all_edges", "returned_edges"), ("more parts on more machines",)),
+    "parameters, gradients and the optimiser": (("one",), (_SMALLER, "fewer --layers")),
 }
 
 
@@ -48,9 +49,19 @@ def advice_for_strategy(
     model = f"of {model_factory}" if model_factory else f"with --layers {config.layers} --hidden {config.hidden}"
     return (
         f"a training step {model} is predicted to need {size(sum(by_count.values()))} for tensors on the largest rank, and "
-        f"{size(most)} of that for {largest}; choose {_TERMS[largest][1]}, or let `dgl-gt plan DIR --rank-memory SIZE` find "
+        f"{size(most)} of that for {largest}; choose {_changes(largest, config, model_factory)}, or let `dgl-gt plan DIR --rank-memory SIZE` find "
         "a strategy that fits"
     )
+
+
+def _changes(largest: str, config: TrainConfig, model_factory: str | None) -> str:
+    """What makes the largest term smaller, without what is done already and what a model of the user's has no option for."""
+    done = (f"--activation-checkpoint {config.activation_checkpoint}", f"--precision {config.precision}")
+    changes = [change for change in _TERMS[largest][1] if change not in done]
+    if model_factory:
+        own = {_SMALLER: "a smaller model", "fewer --layers": ""}
+        changes = [own.get(change, change) for change in changes if own.get(change, change)]
+    return " or ".join(filter(None, [", ".join(changes[:-1]), changes[-1]]))
 
 
 def advice_for_auto() -> str:

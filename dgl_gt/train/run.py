@@ -24,7 +24,7 @@ def train_and_save(
     out,
     *,
     force: bool = False,
-    resume: bool = False,
+    resume: bool | str = False,
     checkpoint_every: str | int = CHECKPOINT_EVERY,
     tensorboard: bool = False,
     profile_step: bool = False,
@@ -44,12 +44,13 @@ def train_and_save(
     sg : ShardedGraph
     config : TrainConfig
     out : path
-        Directory of the run. Rank 0 writes and reads it, and its ``force``, ``resume`` and ``checkpoint_every`` hold.
+        Directory of the run. Rank 0 writes and reads it, and its ``force``, ``resume``, ``checkpoint_every`` and
+        ``profile_step`` hold.
     force : bool
         Whether to replace ``out`` if it holds another run.
-    resume : bool
+    resume : bool or "if_possible"
         Whether to go on from the latest checkpoint in ``out``. The number of ranks, the cut and the strategy may differ
-        from those of the run so far.
+        from those of the run so far. With "if_possible", a run that has left no checkpoint there begins again.
     checkpoint_every : int or str
         Epochs, or a time such as "30s", "10m" or "2h", from one checkpoint to the next.
     tensorboard : bool
@@ -77,10 +78,10 @@ def train_and_save(
         As :func:`dgl_gt.train.train`; or ``out`` cannot be written, or there is no checkpoint of this run to go on from.
     """
     writer, plan, starter = None, plan or {}, {"started_by": starter_name()}
-    resume = sg.comm.broadcast_object(bool(resume))
+    resume, profile_step = sg.comm.broadcast_object((resume, bool(profile_step)))
     with sg.comm.together():  # what is wrong here may be wrong on rank 0 alone
         if sg.comm.rank == 0:
-            check_target(out, MODEL, force=force or resume, foreign=resume)
+            check_target(out, MODEL, force=force or bool(resume), foreign=bool(resume))
             described = plan | starter
             writer = BestModelWriter(
                 out,

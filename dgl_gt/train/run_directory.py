@@ -24,10 +24,10 @@ CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})\.safetensors")  # with the numbe
 TRACE = re.compile(r"profile-rank\d+\.json\.gz")  # of one training step, for viewers of Chrome traces
 TIME_LINE = "timeline.json"  # of the same step, on all ranks
 _OTHERS = (
-    *(re.escape(name) for name in (WEIGHTS, CONFIG, METRICS)),
+    *(re.escape(name) for name in (WEIGHTS, CONFIG)),
     SCALARS.pattern,
     # damaged ones and ones that are being written, too
-    *(rf"\.?{name}[^/]*" for name in (CHECKPOINT.pattern, TRACE.pattern, re.escape(TIME_LINE))),
+    *(rf"\.?{name}[^/]*" for name in (CHECKPOINT.pattern, TRACE.pattern, re.escape(TIME_LINE), re.escape(METRICS))),
 )
 MODEL = Kind(
     "a model",
@@ -58,14 +58,23 @@ class RunDirectory:
             ``out`` exists and is not of this run, or cannot be written.
         """
         force = self._force or self.is_ours
-        with new_directory(self.out, MODEL, force=force, foreign=self.is_ours) as folder:
+        with new_directory(self.out, MODEL, force=force, keep=_keep_changes if self.is_ours else None) as folder:
             yield folder
             if self.is_ours:
-                for each in sorted(self.out.iterdir()):
-                    is_unfinished = each.name.startswith(".") and re.fullmatch(MODEL.files, each.name)
-                    if each.name not in OF_WHOLE_MODEL and not is_unfinished:
-                        _keep(each, folder / each.name)
+                for each in _others_in(self.out):
+                    _keep(each, folder / each.name)
         self.is_ours = True
+
+    def forget_earlier_run(self) -> None:
+        """Remove the checkpoints of an earlier run, where this one may replace it.
+
+        Otherwise, a new run that is killed before its first write would seem to have checkpoints.
+        """
+        for path in checkpoints_in(self.out) if self._force else ():
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise InputError(f"cannot remove {path}, a checkpoint of an earlier run: {error.strerror}") from error
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -93,18 +102,6 @@ def is_left_by(out, starter: str) -> bool:
         return False
 
 
-def forget_checkpoints(out) -> None:
-    """Remove the checkpoints of an earlier run from a directory that a new run may replace.
-
-    Otherwise, a new run that is killed before its first write would seem to have checkpoints.
-    """
-    for path in checkpoints_in(Path(out)):
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot remove {path}, a checkpoint of an earlier run: {error.strerror}") from error
-
-
 def check_can_resume(out) -> None:
     """Raise :class:`InputError` unless a directory holds a run with checkpoints."""
     folder = check_target(out, MODEL, force=True, foreign=True)
@@ -112,6 +109,27 @@ def check_can_resume(out) -> None:
         raise InputError(
             f"{out} holds no checkpoint, so --resume has nothing to go on from; leave --resume out to start a run"
         )
+
+
+def _others_in(folder: Path) -> list[Path]:
+    """What is in the directory of a run beside its model, and is not being written by the run."""
+    return [
+        each
+        for each in sorted(folder.iterdir())
+        if each.name not in OF_WHOLE_MODEL and not (each.name.startswith(".") and re.fullmatch(MODEL.files, each.name))
+    ]
+
+
+def _keep_changes(old: Path, new: Path) -> None:
+    """Move what was added to the old directory, or saved anew there, while the new one was written."""
+    for each in _others_in(old):
+        for path in (
+            (Path(root, name) for root, _, names in os.walk(each) for name in names) if each.is_dir() else [each]
+        ):
+            there = new / path.relative_to(old)
+            if not os.path.lexists(there) or not os.path.samestat(path.lstat(), there.lstat()):
+                there.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(path, there)
 
 
 def _keep(old: Path, new: Path) -> None:

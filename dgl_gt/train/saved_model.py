@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from safetensors import torch as safetensors
 
 from dgl_gt.yaml_file import read_yaml
 from partition.errors import InputError
+from partition.system.atomic_write import new_file
 from partition.system.output_checks import check_room
 
 from .checkpoint_file import separate
@@ -103,8 +105,21 @@ class BestModelWriter:
         written = self._best_epoch_there() if (self.out / WEIGHTS).is_file() else -1
         if written >= 0:
             self._written = history
+            self._reopen(history)
         if best is not None and written < history.best_epoch + 1:
             self._pending = best, history
+
+    def _reopen(self, history: TrainHistory) -> None:
+        """Write that the run goes on, and with which settings, beside the model that is there."""
+        with suppress(InputError, OSError, ValueError, TypeError):  # damaged ones are replaced with the next model
+            record, config = json.loads((self.out / RECORD).read_text()), read_yaml(self.out / CONFIG)
+            of_now = {key: value for key, value in self._describe(history).items() if key in ("finished", "started_by")}
+            for name, text in (
+                (CONFIG, yaml.safe_dump({**config, **asdict(self._config)}, sort_keys=False)),
+                (RECORD, json.dumps({**record, **of_now}, indent=1) + "\n"),
+            ):
+                with new_file(self.out / name, force=True) as file:
+                    file.write(text.encode())
 
     def _best_epoch_there(self) -> int:
         """The best epoch of the record in the directory, counted from 1; 0 if it cannot be read."""

@@ -138,14 +138,14 @@ def end_all(ranks: list[StartedRank]) -> None:
     first signal as a wish, and stops at once on the second.
     """
     _wait(ranks, _CAUSE_WAIT_S, lambda: {each.failure.kind for each in ranks if each.failure} == {"relayed"})
-    written_by = time.monotonic() + _WRITE_WAIT_S
     _wait(ranks, _WRITE_WAIT_S, lambda: _any_writes(ranks))
+    frozen = [each for each in ranks if each.state == "writing" and not each.has_ended]
     for _ in range(2):
         for each in ranks:
             if not each.has_ended and each.failure is None and each.state != "writing":
                 each.stop()
         _wait(ranks, _END_WAIT_S, lambda: True)
-    _wait(ranks, written_by - time.monotonic(), lambda: _any_writes(ranks))
+    _wait(ranks, _WRITE_WAIT_S, lambda: _any_writes([each for each in ranks if each not in frozen]))
     for each in ranks:
         if not each.has_ended:
             each.stop(signal.SIGKILL)

@@ -26,6 +26,7 @@ from .time_line import RankRecording, time_line
 
 _EARLIER_EPOCHS = 2  # before the one that is recorded: the first ones allocate memory and make caches
 _MOST_TRACE_BYTES = 64 << 20  # of a rank, packed
+_MOST_BYTES = 512 << 20  # of all ranks: rank 0 gathers them
 
 
 class StepProfiler:
@@ -70,7 +71,8 @@ class StepProfiler:
                 print(f"dgl-gt: no step was profiled: the run ended before epoch {self._epoch + 1}", file=sys.stderr)
             return
         recorded = json.dumps(asdict(self._recording)).encode()
-        recordings, traces = (self._gathered(each) for each in (recorded, _packed(self._trace)))
+        limit = min(_MOST_TRACE_BYTES, _MOST_BYTES // self._sg.comm.world_size)
+        recordings, traces = (self._gathered(each) for each in (recorded, _packed(self._trace, limit)))
         self._trace = self._recording = None
         if writer is None:
             return
@@ -90,8 +92,8 @@ class StepProfiler:
         return [each.numpy().tobytes() for each in self._sg.comm.gather_rows(rows, to=0) or []]
 
 
-def _packed(trace: profile) -> bytes:
-    """A trace in the format of Chrome, packed by gzip; nothing where it cannot be written or is far too large."""
+def _packed(trace: profile, limit: int) -> bytes:
+    """A trace in the format of Chrome, packed by gzip; nothing where it cannot be written or has more bytes than allowed."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json.gz"
@@ -100,8 +102,8 @@ def _packed(trace: profile) -> bytes:
     except (OSError, RuntimeError) as error:
         print(f"dgl-gt: warning: the trace of a step was not written: {error}", file=sys.stderr)
         return b""
-    if len(packed) > _MOST_TRACE_BYTES:
-        text = f"is {size(len(packed))} long and was left out; the limit is {size(_MOST_TRACE_BYTES)}"
+    if len(packed) > limit:
+        text = f"is {size(len(packed))} long and was left out; the limit is {size(limit)}"
         print(f"dgl-gt: warning: the trace of a step {text}", file=sys.stderr)
         return b""
     return packed

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import stat
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,17 +25,18 @@ _OF_OUTPUT |= {errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.ENXIO, errno.E
 
 
 @contextmanager
-def new_directory(out, kind: Kind, *, force: bool = False, foreign: bool = False):
+def new_directory(out, kind: Kind, *, force: bool = False, keep: Callable[[Path, Path], None] | None = None):
     """Yield a temporary directory beside ``out``; it takes ``out``'s place at the end, or is removed on any error.
 
     Before it takes that place, its files are flushed to the disk and have the modes of the umask. With ``force`` an old
     directory of this kind is replaced in one step. Where the file system has no such step, it is moved aside first; if
     the process is killed just then, the next run that names the same ``out`` moves it back. Where ``out`` is a link,
-    the directory that it leads to is made. With ``foreign``, the old directory may hold other files, too; the caller links
-    or copies them into the new one.
+    the directory that it leads to is made. With ``keep``, the old directory may hold other files, too, which the caller
+    links or copies into the new one; ``keep(old, new)`` is called when the new one is in its place, and moves there what has
+    changed in the old one since then.
     """
-    out = check_target(out, kind, force=force, foreign=foreign)
-    temporary = out.parent / temporary_name(out.name, PARTIAL)
+    out = check_target(out, kind, force=force, foreign=keep is not None)
+    temporary, replaced = out.parent / temporary_name(out.name, PARTIAL), None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         for old in [*leftovers(out.parent, out.name, PARTIAL), *leftovers(out.parent, out.name, REPLACED)]:
@@ -45,14 +47,18 @@ def new_directory(out, kind: Kind, *, force: bool = False, foreign: bool = False
     try:
         yield temporary
         _flush(temporary)
-        _put(temporary, out, kind, force, foreign)
+        replaced = _put(temporary, out, kind, force, keep is not None)
+        if keep and replaced:
+            keep(replaced, out)
     except OSError as error:
         raise _cannot_fill(temporary, out, error) from error
     except SafetensorError as error:  # how safetensors reports a full disk
         code = re.search(r"os error (\d+)", str(error))
         raise cannot_write(out, OSError(int(code[1]) if code else 0, str(error))) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # the replaced directory, or what an error left
+        for each in (temporary, replaced):  # what an error left, and the old directory
+            if each is not None:
+                shutil.rmtree(each, ignore_errors=True)
     with suppress(OSError):  # the output is in place and complete; only a power failure could undo that
         _flush_folder(out.parent)
 
@@ -97,19 +103,18 @@ def _flush_folder(folder) -> None:
         os.close(number)
 
 
-def _put(new: Path, out: Path, kind: Kind, force: bool, foreign: bool) -> None:
-    """Move a complete directory to its place; an old directory is at ``new`` afterwards, or gone."""
+def _put(new: Path, out: Path, kind: Kind, force: bool, foreign: bool) -> Path | None:
+    """Move a complete directory to its place; return where the old directory is now, if there was one."""
     if force and os.path.lexists(out):
         check_target(out, kind, force=True, foreign=foreign)
-        if not _exchange(new, out):
-            _move_aside(new, out)
-        return
+        return new if _exchange(new, out) else _move_aside(new, out)
     try:
         new.rename(out)  # the system refuses this where a file is, or a directory that is not empty
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise
         raise already_there(out, "directory", APPEARED) from error
+    return None
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -126,8 +131,11 @@ def _exchange(one: Path, other: Path) -> bool:
     raise OSError(code, os.strerror(code))
 
 
-def _move_aside(new: Path, out: Path) -> None:
-    """Replace a directory in two steps; an error, or the next run after a kill, brings the old one back."""
+def _move_aside(new: Path, out: Path) -> Path:
+    """Replace a directory in two steps; an error, or the next run after a kill, brings the old one back.
+
+    Return where the old one is.
+    """
     replaced = out.parent / temporary_name(out.name, REPLACED)
     try:
         out.rename(replaced)
@@ -136,7 +144,7 @@ def _move_aside(new: Path, out: Path) -> None:
         if not os.path.lexists(out) and os.path.lexists(replaced):
             replaced.rename(out)
         raise
-    shutil.rmtree(replaced, ignore_errors=True)
+    return replaced
 
 
 @contextmanager

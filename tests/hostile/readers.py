@@ -87,11 +87,10 @@ class Block:
         lines = [json.loads(line) for line in self.progress.read_text().splitlines()]
         found = [(each["number"], each["cause"]) for each in lines if "cause" in each]
         code = os.waitstatus_to_exitcode(status)
-        if not code:
-            return found, range(0)
         last = max((each["number"] for each in lines), default=self.numbers[0])
-        kind = self.wheel[last % len(self.wheel)]
-        found.append((last, f"{kind}: ends by signal {-code}" if code < 0 else f"{kind}: exit code {code}"))
+        if code:
+            kind = self.wheel[last % len(self.wheel)]
+            found.append((last, f"{kind}: ends by signal {-code}" if code < 0 else f"{kind}: exit code {code}"))
         return found, range(last + 1, self.numbers[-1] + 1)
 
     def _work(self, material: Path) -> None:
@@ -113,6 +112,7 @@ class Block:
                     os.chdir(here)
                     if what := self._failure(number, here, material, by_kind):
                         print(json.dumps({"number": number, "cause": what}), file=progress)
+                        break  # what it left would count against the inputs that follow; a new process reads them
                     os.chdir(self.folder)
                     shutil.rmtree(here)
             code = 0

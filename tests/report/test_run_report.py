@@ -312,12 +312,15 @@ def test_the_command_takes_shards_and_runs_and_refuses_others(run, awkward_graph
     assert not (tmp_path / "2.html").exists()
 
 
-def test_the_page_stays_out_of_the_run(run):
+def test_the_page_stays_out_of_the_run(run, tmp_path):
     """Otherwise it would be a foreign file there, and could replace the record."""
-    folder = run()
-    for name in ("report.html", "record.html", "timeline.html"):
-        with pytest.raises(InputError, match="would be in the directory of the run|describes"):
-            write_run_report(folder, folder / name, force=True)
+    folder, elsewhere = run(), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "link.html").symlink_to(folder / "page.html")
+    pages = [folder / name for name in ("report.html", "record.html", "timeline.html", "sub/page.html")]
+    for page in (*pages, elsewhere / "link.html"):
+        with pytest.raises(InputError, match="would be in the directory of the run"):
+            write_run_report(folder, page, force=True)
     assert sorted(os.listdir(folder)) == ["metrics.jsonl", "record.json"]
 
 

@@ -117,6 +117,22 @@ def test_a_rank_that_writes_the_model_is_given_time_to_finish(started, tmp_path)
     timer.join()
 
 
+def test_a_rank_that_writes_twice_is_given_the_whole_time_for_each(started, monkeypatch):
+    """A checkpoint, and then, when it is asked to stop, the best model; a frozen rank is killed in the end."""
+    monkeypatch.setattr(started_ranks, "_WRITE_WAIT_S", 2.0)
+    monkeypatch.setattr(started_ranks, "_END_WAIT_S", 0.5)
+    writing = say(state="writing")
+    again = f"finish() {{ {writing} sleep 1.8; exit 0; }}; trap finish TERM; {writing} sleep 1.5; {JOINED} {WAITS} wait"
+    ranks = started(again, writing + "trap '' TERM; kill -STOP $$")
+    while any(each.state != "writing" for each in ranks):
+        for each in ranks:
+            each.update()
+    started_ranks.end_all(ranks[:1])
+    assert ranks[0].process.returncode == 0
+    started_ranks.end_all(ranks[1:])
+    assert ranks[1].process.returncode == -signal.SIGKILL
+
+
 def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
     monkeypatch.setattr(started_ranks, "LATE_AFTER_S", 0.1)
     joining = say(state="joining")

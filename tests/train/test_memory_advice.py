@@ -39,6 +39,11 @@ def test_advice_names_the_largest_term(shards, tmp_path):
     wide = TrainConfig(layers=1, hidden=2048, heads=8)
     text = advice_for_strategy(shards, wide, "halo_h", 1)
     assert "of that for parameters, gradients and the optimiser; choose a smaller --hidden or fewer --layers" in text
+    partition("sample:communities?nodes=2000&features=8", 2, tmp_path / "many")
+    text = advice_for_strategy(tmp_path / "many", TrainConfig(precision="bf16"), "halo_h", 1)
+    assert (
+        "own nodes; choose --activation-checkpoint full, a smaller --hidden or more parts on more machines, or" in text
+    )
     edges = np.random.default_rng(0).integers(0, 400, (2, 100_000))
     graph = from_edges(*edges, 400, {"feat": np.ones((400, 4), np.float32)})
     partition(graph, 2, tmp_path / "dense")
@@ -48,6 +53,26 @@ def test_advice_names_the_largest_term(shards, tmp_path):
     partition(from_edges(*edges, 4000, {"feat": np.ones((4000, 4), np.float32)}), 8, tmp_path / "deep", halo_depth=2)
     text = advice_for_strategy(tmp_path / "deep", TrainConfig(layers=2, ffn=0), "halo_h", 2)
     assert "of that for rows of nodes of other ranks; choose another --strategy" in text
+
+
+def test_a_model_of_the_users_is_not_told_to_change_options_that_it_has_not(shards, tmp_path, monkeypatch):
+    from dgl_gt.train.config import TrainConfig
+    from dgl_gt.train.memory_advice import advice_for_strategy
+
+    (tmp_path / "wide_model.py").write_text(
+        "import torch, dgl_gt\nclass Model(torch.nn.Module):\n"
+        "    def __init__(self, in_dim, classes):\n        super().__init__()\n"
+        "        self.first = torch.nn.Linear(in_dim, 4096)\n        self.second = torch.nn.Linear(4096, classes)\n"
+        "        self.conv = dgl_gt.nn.GraphConv(classes, classes, allow_zero_in_degree=True)\n"
+        "    def forward(self, graph, feat):\n        return self.conv(graph, self.second(self.first(feat).relu()))\n"
+        "def make(in_dim, classes):\n    return Model(in_dim, classes)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    text = advice_for_strategy(shards, TrainConfig(), "halo_h", 1, "wide_model:make")
+    assert (
+        "a training step of wide_model:make is predicted" in text and "--hidden" not in text and "--layers" not in text
+    )
+    assert "a smaller model" in text
 
 
 @pytest.mark.parametrize("problem", [InputError("the shards are gone"), MemoryError()], ids=repr)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,12 +12,13 @@ from dgl_gt.cli import train as train_command
 from dgl_gt.cli.main import main
 from dgl_gt.train import TrainConfig, load_model, train_and_save
 from dgl_gt.train.launcher_link import starter_name
-from dgl_gt.train.run_directory import checkpoints_in, is_left_by
+from dgl_gt.train.run_directory import RunDirectory, checkpoints_in, is_left_by
 from partition import InputError, partition
+from partition.system import atomic_write
 from partition.system.temporary_names import process_name
 
 QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
-TAKEN_UP = {"force": True, "resume": True}
+TAKEN_UP = {"force": False, "resume": "if_possible"}
 
 
 @pytest.fixture
@@ -89,6 +91,54 @@ def test_a_directory_that_was_moved_aside_is_put_back_before_it_is_looked_at(sg,
     assert options(sg, killed, monkeypatch) == TAKEN_UP
 
 
+def test_ranks_that_start_again_without_a_checkpoint_begin_in_the_directory_they_made(sg, tmp_path):
+    """A file of the user's, such as the output of the job, is there already; the lines of the first epochs are not."""
+    run = tmp_path / "run"
+
+    def stop(epoch, *_):
+        if epoch == 3:
+            (run / "slurm.out").write_text("waiting")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_and_save(sg, QUICK, run, on_epoch=stop)
+    assert not checkpoints_in(run) and len((run / "metrics.jsonl").read_text().splitlines()) >= 3
+    with pytest.raises(InputError, match="holds no checkpoint"):
+        train_and_save(sg, QUICK, run, resume=True)
+    record = train_and_save(sg, QUICK, run, **TAKEN_UP)[1]
+    assert record["losses"] == train_and_save(sg, QUICK, tmp_path / "other")[1]["losses"]
+    assert [json.loads(line)["epoch"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [*range(1, 13)]
+    assert (run / "slurm.out").read_text() == "waiting"
+
+
+def test_a_run_that_may_not_replace_another_leaves_its_checkpoints_alone(sg, killed, tmp_path, monkeypatch):
+    """The other one began in the same directory a moment later."""
+    monkeypatch.setattr("dgl_gt.train.run.check_target", lambda *_, **__: None)
+    with pytest.raises(InputError, match="created by another process|exists"):
+        train_and_save(sg, QUICK, killed)
+    assert len(checkpoints_in(killed)) == 2
+
+
+def test_a_finished_run_that_goes_on_is_unfinished_until_it_ends(sg, tmp_path):
+    """Also where no later epoch is better than the model that is there."""
+    run, longer = tmp_path / "run", replace(QUICK, epochs=30, lr=1e-9)
+    train_and_save(sg, replace(QUICK, lr=1e-9), run, checkpoint_every=6)
+    weights = (run / "model.safetensors").read_bytes()
+    seen = []
+
+    def look(epoch, *_):
+        config, record = (run / "config.yaml").read_text(), json.loads((run / "record.json").read_text())
+        seen.append((record["finished"], "epochs: 30\n" in config, record["started_by"] == starter_name()))
+        load_model(run)
+        if epoch == 25:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_and_save(sg, longer, run, resume=True, on_epoch=look)
+    assert set(seen) == {(False, True, True)} and (run / "model.safetensors").read_bytes() == weights
+    assert json.loads((run / "record.json").read_text())["finished"] is False
+
+
 def test_a_new_run_forgets_checkpoints_before_its_first_epoch(sg, killed):
     def stop(*_):
         raise KeyboardInterrupt
@@ -124,6 +174,34 @@ def test_files_of_the_user_stay_beside_the_run(sg, tmp_path):
     assert len(again.losses) == 12 and (run / "plots" / "a.txt").exists()
     with pytest.raises(InputError, match="besides a model, so --force will not replace it"):
         train_and_save(sg, QUICK, run, force=True)
+
+
+@pytest.mark.parametrize("exchanges", [True, False], ids=["in one step", "in two steps"])
+def test_files_that_appear_while_a_model_is_written_stay(sg, tmp_path, monkeypatch, exchanges):
+    """A new file, one in a folder, and one that an editor saves under another name and renames."""
+    run = tmp_path / "run"
+    train_and_save(sg, QUICK, run)
+    (run / "plots").mkdir()
+    for name in ("notes.txt", "plots/a.txt"):
+        (run / name).write_text("old")
+    flush = atomic_write._flush
+
+    def flush_slowly(folder):
+        flush(folder)
+        (run / "late.txt").write_text("late")
+        (run / "plots" / "late.txt").write_text("late")
+        (run / "new").write_text("new")
+        (run / "new").rename(run / "notes.txt")
+
+    monkeypatch.setattr(atomic_write, "_flush", flush_slowly)
+    if not exchanges:
+        monkeypatch.setattr(atomic_write, "_exchange", lambda *_: False)
+    directory = RunDirectory(run, is_ours=True)
+    with directory.replaced() as folder:
+        (folder / "record.json").write_text("{}")
+    texts = {str(each.relative_to(run)): each.read_text() for each in run.rglob("*.txt")}
+    assert texts == {"notes.txt": "new", "plots/a.txt": "old", "late.txt": "late", "plots/late.txt": "late"}
+    assert not [name for name in os.listdir(run.parent) if name.startswith(".")]
 
 
 def test_predictions_beside_the_run_do_not_keep_it_from_going_on(sg, killed, tmp_path):
