@@ -50,10 +50,11 @@ def graph_is_kept() -> bool:
     return ask is None or ask()
 
 
-def has_forward_hooks(module: torch.nn.Module) -> bool:
-    """Return whether a user has put a hook on the forward pass of a module.
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Return whether a user has put a hook on the forward or backward pass of a module.
 
-    ``_forward_hooks`` and ``_forward_pre_hooks``, older than torch 2.4. Without the names, calling a layer fails with
-    ``AttributeError``.
+    ``_forward_hooks``, ``_forward_pre_hooks``, ``_backward_hooks`` and ``_backward_pre_hooks``, older than torch 2.4.
+    Without the names, calling a layer fails with ``AttributeError``.
     """
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    forward = module._forward_hooks or module._forward_pre_hooks
+    return bool(forward or module._backward_hooks or module._backward_pre_hooks)

@@ -11,8 +11,8 @@ from typing import get_type_hints
 from dgl_gt.selector.hardware_profile import read_profile
 from dgl_gt.train.config import ON_NAN, TrainConfig, read_config
 from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
-from dgl_gt.train.launcher_link import find_launcher, restarts, starter_name
-from dgl_gt.train.run_directory import MODEL, check_can_resume, is_left_by
+from dgl_gt.train.launcher_link import find_launcher, restarts
+from dgl_gt.train.run_directory import MODEL, check_can_resume
 from partition.errors import InputError
 from partition.predict.strategies import AUTO, CHOICES
 from partition.system.command_entry import is_rank
@@ -161,25 +161,18 @@ def _train_rank(args, config):
         if not args.out:
             record = summary.record(train(sg, config, on_epoch, factory=factory, on_nan=args.on_nan), sg) | plan
         else:
-            options = _options_of_run(args, sg) | {"factory": factory, "on_epoch": on_epoch, "plan": plan}
+            options = _options_of_run(args) | {"factory": factory, "on_epoch": on_epoch, "plan": plan}
             options["on_start"] = progress and progress.start
             record = train_and_save(sg, config, args.out, **options)[1]
     where = f"wrote {args.out}" if args.out else "the model was not saved; to save it, add --out DIR"
     return record, f"{summary.final_table(record)}\n\n{where}"
 
 
-def _options_of_run(args, sg) -> dict:
-    """How this run is kept in ``--out``. A run whose ranks were started again goes on with what it has left there.
-
-    What is there may be another run's, if the ranks ended before the first of them had looked.
-    """
-    is_left = False
-    with sg.comm.together():
-        if restarts() and sg.comm.rank == 0:
-            is_left = is_left_by(args.out, starter_name())
+def _options_of_run(args) -> dict:
+    """How this run is kept in ``--out``. A run whose ranks were started again goes on with what it has left there."""
     return {
         "force": args.force,
-        "resume": args.resume or ("if_possible" if is_left else False),
+        "resume": args.resume or ("if_possible" if restarts() else False),
         "tensorboard": args.tensorboard,
         "profile_step": args.profile_step,
         "on_nan": args.on_nan,

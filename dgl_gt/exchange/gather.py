@@ -6,7 +6,7 @@ from functools import cached_property
 
 import torch
 
-from dgl_gt.ops.head_minor import as_stored
+from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 
 from .base import ShardStrategy
@@ -26,8 +26,8 @@ class Gather(ShardStrategy):
         h = self.check_inputs(h, bias)
         both = TwoPieceAttention(self._pieces, dropout, negative_slope)
         q, kv = project(h, "q"), project(h, "kv")
-        stored, restored = as_stored(kv)
-        finish = self.comm.ending(self.comm.begin_gather(stored, self.counts), self.overlap)
+        travelling, restored = in_wire_order(kv, negative_slope is not None)
+        finish = self.comm.ending(self.comm.begin_gather(travelling, self.counts), self.overlap)
         first = both.attend_first(q, kv, bias)
         return both.attend_second(first, q, restored(finish()), bias)[0]
 

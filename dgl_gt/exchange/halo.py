@@ -8,6 +8,7 @@ import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.ops.attention import attend_rows
+from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 
 from .base import ShardStrategy
@@ -37,14 +38,15 @@ class Halo(ShardStrategy):
         both = TwoPieceAttention(self._pieces, dropout, negative_slope)
         if self.name == "halo_kv":
             kv = project(h, "kv")
-            finish = begin_pull(self.comm, self.shard.send_plan(), kv, self.overlap)
+            travelling, restored = in_wire_order(kv, negative_slope is not None)
+            finish = begin_pull(self.comm, self.shard.send_plan(), travelling, self.overlap)
             q = project(h, "q")
         else:
             finish, kv = begin_pull(self.comm, self.shard.send_plan(), h, self.overlap), None
             q = project(h, "qkv")
         first = both.attend_first(q, kv, bias)
         halo = finish()
-        return both.attend_second(first, q, halo if kv is not None else project(halo, "kv"), bias)[0]
+        return both.attend_second(first, q, project(halo, "kv") if kv is None else restored(halo), bias)[0]
 
     @cached_property
     @torch.inference_mode(False)

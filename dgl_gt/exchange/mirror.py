@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 
 from dgl_gt.ops.attention import attend_rows
-from dgl_gt.ops.head_minor import as_stored
+from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.merge import merge_rows
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 from dgl_gt.structure import CSC
@@ -28,26 +28,26 @@ class Mirror(ShardStrategy):
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
-        h = self.check_inputs(h, bias)
+        h, additive = self.check_inputs(h, bias), negative_slope is not None
         finish = begin_pull(self.comm, self.shard.send_plan(), h, self.overlap)
         both = TwoPieceAttention(self._to_owned, dropout, negative_slope)
         q, kv = project(h, "q"), project(h, "kv")
         first = both.attend_first(q, kv, bias)
         mirrors = finish()
         mirror_kv = project(mirrors, "kv")
-        stored, restored = as_stored(mirror_kv)
+        joined = torch.cat([in_wire_order(rows, additive)[0] for rows in (kv, mirror_kv)])
         to_mirrors, positions, slots = self._to_mirrors
         part, part_lse = attend_rows(
             to_mirrors,
             project(mirrors.index_select(0, slots), "q"),
-            restored(torch.cat([as_stored(kv)[0], stored])),
+            in_wire_order(kv, additive)[1](joined),
             bias=None if bias is None else bias.index_select(0, positions),
             dropout=dropout,
             negative_slope=negative_slope,
             return_lse=True,
         )
         plan = self._return_plan
-        part, restored = as_stored(part)
+        part, restored = in_wire_order(part, additive)
         begun = [self.comm.begin(x, plan.send_counts, plan.recv_counts) for x in (part, part_lse)]
         endings = [self.comm.ending(each, self.overlap) for each in begun]
         out, lse = both.attend_second(first, q, mirror_kv, bias)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import torch
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.ops.head_minor import as_stored
 
 from .shard import SendPlan, Shard
 
 
 def begin_pull(comm: Comm, plan: SendPlan, x: torch.Tensor, overlap: bool):
     """Start to send owned rows to the ranks that hold copies; return a function that returns copies, (recv, ...)."""
-    x, restored = as_stored(x)
     begun = comm.begin(x.index_select(0, plan.send_rows), plan.send_counts, plan.recv_counts)
     finish = comm.ending(begun, overlap)
-    return lambda: restored(plan.in_held_order(finish()))
+    return lambda: plan.in_held_order(finish())
 
 
 def pull(shard: Shard, comm: Comm, x: torch.Tensor, hops: int = 1) -> torch.Tensor:

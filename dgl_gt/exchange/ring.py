@@ -6,7 +6,7 @@ from functools import cached_property, partial
 
 import torch
 
-from dgl_gt.ops.head_minor import as_stored
+from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.merge import merge_into
 from dgl_gt.ops.reference import accumulation_dtype
 from dgl_gt.ops.split_attention import backward, forward, prepare, split
@@ -32,13 +32,13 @@ class Ring(ShardStrategy):
         q, kv, settings = prepare(self.blocks[self.comm.rank], *rows, bias, dropout, negative_slope)
         return _Ring.apply(q, kv, bias, self, settings)
 
-    def send_to_next(self, rows: torch.Tensor, owner: int):
+    def send_to_next(self, rows: torch.Tensor, owner: int, additive: bool):
         """Send rows of one owner's block to the next rank; return a function that returns the previous rank's rows.
 
         They travel in the background, or, without overlap, when that function is called.
         """
         rank, ranks, counts = self.comm.rank, self.comm.world_size, self.counts
-        rows, restored = as_stored(rows)
+        rows, restored = in_wire_order(rows, additive)
         arriving = counts[(owner - 1) % ranks]
         start = partial(
             self.comm.start,
@@ -73,7 +73,7 @@ class _Ring(torch.autograd.Function):
     def forward(ctx, q, kv, bias, ring, settings):
         out, lse, block = None, None, kv
         for owner in ring.owners():
-            arrived = ring.send_to_next(block, owner) if owner != ring.owners()[-1] else None
+            arrived = ring.send_to_next(block, owner, settings.is_additive) if owner != ring.owners()[-1] else None
             part, part_lse = forward(ring.blocks[owner], settings, *settings.unpack(q, block), bias)
             if out is None:
                 out, lse = part.to(accumulation_dtype(part.dtype)), part_lse
@@ -93,14 +93,14 @@ class _Ring(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
         total_q, own_grad, arrived, block = None, None, None, kv
         for owner in ring.owners():
-            next_block = ring.send_to_next(block, owner) if owner != ring.owners()[-1] else None
+            next_block = ring.send_to_next(block, owner, settings.is_additive) if owner != ring.owners()[-1] else None
             piece = ring.blocks[owner]
             total_q = _plus(total_q, _grad_q(piece, settings, final, q, block, bias, grad_bias))
             grad_block = _grad_block(piece, settings, final, q, block, bias)
             if own_grad is None:
                 own_grad = grad_block  # stays here until the other ranks' shares arrive
             else:
-                arrived = ring.send_to_next(_plus(grad_block, arrived and arrived()), owner)
+                arrived = ring.send_to_next(_plus(grad_block, arrived and arrived()), owner, settings.is_additive)
             block = next_block and next_block()
         return total_q, _plus(own_grad, arrived and arrived()), grad_bias, None, None
 

@@ -14,7 +14,7 @@ from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.ops.head_minor import has_head_minor_kernel, is_head_minor
 from dgl_gt.structure import CSC
-from dgl_gt.torch_internals import has_forward_hooks
+from dgl_gt.torch_internals import has_hooks
 from partition.errors import check_flags, check_one_of
 
 from .dense import attend_all, check_batch, is_dense
@@ -23,7 +23,7 @@ from .dropout import as_seed, draw_seeds
 
 def is_plain(projection: nn.Module) -> bool:
     """Return whether a projection is a plain linear layer: a user has neither replaced it nor put a hook on it."""
-    return type(projection) is nn.Linear and not has_forward_hooks(projection)
+    return type(projection) is nn.Linear and not has_hooks(projection)
 
 
 def check_features(feat, name: str, width: int) -> None:

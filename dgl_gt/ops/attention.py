@@ -44,7 +44,8 @@ def sparse_attention(
         ``torch.compile`` pass the CSC.
     q : torch.Tensor, (N_dst, H, D), or (N, 3, H, D)
         Queries; or queries, keys and values packed, with `k` and `v` None. float32, float64, bfloat16 or float16; sums
-        are held in float32 (float64 for float64). Rows and heads may have any strides: views are not copied.
+        are held in float32 (float64 for float64). Rows and heads may have any strides, and views are not copied, with
+        two exceptions for the CPU: :doc:`api` has them under "Layout".
     k : torch.Tensor, (N_src, H, D), or (N_src, 2, H, D), optional
         Keys, in the dtype and on the device of `q`; or keys and values packed, with `v` None. The gradient of a packed
         tensor is written in place, which saves the copies that autograd makes for gradients of views.
@@ -221,8 +222,9 @@ def _needed(k, v, needs_q, needs_kv, needs_bias):
 
 @_attention_backward.register_fake
 def _attention_backward_fake(grad_out, grad_lse, out, lse, q, k, v, bias, *rest):
-    pairs = zip((q, k, v, bias), _needed(k, v, *rest[-3:]))
-    return tuple(_new_empty(x, rest[-4] is not None) if needed else q.new_empty(0) for x, needed in pairs)
+    *needs, needs_bias = _needed(k, v, *rest[-3:])
+    grads = [_new_empty(x, rest[-4] is not None) if needed else q.new_empty(0) for x, needed in zip((q, k, v), needs)]
+    return *grads, torch.empty_like(bias) if needs_bias else q.new_empty(0)
 
 
 def _save(ctx, inputs, output):

@@ -39,12 +39,13 @@ def result_strides(rows: torch.Tensor) -> list[int]:
     return strides
 
 
-def as_stored(rows: torch.Tensor):
-    """Return rows in the order in which they lie in memory, and a function that gives such rows their shape again.
+def in_wire_order(rows: torch.Tensor, additive: bool):
+    """Return rows (rows, ..., H, D) in the order in which they travel, and a function that gives such rows their shape.
 
-    Head-minor rows become (rows, ..., D, H). To move rows, move them as they are stored, because torch would first copy
-    them to the order of their shape.
+    Rows for dot products travel head-minor where kernels attend to them so, as (rows, ..., D, H), and are not copied if
+    they lie in memory like that. Shape, dtype and kind of device decide, which all ranks share, and never how the rows of
+    one rank happen to lie.
     """
-    if not is_head_minor(rows):
-        return rows, lambda stored: stored
-    return rows.transpose(-2, -1), lambda stored: stored.transpose(-2, -1)
+    if additive or not has_head_minor_kernel(*rows.shape[-2:], rows):
+        return rows, lambda arrived: arrived
+    return rows.transpose(-2, -1), lambda arrived: arrived.transpose(-2, -1)

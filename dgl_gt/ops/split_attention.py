@@ -34,13 +34,18 @@ class AttentionSettings:
     seed: torch.Tensor | None = None
     negative_slope: float | None = None
 
+    @property
+    def is_additive(self) -> bool:
+        """Whether scores are additive."""
+        return self.negative_slope is not None
+
     def unpack(self, q, k, v=None):
         """Return q, k and v, see :func:`dgl_gt.ops.checks.unpack`."""
-        return unpack(q, k, v, self.negative_slope is not None)
+        return unpack(q, k, v, self.is_additive)
 
     def empty_like(self, rows):
         """Return an uninitialised tensor for the gradient of ``rows``."""
-        return dispatch.empty_like(rows, self.negative_slope is not None)
+        return dispatch.empty_like(rows, self.is_additive)
 
 
 def prepare(csc: CSC, q, kv, bias=None, dropout=None, negative_slope=None):
@@ -82,7 +87,7 @@ def split(indptr, indices, keys, piece_of, ranges: list[tuple[int, int]]) -> lis
 
 
 def _announced(csc: CSC, settings: AttentionSettings, v, passes: int):
-    if settings.negative_slope is not None:
+    if settings.is_additive:
         passes *= ADDITIVE_PASS
     return edge_range(csc.num_edges, csc.num_dst, csc.num_src, *v.shape[1:], v.element_size(), passes)
 
@@ -202,6 +207,6 @@ class _Second(torch.autograd.Function):
 def _rows(settings: AttentionSettings, q, kv):
     """Return q, k and v of the second piece; ``q`` may be packed with keys and values of the first."""
     _, k, v = settings.unpack(q, kv)
-    if settings.negative_slope is None:
+    if not settings.is_additive:
         return q[:, 0] if q.dim() == 4 else q, k, v
     return q[..., -1] if q.dim() == 3 else q, k, v

@@ -13,7 +13,7 @@ from partition.report.pictures import bar
 
 from . import pictures
 from .numbers import run_numbers
-from .run_files import RECORD, RunFiles, read_run
+from .run_files import RunFiles, read_run
 
 _METRICS = {"roc_auc": "ROC-AUC", "accuracy": "accuracy"}
 
@@ -41,14 +41,13 @@ def write_run_report(directory, out, *, force: bool = False) -> dict:
         A file of the run is damaged; or ``out`` does not end in .html, is in the directory of the run, exists or cannot
         be written.
     """
-    out, run_directory = Path(out), Path(os.path.realpath(directory))
-    for path in (out, out.with_suffix(".json") if out.name else out):
-        if run_directory in Path(os.path.realpath(path)).parents:
+    targets, of_run = pages.check_targets(out, force=force), Path(os.path.realpath(directory))
+    for path in targets.values():
+        if of_run in Path(os.path.realpath(path)).parents:
             raise InputError(
                 f"{path} would be in the directory of the run, which --force replaces only while it holds nothing else; "
                 "choose another place"
             )
-    targets = pages.check_targets(out, Path(directory) / RECORD, force=force)
     run = read_run(directory)
     numbers = run_numbers(run)
     pages.write_both(targets, run_page(run, numbers), numbers, force=force)

@@ -106,10 +106,6 @@ class Checkpoints:
             print(f"dgl-gt: warning: no checkpoint after epoch {state.epoch}: {error}; {kept}", file=sys.stderr)
             return None
 
-    def are_there(self) -> bool:
-        """Whether rank 0 finds a checkpoint; every rank calls it."""
-        return self._comm.broadcast_object(bool(checkpoints_in(self._folder)))
-
     def resume(self, state: RunState, identity: Identity, epochs: int) -> None:
         """Go on from the latest checkpoint that is whole, up to ``epochs`` epochs; every rank calls it.
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -29,6 +30,8 @@ from .stopping import StopRequest
 from .task import SPLITS
 from .trainer import peak_memory_on
 
+Beginning = Literal["new", "again", "resumed"]  # again: in the directory that the run made before its ranks failed
+
 
 class RunKeeper:
     """Keeps a run in its directory; every rank has one. ``writer`` writes the directory, on rank 0.
@@ -43,13 +46,13 @@ class RunKeeper:
         out,
         writer: BestModelWriter | None,
         every: str | int,
-        resume: bool | str,
+        beginning: Beginning,
         factory: ModelFactory | None = None,
         tensorboard: bool = False,
         profile_step: bool = False,
         on_start: Callable[[TrainHistory], object] | None = None,
     ):
-        self._sg, self._config, self._writer, self._resume = sg, config, writer, resume
+        self._sg, self._config, self._writer, self._beginning = sg, config, writer, beginning
         self._factory_name = factory.name if factory else None
         self._stop, self._late_stop = StopRequest(), None
         self._profiler = StepProfiler(sg, config.epochs) if profile_step else None
@@ -71,8 +74,11 @@ class RunKeeper:
         names = ("feat", "label", *(f"{name}_mask" for name in SPLITS), *self._config.inputs.encodings)
         data = data_digest(self._sg, names, self._config.inputs.edge_features)
         self._identity = Identity(self._config, self._factory_name, data, state.model)
-        if self._resume:
+        if self._beginning == "resumed":
             self._go_on(state)
+        elif self._writer and self._beginning == "again":
+            self._writer.directory.is_ours = True
+            self._log.resume(0)
         elif self._writer:
             self._writer.directory.forget_earlier_run()
         if self._profiler:
@@ -81,8 +87,7 @@ class RunKeeper:
             self._on_start(state.history)
 
     def _go_on(self, state: RunState) -> None:
-        if self._resume is True or self._checkpoints.are_there():
-            self._checkpoints.resume(state, self._identity, self._config.epochs)
+        self._checkpoints.resume(state, self._identity, self._config.epochs)
         if self._writer:
             self._writer.resume(state.best, copy.deepcopy(state.history))
             self._log.resume(state.epoch)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from partition.errors import InputError
 from partition.system.output_checks import check_target
 
 from . import summary
 from .config import TrainConfig
 from .interval import CHECKPOINT_EVERY
-from .keeper import RunKeeper
+from .keeper import Beginning, RunKeeper
 from .launcher_link import starter_name
 from .model import ModelFactory
-from .run_directory import MODEL
+from .run_directory import MODEL, checkpoints_in, is_left_by
 from .saved_model import BestModelWriter
 from .trainer import TrainResult, train
 
@@ -50,7 +54,8 @@ def train_and_save(
         Whether to replace ``out`` if it holds another run.
     resume : bool or "if_possible"
         Whether to go on from the latest checkpoint in ``out``. The number of ranks, the cut and the strategy may differ
-        from those of the run so far. With "if_possible", a run that has left no checkpoint there begins again.
+        from those of the run so far. "if_possible" is for ranks that are started again: they go on if ``out`` is what
+        their run has left, begin again there if it has no checkpoint, and otherwise begin a new run.
     checkpoint_every : int or str
         Epochs, or a time such as "30s", "10m" or "2h", from one checkpoint to the next.
     tensorboard : bool
@@ -78,10 +83,12 @@ def train_and_save(
         As :func:`dgl_gt.train.train`; or ``out`` cannot be written, or there is no checkpoint of this run to go on from.
     """
     writer, plan, starter = None, plan or {}, {"started_by": starter_name()}
-    resume, profile_step = sg.comm.broadcast_object((resume, bool(profile_step)))
+    beginning: Beginning = "new"
     with sg.comm.together():  # what is wrong here may be wrong on rank 0 alone
         if sg.comm.rank == 0:
-            check_target(out, MODEL, force=force or bool(resume), foreign=bool(resume))
+            beginning = _beginning(out, resume)
+            is_own = beginning != "new"
+            check_target(out, MODEL, force=force or is_own, foreign=is_own)
             described = plan | starter
             writer = BestModelWriter(
                 out,
@@ -90,8 +97,10 @@ def train_and_save(
                 force=force,
                 factory=factory,
             )
+    beginning, profile_step = sg.comm.broadcast_object([beginning, bool(profile_step)])
+    with sg.comm.together():
         keeper = RunKeeper(
-            sg, config, out, writer, checkpoint_every, resume, factory, tensorboard, profile_step, on_start
+            sg, config, out, writer, checkpoint_every, beginning, factory, tensorboard, profile_step, on_start
         )
     with writer or nullcontext():
         result = train(sg, config, on_epoch, writer, factory, keeper, on_nan)
@@ -100,3 +109,14 @@ def train_and_save(
             writer.finish(result.model.state_dict(), record | starter)
     keeper.leave_if_asked()
     return result, record
+
+
+def _beginning(out, resume: bool | str) -> Beginning:
+    """How a run begins, by what it is asked for and by what ``out`` holds."""
+    if resume == "if_possible":
+        if not is_left_by(out, starter_name()):
+            return "new"
+        return "resumed" if checkpoints_in(Path(out)) else "again"
+    if not isinstance(resume, (bool, np.bool_)):
+        raise InputError(f"resume is {resume!r}; it must be True, False or 'if_possible'")
+    return "resumed" if resume else "new"

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,10 +25,11 @@ CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})\.safetensors")  # with the numbe
 TRACE = re.compile(r"profile-rank\d+\.json\.gz")  # of one training step, for viewers of Chrome traces
 TIME_LINE = "timeline.json"  # of the same step, on all ranks
 _OTHERS = (
-    *(re.escape(name) for name in (WEIGHTS, CONFIG)),
+    *(re.escape(name) for name in (WEIGHTS, CONFIG, METRICS)),
+    rf"\.{re.escape(METRICS)}\.[^/]*",  # while it is written anew
     SCALARS.pattern,
     # damaged ones and ones that are being written, too
-    *(rf"\.?{name}[^/]*" for name in (CHECKPOINT.pattern, TRACE.pattern, re.escape(TIME_LINE), re.escape(METRICS))),
+    *(rf"\.?{name}[^/]*" for name in (CHECKPOINT.pattern, TRACE.pattern, re.escape(TIME_LINE))),
 )
 MODEL = Kind(
     "a model",
@@ -122,19 +124,41 @@ def _others_in(folder: Path) -> list[Path]:
 
 def _keep_changes(old: Path, new: Path) -> None:
     """Move what was added to the old directory, or saved anew there, while the new one was written."""
-    for each in _others_in(old):
-        for path in (
-            (Path(root, name) for root, _, names in os.walk(each) for name in names) if each.is_dir() else [each]
-        ):
-            there = new / path.relative_to(old)
-            if not os.path.lexists(there) or not os.path.samestat(path.lstat(), there.lstat()):
-                there.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(path, there)
+    try:
+        for each in _others_in(old):
+            _move_change(each, new / each.name)
+    except OSError as error:
+        rescued = new.with_name(f"{new.name}.not-moved-{old.name.rpartition('-')[2]}")
+        old.rename(rescued)
+        print(
+            f"dgl-gt: warning: files that changed in {new} while the model was written could not be moved ({error}); they "
+            f"are in {rescued}",
+            file=sys.stderr,
+        )
+
+
+def _move_change(old: Path, new: Path) -> None:
+    """Move a file, a link or a directory, unless it is in its new place already; of a directory, what is new in it."""
+    if _is_folder(old) and _is_folder(new):
+        for each in old.iterdir():
+            _move_change(each, new / each.name)
+    elif not os.path.lexists(new):
+        old.rename(new)
+    elif not os.path.samestat(old.lstat(), new.lstat()):
+        if _is_folder(new):
+            shutil.rmtree(new)
+        elif _is_folder(old):
+            new.unlink()
+        old.replace(new)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _keep(old: Path, new: Path) -> None:
     """Give a file, or the files of a directory of the user's, a second name."""
-    if old.is_dir() and not old.is_symlink():
+    if _is_folder(old):
         shutil.copytree(old, new, symlinks=True, copy_function=_link)
     else:
         _link(old, new)

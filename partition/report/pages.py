@@ -32,13 +32,13 @@ def make_environment(*folders: Path) -> Environment:
     return environment
 
 
-def check_targets(out, kept: Path, *, force: bool) -> dict[str, Path]:
+def check_targets(out, kept: Path | None = None, *, force: bool) -> dict[str, Path]:
     """Return the paths of a page ``NAME.html`` and of its numbers ``NAME.json``, by their endings.
 
     Raises
     ------
     InputError
-        The name does not end in .html; a path is ``kept``, the file that a report of these data must not replace; or it
+        The name does not end in .html; a path is ``kept``, the manifest, which a report must not replace; or it
         exists without ``force``, or cannot be written.
     """
     out = Path(out).absolute()
@@ -46,7 +46,7 @@ def check_targets(out, kept: Path, *, force: bool) -> dict[str, Path]:
         raise InputError(f"{out} does not end in .html, and the report is a page; name it report.html, for example")
     targets = {suffix: out.with_suffix(suffix) for suffix in (".json", ".html")}
     for path in targets.values():
-        if os.path.realpath(path) == os.path.realpath(kept):
+        if kept is not None and os.path.realpath(path) == os.path.realpath(kept):
             raise InputError(f"{path} describes the shards, and a report must not replace it; choose another name")
         check_file(path, force=force)
     return targets

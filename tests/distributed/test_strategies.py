@@ -164,6 +164,38 @@ def test_rows_whose_heads_lie_side_by_side(awkward_graph, tmp_path, parts):
     check_everywhere(graph, parts, tmp_path, cases=cases, hidden=32, heads=8)
 
 
+def with_a_hook_on_one_rank(rank, folder, feat):
+    """Outputs and gradients of a layer with each strategy; rank 0 looks at its keys, and so has them one after the other."""
+    results = []
+    for name in STRATEGIES:
+        if name == "local":
+            continue
+        torch.manual_seed(0)
+        layer = GraphTransformerLayer(32, 32, 8, dropout=0, attn_dropout=0)
+        if rank == 0:
+            layer.attn.k_proj.register_forward_hook(lambda *_: None)
+        sg = dgl_gt.load(folder / ("vertex" if name == "mirror" else "edge"), name)
+        own = feat[sg.node_ids].requires_grad_()
+        out = layer(sg, own)
+        out.pow(3).sum().backward()
+        results.append([sg.gather(x).detach().numpy() for x in (out, own.grad)])
+    return results
+
+
+def test_ranks_that_lay_out_their_rows_differently_understand_each_other(awkward_graph, tmp_path):
+    graph = awkward_graph(2)
+    make_shards(graph, 2, tmp_path)
+    feat = torch.randn(graph.num_nodes, 32, generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(0)
+    layer, leaf = GraphTransformerLayer(32, 32, 8, dropout=0, attn_dropout=0), feat.clone().requires_grad_()
+    out = layer(csc_of(graph), leaf)
+    out.pow(3).sum().backward()
+    for results in run_ranks(2, with_a_hook_on_one_rank, tmp_path, feat):
+        for found in results:
+            for one, other in zip(found, (out.detach(), leaf.grad), strict=True):
+                np.testing.assert_allclose(one, other.numpy(), rtol=0, atol=1e-4 * float(other.abs().max()))
+
+
 class QueryNorm(torch.nn.Module):
     """A projection with a norm, which stays in float32 under autocast."""
 

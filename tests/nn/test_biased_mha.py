@@ -88,6 +88,14 @@ def test_rows_whose_heads_lie_side_by_side_give_the_same(graph, gradients, chang
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
 
 
+def test_backward_hooks_run_where_heads_lie_side_by_side(graph):
+    mha, seen = BiasedMHA(32, 8), []
+    for name in ("q_proj", "out_proj"):
+        getattr(mha, name).register_full_backward_hook(lambda *_, name=name: seen.append(name))
+    mha(graph, torch.randn(graph.num_nodes(), 32, requires_grad=True)).sum().backward()
+    assert seen == ["out_proj", "q_proj"]
+
+
 def test_constructor_arguments_are_those_of_the_dense_module():
     assert arguments(BiasedMHA) == arguments(dgl.nn.BiasedMHA)
 

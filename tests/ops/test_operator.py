@@ -56,6 +56,7 @@ def test_opcheck(case, packing):
         csc = draw_csc(Case("", 5, 5, EDGES, bias=case.bias))
         q, k, v = as_given(torch.stack([q, q, q], 1).detach().requires_grad_()), None, None
         bias = None if bias is None else bias[: len(EDGES)].detach().requires_grad_()
+    bias = None if bias is None else bias.detach().T.contiguous().T.requires_grad_()  # gradients keep its strides
     fields = (csc.indptr, csc.indices, csc.edge_ids, csc.global_edge_ids, csc.rev_indptr, csc.rev_dst, csc.rev_position)
     numbers = (torch.tensor(3) if case.dropout_p else None, csc.head_offset, 0.5, case.dropout_p, None)
     torch.library.opcheck(torch.ops.dgl_gt.sparse_attention, (q, k, v, bias, *fields, *numbers))

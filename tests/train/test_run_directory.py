@@ -10,7 +10,7 @@ import pytest
 import dgl_gt
 from dgl_gt.cli import train as train_command
 from dgl_gt.cli.main import main
-from dgl_gt.train import TrainConfig, load_model, train_and_save
+from dgl_gt.train import TrainConfig, load_model, run_directory, train_and_save
 from dgl_gt.train.launcher_link import starter_name
 from dgl_gt.train.run_directory import RunDirectory, checkpoints_in, is_left_by
 from partition import InputError, partition
@@ -18,7 +18,7 @@ from partition.system import atomic_write
 from partition.system.temporary_names import process_name
 
 QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
-TAKEN_UP = {"force": False, "resume": "if_possible"}
+STARTED_AGAIN = {"force": False, "resume": "if_possible"}
 
 
 @pytest.fixture
@@ -42,45 +42,63 @@ def killed(sg, tmp_path):
     return run
 
 
-def options(sg, run, monkeypatch, **given) -> dict:
-    """How ranks that were started again keep their run."""
-    monkeypatch.setattr(train_command, "restarts", lambda: 1)
+def of_another(run):
+    """Let the run in a directory be one whose ranks another process started."""
+    record = json.loads((run / "record.json").read_text()) | {"started_by": "another"}
+    (run / "record.json").write_text(json.dumps(record))
+
+
+def test_what_the_command_asks_for_when_ranks_start_again(monkeypatch):
     usual = {"resume": False, "force": False, "tensorboard": False, "profile_step": False, "on_nan": "stop"}
-    args = SimpleNamespace(out=str(run), checkpoint_every=None, **(usual | given))
-    found = train_command._options_of_run(args, sg)
-    return {name: found[name] for name in TAKEN_UP}
+    args = SimpleNamespace(checkpoint_every=None, **usual)
+    assert not train_command._options_of_run(args)["resume"]
+    monkeypatch.setattr(train_command, "restarts", lambda: 1)
+    assert train_command._options_of_run(args).items() >= STARTED_AGAIN.items()
 
 
-def test_ranks_that_start_again_take_up_their_own_run(sg, killed, monkeypatch):
+def test_ranks_that_start_again_take_up_their_own_run(sg, killed, capsys):
     assert json.loads((killed / "record.json").read_text())["started_by"] == starter_name()
-    assert options(sg, killed, monkeypatch) == TAKEN_UP
+    assert train_and_save(sg, QUICK, killed, **STARTED_AGAIN)[1]["finished"]
+    assert "going on after epoch 8 of 12" in capsys.readouterr().err
 
 
-def test_ranks_that_start_again_leave_another_run_alone(sg, killed, monkeypatch):
+@pytest.mark.parametrize("is_there", [True, False])
+def test_ranks_that_start_again_leave_another_run_alone(sg, killed, is_there):
     """torchrun starts them again although the first rank refused to replace that run."""
-    record = json.loads((killed / "record.json").read_text()) | {"started_by": "another"}
-    (killed / "record.json").write_text(json.dumps(record))
-    assert options(sg, killed, monkeypatch) == {"force": False, "resume": False}
+    of_another(killed)
+    if not is_there:
+        for path in checkpoints_in(killed):
+            path.unlink()
+    weights = (killed / "model.safetensors").read_bytes()
     with pytest.raises(InputError, match="exists; choose another directory, or replace it with --force"):
-        train_and_save(sg, QUICK, killed)
-    assert len(checkpoints_in(killed)) == 2
+        train_and_save(sg, QUICK, killed, **STARTED_AGAIN)
+    assert len(checkpoints_in(killed)) == 2 * is_there and (killed / "model.safetensors").read_bytes() == weights
 
 
-def test_with_force_the_checkpoints_of_another_run_are_not_taken_up(sg, killed, monkeypatch):
-    record = json.loads((killed / "record.json").read_text()) | {"started_by": "another"}
-    (killed / "record.json").write_text(json.dumps(record))
-    assert options(sg, killed, monkeypatch, force=True) == {"force": True, "resume": False}
+def test_with_force_the_checkpoints_of_another_run_are_not_taken_up(sg, killed, capsys):
+    of_another(killed)
+    train_and_save(sg, QUICK, killed, force=True, resume="if_possible")
+    assert "going on" not in capsys.readouterr().err
 
 
-def test_a_rank_that_is_killed_when_all_is_written_starts_again_and_ends(sg, tmp_path, monkeypatch):
+@pytest.mark.parametrize("resume", [1, "yes", None])
+def test_what_resume_may_be(sg, tmp_path, resume):
+    with pytest.raises(InputError, match=r"resume is .*; it must be True, False or 'if_possible'"):
+        train_and_save(sg, QUICK, tmp_path / "run", resume=resume)
+
+
+def test_ranks_that_start_again_before_anything_was_written_begin(sg, tmp_path):
+    assert train_and_save(sg, QUICK, tmp_path / "run", **STARTED_AGAIN)[1]["finished"]
+
+
+def test_a_rank_that_is_killed_when_all_is_written_starts_again_and_ends(sg, tmp_path):
     _, record = train_and_save(sg, QUICK, tmp_path / "run", checkpoint_every=5)
     assert "started_by" not in record and is_left_by(tmp_path / "run", starter_name())
-    assert options(sg, tmp_path / "run", monkeypatch) == TAKEN_UP
-    again = train_and_save(sg, QUICK, tmp_path / "run", **TAKEN_UP)[1]
+    again = train_and_save(sg, QUICK, tmp_path / "run", **STARTED_AGAIN)[1]
     assert again["finished"] and again["losses"] == record["losses"]
 
 
-def test_a_directory_that_was_moved_aside_is_put_back_before_it_is_looked_at(sg, killed, monkeypatch):
+def test_a_directory_that_was_moved_aside_is_put_back_before_it_is_looked_at(sg, killed, capsys):
     """As after a kill in the middle of a replacement, on a file system that cannot exchange two names."""
     dead = os.fork()
     if not dead:
@@ -88,7 +106,8 @@ def test_a_directory_that_was_moved_aside_is_put_back_before_it_is_looked_at(sg,
     name = process_name(dead)
     os.waitpid(dead, 0)
     killed.rename(killed.parent / f".{killed.name}.replaced-{name}-abcdef")
-    assert options(sg, killed, monkeypatch) == TAKEN_UP
+    train_and_save(sg, QUICK, killed, **STARTED_AGAIN)
+    assert "going on after epoch 8 of 12" in capsys.readouterr().err
 
 
 def test_ranks_that_start_again_without_a_checkpoint_begin_in_the_directory_they_made(sg, tmp_path):
@@ -105,7 +124,7 @@ def test_ranks_that_start_again_without_a_checkpoint_begin_in_the_directory_they
     assert not checkpoints_in(run) and len((run / "metrics.jsonl").read_text().splitlines()) >= 3
     with pytest.raises(InputError, match="holds no checkpoint"):
         train_and_save(sg, QUICK, run, resume=True)
-    record = train_and_save(sg, QUICK, run, **TAKEN_UP)[1]
+    record = train_and_save(sg, QUICK, run, **STARTED_AGAIN)[1]
     assert record["losses"] == train_and_save(sg, QUICK, tmp_path / "other")[1]["losses"]
     assert [json.loads(line)["epoch"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [*range(1, 13)]
     assert (run / "slurm.out").read_text() == "waiting"
@@ -182,8 +201,10 @@ def test_files_that_appear_while_a_model_is_written_stay(sg, tmp_path, monkeypat
     run = tmp_path / "run"
     train_and_save(sg, QUICK, run)
     (run / "plots").mkdir()
-    for name in ("notes.txt", "plots/a.txt"):
-        (run / name).write_text("old")
+    (tmp_path / "other").mkdir()
+    for name in ("run/notes.txt", "run/plots/a.txt", "run/file", "other/of_another.txt"):
+        (tmp_path / name).write_text("old")
+    (run / "link").symlink_to(run / "plots")
     flush = atomic_write._flush
 
     def flush_slowly(folder):
@@ -192,6 +213,12 @@ def test_files_that_appear_while_a_model_is_written_stay(sg, tmp_path, monkeypat
         (run / "plots" / "late.txt").write_text("late")
         (run / "new").write_text("new")
         (run / "new").rename(run / "notes.txt")
+        (run / "link").unlink()
+        (run / "link").symlink_to(tmp_path / "other")
+        (run / "second link").symlink_to(tmp_path / "other")
+        (run / "plots" / "empty").mkdir()
+        (run / "file").unlink()
+        (run / "file").mkdir()
 
     monkeypatch.setattr(atomic_write, "_flush", flush_slowly)
     if not exchanges:
@@ -202,6 +229,28 @@ def test_files_that_appear_while_a_model_is_written_stay(sg, tmp_path, monkeypat
     texts = {str(each.relative_to(run)): each.read_text() for each in run.rglob("*.txt")}
     assert texts == {"notes.txt": "new", "plots/a.txt": "old", "late.txt": "late", "plots/late.txt": "late"}
     assert not [name for name in os.listdir(run.parent) if name.startswith(".")]
+    assert (run / "plots" / "empty").is_dir() and (run / "file").is_dir()
+    assert os.listdir(tmp_path / "other") == ["of_another.txt"]
+    assert {os.readlink(run / name) for name in ("link", "second link")} == {str(tmp_path / "other")}
+
+
+def test_changes_that_cannot_be_moved_are_not_lost(sg, tmp_path, monkeypatch, capsys):
+    run = tmp_path / "run"
+    train_and_save(sg, QUICK, run)
+
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    directory = RunDirectory(run, is_ours=True)
+    with directory.replaced() as folder:
+        (folder / "record.json").write_text("{}")
+        (run / "late.txt").write_text("late")
+        keep = run_directory._others_in
+        monkeypatch.setattr(run_directory, "_keep", lambda *_: None)
+        monkeypatch.setattr(run_directory, "_move_change", fail)
+    (rescued,) = tmp_path.glob("run.not-moved-*")
+    assert (rescued / "late.txt").read_text() == "late" and keep(run) == []
+    assert f"they are in {rescued}" in capsys.readouterr().err
 
 
 def test_predictions_beside_the_run_do_not_keep_it_from_going_on(sg, killed, tmp_path):
