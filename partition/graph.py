@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import scipy.sparse
+import scipy  # imports its parts at their first use
 
 from partition.system.mapped_arrays import is_mapped, release_pages
 from partition.system.optional_packages import INSTALL_DGL, first_line, need

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse
-from scipy.sparse.csgraph import breadth_first_order
+import scipy  # imports its parts at their first use
 
 from .neighbours import degrees
 
@@ -47,7 +46,7 @@ def choose_landmarks(adjacency: scipy.sparse.csr_array, count: int) -> np.ndarra
 
 def hops_from(graph: scipy.sparse.csr_array, start: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the nodes that can be reached from a node, and how many hops away they are, int64 each."""
-    order, parents = breadth_first_order(graph, start, directed=True, return_predecessors=True)
+    order, parents = scipy.sparse.csgraph.breadth_first_order(graph, start, directed=True, return_predecessors=True)
     place = np.empty(graph.shape[0], np.int64)
     place[order] = np.arange(len(order))
     parent_places = place[parents[order[1:]]]  # ascending: nodes are found in the order of their parents

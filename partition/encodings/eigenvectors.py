@@ -9,7 +9,7 @@ eigenvalue that is wanted, from two rounds of subspace iteration.
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+import scipy  # imports its parts at their first use
 
 from partition.errors import InputError
 
@@ -74,9 +74,9 @@ def _search(matrix, known: np.ndarray, count: int, tolerance: float, rng) -> tup
         cut = max(_LEAST_CUT, bound - _MARGIN * (1 - bound))
     start = block.sum(axis=1)
     del block
-    operator = LinearOperator((size, size), lambda x: filtered(x.ravel()), dtype=np.float64)
+    operator = scipy.sparse.linalg.LinearOperator((size, size), lambda x: filtered(x.ravel()), dtype=np.float64)
     try:
-        _, vectors = eigsh(
+        _, vectors = scipy.sparse.linalg.eigsh(
             operator,
             count,
             which="LA",
@@ -85,7 +85,7 @@ def _search(matrix, known: np.ndarray, count: int, tolerance: float, rng) -> tup
             tol=tolerance,
             maxiter=_MOST_RESTARTS,
         )
-    except ArpackNoConvergence as error:
+    except scipy.sparse.linalg.ArpackNoConvergence as error:
         raise _not_converged(count, len(error.eigenvalues), size) from None
     values, vectors = _rayleigh_ritz(matrix, vectors, count)
     errors = np.linalg.norm(matrix @ vectors - vectors * values, axis=0)

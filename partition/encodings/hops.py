@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse
+import scipy  # imports its parts at their first use
 
 from partition.errors import InputError
 from partition.system.mapped_arrays import release_pages

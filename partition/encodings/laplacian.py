@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse
-from scipy.sparse.csgraph import reverse_cuthill_mckee
+import scipy  # imports its parts at their first use
 
 from .eigenvectors import largest_eigenvectors
 from .neighbours import components, degrees, normalised
@@ -106,7 +105,9 @@ def _solve_sparse(matrix, adjacency, nodes: np.ndarray, count: int, seed: int) -
     """Return what :func:`_solve_dense` does, of one component."""
     nodes = nodes[0]
     part = matrix if len(nodes) == matrix.shape[0] else matrix[nodes][:, nodes]
-    order = reverse_cuthill_mckee(part, symmetric_mode=True)  # products are faster where neighbours lie near each other
+    order = scipy.sparse.csgraph.reverse_cuthill_mckee(
+        part, symmetric_mode=True
+    )  # products are faster where neighbours lie near each other
     trivial = np.sqrt(degrees(adjacency)[nodes[order]])
     values, in_order = largest_eigenvectors(part[order][:, order], trivial / np.linalg.norm(trivial), count, seed)
     vectors = np.empty_like(in_order)

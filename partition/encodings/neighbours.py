@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse
-from scipy.sparse.csgraph import connected_components
+import scipy  # imports its parts at their first use
 
 from partition.errors import InputError
 from partition.graph import Graph, symmetrised
@@ -50,4 +49,4 @@ def normalised(adjacency: scipy.sparse.csr_array, dtype=np.float64) -> scipy.spa
 
 def components(adjacency: scipy.sparse.csr_array) -> np.ndarray:
     """Return the connected component of each node, int32, (N,)."""
-    return connected_components(adjacency, directed=False)[1]
+    return scipy.sparse.csgraph.connected_components(adjacency, directed=False)[1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import scipy.sparse
+import scipy  # imports its parts at their first use
 
 from .neighbours import components, degrees, normalised
 

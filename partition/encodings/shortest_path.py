@@ -10,7 +10,7 @@ reach t, half of the way each.
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse
+import scipy  # imports its parts at their first use
 
 from partition.graph import Graph
 

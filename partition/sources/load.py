@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse
+import scipy  # imports its parts at their first use
 
 from partition.errors import InputError, LeftOutWarning, check_flags, printable, whole_number
 from partition.graph import Graph, check_data, named_arrays, with_reverse_edges, with_self_loops

@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse
+import scipy  # imports its parts at their first use
 
 from partition.errors import InputError
 from partition.graph import SPLIT_MASKS, as_array

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.optimize
-import scipy.special
+import scipy  # imports its parts at their first use
 
 from partition.errors import InputError, whole_number
 from partition.graph import Graph, from_edges
