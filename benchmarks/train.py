@@ -1,7 +1,7 @@
 """Seconds per epoch of full-graph training at 1, 2 and more ranks, one thread each, through ``dgl-gt train``.
 
     python benchmarks/train.py [--source SOURCE ...] [--parts 1,2,4] [--epochs 10] [--layers 3] [--hidden 128]
-        [--precision bf16] [--json]
+        [--strategy halo_kv] [--precision bf16] [--json]
 
 Each row is one run of the command line in processes of its own: partition the graph, then train with as many ranks as
 parts and no early stopping. A graph without features gets random ones: they cost what real ones cost, and teach
@@ -47,7 +47,7 @@ def measure(source: str, parts: int, args) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         shards = Path(folder) / "shards"
         made = dgl_gt("partition", source, "--parts", parts, "--out", shards, *features)
-        ran = dgl_gt("train", shards, *model, "--patience", 0)
+        ran = dgl_gt("train", shards, *model, "--patience", 0, "--strategy", args.strategy if parts > 1 else "local")
     kept = ("ranks", "epochs", "seconds_per_epoch", "exchange_share", "exchanged_bytes_per_epoch", "peak_memory_bytes")
     return {
         **{key: ran[key] for key in kept},
@@ -101,6 +101,7 @@ def _arguments(real: Path):
     parser.add_argument("--hidden", type=int, default=128, help="default: 128")
     parser.add_argument("--heads", type=int, default=8, help="default: 8")
     parser.add_argument("--epochs", type=int, default=10, help="default: 10")
+    parser.add_argument("--strategy", default="halo_h", help="of several ranks (default: halo_h)")
     parser.add_argument("--precision", default="fp32", help="default: fp32")
     parser.add_argument(
         "--random-features", type=int, default=128, metavar="WIDTH", help="for graphs without (default: 128)"
@@ -119,7 +120,7 @@ def main() -> int:
     cores = len(os.sched_getaffinity(0))
     versions = {name: metadata.version(name) for name in ("torch", "numpy")}
     stream = sys.stderr if args.json else sys.stdout
-    model = {key: getattr(args, key) for key in MODEL}
+    model = {key: getattr(args, key) for key in (*MODEL, "strategy")}
     settings = ", ".join([*(f"{key} {value}" for key, value in model.items()), f"one thread a rank, {processor()}"])
     print(f"{settings}; {', '.join(f'{name} {version}' for name, version in versions.items())}", file=stream)
     if max(args.parts) > cores:

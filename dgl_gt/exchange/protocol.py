@@ -13,10 +13,11 @@ class Project(Protocol):
 
     ``project(h, "q")`` returns ``q (rows, H, D)``; ``project(h, "kv")`` returns keys and values packed,
     ``(rows, 2, H, D)``; ``project(h, "qkv")`` returns all three, ``(rows, 3, H, D)``, as ``sparse_attention`` takes
-    them. On the CPU, the heads of a row may lie side by side in memory, see :mod:`dgl_gt.ops.head_minor`; a strategy that moves
-    rows moves them as they are stored. For additive scores the shapes are ``(rows, H)``, ``(rows, H, D + 1)`` and ``(rows, H, D + 2)``. Row ``i`` of a result
-    depends on row ``i`` of ``h`` alone. Therefore it makes no difference whether a strategy first projects rows and then
-    moves them, or the other way round.
+    them. On the CPU, the heads of a row may lie side by side in memory; a strategy that moves rows puts them in the order
+    of :func:`dgl_gt.ops.head_minor.in_wire_order`, which does not depend on how the rows of one rank lie. For additive
+    scores the shapes are ``(rows, H)``, ``(rows, H, D + 1)`` and ``(rows, H, D + 2)``. Row ``i`` of a result depends on row
+    ``i`` of ``h`` alone. Therefore it makes no difference whether a strategy first projects rows and then moves them, or
+    the other way round.
     """
 
     def __call__(self, h: Tensor, which: str) -> Tensor: ...

@@ -14,7 +14,6 @@ from .run_files import RECORD, RunFiles, Step
 
 MOST_POINTS = 1000  # of a curve
 _CURVES = ("loss", "validation", "test", "lr", "nodes_per_s", "exchange_share")
-_CHECKSUM = "weights_sha256"  # in the file of settings, but no setting
 _MOST_PARTS = 12  # of the step, in the table of where its time goes
 
 
@@ -38,7 +37,7 @@ def run_numbers(run: RunFiles) -> dict:
         "checkpoints": run.checkpoints,
         "prediction": compare_with_prediction(run.directory / RECORD) if finished and record.plan else None,
         "step": _step(run.step) if run.step else None,
-        "settings": {str(name): _plain(value) for name, value in run.settings.items() if name != _CHECKSUM},
+        "settings": {str(name): _plain(value) for name, value in run.settings.items()},
     }
 
 

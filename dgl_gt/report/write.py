@@ -41,13 +41,14 @@ def write_run_report(directory, out, *, force: bool = False) -> dict:
         A file of the run is damaged; or ``out`` does not end in .html, is in the directory of the run, exists or cannot
         be written.
     """
-    targets, of_run = pages.check_targets(out, force=force), Path(os.path.realpath(directory))
-    for path in targets.values():
+    page, of_run = Path(out), Path(os.path.realpath(directory))
+    for path in (page, page.parent / f"{page.stem}.json"):
         if of_run in Path(os.path.realpath(path)).parents:
             raise InputError(
                 f"{path} would be in the directory of the run, which --force replaces only while it holds nothing else; "
                 "choose another place"
             )
+    targets = pages.check_targets(out, force=force)
     run = read_run(directory)
     numbers = run_numbers(run)
     pages.write_both(targets, run_page(run, numbers), numbers, force=force)

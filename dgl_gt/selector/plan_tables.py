@@ -20,7 +20,7 @@ _MEMORY = (
 _KINDS = {
     "measured": "ranks and links as measured",
     "datasheet": "ranks and links from datasheets: no run reaches these peaks; compare choices, not seconds",
-    "default": "no profile or preset given: one modest processor core per rank and 10 Gbit/s links are assumed",
+    "default": "no profile or preset given: one core of a server processor per rank and 10 Gbit/s links are assumed",
 }
 
 

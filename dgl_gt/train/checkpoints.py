@@ -15,13 +15,14 @@ from torch import Tensor
 from dgl_gt.comm.group import Comm
 from partition.errors import InputError
 
-from .checkpoint_file import read_bytes, unpacked, write_checkpoint
+from .checkpoint_file import CHECKPOINT_FILE, write_checkpoint
 from .config import TrainConfig
 from .interval import Interval
 from .module_places import first_not_finite
 from .run_directory import checkpoints_in
 from .run_state import RunState
 from .saved_model import BestModelWriter
+from .tensor_file import read_bytes
 
 KEPT = 2  # one more than is needed if no file is ever damaged
 
@@ -122,7 +123,7 @@ class Checkpoints:
                 problem = error
         self._comm.raise_together(problem)
         path = Path(self._comm.broadcast_object(str(path)))
-        values, tensors = unpacked(_from_rank_0(content, self._comm))
+        values, tensors = CHECKPOINT_FILE.unpack(_from_rank_0(content, self._comm))
         try:
             identity.check(path, values["identity"])
             _set_random_states(tensors, self._comm, self._device)
@@ -158,7 +159,7 @@ class Checkpoints:
         for path in found:
             try:
                 content = read_bytes(path)
-                unpacked(content)
+                CHECKPOINT_FILE.unpack(content)
                 return content, path
             except InputError as error:
                 text = str(error) if str(error).startswith(str(path)) else f"{path} {error}"

@@ -121,7 +121,7 @@ def build_model(
 
 
 class FactoryError(InputError):
-    """A user's function fails, or returns no model that can be trained."""
+    """A user's function fails, returns no model that can be trained, or did not make the model that is read with it."""
 
 
 def _made(factory: ModelFactory, in_dim: int, classes: int) -> nn.Module:

@@ -1,4 +1,4 @@
-"""The directory of a run: the best model, which is replaced as a whole, and checkpoints, which stay.
+"""The directory of a run: its files, their names, and how they are written.
 
 This module does not import torch: the launcher has no use for it.
 """
@@ -6,19 +6,14 @@ This module does not import torch: the launcher has no use for it.
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from partition.errors import InputError
-from partition.system.atomic_write import new_directory
+from partition.system.atomic_write import new_directory, new_file
 from partition.system.output_checks import Kind, check_target
 
-WEIGHTS, CONFIG, RECORD = OF_WHOLE_MODEL = ("model.safetensors", "config.yaml", "record.json")  # replaced together
+WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.yaml", "record.json"
 METRICS = "metrics.jsonl"  # a line for each epoch
 SCALARS = re.compile(r"events\.out\.tfevents\.[^/]+")  # of TensorBoard
 CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})\.safetensors")  # with the number of epochs before it
@@ -26,7 +21,7 @@ TRACE = re.compile(r"profile-rank\d+\.json\.gz")  # of one training step, for vi
 TIME_LINE = "timeline.json"  # of the same step, on all ranks
 _OTHERS = (
     *(re.escape(name) for name in (WEIGHTS, CONFIG, METRICS)),
-    rf"\.{re.escape(METRICS)}\.[^/]*",  # while it is written anew
+    *(rf"\.{re.escape(name)}\.[^/]*" for name in (WEIGHTS, CONFIG, RECORD, METRICS)),  # while one is written anew
     SCALARS.pattern,
     # damaged ones and ones that are being written, too
     *(rf"\.?{name}[^/]*" for name in (CHECKPOINT.pattern, TRACE.pattern, re.escape(TIME_LINE))),
@@ -48,23 +43,24 @@ class RunDirectory:
     def __init__(self, out, *, force: bool = False, is_ours: bool = False):
         self.out, self.is_ours, self._force = Path(out), is_ours, force
 
-    @contextmanager
-    def replaced(self) -> Iterator[Path]:
-        """Give a temporary directory for the files of the model. It takes the place of ``out`` in one step.
+    def write(self, files: dict[str, bytes]) -> None:
+        """Write files by name: the first time the directory, which appears when it is complete; then one file at a time.
 
-        All other files stay: they get a second name in the new directory. So writers that append to them may go on.
+        Then each file is replaced in one step, and all others in the directory stay as they are.
 
         Raises
         ------
         InputError
             ``out`` exists and is not of this run, or cannot be written.
         """
-        force = self._force or self.is_ours
-        with new_directory(self.out, MODEL, force=force, keep=_keep_changes if self.is_ours else None) as folder:
-            yield folder
-            if self.is_ours:
-                for each in _others_in(self.out):
-                    _keep(each, folder / each.name)
+        if self.is_ours:
+            for name, content in files.items():
+                with new_file(self.out / name, force=True) as file:
+                    file.write(content)
+            return
+        with new_directory(self.out, MODEL, force=self._force) as folder:
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
         self.is_ours = True
 
     def forget_earlier_run(self) -> None:
@@ -111,61 +107,3 @@ def check_can_resume(out) -> None:
         raise InputError(
             f"{out} holds no checkpoint, so --resume has nothing to go on from; leave --resume out to start a run"
         )
-
-
-def _others_in(folder: Path) -> list[Path]:
-    """What is in the directory of a run beside its model, and is not being written by the run."""
-    return [
-        each
-        for each in sorted(folder.iterdir())
-        if each.name not in OF_WHOLE_MODEL and not (each.name.startswith(".") and re.fullmatch(MODEL.files, each.name))
-    ]
-
-
-def _keep_changes(old: Path, new: Path) -> None:
-    """Move what was added to the old directory, or saved anew there, while the new one was written."""
-    try:
-        for each in _others_in(old):
-            _move_change(each, new / each.name)
-    except OSError as error:
-        rescued = new.with_name(f"{new.name}.not-moved-{old.name.rpartition('-')[2]}")
-        old.rename(rescued)
-        print(
-            f"dgl-gt: warning: files that changed in {new} while the model was written could not be moved ({error}); they "
-            f"are in {rescued}",
-            file=sys.stderr,
-        )
-
-
-def _move_change(old: Path, new: Path) -> None:
-    """Move a file, a link or a directory, unless it is in its new place already; of a directory, what is new in it."""
-    if _is_folder(old) and _is_folder(new):
-        for each in old.iterdir():
-            _move_change(each, new / each.name)
-    elif not os.path.lexists(new):
-        old.rename(new)
-    elif not os.path.samestat(old.lstat(), new.lstat()):
-        if _is_folder(new):
-            shutil.rmtree(new)
-        elif _is_folder(old):
-            new.unlink()
-        old.replace(new)
-
-
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
-
-
-def _keep(old: Path, new: Path) -> None:
-    """Give a file, or the files of a directory of the user's, a second name."""
-    if _is_folder(old):
-        shutil.copytree(old, new, symlinks=True, copy_function=_link)
-    else:
-        _link(old, new)
-
-
-def _link(old, new) -> None:
-    try:
-        os.link(old, new, follow_symlinks=False)
-    except OSError:  # a file system without hard links
-        shutil.copy2(old, new, follow_symlinks=False)

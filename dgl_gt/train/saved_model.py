@@ -1,8 +1,10 @@
-"""A trained model on disk: ``model.safetensors``, the resolved ``config.yaml`` and the run's ``record.json``."""
+"""A trained model on disk: ``model.safetensors``, which is all that reading it takes, with ``config.yaml`` and ``record.json``.
+
+Those two are for people and for reports: the settings, and what the run has come to.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
@@ -15,15 +17,11 @@ from pathlib import Path
 
 import torch
 import yaml
-from safetensors import SafetensorError
-from safetensors import torch as safetensors
 
 from dgl_gt.yaml_file import read_yaml
 from partition.errors import InputError
-from partition.system.atomic_write import new_file
 from partition.system.output_checks import check_room
 
-from .checkpoint_file import separate
 from .config import TrainConfig
 from .held_signals import received_signals
 from .launcher_link import find_launcher
@@ -31,8 +29,9 @@ from .model import FactoryError, ModelFactory, build_model
 from .module_places import first_not_finite
 from .run_directory import CONFIG, RECORD, WEIGHTS, RunDirectory
 from .run_state import TrainHistory
-from .task import EdgeRows
+from .tensor_file import TensorFile, read_bytes
 
+MODEL_FILE = TensorFile("model", 1)
 _MIN_PAUSE_S = 5.0  # between two writes while a model trains
 _MAX_WRITING_SHARE = 0.02  # of the time
 _LONGEST_CAUSE = 400  # characters
@@ -114,12 +113,7 @@ class BestModelWriter:
         with suppress(InputError, OSError, ValueError, TypeError):  # damaged ones are replaced with the next model
             record, config = json.loads((self.out / RECORD).read_text()), read_yaml(self.out / CONFIG)
             of_now = {key: value for key, value in self._describe(history).items() if key in ("finished", "started_by")}
-            for name, text in (
-                (CONFIG, yaml.safe_dump({**config, **asdict(self._config)}, sort_keys=False)),
-                (RECORD, json.dumps({**record, **of_now}, indent=1) + "\n"),
-            ):
-                with new_file(self.out / name, force=True) as file:
-                    file.write(text.encode())
+            self.directory.write(_for_people({**config, **asdict(self._config)}, {**record, **of_now}))
 
     def _best_epoch_there(self) -> int:
         """The best epoch of the record in the directory, counted from 1; 0 if it cannot be read."""
@@ -223,13 +217,25 @@ def save_model(out, state: dict, config: TrainConfig, shape: dict, record: dict,
 
 def write_model(directory: RunDirectory, state: dict | None, config: TrainConfig, shape: dict, record: dict) -> None:
     """Do as :func:`save_model` does, in the directory of a run. Without a state, write the other files alone."""
-    weights = None if state is None else safetensors.save(separate(state))
-    checksum = {} if weights is None else {"weights_sha256": hashlib.sha256(weights).hexdigest()}
-    with directory.replaced() as folder:
-        if weights is not None:
-            (folder / WEIGHTS).write_bytes(weights)
-        (folder / CONFIG).write_text(yaml.safe_dump({**asdict(config), **shape, **checksum}, sort_keys=False))
-        (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")
+    settings = asdict(config)
+    weights = {} if state is None else {WEIGHTS: MODEL_FILE.pack({"config": settings, "shape": shape}, state)}
+    directory.write(weights | _for_people(settings | shape, record))
+
+
+def _for_people(settings: dict, record: dict) -> dict[str, bytes]:
+    """The files of a model that are not needed to read it."""
+    texts = {CONFIG: yaml.safe_dump(settings, sort_keys=False), RECORD: json.dumps(record, indent=1) + "\n"}
+    return {name: text.encode() for name, text in texts.items()}
+
+
+def has_settings(directory, config: TrainConfig, factory: ModelFactory | None) -> bool:
+    """Whether the run in a directory has a configuration, and a factory of this name or none."""
+    try:
+        found = read_yaml(Path(directory) / CONFIG)
+    except InputError:
+        return False
+    wanted = yaml.safe_load(yaml.safe_dump(asdict(config)))
+    return wanted.items() <= found.items() and found.get("model_factory") == (factory.name if factory else None)
 
 
 def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Module:
@@ -244,51 +250,43 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
     Raises
     ------
     InputError
-        The directory holds no model, its files are damaged or do not fit each other, its weights are not finite, or
+        The directory holds no model, its file is damaged or of another version, its weights are not finite, or
         the model is not one of the factory.
     """
-    folder = Path(directory)
-    if not all(os.path.isfile(folder / name) for name in (WEIGHTS, CONFIG)):
-        raise InputError(
-            f"{folder} holds no model ({WEIGHTS} and {CONFIG}); make one with `dgl-gt train ... --out {folder}`"
-        )
-    values = read_yaml(folder / CONFIG)
+    path = Path(directory) / WEIGHTS
+    if not path.is_file():
+        raise InputError(f"{directory} holds no model ({WEIGHTS}); make one with `dgl-gt train ... --out {directory}`")
+    content = read_bytes(path)
     try:
-        weights = (folder / WEIGHTS).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {folder / WEIGHTS}: {error.strerror}") from error
-    if hashlib.sha256(weights).hexdigest() != values.pop("weights_sha256", None):
-        raise InputError(
-            f"{folder / WEIGHTS} is damaged or from another version of dgl-gt: its checksum is not the one in "
-            "config.yaml; train the model again"
-        )
-    _check_factory(folder, values.pop("model_factory", None), factory)
+        values, state = MODEL_FILE.unpack(content)
+    except InputError as error:
+        raise InputError(f"{path} {error}; train the model again") from error
     try:
-        in_dim, classes = values.pop("in_dim"), values.pop("classes")
-        edge_widths = {name: values.pop(name) for name in EdgeRows().widths if name in values}
-        with torch.device("meta" if factory is None else "cpu"):  # sizes from a damaged config.yaml take no memory
-            model = build_model(TrainConfig(**values), in_dim, classes, factory, **edge_widths)
-        model.load_state_dict(safetensors.load(weights), assign=True)
+        config, shape = values["config"], dict(values["shape"])
+        _check_factory(path, shape.pop("model_factory", None), factory)
+        with torch.device("meta" if factory is None else "cpu"):  # sizes from a damaged file take no memory
+            model = build_model(TrainConfig(**config), shape.pop("in_dim"), shape.pop("classes"), factory, **shape)
+        model.load_state_dict(state, assign=True)
     except FactoryError:
         raise
-    except (KeyError, TypeError, RuntimeError, OverflowError, SafetensorError, ValueError) as error:
+    except (KeyError, TypeError, RuntimeError, OverflowError, ValueError) as error:
         cause = " ".join(str(error).split())
         cause = cause if len(cause) < _LONGEST_CAUSE else f"{cause[:_LONGEST_CAUSE]} ..."  # torch lists every tensor
         raise InputError(
-            f"{folder} is damaged or from another version of dgl-gt: {cause}; train the model again"
+            f"{path} is damaged or from another version of dgl-gt: {cause}; train the model again"
         ) from error
     name = first_not_finite(model.state_dict())
     if name is not None:
-        raise InputError(f"{folder / WEIGHTS}: {name} holds NaN or infinity; train the model again with a lower lr")
+        raise InputError(f"{path}: {name} holds NaN or infinity; train the model again with a lower lr")
     return model.to(torch.get_default_dtype()).eval()
 
 
-def _check_factory(folder: Path, made_by, factory: ModelFactory | None) -> None:
-    """Raise :class:`InputError` unless a model that a factory made is read with a factory, and no other is."""
+def _check_factory(path: Path, made_by, factory: ModelFactory | None) -> None:
+    """Raise :class:`FactoryError` unless a model that a factory made is read with a factory, and no other is."""
     if made_by is not None and factory is None:
-        raise InputError(f"{folder} holds a model that --model-factory {made_by} made; give that option again")
+        raise FactoryError(f"{path} holds a model that --model-factory {made_by} made; give that option again")
     if made_by is None and factory is not None:
-        raise InputError(
-            f"{folder} holds a graph transformer of dgl-gt, which --model-factory {factory.name} did not make; leave that "
+        raise FactoryError(
+            f"{path} holds a graph transformer of dgl-gt, which --model-factory {factory.name} did not make; leave that "
             "option out"
         )

@@ -7,8 +7,6 @@ import errno
 import os
 import re
 import shutil
-import stat
-from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -25,18 +23,16 @@ _OF_OUTPUT |= {errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.ENXIO, errno.E
 
 
 @contextmanager
-def new_directory(out, kind: Kind, *, force: bool = False, keep: Callable[[Path, Path], None] | None = None):
+def new_directory(out, kind: Kind, *, force: bool = False):
     """Yield a temporary directory beside ``out``; it takes ``out``'s place at the end, or is removed on any error.
 
     Before it takes that place, its files are flushed to the disk and have the modes of the umask. With ``force`` an old
     directory of this kind is replaced in one step. Where the file system has no such step, it is moved aside first; if
     the process is killed just then, the next run that names the same ``out`` moves it back. Where ``out`` is a link,
-    the directory that it leads to is made. With ``keep``, the old directory may hold other files, too, which the caller
-    links or copies into the new one; ``keep(old, new)`` is called when the new one is in its place, and moves there what has
-    changed in the old one since then.
+    the directory that it leads to is made.
     """
-    out = check_target(out, kind, force=force, foreign=keep is not None)
-    temporary, replaced = out.parent / temporary_name(out.name, PARTIAL), None
+    out = check_target(out, kind, force=force)
+    temporary = out.parent / temporary_name(out.name, PARTIAL)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         for old in [*leftovers(out.parent, out.name, PARTIAL), *leftovers(out.parent, out.name, REPLACED)]:
@@ -47,18 +43,14 @@ def new_directory(out, kind: Kind, *, force: bool = False, keep: Callable[[Path,
     try:
         yield temporary
         _flush(temporary)
-        replaced = _put(temporary, out, kind, force, keep is not None)
-        if keep and replaced:
-            keep(replaced, out)
+        _put(temporary, out, kind, force)
     except OSError as error:
         raise _cannot_fill(temporary, out, error) from error
     except SafetensorError as error:  # how safetensors reports a full disk
         code = re.search(r"os error (\d+)", str(error))
         raise cannot_write(out, OSError(int(code[1]) if code else 0, str(error))) from error
     finally:
-        for each in (temporary, replaced):  # what an error left, and the old directory
-            if each is not None:
-                shutil.rmtree(each, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)  # the replaced directory, or what an error left
     with suppress(OSError):  # the output is in place and complete; only a power failure could undo that
         _flush_folder(out.parent)
 
@@ -78,13 +70,10 @@ def _cannot_fill(temporary: Path, out: Path, error: OSError) -> Exception:
 
 
 def _flush(folder: Path) -> None:
-    """Flush every new file of a directory to the disk, with the mode that the umask gives."""
+    """Flush every file of a directory to the disk, with the mode that the umask gives."""
     for root, _, files in os.walk(folder):
         mode = os.stat(root).st_mode & 0o666
         for name in files:
-            status = os.lstat(os.path.join(root, name))
-            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # of the old directory
-                continue
             with open(os.path.join(root, name), "rb") as file:
                 with suppress(OSError):  # vfat and some network file systems have no modes of their own
                     os.fchmod(file.fileno(), mode)  # safetensors makes files that only their owner can read
@@ -103,18 +92,19 @@ def _flush_folder(folder) -> None:
         os.close(number)
 
 
-def _put(new: Path, out: Path, kind: Kind, force: bool, foreign: bool) -> Path | None:
-    """Move a complete directory to its place; return where the old directory is now, if there was one."""
+def _put(new: Path, out: Path, kind: Kind, force: bool) -> None:
+    """Move a complete directory to its place; an old directory is at ``new`` afterwards, or gone."""
     if force and os.path.lexists(out):
-        check_target(out, kind, force=True, foreign=foreign)
-        return new if _exchange(new, out) else _move_aside(new, out)
+        check_target(out, kind, force=True)
+        if not _exchange(new, out):
+            _move_aside(new, out)
+        return
     try:
         new.rename(out)  # the system refuses this where a file is, or a directory that is not empty
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise
         raise already_there(out, "directory", APPEARED) from error
-    return None
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -131,11 +121,8 @@ def _exchange(one: Path, other: Path) -> bool:
     raise OSError(code, os.strerror(code))
 
 
-def _move_aside(new: Path, out: Path) -> Path:
-    """Replace a directory in two steps; an error, or the next run after a kill, brings the old one back.
-
-    Return where the old one is.
-    """
+def _move_aside(new: Path, out: Path) -> None:
+    """Replace a directory in two steps; an error, or the next run after a kill, brings the old one back."""
     replaced = out.parent / temporary_name(out.name, REPLACED)
     try:
         out.rename(replaced)
@@ -144,7 +131,7 @@ def _move_aside(new: Path, out: Path) -> Path:
         if not os.path.lexists(out) and os.path.lexists(replaced):
             replaced.rename(out)
         raise
-    return replaced
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 @contextmanager

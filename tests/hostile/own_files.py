@@ -14,7 +14,7 @@ from case import RANK, TRAIN, Case, take
 from damage import Dice, altered, damaged, hostile_array, json_text, safetensors, sign_files, signed
 from yaml_texts import yaml_text
 
-from dgl_gt.train import checkpoint_file
+from dgl_gt.train.checkpoint_file import CHECKPOINT_FILE
 
 
 def manifests(dice, material):
@@ -142,7 +142,7 @@ def checkpoints(dice, material):
 
 def _other_values(content: bytes, dice: Dice) -> bytes:
     """A checkpoint whose values or tensors are changed, and whose checksum is that of the change."""
-    values, tensors = checkpoint_file.unpacked(content)
+    values, tensors = CHECKPOINT_FILE.unpack(content)
     if dice.chance(0.3):
         key = dice.pick(sorted(tensors))
         hostile = hostile_array(tensors[key].numpy(), dice)
@@ -152,7 +152,7 @@ def _other_values(content: bytes, dice: Dice) -> bytes:
     else:
         values = altered(values, dice)
     try:
-        return checkpoint_file.packed(values, tensors)
+        return CHECKPOINT_FILE.pack(values, tensors)
     except (TypeError, ValueError, RecursionError):  # what JSON or safetensors cannot hold
         return b""
 

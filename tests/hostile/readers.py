@@ -35,9 +35,10 @@ def readers() -> dict:
     import dgl_gt
     from dgl_gt.selector import read_profile
     from dgl_gt.selector.check import compare_with_prediction
-    from dgl_gt.train.checkpoint_file import read_bytes, unpacked
+    from dgl_gt.train.checkpoint_file import CHECKPOINT_FILE
     from dgl_gt.train.config import read_config
     from dgl_gt.train.saved_model import load_model
+    from dgl_gt.train.tensor_file import read_bytes
     from partition import load_graph, read_manifest, verify
     from partition.shards.dgl_import import import_dgl
 
@@ -57,7 +58,7 @@ def readers() -> dict:
         return compare_with_prediction("in/model") if "plan" in case.argv else load_model("in/model")
 
     def checkpoint(case):
-        return [unpacked(read_bytes(path)) for path in sorted(Path("out/run").glob("checkpoint-*"))]
+        return [CHECKPOINT_FILE.unpack(read_bytes(path)) for path in sorted(Path("out/run").glob("checkpoint-*"))]
 
     graphs = ("npz", "npy", "text", "node_table", "metis", "dgl_file")
     return dict.fromkeys(graphs, graph) | {

@@ -15,7 +15,8 @@ import dgl_gt
 from dgl_gt.report.run_files import read_run
 from dgl_gt.selector import read_profile
 from dgl_gt.train import TrainConfig, load_model, read_config, train_and_save
-from dgl_gt.train.checkpoint_file import read_bytes, unpacked
+from dgl_gt.train.checkpoint_file import CHECKPOINT_FILE
+from dgl_gt.train.tensor_file import read_bytes
 from partition import InputError, load_graph, partition, read_manifest, verify
 
 EDIT = st.tuples(st.sampled_from(["put", "insert", "cut", "drop"]), st.integers(0, 2**20), st.binary(max_size=9))
@@ -28,11 +29,11 @@ READERS = {  # of a file: what reads it, given the folder of all files
     "shards/part0/structure.safetensors": lambda folder: dgl_gt.load(folder / "shards").close(),
     "settings.yaml": lambda folder: read_config(folder / "settings.yaml"),
     "profile.yaml": lambda folder: read_profile(folder / "profile.yaml"),
-    "run/config.yaml": lambda folder: load_model(folder / "run"),
+    "run/config.yaml": lambda folder: read_run(folder / "run"),
     "run/model.safetensors": lambda folder: load_model(folder / "run"),
     "run/record.json": lambda folder: read_run(folder / "run"),
     "run/metrics.jsonl": lambda folder: read_run(folder / "run"),
-    "run/checkpoint-000001.safetensors": lambda folder: unpacked(
+    "run/checkpoint-000001.safetensors": lambda folder: CHECKPOINT_FILE.unpack(
         read_bytes(folder / "run/checkpoint-000001.safetensors")
     ),
 }

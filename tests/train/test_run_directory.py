@@ -2,15 +2,17 @@
 
 import json
 import os
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import dgl_gt
 from dgl_gt.cli import train as train_command
 from dgl_gt.cli.main import main
-from dgl_gt.train import TrainConfig, load_model, run_directory, train_and_save
+from dgl_gt.train import TrainConfig, load_model, run_directory, saved_model, train_and_save
 from dgl_gt.train.launcher_link import starter_name
 from dgl_gt.train.run_directory import RunDirectory, checkpoints_in, is_left_by
 from partition import InputError, partition
@@ -195,62 +197,62 @@ def test_files_of_the_user_stay_beside_the_run(sg, tmp_path):
         train_and_save(sg, QUICK, run, force=True)
 
 
-@pytest.mark.parametrize("exchanges", [True, False], ids=["in one step", "in two steps"])
-def test_files_that_appear_while_a_model_is_written_stay(sg, tmp_path, monkeypatch, exchanges):
-    """A new file, one in a folder, and one that an editor saves under another name and renames."""
+def test_files_that_appear_while_a_model_is_written_stay(sg, tmp_path, monkeypatch):
+    """Whatever they are, and in a directory that the user has made read-only, too."""
     run = tmp_path / "run"
     train_and_save(sg, QUICK, run)
-    (run / "plots").mkdir()
-    (tmp_path / "other").mkdir()
-    for name in ("run/notes.txt", "run/plots/a.txt", "run/file", "other/of_another.txt"):
-        (tmp_path / name).write_text("old")
-    (run / "link").symlink_to(run / "plots")
-    flush = atomic_write._flush
+    (run / "data").mkdir()
+    (run / "data" / "a.txt").write_text("a")
+    (run / "data").chmod(0o555)
+    write = atomic_write.new_file
 
-    def flush_slowly(folder):
-        flush(folder)
-        (run / "late.txt").write_text("late")
-        (run / "plots" / "late.txt").write_text("late")
-        (run / "new").write_text("new")
-        (run / "new").rename(run / "notes.txt")
-        (run / "link").unlink()
-        (run / "link").symlink_to(tmp_path / "other")
-        (run / "second link").symlink_to(tmp_path / "other")
-        (run / "plots" / "empty").mkdir()
-        (run / "file").unlink()
-        (run / "file").mkdir()
+    @contextmanager
+    def write_slowly(path, force):
+        with write(path, force=force) as file:
+            yield file
+            (run / f"late {path.name}").symlink_to("data")
 
-    monkeypatch.setattr(atomic_write, "_flush", flush_slowly)
-    if not exchanges:
-        monkeypatch.setattr(atomic_write, "_exchange", lambda *_: False)
-    directory = RunDirectory(run, is_ours=True)
-    with directory.replaced() as folder:
-        (folder / "record.json").write_text("{}")
-    texts = {str(each.relative_to(run)): each.read_text() for each in run.rglob("*.txt")}
-    assert texts == {"notes.txt": "new", "plots/a.txt": "old", "late.txt": "late", "plots/late.txt": "late"}
-    assert not [name for name in os.listdir(run.parent) if name.startswith(".")]
-    assert (run / "plots" / "empty").is_dir() and (run / "file").is_dir()
-    assert os.listdir(tmp_path / "other") == ["of_another.txt"]
-    assert {os.readlink(run / name) for name in ("link", "second link")} == {str(tmp_path / "other")}
+    monkeypatch.setattr(run_directory, "new_file", write_slowly)
+    before = (run / "data").stat().st_ino
+    RunDirectory(run, is_ours=True).write({"model.safetensors": b"new", "record.json": b"{}"})
+    assert (run / "model.safetensors").read_bytes() == b"new" and (run / "data" / "a.txt").read_text() == "a"
+    assert {"late model.safetensors", "late record.json"} <= set(os.listdir(run))
+    assert (run / "data").stat().st_ino == before and set(os.listdir(tmp_path)) == {"run", "shards"}
 
 
-def test_changes_that_cannot_be_moved_are_not_lost(sg, tmp_path, monkeypatch, capsys):
-    run = tmp_path / "run"
-    train_and_save(sg, QUICK, run)
+def test_a_kill_between_two_files_leaves_a_model_that_can_be_read(sg, tmp_path, monkeypatch):
+    """The model is the newer one, and the run goes on from its checkpoint."""
+    run, kept = tmp_path / "run", {}
+    write = run_directory.RunDirectory.write
 
-    def fail(*_):
-        raise OSError(5, "Input/output error")
+    def killed(self, files):
+        if self.is_ours and "model.safetensors" in files:
+            write(self, {"model.safetensors": files["model.safetensors"]})
+            kept.update(record=(run / "record.json").read_bytes())
+            raise SystemExit(137)
+        write(self, files)
 
-    directory = RunDirectory(run, is_ours=True)
-    with directory.replaced() as folder:
-        (folder / "record.json").write_text("{}")
-        (run / "late.txt").write_text("late")
-        keep = run_directory._others_in
-        monkeypatch.setattr(run_directory, "_keep", lambda *_: None)
-        monkeypatch.setattr(run_directory, "_move_change", fail)
-    (rescued,) = tmp_path.glob("run.not-moved-*")
-    assert (rescued / "late.txt").read_text() == "late" and keep(run) == []
-    assert f"they are in {rescued}" in capsys.readouterr().err
+    monkeypatch.setattr(saved_model, "_MIN_PAUSE_S", 0.0)
+    monkeypatch.setattr(saved_model, "_MAX_WRITING_SHARE", 1e9)
+    monkeypatch.setattr(run_directory.RunDirectory, "write", killed)
+    with pytest.raises(SystemExit):
+        train_and_save(sg, QUICK, run, checkpoint_every=1)
+    assert (run / "record.json").read_bytes() == kept["record"]
+    load_model(run)
+    monkeypatch.undo()
+    full = train_and_save(sg, QUICK, tmp_path / "other")[1]
+    assert train_and_save(sg, QUICK, run, resume=True)[1]["losses"] == full["losses"]
+    ours, theirs = (load_model(folder).state_dict() for folder in (run, tmp_path / "other"))
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+def test_another_run_from_the_same_process_is_not_taken_for_one_that_starts_again(sg, tmp_path):
+    """As in a notebook, where one process starts all runs."""
+    train_and_save(sg, QUICK, tmp_path / "run")
+    weights = (tmp_path / "run" / "model.safetensors").read_bytes()
+    with pytest.raises(InputError, match="exists; choose another directory"):
+        train_and_save(sg, replace(QUICK, hidden=4), tmp_path / "run", **STARTED_AGAIN)
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
 
 
 def test_predictions_beside_the_run_do_not_keep_it_from_going_on(sg, killed, tmp_path):

@@ -8,13 +8,12 @@ from collections import namedtuple
 
 import pytest
 import torch
-import yaml
 
 import dgl_gt
 from dgl_gt.train import saved_model, summary, trainer
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.model import build_model
-from dgl_gt.train.saved_model import BestModelWriter, load_model, save_model
+from dgl_gt.train.saved_model import MODEL_FILE, BestModelWriter, load_model, save_model
 from partition import InputError, partition
 
 CONFIG = TrainConfig(layers=1, hidden=8, heads=2, epochs=6, patience=0)
@@ -222,7 +221,10 @@ def test_altered_weights_are_refused(saved):
     content = bytearray((folder / "model.safetensors").read_bytes())
     content[-3] ^= 1
     (folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(InputError, match="model.safetensors is damaged .* its checksum is not the one in config.yaml"):
+    with pytest.raises(
+        InputError,
+        match="model.safetensors is damaged or was changed: its checksum does not match; train the model again",
+    ):
         load_model(folder)
 
 
@@ -244,11 +246,15 @@ def test_weights_that_are_not_finite_are_refused(saved):
     ],
     ids=str,
 )
-def test_a_config_that_does_not_fit_the_weights_is_refused(saved, changes):
-    """Whatever sizes it names, at once."""
+def test_settings_that_do_not_fit_the_weights_are_refused(saved, changes):
+    """Whatever sizes they name, at once."""
     folder = saved()
-    values = yaml.safe_load((folder / "config.yaml").read_text())
-    (folder / "config.yaml").write_text(yaml.safe_dump(values | changes))
+    path = folder / "model.safetensors"
+    values, state = MODEL_FILE.unpack(path.read_bytes())
+    for part in values.values():
+        part.update({name: changes.get(name, value) for name, value in part.items()})
+    values["config"] |= {name: value for name, value in changes.items() if name not in values["shape"]}
+    path.write_bytes(MODEL_FILE.pack(values, state))
     with pytest.raises(InputError, match="is damaged or from another version of dgl-gt") as refused:
         load_model(folder)
     assert len(str(refused.value)) < 1000  # torch names every tensor that does not fit
