@@ -2,7 +2,6 @@
 
 import json
 import resource
-import shutil
 import signal
 import sys
 from dataclasses import replace
