@@ -215,6 +215,17 @@ def test_the_command_tries_no_directory_before_it_handles_signals():
     loaded_after(code)
 
 
+def test_ranks_start_before_torch_is_imported(tmp_path):
+    """The process that starts and watches them does not import it, which takes more than a second."""
+    shards = str(tmp_path / "shards")
+    code = (
+        "from dgl_gt.cli.main import main; "
+        f"assert not main(['partition', 'sample:communities?nodes=200', '--parts', '2', '--out', {shards!r}]); "
+        f"assert not main(['train', {shards!r}, '--epochs', '1', '--hidden', '8'])"
+    )
+    assert not loaded_after(code) & {"torch", "dgl"}
+
+
 def test_partitioning_needs_no_torch(tmp_path):
     code = f"import partition; partition.partition('sample:communities?nodes=200', 2, {str(tmp_path / 'out')!r})"
     assert not loaded_after(code) & {"torch", "dgl"}

@@ -9,7 +9,8 @@ import reprlib
 from dgl_gt.selector.hardware_profile import PRESETS
 from partition.cli import size_in_bytes
 from partition.errors import InputError
-from partition.predict.strategies import CHOICES
+from partition.predict.strategies import CHOICES, check_choice
+from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 from partition.system.units import counted
 
@@ -82,8 +83,6 @@ def run_on_parts(args, work, memory_advice=None):
 
 def _number_of_parts(args) -> int:
     """The number of ranks to start, after checking that the shards allow what the options ask for."""
-    from dgl_gt.exchange.sharded_graph import check_choice
-
     manifest = read_manifest(args.directory)
     parts = manifest["parts"]
     if args.nproc not in (None, parts):
@@ -92,7 +91,7 @@ def _number_of_parts(args) -> int:
             "partition the graph again"
         )
     if getattr(args, "auto_profile", None) is None:
-        check_choice(args.directory, manifest, args.strategy, args.depth)
+        check_choice(read_figures(manifest), args.strategy, args.depth, args.directory)
     return parts
 
 

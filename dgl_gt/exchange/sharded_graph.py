@@ -12,8 +12,6 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.comm.tape import kept_exchanges
 from dgl_gt.torch_internals import is_inside_ddp
 from partition.errors import InputError
-from partition.predict.strategies import AUTO, CHOICES, check_strategy
-from partition.shards.counts import read_figures
 
 from .deep_halo import strategies_by_layer
 from .protocol import Strategy
@@ -260,17 +258,3 @@ def checked_device(device) -> torch.device:
     raise InputError(
         f"device is {device!r}; it must be a device that torch has here, such as 'cpu' or 'cuda:0': {error}"
     )
-
-
-def check_choice(directory, manifest: dict, strategy: str | None, depth: int) -> str:
-    """The strategy's name, where None is given the cut's; raise ``InputError`` unless these shards can have it."""
-    figures = read_figures(manifest)
-    if strategy is None:
-        strategy = "mirror" if figures.cut == "vertex" else "halo"
-    if isinstance(strategy, str) and strategy == AUTO:
-        raise InputError(
-            "strategy auto depends on the model: use `dgl-gt train --strategy auto`, or choose with "
-            "dgl_gt.selector.choose and load what it chose, see docs/selector.md"
-        )
-    check_strategy(figures, strategy, depth, allowed=CHOICES, shards=directory)
-    return strategy

@@ -22,6 +22,19 @@ def default_form(strategy: str | None) -> str | None:
     return "halo_h" if strategy == "halo" else strategy
 
 
+def check_choice(figures: Figures, strategy: str | None, depth: int, shards) -> str:
+    """The name of a user's strategy, where None is given the cut's; ``InputError`` unless these shards can have it."""
+    if strategy is None:
+        strategy = "mirror" if figures.cut == "vertex" else "halo"
+    if isinstance(strategy, str) and strategy == AUTO:
+        raise InputError(
+            "strategy auto depends on the model: use `dgl-gt train --strategy auto`, or choose with "
+            "dgl_gt.selector.choose and load what it chose, see docs/selector.md"
+        )
+    check_strategy(figures, strategy, depth, allowed=CHOICES, shards=shards)
+    return strategy
+
+
 def check_strategy(
     figures: Figures,
     strategy: str,
