@@ -116,10 +116,10 @@ class BestModelWriter:
             self.directory.write(_for_people({**config, **asdict(self._config)}, {**record, **of_now}))
 
     def _best_epoch_there(self) -> int:
-        """The best epoch of the record in the directory, counted from 1; 0 if it cannot be read."""
+        """The epoch of the model in the directory, counted from 1; 0 if the model cannot be read."""
         try:
-            return int(json.loads((self.out / RECORD).read_text())["best_epoch"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return int(MODEL_FILE.unpack(read_bytes(self.out / WEIGHTS))[0]["best_epoch"])
+        except (InputError, ValueError, KeyError, TypeError):
             return 0
 
     def finish(self, state: dict, record: dict) -> None:
@@ -218,8 +218,11 @@ def save_model(out, state: dict, config: TrainConfig, shape: dict, record: dict,
 def write_model(directory: RunDirectory, state: dict | None, config: TrainConfig, shape: dict, record: dict) -> None:
     """Do as :func:`save_model` does, in the directory of a run. Without a state, write the other files alone."""
     settings = asdict(config)
-    weights = {} if state is None else {WEIGHTS: MODEL_FILE.pack({"config": settings, "shape": shape}, state)}
-    directory.write(weights | _for_people(settings | shape, record))
+    files = _for_people(settings | shape, record)
+    if state is not None:  # first: a kill between two files leaves a model that is newer than its record
+        values = {"config": settings, "shape": shape, "best_epoch": record.get("best_epoch")}
+        files = {WEIGHTS: MODEL_FILE.pack(values, state)} | files
+    directory.write(files)
 
 
 def _for_people(settings: dict, record: dict) -> dict[str, bytes]:
