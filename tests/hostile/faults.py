@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,7 +117,7 @@ class Trial:
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
             processes.append(self._start([*self._words(), "--resume"]))
         elif fault.kind == "kill while writing":
-            if not self._wait_for(process, lambda: any(self.out.glob(".checkpoint-*")), poll_s=0.0):
+            if not self._wait_for(process, lambda: self._stops_while_writing(ranks[0]), poll_s=0.0005):
                 return False
             send(ranks[0], number)
         else:
@@ -127,6 +128,17 @@ class Trial:
                 time.sleep(random.Random(fault.epoch).uniform(0, 8))  # seconds in which it starts, or trains again
                 send((children(process.pid) or ranks)[0], number)
         return True
+
+    def _stops_while_writing(self, rank: int) -> bool:
+        """Freeze a rank; if it is not writing a checkpoint just then, let it go on, and return False."""
+        send(rank, signal.SIGSTOP)
+        with suppress(OSError):  # it has ended
+            while Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[0] not in "TZX":
+                pass
+        if any(self.out.glob(".checkpoint-*")):
+            return True
+        send(rank, signal.SIGCONT)
+        return False
 
     @staticmethod
     def _end(process: subprocess.Popen) -> None:
