@@ -53,7 +53,7 @@ setup(
         ),
         Extension(
             "partition.cuts.native._loops",
-            sources=[f"{LOOPS}/{name}.cpp" for name in ("vertex_cut", "refine", "multilevel")],
+            sources=[f"{LOOPS}/{name}.cpp" for name in ("vertex_cut", "refine", "multilevel", "clusters")],
             depends=[f"{LOOPS}/{name}.h" for name in ("export", "hypergraph", "part_loads", "random", "search")],
             language="c++",
             extra_compile_args=["-O2", "-std=c++17", "-fvisibility=hidden"],

@@ -6,8 +6,8 @@ All tools run in this process, on the same graph and inputs and with the same th
 after an untimed pass of its own (so that none pays for memory that another gave back); a figure is the median over
 runs. DGL: ``u_dot_v``, ``edge_softmax``, ``u_mul_e_sum``, its sparse formats made beforehand. PyG, where it is
 installed, on ``random`` at 8 heads of 16: the message path of its ``TransformerConv``, without its projections. All are
-in float32 but where the tool's name says otherwise. ``cluster order`` is the graph renumbered by METIS
-clusters, for both tools; each row is compared with DGL in the same order. ``floors`` is the time over six times that of
+in float32 but where the tool's name says otherwise. ``cluster order`` is the graph renumbered by
+clusters, as in a part, for both tools; each row is compared with DGL in the same order. ``floors`` is the time over six times that of
 ``torch.embedding_bag``, which adds up a row for each edge: forward, dQ, and dK with dV each read two.
 
 DGL and PyG take queries, keys and values as three tensors; dgl-gt takes them packed, in the layout in which its layers

@@ -89,21 +89,20 @@ def edge_cuts(graph, parts: int, attempts: int, bound: float) -> dict:
             owner = dgl.metis_partition_assignment(both_ways, parts, objtype=objective).numpy()
         theirs[objective] = _judged(graph, owner.astype(np.int32), parts, time.perf_counter() - started)
     undirected, balance = symmetrised(graph), make_balance(graph, parts, {"edges": bound})
-    with metis.write_shared_arrays(xadj=undirected.indptr, adjncy=undirected.indices) as adjacency:
-        ours = {}
-        for aim, figure in (("kept", "step_s"), ("fewest", "halo")):
-            ours[aim] = _attempts(graph, parts, adjacency, balance, attempts, figure)
-            ours[f"{aim}_metis"] = _metis(graph, parts, adjacency, balance, ours[aim][1]["seconds"], figure)
+    ours = {}
+    for aim, figure in (("kept", "step_s"), ("fewest", "halo")):
+        ours[aim] = _attempts(graph, parts, undirected, balance, attempts, figure)
+        ours[f"{aim}_metis"] = _metis(graph, parts, undirected, balance, ours[aim][1]["seconds"], figure)
     return {"dgl": theirs, "mt_kahypar": _mt_kahypar(graph, parts, bound), **ours}
 
 
-def _metis(graph, parts: int, adjacency, balance, budget_s: float, figure: str) -> dict:
+def _metis(graph, parts: int, undirected, balance, budget_s: float, figure: str) -> dict:
     """METIS's best cut of as many runs as fit into a time; a cut beyond the bound counts only if none is within it."""
     found, started = [], time.perf_counter()
     options = {"tolerance": 1 + 0.9 * (balance.bounds[0] - 1)}  # METIS's weights are not exactly the edges
     runs = ((seed, objective) for seed in itertools.count(1) for objective in ("cut", "volume"))
     for seed, objective in runs:
-        owner = metis.k_way(adjacency, parts, graph.in_degrees() + 1, objective=objective, seed=seed, **options)
+        owner = metis.k_way(undirected, parts, graph.in_degrees() + 1, objective=objective, seed=seed, **options)
         cut = _judged(graph, owner, parts, time.perf_counter() - started)
         if found and cut["seconds"] > budget_s:
             break
@@ -137,7 +136,7 @@ def _mt_kahypar(graph, parts: int, bound: float) -> dict | None:
     return _judged(graph, owner, parts, time.perf_counter() - started)
 
 
-def _attempts(graph, parts: int, adjacency, balance, attempts: int, figure: str) -> list[dict]:
+def _attempts(graph, parts: int, undirected, balance, attempts: int, figure: str) -> list[dict]:
     """The best cut of the first twelve attempts, and of all."""
     tried, started = [], time.perf_counter()
 
@@ -147,7 +146,7 @@ def _attempts(graph, parts: int, adjacency, balance, attempts: int, figure: str)
             tried[-1][figure] = float("inf")
         return tried[-1][figure]
 
-    best_assignment(graph, parts, adjacency, balance, attempts, rank, 0, lambda *_: None)
+    best_assignment(graph, parts, undirected, balance, attempts, rank, 0, lambda *_: None)
     return [{**min(some, key=lambda cut: cut[figure]), "seconds": some[-1]["seconds"]} for some in (tried[:12], tried)]
 
 

@@ -9,11 +9,12 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse
 
 from partition.graph import Graph
 
-from . import metis
 from .balance import Balance, with_default_bounds
+from .clusters import k_way
 from .local_search import is_available, refine, refine_multilevel
 
 _POPULATION = 12  # candidates that later attempts recombine
@@ -53,7 +54,7 @@ _INITIAL_PARTITIONS = [
 def best_assignment(
     graph: Graph,
     parts: int,
-    adjacency: dict,
+    undirected: scipy.sparse.csr_array,
     balance: Balance,
     attempts: int,
     rank: Callable[[np.ndarray], float],
@@ -73,7 +74,7 @@ def best_assignment(
             break
         report = _attempt_progress(progress, attempt, attempts, started_s)
         if attempt < 2 * kinds or len(population) < 2 or not is_available(graph, parts):
-            owner, levels_nodes = _partition(graph, parts, adjacency, balance, attempt, seed, report)
+            owner, levels_nodes = _partition(graph, parts, undirected, balance, attempt, seed, report)
         else:
             owner, levels_nodes = _recombine(graph, population, balance, attempt, seed, report)
         _fill_empty_parts(owner, parts)
@@ -102,14 +103,20 @@ def _attempt_progress(progress: Callable, attempt: int, attempts: int, started_s
 
 
 def _partition(
-    graph: Graph, parts: int, adjacency: dict, balance: Balance, attempt: int, seed: int, progress: Callable
+    graph: Graph,
+    parts: int,
+    undirected: scipy.sparse.csr_array,
+    balance: Balance,
+    attempt: int,
+    seed: int,
+    progress: Callable,
 ):
     """An initial partition by METIS, refined by the local search; and whether nodes were levelled."""
     turn, number = divmod(attempt, len(_INITIAL_PARTITIONS))
     initial = _INITIAL_PARTITIONS[number]
     weights = {"step": balance.step, "edges": graph.in_degrees() + 1, "node": np.ones(graph.num_nodes, np.int64)}
-    owner = metis.k_way(
-        adjacency,
+    owner = k_way(
+        undirected,
         parts,
         weights[initial.weight],
         objective=initial.objective,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -14,8 +13,9 @@ from partition.predict.costs import Costs, default_costs
 from . import metis
 from .attempts import best_assignment
 from .balance import Balance, make_balance
+from .clusters import order_in_parts
 from .part_counts import count_assignment
-from .permutation import CLUSTER_NODES, Permutation, check_parts, slice_pointers
+from .permutation import Permutation, check_parts, slice_pointers
 
 MOST_ATTEMPTS = 10_000  # hours of work, even on a graph of a few nodes
 
@@ -45,7 +45,7 @@ def make_edge_cut(
     costs: Costs | None = None,
     progress=None,
 ) -> EdgeCut:
-    """Cut a graph into parts with METIS and local search; inside a part, rows are in the order of METIS clusters.
+    """Cut a graph into parts with METIS and local search; inside a part, rows are in the order of clusters.
 
     Of several attempts the one with the lowest predicted step time is kept. The first twelve are by METIS with
     different objectives and node weights; later attempts start from the best cuts so far (evolutionary partitioning,
@@ -84,22 +84,21 @@ def make_edge_cut(
     balance = make_balance(graph, parts, max_imbalance, target_weights, costs)
     progress = progress or (lambda *_: None)
     undirected = symmetrised(graph)
-    with metis.write_shared_arrays(xadj=undirected.indptr, adjncy=undirected.indices) as adjacency:
-        del undirected
-        in_order = partial(_in_cluster_order, graph, balance.shares, adjacency, seed, progress)
-        is_given = owner is not None
-        if is_given:
-            owner = _checked_owner(owner, graph.num_nodes, parts)
-        elif parts == 1:
-            owner = np.zeros(graph.num_nodes, np.int32)
-        else:
+    is_given = owner is not None
+    if is_given:
+        owner = _checked_owner(owner, graph.num_nodes, parts)
+    elif parts == 1:
+        owner = np.zeros(graph.num_nodes, np.int32)
+    else:
 
-            def rank(owner: np.ndarray) -> float:
-                return costs.step_seconds(count_assignment(graph, owner, balance.shares))
+        def rank(owner: np.ndarray) -> float:
+            return costs.step_seconds(count_assignment(graph, owner, balance.shares))
 
-            owner = best_assignment(graph, parts, adjacency, balance, attempts, rank, seed, progress)
-        _check_bounds(graph, balance, owner, is_given=is_given)
-        return in_order(owner)
+        owner = best_assignment(graph, parts, undirected, balance, attempts, rank, seed, progress)
+    _check_bounds(graph, balance, owner, is_given=is_given)
+    progress("clusters inside parts")
+    order = order_in_parts(undirected, owner, seed=seed).astype(graph.indices.dtype)
+    return EdgeCut(order, slice_pointers(owner, parts), balance.shares)
 
 
 def _check_bounds(graph: Graph, balance: Balance, owner: np.ndarray, *, is_given: bool) -> None:
@@ -111,15 +110,6 @@ def _check_bounds(graph: Graph, balance: Balance, owner: np.ndarray, *, is_given
             f"no cut of {graph.name} into {len(balance.shares)} parts kept the bounds: the best has {found}; raise "
             "max_imbalance, or make fewer parts or a vertex cut"
         )
-
-
-def _in_cluster_order(
-    graph: Graph, shares: np.ndarray, adjacency: dict, seed: int, progress, owner: np.ndarray
-) -> EdgeCut:
-    """The edge cut of an assignment, with the rows of each part in the order of METIS clusters."""
-    cluster = metis.clusters(adjacency, owner, len(shares), CLUSTER_NODES, seed=seed, progress=progress)
-    order = np.lexsort((cluster, owner)).astype(graph.indices.dtype)
-    return EdgeCut(order, slice_pointers(owner, len(shares)), shares)
 
 
 def _checked_owner(owner, num_nodes: int, parts: int) -> np.ndarray:

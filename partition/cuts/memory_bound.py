@@ -21,12 +21,11 @@ from partition.system.units import size
 from partition.transforms import EDGE_BYTES, added_sizes, check_degree
 
 from .metis import EDGE_BYTES as METIS_EDGE_BYTES
-from .metis import most_children
 from .native import counts_fit
 
 METHODS = ("metis", "expansion", "streaming")  # the one that needs most memory first
 METHOD_NAMES = {"metis": "METIS", "expansion": "neighbour expansion", "streaming": "streaming"}
-_INTERPRETER_BYTES, _CHILD_BYTES = 80 << 20, 40 << 20  # with numpy and scipy; METIS runs in children
+_INTERPRETER_BYTES, _CHILD_BYTES = 80 << 20, 40 << 20  # with numpy and scipy; METIS runs in a child
 _SLICE_BYTES = 80 << 20  # a slice of a streamed edge list
 _METIS_EDGE_BYTES = METIS_EDGE_BYTES + 16  # per undirected edge, with the file that METIS maps
 _LARGEST_PART = 2.0  # rows of the largest part over N / P, before there is a cut
@@ -140,8 +139,7 @@ def _metis_bytes(sizes: SourceSizes) -> tuple[float, int]:
     index, undirected = sizes.index_bytes, sizes.undirected_edges
     symmetrised = 3 * index * sizes.edges + 4 * index * undirected
     metis = max(symmetrised, 2 * index * undirected + _METIS_EDGE_BYTES * undirected)
-    children = min(most_children(), sizes.parts) * (_CHILD_BYTES + 16 * sizes.nodes)
-    return _in_memory_bytes(sizes, "metis", children + metis + 30 * sizes.nodes), 16 * undirected
+    return _in_memory_bytes(sizes, "metis", _CHILD_BYTES + metis + 46 * sizes.nodes), 16 * undirected
 
 
 def _expansion_bytes(sizes: SourceSizes) -> tuple[float, int]:

@@ -18,15 +18,15 @@ import time
 from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
+import scipy.sparse
 
 from partition.errors import InputError, whole_number
 from partition.system import child_process
-from partition.system.memory import available_cpus, available_memory_bytes, record_children
+from partition.system.memory import available_memory_bytes, record_children
 from partition.system.units import size
 
 from .metis_child import NO_ROOM, SEEDS, read_array
 
-_MOST_CHILDREN = 4
 _OUT_OF_MEMORY = re.compile("MemoryError|insufficient memory|Memory allocation failed")  # Python's, pymetis's, METIS's
 EDGE_BYTES = 238  # memory that METIS takes per undirected edge
 _POLL_S = 0.2
@@ -39,12 +39,8 @@ def check_seed(seed) -> int:
 
 
 @contextmanager
-def write_shared_arrays(**arrays):
-    """Write arrays to unnamed files of int64, which children map, and give a dict of these files.
-
-    METIS takes int64 without a copy. A graph is shared as ``xadj`` and ``adjncy``: the ``indptr`` and ``indices`` of
-    :func:`partition.graph.symmetrised`.
-    """
+def _shared_arrays(arrays: dict):
+    """Write arrays to unnamed files of int64, which METIS takes without a copy, and give a dict of these files."""
     with ExitStack() as stack:
         files, need = {}, 8 * sum(map(len, arrays.values()))
         with child_process.temporary_space() as folder:
@@ -54,8 +50,7 @@ def write_shared_arrays(**arrays):
                 f"METIS needs {size(need)} for temporary files in {folder}, which has {size(free)} free; free space, "
                 "or set TMPDIR to a directory with more"
             )
-        for key in list(arrays):
-            array = arrays.pop(key)
+        for key, array in arrays.items():
             with child_process.temporary_space():
                 files[key] = tempfile.TemporaryFile()
                 stack.callback(_close, files[key])
@@ -71,7 +66,7 @@ def _close(file) -> None:
 
 
 def k_way(
-    adjacency: dict,
+    undirected: scipy.sparse.csr_array,
     parts: int,
     weights: np.ndarray,
     *,
@@ -83,73 +78,52 @@ def k_way(
 ) -> np.ndarray:
     """Split an undirected graph into parts of equal weight, with few edges or few copies between them.
 
-    ``adjacency`` is a graph from :func:`write_shared_arrays`, ``weights`` (N,) are positive integers, and ``shares``
-    (P,) is each part's share of the whole weight. METIS minimises edges between parts (``"cut"``), or copies of nodes
-    in other parts that own one of their neighbours (``"volume"``); a part weighs at most ``tolerance`` times its share.
-    Returns the part of each node, int32 (N,). METIS may leave a part empty on tiny graphs.
+    ``undirected``, (N, N), holds each edge in both directions and no self-loops; its values are the weights of edges,
+    or bools where all weigh one. ``weights`` (N,) are positive integers, and ``shares`` (P,) is each part's share of
+    the whole weight. METIS minimises edges between parts (``"cut"``), or copies of nodes in other parts that own one of
+    their neighbours (``"volume"``); a part weighs at most ``tolerance`` times its share. Returns the part of each node,
+    int32 (N,). METIS may leave a part empty on tiny graphs.
     """
     job = {"parts": parts, "objective": objective, "tolerance": tolerance, "seed": seed}
     job["shares"] = None if shares is None else [float(share) for share in shares]
-    with write_shared_arrays(weights=weights) as more:
-        (result,) = _run({**adjacency, **more}, [job], f"METIS, {parts} parts, {objective}", progress)
-        return result.astype(np.int32)
+    arrays = {"xadj": undirected.indptr, "adjncy": undirected.indices, "weights": weights}
+    if undirected.dtype != bool:
+        arrays["edge_weights"] = undirected.data
+    with _shared_arrays(arrays) as files:
+        return _run(files, job, f"METIS, {parts} parts, {objective}", progress).astype(np.int32)
 
 
-def clusters(adjacency: dict, owner: np.ndarray, parts: int, size: int, *, seed: int = 0, progress=None) -> np.ndarray:
-    """Split each part into METIS clusters of about ``size`` nodes; clusters with close numbers are close in the graph.
-
-    Returns the cluster of each node, int64 (N,), counted from 0 in each part.
-    """
-    workers = min(most_children(), parts)
-    jobs = [{"cluster_size": size, "seed": seed, "worker": i, "workers": workers} for i in range(workers)]
-    with write_shared_arrays(owner=owner) as more:
-        results = _run({**adjacency, **more}, jobs, "METIS, clusters inside parts", progress)
-    cluster = np.empty(len(owner), np.int64)
-    for job, result in zip(jobs, results):
-        cluster[owner % workers == job["worker"]] = result
-    return cluster
-
-
-def most_children() -> int:
-    """Return how many children run at once; each has its own interpreter and scratch memory."""
-    return min(available_cpus(), _MOST_CHILDREN)
-
-
-def _run(inputs: dict, jobs: list[dict], stage: str, progress) -> list[np.ndarray]:
-    """Run a child for each job at the same time; if this process is interrupted, the children are killed at once."""
+def _run(inputs: dict, job: dict, stage: str, progress) -> np.ndarray:
+    """Run a child for a job; if this process is interrupted, the child is killed at once."""
     started, kills = time.monotonic(), child_process.memory_kills()
     with ExitStack() as stack:
-        running = []
-        for job in jobs:
-            with child_process.temporary_space():
-                result, errors, said = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
-            files = {**inputs, "result": result}
-            numbers = {key: file.fileno() for key, file in files.items()}
-            text = json.dumps({**job, "parent": os.getpid(), "files": numbers}, allow_nan=False)
-            with child_process.temporary_space():
-                said.write(text.encode())
-                said.seek(0)
-            process = subprocess.Popen(
-                [sys.executable, "-m", "partition.cuts.metis_child"],
-                stdin=said,  # the shares of many parts are more text than an argument may have
-                stdout=errors,
-                stderr=errors,
-                env=child_process.environment(),
-                pass_fds=list(numbers.values()),
-            )
-            stack.callback(_end, process)
-            running.append((process, result, errors))
-        while any(process.poll() is None for process, *_ in running):
+        with child_process.temporary_space():
+            result, errors, said = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        files = {**inputs, "result": result}
+        numbers = {key: file.fileno() for key, file in files.items()}
+        text = json.dumps({**job, "parent": os.getpid(), "files": numbers}, allow_nan=False)
+        with child_process.temporary_space():
+            said.write(text.encode())
+            said.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "partition.cuts.metis_child"],
+            stdin=said,  # the shares of many parts are more text than an argument may have
+            stdout=errors,
+            stderr=errors,
+            env=child_process.environment(),
+            pass_fds=list(numbers.values()),
+        )
+        stack.callback(_end, process)
+        while process.poll() is None:
             time.sleep(min(_POLL_S, 0.01 + (time.monotonic() - started) / 10))
             if progress:
                 progress(stage)
-        for process, _, errors in running:
-            if process.returncode:
-                errors.seek(0)
-                raise _failure(process.returncode, errors.read().decode(errors="replace").strip(), inputs, kills)
-        results = [read_array(result.fileno()) for _, result, _ in running]
-        record_children(sum(int(result[-1]) for result in results))
-        return [result[:-1] for result in results]
+        if process.returncode:
+            errors.seek(0)
+            raise _failure(process.returncode, errors.read().decode(errors="replace").strip(), inputs, kills)
+        answer = read_array(result.fileno())
+    record_children(int(answer[-1]))
+    return answer[:-1]
 
 
 def _failure(code: int, said: str, inputs: dict, kills: int | None) -> Exception:

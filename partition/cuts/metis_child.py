@@ -1,8 +1,7 @@
 """The child process in which METIS runs: ``python -m partition.cuts.metis_child``, with a job on standard input.
 
-A job is JSON: ``files`` gives the numbers of the inherited files, by name, and the rest says what to do with them. With
-``parts`` the job is a k-way partition of the whole graph. Otherwise it is clusters inside each part whose number modulo
-``workers`` is ``worker``.
+A job is JSON: ``files`` gives the numbers of the inherited files, by name, and the rest are the options of the k-way
+partition that is asked for.
 :mod:`partition.cuts.metis` is the parent's side.
 """
 
@@ -31,13 +30,18 @@ def read_array(number: int) -> np.ndarray:
     return np.frombuffer(mmap.mmap(number, 0, access=mmap.ACCESS_READ), np.int64)
 
 
-def _run_metis(xadj, adjncy, parts: int, weights, *, recursive: bool, shares=None, **options) -> np.ndarray:
+def _run_metis(xadj, adjncy, parts: int, weights, *, edge_weights, shares, **options) -> np.ndarray:
     import pymetis
 
     graph = pymetis.CSRAdjacency(xadj, adjncy)
-    options["seed"] = options["seed"] % SEEDS + 1  # METIS gives the same for seeds 0 and 1
     result = pymetis.part_graph(
-        parts, graph, vweights=weights, tpwgts=shares, recursive=recursive, options=pymetis.Options(**options)
+        parts,
+        graph,
+        vweights=weights,
+        eweights=edge_weights,
+        tpwgts=shares,
+        recursive=False,  # recursive bisection, pymetis's default up to P = 8, ignores balance
+        options=pymetis.Options(**options),
     )
     return np.asarray(result.vertex_part)
 
@@ -64,28 +68,16 @@ def _deal_out(part: np.ndarray, isolated: np.ndarray, parts: int, weights: np.nd
     part[isolated] = np.minimum(np.searchsorted(ends, np.cumsum(own) - own / 2), parts - 1)
 
 
-def _subgraph(xadj, adjncy, rows, slot):
-    """The induced subgraph of ``rows``; ``slot`` is scratch of length N, which is all -1 before and after."""
-    slot[rows] = np.arange(len(rows))
-    degree = xadj[rows + 1] - xadj[rows]
-    starts = np.cumsum(degree) - degree
-    neighbours = slot[adjncy[np.repeat(xadj[rows] - starts, degree) + np.arange(int(degree.sum()))]]
-    slot[rows] = -1
-    inside = neighbours >= 0
-    before = np.concatenate([[0], np.cumsum(inside)])
-    return before[np.append(starts, len(neighbours))], neighbours[inside]
-
-
 def _k_way(arrays: dict, job: dict) -> np.ndarray:
     """The part of each node."""
     linked, xadj, adjncy = _without_isolated(arrays["xadj"], arrays["adjncy"])
     weights, parts, shares = arrays["weights"], job["parts"], job["shares"]
     options = {
+        "edge_weights": arrays.get("edge_weights"),
         "shares": shares,
-        "seed": job["seed"],
+        "seed": job["seed"] % SEEDS + 1,  # METIS gives the same for seeds 0 and 1
         "objtype": int(job["objective"] == "volume"),
         "ufactor": max(1, round(1000 * (job["tolerance"] - 1))),
-        "recursive": False,  # recursive bisection, pymetis's default up to P = 8, ignores balance
     }
     if len(linked) == len(weights):
         return _run_metis(xadj, adjncy, parts, weights, **options)
@@ -97,35 +89,13 @@ def _k_way(arrays: dict, job: dict) -> np.ndarray:
     return part
 
 
-def _clusters(arrays: dict, job: dict) -> np.ndarray:
-    """The cluster of each node of the job's parts, in the order of nodes."""
-    owner = arrays["owner"]
-    cluster = np.zeros(len(owner), np.int64)
-    slot = np.full(len(owner), -1, np.int64)
-    mine = owner % job["workers"] == job["worker"]
-    nodes = np.flatnonzero(mine)
-    parts = owner[nodes].astype(np.min_scalar_type(owner.max(initial=0)))  # numpy sorts short integers fastest
-    for rows in np.split(nodes[np.argsort(parts, kind="stable")], np.cumsum(np.bincount(parts))):
-        if round(len(rows) / job["cluster_size"]) < 2:
-            continue
-        linked, xadj, adjncy = _without_isolated(*_subgraph(arrays["xadj"], arrays["adjncy"], rows, slot))
-        count = max(1, round(len(linked) / job["cluster_size"]))
-        cluster[rows] = count  # rows without neighbours in the part come last
-        cluster[rows[linked]] = 0
-        if count > 1:
-            # Clusters need no exact balance, and bisection is twice as fast for so many parts.
-            weights = np.ones(len(linked), np.int64)
-            cluster[rows[linked]] = _run_metis(xadj, adjncy, count, weights, recursive=True, seed=job["seed"])
-    return cluster[mine]
-
-
 def main(job: dict) -> None:
     """Do a job and write its result, followed by this process's peak memory (bytes), as int64."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     child_process.die_with_parent(job["parent"])
     result = job["files"].pop("result")
     arrays = {name: read_array(number) for name, number in job["files"].items()}
-    answer = _k_way(arrays, job) if "parts" in job else _clusters(arrays, job)
+    answer = _k_way(arrays, job)
     try:
         with open(result, "wb") as file:
             file.write(np.append(answer, peak_memory_bytes()).astype(np.int64))

@@ -8,7 +8,6 @@ import numpy as np
 
 from partition.errors import InputError, whole_number
 
-CLUSTER_NODES = 1000  # rows of one cluster stay in a core's cache while attention reads them
 NEAR_ROWS = 1024  # rows less than this far apart are near: a processor's caches hold what lies between them
 
 

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse
 
 from partition.errors import InputError
 from partition.graph import Graph, symmetrised
 
 from . import metis, native
-from .permutation import CLUSTER_NODES, Permutation, check_parts, slice_pointers
+from .clusters import k_way, order_in_parts
+from .permutation import Permutation, check_parts, slice_pointers
 
 _TOLERANCE = 1.05  # a part's edges over the mean, at most
 _HDRF_BALANCE = 0.3  # larger values make more copies for a balance that the capacity gives already
@@ -56,7 +58,7 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, by_metis: bool =
     HDRF's score [1]_. The second is neighbour expansion [2]_, with the rest placed by the same score. In both, nodes
     with few edges then leave the parts that hold the most copies. A part holds at most 1.05 times its share of the
     edges. Masters are chosen so that the parts own and send about equally many rows; inside a part, rows are in the
-    order of METIS clusters.
+    order of clusters.
 
     Parameters
     ----------
@@ -93,26 +95,20 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, by_metis: bool =
     if not by_metis:
         progress("vertex cut, levelling copies")
         edge_part = edges.levelled(expanded)
-        return _with_masters(graph, edges, edge_part, lambda _: joined)
+        return _with_masters(graph, edges, edge_part, lambda master: np.lexsort((joined, master)))
     undirected = symmetrised(graph)
-    with metis.write_shared_arrays(xadj=undirected.indptr, adjncy=undirected.indices) as adjacency:
-        del undirected
-        candidates = [expanded, *([_grown(edges, adjacency, seed, progress)] if parts > 1 else [])]
-        progress("vertex cut, levelling copies")
-        edge_part = min((edges.levelled(owner) for owner in candidates), key=edges.copies_held)
-        del expanded, candidates
-        return _with_masters(
-            graph,
-            edges,
-            edge_part,
-            lambda master: metis.clusters(adjacency, master, parts, CLUSTER_NODES, seed=seed, progress=progress),
-        )
+    candidates = [expanded, *([_grown(edges, undirected, seed, progress)] if parts > 1 else [])]
+    progress("vertex cut, levelling copies")
+    edge_part = min((edges.levelled(owner) for owner in candidates), key=edges.copies_held)
+    del expanded, candidates
+    progress("clusters inside parts")
+    return _with_masters(graph, edges, edge_part, lambda master: order_in_parts(undirected, master, seed=seed))
 
 
-def _with_masters(graph: Graph, edges: _Edges, edge_part: np.ndarray, places: Callable) -> VertexCut:
-    """The cut with a master for each node; ``places(master)`` gives the place of each node inside its part."""
+def _with_masters(graph: Graph, edges: _Edges, edge_part: np.ndarray, order_by: Callable) -> VertexCut:
+    """The cut with a master for each node; ``order_by(master)`` sorts the nodes by master, and inside the parts."""
     master = native.choose_masters(edges.count_copies(edge_part)[0], edges.parts)
-    order = np.lexsort((places(master), master)).astype(graph.indices.dtype)
+    order = order_by(master).astype(graph.indices.dtype)
     return VertexCut(order, slice_pointers(master, edges.parts), edge_part)
 
 
@@ -176,9 +172,9 @@ class _Edges:
         return max(held), sum(held)
 
 
-def _grown(edges: _Edges, adjacency: dict, seed: int, progress: Callable) -> np.ndarray:
+def _grown(edges: _Edges, undirected: scipy.sparse.csr_array, seed: int, progress: Callable) -> np.ndarray:
     """The part of each edge: edges inside a METIS part stay there, and the others are placed by score."""
-    part = metis.k_way(adjacency, edges.parts, edges.degrees + 1, seed=seed, progress=progress)
+    part = k_way(undirected, edges.parts, edges.degrees + 1, seed=seed, progress=progress)
     inside = part[edges.sources] == part[edges.destinations]
     owner = np.where(inside, part[edges.sources], -1).astype(np.int32)
     del part, inside

@@ -2,12 +2,10 @@
 
 import subprocess
 
-import numpy as np
 import pytest
 
 from dgl_gt.cli.main import main
 from partition import load_graph, partition
-from partition.cuts import metis
 
 GRAPH = "sample:communities?nodes=1000&features=12&seed=0"
 
@@ -26,12 +24,6 @@ def shards(tmp_path_factory):
 def both(shards):
     """The directories of both cuts."""
     return [shards / "edge", shards / "vertex"]
-
-
-@pytest.fixture
-def one_cluster(monkeypatch):
-    """The order of rows inside parts is not looked at, and takes a child process each time."""
-    monkeypatch.setattr(metis, "clusters", lambda adjacency, owner, *_, **__: np.zeros(len(owner), np.int64))
 
 
 @pytest.fixture

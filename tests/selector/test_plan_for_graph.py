@@ -10,7 +10,7 @@ from dgl_gt.selector.hardware_profile import PRESETS
 from partition.cuts.balance import make_balance
 
 
-def test_several_world_sizes(here, one_cluster, tmp_path):
+def test_several_world_sizes(here, tmp_path):
     """A table with a line for each, a PNG, and the same as JSON."""
     pytest.importorskip("matplotlib")
     options = ["plan", GRAPH, "--world-size", "1,2,4", "--preset", "8xH100", *SMALL]
@@ -37,7 +37,7 @@ def test_several_world_sizes(here, one_cluster, tmp_path):
         assert {each["cut"] for each in plan["candidates"]} == ({"edge", "vertex"} if plan["ranks"] > 1 else {"edge"})
 
 
-def test_one_world_size_is_one_plan(here, one_cluster, tmp_path):
+def test_one_world_size_is_one_plan(here, tmp_path):
     """Of a profile its own number of ranks, with no need to say it; halos as deep as there are layers."""
     path = write_profile(tmp_path / "two.yaml")
     result = planned(here("plan", GRAPH, *SMALL, "--layers", 3, "--profile", path, "--json"))
@@ -46,7 +46,7 @@ def test_one_world_size_is_one_plan(here, one_cluster, tmp_path):
     assert {each["cut"] for each in result["candidates"]} == {"edge", "vertex"}
 
 
-def test_unequal_ranks_take_unequal_parts(here, one_cluster, tmp_path, monkeypatch):
+def test_unequal_ranks_take_unequal_parts(here, tmp_path, monkeypatch):
     """The edge cut that is planned with gives the slow rank half of the work that the other takes."""
     cuts = []
 
@@ -68,7 +68,7 @@ def test_unequal_ranks_take_unequal_parts(here, one_cluster, tmp_path, monkeypat
     np.testing.assert_allclose(cuts[1][0].shares, 0.5)
 
 
-def test_a_graph_that_does_not_fit_is_told_how_many_ranks_would_do(here, one_cluster, tmp_path):
+def test_a_graph_that_does_not_fit_is_told_how_many_ranks_would_do(here, tmp_path):
     graph = "sample:communities?nodes=300&features=1000&seed=0"
     path = write_profile(tmp_path / "any.yaml", profile_values(None, kind="datasheet"))
     options = ["plan", graph, *SMALL, "--layers", 1, "--profile", path]
@@ -88,12 +88,12 @@ def test_a_size_beyond_the_nodes_is_refused_before_any_cut(here, monkeypatch):
     refused(here("plan", GRAPH, *SMALL, "--world-size", "2,1000000"), "into 1000000 parts", lines=None)
 
 
-def test_a_size_that_is_named_twice_is_planned_once(here, one_cluster):
+def test_a_size_that_is_named_twice_is_planned_once(here):
     plans = planned(here("plan", GRAPH, *SMALL, "--world-size", "2,1,2", "--json"))["plans"]
     assert [each["ranks"] for each in plans] == [2, 1]
 
 
-def test_no_number_of_ranks_helps_where_the_process_is_too_large(here, one_cluster, tmp_path, monkeypatch):
+def test_no_number_of_ranks_helps_where_the_process_is_too_large(here, tmp_path, monkeypatch):
     """Which takes no further cuts to say."""
     made = []
     real = forecast.make_edge_cut
@@ -103,7 +103,7 @@ def test_no_number_of_ranks_helps_where_the_process_is_too_large(here, one_clust
     assert len(made) == 1
 
 
-def test_more_ranks_than_nodes_are_not_tried(here, one_cluster, awkward_graph, monkeypatch):
+def test_more_ranks_than_nodes_are_not_tried(here, awkward_graph, monkeypatch):
     monkeypatch.setattr(forecast, "load_graph", lambda *_, **__: awkward_graph(0, nodes=12, edges=120))
     model = GraphTransformer(5, 16, 10, 1, 4)
     fixed = 500_000_000 + 12 * sum(each.numel() for each in model.parameters())  # of any rank: also two moments

@@ -48,7 +48,7 @@ def profile(tmp_path):
 
 
 @pytest.fixture
-def few_nodes(awkward_graph, one_cluster):
+def few_nodes(awkward_graph):
     """A function: parts -> figures of an edge cut of 60 nodes, two hops deep, made without METIS."""
 
     def make(parts, depth=2):
@@ -165,7 +165,7 @@ def test_the_least_that_is_named_may_be_had(cuts, profile):
 
 
 @pytest.mark.parametrize("cut", ["edge", "vertex"])
-def test_one_part_runs_alone(awkward_graph, one_cluster, profile, cut):
+def test_one_part_runs_alone(awkward_graph, profile, cut):
     graph = awkward_graph(3)
     figures = Layout(graph, (make_edge_cut if cut == "edge" else make_vertex_cut)(graph, 1)).figures
     plan = choose([("one", figures)], STEPS["small"], profile(ranks=1))

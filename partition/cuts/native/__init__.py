@@ -28,6 +28,7 @@ _COUNTS_OUT = _array(np.int32, 2, written=True)
 _LONGS, _LONGS_OUT, _TABLE = _array(np.int64), _array(np.int64, written=True), _array(np.int64, 2)
 _COPIES, _COPIES_OUT = _array(np.uint64, 2), _array(np.uint64, 2, written=True)
 _SEARCHED = (_INT, _LONGS, _IDS, _INT, _INT, _TABLE, _TABLE, _TABLE, _COUNTS_OUT, _IDS_OUT)
+_UNDIRECTED = (_INT, _LONGS, _IDS, _INT, _LONGS)
 _BY_NODE = (_INT, _LONGS, _IDS, _IDS)
 _SIGNATURES = {  # in the order of the arguments in C
     "count_copies": (_INT, _IDS, _IDS, _INT, _IDS, _COPIES_OUT, _LONGS_OUT),
@@ -41,6 +42,8 @@ _SIGNATURES = {  # in the order of the arguments in C
     "level_copies": (*_BY_NODE, _INT, _LONGS, _INT, _INT, _INT, _COUNTS_OUT, _IDS_OUT),
     "refine": (*_SEARCHED, _INT, _FLOAT, _INT),
     "refine_multilevel": (*_SEARCHED, _LONGS, _INT),
+    "find_clusters": (*_UNDIRECTED, _LONGS, _IDS, _INT, _INT, _INT, _IDS_OUT),
+    "contract": (*_UNDIRECTED, _IDS, _INT, _LONGS_OUT, _IDS_OUT, _LONGS_OUT),
 }
 
 
@@ -79,6 +82,45 @@ def _searched(indptr, sources, weights, floors, capacities, owner) -> tuple:
     )
     pin_counts = np.empty((num_nodes, parts), np.int32)
     return num_nodes, indptr, sources, parts, kinds, weights, floors, capacities, pin_counts, owner
+
+
+# ---- clusters --------------------------------------------------------------------------------------------------------
+
+
+def find_clusters(
+    indptr, neighbours, edge_weights, *, node_weights, groups, heaviest: int, sweeps: int, seed: int
+) -> np.ndarray:
+    """Return the cluster of each node of an undirected graph, int32 (N,), counted from 0.
+
+    ``edge_weights``, int64, are positive; None stands for ones. Only nodes with the same number in
+    ``groups``, int32 (N,), share a cluster, and clusters of several nodes weigh at most ``heaviest``, by
+    ``node_weights``, int64 (N,).
+    """
+    num_nodes, label = len(indptr) - 1, np.empty(len(indptr) - 1, np.int32)
+    _check_shapes(node_weights=(node_weights, (num_nodes,)), groups=(groups, (num_nodes,)))
+    edges = _weighted_edges(indptr, neighbours, edge_weights)
+    _library().dgl_gt_find_clusters(num_nodes, *edges, node_weights, groups, heaviest, sweeps, seed, label)
+    return label
+
+
+def contract(indptr, neighbours, edge_weights, cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return ``indptr``, neighbours and edge weights of the graph of clusters; those of :func:`find_clusters`."""
+    num_nodes, num_clusters = len(indptr) - 1, int(cluster.max()) + 1 if len(cluster) else 0
+    _check_shapes(cluster=(cluster, (num_nodes,)))
+    edges = _weighted_edges(indptr, neighbours, edge_weights)
+    begin = np.empty(num_clusters + 1, np.int64)
+    to, weights = np.empty(len(neighbours), np.int32), np.empty(len(neighbours), np.int64)
+    _library().dgl_gt_contract(num_nodes, *edges, cluster, num_clusters, begin, to, weights)
+    return begin, to[: begin[-1]].copy(), weights[: begin[-1]].copy()
+
+
+def _weighted_edges(indptr, neighbours, edge_weights) -> tuple:
+    _check_shapes(neighbours=(neighbours, (indptr[-1],)))
+    if edge_weights is None:
+        edge_weights = np.zeros(0, np.int64)
+    else:
+        _check_shapes(edge_weights=(edge_weights, neighbours.shape))
+    return indptr, neighbours, len(edge_weights), edge_weights
 
 
 # ---- vertex cuts -----------------------------------------------------------------------------------------------------

@@ -1,10 +1,9 @@
 """What tests of cuts are given: an empty folder, fewer child processes, and small graphs treated as large ones."""
 
-import numpy as np
 import pytest
 
 from partition import pipeline
-from partition.cuts import memory_bound, metis
+from partition.cuts import memory_bound
 from partition.sources import numpy_file
 from partition.system import mapped_arrays
 
@@ -14,12 +13,6 @@ pytest.register_assert_rewrite("streamed_cases")  # its checks then say which va
 @pytest.fixture
 def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def one_cluster(monkeypatch):
-    """The order of rows inside parts is not looked at, and takes a child process each time."""
-    monkeypatch.setattr(metis, "clusters", lambda adjacency, owner, *_, **__: np.zeros(len(owner), np.int64))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from partition.cuts.balance import make_balance
 from partition.cuts.edge_cut import make_edge_cut
 from partition.cuts.local_search import refine, refine_multilevel
 from partition.cuts.part_counts import count_assignment
-from partition.graph import from_edges
+from partition.graph import from_edges, symmetrised
 
 pytestmark = pytest.mark.skipif(not native.is_available(), reason="the package was installed without its compiled part")
 BLOCKS, SIZE = 8, 100
@@ -122,7 +122,9 @@ def test_the_thirteenth_attempt_and_later_ones_search_the_best_anew(monkeypatch)
     monkeypatch.setattr(metis, "k_way", k_way)
     monkeypatch.setattr(attempts, "refine", lambda *_: None)
     balance = make_balance(graph, BLOCKS)
-    found = attempts.best_assignment(graph, BLOCKS, {}, balance, 24, rank, 3, lambda stage, *_: stages.append(stage))
+    found = attempts.best_assignment(
+        graph, BLOCKS, symmetrised(graph), balance, 24, rank, 3, lambda stage, *_: stages.append(stage)
+    )
     assert asked == [3] * 12 and len(ranked) == 24
     said = [re.fullmatch(r"attempt (\d+) of 24(, about \d+ s left)?: (.*)", stage).groups() for stage in stages[:-1]]
     assert [int(attempt) for attempt, *_ in said] == list(range(1, 25))

@@ -13,7 +13,6 @@ def test_attempts_are_ranked_by_the_seconds_that_are_reported(awkward_graph, mon
     """They agree to the last digit."""
     draw = np.random.default_rng(0)
     monkeypatch.setattr(metis, "k_way", lambda *_, **__: draw.integers(0, 3, 60).astype(np.int32))
-    monkeypatch.setattr(metis, "clusters", lambda adjacency, owner, *_, **__: np.arange(len(owner)) * 7 % 5)
     ranked, costs, step_seconds = [], hand_made_costs(), Costs.step_seconds
     monkeypatch.setattr(Costs, "step_seconds", lambda *given: ranked.append(step_seconds(*given)) or ranked[-1])
     graph = awkward_graph(1)
@@ -31,7 +30,6 @@ def test_more_attempts_are_never_predicted_to_be_slower(awkward_graph, monkeypat
         return known[key].copy()
 
     monkeypatch.setattr(metis, "k_way", k_way)
-    monkeypatch.setattr(metis, "clusters", lambda adjacency, owner, *_, **__: np.zeros(len(owner), int))
     kept = set()
     for costs in (default_costs(), hand_made_costs(byte_s=1e-11), on_links(4e-8)):
         seconds = []

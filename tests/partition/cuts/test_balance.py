@@ -16,7 +16,7 @@ from partition.errors import InputError
 from partition.graph import from_edges
 from partition.predict.costs import PerCount
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder", "one_cluster")
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 
 @pytest.mark.parametrize(("owned", "edges"), [(0.0, 2.0), (3.0, 0.0), (5.0, 0.25), (0.0, 0.0)])

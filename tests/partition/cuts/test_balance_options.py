@@ -8,7 +8,7 @@ import pytest
 
 from partition.cli import main
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder", "one_cluster")
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 SAMPLE = "sample:communities?nodes=400&seed=1"
 
 

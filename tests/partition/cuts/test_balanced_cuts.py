@@ -12,7 +12,7 @@ from partition.errors import InputError
 from partition.graph import from_edges
 from partition.shards.layout import Layout
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder", "one_cluster")
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 
 def owner_of(cut):

@@ -87,7 +87,7 @@ def test_bad_owners_are_refused(awkward_graph, owner, message):
 
 def test_a_crash_of_metis_is_an_error_not_a_crash():
     with pytest.raises(RuntimeError, match="(?s)METIS ended with exit code 1: .*xadj"):
-        metis._run({}, [{"parts": 2, "seed": 0}], "METIS", None)
+        metis._run({}, {"parts": 2, "seed": 0}, "METIS", None)
 
 
 def test_the_child_dies_with_its_parent(tmp_path):
@@ -98,8 +98,7 @@ def test_the_child_dies_with_its_parent(tmp_path):
         "a = sp.random_array((300000, 300000), density=2e-5, rng=0, dtype='f4').tocsr(); a = (a + a.T).tocsr()\n"
         "a.setdiag(0); a.eliminate_zeros()\n"
         "show = lambda *_: print('running', flush=True)\n"
-        "with metis.write_shared_arrays(xadj=a.indptr, adjncy=a.indices) as graph:\n"
-        "    metis.k_way(graph, 64, np.ones(300000, int), progress=show)\n"
+        "metis.k_way(a.astype(bool), 64, np.ones(300000, int), progress=show)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=os.getcwd())
     assert parent.stdout.readline()
@@ -160,14 +159,6 @@ def test_nodes_without_neighbours_are_dealt_out_without_metis(monkeypatch, linke
     assert seen == ([300] if linked == 300 else [])
     expected = np.array(shares or [1 / 3] * 3) * weights.sum()
     assert np.bincount(part, weights, 3) == pytest.approx(expected, abs=10)
-    arrays["owner"] = part
-    seen.clear()
-    cluster = metis_child._clusters(arrays, {"cluster_size": 50, "seed": 0, "worker": 0, "workers": 2})
-    kept = np.isin(part, [0, 2])
-    alone = np.setdiff1d(np.arange(5000), ids)
-    last = np.array([cluster[part[kept] == 0].max(), 0, cluster[part[kept] == 2].max()])
-    place = np.flatnonzero(kept)
-    assert sum(seen) <= linked and (cluster[np.isin(place, alone)] == last[part[np.intersect1d(place, alone)]]).all()
 
 
 @pytest.mark.parametrize("alone", [0, 40])

@@ -150,7 +150,6 @@ def test_on_real_graphs_the_halo_is_smaller_than_metis_leaves_it(real_graph, mon
         return plain[-1].copy()
 
     monkeypatch.setattr(metis, "k_way", k_way)
-    monkeypatch.setattr(metis, "clusters", lambda adjacency, owner, *_, **__: np.zeros(len(owner), int))
     make_edge_cut(graph, 4, attempts=6)
     balance, before = make_balance(graph, 4), [halo(graph, owner) for owner in plain]
     for owner, rows in zip(plain, before):

@@ -6,6 +6,7 @@ import subprocess
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from partition.cuts import metis, metis_child
 from partition.errors import InputError
@@ -15,7 +16,7 @@ from partition.system import child_process
 @pytest.fixture
 def adjacency():
     """Share a graph of a thousand undirected edges."""
-    with metis.write_shared_arrays(xadj=np.arange(3), adjncy=np.zeros(2000)) as files:
+    with metis._shared_arrays({"xadj": np.arange(3), "adjncy": np.zeros(2000)}) as files:
         yield files
 
 
@@ -43,7 +44,7 @@ def test_where_kills_are_not_counted_memory_is_a_guess(monkeypatch, adjacency):
     assert "ended by signal 9 (SIGKILL), which the system sends when memory runs out" in text
 
 
-def test_a_killed_child_is_no_bug(monkeypatch, adjacency):
+def test_a_killed_child_is_no_bug(monkeypatch):
     """Here a real METIS process is ended by a signal."""
     start = subprocess.Popen
 
@@ -54,7 +55,7 @@ def test_a_killed_child_is_no_bug(monkeypatch, adjacency):
 
     monkeypatch.setattr(metis.subprocess, "Popen", start_and_end)
     with pytest.raises(InputError, match=r"METIS was ended by signal 15 \(SIGTERM\)"):
-        metis.k_way(adjacency, 2, np.ones(2))
+        metis.k_way(scipy.sparse.csr_array(np.array([[0, 1], [1, 0]], bool)), 2, np.ones(2))
 
 
 def test_a_signal_without_a_name():
@@ -79,7 +80,7 @@ def test_shares_of_many_parts_reach_the_child():
     """The job with them is longer than Linux lets an argument be, 128 KiB."""
     nodes = 7000
     ring = np.sort(np.stack([np.arange(-1, nodes - 1), np.arange(1, nodes + 1)], axis=1) % nodes, axis=1)
-    with metis.write_shared_arrays(xadj=np.arange(0, 2 * nodes + 1, 2), adjncy=ring.ravel()) as files:
-        part = metis.k_way(files, nodes, np.ones(nodes), shares=np.full(nodes, 1 / nodes))
-        assert part.shape == (nodes,) and part.min() >= 0 and part.max() < nodes
-        assert metis.clusters(files, np.arange(nodes), nodes, 1000).tolist() == [0] * nodes
+    ends = np.arange(0, 2 * nodes + 1, 2)
+    undirected = scipy.sparse.csr_array((np.ones(2 * nodes, bool), ring.ravel(), ends), shape=(nodes, nodes))
+    part = metis.k_way(undirected, nodes, np.ones(nodes), shares=np.full(nodes, 1 / nodes))
+    assert part.shape == (nodes,) and part.min() >= 0 and part.max() < nodes

@@ -7,7 +7,7 @@ import pytest
 
 from partition.cuts import native
 from partition.cuts.balance import make_balance
-from partition.graph import from_edges
+from partition.graph import from_edges, symmetrised
 
 pytestmark = pytest.mark.skipif(not native.is_available(), reason="the package was installed without its compiled part")
 NODES, EDGES, PARTS = 30, 90, 3
@@ -32,6 +32,13 @@ def calls():
     degrees, listed = np.diff(lists["indptr"]), np.arange(EDGES, dtype=np.int32)
     state = {"degrees": degrees, "copies": copies, "sizes": sizes, "owner": edge_owner}
     dealt = {"parts": PARTS, "capacity": EDGES}
+    undirected = symmetrised(graph)
+    weighted = {
+        "indptr": undirected.indptr.astype(np.int64),
+        "neighbours": undirected.indices.astype(np.int32),
+        "edge_weights": np.ones(undirected.nnz, np.int64),
+    }
+    groups = {"node_weights": np.ones(NODES, np.int64), "groups": np.zeros(NODES, np.int32)}
     return {
         "refine": {**search, "sweeps": 2, "temperature": 0.5},
         "refine_multilevel": {**search, "groups": int64(NODES)},
@@ -47,6 +54,8 @@ def calls():
         },
         "level_copies": {**lists, **dealt, "listed": np.arange(NODES), "rounds": 2, "owner": edge_owner},
         "choose_masters": {"copies": copies, "parts": PARTS},
+        "find_clusters": {**weighted, **groups, "heaviest": 9, "sweeps": 2, "seed": 0},
+        "contract": {**weighted, "cluster": np.arange(NODES, dtype=np.int32) // 3},
     }
 
 

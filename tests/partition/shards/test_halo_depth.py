@@ -8,17 +8,10 @@ from hand_made_costs import hand_made_costs
 from safetensors.numpy import load_file
 
 from partition import partition, read_manifest, verify
-from partition.cuts import metis
 from partition.errors import InputError
 from partition.graph import from_edges
 
 DATA = ("structure", "node_data", "edge_data")
-
-
-@pytest.fixture(autouse=True)
-def clusters_by_hand(monkeypatch):
-    """The order of rows inside parts is not looked at here, and takes a child process each time; shuffle them."""
-    monkeypatch.setattr(metis, "clusters", lambda adjacency, owner, *_, **__: np.arange(len(owner)) * 7 % 5)
 
 
 def sparse_graph(seed, nodes=70, edges=110):

@@ -169,7 +169,7 @@ def test_no_directory_for_temporary_files(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="cannot write temporary files: No usable temporary directory.*set TMPDIR"):
         list(guarded_read.read_in_child("partition.sources.dgl_graphs", tmp_path / "g.bin", "DGL"))
     with pytest.raises(InputError, match="cannot write temporary files: No usable temporary directory.*set TMPDIR"):
-        with metis.write_shared_arrays(xadj=np.arange(3)):
+        with metis._shared_arrays({"xadj": np.arange(3)}):
             pass
 
 

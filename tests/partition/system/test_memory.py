@@ -5,7 +5,6 @@ import os
 import pytest
 
 from partition import partition
-from partition.cuts.metis import most_children
 from partition.system import memory
 from partition.system.memory import available_cpus, available_memory_bytes, children_memory, record_children
 
@@ -102,11 +101,6 @@ def test_processors_that_are_available(tmp_path, group, files, expected):
 
 def test_this_machine():
     assert 0 < available_memory_bytes() < 1 << 50 and 1 <= available_cpus() <= CPUS
-
-
-def test_metis_starts_no_more_children_than_a_quota_has_processors(monkeypatch):
-    monkeypatch.setattr("partition.cuts.metis.available_cpus", lambda: 1)
-    assert most_children() == 1
 
 
 def test_memory_of_children_counts_in_the_innermost_block():
