@@ -8,7 +8,7 @@ import torch
 
 from dgl_gt.comm.group import Comm
 from partition.errors import InputError, check_flags
-from partition.predict.strategies import check_choice, default_form
+from partition.predict.strategies import check_choice
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest, verify
 from partition.system.units import counted
@@ -80,7 +80,7 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) ->
     try:
         check_flags(overlap=overlap)
         manifest = read_manifest(directory)
-        strategy = default_form(check_choice(read_figures(manifest), strategy, depth, directory))
+        strategy = check_choice(read_figures(manifest), strategy, depth, directory)
         if (parts := manifest["parts"]) != comm.world_size:
             raise InputError(
                 f"{directory} has {counted(parts, 'part')}, but the number of ranks is {comm.world_size}; start "

@@ -40,7 +40,7 @@ def result_strides(rows: torch.Tensor) -> list[int]:
 
 
 def in_wire_order(rows: torch.Tensor, additive: bool):
-    """Return rows (rows, ..., H, D) in the order in which they travel, and a function that gives rows that arrived that shape.
+    """Return rows (rows, ..., H, D) in the order in which they travel, and a function that restores the shape of rows that have arrived.
 
     Rows for dot products travel head-minor where kernels attend to them so, as (rows, ..., D, H), and are not copied if
     they lie in memory like that. Shape, dtype and kind of device decide, which all ranks share, and never how the rows of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from partition.console import table
 from partition.errors import InputError, check_type
-from partition.predict.strategies import check_choice, default_form
+from partition.predict.strategies import check_choice
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 from partition.system.atomic_write import new_file
@@ -202,7 +202,7 @@ def report_costs(
         manifest, strategy, depth = sg.manifest, sg.strategy.name, sg.depth
     else:
         manifest = read_manifest(shards)
-        strategy = default_form(check_choice(read_figures(manifest), strategy, depth, shards))
+        strategy = check_choice(read_figures(manifest), strategy, depth, shards)
     figures = read_figures(manifest)
     profile.check_ranks(figures.parts)
     trace = trace_step(make_step, strategy, depth, figures.parts, figures.node_data, figures.edge_data)

@@ -15,14 +15,15 @@ from partition.system.atomic_write import new_file
 from partition.system.units import counted
 
 from .config import Inputs
-from .model import logits_of
+from .model import logits_of, share_weights
 from .task import edge_rows, features
 
 
 def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray] | None:
     """The class and the class probabilities of every node, in the original node order, without virtual nodes.
 
-    Every rank calls it; rank 0 gets the result, and the others get None.
+    Every rank calls it with the same kind of model; the weights of rank 0 hold. Rank 0 gets the result, and the others get
+    None.
 
     Returns
     -------
@@ -49,6 +50,7 @@ def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.nd
                 "was trained on"
             )
         model = model.to(sg.device).eval()
+        share_weights(model, sg)  # each rank may have read another file
         probability = sg.gather(logits_of(model, sg, feat, edges=edges).float().softmax(1), to=0)
     if probability is None:
         return None

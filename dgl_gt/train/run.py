@@ -18,7 +18,7 @@ from .keeper import Beginning, RunKeeper
 from .launcher_link import starter_name
 from .model import ModelFactory
 from .run_directory import MODEL, checkpoints_in, is_left_by
-from .saved_model import BestModelWriter, has_settings
+from .saved_model import BestModelWriter, is_run_of
 from .trainer import TrainResult, train
 
 
@@ -55,7 +55,9 @@ def train_and_save(
     resume : bool or "if_possible"
         Whether to go on from the latest checkpoint in ``out``. The number of ranks, the cut and the strategy may differ
         from those of the run so far. "if_possible" is for ranks that are started again: they go on if ``out`` is what
-        their run has left, begin again there if it has no checkpoint and the same settings, and otherwise begin a new run.
+        their run has left, that is, a run that the same parent process started; they begin again there if it has no
+        checkpoint, but the same graph and settings; and otherwise they begin a new run, for which ``out`` must not exist
+        without ``force``.
     checkpoint_every : int or str
         Epochs, or a time such as "30s", "10m" or "2h", from one checkpoint to the next.
     tensorboard : bool
@@ -86,7 +88,7 @@ def train_and_save(
     beginning: Beginning = "new"
     with sg.comm.together():  # what is wrong here may be wrong on rank 0 alone
         if sg.comm.rank == 0:
-            beginning = _beginning(out, resume, config, factory)
+            beginning = _beginning(out, resume, config, factory, summary.described_graph(sg))
             is_own = beginning != "new"
             check_target(out, MODEL, force=force or is_own, foreign=is_own)
             described = plan | starter
@@ -111,14 +113,14 @@ def train_and_save(
     return result, record
 
 
-def _beginning(out, resume: bool | str, config: TrainConfig, factory: ModelFactory | None) -> Beginning:
+def _beginning(out, resume: bool | str, config: TrainConfig, factory: ModelFactory | None, graph: dict) -> Beginning:
     """How a run begins, by what it is asked for and by what ``out`` holds."""
     if resume == "if_possible":
         if not is_left_by(out, starter_name()):
             return "new"
         if checkpoints_in(Path(out)):
             return "resumed"
-        return "again" if has_settings(out, config, factory) else "new"  # a notebook may start many runs
+        return "again" if is_run_of(out, config, factory, graph) else "new"  # a notebook may start many runs
     if not isinstance(resume, (bool, np.bool_)):
         raise InputError(f"resume is {resume!r}; it must be True, False or 'if_possible'")
     return "resumed" if resume else "new"

@@ -53,7 +53,7 @@ class BestModelWriter:
         self.directory, self._config, self._describe = RunDirectory(out, force=force), config, describe
         self._shape: dict = {"model_factory": factory.name} if factory else {}
         self._pending: tuple[dict, TrainHistory] | None = None
-        self._written: TrainHistory | None = None
+        self._epoch_there = 0  # the epoch of the model in the directory, counted from 1; 0 without a model
         self._next_write_s = 0.0
 
     @property
@@ -78,18 +78,18 @@ class BestModelWriter:
             The first model cannot be written. If a later one cannot be written it stays in memory, and training goes on.
         """
         self._pending = state, history
-        if time.monotonic() < self._next_write_s:
+        if time.monotonic() < self._next_write_s or self._is_behind(history):
             return
         started = time.monotonic()
         try:
             self._write(state, self._describe(history))
         except InputError as error:
-            if self._written is None:
+            if not self._epoch_there:
                 self._pending = None
                 raise
             print(f"dgl-gt: warning: {error}. Training goes on, and the model is written later", file=sys.stderr)
         else:
-            self._pending, self._written = None, history
+            self._pending, self._epoch_there = None, history.best_epoch + 1
         ended = time.monotonic()
         self._next_write_s = ended + max(_MIN_PAUSE_S, (ended - started) / _MAX_WRITING_SHARE)
 
@@ -101,12 +101,15 @@ class BestModelWriter:
     def resume(self, best: dict | None, history: TrainHistory) -> None:
         """Go on in a directory of this run, from a checkpoint with this best model, unless a later one is there."""
         self.directory.is_ours = True
-        written = self._best_epoch_there() if (self.out / WEIGHTS).is_file() else -1
-        if written >= 0:
-            self._written = history
+        if os.path.isfile(self.out / WEIGHTS):
+            self._epoch_there = self._best_epoch_there()
             self._reopen(history)
-        if best is not None and written < history.best_epoch + 1:
+        if best is not None:
             self._pending = best, history
+
+    def _is_behind(self, history: TrainHistory) -> bool:
+        """Whether the directory holds the model of a later epoch, which a run that was killed wrote after its checkpoint."""
+        return history.best_epoch + 1 <= self._epoch_there
 
     def _reopen(self, history: TrainHistory) -> None:
         """Write that the run goes on, and with which settings, beside the model that is there."""
@@ -131,7 +134,7 @@ class BestModelWriter:
             The model could not be written to ``out``; the message says where it is.
         """
         failure, signals = self._write_somewhere(state, record)
-        self._written = None  # the end of the block has nothing to say
+        self._epoch_there = 0  # the end of the block has nothing to say
         if signals:
             if failure:
                 print(f"dgl-gt: {failure}", file=sys.stderr)
@@ -146,12 +149,12 @@ class BestModelWriter:
         if error is None:
             return
         kept = None
-        if self._pending is not None:
+        if self._pending is not None and not self._is_behind(self._pending[1]):
             state, history = self._pending
             kept, _ = self._write_somewhere(state, self._describe(history))  # a signal changes nothing: the run ends
-            self._written = self._written if kept else history
-        if kept is None and self._written is not None:
-            kept = f"the best model so far, of epoch {self._written.best_epoch + 1}, is in {self.out}"
+            self._epoch_there = self._epoch_there if kept else history.best_epoch + 1
+        if kept is None and self._epoch_there:
+            kept = f"the best model so far, of epoch {self._epoch_there}, is in {self.out}"
         if kept and isinstance(error, InputError):
             raise InputError(f"{error}; {kept}") from error
         if kept:
@@ -184,8 +187,8 @@ class BestModelWriter:
             save_model(other, state, self._config, self._shape, record)
         except InputError as error:
             earlier = "no model was written"
-            if self._written is not None:
-                earlier = f"{self.out} holds the model of epoch {self._written.best_epoch + 1}"
+            if self._epoch_there:
+                earlier = f"{self.out} holds the model of epoch {self._epoch_there}"
             return f"The model could not be written to another place either ({error}); {earlier}"
         return f"The model is in {other} instead"
 
@@ -231,14 +234,21 @@ def _for_people(settings: dict, record: dict) -> dict[str, bytes]:
     return {name: text.encode() for name, text in texts.items()}
 
 
-def has_settings(directory, config: TrainConfig, factory: ModelFactory | None) -> bool:
-    """Whether the run in a directory has a configuration, and a factory of this name or none."""
+def is_run_of(directory, config: TrainConfig, factory: ModelFactory | None, graph: dict) -> bool:
+    """Whether the run in a directory is of a graph, a configuration, and a factory of this name or none.
+
+    ``graph`` is that of the run's record. Its cut and checksum may differ, and so may what does not change the result,
+    because ranks that are started again may choose another cut.
+    """
+    directory = Path(directory)
     try:
-        found = read_yaml(Path(directory) / CONFIG)
-    except InputError:
+        found, of_run = read_yaml(directory / CONFIG), json.loads((directory / RECORD).read_text())["graph"]
+        is_same_graph = all(of_run[key] == graph[key] for key in ("source", "nodes", "edges"))
+    except (InputError, OSError, ValueError, KeyError, TypeError):
         return False
-    wanted = yaml.safe_load(yaml.safe_dump(asdict(config)))
-    return wanted.items() <= found.items() and found.get("model_factory") == (factory.name if factory else None)
+    wanted = {**asdict(config), "activation_checkpoint": found.get("activation_checkpoint")}
+    same_settings = yaml.safe_load(yaml.safe_dump(wanted)).items() <= found.items()
+    return is_same_graph and same_settings and found.get("model_factory") == (factory.name if factory else None)
 
 
 def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Module:
@@ -257,7 +267,7 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
         the model is not one of the factory.
     """
     path = Path(directory) / WEIGHTS
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"{directory} holds no model ({WEIGHTS}); make one with `dgl-gt train ... --out {directory}`")
     content = read_bytes(path)
     try:
@@ -270,6 +280,7 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
         with torch.device("meta" if factory is None else "cpu"):  # sizes from a damaged file take no memory
             model = build_model(TrainConfig(**config), shape.pop("in_dim"), shape.pop("classes"), factory, **shape)
         model.load_state_dict(state, assign=True)
+        name = first_not_finite(model.state_dict())
     except FactoryError:
         raise
     except (KeyError, TypeError, RuntimeError, OverflowError, ValueError) as error:
@@ -278,7 +289,6 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
         raise InputError(
             f"{path} is damaged or from another version of dgl-gt: {cause}; train the model again"
         ) from error
-    name = first_not_finite(model.state_dict())
     if name is not None:
         raise InputError(f"{path}: {name} holds NaN or infinity; train the model again with a lower lr")
     return model.to(torch.get_default_dtype()).eval()

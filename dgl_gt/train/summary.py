@@ -89,13 +89,18 @@ def unfinished_record(history: TrainHistory, sg: ShardedGraph) -> dict:
         "strategy": sg.strategy.name,
         "depth": sg.depth,
         "ranks": sg.comm.world_size,
-        "graph": {key: sg.manifest[key] for key in ("source", "cut", "nodes", "edges", "checksum")},
+        "graph": described_graph(sg),
         "epochs": len(history.losses),
         "best_epoch": history.best_epoch + 1,
         "losses": history.losses,
         "validations": history.validations,
         "metric": {"name": history.metric_name, "validation": history.validation, "test": history.test},
     }
+
+
+def described_graph(sg: ShardedGraph) -> dict:
+    """The graph and its cut, as records name them."""
+    return {key: sg.manifest[key] for key in ("source", "cut", "nodes", "edges", "checksum")}
 
 
 def record(result: TrainResult, sg: ShardedGraph) -> dict:

@@ -164,5 +164,5 @@ def read_costs(path) -> Costs:
 
 @cache
 def default_costs() -> Costs:
-    """The costs that are assumed where none are given: the default model of ``dgl-gt train`` and the default profile."""
+    """The costs that are assumed by default: the default model of ``dgl-gt train`` with ``halo_kv``, on the default profile."""
     return read_costs(_DEFAULT)

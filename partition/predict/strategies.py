@@ -23,16 +23,15 @@ def default_form(strategy: str | None) -> str | None:
 
 
 def check_choice(figures: Figures, strategy: str | None, depth: int, shards) -> str:
-    """The name of a user's strategy, where None is given the cut's; ``InputError`` unless these shards can have it."""
-    if strategy is None:
-        strategy = "mirror" if figures.cut == "vertex" else "halo"
+    """The strategy that a user's name means; for None the cut's default. ``InputError`` unless these shards can have it."""
+    strategy = default_strategy(figures) if strategy is None else strategy
     if isinstance(strategy, str) and strategy == AUTO:
         raise InputError(
             "strategy auto depends on the model: use `dgl-gt train --strategy auto`, or choose with "
             "dgl_gt.selector.choose and load what it chose, see docs/selector.md"
         )
     check_strategy(figures, strategy, depth, allowed=CHOICES, shards=shards)
-    return strategy
+    return default_form(strategy)
 
 
 def check_strategy(

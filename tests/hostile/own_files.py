@@ -15,6 +15,8 @@ from damage import Dice, altered, damaged, hostile_array, json_text, safetensors
 from yaml_texts import yaml_text
 
 from dgl_gt.train.checkpoint_file import CHECKPOINT_FILE
+from dgl_gt.train.saved_model import MODEL_FILE
+from dgl_gt.train.tensor_file import TensorFile
 
 
 def manifests(dice, material):
@@ -105,10 +107,14 @@ def model_files(dice, material):
                 path.symlink_to(dice.pick(("/dev/zero", path.name, ".")))
         case 1 | 2:
             path = model / "model.safetensors"
-            path.write_bytes(safetensors(path.read_bytes(), dice))
+            content = path.read_bytes()
+            path.write_bytes(
+                safetensors(content, dice) if dice.chance(0.5) else _other_values(MODEL_FILE, content, dice)
+            )
         case 3:
             path = model / "config.yaml"
             path.write_bytes(yaml_text(yaml.safe_load(path.read_text()), dice))
+            return Case(argv=["report", "in/model", "-o", "out/r.html"])
         case 4:
             path = model / "record.json"
             path.write_text(json_text(altered(json.loads(path.read_text()), dice), dice), errors="surrogatepass")
@@ -131,7 +137,7 @@ def checkpoints(dice, material):
                 path.unlink()
                 path.symlink_to(dice.pick(("/dev/zero", path.name, ".")))
             case 1 | 2:
-                path.write_bytes(_other_values(path.read_bytes(), dice))
+                path.write_bytes(_other_values(CHECKPOINT_FILE, path.read_bytes(), dice))
             case 3:
                 path.write_bytes(damaged(path.read_bytes(), dice))
             case _:
@@ -140,9 +146,9 @@ def checkpoints(dice, material):
     return Case(argv=["train", "in/shards1", *words], env=RANK)
 
 
-def _other_values(content: bytes, dice: Dice) -> bytes:
-    """A checkpoint whose values or tensors are changed, and whose checksum is that of the change."""
-    values, tensors = CHECKPOINT_FILE.unpack(content)
+def _other_values(kind: TensorFile, content: bytes, dice: Dice) -> bytes:
+    """A file of this kind whose values or tensors are changed, and whose checksum is that of the change."""
+    values, tensors = kind.unpack(content)
     if dice.chance(0.3):
         key = dice.pick(sorted(tensors))
         hostile = hostile_array(tensors[key].numpy(), dice)
@@ -152,7 +158,7 @@ def _other_values(content: bytes, dice: Dice) -> bytes:
     else:
         values = altered(values, dice)
     try:
-        return CHECKPOINT_FILE.pack(values, tensors)
+        return kind.pack(values, tensors)
     except (TypeError, ValueError, RecursionError):  # what JSON or safetensors cannot hold
         return b""
 

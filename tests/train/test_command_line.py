@@ -238,7 +238,8 @@ def test_ranks_end_with_their_launcher(shards, how):
 
 def test_bad_models_and_outputs_are_refused(here, shards, trained, tmp_path):
     model = trained[1]
-    refused(here("predict", shards, "--model", tmp_path, "--out", tmp_path / "p.npz"), "holds no model")
+    for path in (tmp_path, tmp_path / ("long" * 80)):
+        refused(here("predict", shards, "--model", path, "--out", tmp_path / "p.npz"), "holds no model")
     refused(here("predict", shards, "--model", model, "--out", tmp_path / "p.txt"), "must end in .npz or .csv")
     (tmp_path / "p.npz").write_text("mine")
     refused(here("predict", shards, "--model", model, "--out", tmp_path / "p.npz"), "exists")

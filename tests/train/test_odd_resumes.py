@@ -69,6 +69,31 @@ def test_a_model_on_disk_that_is_older_than_the_checkpoint_is_written_again(tmp_
     load_model(run)
 
 
+def test_a_model_on_disk_that_is_newer_than_the_checkpoint_stays_until_the_run_is_beyond_it(tmp_path):
+    """Going on from the checkpoint, the run comes by models that are worse, and may be killed again there."""
+    run, newer = tmp_path / "run", tmp_path / "newer"
+    partition("sample:communities?nodes=300&seed=0", 1, tmp_path / "learnable")
+    sg = dgl_gt.load(tmp_path / "learnable")
+    best = train_and_save(sg, QUICK, newer)[1]["best_epoch"]
+
+    def stop_after(last):
+        def stop(epoch, *_):
+            if epoch == last:
+                raise InputError("stopped")
+
+        return stop
+
+    with pytest.raises(InputError, match="stopped"):
+        train_and_save(sg, QUICK, run, checkpoint_every=1, on_epoch=stop_after(2))
+    shutil.copy(newer / "model.safetensors", run / "model.safetensors")
+    kept = (newer / "model.safetensors").read_bytes()
+    assert best > 6
+    with pytest.raises(InputError, match=f"stopped; the best model so far, of epoch {best}, is in "):
+        train_and_save(sg, QUICK, run, resume=True, on_epoch=stop_after(4))
+    assert (run / "model.safetensors").read_bytes() == kept
+    assert train_and_save(sg, QUICK, run, resume=True)[1]["best_epoch"] == best
+
+
 def test_a_signal_in_the_last_epoch_acts_after_the_run_is_written(sg, tmp_path):
     def ask(epoch, *_):
         if epoch == 11:

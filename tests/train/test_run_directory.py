@@ -15,6 +15,7 @@ from dgl_gt.cli.main import main
 from dgl_gt.train import TrainConfig, load_model, run_directory, saved_model, train_and_save
 from dgl_gt.train.launcher_link import starter_name
 from dgl_gt.train.run_directory import RunDirectory, checkpoints_in, is_left_by
+from dgl_gt.train.saved_model import MODEL_FILE
 from partition import InputError, partition
 from partition.system import atomic_write
 from partition.system.temporary_names import process_name
@@ -220,24 +221,28 @@ def test_files_that_appear_while_a_model_is_written_stay(sg, tmp_path, monkeypat
     assert (run / "data").stat().st_ino == before and set(os.listdir(tmp_path)) == {"run", "shards"}
 
 
-def test_a_kill_between_two_files_leaves_a_model_that_can_be_read(sg, tmp_path, monkeypatch):
+def test_a_kill_between_two_files_leaves_a_model_that_can_be_read(tmp_path, monkeypatch):
     """The model is the newer one, and the run goes on from its checkpoint."""
-    run, kept = tmp_path / "run", {}
-    write = run_directory.RunDirectory.write
+    run, replaced = tmp_path / "run", []
+    write = run_directory.new_file
+    partition("sample:communities?nodes=300&seed=0", 1, tmp_path / "learnable")
+    sg = dgl_gt.load(tmp_path / "learnable")
 
-    def killed(self, files):
-        if self.is_ours and "model.safetensors" in files:
-            write(self, {"model.safetensors": files["model.safetensors"]})
-            kept.update(record=(run / "record.json").read_bytes())
+    def killed(path, force):
+        replaced.append(path.name)
+        if len(replaced) > 1:
             raise SystemExit(137)
-        write(self, files)
+        return write(path, force=force)
+
+    def epoch_of_the_model():
+        return MODEL_FILE.unpack((run / "model.safetensors").read_bytes())[0]["best_epoch"]
 
     monkeypatch.setattr(saved_model, "_MIN_PAUSE_S", 0.0)
     monkeypatch.setattr(saved_model, "_MAX_WRITING_SHARE", 1e9)
-    monkeypatch.setattr(run_directory.RunDirectory, "write", killed)
+    monkeypatch.setattr(run_directory, "new_file", killed)
     with pytest.raises(SystemExit):
         train_and_save(sg, QUICK, run, checkpoint_every=1)
-    assert (run / "record.json").read_bytes() == kept["record"]
+    assert epoch_of_the_model() > json.loads((run / "record.json").read_text())["best_epoch"]
     load_model(run)
     monkeypatch.undo()
     full = train_and_save(sg, QUICK, tmp_path / "other")[1]
@@ -246,13 +251,25 @@ def test_a_kill_between_two_files_leaves_a_model_that_can_be_read(sg, tmp_path, 
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
-def test_another_run_from_the_same_process_is_not_taken_for_one_that_starts_again(sg, tmp_path):
-    """As in a notebook, where one process starts all runs."""
+def test_another_run_from_the_same_process_is_not_taken_for_one_that_starts_again(sg, tmp_path, awkward_graph):
+    """As in a notebook, where one process starts all runs: with other settings, or on another graph."""
     train_and_save(sg, QUICK, tmp_path / "run")
     weights = (tmp_path / "run" / "model.safetensors").read_bytes()
-    with pytest.raises(InputError, match="exists; choose another directory"):
-        train_and_save(sg, replace(QUICK, hidden=4), tmp_path / "run", **STARTED_AGAIN)
-    assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
+    partition(awkward_graph(1, nodes=70), 1, tmp_path / "others")
+    with dgl_gt.load(tmp_path / "others") as other:
+        for of, config in ((sg, replace(QUICK, hidden=4)), (other, QUICK)):
+            with pytest.raises(InputError, match="exists; choose another directory"):
+                train_and_save(of, config, tmp_path / "run", **STARTED_AGAIN)
+            assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
+
+
+def test_ranks_that_start_again_may_choose_another_activation_checkpoint(sg, tmp_path):
+    """As --strategy auto may, from timings and from the memory that is free."""
+    train_and_save(sg, QUICK, tmp_path / "run", checkpoint_every=100)
+    for path in checkpoints_in(tmp_path / "run"):
+        path.unlink()
+    config = replace(QUICK, activation_checkpoint="full")
+    assert train_and_save(sg, config, tmp_path / "run", **STARTED_AGAIN)[1]["finished"]
 
 
 def test_predictions_beside_the_run_do_not_keep_it_from_going_on(sg, killed, tmp_path):

@@ -233,6 +233,13 @@ def test_weights_that_are_not_finite_are_refused(saved):
         load_model(saved(lambda state: state["encoder.0.weight"].fill_(torch.nan)))
 
 
+def test_weights_of_eight_bits_are_refused(saved):
+    with pytest.raises(InputError, match="is damaged or from another version of dgl-gt"):
+        load_model(
+            saved(lambda state: state.update({"encoder.0.weight": state["encoder.0.weight"].to(torch.float8_e4m3fn)}))
+        )
+
+
 @pytest.mark.parametrize(
     "changes",
     [
