@@ -34,7 +34,10 @@ setup(
         Extension(
             "dgl_gt.ops.cpu._kernel",
             sources=[f"{CPU}/{name}.cpp" for name in ("kernel", "portable", "avx2", "avx512")],
-            depends=[f"{CPU}/{name}.h" for name in ("problem", "vectors", "rows", "head_minor", "passes", "dropout")],
+            depends=[
+                f"{CPU}/{name}.h"
+                for name in ("problem", "vectors", "rows", "head_minor", "passes", "dropout", "quantise")
+            ],
             language="c++",
             extra_compile_args=[
                 "-O2",

@@ -71,6 +71,7 @@ MAY_IMPORT = {
     "dgl_gt.ops": {"dgl_gt.structure", "dgl_gt.as_csc"},
     "dgl_gt.comm": {"partition.errors", "dgl_gt.torch_internals"},
     "dgl_gt.yaml_file": {"partition.errors", "partition.system"},
+    "dgl_gt.transmission": {"partition.errors", "dgl_gt.comm", "dgl_gt.ops", "dgl_gt.yaml_file"},
     "dgl_gt.exchange": {
         "partition",
         "dgl_gt.as_csc",
@@ -79,6 +80,7 @@ MAY_IMPORT = {
         "dgl_gt.ops",
         "dgl_gt.structure",
         "dgl_gt.torch_internals",
+        "dgl_gt.transmission",
     },
     "dgl_gt.nn": {
         "partition.errors",
@@ -108,6 +110,7 @@ MAY_IMPORT = {
         "dgl_gt.nn",
         "dgl_gt.selector",
         "dgl_gt.trace",
+        "dgl_gt.transmission.policy",
         "dgl_gt.yaml_file",
     },
     "dgl_gt.report": {"partition", "dgl_gt.selector", "dgl_gt.train", "dgl_gt.yaml_file"},
@@ -119,6 +122,7 @@ MAY_IMPORT = {
         "dgl_gt.report",
         "dgl_gt.selector",
         "dgl_gt.train",
+        "dgl_gt.transmission.policy",
     },
     "dgl_gt.__main__": {"partition.system", "dgl_gt.cli", "dgl_gt.train.launcher_link"},
 }

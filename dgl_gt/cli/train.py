@@ -13,8 +13,9 @@ from dgl_gt.train.config import ON_NAN, TrainConfig, read_config
 from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
 from dgl_gt.train.launcher_link import find_launcher, restarts
 from dgl_gt.train.run_directory import MODEL, check_can_resume
+from dgl_gt.transmission.policy import read_policy
 from partition.errors import InputError
-from partition.predict.strategies import AUTO, CHOICES
+from partition.predict.strategies import AUTO, CHOICES, WITH_POLICY
 from partition.system.command_entry import is_rank
 from partition.system.output_checks import check_target
 
@@ -96,6 +97,12 @@ def _train(args):
     if args.out and (args.splits or args.seeds):
         raise InputError("--out saves one model, but --splits and --seeds train several; leave --out out")
     given = [name for name in _ONLY_FOR_AUTO if getattr(args, name)]
+    policy = read_policy(config.policy)
+    if args.strategy == AUTO and not policy.is_exact:
+        raise InputError(
+            f"--policy is {config.policy}, and --strategy auto compares exact exchanges; choose one of "
+            f"{', '.join(WITH_POLICY)}"
+        )
     if args.strategy == AUTO:
         if args.depth != 1:
             raise InputError(f"--depth is {args.depth}, but --strategy auto chooses it; bound it with --max-depth")

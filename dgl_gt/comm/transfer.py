@@ -13,14 +13,15 @@ import torch
 class Transfer:
     """One exchange that is under way: forward, and its gradient backward."""
 
-    def __init__(self, comm, send_counts: list[int], recv_counts: list[int]):
+    def __init__(self, comm, send_counts: list[int], recv_counts: list[int], *, is_taped: bool = True):
         self._comm, self._counts, self._place = comm, (send_counts, recv_counts), comm.place
+        self._is_taped = is_taped
         self._end = self._sent = self._received = None
 
     def start(self, rows: torch.Tensor, back: bool = False, out: torch.Tensor | None = None) -> Transfer:
         """Start to send rows as the counts say, or their gradients the opposite way."""
         comm, (send_counts, recv_counts) = self._comm, reversed(self._counts) if back else self._counts
-        tape = None if back else comm.tape
+        tape = comm.tape if self._is_taped and not back else None
         if tape is not None and tape.is_replaying:
             self._received = tape.read() if out is None else out.copy_(tape.read())
             return self

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
 
 import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.comm.tape import kept_exchanges
-from dgl_gt.comm.transfer import tracked
+from dgl_gt.comm.transfer import Begin, tracked
+from dgl_gt.transmission.policy import Policy
+from dgl_gt.transmission.transmission import Transmission
+from partition.predict.strategies import WITH_POLICY
 
 from .local import add_ends
 from .protocol import Strategy
-from .pull import pull
-from .shard import Shard
+from .pull import begin_pull, pull
+from .shard import SendPlan, Shard
 
 
 class ShardStrategy(Strategy):
@@ -27,6 +32,7 @@ class ShardStrategy(Strategy):
         self.num_owned = self.num_dst = shard.num_owned
         self.node_ids = shard.node_ids[: shard.num_owned]
         self.ptr = shard.manifest["ptr"]
+        self.transmission: Transmission | None = None
 
     def input_rows(self, x: torch.Tensor) -> torch.Tensor:
         """Return the rows themselves, one for each owned node."""
@@ -69,6 +75,36 @@ class ShardStrategy(Strategy):
     def kept_exchanges(self):
         """Return contexts for a checkpoint, see :func:`dgl_gt.comm.tape.kept_exchanges`."""
         return kept_exchanges(self.comm)
+
+    def follow(self, policy: Policy, seed: int) -> Transmission:
+        """Exchange by a policy in training steps, until :meth:`exchange_exactly`; return the exchanges under it."""
+        if self.name not in WITH_POLICY or self.shard.depth > 1:
+            super().follow(policy, seed)
+        self.transmission = Transmission(policy, self.comm, seed)
+        return self.transmission
+
+    def exchange_exactly(self) -> None:
+        """Follow no policy any more."""
+        self.transmission = None
+
+    def training_step(self, step: int):
+        """Return a context in which exchanges follow the policy."""
+        return nullcontext() if self.transmission is None else self.transmission.step(step)
+
+    def begin(self, rows: torch.Tensor, plan: SendPlan, *, begins_layer: bool):
+        """Start to send rows as the plan says, and by the policy in training steps; see ``Comm.begin``.
+
+        ``begins_layer`` says that it is the layer's first exchange, which sends rows of owned nodes.
+        """
+        if self.transmission is None or not self.transmission.is_active:
+            return self.comm.begin(rows, plan.send_counts, plan.recv_counts)
+        keys = self.node_ids.index_select(0, plan.send_rows) if begins_layer else None
+        transfer = self.transmission.transfer(plan.send_counts, plan.recv_counts, keys, begins_layer=begins_layer)
+        return Begin.apply(rows, transfer), transfer
+
+    def begin_pull(self, x: torch.Tensor):
+        """Start to send a layer's rows of owned nodes to the ranks that hold copies; see :func:`.pull.begin_pull`."""
+        return begin_pull(self.comm, self.shard.send_plan(), x, self.overlap, partial(self.begin, begins_layer=True))
 
     @property
     def counts(self) -> list[int]:

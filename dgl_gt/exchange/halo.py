@@ -12,7 +12,6 @@ from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 
 from .base import ShardStrategy
-from .pull import begin_pull
 from .shard import Shard
 
 
@@ -39,10 +38,10 @@ class Halo(ShardStrategy):
         if self.name == "halo_kv":
             kv = project(h, "kv")
             travelling, restored = in_wire_order(kv, negative_slope is not None)
-            finish = begin_pull(self.comm, self.shard.send_plan(), travelling, self.overlap)
+            finish = self.begin_pull(travelling)
             q = project(h, "q")
         else:
-            finish, kv = begin_pull(self.comm, self.shard.send_plan(), h, self.overlap), None
+            finish, kv = self.begin_pull(h), None
             q = project(h, "qkv")
         first = both.attend_first(q, kv, bias)
         halo = finish()

@@ -13,7 +13,6 @@ from dgl_gt.ops.split_attention import TwoPieceAttention, split
 from dgl_gt.structure import CSC
 
 from .base import ShardStrategy
-from .pull import begin_pull
 from .shard import SendPlan
 
 
@@ -29,7 +28,7 @@ class Mirror(ShardStrategy):
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h, additive = self.check_inputs(h, bias), negative_slope is not None
-        finish = begin_pull(self.comm, self.shard.send_plan(), h, self.overlap)
+        finish = self.begin_pull(h)
         both = TwoPieceAttention(self._to_owned, dropout, negative_slope)
         q, kv = project(h, "q"), project(h, "kv")
         first = both.attend_first(q, kv, bias)
@@ -48,7 +47,7 @@ class Mirror(ShardStrategy):
         )
         plan = self._return_plan
         part, restored = in_wire_order(part, additive)
-        begun = [self.comm.begin(x, plan.send_counts, plan.recv_counts) for x in (part, part_lse)]
+        begun = [self.begin(x, plan, begins_layer=False) for x in (part, part_lse)]
         endings = [self.comm.ending(each, self.overlap) for each in begun]
         out, lse = both.attend_second(first, q, mirror_kv, bias)
         parts, part_lses = (end() for end in endings)

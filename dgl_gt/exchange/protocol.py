@@ -7,6 +7,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from dgl_gt.transmission.policy import Policy
+from partition.predict.strategies import WITH_POLICY
+
 
 class Project(Protocol):
     """The layer's own projection, which a strategy calls on the rows that it decides to project.
@@ -87,6 +90,17 @@ class Strategy:
         ``torch.utils.checkpoint.checkpoint(context_fn=...)``. Here, where nothing is exchanged, they do nothing.
         """
         return nullcontext(), nullcontext()
+
+    def follow(self, policy: Policy, seed: int):
+        """Exchange by a policy in the steps of :meth:`training_step`; ``ValueError`` if the strategy cannot.
+
+        ``seed`` is that of the run, and decides how numbers are rounded.
+        """
+        raise ValueError(f"the strategy {self.name} has no policy; use {', '.join(WITH_POLICY)}")
+
+    def training_step(self, step: int) -> AbstractContextManager:
+        """Return a context for a training step with this number, in which exchanges follow the policy, if there is one."""
+        return nullcontext()
 
     def attend(
         self,

@@ -70,11 +70,16 @@ def dropout_keep(csc, num_heads, dropout_p, seed):
 
 def column_keep(ids, columns, threshold, seed):
     """Return which elements keyed dropout keeps, as bool (rows, columns); see ``dgl_gt.ops.dropout``."""
+    return random_lanes(ids, columns, seed) >= threshold
+
+
+def random_lanes(ids, columns, seed):
+    """Return 16 random bits for each row id and column, int64 (rows, columns); see ``dgl_gt.ops.dropout``."""
     groups = torch.arange((columns + 3) // 4, device=ids.device)
     key = mix64(torch.as_tensor(seed, dtype=torch.int64, device=ids.device))
     bits = mix64(key + (ids.unsqueeze(-1) * 2**16 + groups + 1) * GOLDEN)
     lanes = torch.stack([_shift_right(bits, 16 * lane) & 0xFFFF for lane in range(4)], -1)
-    return lanes.flatten(1)[:, :columns] >= threshold
+    return lanes.flatten(1)[:, :columns]
 
 
 def dropout_threshold(dropout_p):

@@ -9,6 +9,7 @@ from typing import Annotated, get_type_hints
 from msgspec import Meta
 
 from dgl_gt.model_limits import CHOICES, EDGE_KINDS, MODEL_LIMITS, PRECISIONS, check_contradictions
+from dgl_gt.transmission.policy import is_policy_file, parse_mode
 from dgl_gt.yaml_file import check_keys, read_yaml, typed
 from partition.errors import InputError
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
@@ -192,9 +193,24 @@ class TrainConfig:
         "pass computes again without exchanging",
     )
 
+    policy: Annotated[
+        str, Meta(min_length=1, description="a transmission policy, or the name of a .yaml file with one")
+    ] = _setting(
+        "full",
+        "what travels between ranks in training steps: full, bf16, int8, int4, stale=K (every K steps), such as "
+        "stale=4,int8, or a .yaml file of rules. All but full are approximate; evaluations are exact",
+    )
+
     def __post_init__(self):
         for name, kind in _types().items():
             typed(getattr(self, name), kind, name)
+        if not is_policy_file(self.policy):
+            parse_mode(self.policy)
+        if self.policy != "full" and self.activation_checkpoint == "full":
+            raise InputError(
+                f"policy is {self.policy}, but the activation_checkpoint full exchanges again in the backward pass; "
+                "choose keep_exchanges or none"
+            )
         if self.hidden % self.heads:
             raise InputError(f"hidden is {self.hidden}; it must be a multiple of heads ({self.heads})")
         options = {name: getattr(self, name) for name in ("layer", "residual", "input", "gate", "score")}

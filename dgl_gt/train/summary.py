@@ -111,6 +111,7 @@ def record(result: TrainResult, sg: ShardedGraph) -> dict:
         "seconds_per_epoch": result.seconds_per_epoch,
         "exchange_share": result.exchange_share,
         "exchanged_bytes_per_epoch": result.exchanged_bytes_per_epoch,
+        "policy": result.policy,
         "peak_memory_bytes": result.peak_memory_bytes,
     }
 
@@ -147,6 +148,14 @@ def table_of_runs(record: dict) -> str:
     )
 
 
+def _exchanged(run: dict) -> str:
+    sent = run["exchanged_bytes_per_epoch"]
+    if not run["policy"]:
+        return size(sent)
+    exact = run["policy"]["exact_bytes_per_epoch"]
+    return f"{size(sent)}, {1 - sent / max(exact, 1):.1%} less than the {size(exact)} of exact steps"
+
+
 def final_table(run: dict) -> str:
     """The run as a table."""
     metric = run["metric"]
@@ -159,9 +168,12 @@ def final_table(run: dict) -> str:
         ("strategy", run["strategy"] + (f", depth {run['depth']}" if run["depth"] > 1 else "")),
         ("seconds per epoch", f"{run['seconds_per_epoch']:.3f}"),
         ("share spent exchanging", f"{run['exchange_share']:.1%}"),
-        ("exchanged per epoch", size(run["exchanged_bytes_per_epoch"])),
+        ("exchanged per epoch", _exchanged(run)),
         ("peak memory per rank", ", ".join(size(peak) for peak in run["peak_memory_bytes"])),
     ]
+    if run["policy"]:
+        rules = [f"{rule['mode']}{' (some)' if len(rule) > 1 else ''}" for rule in run["policy"]["rules"]]
+        rows.append(("policy, approximate", "; ".join(rules)))
     if "plan" in run:
         choice = run["plan"]["choice"]
         rows.append(("predicted seconds per epoch", f"{choice['seconds']:.3f}"))

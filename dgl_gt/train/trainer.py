@@ -17,6 +17,7 @@ from partition.errors import InputError
 from partition.system.memory import peak_memory_bytes
 
 from .config import ON_NAN, TrainConfig
+from .followed_policy import follow_policy
 from .metrics import METRIC_FUNCTIONS, choose_metric
 from .model import ModelFactory, build_model, logits_of, share_weights
 from .module_places import at_place, find_not_finite, first_not_finite, named_places
@@ -42,7 +43,11 @@ class TrainResult(TrainHistory):
     exchange_share : float
         Share of that time in the boundary exchange, waiting included; mean over ranks.
     exchanged_bytes_per_epoch : int
-        Bytes that all ranks together send in the boundary exchanges of one training step, forward and backward.
+        Bytes that all ranks together send in the boundary exchanges of one training step, forward and backward; the
+        mean over the steps.
+    policy : dict or None
+        The ``rules`` of the transmission policy, and ``exact_bytes_per_epoch``, what ranks would have sent without it;
+        None where all is exact.
     peak_memory_bytes : list of int, (P,)
         Peak resident memory of each rank's process, or of the CUDA allocator on a GPU (bytes).
     """
@@ -51,6 +56,7 @@ class TrainResult(TrainHistory):
     seconds_per_epoch: float
     exchange_share: float
     exchanged_bytes_per_epoch: int
+    policy: dict | None
     peak_memory_bytes: list[int]
 
 
@@ -70,8 +76,9 @@ def train_step(
     NaN is returned.
     """
     optimizer.zero_grad()
-    loss = (objective or Objective())(_training_logits(model, sg, task, step, seed), task)
-    loss.backward()
+    with sg.strategy.training_step(step):
+        loss = (objective or Objective())(_training_logits(model, sg, task, step, seed), task)
+        loss.backward()
     with at_place("the gradient sum", sg.comm):
         sg.comm.sum_gradients(model.parameters())
     total = float(sg.comm.all_reduce(loss.detach().double().reshape(1).cpu())[0])
@@ -165,7 +172,8 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
     if config.local_epochs:
         model.uses_global = False
     measured = []
-    with keeper or nullcontext(), named_places(model, sg.comm):
+    policy = follow_policy(sg, config, model)
+    with keeper or nullcontext(), policy, named_places(model, sg.comm):
         if keeper:
             keeper.start(state)
             _check_not_over(state, config)
@@ -178,7 +186,8 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
             if keeper:
                 keeper.after_epoch(state, figures, _is_over(state, config))
     model.load_state_dict(state.best)
-    return TrainResult(**vars(state.history), model=model, **_measurements(sg, measured))
+    measurements = _measurements(sg, measured)
+    return TrainResult(**vars(state.history), model=model, policy=policy.record(len(measured)), **measurements)
 
 
 def _train_epoch(
@@ -298,12 +307,12 @@ def _measurements(sg: ShardedGraph, measured: list[EpochFigures]) -> dict:
     share = comm.all_reduce(
         torch.tensor([sum(each.exchange_s for each in measured) / sum(seconds)], dtype=torch.float64)
     )
-    sent = comm.all_reduce(torch.tensor([measured[-1].sent_bytes]))
+    sent = comm.all_reduce(torch.tensor([sum(each.sent_bytes for each in measured)]))
     peaks = torch.zeros(comm.world_size, dtype=torch.int64)
     peaks[comm.rank] = peak_memory_on(sg.device)
     return {
         "seconds_per_epoch": float(slowest[0]),
         "exchange_share": float(share[0]) / comm.world_size,
-        "exchanged_bytes_per_epoch": int(sent[0]),
+        "exchanged_bytes_per_epoch": round(int(sent[0]) / len(measured)),
         "peak_memory_bytes": comm.all_reduce(peaks).tolist(),
     }

@@ -66,6 +66,8 @@ def library():
         loaded.dgl_gt_drop_rows.argtypes = [pointer, pointer, number, number, pointer, ctypes.c_uint64, ctypes.c_uint64]
         loaded.dgl_gt_drop_rows.argtypes += [ctypes.c_double, flag, flag, flag]
         loaded.dgl_gt_drop_rows.restype = None
+        loaded.dgl_gt_quantise_rows.argtypes = [pointer, pointer, number, number, pointer, ctypes.c_uint64, *[flag] * 3]
+        loaded.dgl_gt_quantise_rows.restype = None
         fits = loaded.dgl_gt_problem_bytes() == ctypes.sizeof(_Problem)
     except (OSError, AttributeError):  # it was built for another system, or for another version of this package
         return None
@@ -96,6 +98,24 @@ def drop(x, seed, ids, threshold, scale):
     settings = _STORAGE[x.dtype], best_path(), torch.get_num_threads()
     library().dgl_gt_drop_rows(*pointers, seed, threshold, scale, *settings)
     return out
+
+
+def quantise(rows, bits, keys, seed, packed):
+    """Write float32 rows, (n, C), to ``packed``, uint8; see ``dgl_gt.ops.quantise``."""
+    _quantise(rows.contiguous(), packed, bits, keys.contiguous(), seed)
+
+
+def restore(packed, bits, columns):
+    """Return the float32 rows, (n, C), that ``packed`` holds; see ``dgl_gt.ops.quantise``."""
+    rows = empty((len(packed), columns), torch.float32)
+    _quantise(rows, packed, bits, None, 0)
+    return rows
+
+
+def _quantise(rows, packed, bits, keys, seed):
+    assert packed.is_contiguous()
+    pointers = rows.data_ptr(), packed.data_ptr(), *rows.shape, None if keys is None else keys.data_ptr()
+    library().dgl_gt_quantise_rows(*pointers, seed % 2**64, bits, best_path(), torch.get_num_threads())
 
 
 def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):

@@ -20,6 +20,7 @@ constexpr int kVectorBytes = 32;
 INLINE __m256 widen_halves(uint16_t __attribute__((vector_size(16))) half) { return _mm256_cvtph_ps((__m128i)half); }
 #include "vectors.h"
 #include "dropout.h"
+#include "quantise.h"
 #include "rows.h"
 #include "additive.h"
 #include "head_minor.h"

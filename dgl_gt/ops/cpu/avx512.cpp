@@ -20,6 +20,7 @@ constexpr int kVectorBytes = 64;
 INLINE __m512 widen_halves(uint16_t __attribute__((vector_size(32))) half) { return _mm512_maskz_cvtph_ps(0xFFFF, (__m256i)half); }
 #include "vectors.h"
 #include "dropout.h"
+#include "quantise.h"
 #include "rows.h"
 #include "additive.h"
 #include "head_minor.h"

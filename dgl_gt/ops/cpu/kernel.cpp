@@ -121,6 +121,20 @@ auto drop_rows_of(int path) {
     return portable::drop_rows;
 }
 
+struct Quantisers {
+    void (*quantise)(const Quantise&, int64_t, int64_t);
+    void (*restore)(const Quantise&, float*, int64_t, int64_t);
+};
+
+Quantisers quantisers_of(int path) {
+#if defined(__x86_64__) && defined(__GNUC__)
+    if (path == 2) return {avx512::quantise_rows, avx512::restore_rows};
+    if (path == 1) return {avx2::quantise_rows, avx2::restore_rows};
+#endif
+    (void)path;
+    return {portable::quantise_rows, portable::restore_rows};
+}
+
 }  // namespace
 
 EXPORT int64_t dgl_gt_problem_bytes() { return sizeof(Problem); }
@@ -151,6 +165,23 @@ EXPORT void dgl_gt_drop_rows(const void* from, void* to, int64_t rows, int64_t c
     const auto drop_rows = drop_rows_of(path);
 #pragma omp parallel for schedule(static) num_threads(num_threads)
     for (int64_t first = 0; first < rows; first += kRows) drop_rows(dropout, first, std::min(rows, first + kRows));
+}
+
+// Rows to whole numbers, with `keys` (rows,) for the random bits, and back where these are null; see quantise.h.
+EXPORT void dgl_gt_quantise_rows(float* rows, uint8_t* packed, int64_t num_rows, int64_t columns, const int64_t* keys,
+                                 uint64_t seed, int32_t bits, int32_t path, int32_t num_threads) {
+    constexpr int64_t kRows = 256;
+    const Quantise settings = {rows, packed, columns, keys, seed, bits};
+    const Quantisers quantisers = quantisers_of(path);
+#pragma omp parallel for schedule(static) num_threads(num_threads)
+    for (int64_t first = 0; first < num_rows; first += kRows) {
+        const int64_t last = std::min(num_rows, first + kRows);
+        if (keys) {
+            quantisers.quantise(settings, first, last);
+        } else {
+            quantisers.restore(settings, rows, first, last);
+        }
+    }
 }
 
 EXPORT void dgl_gt_run(const Problem* problem) {

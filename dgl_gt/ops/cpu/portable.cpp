@@ -11,6 +11,7 @@ namespace portable {
 constexpr int kVectorBytes = 16;
 #include "vectors.h"
 #include "dropout.h"
+#include "quantise.h"
 #include "rows.h"
 #include "additive.h"
 #include "head_minor.h"

@@ -69,7 +69,23 @@ struct Dropout {
     int32_t storage;
 };
 
+// Rows of float32 in whole numbers; for a restoring call `keys` and `seed` are not read.
+struct Quantise {
+    const float* rows;
+    uint8_t* packed;
+    int64_t columns;
+    const int64_t* keys;
+    uint64_t seed;
+    int32_t bits;  // 8 or 4
+};
+
 // One definition for each instruction set, in the file of that name.
-namespace portable { Passes passes(const Problem&); void drop_rows(const Dropout&, int64_t first, int64_t last); }
-namespace avx2 { Passes passes(const Problem&); void drop_rows(const Dropout&, int64_t first, int64_t last); }
-namespace avx512 { Passes passes(const Problem&); void drop_rows(const Dropout&, int64_t first, int64_t last); }
+#define PASSES                                                              \
+    Passes passes(const Problem&);                                          \
+    void drop_rows(const Dropout&, int64_t first, int64_t last);            \
+    void quantise_rows(const Quantise&, int64_t first, int64_t last);       \
+    void restore_rows(const Quantise&, float* rows, int64_t first, int64_t last);
+namespace portable { PASSES }
+namespace avx2 { PASSES }
+namespace avx512 { PASSES }
+#undef PASSES

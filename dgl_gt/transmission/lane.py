@@ -1,0 +1,143 @@
+"""One direction of one exchange of a training step, from step to step: what was sent, and what arrived."""
+
+from __future__ import annotations
+
+import torch
+
+from dgl_gt.comm.transfer import Transfer
+from dgl_gt.ops.quantise import pack_rows, packed_bytes, unpack_rows
+from partition.errors import InputError
+
+from .policy import Mode
+
+
+class Lane:
+    """Rows on their way between ranks under a policy, always between the same ranks and in the same order.
+
+    Each rank knows the modes of all pairs, so all ranks agree on what is sent in a step. With ``every`` above 1 the sender
+    keeps a copy of what the receiver has, and sends the difference where that is quantised; the receiver adds it. With
+    ``has_feedback``, the error of rounding is kept, and added to what is sent next (error feedback, Seide et al. 2014).
+
+    Parameters
+    ----------
+    comm : Comm
+    modes : list of list of Mode, (P, P)
+        The mode from each rank to each other rank.
+    send_counts, recv_counts : list of int, (P,)
+        Rows to and from each rank.
+    """
+
+    def __init__(self, comm, modes: list[list[Mode]], send_counts, recv_counts, *, has_feedback: bool = False):
+        self._comm, self._has_feedback = comm, has_feedback
+        self._counts = list(send_counts), list(recv_counts)
+        self._sent_modes = modes[comm.rank]
+        self._received_modes = [row[comm.rank] for row in modes]
+        self._periods = {mode.every for i, row in enumerate(modes) for j, mode in enumerate(row) if i != j}
+        self._uses, self._pending, self._shape = 0, [], None
+        self._there = self._here = self._error = None
+
+    def start(self, rows: torch.Tensor, keys: torch.Tensor, seed: int, received: torch.Tensor) -> None:
+        """Start to send rows, (sum(send_counts), ...), as far as they are due; :meth:`wait` fills ``received``."""
+        self._finish(self._pending)  # what was sent in an earlier step
+        self._begin_with(rows, received)
+        flat = rows.detach().flatten(1)
+        self._pending, self._due, self._result = [], [], received
+        for every in sorted(self._periods):  # an exchange for each period: all ranks take part in it
+            if self._uses % every == 0:
+                transfer = Transfer(self._comm, self._bytes(0, every), self._bytes(1, every), is_taped=False)
+                begun = (every, transfer.start(self._packed(flat, keys, seed, every)))
+                (self._due if every == 1 or self._uses == 0 else self._pending).append(begun)
+        self._uses += 1
+
+    def wait(self) -> None:
+        """Wait for the rows that this step uses."""
+        self._finish(self._due)
+        self._result.copy_(self._here.view(self._result.shape))
+        self._due = self._result = None
+
+    def drain(self) -> None:
+        """Wait for what is still under way."""
+        self._finish(self._pending)
+
+    def _begin_with(self, rows, received) -> None:
+        """Start anew where this is the first step, or where rows have another shape than before."""
+        shape = rows.shape[1:], rows.dtype
+        if shape == self._shape:
+            return
+        if rows.dtype == torch.float64 and any(mode.bits < 32 for mode in self._sent_modes + self._received_modes):
+            raise InputError(
+                "the policy sends rows in 16 bits or less, but the model computes in float64; use the policy full or "
+                "stale=K, or train in float32"
+            )
+        self._shape, self._uses = shape, 0
+        columns = rows.shape[1:].numel()
+        self._here = rows.new_zeros(sum(self._counts[1]), columns)
+        if any(mode.bits < 32 and mode.every > 1 for mode in self._sent_modes):
+            self._there = rows.new_zeros(sum(self._counts[0]), columns)
+        if self._has_feedback and any(mode.bits < 16 for mode in self._sent_modes):
+            self._error = rows.new_zeros(sum(self._counts[0]), columns)
+
+    def _bytes(self, side: int, every: int) -> list[int]:
+        """The bytes to (side 0) or from (1) each rank in the exchange of a period."""
+        modes = (self._sent_modes, self._received_modes)[side]
+        return [
+            count * self._row_bytes(mode) if mode.every == every and rank != self._comm.rank else 0
+            for rank, (mode, count) in enumerate(zip(modes, self._counts[side]))
+        ]
+
+    def _row_bytes(self, mode: Mode) -> int:
+        columns = self._here.shape[1]
+        return columns * self._here.element_size() if mode.bits == 32 else packed_bytes(columns, mode.bits)
+
+    def _packed(self, rows, keys, seed: int, every: int) -> torch.Tensor:
+        """What is sent in the exchange of a period, uint8."""
+        pieces = []
+        for rank, at in enumerate(_slices(self._counts[0])):
+            mode = self._sent_modes[rank]
+            if mode.every != every or rank == self._comm.rank:
+                continue
+            if mode.bits == 32:
+                pieces.append(rows[at].contiguous().view(torch.uint8).flatten())
+                continue
+            values = rows[at]
+            if self._error is not None:
+                values = values + self._error[at]
+            base = self._there[at] if mode.every > 1 else None
+            packed = pack_rows(values if base is None else values - base, mode.bits, keys[at], seed)
+            pieces.append(packed.flatten())
+            if base is not None or self._error is not None:
+                restored = unpack_rows(packed, mode.bits, rows.shape[1], rows.dtype)
+                if base is not None:
+                    restored = base.add_(restored)
+                if self._error is not None:
+                    torch.sub(values, restored, out=self._error[at])
+        return torch.cat(pieces) if pieces else rows.new_empty(0, dtype=torch.uint8)
+
+    def _finish(self, begun: list) -> None:
+        """Wait for exchanges, and take the rows that arrived."""
+        while begun:
+            every, transfer = begun.pop(0)
+            content, offset = transfer.wait(), 0
+            for rank, (at, size) in enumerate(zip(_slices(self._counts[1]), self._bytes(1, every))):
+                mode = self._received_modes[rank]
+                if mode.every != every or rank == self._comm.rank:
+                    continue
+                piece, offset = content[offset : offset + size], offset + size
+                self._take(piece, mode, self._here[at])
+
+    def _take(self, piece: torch.Tensor, mode: Mode, here: torch.Tensor) -> None:
+        if not len(here):
+            return
+        if mode.bits == 32:
+            here.copy_(piece.view(here.dtype).view(here.shape))
+            return
+        rows = unpack_rows(piece.view(len(here), -1), mode.bits, here.shape[1], here.dtype)
+        here.add_(rows) if mode.every > 1 else here.copy_(rows)
+
+
+def _slices(counts: list[int]) -> list[slice]:
+    begin, found = 0, []
+    for count in counts:
+        found.append(slice(begin, begin + count))
+        begin += count
+    return found

@@ -1,0 +1,181 @@
+"""Transmission policies: what travels between which ranks, in which layer and direction, and how exactly.
+
+Stale rows follow DIGEST (Chai et al. 2022, arXiv 2206.00057) and PipeGCN (Wan et al. 2022, arXiv 2203.10428), quantised rows
+AdaQP (Wan et al. 2023, arXiv 2306.01381).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dgl_gt.yaml_file import check_keys, read_yaml
+from partition.errors import InputError
+
+DIRECTIONS = ("rows", "gradients")  # to the ranks that need a row, and home to its owner
+_BITS = {"full": 32, "bf16": 16, "int8": 8, "int4": 4}
+_MOST_STALE = 1000
+_ALLOWED = f"{', '.join(_BITS)}, stale=K with K from 1 to {_MOST_STALE}, or both with a comma, such as stale=4,int8"
+_KEYS = ("mode", "layers", "direction", "peers")
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How rows travel from one rank to another.
+
+    Attributes
+    ----------
+    bits : int
+        Bits per number: 16 (bfloat16), 8 or 4 (see :mod:`dgl_gt.ops.quantise`), or 32 for rows in the dtype that they have.
+    every : int
+        Steps from one transmission to the next, k. With k above 1, a transmission is awaited in the next step, and until
+        then, and in the k - 1 steps after it, the rows that arrived before are used.
+    """
+
+    bits: int = 32
+    every: int = 1
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether rows arrive in every step as they are."""
+        return self == Mode()
+
+    def __str__(self) -> str:
+        words = [f"stale={self.every}"] if self.every > 1 else []
+        words += [name for name, bits in _BITS.items() if bits == self.bits and (bits < 32 or not words)]
+        return ",".join(words)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A mode, and the layers, the direction and the pairs (sender, receiver) for which it holds; None means all."""
+
+    mode: Mode
+    layers: tuple[int, ...] | None = None
+    direction: str | None = None
+    peers: tuple[tuple[int, int], ...] | None = None
+
+    def holds(self, layer: int, direction: str, sender: int, receiver: int) -> bool:
+        """Whether the rule is for this transmission."""
+        return (
+            (self.layers is None or layer in self.layers)
+            and self.direction in (None, direction)
+            and (self.peers is None or (sender, receiver) in self.peers)
+        )
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Rules, of which the last one that holds decides; where none holds, rows travel as they are."""
+
+    rules: tuple[Rule, ...] = ()
+
+    def mode(self, layer: int, direction: str, sender: int, receiver: int) -> Mode:
+        """Return how rows (or gradients, by ``direction``) of a layer, counted from 0, travel from a rank to another."""
+        fitting = (rule.mode for rule in reversed(self.rules) if rule.holds(layer, direction, sender, receiver))
+        return next(fitting, Mode())
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether no rule changes anything."""
+        return all(rule.mode.is_exact for rule in self.rules)
+
+    def check(self, layers: int | None, ranks: int) -> None:
+        """Raise :class:`InputError` if a rule names a layer or a rank that is not there; ``layers`` None means unknown."""
+        for rule in self.rules:
+            for layer in rule.layers or ():
+                if layers is not None and layer >= layers:
+                    raise InputError(
+                        f"the policy names layer {layer}, but the model has {layers}, counted from 0; name one of them"
+                    )
+            for pair in rule.peers or ():
+                if max(pair) >= ranks:
+                    raise InputError(
+                        f"the policy names the pair {list(pair)}, but there are {ranks} ranks, counted from 0; name "
+                        "two of them"
+                    )
+
+    def described(self) -> list[dict]:
+        """Return the rules as plain values, as a policy file has them."""
+        return [
+            {
+                "mode": str(rule.mode),
+                **({} if rule.layers is None else {"layers": list(rule.layers)}),
+                **({} if rule.direction is None else {"direction": rule.direction}),
+                **({} if rule.peers is None else {"peers": [list(pair) for pair in rule.peers]}),
+            }
+            for rule in self.rules
+        ]
+
+
+def is_policy_file(text: str) -> bool:
+    """Whether a policy is the name of a file, and not a mode."""
+    return Path(text).suffix in (".yaml", ".yml")
+
+
+def read_policy(text: str) -> Policy:
+    """Return the policy that a text names: a mode for everything, such as ``stale=4,int8``, or a YAML file of rules.
+
+    The file holds a list under the key ``rules``. Each rule has a ``mode``, and where it is not for everything, ``layers``
+    (numbers from 0), ``direction`` (``rows`` or ``gradients``) and ``peers`` (pairs of sender and receiver).
+
+    Raises
+    ------
+    InputError
+        The mode is none of those allowed, or the file cannot be read or holds no such rules.
+    """
+    if not is_policy_file(text):
+        return Policy((Rule(parse_mode(text)),))
+    values = read_yaml(text)
+    check_keys(values, ("rules",), text)
+    rules = values.get("rules")
+    if not isinstance(rules, list):
+        raise InputError(f"{text}: rules is {rules!r}; it must be a list of rules, such as '- mode: int8'")
+    try:
+        return Policy(tuple(map(_rule, rules)))
+    except InputError as error:
+        raise InputError(f"{text}: {error}") from None
+
+
+def parse_mode(text) -> Mode:
+    """Return the mode of a text; :class:`InputError` says what is allowed."""
+    bits, every = None, None
+    for word in text.split(",") if isinstance(text, str) else [text]:
+        stale = re.fullmatch(r"stale=(\d{1,9})", word) if isinstance(word, str) else None
+        if stale and every is None and 1 <= int(stale[1]) <= _MOST_STALE:
+            every = int(stale[1])
+        elif isinstance(word, str) and word in _BITS and bits is None:
+            bits = _BITS[word]
+        else:
+            raise InputError(f"policy is {text!r}; it must be {_ALLOWED}, or a .yaml file of rules")
+    return Mode(bits or 32, every or 1)
+
+
+def _rule(values) -> Rule:
+    if not isinstance(values, dict):
+        raise InputError(f"a rule is {values!r}; it must be a mapping with the keys {', '.join(_KEYS)}")
+    check_keys(values, _KEYS, "a rule")
+    if "mode" not in values:
+        raise InputError(f"the rule {values} has no mode; add one: {_ALLOWED}")
+    layers, direction, peers = (values.get(key) for key in _KEYS[1:])
+    if layers is not None and not (isinstance(layers, list) and all(map(_is_number, layers))):
+        raise InputError(f"layers is {layers!r}; it must be a list of layers, counted from 0, such as [0, 1]")
+    if direction is not None and direction not in DIRECTIONS:
+        raise InputError(f"direction is {direction!r}; it must be {' or '.join(DIRECTIONS)}; leave it out for both")
+    if peers is not None and not (isinstance(peers, list) and all(map(_is_pair, peers))):
+        raise InputError(f"peers is {peers!r}; it must be a list of pairs of ranks, such as [[0, 1], [1, 0]]")
+    return Rule(
+        parse_mode(values["mode"]),
+        None if layers is None else tuple(layers),
+        direction,
+        None if peers is None else tuple(map(tuple, peers)),
+    )
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_pair(value) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)) and value[0] != value[1]

@@ -1,0 +1,131 @@
+"""What a policy does to the exchanges of a strategy, in training steps. Everything else that ranks exchange is exact."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from dgl_gt.comm.transfer import Transfer
+from dgl_gt.ops.reference import splitmix64
+
+from .lane import Lane
+from .policy import DIRECTIONS, Policy
+
+_LEAST_COLUMNS = 32  # narrower rows, such as lse, are always sent as they are: packing them would save little
+
+
+class Transmission:
+    """The exchanges of one strategy under a policy, on one rank; every rank has one.
+
+    Inside :meth:`step`, exchanges are counted in the order in which the forward pass begins them, and each keeps what it
+    needs from step to step. Outside, as in evaluations, :attr:`is_active` is false and strategies exchange exactly.
+
+    Attributes
+    ----------
+    comm : Comm
+    exact_bytes : int
+        Bytes that this rank would have sent to others so far without the policy.
+    """
+
+    def __init__(self, policy: Policy, comm, seed: int):
+        self._policy, self.comm, self._seed = policy, comm, seed
+        self._lanes: dict[tuple[int, str], Lane] = {}
+        self._step, self._exchange, self._layer = None, 0, -1
+        self.exact_bytes = 0
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a training step runs."""
+        return self._step is not None
+
+    @contextmanager
+    def step(self, step: int) -> Iterator[None]:
+        """A context in which exchanges follow the policy; ``step`` is the number of the training step."""
+        self._step, self._exchange, self._layer = step, 0, -1
+        try:
+            yield
+        finally:
+            self._step = None
+
+    def close(self) -> None:
+        """Wait for what is still under way; a collective."""
+        for _, lane in sorted(self._lanes.items()):
+            lane.drain()
+
+    def transfer(self, send_counts, recv_counts, keys: torch.Tensor | None, *, begins_layer: bool) -> PolicyTransfer:
+        """Return the next exchange of the step. ``keys`` (sum(send_counts),) are the ids of rows, where they have some."""
+        self._layer += begins_layer
+        exchange, self._exchange = self._exchange, self._exchange + 1
+        return PolicyTransfer(self, exchange, self._layer, (send_counts, recv_counts), keys, self._step)
+
+    def lane(self, exchange: int, layer: int, direction: str, counts, columns: int) -> Lane | None:
+        """Return the lane of an exchange in a direction; None where it is exact."""
+        ranks = range(self.comm.world_size)
+        modes = [[self._policy.mode(layer, direction, i, j) for j in ranks] for i in ranks]
+        if columns < _LEAST_COLUMNS or all(modes[i][j].is_exact for i in ranks for j in ranks if i != j):
+            return None
+        key = exchange, direction
+        if key not in self._lanes:
+            self._lanes[key] = Lane(self.comm, modes, *counts, has_feedback=direction == "gradients")
+        return self._lanes[key]
+
+    def seed(self, step: int, exchange: int, direction: str) -> int:
+        """Return the seed of the random bits of a transmission, the same on every rank."""
+        seed = self._seed
+        for number in (step, exchange, DIRECTIONS.index(direction)):
+            seed = splitmix64(seed ^ number)
+        return seed
+
+
+class PolicyTransfer:
+    """An exchange of a step: rows forward and their gradients backward, as :class:`dgl_gt.comm.transfer.Transfer`."""
+
+    def __init__(self, transmission: Transmission, exchange: int, layer: int, counts, keys, step: int):
+        self._transmission, self._exchange, self._layer = transmission, exchange, layer
+        self._counts, self._keys, self._step = counts, keys, step
+        self._plain = self._lane = self._received = None
+
+    def start(self, rows: torch.Tensor, back: bool = False) -> PolicyTransfer:
+        """Start to send what is due of the rows, or of their gradients the opposite way."""
+        owner, comm = self._transmission, self._transmission.comm
+        counts = send_counts, recv_counts = self._counts[::-1] if back else self._counts
+        direction, columns = DIRECTIONS[back], rows.shape[1:].numel()
+        is_replaying = not back and comm.tape is not None and comm.tape.is_replaying
+        if not is_replaying:
+            others = sum(count for rank, count in enumerate(send_counts) if rank != comm.rank)
+            owner.exact_bytes += others * columns * rows.element_size()
+        self._lane = owner.lane(self._exchange, self._layer, direction, counts, columns)
+        if self._lane is None:
+            self._plain = Transfer(comm, *self._counts).start(rows, back)
+            return self
+        if is_replaying:
+            self._lane, self._received = None, comm.tape.read()
+            return self
+        started = time.perf_counter()
+        keys = self._keys if self._keys is not None and not back else _own_keys(len(rows), comm.rank, rows.device)
+        self._received = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
+        self._lane.start(rows, keys, owner.seed(self._step, self._exchange, direction), self._received)
+        comm.count(started)
+        if not back and comm.tape is not None:
+            comm.tape.write(self._received)
+        return self
+
+    def wait(self) -> torch.Tensor:
+        """Wait for the rows that this step uses, and return them."""
+        plain, lane, received = self._plain, self._lane, self._received
+        self._plain = self._lane = self._received = None
+        if plain is not None:
+            return plain.wait()
+        if lane is not None:
+            started = time.perf_counter()
+            lane.wait()
+            self._transmission.comm.count(started)
+        return received
+
+
+def _own_keys(rows: int, rank: int, device) -> torch.Tensor:
+    """Keys of rows that have no ids, such as gradients of copies."""
+    return torch.arange(rows, device=device) + (rank << 40)

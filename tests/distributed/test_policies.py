@@ -1,0 +1,163 @@
+"""Training under transmission policies: what stays exact, what comes near, and what is counted and recorded."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+
+import dgl_gt
+from dgl_gt.cli.main import main
+from dgl_gt.train import trainer
+from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.trainer import train
+from partition import InputError, partition
+
+CONFIG = TrainConfig(epochs=8, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)
+STRATEGIES = ["halo_h", "halo_kv", "mirror"]
+
+
+def train_on_rank(rank, folder, strategy, configs):
+    """Of each config: losses, validations, bytes, the policy of the record, and what an epoch's evaluation exchanged."""
+    results = []
+    sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy)
+    for config in configs:
+        found = train(sg, config)
+        results.append((found.losses, found.validations, found.exchanged_bytes_per_epoch, found.policy))
+    return results
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def shards(request, tmp_path_factory):
+    """Shards with features that tell the classes, in 2 and in 3 parts; their folder and their number."""
+    folder = tmp_path_factory.mktemp("policies")
+    graph = "sample:communities?nodes=400&features=16&classes=4&seed=0"
+    partition(graph, request.param, folder / "edge")
+    partition(graph, request.param, folder / "vertex", cut="vertex")
+    return folder, request.param
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_full_and_a_staleness_of_one_are_exact_and_others_come_near(shards, strategy):
+    folder, parts = shards
+    names = ["full", "stale=1", "bf16", "int8", "int4", "stale=3", "stale=3,int8"]
+    configs = [replace(CONFIG, policy=name) for name in names]
+    first, *others = run_ranks(parts, train_on_rank, folder, strategy, configs)
+    assert all(other == first for other in others)
+    found = dict(zip(names, first))
+    exact = found["full"]
+    assert found["stale=1"] == exact and exact[3] is None
+    for name in names[2:]:
+        losses, validations, sent, policy = found[name]
+        assert policy == {"rules": [{"mode": name}], "exact_bytes_per_epoch": exact[2]}
+        assert losses != exact[0] and np.isfinite(losses).all()
+        assert abs(losses[-1] - exact[0][-1]) < 0.1 * exact[0][0] and losses[-1] < 0.9 * losses[0]
+        assert sent < exact[2] * (1 if name in ("bf16", "stale=3") else 0.6)
+    sizes = [found[name][2] for name in ("full", "bf16", "int8", "int4", "stale=3,int8")]
+    assert sizes == sorted(sizes, reverse=True)
+    assert found["bf16"][0] == pytest.approx(exact[0], rel=2e-2)
+
+
+def gradients_on_rank(rank, folder, strategy, policies):
+    """The logits' loss and the gradients of one step under each policy, and an evaluation inside and after the step."""
+    results = []
+    for policy in policies:
+        sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy)
+        config = replace(CONFIG, policy=policy, dropout=0.0, epochs=1)
+        torch.manual_seed(0)
+        task = trainer.node_classification(sg, 0, config.inputs)
+        model = trainer.build_model(config, task.feat.shape[1], task.classes)
+        with trainer.follow_policy(sg, config, model):
+            with sg.strategy.training_step(0):
+                loss = trainer.Objective()(trainer._training_logits(model, sg, task, 0, 0), task)
+                loss.backward()
+            sg.comm.sum_gradients(model.parameters())
+            evaluated = trainer.evaluate(model, sg, task, "accuracy")
+        gradients = torch.cat([each.grad.flatten() for each in model.parameters()]).numpy()
+        results.append((gradients, evaluated))
+    return results
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_gradients_come_near_and_evaluations_are_exact(shards, strategy):
+    folder, parts = shards
+    policies = ["full", "bf16", "int8", "int4", "stale=2"]
+    exact, *others = run_ranks(parts, gradients_on_rank, folder, strategy, policies)[0]
+    for policy, (gradients, evaluated), bound in zip(policies[1:], others, (0.02, 0.05, 0.5, 1e-6)):
+        error = np.linalg.norm(gradients - exact[0]) / np.linalg.norm(exact[0])
+        assert error < bound, policy  # the first step of a stale policy is exact
+        assert evaluated == exact[1]
+
+
+def test_kept_exchanges_change_nothing(shards):
+    folder, parts = shards
+    configs = [
+        replace(CONFIG, policy="stale=2,int8", activation_checkpoint=mode) for mode in ("none", "keep_exchanges")
+    ]
+    kept, again = run_ranks(parts, train_on_rank, folder, "halo_kv", configs)[0]
+    assert kept == again
+
+
+def rules_on_rank(rank, folder, path):
+    sg = dgl_gt.load(folder / "edge", "halo_h")
+    found = train(sg, replace(CONFIG, epochs=3, policy=str(path)))
+    exact = train(sg, replace(CONFIG, epochs=3))
+    return found.policy, found.exchanged_bytes_per_epoch, exact.exchanged_bytes_per_epoch, exact.policy
+
+
+def test_rules_by_layer_direction_and_pair(shards, tmp_path):
+    """Rows of layer 1 from rank 0 to rank 1 are not quantised; all else is."""
+    folder, parts = shards
+    path = tmp_path / "rules.yaml"
+    path.write_text("rules: [{mode: int8}, {mode: full, layers: [1], direction: rows, peers: [[0, 1]]}]")
+    (policy, sent, exact, none), *_ = run_ranks(parts, rules_on_rank, folder, path)
+    assert none is None and policy["exact_bytes_per_epoch"] == exact
+    assert policy["rules"][1] == {"mode": "full", "layers": [1], "direction": "rows", "peers": [[0, 1]]}
+    manifest = json.loads((folder / "edge" / "manifest.json").read_text())
+    rows = sum(sum(each) for each in manifest["send_counts"]) if "send_counts" in manifest else exact // (4 * 4 * 32)
+    one_pair = (sent - 4 * rows * (8 + 32)) / (4 * 32 - 8 - 32)  # rows from rank 0 to rank 1
+    assert one_pair == int(one_pair) and 0 < one_pair < rows
+
+
+def refused_on_rank(rank, folder):
+    found = []
+    for cut, strategy, change in (
+        ("edge", "gather", {"policy": "int8"}),
+        ("edge", "halo_h", {"policy": "full" if rank == 0 else "int8"}),
+        ("edge", "halo_h", {"policy": str(folder / "layers.yaml")}),
+        ("edge", "halo_h", {"policy": str(folder / "ranks.yaml")}),
+    ):
+        try:
+            train(dgl_gt.load(folder / cut, strategy), replace(CONFIG, **change))
+        except InputError as error:
+            found.append(str(error))
+    return found
+
+
+def test_policies_that_do_not_fit_are_refused(shards):
+    folder, parts = shards
+    (folder / "layers.yaml").write_text("rules: [{mode: int8, layers: [2]}]")
+    (folder / "ranks.yaml").write_text("rules: [{mode: int8, peers: [[0, 9]]}]")
+    for found in run_ranks(parts, refused_on_rank, folder):
+        assert [text.split(";")[0] for text in found] == [
+            "the strategy gather has no policy (int8)",
+            "policy is 'full' on rank 0 but 'int8' on rank 1",
+            "the policy names layer 2, but the model has 2, counted from 0",
+            f"the policy names the pair [0, 9], but there are {parts} ranks, counted from 0",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--policy", "int5"], "policy is 'int5'; it must be full, bf16, int8, int4"),
+        (["--policy", "missing.yaml"], "missing.yaml"),
+        (["--policy", "int8", "--strategy", "auto"], "--strategy auto compares exact exchanges"),
+        (["--policy", "stale=2", "--activation-checkpoint", "full"], "exchanges again in the backward pass"),
+    ],
+)
+def test_the_command_refuses_before_ranks_start(shards, capsys, words, message):
+    assert main(["train", str(shards[0] / "edge"), *words]) == 2
+    assert message in capsys.readouterr().err

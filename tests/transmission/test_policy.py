@@ -1,0 +1,134 @@
+"""Policies as users write them."""
+
+import pytest
+
+from dgl_gt.train.config import TrainConfig
+from dgl_gt.transmission.policy import Mode, Policy, Rule, parse_mode, read_policy
+from partition import InputError
+
+MODES = [
+    ("full", Mode()),
+    ("stale=1", Mode()),
+    ("bf16", Mode(16)),
+    ("int8", Mode(8)),
+    ("int4", Mode(4)),
+    ("stale=4", Mode(32, 4)),
+    ("stale=4,int8", Mode(8, 4)),
+    ("int4,stale=2", Mode(4, 2)),
+    ("stale=1000,full", Mode(32, 1000)),
+]
+
+
+@pytest.mark.parametrize(("text", "mode"), MODES)
+def test_modes(text, mode):
+    assert parse_mode(text) == mode and parse_mode(str(mode)) == mode
+    assert read_policy(text) == Policy((Rule(mode),)) and read_policy(text).is_exact == (mode == Mode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "int16",
+        "stale",
+        "stale=0",
+        "stale=-1",
+        "stale=1001",
+        "stale=9999999999",
+        "stale=2,stale=3",
+        "int8,int4",
+        "int8,",
+    ]
+    + ["INT8", "int8 ", "none", "sampled=0.5", None, 8, ["int8"], True],
+)
+def test_other_modes_are_refused(text):
+    with pytest.raises(
+        InputError, match=r"policy is .*; it must be full, bf16, int8, int4, stale=K with K from 1 to 1000"
+    ):
+        parse_mode(text)
+
+
+RULES = """
+rules:
+- mode: stale=4,int8
+- mode: int4
+  direction: gradients
+- mode: full
+  layers: [0]
+- mode: bf16
+  layers: [0, 2]
+  direction: rows
+  peers: [[1, 0]]
+"""
+
+
+@pytest.fixture
+def policy_file(tmp_path):
+    path = tmp_path / "policy.yaml"
+    path.write_text(RULES)
+    return path
+
+
+def test_the_last_rule_that_holds_decides(policy_file):
+    policy = read_policy(str(policy_file))
+    assert policy.mode(1, "rows", 0, 1) == Mode(8, 4)
+    assert policy.mode(1, "gradients", 0, 1) == Mode(4)
+    assert policy.mode(0, "gradients", 1, 0) == Mode()
+    assert policy.mode(0, "rows", 1, 0) == policy.mode(2, "rows", 1, 0) == Mode(16)
+    assert policy.mode(2, "rows", 0, 1) == Mode(8, 4)
+    assert Policy().mode(0, "rows", 0, 1) == Mode() and Policy().is_exact and not policy.is_exact
+
+
+def test_a_policy_is_described_as_it_is_written(policy_file, tmp_path):
+    import yaml
+
+    policy = read_policy(str(policy_file))
+    assert policy.described() == yaml.safe_load(RULES)["rules"]
+
+
+def test_layers_and_ranks_must_be_there(policy_file):
+    policy = read_policy(str(policy_file))
+    policy.check(3, 2)
+    policy.check(None, 2)
+    with pytest.raises(InputError, match="names layer 2, but the model has 2, counted from 0"):
+        policy.check(2, 2)
+    with pytest.raises(InputError, match=r"names the pair \[1, 0\], but there are 1 ranks"):
+        policy.check(3, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "rules is None; it must be a list of rules"),
+        ("rules: int8", "rules is 'int8'; it must be a list"),
+        ("mode: int8", "unknown key 'mode'; allowed are rules"),
+        ("rules: [int8]", "a rule is 'int8'; it must be a mapping with the keys mode, layers"),
+        ("rules: [{layers: [0]}]", "has no mode; add one: full, bf16"),
+        ("rules: [{mode: int3}]", "policy is 'int3'; it must be full"),
+        ("rules: [{mode: int8, layer: 0}]", "a rule: unknown key 'layer'; allowed are direction, layers, mode, peers"),
+        ("rules: [{mode: int8, layers: 0}]", "layers is 0; it must be a list of layers"),
+        ("rules: [{mode: int8, layers: [-1]}]", r"layers is \[-1\]; it must be a list"),
+        ("rules: [{mode: int8, layers: [true]}]", r"layers is \[True\]; it must be a list"),
+        ("rules: [{mode: int8, direction: back}]", "direction is 'back'; it must be rows or gradients"),
+        ("rules: [{mode: int8, peers: [0, 1]}]", r"peers is \[0, 1\]; it must be a list of pairs"),
+        ("rules: [{mode: int8, peers: [[1, 1]]}]", r"peers is \[\[1, 1\]\]; it must be a list of pairs"),
+    ],
+)
+def test_files_that_hold_no_rules_are_refused(tmp_path, text, message):
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"bad.yaml: .*{message}|bad.yaml: {message}"):
+        read_policy(str(path))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match=r"missing.yml"):
+        read_policy(str(tmp_path / "missing.yml"))
+
+
+def test_settings():
+    assert TrainConfig().policy == "full" and TrainConfig(policy="int8").policy == "int8"
+    with pytest.raises(InputError, match="policy is 'int7'"):
+        TrainConfig(policy="int7")
+    with pytest.raises(InputError, match="policy is int8, but the activation_checkpoint full exchanges again"):
+        TrainConfig(policy="int8", activation_checkpoint="full")
