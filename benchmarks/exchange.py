@@ -19,28 +19,24 @@ measured with ``--link-mbit``. That puts each rank into its own network namespac
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from links import run_ranks
 from machine import DATA, processor
 
 from dgl_gt.trace.trace_step import trace_step
-from dgl_gt.train.launch import KEEP_MEMORY
 from partition import load_graph, partition, read_manifest
 from partition.console import table
 from partition.shards.counts import read_figures
 from partition.system.units import size
 
 WIDTH, CLASSES, LAYERS, HIDDEN, HEADS = 128, 40, 3, 128, 8
-_NUMBERS = itertools.count()
 EDGE = [("halo_h", 1), ("halo_kv", 1), ("halo_h", 2), ("halo_h", 3), ("gather", 1), ("heads", 1), ("ring", 1)]
 
 
@@ -175,37 +171,6 @@ def traced_bytes(folder: Path, strategy: str, depth: int, overlap: bool) -> int:
 # ---- starting ranks -----------------------------------------------------------------------------------------------
 
 
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)
-
-
-@contextmanager
-def namespaces(ranks: int, link_mbit: float):
-    """A bridge with a network namespace a rank, each behind a veth pair that carries so much in each direction."""
-    with ExitStack() as stack:
-
-        def made(undo: list[str], *arguments: str) -> None:
-            _ip(*arguments)
-            stack.callback(subprocess.run, ["ip", *undo], stderr=subprocess.DEVNULL)
-
-        tag = f"{os.getpid() % 1000}n{next(_NUMBERS)}"  # a deleted namespace's links go a while later
-        bridge = f"gt{tag}"
-        made(["link", "del", bridge], "link", "add", bridge, "type", "bridge")
-        _ip("link", "set", bridge, "up")
-        names = [f"gt{tag}-{rank}" for rank in range(ranks)]
-        for rank, name in enumerate(names):
-            made(["netns", "del", name], "netns", "add", name)
-            _ip("link", "add", f"{name}h", "type", "veth", "peer", "name", "eth0", "netns", name)
-            _ip("link", "set", f"{name}h", "master", bridge, "up")
-            _ip("-n", name, "addr", "add", f"10.99.0.{rank + 1}/24", "dev", "eth0")
-            for device in ("lo", "eth0"):
-                _ip("-n", name, "link", "set", device, "up")
-            shape = ["root", "tbf", "rate", f"{link_mbit}mbit", "burst", "128kb", "latency", "200ms"]
-            subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", *shape], check=True)
-            subprocess.run(["tc", "qdisc", "add", "dev", f"{name}h", *shape], check=True)
-        yield names
-
-
 def run(parts: int, folder: Path, args) -> list[dict]:
     """The rows of one number of ranks."""
     rows = [row for row in cases(parts, [True, False]) if not args.strategies or row[0] in args.strategies]
@@ -216,20 +181,7 @@ def _start(parts: int, folder: Path, rows: list, args) -> list[dict]:
     """A few rows, so that few graphs and models are in memory at once."""
     command = [sys.executable, __file__, "--rank-of", str(folder), "--rows", json.dumps(rows), "--runs", str(args.runs)]
     command += ["--link-mbit", str(args.link_mbit)] if args.link_mbit else []
-    with ExitStack() as stack:
-        names = stack.enter_context(namespaces(parts, args.link_mbit)) if args.link_mbit and parts > 1 else None
-        ranks = []
-        for rank in range(parts):
-            within = ["ip", "netns", "exec", names[rank]] if names else []
-            address = {"MASTER_ADDR": "127.0.0.1"}
-            if names:
-                address = {"MASTER_ADDR": "10.99.0.1", "GLOO_SOCKET_IFNAME": "eth0"}
-            env = {**os.environ, **address, "MASTER_PORT": str(29500 + os.getpid() % 1000), "OMP_NUM_THREADS": "1"}
-            env |= {"RANK": str(rank), "WORLD_SIZE": str(parts), **KEEP_MEMORY}
-            ranks.append(subprocess.Popen([*within, *command], env=env, stdout=subprocess.PIPE, text=True))
-        output, _ = ranks[0].communicate(timeout=3600)
-        if any(rank.wait() for rank in ranks):
-            raise RuntimeError(f"{parts} ranks ended with {[rank.returncode for rank in ranks]}")
+    output = run_ranks(command, parts, args.link_mbit)
     print(output, end="", file=sys.stderr, flush=True)  # as it comes: the table waits for the last row
     found = [json.loads(line) for line in output.splitlines()]
     for row, figures in zip(rows, found, strict=True):

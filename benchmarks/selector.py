@@ -24,20 +24,17 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import yaml
-from exchange import namespaces
+from links import run_ranks
 from machine import DATA, processor
 
 from dgl_gt.selector import StepTraces, choose, read_profile
-from dgl_gt.train.launch import KEEP_MEMORY
 from partition import from_edges, load_graph, partition, read_manifest
 from partition.console import table
 from partition.shards.counts import read_figures
@@ -201,19 +198,8 @@ def rank_main(task: dict) -> None:
 def on_ranks(setting: str, task: dict) -> dict:
     """Start the ranks of a setting; what rank 0 prints."""
     ranks, _, link = setting.partition("@")
-    with ExitStack() as stack:
-        names = stack.enter_context(namespaces(int(ranks), float(link))) if link else None
-        address = {"MASTER_ADDR": "10.99.0.1", "GLOO_SOCKET_IFNAME": "eth0"} if link else {"MASTER_ADDR": "127.0.0.1"}
-        started = []
-        for rank in range(int(ranks)):
-            within = ["ip", "netns", "exec", names[rank]] if names else []
-            env = {**os.environ, **KEEP_MEMORY, **address, "OMP_NUM_THREADS": "1", "WORLD_SIZE": ranks}
-            env |= {"RANK": str(rank), "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": str(29500 + os.getpid() % 1000)}
-            command = [*within, sys.executable, __file__, "--task", json.dumps(task)]
-            started.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
-        output, _ = started[0].communicate(timeout=3600)
-        if any(rank.wait() for rank in started):
-            raise RuntimeError(f"ranks ended with {[rank.returncode for rank in started]}")
+    command = [sys.executable, __file__, "--task", json.dumps(task)]
+    output = run_ranks(command, int(ranks), float(link) if link else None)
     return json.loads(output.splitlines()[-1])
 
 

@@ -143,9 +143,15 @@ def table_of_runs(record: dict) -> str:
         f"{each['mean']:.2%} ± {each['deviation']:.2%}"
         for each in (record["metric"]["validation"], record["metric"]["test"])
     ]
-    return table(
+    runs = table(
         ["split", "seed", f"validation {title}", f"test {title}", "best epoch"], [*rows, ("mean", "", *both, "")]
     )
+    policy = record["runs"][0]["policy"]
+    return runs if policy is None else f"{runs}\n\nexchanges were approximate, by the policy {_rules(policy)}"
+
+
+def _rules(policy: dict) -> str:
+    return "; ".join(f"{rule['mode']}{' (in part)' if len(rule) > 1 else ''}" for rule in policy["rules"])
 
 
 def _exchanged(run: dict) -> str:
@@ -172,8 +178,7 @@ def final_table(run: dict) -> str:
         ("peak memory per rank", ", ".join(size(peak) for peak in run["peak_memory_bytes"])),
     ]
     if run["policy"]:
-        rules = [f"{rule['mode']}{' (some)' if len(rule) > 1 else ''}" for rule in run["policy"]["rules"]]
-        rows.append(("policy, approximate", "; ".join(rules)))
+        rows.append(("policy, approximate", _rules(run["policy"])))
     if "plan" in run:
         choice = run["plan"]["choice"]
         rows.append(("predicted seconds per epoch", f"{choice['seconds']:.3f}"))

@@ -32,7 +32,7 @@ class Transmission:
 
     def __init__(self, policy: Policy, comm, seed: int):
         self._policy, self.comm, self._seed = policy, comm, seed
-        self._lanes: dict[tuple[int, str], Lane] = {}
+        self._lanes: dict[tuple[int, str], Lane | None] = {}
         self._step, self._exchange, self._layer = None, 0, -1
         self.exact_bytes = 0
 
@@ -53,7 +53,8 @@ class Transmission:
     def close(self) -> None:
         """Wait for what is still under way; a collective."""
         for _, lane in sorted(self._lanes.items()):
-            lane.drain()
+            if lane is not None:
+                lane.drain()
 
     def transfer(self, send_counts, recv_counts, keys: torch.Tensor | None, *, begins_layer: bool) -> PolicyTransfer:
         """Return the next exchange of the step. ``keys`` (sum(send_counts),) are the ids of rows, where they have some."""
@@ -63,13 +64,13 @@ class Transmission:
 
     def lane(self, exchange: int, layer: int, direction: str, counts, columns: int) -> Lane | None:
         """Return the lane of an exchange in a direction; None where it is exact."""
-        ranks = range(self.comm.world_size)
-        modes = [[self._policy.mode(layer, direction, i, j) for j in ranks] for i in ranks]
-        if columns < _LEAST_COLUMNS or all(modes[i][j].is_exact for i in ranks for j in ranks if i != j):
-            return None
         key = exchange, direction
         if key not in self._lanes:
-            self._lanes[key] = Lane(self.comm, modes, *counts, has_feedback=direction == "gradients")
+            ranks = range(self.comm.world_size)
+            modes = [[self._policy.mode(layer, direction, i, j) for j in ranks] for i in ranks]
+            is_exact = columns < _LEAST_COLUMNS or all(modes[i][j].is_exact for i in ranks for j in ranks if i != j)
+            lane = None if is_exact else Lane(self.comm, modes, *counts, has_feedback=direction == "gradients")
+            self._lanes[key] = lane
         return self._lanes[key]
 
     def seed(self, step: int, exchange: int, direction: str) -> int:

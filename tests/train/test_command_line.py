@@ -105,6 +105,7 @@ def test_train_reports_what_the_documentation_lists(trained):
         "seconds_per_epoch",
         "exchange_share",
         "exchanged_bytes_per_epoch",
+        "policy",
         "peak_memory_bytes",
     }
     assert (record["strategy"], record["ranks"], record["epochs"]) == ("halo_h", 2, 40) and record["finished"] is True
