@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from statistics import median
+from statistics import fmean, median
 
 import msgspec
 
@@ -33,6 +33,7 @@ def run_numbers(run: RunFiles) -> dict:
         "planned_epochs": _whole(run.settings.get("epochs")),
         **_best(run),
         **_measured(run),
+        "policy": msgspec.to_builtins(record.policy) if record else None,
         "curves": _curves(run),
         "checkpoints": run.checkpoints,
         "prediction": compare_with_prediction(run.directory / RECORD) if finished and record.plan else None,
@@ -78,7 +79,7 @@ def _measured(run: RunFiles) -> dict:
         "nodes_per_s": _median(each.nodes_per_s for each in epochs),
         "edges_per_s": _median(each.edges_per_s for each in epochs),
         "exchange_share": _median(each.exchange_share for each in epochs),
-        "exchanged_bytes_per_epoch": epochs[-1].exchanged_bytes if epochs else None,
+        "exchanged_bytes_per_epoch": round(fmean(each.exchanged_bytes for each in epochs)) if epochs else None,
         "peak_memory_bytes": epochs[-1].peak_memory_bytes if epochs else [],
     }
     for name in found if run.record else ():

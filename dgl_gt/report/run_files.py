@@ -58,6 +58,13 @@ class GraphOfRun(msgspec.Struct):
     checksum: str
 
 
+class PolicyOfRun(msgspec.Struct):
+    """The transmission policy that a run followed, and what exact steps would have sent."""
+
+    rules: list[dict]
+    exact_bytes_per_epoch: _Count
+
+
 class Record(msgspec.Struct):
     """The part of ``record.json`` that the report shows; docs/cli.md describes the keys."""
 
@@ -72,6 +79,7 @@ class Record(msgspec.Struct):
     seconds_per_epoch: _Time | None = None
     exchange_share: _Number | None = None
     exchanged_bytes_per_epoch: _Count | None = None
+    policy: PolicyOfRun | None = None
     peak_memory_bytes: list[_Count] = []
     plan: dict | None = None
 

@@ -58,6 +58,7 @@ RECORD = {
     "seconds_per_epoch": 0.5,
     "exchange_share": 0.125,
     "exchanged_bytes_per_epoch": 2048,
+    "policy": None,
     "peak_memory_bytes": [1 << 20, 3 << 20],
 }
 
@@ -132,6 +133,14 @@ def test_what_is_measured_and_predicted(run):
         in page.text
     )
     assert "test ROC-AUC is 50.00" in page.words()
+
+
+def test_an_approximate_run_is_named_so(run):
+    policy = {"rules": [{"mode": "int8", "layers": [0]}], "exact_bytes_per_epoch": 8192}
+    found = report(run(RECORD | {"policy": policy}))
+    assert found.numbers["policy"] == policy
+    assert "2.0 KiB per epoch, approximate by a policy; exact steps send 8.0 KiB" in found.page.words()
+    assert "approximate" not in report(run(RECORD)).page.words()
 
 
 def test_without_a_profile_one_sentence_says_how_to_get_one(run):
