@@ -9,11 +9,10 @@ from dataclasses import fields, replace
 from typing import get_type_hints
 
 from dgl_gt.selector.hardware_profile import read_profile
-from dgl_gt.train.config import ON_NAN, TrainConfig, read_config
+from dgl_gt.train.config import ON_NAN, TrainConfig, policy_of, read_config
 from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
 from dgl_gt.train.launcher_link import find_launcher, restarts
 from dgl_gt.train.run_directory import MODEL, check_can_resume
-from dgl_gt.transmission.policy import read_policy
 from partition.errors import InputError
 from partition.predict.strategies import AUTO, CHOICES, WITH_POLICY
 from partition.system.command_entry import is_rank
@@ -97,7 +96,7 @@ def _train(args):
     if args.out and (args.splits or args.seeds):
         raise InputError("--out saves one model, but --splits and --seeds train several; leave --out out")
     given = [name for name in _ONLY_FOR_AUTO if getattr(args, name)]
-    policy = read_policy(config.policy)
+    policy = policy_of(config)
     if args.strategy == AUTO and not policy.is_exact:
         raise InputError(
             f"--policy is {config.policy}, and --strategy auto compares exact exchanges; choose one of "

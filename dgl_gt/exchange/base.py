@@ -78,7 +78,7 @@ class ShardStrategy(Strategy):
 
     def follow(self, policy: Policy, seed: int) -> Transmission:
         """Exchange by a policy in training steps, until :meth:`exchange_exactly`; return the exchanges under it."""
-        if self.name not in WITH_POLICY or self.shard.depth > 1:
+        if self.name not in WITH_POLICY:
             super().follow(policy, seed)
         self.transmission = Transmission(policy, self.comm, seed)
         return self.transmission
@@ -91,7 +91,12 @@ class ShardStrategy(Strategy):
         """Return a context in which exchanges follow the policy."""
         return nullcontext() if self.transmission is None else self.transmission.step(step)
 
-    def begin(self, rows: torch.Tensor, plan: SendPlan, *, begins_layer: bool):
+    def forget_exchanges(self) -> None:
+        """Use no row again that arrived in an earlier step."""
+        if self.transmission is not None:
+            self.transmission.forget()
+
+    def begin(self, rows: torch.Tensor, plan: SendPlan, *, begins_layer: bool = False):
         """Start to send rows as the plan says, and by the policy in training steps; see ``Comm.begin``.
 
         ``begins_layer`` says that it is the layer's first exchange, which sends rows of owned nodes.

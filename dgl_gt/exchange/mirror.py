@@ -47,7 +47,7 @@ class Mirror(ShardStrategy):
         )
         plan = self._return_plan
         part, restored = in_wire_order(part, additive)
-        begun = [self.begin(x, plan, begins_layer=False) for x in (part, part_lse)]
+        begun = [self.begin(part, plan), self.comm.begin(part_lse, plan.send_counts, plan.recv_counts)]
         endings = [self.comm.ending(each, self.overlap) for each in begun]
         out, lse = both.attend_second(first, q, mirror_kv, bias)
         parts, part_lses = (end() for end in endings)

@@ -98,6 +98,9 @@ class Strategy:
         """
         raise ValueError(f"the strategy {self.name} has no policy; use {', '.join(WITH_POLICY)}")
 
+    def forget_exchanges(self) -> None:
+        """Use no row again that arrived in an earlier step; every rank calls it after a step that was skipped."""
+
     def training_step(self, step: int) -> AbstractContextManager:
         """Return a context for a training step with this number, in which exchanges follow the policy, if there is one."""
         return nullcontext()

@@ -14,7 +14,6 @@ import torch
 from . import cpu, dispatch
 from .reference import random_lanes
 
-BITS = (16, 8, 4)
 _HEADER_BYTES = 8
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dgl_gt.comm.group import Comm
+from dgl_gt.transmission.policy import is_policy_file, read_policy
 from partition.errors import InputError
 
 from .checkpoint_file import CHECKPOINT_FILE, write_checkpoint
@@ -32,6 +33,8 @@ class Identity(dict):
 
     def __init__(self, config: TrainConfig, factory_name: str | None, data: dict, model: torch.nn.Module):
         settings = {name: value for name, value in asdict(config).items() if name not in free_settings(config)}
+        if is_policy_file(config.policy):  # what the file says, not only its name
+            settings["policy"] = str(read_policy(config.policy).described())
         shapes = {name: [str(value.dtype), *value.shape] for name, value in model.state_dict().items()}
         super().__init__(settings=settings, model_factory=factory_name, data=data, tensors=shapes)
 

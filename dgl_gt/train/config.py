@@ -9,7 +9,7 @@ from typing import Annotated, get_type_hints
 from msgspec import Meta
 
 from dgl_gt.model_limits import CHOICES, EDGE_KINDS, MODEL_LIMITS, PRECISIONS, check_contradictions
-from dgl_gt.transmission.policy import is_policy_file, parse_mode
+from dgl_gt.transmission.policy import Policy, is_policy_file, parse_mode, read_policy
 from dgl_gt.yaml_file import check_keys, read_yaml, typed
 from partition.errors import InputError
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
@@ -206,11 +206,6 @@ class TrainConfig:
             typed(getattr(self, name), kind, name)
         if not is_policy_file(self.policy):
             parse_mode(self.policy)
-        if self.policy != "full" and self.activation_checkpoint == "full":
-            raise InputError(
-                f"policy is {self.policy}, but the activation_checkpoint full exchanges again in the backward pass; "
-                "choose keep_exchanges or none"
-            )
         if self.hidden % self.heads:
             raise InputError(f"hidden is {self.hidden}; it must be a multiple of heads ({self.heads})")
         options = {name: getattr(self, name) for name in ("layer", "residual", "input", "gate", "score")}
@@ -251,6 +246,23 @@ class TrainConfig:
     def inputs(self) -> Inputs:
         """What a model of this config reads of the node data."""
         return Inputs(_split(self.encodings), self.normalize_features, _split(self.edge_features))
+
+
+def policy_of(config: TrainConfig) -> Policy:
+    """The transmission policy of a config.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, or the config does not fit it.
+    """
+    policy = read_policy(config.policy)
+    if not policy.is_exact and config.activation_checkpoint == "full":
+        raise InputError(
+            f"policy is {config.policy}, but the activation_checkpoint full exchanges again in the backward pass; choose "
+            "keep_exchanges or none"
+        )
+    return policy
 
 
 def _split(names: str) -> tuple[str, ...]:

@@ -6,11 +6,12 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer
-from dgl_gt.transmission.policy import Policy, read_policy
+from dgl_gt.transmission.policy import Policy
 from partition.errors import InputError
 from partition.predict.strategies import WITH_POLICY
 
-from .config import TrainConfig
+from .config import TrainConfig, policy_of
+from .run_state import EpochFigures
 
 
 class FollowedPolicy:
@@ -30,12 +31,13 @@ class FollowedPolicy:
             if kind is None:
                 self._transmission.close()
 
-    def record(self, steps: int) -> dict | None:
+    def record(self, measured: list[EpochFigures]) -> dict | None:
         """Return the rules and the bytes that an exact step would have sent, all ranks together; None if all is exact."""
         if self._transmission is None:
             return None
-        exact = self._sg.comm.all_reduce(torch.tensor([self._transmission.exact_bytes]))
-        return {"rules": self._policy.described(), "exact_bytes_per_epoch": round(int(exact[0]) / steps)}
+        exact_bytes = sum(each.sent_bytes for each in measured) + self._transmission.saved_bytes
+        exact = self._sg.comm.all_reduce(torch.tensor([exact_bytes]))
+        return {"rules": self._policy.described(), "exact_bytes_per_epoch": round(int(exact[0]) / len(measured))}
 
 
 def follow_policy(sg: ShardedGraph, config: TrainConfig, model: torch.nn.Module) -> FollowedPolicy:
@@ -46,7 +48,7 @@ def follow_policy(sg: ShardedGraph, config: TrainConfig, model: torch.nn.Module)
     InputError
         The policy cannot be read, is not the same on all ranks, or does not fit the strategy, the model or the ranks.
     """
-    policy = read_policy(config.policy)
+    policy = policy_of(config)
     sg.comm.check_agreement({"policy": policy.described()})
     policy.check(config.layers if isinstance(model, GraphTransformer) else None, sg.comm.world_size)
     if not policy.is_exact and sg.comm.world_size > 1:

@@ -187,7 +187,7 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
                 keeper.after_epoch(state, figures, _is_over(state, config))
     model.load_state_dict(state.best)
     measurements = _measurements(sg, measured)
-    return TrainResult(**vars(state.history), model=model, policy=policy.record(len(measured)), **measurements)
+    return TrainResult(**vars(state.history), model=model, policy=policy.record(measured), **measurements)
 
 
 def _train_epoch(
@@ -246,6 +246,7 @@ def _guarded_step(
     if not math.isfinite(loss):
         for each, before in zip(model.buffers(), buffers):  # batch statistics
             each.copy_(before)
+        sg.strategy.forget_exchanges()
         if epoch + 1 >= _MOST_SKIPPED and not any(map(_is_number, state.history.losses[-(_MOST_SKIPPED - 1) :])):
             _check_finite(
                 "loss or its gradient", loss, epoch, config, f", and {_MOST_SKIPPED} epochs in a row were skipped"

@@ -34,12 +34,12 @@ class Lane:
         self._received_modes = [row[comm.rank] for row in modes]
         self._periods = {mode.every for i, row in enumerate(modes) for j, mode in enumerate(row) if i != j}
         self._uses, self._pending, self._shape = 0, [], None
-        self._there = self._here = self._error = None
+        self._there = self._here = self._error = self._result = None
 
     def start(self, rows: torch.Tensor, keys: torch.Tensor, seed: int, received: torch.Tensor) -> None:
         """Start to send rows, (sum(send_counts), ...), as far as they are due; :meth:`wait` fills ``received``."""
         self._finish(self._pending)  # what was sent in an earlier step
-        self._begin_with(rows, received)
+        self._begin_with(rows)
         flat = rows.detach().flatten(1)
         self._pending, self._due, self._result = [], [], received
         for every in sorted(self._periods):  # an exchange for each period: all ranks take part in it
@@ -51,15 +51,18 @@ class Lane:
 
     def wait(self) -> None:
         """Wait for the rows that this step uses."""
-        self._finish(self._due)
-        self._result.copy_(self._here.view(self._result.shape))
+        self._finish(self._due, self._result.flatten(1))
+        if self._here is not None:
+            for mode, at in zip(self._received_modes, _slices(self._counts[1])):
+                if mode.every > 1:
+                    self._result[at] = self._here[at].view(self._result[at].shape)
         self._due = self._result = None
 
     def drain(self) -> None:
         """Wait for what is still under way."""
         self._finish(self._pending)
 
-    def _begin_with(self, rows, received) -> None:
+    def _begin_with(self, rows) -> None:
         """Start anew where this is the first step, or where rows have another shape than before."""
         shape = rows.shape[1:], rows.dtype
         if shape == self._shape:
@@ -71,7 +74,9 @@ class Lane:
             )
         self._shape, self._uses = shape, 0
         columns = rows.shape[1:].numel()
-        self._here = rows.new_zeros(sum(self._counts[1]), columns)
+        self._columns, self._itemsize, self._here = columns, rows.element_size(), None
+        if any(mode.every > 1 for mode in self._received_modes):
+            self._here = rows.new_zeros(sum(self._counts[1]), columns)
         if any(mode.bits < 32 and mode.every > 1 for mode in self._sent_modes):
             self._there = rows.new_zeros(sum(self._counts[0]), columns)
         if self._has_feedback and any(mode.bits < 16 for mode in self._sent_modes):
@@ -86,8 +91,7 @@ class Lane:
         ]
 
     def _row_bytes(self, mode: Mode) -> int:
-        columns = self._here.shape[1]
-        return columns * self._here.element_size() if mode.bits == 32 else packed_bytes(columns, mode.bits)
+        return self._columns * self._itemsize if mode.bits == 32 else packed_bytes(self._columns, mode.bits)
 
     def _packed(self, rows, keys, seed: int, every: int) -> torch.Tensor:
         """What is sent in the exchange of a period, uint8."""
@@ -113,8 +117,8 @@ class Lane:
                     torch.sub(values, restored, out=self._error[at])
         return torch.cat(pieces) if pieces else rows.new_empty(0, dtype=torch.uint8)
 
-    def _finish(self, begun: list) -> None:
-        """Wait for exchanges, and take the rows that arrived."""
+    def _finish(self, begun: list, result: torch.Tensor | None = None) -> None:
+        """Wait for exchanges, and take the rows that arrived: those of this step alone into ``result``."""
         while begun:
             every, transfer = begun.pop(0)
             content, offset = transfer.wait(), 0
@@ -123,16 +127,18 @@ class Lane:
                 if mode.every != every or rank == self._comm.rank:
                     continue
                 piece, offset = content[offset : offset + size], offset + size
-                self._take(piece, mode, self._here[at])
+                _take(piece.clone(), mode, (result if every == 1 else self._here)[at])  # a copy, for its alignment
 
-    def _take(self, piece: torch.Tensor, mode: Mode, here: torch.Tensor) -> None:
-        if not len(here):
-            return
-        if mode.bits == 32:
-            here.copy_(piece.view(here.dtype).view(here.shape))
-            return
-        rows = unpack_rows(piece.view(len(here), -1), mode.bits, here.shape[1], here.dtype)
-        here.add_(rows) if mode.every > 1 else here.copy_(rows)
+
+def _take(piece: torch.Tensor, mode: Mode, rows: torch.Tensor) -> None:
+    """Write the rows that a piece of bytes holds to ``rows``, or add the differences that it holds."""
+    if not len(rows):
+        return
+    if mode.bits == 32:
+        rows.copy_(piece.view(rows.dtype).view(rows.shape))
+        return
+    arrived = unpack_rows(piece.view(len(rows), -1), mode.bits, rows.shape[1], rows.dtype)
+    rows.add_(arrived) if mode.every > 1 else rows.copy_(arrived)
 
 
 def _slices(counts: list[int]) -> list[slice]:

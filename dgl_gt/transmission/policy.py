@@ -29,8 +29,8 @@ class Mode:
     bits : int
         Bits per number: 16 (bfloat16), 8 or 4 (see :mod:`dgl_gt.ops.quantise`), or 32 for rows in the dtype that they have.
     every : int
-        Steps from one transmission to the next, k. With k above 1, a transmission is awaited in the next step, and until
-        then, and in the k - 1 steps after it, the rows that arrived before are used.
+        Steps from one transmission to the next, k. With k above 1, rows that are sent in one step are used from the next
+        step on, for k steps.
     """
 
     bits: int = 32
@@ -90,7 +90,7 @@ class Policy:
                         f"the policy names layer {layer}, but the model has {layers}, counted from 0; name one of them"
                     )
             for pair in rule.peers or ():
-                if max(pair) >= ranks:
+                if max(pair) >= ranks > 1:  # a single rank exchanges nothing
                     raise InputError(
                         f"the policy names the pair {list(pair)}, but there are {ranks} ranks, counted from 0; name "
                         "two of them"

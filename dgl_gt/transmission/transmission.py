@@ -26,15 +26,15 @@ class Transmission:
     Attributes
     ----------
     comm : Comm
-    exact_bytes : int
-        Bytes that this rank would have sent to others so far without the policy.
+    saved_bytes : int
+        Bytes that exact exchanges would have sent to other ranks so far beyond those that were sent.
     """
 
     def __init__(self, policy: Policy, comm, seed: int):
         self._policy, self.comm, self._seed = policy, comm, seed
         self._lanes: dict[tuple[int, str], Lane | None] = {}
         self._step, self._exchange, self._layer = None, 0, -1
-        self.exact_bytes = 0
+        self.saved_bytes = 0
 
     @property
     def is_active(self) -> bool:
@@ -55,6 +55,11 @@ class Transmission:
         for _, lane in sorted(self._lanes.items()):
             if lane is not None:
                 lane.drain()
+
+    def forget(self) -> None:
+        """Begin anew, as in the first step: what arrived so far is not used again. Every rank calls it."""
+        self.close()
+        self._lanes.clear()
 
     def transfer(self, send_counts, recv_counts, keys: torch.Tensor | None, *, begins_layer: bool) -> PolicyTransfer:
         """Return the next exchange of the step. ``keys`` (sum(send_counts),) are the ids of rows, where they have some."""
@@ -95,9 +100,6 @@ class PolicyTransfer:
         counts = send_counts, recv_counts = self._counts[::-1] if back else self._counts
         direction, columns = DIRECTIONS[back], rows.shape[1:].numel()
         is_replaying = not back and comm.tape is not None and comm.tape.is_replaying
-        if not is_replaying:
-            others = sum(count for rank, count in enumerate(send_counts) if rank != comm.rank)
-            owner.exact_bytes += others * columns * rows.element_size()
         self._lane = owner.lane(self._exchange, self._layer, direction, counts, columns)
         if self._lane is None:
             self._plain = Transfer(comm, *self._counts).start(rows, back)
@@ -105,11 +107,12 @@ class PolicyTransfer:
         if is_replaying:
             self._lane, self._received = None, comm.tape.read()
             return self
-        started = time.perf_counter()
+        others = sum(count for rank, count in enumerate(send_counts) if rank != comm.rank)
         keys = self._keys if self._keys is not None and not back else _own_keys(len(rows), comm.rank, rows.device)
         self._received = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
-        self._lane.start(rows, keys, owner.seed(self._step, self._exchange, direction), self._received)
-        comm.count(started)
+        with self._counted() as before:
+            self._lane.start(rows, keys, owner.seed(self._step, self._exchange, direction), self._received)
+            owner.saved_bytes += others * columns * rows.element_size() - (comm.sent_bytes - before)
         if not back and comm.tape is not None:
             comm.tape.write(self._received)
         return self
@@ -121,10 +124,17 @@ class PolicyTransfer:
         if plain is not None:
             return plain.wait()
         if lane is not None:
-            started = time.perf_counter()
-            lane.wait()
-            self._transmission.comm.count(started)
+            with self._counted():
+                lane.wait()
         return received
+
+    @contextmanager
+    def _counted(self) -> Iterator[int]:
+        """Count the time in the block as time of exchanging, once; gives the bytes that were sent before it."""
+        comm, started = self._transmission.comm, time.perf_counter()
+        exchange_s, sent_bytes = comm.exchange_s, comm.sent_bytes
+        yield sent_bytes
+        comm.exchange_s = exchange_s + time.perf_counter() - started
 
 
 def _own_keys(rows: int, rank: int, device) -> torch.Tensor:

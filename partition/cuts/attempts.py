@@ -13,8 +13,8 @@ import scipy.sparse
 
 from partition.graph import Graph
 
+from . import clusters, metis
 from .balance import Balance, with_default_bounds
-from .clusters import k_way
 from .local_search import is_available, refine, refine_multilevel
 
 _POPULATION = 12  # candidates that later attempts recombine
@@ -115,7 +115,8 @@ def _partition(
     turn, number = divmod(attempt, len(_INITIAL_PARTITIONS))
     initial = _INITIAL_PARTITIONS[number]
     weights = {"step": balance.step, "edges": graph.in_degrees() + 1, "node": np.ones(graph.num_nodes, np.int64)}
-    owner = k_way(
+    cut = clusters.k_way if is_available(graph, parts) else metis.k_way  # clusters need the search after them
+    owner = cut(
         undirected,
         parts,
         weights[initial.weight],

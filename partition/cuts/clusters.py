@@ -61,8 +61,8 @@ def k_way(
 ) -> np.ndarray:
     """Split a graph like :func:`partition.cuts.metis.k_way`, but a large one for few cut edges by its clusters.
 
-    METIS then sees clusters in place of nodes, and takes a fraction of the time and memory; a local search has to
-    follow. Other objectives depend on single nodes.
+    METIS then sees clusters in place of nodes, and takes a fraction of the time and memory. Something that moves or
+    places single nodes or edges has to follow. Other objectives depend on single nodes.
     """
     options |= {"seed": seed, "progress": progress}
     if objective == "cut" and undirected.nnz >= _LEAST_ENTRIES and _are_available(undirected):

@@ -97,4 +97,5 @@ def test_without_the_kernel_the_definition_runs(monkeypatch):
     monkeypatch.setattr(quantise.dispatch, "backend", lambda _: None)
     packed = pack_rows(rows, 8, KEYS, 3)
     assert torch.equal(packed, expected)
-    torch.testing.assert_close(unpack_rows(packed, 8, 20, torch.float32), rows, rtol=0, atol=float("inf"))
+    step = (rows.amax(1) - rows.amin(1))[:, None] / 255
+    assert ((unpack_rows(packed, 8, 20, torch.float32) - rows).abs() <= 1.001 * step + 1e-6 * rows.abs()).all()
