@@ -21,8 +21,8 @@ def rows_of(rank, step, counts):
 
 
 def counts_between(ranks):
-    """How many rows each rank sends to each other; some none, and rank 1 none at all."""
-    return [[0 if i == j or i == 1 else (3 * i + 2 * j) % 5 for j in range(ranks)] for i in range(ranks)]
+    """How many rows each rank sends to each other; the last rank none."""
+    return [[0 if i in (j, ranks - 1) else 1 + (i + j) % 3 for j in range(ranks)] for i in range(ranks)]
 
 
 def modes_between(ranks, modes):
@@ -73,6 +73,8 @@ MODES = {
     "int8": [Mode(8)],
     "int4": [Mode(4)],
     "stale=3,int8": [Mode(8, 3)],
+    "bytes between numbers": [Mode(4), Mode()],
+    "bytes between rows": [Mode(8), Mode(16)],
     "mixed": [Mode(), Mode(8), Mode(32, 2), Mode(4, 3), Mode(16)],
 }
 
