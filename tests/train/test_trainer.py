@@ -36,7 +36,7 @@ def test_features_of_any_dtype_train_as_float32(sharded, dtype):
     as_float = train(sharded(feat=feat.astype("float32")), QUICK)
     sg = sharded(feat=feat.astype(dtype))
     result = train(sg, QUICK)
-    assert result.losses == as_float.losses
+    assert result.losses == pytest.approx(as_float.losses, rel=1e-6)  # matrix products round by where rows lie
     assert predict(result.model, sg)[1].shape == (60, 3)
 
 
