@@ -118,7 +118,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What each option of the model and each part of a recipe brings.")
     parser.add_argument("--graph", choices=_OF_GRAPH, default="tolokers")
     parser.add_argument("--seeds", type=int, default=10, help="at least 2")
-    parser.add_argument("--only", type=lambda text: text.split(";"), help="variants beside the bases, as the table has them")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(";"), help="variants beside the bases, as the table has them"
+    )
     parser.add_argument("--json", action="store_true", help="a line for each variant as soon as it is measured")
     args = parser.parse_args()
     torch.set_num_threads(1)

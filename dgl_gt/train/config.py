@@ -198,7 +198,7 @@ class TrainConfig:
     ] = _setting(
         "full",
         "what travels between ranks in training steps: full, bf16, int8, int4, stale=K (every K steps), such as "
-        "stale=4,int8, or a .yaml file of rules. All but full are approximate; evaluations are exact",
+        "stale=4,int8, none (on a vertex cut), or a .yaml file of rules. All but full are approximate; evaluations are exact",
     )
 
     def __post_init__(self):
@@ -257,7 +257,7 @@ def policy_of(config: TrainConfig) -> Policy:
         It cannot be read, or the config does not fit it.
     """
     policy = read_policy(config.policy)
-    if not policy.is_exact and config.activation_checkpoint == "full":
+    if config.activation_checkpoint == "full" and not (policy.is_exact or policy.exchanges_nothing):
         raise InputError(
             f"policy is {config.policy}, but the activation_checkpoint full exchanges again in the backward pass; choose "
             "keep_exchanges or none"

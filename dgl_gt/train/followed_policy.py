@@ -1,9 +1,12 @@
-"""The transmission policy of a run: which rules the strategy follows, and what they save."""
+"""The transmission policy of a run: which rules training steps follow, and what they save."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
+from dgl_gt.exchange.own_part import own_part, shares_of_nodes
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.transmission.policy import Policy
@@ -12,15 +15,30 @@ from partition.predict.strategies import WITH_POLICY
 
 from .config import TrainConfig, policy_of
 from .run_state import EpochFigures
+from .task import Task, node_classification
 
 
 class FollowedPolicy:
-    """A context in which the strategy of a graph follows a policy in training steps, if the policy changes anything."""
+    """A context in which training steps follow a policy, if it changes anything.
 
-    def __init__(self, sg: ShardedGraph, policy: Policy, seed: int):
-        self._sg, self._policy = sg, policy
-        is_followed = not policy.is_exact and sg.comm.world_size > 1
-        self._transmission = sg.strategy.follow(policy, seed) if is_followed else None
+    Attributes
+    ----------
+    graph : ShardedGraph
+        Graph on which training steps run: that of the run, or the part alone where ranks exchange no rows.
+    task : Task
+        Data of the rows of that graph.
+    """
+
+    def __init__(self, sg: ShardedGraph, task: Task, policy: Policy, config: TrainConfig):
+        self.graph, self.task = sg, task
+        self._sg, self._policy, self._transmission = sg, policy, None
+        self._is_followed = not policy.is_exact and sg.comm.world_size > 1
+        if self._is_followed and policy.exchanges_nothing:
+            self.graph = own_part(sg.strategy)
+            held = node_classification(self.graph, config.split, config.inputs)
+            self.task = replace(held, counts=task.counts, weights=shares_of_nodes(sg.strategy))
+        elif self._is_followed:
+            self._transmission = sg.strategy.follow(policy, config.seed)
 
     def __enter__(self) -> FollowedPolicy:
         return self
@@ -33,15 +51,18 @@ class FollowedPolicy:
 
     def record(self, measured: list[EpochFigures]) -> dict | None:
         """Return the rules and the bytes that an exact step would have sent, all ranks together; None if all is exact."""
-        if self._transmission is None:
+        if not self._is_followed:
             return None
-        exact_bytes = sum(each.sent_bytes for each in measured) + self._transmission.saved_bytes
-        exact = self._sg.comm.all_reduce(torch.tensor([exact_bytes]))
-        return {"rules": self._policy.described(), "exact_bytes_per_epoch": round(int(exact[0]) / len(measured))}
+        if self._transmission is None:  # an exact step sends backward what it, or an evaluation, sends forward
+            exact_bytes = 2 * max(each.evaluation_bytes for each in measured)
+        else:
+            exact_bytes = (sum(each.sent_bytes for each in measured) + self._transmission.saved_bytes) / len(measured)
+        exact = self._sg.comm.all_reduce(torch.tensor([exact_bytes], dtype=torch.float64))
+        return {"rules": self._policy.described(), "exact_bytes_per_epoch": round(float(exact[0]))}
 
 
-def follow_policy(sg: ShardedGraph, config: TrainConfig, model: torch.nn.Module) -> FollowedPolicy:
-    """Let a graph follow the policy of a config; every rank calls it.
+def follow_policy(sg: ShardedGraph, task: Task, config: TrainConfig, model: torch.nn.Module) -> FollowedPolicy:
+    """Let training steps follow the policy of a config; every rank calls it.
 
     Raises
     ------
@@ -52,11 +73,28 @@ def follow_policy(sg: ShardedGraph, config: TrainConfig, model: torch.nn.Module)
     sg.comm.check_agreement({"policy": policy.described()})
     policy.check(config.layers if isinstance(model, GraphTransformer) else None, sg.comm.world_size)
     if not policy.is_exact and sg.comm.world_size > 1:
-        if sg.strategy.name not in WITH_POLICY:
-            raise InputError(
-                f"the strategy {sg.strategy.name} has no policy ({config.policy}); use --strategy {', '.join(WITH_POLICY)}, "
-                "or the policy full"
-            )
-        if sg.depth > 1:
-            raise InputError(f"the policy {config.policy} needs --depth 1, and the depth is {sg.depth}")
-    return FollowedPolicy(sg, policy, config.seed)
+        _check_fits(policy, sg, config, model)
+    return FollowedPolicy(sg, task, policy, config)
+
+
+def _check_fits(policy: Policy, sg: ShardedGraph, config: TrainConfig, model: torch.nn.Module) -> None:
+    """Raise :class:`InputError` if an approximate policy does not fit the strategy or the model."""
+    if sg.strategy.name not in WITH_POLICY:
+        raise InputError(
+            f"the strategy {sg.strategy.name} has no policy ({config.policy}); use --strategy {', '.join(WITH_POLICY)}, "
+            "or the policy full"
+        )
+    if sg.depth > 1:
+        raise InputError(f"the policy {config.policy} needs --depth 1, and the depth is {sg.depth}")
+    if not policy.exchanges_nothing:
+        return
+    if sg.strategy.name != "mirror":
+        raise InputError(
+            "the policy none needs a vertex cut, and this is an edge cut, where neighbours on other ranks would be lost; "
+            "partition with --cut vertex, or choose another policy"
+        )
+    if isinstance(model, GraphTransformer) and config.global_attention != "none":
+        raise InputError(
+            f"the policy none trains on parts alone, but global_attention is {config.global_attention}, which reads all "
+            "nodes; set it to none, or choose another policy"
+        )

@@ -39,16 +39,16 @@ class Objective:
     def __call__(self, logits: Tensor, task: Task) -> Tensor:
         """Return this rank's share of the loss, (), for logits (N_owned, classes)."""
         rows, label = task.rows["train"], task.label[task.rows["train"]]
-        options = {"weight": self.class_weights, "label_smoothing": self.label_smoothing, "reduction": "sum"}
-        loss = functional.cross_entropy(logits[rows], label, **options) / task.counts["train"]
+        options = {"weight": self.class_weights, "label_smoothing": self.label_smoothing, "reduction": "none"}
+        loss = _total(functional.cross_entropy(logits[rows], label, **options), task, rows) / task.counts["train"]
         if self.entropy_labelled:
-            loss = loss - self.entropy_labelled * _entropy(logits[rows]).sum() / task.counts["train"]
+            loss = loss - self.entropy_labelled * _total(_entropy(logits[rows]), task, rows) / task.counts["train"]
         others = task.num_nodes - task.counts["train"]
         if self.entropy_unlabelled and others:
             is_other = torch.ones(len(logits), dtype=torch.bool, device=logits.device).index_fill(0, rows, False)
             if task.user_rows is not None:
                 is_other &= task.user_rows
-            loss = loss + self.entropy_unlabelled * _entropy(logits[is_other]).sum() / others
+            loss = loss + self.entropy_unlabelled * _total(_entropy(logits[is_other]), task, is_other) / others
         return loss
 
 
@@ -65,6 +65,11 @@ def make_objective(config: TrainConfig, task: Task, comm: Comm) -> Objective:
         present = counts > 0
         weights = torch.where(present, task.counts["train"] / (present.sum() * counts.clamp(min=1)), 0.0)
     return Objective(config.label_smoothing, weights, config.entropy_unlabelled, config.entropy_labelled)
+
+
+def _total(losses: Tensor, task: Task, rows: Tensor) -> Tensor:
+    """Return the sum of the rows' losses, each times its weight where rows have weights."""
+    return losses.sum() if task.weights is None else (losses * task.weights[rows]).sum()
 
 
 def _entropy(logits: Tensor) -> Tensor:

@@ -39,7 +39,9 @@ class TrainHistory:
 
 @dataclass(frozen=True)
 class EpochFigures:
-    """What was measured in an epoch on this rank; the metrics are None where it was not evaluated."""
+    """What was measured in an epoch on this rank; where it was not evaluated, metrics are None and
+    ``evaluation_bytes`` is 0.
+    """
 
     loss: float
     validation: float | None
@@ -48,6 +50,7 @@ class EpochFigures:
     seconds: float
     exchange_s: float
     sent_bytes: int
+    evaluation_bytes: int
 
 
 @dataclass

@@ -51,6 +51,7 @@ class Task:
     signed: range = range(0)  # columns of ``feat`` that are eigenvectors, whose signs training flips
     edges: EdgeRows = NO_EDGES
     user_rows: torch.Tensor | None = None  # bool (N_owned,), false for virtual nodes; None where there are none
+    weights: torch.Tensor | None = None  # float32 (N_owned,), of the rows in the loss; None where each counts once
 
 
 def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:

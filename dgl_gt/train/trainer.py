@@ -17,7 +17,7 @@ from partition.errors import InputError
 from partition.system.memory import peak_memory_bytes
 
 from .config import ON_NAN, TrainConfig
-from .followed_policy import follow_policy
+from .followed_policy import FollowedPolicy, follow_policy
 from .metrics import METRIC_FUNCTIONS, choose_metric
 from .model import ModelFactory, build_model, logits_of, share_weights
 from .module_places import at_place, find_not_finite, first_not_finite, named_places
@@ -172,13 +172,13 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
     if config.local_epochs:
         model.uses_global = False
     measured = []
-    policy = follow_policy(sg, config, model)
+    policy = follow_policy(sg, task, config, model)
     with keeper or nullcontext(), policy, named_places(model, sg.comm):
         if keeper:
             keeper.start(state)
             _check_not_over(state, config)
         while not _is_over(state, config):
-            figures = _train_epoch(state, sg, task, objective, config, writer, on_nan, keeper)
+            figures = _train_epoch(state, sg, task, policy, objective, config, writer, on_nan, keeper)
             measured.append(figures)
             if on_epoch:
                 latest = state.history.validations[-1] if state.history.validations else math.nan
@@ -194,6 +194,7 @@ def _train_epoch(
     state: RunState,
     sg: ShardedGraph,
     task: Task,
+    policy: FollowedPolicy,
     objective: Objective,
     config: TrainConfig,
     writer,
@@ -207,9 +208,9 @@ def _train_epoch(
     lr, before = state.optimizer.param_groups[0]["lr"], (comm.sent_bytes, comm.exchange_s)
     with keeper.recording(epoch) if keeper else nullcontext():
         started = time.perf_counter()
-        loss = _guarded_step(state, sg, task, objective, config, on_nan)
+        loss = _guarded_step(state, policy.graph, policy.task, objective, config, on_nan)
         seconds, exchange_s = time.perf_counter() - started, comm.exchange_s - before[1]
-    step_bytes = comm.sent_bytes - before[0]
+    step_bytes, before_evaluation = comm.sent_bytes - before[0], comm.sent_bytes
     history.losses.append(loss if math.isfinite(loss) else None)
     validation = test = None
     if _is_evaluated(epoch, config):
@@ -224,7 +225,8 @@ def _train_epoch(
         if writer:
             writer.update(state.best, copy.deepcopy(history))
     state.epoch += 1
-    return EpochFigures(loss, validation, test, lr, seconds, exchange_s, step_bytes)
+    evaluation_bytes = comm.sent_bytes - before_evaluation
+    return EpochFigures(loss, validation, test, lr, seconds, exchange_s, step_bytes, evaluation_bytes)
 
 
 def _guarded_step(

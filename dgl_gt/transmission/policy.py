@@ -1,7 +1,7 @@
 """Transmission policies: what travels between which ranks, in which layer and direction, and how exactly.
 
 Stale rows follow DIGEST (Chai et al. 2022, arXiv 2206.00057) and PipeGCN (Wan et al. 2022, arXiv 2203.10428), quantised rows
-AdaQP (Wan et al. 2023, arXiv 2306.01381).
+AdaQP (Wan et al. 2023, arXiv 2306.01381), and steps without an exchange CoFree-GNN (Cao et al. 2023, arXiv 2308.03209).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dgl_gt.yaml_file import check_keys, read_yaml
 from partition.errors import InputError
 
 DIRECTIONS = ("rows", "gradients")  # to the ranks that need a row, and home to its owner
-_BITS = {"full": 32, "bf16": 16, "int8": 8, "int4": 4}
+_BITS = {"full": 32, "bf16": 16, "int8": 8, "int4": 4, "none": 0}
 _MOST_STALE = 1000
 _ALLOWED = f"{', '.join(_BITS)}, stale=K with K from 1 to {_MOST_STALE}, or both with a comma, such as stale=4,int8"
 _KEYS = ("mode", "layers", "direction", "peers")
@@ -27,7 +27,8 @@ class Mode:
     Attributes
     ----------
     bits : int
-        Bits per number: 16 (bfloat16), 8 or 4 (see :mod:`dgl_gt.ops.quantise`), or 32 for rows in the dtype that they have.
+        Bits per number: 16 (bfloat16), 8 or 4 (see :mod:`dgl_gt.ops.quantise`), 32 for rows in the dtype that they have, or
+        0 where nothing travels.
     every : int
         Steps from one transmission to the next, k. With k above 1, rows that are sent in one step are used from the next
         step on, for k steps.
@@ -81,6 +82,11 @@ class Policy:
         """Whether no rule changes anything."""
         return all(rule.mode.is_exact for rule in self.rules)
 
+    @property
+    def exchanges_nothing(self) -> bool:
+        """Whether ranks exchange no rows at all, in any layer, between no two ranks."""
+        return any(rule.mode.bits == 0 for rule in self.rules)  # such a rule is alone, see read_policy
+
     def check(self, layers: int | None, ranks: int) -> None:
         """Raise :class:`InputError` if a rule names a layer or a rank that is not there; ``layers`` None means unknown."""
         for rule in self.rules:
@@ -109,6 +115,9 @@ class Policy:
         ]
 
 
+_NO_EXCHANGE = Policy((Rule(Mode(bits=0)),))
+
+
 def is_policy_file(text: str) -> bool:
     """Whether a policy is the name of a file, and not a mode."""
     return Path(text).suffix in (".yaml", ".yml")
@@ -133,9 +142,12 @@ def read_policy(text: str) -> Policy:
     if not isinstance(rules, list):
         raise InputError(f"{text}: rules is {rules!r}; it must be a list of rules, such as '- mode: int8'")
     try:
-        return Policy(tuple(map(_rule, rules)))
+        policy = Policy(tuple(map(_rule, rules)))
+        if policy.exchanges_nothing and policy.rules != _NO_EXCHANGE.rules:
+            raise InputError("the mode none is for all layers and ranks; make it the only rule, with no other key")
     except InputError as error:
         raise InputError(f"{text}: {error}") from None
+    return policy
 
 
 def parse_mode(text) -> Mode:
@@ -149,7 +161,9 @@ def parse_mode(text) -> Mode:
             bits = _BITS[word]
         else:
             raise InputError(f"policy is {text!r}; it must be {_ALLOWED}, or a .yaml file of rules")
-    return Mode(bits or 32, every or 1)
+    if bits == 0 and every is not None:
+        raise InputError(f"policy is {text!r}; where nothing travels nothing gets old: leave stale=K or none out")
+    return Mode(32 if bits is None else bits, every or 1)
 
 
 def _rule(values) -> Rule:

@@ -68,7 +68,7 @@ def gradients_on_rank(rank, folder, strategy, policies):
         torch.manual_seed(0)
         task = trainer.node_classification(sg, 0, config.inputs)
         model = trainer.build_model(config, task.feat.shape[1], task.classes)
-        with trainer.follow_policy(sg, config, model):
+        with trainer.follow_policy(sg, task, config, model):
             with sg.strategy.training_step(0):
                 loss = trainer.Objective()(trainer._training_logits(model, sg, task, 0, 0), task)
                 loss.backward()

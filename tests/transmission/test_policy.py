@@ -16,6 +16,7 @@ MODES = [
     ("stale=4,int8", Mode(8, 4)),
     ("int4,stale=2", Mode(4, 2)),
     ("stale=1000,full", Mode(32, 1000)),
+    ("none", Mode(0)),
 ]
 
 
@@ -39,11 +40,11 @@ def test_modes(text, mode):
         "int8,int4",
         "int8,",
     ]
-    + ["INT8", "int8 ", "none", "sampled=0.5", None, 8, ["int8"], True],
+    + ["INT8", "int8 ", "sampled=0.5", "none,int8", None, 8, ["int8"], True],
 )
 def test_other_modes_are_refused(text):
     with pytest.raises(
-        InputError, match=r"policy is .*; it must be full, bf16, int8, int4, stale=K with K from 1 to 1000"
+        InputError, match=r"policy is .*; it must be full, bf16, int8, int4, none, stale=K with K from 1 to 1000"
     ):
         parse_mode(text)
 
@@ -112,6 +113,8 @@ def test_layers_and_ranks_must_be_there(policy_file):
         ("rules: [{mode: int8, layers: [true]}]", r"layers is \[True\]; it must be a list"),
         ("rules: [{mode: int8, direction: back}]", "direction is 'back'; it must be rows or gradients"),
         ("rules: [{mode: int8, peers: [0, 1]}]", r"peers is \[0, 1\]; it must be a list of pairs"),
+        ("rules: [{mode: none, layers: [0]}]", "the mode none is for all layers and ranks; make it the only rule"),
+        ("rules: [{mode: int8}, {mode: none}]", "the mode none is for all layers and ranks"),
         ("rules: [{mode: int8, peers: [[1, 1]]}]", r"peers is \[\[1, 1\]\]; it must be a list of pairs"),
     ],
 )

@@ -1,0 +1,79 @@
+"""A part of a vertex cut as a graph of its own, for training steps that exchange no rows.
+
+The method is that of CoFree-GNN (Cao et al. 2023, arXiv 2308.03209).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from dgl_gt.comm.group import Comm
+from dgl_gt.ops.attention import attend_rows
+
+from .base import ShardStrategy
+from .local import add_ends
+from .mirror import Mirror
+from .shard import Shard
+from .sharded_graph import ShardedGraph
+
+
+class OwnPart(ShardStrategy):
+    """Attention of every row of a part, masters and mirrors, to its neighbours by the part's own edges.
+
+    It is not exact: a node on several ranks has a different result on each. Sums over ranks count the masters alone, so each
+    node counts once.
+    """
+
+    name = "local"
+
+    def __init__(self, shard: Shard, comm: Comm, masters: int):
+        super().__init__(shard, comm)
+        self.num_owned = masters
+
+    def add_ends(self, of_dst: torch.Tensor, of_src: torch.Tensor) -> torch.Tensor:
+        """Return the sums for the part's edges; both ends of each are here."""
+        return add_ends(self.shard.csc(), of_dst, of_src)
+
+    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
+        """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`; here ``h`` has a row for each master and mirror."""
+        h = self.check_inputs(h, bias)
+        return attend_rows(
+            self.shard.csc(), project(h, "qkv"), bias=bias, dropout=dropout, negative_slope=negative_slope
+        )
+
+
+@torch.inference_mode(False)
+def own_part(mirror: Mirror) -> ShardedGraph:
+    """Return a rank's part as a graph whose nodes are the masters and the mirrors, with the degrees in the part."""
+    shard = mirror.shard
+    rows, edges = shard.num_held, shard.edges[0]
+    nothing = torch.zeros(1, mirror.comm.world_size + 1, dtype=torch.int64)
+    in_degrees = shard.indptr[: rows + 1].diff()
+    alone = replace(
+        shard,
+        cut="edge",
+        rows=[rows, rows],
+        edges=[edges, edges],
+        send_rows=shard.send_rows[:0],
+        send_ptr=nothing,
+        recv_ptr=nothing,
+        returning=None,
+        node_data=shard.held_node_data(),
+        degrees=torch.stack([in_degrees, torch.bincount(shard.indices[:edges], minlength=rows)], 1),
+        _cache={},
+    )
+    return ShardedGraph(alone, mirror.comm, lambda on: OwnPart(on, mirror.comm, shard.num_owned))
+
+
+def shares_of_nodes(mirror: Mirror) -> torch.Tensor:
+    """Return for each master and mirror of a part the share of its in-edges that lie here, float32, (N_held,).
+
+    The shares of a node on all ranks add up to 1. A node without in-edges counts at its master alone.
+    """
+    shard = mirror.shard
+    here, everywhere = shard.indptr[: shard.num_held + 1].diff(), shard.degrees[: shard.num_held, 0]
+    shares = here.float() / everywhere.clamp(min=1)
+    shares[: shard.num_owned][everywhere[: shard.num_owned] == 0] = 1.0
+    return shares

@@ -1,0 +1,140 @@
+"""Training steps on parts of a vertex cut alone: the policy ``none``."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+
+import dgl_gt
+from dgl_gt.exchange.own_part import shares_of_nodes
+from dgl_gt.train import trainer
+from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.trainer import train
+from partition import InputError, load_graph, partition
+from partition.graph import from_edges
+
+CONFIG = TrainConfig(epochs=5, layers=2, hidden=32, heads=4, dropout=0.0, lr=0.01, patience=0, seed=3, policy="none")
+CONVOLUTION = {"layer": "convolution", "score": "additive", "residual": "linear", "norm_first": False}
+
+
+@pytest.fixture(scope="module")
+def graph():
+    """Classes that features tell, isolated nodes, and edges with two columns of data."""
+    graph = load_graph("sample:communities?nodes=300&features=8&classes=3&seed=1")
+    sources, destinations = graph.edges()
+    rng = np.random.default_rng(0)
+    isolated = 5
+    node_data = {key: np.concatenate([value, value[:isolated]]) for key, value in graph.node_data.items()}
+    edge_data = {"length": rng.random((len(sources), 2), dtype=np.float32)}
+    return from_edges(sources, destinations, graph.num_nodes + isolated, node_data, edge_data)
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def shards(request, graph, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parts")
+    partition(graph, request.param, folder / "vertex", cut="vertex")
+    partition(graph, request.param, folder / "edge")
+    return folder, request.param
+
+
+def step_on_rank(rank, folder, changes):
+    """The loss and the gradients of a step, the part's edges by user's ids, and the shares of nodes by user's id."""
+    sg = dgl_gt.load(folder / "vertex")
+    config = replace(CONFIG, **changes)
+    task = trainer.node_classification(sg, 0, config.inputs)
+    torch.manual_seed(0)
+    model = trainer.build_model(config, task.feat.shape[1], task.classes).double()
+    task = replace(task, feat=task.feat.double())
+    policy = trainer.follow_policy(sg, task, config, model)
+    graph, task = policy.graph, replace(policy.task, feat=policy.task.feat.double())
+    loss = trainer.make_objective(config, task, sg.comm)(trainer._training_logits(model, graph, task, 0, 0), task)
+    loss.backward()
+    sg.comm.sum_gradients(model.parameters())
+    gradients = torch.cat([each.grad.flatten() for each in model.parameters()]).numpy()
+    ends = [graph.node_ids[each].numpy() for each in graph.edges()]
+    shares = np.zeros(sg.manifest["nodes"])
+    shares[graph.node_ids.numpy()] = shares_of_nodes(sg.strategy).numpy()
+    return float(loss.detach()), gradients, ends, shares
+
+
+def expected_step(graph, found, changes):
+    """The loss and the gradients of a step on each rank's edges, on all nodes in one process."""
+    config, data = replace(CONFIG, **changes), graph.node_data
+    label, is_train = torch.from_numpy(data["label"]).long(), torch.from_numpy(data["train_mask"])
+    classes = int(label.max()) + 1
+    torch.manual_seed(0)
+    model = trainer.build_model(config, data["feat"].shape[1], classes).double()
+    in_degrees, total = np.diff(graph.indptr), 0.0
+    for rank, (_, _, (sources, destinations), _) in enumerate(found):
+        here = np.bincount(destinations, minlength=graph.num_nodes)
+        weights = np.where(in_degrees > 0, here / np.maximum(in_degrees, 1), 1.0 if rank == 0 else 0.0)
+        order = np.argsort(destinations, kind="stable")
+        indptr = np.concatenate([[0], np.cumsum(here)])
+        csc = dgl_gt.CSC.build(torch.from_numpy(indptr), torch.from_numpy(sources[order]), graph.num_nodes)
+        logits = model(csc, torch.from_numpy(data["feat"]).double())
+        losses = torch.nn.functional.cross_entropy(logits, label, reduction="none")
+        total = total + (losses * torch.from_numpy(weights))[is_train].sum() / int(is_train.sum())
+    total.backward()
+    return float(total.detach()), torch.cat([each.grad.flatten() for each in model.parameters()]).numpy()
+
+
+@pytest.mark.parametrize("changes", [{}, CONVOLUTION], ids=["transformer", "convolution"])
+def test_a_step_is_that_of_each_parts_edges_alone(graph, shards, changes):
+    folder, parts = shards
+    found = run_ranks(parts, step_on_rank, folder, changes)
+    np.testing.assert_allclose(sum(each[3] for each in found), 1.0, atol=1e-6)  # every node counts once
+    assert sum(len(each[2][0]) for each in found) == graph.num_edges
+    loss, gradients = expected_step(graph, found, changes)
+    assert sum(each[0] for each in found) == pytest.approx(loss, abs=1e-6)
+    for each in found:
+        np.testing.assert_allclose(each[1], gradients, atol=1e-6)
+
+
+def runs_on_rank(rank, folder, changes):
+    sg = dgl_gt.load(folder / "vertex")
+    found = [train(sg, replace(CONFIG, **each)) for each in changes]
+    return [(each.losses, each.test, each.exchanged_bytes_per_epoch, each.policy) for each in found]
+
+
+def test_steps_send_no_rows_and_evaluations_are_exact(shards):
+    folder, parts = shards
+    changes = [{}, {"policy": "full"}, {"epochs": 1, "lr": 1e-9}, {"epochs": 1, "lr": 1e-9, "policy": "full"}]
+    alone, exact, first_alone, first_exact = run_ranks(parts, runs_on_rank, folder, changes)[0]
+    assert alone[2] == 0 and exact[2] > 0
+    assert alone[3] == {"rules": [{"mode": "none"}], "exact_bytes_per_epoch": exact[2]}
+    assert alone[0] != exact[0] and alone[0][-1] < alone[0][0]
+    assert first_alone[1] == first_exact[1]  # the weights are those of the beginning
+
+
+def test_options_that_read_more_than_attention(shards):
+    """Batch statistics, edge features and their update, encodings' dropout, class weights, entropies and checkpoints."""
+    folder, parts = shards
+    changes = [
+        {"norm": "batch", "dropout": 0.3, "attention_dropout": 0.2},
+        {"edge_features": "length", "edge_update": True},
+        {"label_smoothing": 0.1, "class_weights": "balanced", "entropy_unlabelled": 0.3, "entropy_labelled": 0.1},
+        {"activation_checkpoint": "full"},
+        {},
+    ]
+    first, *others = run_ranks(parts, runs_on_rank, folder, changes)
+    assert all(other == first for other in others)
+    assert all(np.isfinite(losses).all() and losses[-1] < losses[0] for losses, *_ in first)
+    assert first[3] == first[4]
+
+
+def refused_on_rank(rank, folder):
+    found = []
+    for cut, change in (("edge", {}), ("vertex", {"global_attention": "sgformer"})):
+        try:
+            train(dgl_gt.load(folder / cut), replace(CONFIG, **change))
+        except InputError as error:
+            found.append(str(error))
+    return found
+
+
+def test_what_does_not_fit_is_refused(shards):
+    for of_edge_cut, of_model in run_ranks(shards[1], refused_on_rank, shards[0]):
+        assert of_edge_cut.startswith("the policy none needs a vertex cut, and this is an edge cut")
+        assert of_model.startswith("the policy none trains on parts alone, but global_attention is sgformer")
