@@ -32,6 +32,7 @@ class ShardStrategy(Strategy):
         self.num_owned = self.num_dst = shard.num_owned
         self.node_ids = shard.node_ids[: shard.num_owned]
         self.ptr = shard.manifest["ptr"]
+        self.lift = 0.0  # what is added to the score of an edge for each copy among its ends, see sampled_part.py
         self.transmission: Transmission | None = None
 
     def input_rows(self, x: torch.Tensor) -> torch.Tensor:

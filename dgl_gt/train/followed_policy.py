@@ -7,37 +7,33 @@ from dataclasses import replace
 import torch
 
 from dgl_gt.exchange.own_part import own_part, shares_of_nodes
+from dgl_gt.exchange.sampled_part import sampled_part
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.nn import GraphTransformer
+from dgl_gt.nn import GraphTransformer, dropout_seed
 from dgl_gt.transmission.policy import Policy
 from partition.errors import InputError
 from partition.predict.strategies import WITH_POLICY
 
 from .config import TrainConfig, policy_of
 from .run_state import EpochFigures
-from .task import Task, node_classification
+from .task import Task, edge_rows, node_classification
+
+_OF_SAMPLE = -2  # in place of a layer, in the seed of a step's sample
 
 
 class FollowedPolicy:
-    """A context in which training steps follow a policy, if it changes anything.
-
-    Attributes
-    ----------
-    graph : ShardedGraph
-        Graph on which training steps run: that of the run, or the part alone where ranks exchange no rows.
-    task : Task
-        Data of the rows of that graph.
-    """
+    """A context in which training steps follow a policy, if it changes anything."""
 
     def __init__(self, sg: ShardedGraph, task: Task, policy: Policy, config: TrainConfig):
-        self.graph, self.task = sg, task
-        self._sg, self._policy, self._transmission = sg, policy, None
+        self._sg, self._policy, self._transmission, self._config = sg, policy, None, config
+        self._on = sg, task  # what steps run on
         self._is_followed = not policy.is_exact and sg.comm.world_size > 1
+        self._is_sampled = self._is_followed and policy.sampled_share < 1
         if self._is_followed and policy.exchanges_nothing:
-            self.graph = own_part(sg.strategy)
-            held = node_classification(self.graph, config.split, config.inputs)
-            self.task = replace(held, counts=task.counts, weights=shares_of_nodes(sg.strategy))
-        elif self._is_followed:
+            graph = own_part(sg.strategy)
+            held = node_classification(graph, config.split, config.inputs)
+            self._on = graph, replace(held, counts=task.counts, weights=shares_of_nodes(sg.strategy))
+        elif self._is_followed and not self._is_sampled:
             self._transmission = sg.strategy.follow(policy, config.seed)
 
     def __enter__(self) -> FollowedPolicy:
@@ -48,6 +44,24 @@ class FollowedPolicy:
             self._sg.strategy.exchange_exactly()
             if kind is None:
                 self._transmission.close()
+
+    def step_on(self, step: int) -> tuple[ShardedGraph, Task]:
+        """Return the graph of a training step, and the data of the rows of that graph; a collective.
+
+        It is the graph of the run, the part alone where ranks exchange no rows, or a part with a sample of its copies.
+        """
+        if not self._is_sampled:
+            return self._on
+        sg, task = self._on
+        seed = self._config.seed
+        sample = sampled_part(sg.strategy, self._policy.sampled_share, dropout_seed(seed, step, _OF_SAMPLE))
+        sample.strategy.follow(self._policy.of_sample(), seed)
+        return sample, replace(task, edges=edge_rows(sample, self._config.inputs))
+
+    def after_step(self, loss: float) -> None:
+        """Take notice of the loss of a step, which is the same on every rank."""
+        if self._transmission is not None:
+            self._transmission.after_step(loss)
 
     def record(self, measured: list[EpochFigures]) -> dict | None:
         """Return the rules and the bytes that an exact step would have sent, all ranks together; None if all is exact."""

@@ -208,7 +208,8 @@ def _train_epoch(
     lr, before = state.optimizer.param_groups[0]["lr"], (comm.sent_bytes, comm.exchange_s)
     with keeper.recording(epoch) if keeper else nullcontext():
         started = time.perf_counter()
-        loss = _guarded_step(state, policy.graph, policy.task, objective, config, on_nan)
+        loss = _guarded_step(state, *policy.step_on(epoch), objective, config, on_nan)
+        policy.after_step(loss)
         seconds, exchange_s = time.perf_counter() - started, comm.exchange_s - before[1]
     step_bytes, before_evaluation = comm.sent_bytes - before[0], comm.sent_bytes
     history.losses.append(loss if math.isfinite(loss) else None)

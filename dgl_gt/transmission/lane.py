@@ -8,13 +8,14 @@ from dgl_gt.comm.transfer import Transfer
 from dgl_gt.ops.quantise import pack_rows, packed_bytes, unpack_rows
 from partition.errors import InputError
 
-from .policy import Mode
+from .clock import Clock
+from .policy import ADAPTIVE, Mode
 
 
 class Lane:
     """Rows on their way between ranks under a policy, always between the same ranks and in the same order.
 
-    Each rank knows the modes of all pairs, so all ranks agree on what is sent in a step. With ``every`` above 1 the sender
+    Each rank knows the modes of all pairs, so all ranks agree on what is sent in a step. In a stale mode the sender
     keeps a copy of what the receiver has, and sends the difference where that is quantised; the receiver adds it. With
     ``has_feedback``, the error of rounding is kept, and added to what is sent next (error feedback, Seide et al. 2014).
 
@@ -25,10 +26,14 @@ class Lane:
         The mode from each rank to each other rank.
     send_counts, recv_counts : list of int, (P,)
         Rows to and from each rank.
+    clock : Clock
+        What says which steps send rows of an adaptive staleness.
     """
 
-    def __init__(self, comm, modes: list[list[Mode]], send_counts, recv_counts, *, has_feedback: bool = False):
-        self._comm, self._has_feedback = comm, has_feedback
+    def __init__(
+        self, comm, modes: list[list[Mode]], send_counts, recv_counts, clock: Clock, *, has_feedback: bool = False
+    ):
+        self._comm, self._clock, self._has_feedback = comm, clock, has_feedback
         self._counts = list(send_counts), list(recv_counts)
         self._sent_modes = modes[comm.rank]
         self._received_modes = [row[comm.rank] for row in modes]
@@ -43,7 +48,7 @@ class Lane:
         flat = rows.detach().flatten(1)
         self._pending, self._due, self._result = [], [], received
         for every in sorted(self._periods):  # an exchange for each period: all ranks take part in it
-            if self._uses % every == 0:
+            if self._uses == 0 or (self._clock.is_due if every == ADAPTIVE else self._uses % every == 0):
                 transfer = Transfer(self._comm, self._bytes(0, every), self._bytes(1, every), is_taped=False)
                 begun = (every, transfer.start(self._packed(flat, keys, seed, every)))
                 (self._due if every == 1 or self._uses == 0 else self._pending).append(begun)
@@ -54,7 +59,7 @@ class Lane:
         self._finish(self._due, self._result.flatten(1))
         if self._here is not None:
             for mode, at in zip(self._received_modes, _slices(self._counts[1])):
-                if mode.every > 1:
+                if mode.is_stale:
                     self._result[at] = self._here[at].view(self._result[at].shape)
         self._due = self._result = None
 
@@ -75,9 +80,9 @@ class Lane:
         self._shape, self._uses = shape, 0
         columns = rows.shape[1:].numel()
         self._columns, self._itemsize, self._here = columns, rows.element_size(), None
-        if any(mode.every > 1 for mode in self._received_modes):
+        if any(mode.is_stale for mode in self._received_modes):
             self._here = rows.new_zeros(sum(self._counts[1]), columns)
-        if any(mode.bits < 32 and mode.every > 1 for mode in self._sent_modes):
+        if any(mode.every == ADAPTIVE or (mode.bits < 32 and mode.is_stale) for mode in self._sent_modes):
             self._there = rows.new_zeros(sum(self._counts[0]), columns)
         if self._has_feedback and any(mode.bits < 16 for mode in self._sent_modes):
             self._error = rows.new_zeros(sum(self._counts[0]), columns)
@@ -100,13 +105,17 @@ class Lane:
             mode = self._sent_modes[rank]
             if mode.every != every or rank == self._comm.rank:
                 continue
+            if every == ADAPTIVE and self._uses:
+                self._clock.note_change(_relative_change(rows[at], self._there[at]))
             if mode.bits == 32:
+                if every == ADAPTIVE:
+                    self._there[at] = rows[at]
                 pieces.append(rows[at].contiguous().view(torch.uint8).flatten())
                 continue
             values = rows[at]
             if self._error is not None:
                 values = values + self._error[at]
-            base = self._there[at] if mode.every > 1 else None
+            base = self._there[at] if mode.is_stale else None
             packed = pack_rows(values if base is None else values - base, mode.bits, keys[at], seed)
             pieces.append(packed.flatten())
             if base is not None or self._error is not None:
@@ -138,7 +147,12 @@ def _take(piece: torch.Tensor, mode: Mode, rows: torch.Tensor) -> None:
         rows.copy_(piece.view(rows.dtype).view(rows.shape))
         return
     arrived = unpack_rows(piece.view(len(rows), -1), mode.bits, rows.shape[1], rows.dtype)
-    rows.add_(arrived) if mode.every > 1 else rows.copy_(arrived)
+    rows.add_(arrived) if mode.is_stale else rows.copy_(arrived)
+
+
+def _relative_change(rows: torch.Tensor, before: torch.Tensor) -> float:
+    """|rows - before| / |rows|; 0 where there are no rows."""
+    return float((rows - before).norm() / rows.norm().clamp(min=torch.finfo(rows.dtype).tiny)) if rows.numel() else 0.0
 
 
 def _slices(counts: list[int]) -> list[slice]:

@@ -1,13 +1,14 @@
 """Transmission policies: what travels between which ranks, in which layer and direction, and how exactly.
 
 Stale rows follow DIGEST (Chai et al. 2022, arXiv 2206.00057) and PipeGCN (Wan et al. 2022, arXiv 2203.10428), quantised rows
-AdaQP (Wan et al. 2023, arXiv 2306.01381), and steps without an exchange CoFree-GNN (Cao et al. 2023, arXiv 2308.03209).
+AdaQP (Wan et al. 2023, arXiv 2306.01381), samples BNS-GCN (Wan et al. 2022, arXiv 2203.10983), and steps without an exchange
+CoFree-GNN (Cao et al. 2023, arXiv 2308.03209).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dgl_gt.yaml_file import check_keys, read_yaml
@@ -16,7 +17,12 @@ from partition.errors import InputError
 DIRECTIONS = ("rows", "gradients")  # to the ranks that need a row, and home to its owner
 _BITS = {"full": 32, "bf16": 16, "int8": 8, "int4": 4, "none": 0}
 _MOST_STALE = 1000
-_ALLOWED = f"{', '.join(_BITS)}, stale=K with K from 1 to {_MOST_STALE}, or both with a comma, such as stale=4,int8"
+ADAPTIVE = 0  # as the number of steps between transmissions: a clock decides, see dgl_gt.transmission.clock
+_LEAST_SHARE = 0.001
+_ALLOWED = (
+    f"{', '.join(_BITS)}, stale=K with K from 1 to {_MOST_STALE} or auto, sampled=Q with Q from {_LEAST_SHARE} to 1, or bits "
+    "after one of these two, such as stale=4,int8"
+)
 _KEYS = ("mode", "layers", "direction", "peers")
 
 
@@ -30,20 +36,29 @@ class Mode:
         Bits per number: 16 (bfloat16), 8 or 4 (see :mod:`dgl_gt.ops.quantise`), 32 for rows in the dtype that they have, or
         0 where nothing travels.
     every : int
-        Steps from one transmission to the next, k. With k above 1, rows that are sent in one step are used from the next
-        step on, for k steps.
+        Steps from one transmission to the next, k. Unless k is 1, rows that are sent in one step are used from the next
+        step on, for k steps. :data:`ADAPTIVE` lets k grow while rows change little.
+    share : float
+        Share q of the copied rows that take part in a step, see :mod:`dgl_gt.exchange.sampled_part`.
     """
 
     bits: int = 32
     every: int = 1
+    share: float = 1.0
 
     @property
     def is_exact(self) -> bool:
         """Whether rows arrive in every step as they are."""
         return self == Mode()
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether rows are used in later steps than that in which they are sent."""
+        return self.every != 1
+
     def __str__(self) -> str:
-        words = [f"stale={self.every}"] if self.every > 1 else []
+        words = [f"stale={self.every or 'auto'}"] if self.is_stale else []
+        words += [f"sampled={self.share:g}"] if self.share < 1 else []
         words += [name for name, bits in _BITS.items() if bits == self.bits and (bits < 32 or not words)]
         return ",".join(words)
 
@@ -87,6 +102,15 @@ class Policy:
         """Whether ranks exchange no rows at all, in any layer, between no two ranks."""
         return any(rule.mode.bits == 0 for rule in self.rules)  # such a rule is alone, see read_policy
 
+    @property
+    def sampled_share(self) -> float:
+        """The share of the copied rows that take part in a step."""
+        return min((rule.mode.share for rule in self.rules), default=1.0)  # such a rule is alone, too
+
+    def of_sample(self) -> Policy:
+        """Return how the rows of a sample travel."""
+        return Policy(tuple(replace(rule, mode=replace(rule.mode, share=1.0)) for rule in self.rules))
+
     def check(self, layers: int | None, ranks: int) -> None:
         """Raise :class:`InputError` if a rule names a layer or a rank that is not there; ``layers`` None means unknown."""
         for rule in self.rules:
@@ -115,9 +139,6 @@ class Policy:
         ]
 
 
-_NO_EXCHANGE = Policy((Rule(Mode(bits=0)),))
-
-
 def is_policy_file(text: str) -> bool:
     """Whether a policy is the name of a file, and not a mode."""
     return Path(text).suffix in (".yaml", ".yml")
@@ -143,8 +164,11 @@ def read_policy(text: str) -> Policy:
         raise InputError(f"{text}: rules is {rules!r}; it must be a list of rules, such as '- mode: int8'")
     try:
         policy = Policy(tuple(map(_rule, rules)))
-        if policy.exchanges_nothing and policy.rules != _NO_EXCHANGE.rules:
-            raise InputError("the mode none is for all layers and ranks; make it the only rule, with no other key")
+        for rule in policy.rules:
+            if (rule.mode.bits == 0 or rule.mode.share < 1) and policy != Policy((Rule(rule.mode),)):
+                raise InputError(
+                    f"the mode {rule.mode} is for all layers and ranks; make it the only rule, with no other key"
+                )
     except InputError as error:
         raise InputError(f"{text}: {error}") from None
     return policy
@@ -152,18 +176,33 @@ def read_policy(text: str) -> Policy:
 
 def parse_mode(text) -> Mode:
     """Return the mode of a text; :class:`InputError` says what is allowed."""
-    bits, every = None, None
+    found = {}
     for word in text.split(",") if isinstance(text, str) else [text]:
-        stale = re.fullmatch(r"stale=(\d{1,9})", word) if isinstance(word, str) else None
-        if stale and every is None and 1 <= int(stale[1]) <= _MOST_STALE:
-            every = int(stale[1])
-        elif isinstance(word, str) and word in _BITS and bits is None:
-            bits = _BITS[word]
-        else:
+        name, value = _read_word(word)
+        if name is None or name in found:
             raise InputError(f"policy is {text!r}; it must be {_ALLOWED}, or a .yaml file of rules")
-    if bits == 0 and every is not None:
-        raise InputError(f"policy is {text!r}; where nothing travels nothing gets old: leave stale=K or none out")
-    return Mode(32 if bits is None else bits, every or 1)
+        found[name] = value
+    if found.get("bits") == 0 and len(found) > 1:
+        raise InputError(f"policy is {text!r}; where nothing travels nothing gets old: leave all but none out, or none")
+    if len(found) > 1 and "bits" not in found:
+        raise InputError(f"policy is {text!r}; each step has another sample, so rows cannot be stale: leave one out")
+    return Mode(**found)
+
+
+def _read_word(word) -> tuple[str | None, float | None]:
+    """Return the field of a mode that a word sets, and its value; None for a word that is not allowed."""
+    if not isinstance(word, str):
+        return None, None
+    if word in _BITS:
+        return "bits", _BITS[word]
+    kind, _, value = word.partition("=")
+    if kind == "stale" and value == "auto":
+        return "every", ADAPTIVE
+    if kind == "stale" and re.fullmatch(r"\d{1,9}", value) and 1 <= int(value) <= _MOST_STALE:
+        return "every", int(value)
+    if kind == "sampled" and re.fullmatch(r"[01]|[01]?\.\d{1,9}", value) and _LEAST_SHARE <= float(value) <= 1:
+        return "share", float(value)
+    return None, None
 
 
 def _rule(values) -> Rule:

@@ -11,8 +11,9 @@ import torch
 from dgl_gt.comm.transfer import Transfer
 from dgl_gt.ops.reference import splitmix64
 
+from .clock import Clock
 from .lane import Lane
-from .policy import DIRECTIONS, Policy
+from .policy import ADAPTIVE, DIRECTIONS, Policy
 
 _LEAST_COLUMNS = 32  # narrower rows, such as lse, are always sent as they are: packing them would save little
 
@@ -33,6 +34,7 @@ class Transmission:
     def __init__(self, policy: Policy, comm, seed: int):
         self._policy, self.comm, self._seed = policy, comm, seed
         self._lanes: dict[tuple[int, str], Lane | None] = {}
+        self._clock, self._is_adaptive = Clock(), any(rule.mode.every == ADAPTIVE for rule in policy.rules)
         self._step, self._exchange, self._layer = None, 0, -1
         self.saved_bytes = 0
 
@@ -49,6 +51,12 @@ class Transmission:
             yield
         finally:
             self._step = None
+        if self._is_adaptive:
+            self._clock.end_step(lambda value: float(self.comm.all_reduce(torch.tensor([value]), "max")[0]))
+
+    def after_step(self, loss: float) -> None:
+        """Take notice of the loss of a step, which is the same on every rank."""
+        self._clock.note_loss(loss)
 
     def close(self) -> None:
         """Wait for what is still under way; a collective."""
@@ -60,6 +68,7 @@ class Transmission:
         """Begin anew, as in the first step: what arrived so far is not used again. Every rank calls it."""
         self.close()
         self._lanes.clear()
+        self._clock = Clock()
 
     def transfer(self, send_counts, recv_counts, keys: torch.Tensor | None, *, begins_layer: bool) -> PolicyTransfer:
         """Return the next exchange of the step. ``keys`` (sum(send_counts),) are the ids of rows, where they have some."""
@@ -74,7 +83,11 @@ class Transmission:
             ranks = range(self.comm.world_size)
             modes = [[self._policy.mode(layer, direction, i, j) for j in ranks] for i in ranks]
             is_exact = columns < _LEAST_COLUMNS or all(modes[i][j].is_exact for i in ranks for j in ranks if i != j)
-            lane = None if is_exact else Lane(self.comm, modes, *counts, has_feedback=direction == "gradients")
+            lane = (
+                None
+                if is_exact
+                else Lane(self.comm, modes, *counts, self._clock, has_feedback=direction == "gradients")
+            )
             self._lanes[key] = lane
         return self._lanes[key]
 

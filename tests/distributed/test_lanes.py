@@ -6,6 +6,7 @@ from ranks import run_ranks
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.ops.quantise import packed_bytes
+from dgl_gt.transmission.clock import Clock
 from dgl_gt.transmission.lane import Lane
 from dgl_gt.transmission.policy import Mode
 from partition import InputError
@@ -34,7 +35,7 @@ def send_step_by_step(rank, modes, has_feedback):
     comm = Comm()
     between = counts_between(comm.world_size)
     counts = between[rank], [row[rank] for row in between]
-    lane = Lane(comm, modes_between(comm.world_size, modes), *counts, has_feedback=has_feedback)
+    lane = Lane(comm, modes_between(comm.world_size, modes), *counts, Clock(), has_feedback=has_feedback)
     found, sent = [], []
     for step in range(STEPS):
         before = comm.sent_bytes
@@ -116,7 +117,7 @@ def test_bytes_are_those_of_the_rows_that_are_sent(name, ranks):
 
 @pytest.mark.parametrize("mode", [Mode(4), Mode(16), Mode(8, 2)])
 def test_few_bits_of_float64_are_refused(mode):
-    lane = Lane(Comm(), [[mode]], [0], [0])
+    lane = Lane(Comm(), [[mode]], [0], [0], Clock())
     with pytest.raises(InputError, match="in 16 bits or less, but the model computes in float64; use the policy full"):
         lane.start(torch.zeros(0, COLUMNS, dtype=torch.float64), torch.zeros(0, dtype=torch.int64), 0, torch.zeros(0))
 
@@ -125,7 +126,7 @@ def same_rows_again(rank, has_feedback):
     """Send rows that do not change, in 4 bits, and add up what arrives."""
     comm = Comm()
     counts = ([0, 5], [0, 0]) if rank == 0 else ([0, 0], [5, 0])
-    lane = Lane(comm, [[Mode(4)] * 2] * 2, *counts, has_feedback=has_feedback)
+    lane = Lane(comm, [[Mode(4)] * 2] * 2, *counts, Clock(), has_feedback=has_feedback)
     rows, keys = rows_of(0, 0, [5])
     rows, total = (rows if rank == 0 else rows[:0]), torch.zeros(5 if rank else 0, COLUMNS)
     for step in range(50):

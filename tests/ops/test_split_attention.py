@@ -351,3 +351,34 @@ def test_merge_of_low_precision_rows_keeps_its_dtype():
     torch.testing.assert_close(got.double(), merge_rows(*exact, arguments[5]), rtol=0, atol=2**-7)
     grads = torch.autograd.grad(got.float().sum(), arguments[:4])
     assert [grad.dtype for grad in grads] == [x.dtype for x in arguments[:4]]
+
+
+@pytest.mark.parametrize("negative_slope", [None, 0.2], ids=["dot", "additive"])
+@pytest.mark.parametrize("lift", [0.0, 1.3, -0.7])
+def test_a_lift_is_added_to_the_scores_of_the_second_piece(path, lift, negative_slope):
+    """Against the pieces merged with a lifted log-sum-exp, in results and gradients."""
+    dtype, heads, border = torch.float64, 2, 9
+    indptr, indices, keys = draw_graph(3, NODES)
+    pieces = split(indptr, indices, keys, indices >= border, [(0, border), (border, NODES)])
+    columns = WIDTH if negative_slope is None else WIDTH + 1
+    nothing = split(indptr, indices, keys, torch.zeros_like(indices), [(0, NODES), (0, 1)])[1]
+    q = draw((NODES, heads, WIDTH) if negative_slope is None else (NODES, heads), dtype, 1)
+    kv = draw((NODES, 2, heads, WIDTH) if negative_slope is None else (NODES, heads, columns), dtype, 2)
+    upstream = draw((NODES, heads, WIDTH), dtype, 4), draw((NODES, heads), dtype, 5)
+
+    both = TwoPieceAttention(pieces, None, negative_slope, lift)
+    found = both.attend_second(both.attend_first(q, kv[:border]), q, kv[border:])
+    parts = []
+    for piece, rows in zip(pieces, (kv[:border], kv[border:])):
+        lonely = TwoPieceAttention([piece, nothing], None, negative_slope)
+        parts.append(lonely.attend_second(lonely.attend_first(q, rows), q, rows[:1]))
+    wanted = merge([parts[0], (parts[1][0], parts[1][1] + lift)])
+    for got, want in zip(found, wanted):
+        close(got, want, dtype)
+    has_edges = wanted[1] > -torch.inf
+    gradients = [
+        torch.autograd.grad((out * upstream[0]).sum() + (lse * upstream[1])[has_edges].sum(), (q, kv))
+        for out, lse in (found, wanted)
+    ]
+    for got, want in zip(*gradients):
+        close(got, want, dtype)

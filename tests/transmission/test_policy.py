@@ -3,7 +3,7 @@
 import pytest
 
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.transmission.policy import Mode, Policy, Rule, parse_mode, read_policy
+from dgl_gt.transmission.policy import ADAPTIVE, Mode, Policy, Rule, parse_mode, read_policy
 from partition import InputError
 
 MODES = [
@@ -17,6 +17,11 @@ MODES = [
     ("int4,stale=2", Mode(4, 2)),
     ("stale=1000,full", Mode(32, 1000)),
     ("none", Mode(0)),
+    ("sampled=0.5", Mode(share=0.5)),
+    ("sampled=.25,int4", Mode(4, share=0.25)),
+    ("sampled=1", Mode()),
+    ("stale=auto", Mode(32, ADAPTIVE)),
+    ("stale=auto,int8", Mode(8, ADAPTIVE)),
 ]
 
 
@@ -40,11 +45,23 @@ def test_modes(text, mode):
         "int8,int4",
         "int8,",
     ]
-    + ["INT8", "int8 ", "sampled=0.5", "none,int8", None, 8, ["int8"], True],
+    + [
+        "INT8",
+        "int8 ",
+        "none,int8",
+        "none,sampled=0.5",
+        "sampled=0",
+        "sampled=2",
+        "sampled=1e-9",
+        "sampled=nan",
+        "stale=Auto",
+    ]
+    + ["stale=auto,stale=2", "sampled=0.5,stale=2", None, 8, ["int8"], True],
 )
 def test_other_modes_are_refused(text):
     with pytest.raises(
-        InputError, match=r"policy is .*; it must be full, bf16, int8, int4, none, stale=K with K from 1 to 1000"
+        InputError,
+        match=r"policy is .*; (it must be full, bf16, int8, int4, none, stale=K with K|where nothing|each step)",
     ):
         parse_mode(text)
 
@@ -115,6 +132,7 @@ def test_layers_and_ranks_must_be_there(policy_file):
         ("rules: [{mode: int8, peers: [0, 1]}]", r"peers is \[0, 1\]; it must be a list of pairs"),
         ("rules: [{mode: none, layers: [0]}]", "the mode none is for all layers and ranks; make it the only rule"),
         ("rules: [{mode: int8}, {mode: none}]", "the mode none is for all layers and ranks"),
+        ("rules: [{mode: 'sampled=0.5', direction: rows}]", "the mode sampled=0.5 is for all layers and ranks"),
         ("rules: [{mode: int8, peers: [[1, 1]]}]", r"peers is \[\[1, 1\]\]; it must be a list of pairs"),
     ],
 )
@@ -134,3 +152,9 @@ def test_settings():
     assert TrainConfig().policy == "full" and TrainConfig(policy="int8").policy == "int8"
     with pytest.raises(InputError, match="policy is 'int7'"):
         TrainConfig(policy="int7")
+
+
+def test_a_sample_travels_as_the_rest_of_the_mode_says():
+    policy = read_policy("sampled=0.25,int8")
+    assert policy.sampled_share == 0.25 and policy.of_sample() == read_policy("int8")
+    assert read_policy("stale=2,int8").sampled_share == Policy().sampled_share == 1
