@@ -94,7 +94,7 @@ def test_a_step_on_a_sample_is_attention_with_lifted_scores(graph, shards, strat
     order = torch.argsort(dst, stable=True)
     counts = torch.bincount(dst, minlength=graph.num_nodes)
     csc = dgl_gt.CSC.build(torch.cat([counts.new_zeros(1), counts.cumsum(0)]), src[order], graph.num_nodes)
-    bias = length.double() + math.log(1 / SHARE) * torch.from_numpy(copies)
+    bias = length.double() + math.log(1 / SHARE) * torch.from_numpy(copies).double()
     made, x = layers(kind), rows_of(torch.arange(graph.num_nodes)).requires_grad_()
     out = run_layers(made, kind, csc, x, bias[order, None].expand(-1, HEADS).contiguous())
     (out * rows_of(torch.arange(graph.num_nodes) + 20)).sum().backward()
