@@ -100,6 +100,7 @@ MAY_IMPORT = {
         "dgl_gt.ops",
         "dgl_gt.structure",
         "dgl_gt.trace",
+        "dgl_gt.transmission.policy",
         "dgl_gt.yaml_file",
     },
     "dgl_gt.train": {

@@ -18,7 +18,8 @@ from partition.errors import InputError, LeftOutWarning
 from partition.predict.costs import Costs
 from partition.system.output_checks import check_file
 
-from .options import add_json, add_model_factory, add_selection_options, positive_integer
+from .options import add_json, add_model_factory, add_selection_options, positive_float, positive_integer
+from .search_policy import MAX_LOSS, search_policy
 
 _MODEL_SIZES = {
     "layers": "transformer layers",
@@ -29,9 +30,10 @@ _MODEL_SIZES = {
 _OF_CONFIG = (*_MODEL_SIZES, "precision")
 _NOT_WITH_CHECK = (
     *("world_size", "config", *_OF_CONFIG, "classes", "seed", "undirected", "random_features", "plot"),
-    *("save_costs", "force"),
+    *("save_costs", "search_policy", "max_loss", "force"),
     *("profile", "preset", "rank_memory", "max_depth", "model_factory"),
 )
+_NOT_WITH_SEARCH = ("world_size", "classes", "model_factory", "plot", "save_costs", "max_depth")
 
 
 def add_command(commands) -> None:
@@ -64,7 +66,11 @@ def add_command(commands) -> None:
     )
     text = "file to write: what a step costs, by which `dgl-gt partition --costs` compares cuts"
     add("--save-costs", metavar="FILE.json", help=text)
-    add("--force", action="store_true", help="replace FILE.png and FILE.json if they exist")
+    text = "file to write: the transmission policy that makes steps quickest for a bounded loss; trains on all ranks"
+    add("--search-policy", metavar="FILE.yaml", help=text)
+    text = f"points of the validation metric that --search-policy may lose (default: {MAX_LOSS:g})"
+    add("--max-loss", type=positive_float, metavar="POINTS", help=text)
+    add("--force", action="store_true", help="replace the files that plan writes if they exist")
     add_selection_options(command)
     add_json(command)
     command.set_defaults(command=_plan)
@@ -90,6 +96,8 @@ def _plan(args):
     _check_options(args)
     config = read_config(args.config, **{name: getattr(args, name) for name in _OF_CONFIG})
     profile = read_profile(args.profile, args.preset)
+    if args.search_policy:
+        return search_policy(args, config, profile)
     plans = _forecast(args, config, profile)
     if args.save_costs:
         _costs(plans).save(args.save_costs, force=args.force)
@@ -116,6 +124,13 @@ def _check_options(args) -> None:
     option = next((name for name, value in for_graphs.items() if value is not None), None)
     if option and is_shards(args.source[0]):
         raise InputError(f"{option} is for a graph, and {args.source[0]} is shards of one; leave {option} out")
+    if args.max_loss and not args.search_policy:
+        raise InputError("--max-loss bounds --search-policy FILE.yaml; add that option, or leave --max-loss out")
+    for name in _NOT_WITH_SEARCH if args.search_policy else ():
+        if getattr(args, name):
+            raise InputError(
+                f"--search-policy trains the model of --config on shards; leave --{name.replace('_', '-')} out"
+            )
     if args.plot:
         if Path(args.plot).suffix != ".png":
             raise InputError(f"--plot is {args.plot}; it must end in .png")

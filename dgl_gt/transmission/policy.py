@@ -16,6 +16,7 @@ from partition.errors import InputError
 
 DIRECTIONS = ("rows", "gradients")  # to the ranks that need a row, and home to its owner
 _BITS = {"full": 32, "bf16": 16, "int8": 8, "int4": 4, "none": 0}
+LEAST_COLUMNS = 32  # narrower rows, such as lse, are always sent as they are: packing them would save little
 _MOST_STALE = 1000
 ADAPTIVE = 0  # as the number of steps between transmissions: a clock decides, see dgl_gt.transmission.clock
 _LEAST_SHARE = 0.001

@@ -13,9 +13,7 @@ from dgl_gt.ops.reference import splitmix64
 
 from .clock import Clock
 from .lane import Lane
-from .policy import ADAPTIVE, DIRECTIONS, Policy
-
-_LEAST_COLUMNS = 32  # narrower rows, such as lse, are always sent as they are: packing them would save little
+from .policy import ADAPTIVE, DIRECTIONS, LEAST_COLUMNS, Policy
 
 
 class Transmission:
@@ -27,6 +25,9 @@ class Transmission:
     Attributes
     ----------
     comm : Comm
+    exchanges : dict of tuple to tuple
+        For each exchange of a step, (number, direction), what it is: its layer, the numbers in a row, the size of a number
+        (bytes), and the rows to each rank.
     saved_bytes : int
         Bytes that exact exchanges would have sent to other ranks so far beyond those that were sent.
     """
@@ -36,6 +37,7 @@ class Transmission:
         self._lanes: dict[tuple[int, str], Lane | None] = {}
         self._clock, self._is_adaptive = Clock(), any(rule.mode.every == ADAPTIVE for rule in policy.rules)
         self._step, self._exchange, self._layer = None, 0, -1
+        self.exchanges: dict[tuple[int, str], tuple] = {}
         self.saved_bytes = 0
 
     @property
@@ -76,19 +78,18 @@ class Transmission:
         exchange, self._exchange = self._exchange, self._exchange + 1
         return PolicyTransfer(self, exchange, self._layer, (send_counts, recv_counts), keys, self._step)
 
-    def lane(self, exchange: int, layer: int, direction: str, counts, columns: int) -> Lane | None:
-        """Return the lane of an exchange in a direction; None where it is exact."""
-        key = exchange, direction
+    def lane(self, exchange: int, layer: int, direction: str, counts, rows: torch.Tensor) -> Lane | None:
+        """Return the lane of an exchange of such rows in a direction; None where it is exact."""
+        key, columns = (exchange, direction), rows.shape[1:].numel()
         if key not in self._lanes:
             ranks = range(self.comm.world_size)
             modes = [[self._policy.mode(layer, direction, i, j) for j in ranks] for i in ranks]
-            is_exact = columns < _LEAST_COLUMNS or all(modes[i][j].is_exact for i in ranks for j in ranks if i != j)
-            lane = (
-                None
-                if is_exact
-                else Lane(self.comm, modes, *counts, self._clock, has_feedback=direction == "gradients")
+            is_exact = columns < LEAST_COLUMNS or all(modes[i][j].is_exact for i in ranks for j in ranks if i != j)
+            has_feedback = direction == "gradients"
+            self._lanes[key] = (
+                None if is_exact else Lane(self.comm, modes, *counts, self._clock, has_feedback=has_feedback)
             )
-            self._lanes[key] = lane
+            self.exchanges[key] = layer, columns, rows.element_size(), list(counts[0])
         return self._lanes[key]
 
     def seed(self, step: int, exchange: int, direction: str) -> int:
@@ -113,7 +114,7 @@ class PolicyTransfer:
         counts = send_counts, recv_counts = self._counts[::-1] if back else self._counts
         direction, columns = DIRECTIONS[back], rows.shape[1:].numel()
         is_replaying = not back and comm.tape is not None and comm.tape.is_replaying
-        self._lane = owner.lane(self._exchange, self._layer, direction, counts, columns)
+        self._lane = owner.lane(self._exchange, self._layer, direction, counts, rows)
         if self._lane is None:
             self._plain = Transfer(comm, *self._counts).start(rows, back)
             return self

@@ -1,0 +1,131 @@
+"""What a training step costs under a transmission policy: seconds and bytes, from the exchanges of the step and a profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from dgl_gt.ops.quantise import packed_bytes
+from dgl_gt.transmission.policy import LEAST_COLUMNS, Mode, Policy
+from partition.predict.figures import Figures
+
+from .hardware_profile import Profile
+from .traced_time import traced_time
+
+_PASSES = 4  # over a row in memory, to pack it on one rank and restore it on another
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One exchange of a step in one direction, on all ranks.
+
+    Attributes
+    ----------
+    layer : int
+        Layer of the model that exchanges, counted from 0.
+    direction : {"rows", "gradients"}
+    columns : int
+        Numbers in a row.
+    itemsize : int
+        Size of a number as it is (bytes).
+    rows : ndarray, int64, (P, P)
+        Rows that go from each rank to each other rank.
+    """
+
+    layer: int
+    direction: str
+    columns: int
+    itemsize: int
+    rows: np.ndarray
+
+    @property
+    def follows_policies(self) -> bool:
+        """Whether its rows are wide enough to be packed."""
+        return self.columns >= LEAST_COLUMNS
+
+    def row_bytes(self, mode: Mode) -> float:
+        """Bytes of a row for each step, in the mean."""
+        if not self.follows_policies:
+            return float(self.columns * self.itemsize)
+        full = self.columns * self.itemsize if mode.bits == 32 else packed_bytes(self.columns, mode.bits)
+        return full / mode.every
+
+
+@dataclass(frozen=True)
+class PolicyCosts:
+    """The costs of a training step under any policy, whose stale modes have a fixed period.
+
+    Attributes
+    ----------
+    exchanges : list of Exchange
+        Exchanges of a step that follow policies.
+    compute_s : float
+        Time of a step without these exchanges (s).
+    seen : float
+        Share of an exchange that computation in the same step does not hide.
+    other_bytes : int
+        Bytes that all ranks send in other exchanges of a step, such as log-sum-exps, whatever the policy is.
+    profile : Profile
+    """
+
+    exchanges: list[Exchange]
+    compute_s: float
+    seen: float
+    other_bytes: int
+    profile: Profile
+
+    @staticmethod
+    def of_trace(trace, figures: Figures, profile: Profile, exchanges: list[Exchange]) -> PolicyCosts:
+        """Return the costs of a step that was traced with exact exchanges on a cut."""
+        time, exact = traced_time(trace, figures, profile), Policy()
+        seen = 1 - time.hidden_s / time.exchange_s if time.exchange_s > 0 else 1.0
+        alone = PolicyCosts(exchanges, 0.0, seen, 0, profile)
+        return replace(
+            alone,
+            compute_s=max(0.0, time.total_s - alone.seconds(exact)),
+            other_bytes=trace.sent_bytes(figures) - alone.sent_bytes(exact),
+        )
+
+    @cached_property
+    def _byte_s(self) -> np.ndarray:
+        """Seconds per byte from each rank to each other rank, (P, P)."""
+        ranks = len(self.exchanges[0].rows)
+        return (1 - np.eye(ranks)) / self.profile.links(ranks).T
+
+    def seconds(self, policy: Policy) -> float:
+        """Predict the time of a step (s).
+
+        An exchange lasts as long as the rank with the slowest arrivals needs. Rows of a stale mode have the whole step to
+        arrive, so their exchanges delay a step only by what they take beyond it, and rows that are packed are read and
+        written a few times more.
+        """
+        awaited, hidden, packed = 0.0, 0.0, 0.0
+        for each in self.exchanges:
+            modes = self._modes(each, policy)
+            row_bytes = np.array([[each.row_bytes(mode) for mode in row] for row in modes])
+            is_stale = np.array([[mode.is_stale and each.follows_policies for mode in row] for row in modes])
+            arriving = each.rows * row_bytes * self._byte_s
+            now, later = np.where(is_stale, 0, arriving).sum(0).max(), np.where(is_stale, arriving, 0).sum(0).max()
+            awaited += (now + self.profile.latency_s) * self.seen if now or not is_stale.any() else 0.0
+            hidden += later
+            is_packed = np.array([[mode.bits < 32 and each.follows_policies for mode in row] for row in modes])
+            every = np.array([[mode.every for mode in row] for row in modes])
+            touched = np.where(is_packed, each.rows / every, 0).sum(0).max() * each.columns * each.itemsize
+            packed += _PASSES * touched / np.min(self.profile.stream_bytes_per_s)
+        step_s = self.compute_s + awaited + packed
+        return float(step_s + max(0.0, hidden - step_s))
+
+    def sent_bytes(self, policy: Policy) -> int:
+        """Return the bytes that all ranks send in a step, in the mean over steps."""
+        total = 0.0
+        for each in self.exchanges:
+            row_bytes = np.array([[each.row_bytes(mode) for mode in row] for row in self._modes(each, policy)])
+            total += float((each.rows * row_bytes).sum())
+        return round(total) + self.other_bytes
+
+    @staticmethod
+    def _modes(each: Exchange, policy: Policy) -> list[list[Mode]]:
+        ranks = range(len(each.rows))
+        return [[policy.mode(each.layer, each.direction, i, j) for j in ranks] for i in ranks]

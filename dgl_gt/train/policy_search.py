@@ -1,0 +1,220 @@
+"""Find a transmission policy for a model and a graph: what each transmission loses is measured, what it takes predicted."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.nn import GraphTransformer
+from dgl_gt.selector.hardware_profile import Profile
+from dgl_gt.selector.policy_choice import MODES, Place, by_links, choose_modes, places, policy_of_modes
+from dgl_gt.selector.policy_time import Exchange, PolicyCosts
+from dgl_gt.transmission.policy import Mode, Policy
+from partition.errors import InputError
+from partition.predict.figures import Figures
+from partition.predict.strategies import WITH_POLICY
+
+from .config import TrainConfig
+from .metrics import choose_metric
+from .model import build_model
+from .objective import make_objective
+from .optimizer import Schedule, make_optimizer
+from .planned_step import step_traces
+from .task import node_classification
+from .trainer import evaluate, train_step
+
+_WARM_UP = 60  # exact steps before anything is measured, because rows change most at the beginning
+_STEPS, CHECKED_STEPS = 8, 80  # in which a mode, and the policy that was found, lose something
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class FoundPolicy:
+    """A transmission policy, and what is expected of it.
+
+    Attributes
+    ----------
+    policy : Policy
+    modes : dict of Place to Mode
+        The mode of each layer and direction, and of fast and slow links.
+    losses : dict of Place to dict of Mode to float
+        What each mode of each place lost by itself (points of the validation metric).
+    loss : float
+        What the policy as a whole lost (points).
+    metric : str
+    seconds, exact_seconds : float
+        Predicted time of a step with the policy, and of an exact one (s).
+    sent_bytes, exact_sent_bytes : int
+        Bytes that all ranks send in a step, in the mean over steps.
+    """
+
+    policy: Policy
+    modes: dict[Place, Mode]
+    losses: dict[Place, dict[Mode, float]]
+    loss: float
+    metric: str
+    seconds: float
+    exact_seconds: float
+    sent_bytes: int
+    exact_sent_bytes: int
+
+
+def search_policy(
+    sg: ShardedGraph, figures: Figures, config: TrainConfig, profile: Profile, max_loss: float, report=lambda text: None
+) -> FoundPolicy:
+    """Search the policy that makes a step quickest and loses at most as much as allowed; every rank calls it.
+
+    After a few exact epochs, steps are taken from the same weights with one mode of one layer and direction at a time, and
+    exact ones beside them. The difference of the validation metrics, in the mean over the last half of the steps, is what
+    the mode loses. Seconds are predicted from the profile. What was found is measured as a whole, too: if it loses more than
+    allowed, half as much is allowed in the next attempt. After three attempts the policy is exact.
+
+    Parameters
+    ----------
+    sg : ShardedGraph
+        Graph with a strategy that can follow policies, and a halo of one hop.
+    figures : Figures
+        Figures of the cut.
+    config : TrainConfig
+        Settings of the model and the run; its own policy is not used.
+    profile : Profile
+        Hardware profile of the ranks and links.
+    max_loss : float
+        Points of the validation metric that may be lost, above 0 and below 100.
+    report : callable
+        Function that is called with a few words about what is being done.
+
+    Raises
+    ------
+    InputError
+        ``max_loss`` is out of range, there is one rank alone, or the strategy follows no policy.
+    """
+    _check(sg, config, max_loss)
+    probe = _Probe(sg, config, report)
+    exact, exchanges = probe.metric_with(Policy(), _STEPS)
+    trace = step_traces(config, figures.features, probe.task.classes).of(figures, sg.strategy.name, 1)
+    costs = PolicyCosts.of_trace(trace, figures, profile, exchanges)
+    losses: dict[Place, dict[Mode, float]] = {}
+    for place in places(exchanges, profile.links(sg.comm.world_size)):
+        losses[place] = {}
+        for mode in MODES[1:]:
+            report(f"layer {place.layer}, {place.direction}, {mode}")
+            found = probe.metric_with(Policy((place.rule(mode),)), _STEPS)[0]
+            losses[place][mode] = max(0.0, 100 * (exact - found))
+    checked = probe.metric_with(Policy(), CHECKED_STEPS)[0]
+    for _ in range(_ATTEMPTS):
+        modes, loss = choose_modes(costs.seconds, losses, max_loss, [_start(costs, losses)]), 0.0
+        policy = policy_of_modes(modes)
+        if policy.is_exact:
+            break
+        report("the policy as a whole")
+        loss = 100 * (checked - probe.metric_with(policy, CHECKED_STEPS)[0])
+        if loss <= max_loss:
+            break
+        _share_out(loss, modes, losses)
+    else:
+        modes, policy, loss = dict.fromkeys(losses, MODES[0]), Policy(), 0.0
+    seconds, sent = costs.seconds, costs.sent_bytes
+    return FoundPolicy(
+        *(policy, modes, losses, loss, probe.metric),
+        *(seconds(policy), seconds(Policy()), sent(policy), sent(Policy())),
+    )
+
+
+def _check(sg: ShardedGraph, config: TrainConfig, max_loss: float) -> None:
+    if not 0 < max_loss < 100:
+        raise InputError(
+            f"max_loss is {max_loss}; it must be above 0 and below 100, in points of the validation metric"
+        )
+    if sg.comm.world_size == 1:
+        raise InputError(
+            "one rank exchanges nothing, so there is no policy to search; partition into two parts or more"
+        )
+    if sg.strategy.name not in WITH_POLICY or sg.depth > 1:
+        raise InputError(
+            f"the strategy {sg.strategy.name} of depth {sg.depth} follows no policy; use {', '.join(WITH_POLICY)} of depth 1"
+        )
+    if config.activation_checkpoint == "full":
+        raise InputError("activation_checkpoint is full, which no policy goes with; choose keep_exchanges or none")
+
+
+def _share_out(loss: float, modes: dict[Place, Mode], losses: dict[Place, dict[Mode, float]]) -> None:
+    """Raise what modes lose by themselves, so that those of a policy lose together what was measured of the policy.
+
+    A mode that sends no more bits, and no more often, loses as much at least.
+    """
+    chosen = {place: mode for place, mode in modes.items() if mode != MODES[0]}
+    missing = (loss - sum(losses[place][mode] for place, mode in chosen.items())) / len(chosen)
+    for place, mode in chosen.items():
+        least = losses[place][mode] + missing
+        for other in losses[place]:
+            if other.bits <= mode.bits and other.every >= mode.every:
+                losses[place][other] = max(losses[place][other], least)
+
+
+def _start(costs: PolicyCosts, losses) -> dict[Place, Mode]:
+    """Bits by how long the transmissions of each place take, against their share of the time that ranks compute."""
+    taken = {place: _seconds_of(costs, place) for place in losses}
+    return by_links(taken, costs.compute_s / len(taken))
+
+
+def _seconds_of(costs: PolicyCosts, place: Place) -> float:
+    """Seconds that a step would save if the transmissions of a place took none."""
+    nothing = Policy((place.rule(Mode(every=10**9)),))
+    return max(0.0, costs.seconds(Policy()) - costs.seconds(nothing))
+
+
+class _Probe:
+    """A model after a few exact epochs, from which steps are taken under one policy after another."""
+
+    def __init__(self, sg: ShardedGraph, config: TrainConfig, report):
+        self._sg, self._seed = sg, config.seed
+        self.task = task = node_classification(sg, config.split, config.inputs)
+        self.metric = choose_metric(config.metric, task.classes)
+        torch.manual_seed(config.seed)
+        self._model = build_model(config, task.feat.shape[1], task.classes, None, **task.edges.widths).to(sg.device)
+        if isinstance(self._model, GraphTransformer) and config.local_epochs:
+            self._model.uses_global = False
+        self._optimizer = make_optimizer(self._model, config)
+        self._objective = make_objective(config, task, sg.comm)
+        schedule = Schedule(self._optimizer, config)
+        report(f"{_WARM_UP} exact epochs")
+        for step in range(_WARM_UP):
+            self._step(step)
+            schedule.step()
+        self._start = copy.deepcopy((self._model.state_dict(), self._optimizer.state_dict()))
+
+    def _step(self, step: int) -> None:
+        train_step(self._model, self._sg, self.task, self._optimizer, step, self._seed, self._objective)
+
+    def metric_with(self, policy: Policy, steps: int) -> tuple[float, list[Exchange]]:
+        """Return the mean validation metric in the last half of a few steps under a policy, and the exchanges of a step."""
+        model, optimizer = copy.deepcopy(self._start)
+        self._model.load_state_dict(model)
+        self._optimizer.load_state_dict(optimizer)
+        strategy, values = self._sg.strategy, []
+        transmission = strategy.follow(policy, self._seed)
+        for step in range(_WARM_UP, _WARM_UP + steps):
+            self._step(step)
+            if step - _WARM_UP >= steps // 2:
+                values.append(evaluate(self._model, self._sg, self.task, self.metric)[0])
+        transmission.close()
+        strategy.exchange_exactly()
+        return statistics.fmean(values), _exchanges(self._sg, transmission)
+
+
+def _exchanges(sg: ShardedGraph, transmission) -> list[Exchange]:
+    """The exchanges of a step, with the rows between all ranks."""
+    of_ranks = sg.comm.gather_objects([[*key, *what] for key, what in sorted(transmission.exchanges.items())])
+    found = []
+    for same in zip(*of_ranks):
+        _, direction, layer, columns, itemsize, _ = same[0]
+        rows = np.array([each[-1] for each in same])
+        np.fill_diagonal(rows, 0)
+        found.append(Exchange(layer, direction, columns, itemsize, rows))
+    return found
