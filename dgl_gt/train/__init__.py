@@ -12,6 +12,7 @@ _HOMES = {
     "save_model": "saved_model",
     "predict": "predictions",
     "step_traces": "planned_step",
+    "search_policy": "policy_search",
     "ModelFactory": "model",
 }
 __all__ = sorted(_HOMES)

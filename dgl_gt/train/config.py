@@ -197,8 +197,9 @@ class TrainConfig:
         str, Meta(min_length=1, description="a transmission policy, or the name of a .yaml file with one")
     ] = _setting(
         "full",
-        "what travels between ranks in training steps: full, bf16, int8, int4, stale=K (every K steps), such as "
-        "stale=4,int8, none (on a vertex cut), or a .yaml file of rules. All but full are approximate; evaluations are exact",
+        "what travels between ranks in training steps: full, bf16, int8, int4, stale=K (every K steps, or auto), such as "
+        "stale=4,int8, sampled=Q (a share of the copies), none (on a vertex cut), or a .yaml file of rules. All but full are "
+        "approximate; evaluations are exact",
     )
 
     def __post_init__(self):
