@@ -6,12 +6,14 @@ from partition.errors import InputError
 
 # The smallest and the largest sizes are far beyond any use, so that what they refuse is a mistake.
 MODEL_LIMITS = {"layers": (1, 1000), "hidden": (1, 1_000_000), "heads": (1, 1_000_000), "ffn": (0, 1000)}
+MAP_WEIGHTS = (0.0, 1.7)  # of the initial residual; beyond them, the first layer's map weighs more than all
 EDGE_KINDS = 256  # that a column of whole numbers in the edge features may have
 PRECISIONS = ("fp32", "bf16")
+TRANSFORMER_RESIDUALS = ("identity", "linear")
 CHOICES = {  # of the options that are names
     "layer": ("transformer", "convolution"),
     "score": ("dot", "additive", "gcn", "mean"),
-    "residual": ("none", "identity", "linear"),
+    "residual": ("none", "identity", "linear", "initial"),
     "norm": ("layer", "rms", "batch", "none"),
     "activation": ("relu", "gelu", "swiglu"),
     "gate": ("none", "sigmoid", "free", "constant"),
@@ -34,9 +36,11 @@ def check_contradictions(*, layer: str, residual: str, input: str, gate: str, sc
             raise InputError(f"gate is {gate!r}, but transformer layers have no gate; choose layer 'convolution'")
         if input == "none":
             raise InputError("input is 'none', but transformer layers need an input projection; choose another input")
-        if residual == "none":
-            raise InputError("residual is 'none', but transformer layers need one; choose 'identity' or 'linear'")
-    elif input == "none" and (residual == "identity" or score == "dot"):
+        if residual not in TRANSFORMER_RESIDUALS:
+            raise InputError(
+                f"residual is {residual!r}, but transformer layers need 'identity' or 'linear'; choose one of them"
+            )
+    elif input == "none" and (residual in ("identity", "initial") or score == "dot"):
         name, value = ("score", score) if score == "dot" else ("residual", residual)
         raise InputError(
             f"input is 'none', but with {name} {value!r} a layer must take as many features as it returns; choose "

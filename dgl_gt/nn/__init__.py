@@ -11,6 +11,7 @@ from .feed_forward import SwiGLU
 from .gat import GATConv
 from .global_attention import Gate, PolynormerAttention, SGFormerAttention
 from .graph_conv import GraphConv
+from .initial_residual import InitialResidual
 from .layer import GraphTransformerLayer
 from .model import GraphTransformer
 from .precision import apply_precision
@@ -26,6 +27,7 @@ __all__ = [
     "GraphConv",
     "GraphTransformer",
     "GraphTransformerLayer",
+    "InitialResidual",
     "PolynormerAttention",
     "SGFormerAttention",
     "SwiGLU",

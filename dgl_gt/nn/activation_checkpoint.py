@@ -83,20 +83,20 @@ def _along_edges(
     feat: Tensor,
     attn_bias: Tensor | None = None,
     seeds: Tensor | None = None,
-    edge: Tensor | None = None,
+    *more: Tensor,
+    **named: Tensor,
 ) -> Tensor:
     strategy = as_strategy(graph, feat)
     if seeds is None:
         seeds = layer.draw_seeds(strategy)  # drawn here, so that both runs of the layer have the same masks
-    edges = () if edge is None else (edge,)
     options = {"context_fn": strategy.kept_exchanges} if mode == "keep_exchanges" else {}
     runs = count()
 
     def run(*args):
         with nullcontext() if next(runs) == 0 else _frozen_statistics(layer):
-            return type(layer).forward(layer, *args)
+            return type(layer).forward(layer, *args, **named)
 
-    return checkpoint(run, strategy, feat, attn_bias, seeds, *edges, use_reentrant=False, **options)
+    return checkpoint(run, strategy, feat, attn_bias, seeds, *more, use_reentrant=False, **options)
 
 
 @contextmanager

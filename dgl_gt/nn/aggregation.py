@@ -16,12 +16,19 @@ _NORM_OF = {"gcn": "both", "mean": "right"}
 
 
 def make_aggregation(
-    score: str, in_feats: int, feat_size: int, num_heads: int, attn_drop: float, attn_bias_type: str = "add"
+    score: str,
+    in_feats: int,
+    feat_size: int,
+    num_heads: int,
+    attn_drop: float,
+    attn_bias_type: str = "add",
+    has_weights: bool = True,
 ) -> nn.Module:
     """Return the module that aggregates the rows of neighbours, (N_src, in_feats) -> (N_dst, feat_size).
 
     ``score`` "dot" gives a :class:`BiasedMHA`, with its output projection. "additive" gives a :class:`GATConv`, and "gcn"
-    and "mean" a :class:`GraphConv` with ``norm`` "both" and "right". ``ValueError`` says that the sizes do not fit.
+    and "mean" a :class:`GraphConv` with ``norm`` "both" and "right", which sums rows as they are without ``has_weights``.
+    ``ValueError`` says that the sizes do not fit.
     """
     check_one_of("score", score, CHOICES["score"])
     if score == "dot":
@@ -40,7 +47,9 @@ def make_aggregation(
         return GATConv(
             in_feats, feat_size // num_heads, num_heads, attn_drop=attn_drop, bias=False, allow_zero_in_degree=True
         )
-    return GraphConv(in_feats, feat_size, _NORM_OF[score], allow_zero_in_degree=True)
+    return GraphConv(
+        in_feats, feat_size, _NORM_OF[score], weight=has_weights, bias=has_weights, allow_zero_in_degree=True
+    )
 
 
 def aggregate(

@@ -15,6 +15,7 @@ from .attention import check_features, check_probability, check_sizes
 from .dropout import FeatureDropout
 from .global_attention import Gate
 from .graph_layer import GraphLayer
+from .initial_residual import InitialResidual
 from .norms import NORM_MODULES, normalise
 
 
@@ -38,8 +39,10 @@ class ConvolutionLayer(GraphLayer):
     score : {"dot", "additive", "gcn", "mean"}
         Attention with dot-product scores (:class:`BiasedMHA`) or additive ones (:class:`GATConv`), or a sum weighted by
         degrees (:class:`GraphConv` with ``norm`` "both") or the mean.
-    residual : {"none", "identity", "linear"}
-        What is added to the aggregation: nothing, the row itself, or its projection :math:`W_r x`.
+    residual : {"none", "identity", "linear", "initial"}
+        What is added to the aggregation: nothing, the row itself, or its projection :math:`W_r x`. With "initial" it is
+        joined with the rows before the first layer instead, see :class:`InitialResidual`; there the sum by degrees and
+        the mean have no weights of their own.
     norm : {"layer", "rms", "batch", "none"}
         The norm; "batch" is :class:`BatchNorm`.
     norm_first : bool
@@ -50,6 +53,8 @@ class ConvolutionLayer(GraphLayer):
         See :class:`Gate`.
     dropout, attn_dropout : float
         Probabilities in [0, 1) of dropping a feature, and an attention weight, in training.
+    layer, initial_weight, map_weight : int, float, float
+        See :class:`InitialResidual`, for the residual "initial".
 
     Raises
     ------
@@ -70,6 +75,9 @@ class ConvolutionLayer(GraphLayer):
         gate_start: float = 0.9,
         dropout: float = 0.1,
         attn_dropout: float = 0.0,
+        layer: int = 1,
+        initial_weight: float = 0.1,
+        map_weight: float = 0.5,
     ):
         super().__init__()
         check_sizes(in_feats=in_feats, feat_size=feat_size, num_heads=num_heads)
@@ -78,17 +86,19 @@ class ConvolutionLayer(GraphLayer):
         check_one_of("gate", gate, CHOICES["gate"])
         check_flags(norm_first=norm_first)
         check_probability("dropout", dropout)
-        if residual == "identity" and in_feats != feat_size:
+        if residual in ("identity", "initial") and in_feats != feat_size:
             raise ValueError(
-                f"residual is 'identity', but the layer takes {in_feats} features and returns {feat_size}; choose "
+                f"residual is {residual!r}, but the layer takes {in_feats} features and returns {feat_size}; choose "
                 "'linear' or 'none'"
             )
         self.in_feats, self.norm_first = in_feats, norm_first
-        self.conv = make_aggregation(score, in_feats, feat_size, num_heads, attn_dropout)
+        has_weights = residual != "initial"
+        self.conv = make_aggregation(score, in_feats, feat_size, num_heads, attn_dropout, has_weights=has_weights)
         self.residual = {
             "none": lambda: None,
             "identity": nn.Identity,
             "linear": lambda: nn.Linear(in_feats, feat_size),
+            "initial": lambda: InitialResidual(feat_size, layer, initial_weight, map_weight),
         }[residual]()
         self.norm = NORM_MODULES[norm](in_feats if norm_first else feat_size)
         self.dropout = FeatureDropout(dropout)
@@ -97,11 +107,19 @@ class ConvolutionLayer(GraphLayer):
             self.gate_proj = nn.Linear(in_feats, feat_size)
             self.gate_norm = nn.LayerNorm(feat_size)
 
-    def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None, seeds: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        graph,
+        feat: Tensor,
+        attn_bias: Tensor | None = None,
+        seeds: Tensor | None = None,
+        initial: Tensor | None = None,
+    ) -> Tensor:
         """Run the layer on ``graph``; the arguments, the result and the errors are those of the transformer layer.
 
         ``attn_bias`` needs the score "dot". Of ``seeds``, (4,), the first is for attention weights and the second for
-        features.
+        features. ``initial``, (N, feat_size), are the rows before the first layer, for the residual "initial". Their
+        first rows are those of the result, and there may be more.
         """
         check_features(feat, "in_feats", self.in_feats)
         strategy = as_strategy(graph, feat)
@@ -112,7 +130,11 @@ class ConvolutionLayer(GraphLayer):
         x = normalise(self.norm, feat, strategy) if self.norm_first else feat
         own = leading_rows(x, strategy.num_dst)
         y = aggregate(self.conv, strategy, x, attn_bias, attention_seed)
-        if self.residual is not None:
+        if isinstance(self.residual, InitialResidual):
+            if initial is None:
+                raise ValueError("residual is 'initial', which needs the rows before the first layer; pass initial")
+            y = self.residual(y, leading_rows(initial, strategy.num_dst))
+        elif self.residual is not None:
             y = y + self.residual(own)
         if not self.norm_first:
             y = normalise(self.norm, y, strategy)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dgl_gt.exchange import Strategy, as_strategy
 from dgl_gt.exchange.local import leading_rows
-from dgl_gt.model_limits import CHOICES
+from dgl_gt.model_limits import CHOICES, TRANSFORMER_RESIDUALS
 from partition.errors import check_flags, check_one_of
 
 from .aggregation import aggregate, make_aggregation
@@ -89,7 +89,7 @@ class GraphTransformerLayer(GraphLayer):
             check_sizes(hidden_size=hidden_size)
         check_flags(norm_first=norm_first, edge_update=edge_update)
         check_probability("dropout", dropout)
-        check_one_of("residual", residual, CHOICES["residual"][1:])
+        check_one_of("residual", residual, TRANSFORMER_RESIDUALS)
         check_one_of("norm", norm, CHOICES["norm"])
         if not isinstance(activation, nn.Module):
             check_one_of("activation", activation, CHOICES["activation"])

@@ -57,8 +57,10 @@ class GraphTransformer(nn.Module):
         The kind of layer: :class:`GraphTransformerLayer` or :class:`ConvolutionLayer`.
     score : {"dot", "additive", "gcn", "mean"}
         What a layer does along edges, see :class:`ConvolutionLayer`.
-    residual : {"none", "identity", "linear"}
-        What a layer adds to that; transformer layers need one.
+    residual : {"none", "identity", "linear", "initial"}
+        What a layer adds to that; transformer layers need "identity" or "linear".
+    initial_weight, map_weight : float
+        See :class:`InitialResidual`, for the residual "initial".
     norm : {"layer", "rms", "batch", "none"}
         The norm of the layers.
     activation : {"relu", "gelu", "swiglu"}
@@ -137,6 +139,8 @@ class GraphTransformer(nn.Module):
         edge_kinds: int = 0,
         edge_hidden: int = 16,
         edge_update: bool = False,
+        initial_weight: float = 0.1,
+        map_weight: float = 0.5,
     ):
         super().__init__()
         check_sizes(in_dim=in_dim, hidden=hidden, out=out, heads=heads, global_layers=global_layers)
@@ -161,6 +165,8 @@ class GraphTransformer(nn.Module):
         shared |= {"dropout": dropout, "attn_dropout": attention_dropout}
         self.edge_encoder = EdgeEncoder(edge_feats, edge_kinds, edge_hidden) if has_edges else None
         edges = {"edge_hidden": edge_hidden} if has_edges else {}
+        self.has_initial = residual == "initial"
+        weights = {"initial_weight": initial_weight, "map_weight": map_weight} if self.has_initial else {}
         self.layers = nn.ModuleList()
         for index in range(layers):
             if layer == "transformer":
@@ -168,7 +174,8 @@ class GraphTransformer(nn.Module):
                 made = GraphTransformerLayer(hidden, ffn * hidden, heads, activation=activation, **shared, **edges)
             else:
                 features = in_dim if input == "none" and not index else hidden
-                made = ConvolutionLayer(features, hidden, heads, gate=gate, gate_start=gate_start, **shared)
+                options = {"gate": gate, "gate_start": gate_start, "layer": index + 1, **weights}
+                made = ConvolutionLayer(features, hidden, heads, **shared, **options)
             self.layers.append(made)
         width = hidden * layers if jumping == "concat" else hidden
         has_norm = layer == "transformer" and norm_first
@@ -221,10 +228,12 @@ class GraphTransformer(nn.Module):
         *layer_seeds, encoder_seeds, global_seeds = self._seeds(first)
         x = self.input_dropout(feat, ids, None if encoder_seeds is None else encoder_seeds[-1])
         h = self.encoder(x, ids, encoder_seeds)
+        # A deep halo computes copies of rows in later layers, too: their first rows come with the first layer's sources.
+        initial = [first.source_rows(h)] if self.has_initial else []
         edges = self._edges(graph, edge_feat, edge_kind)
         outputs = []
         for layer, strategy, bias, seeds in zip(self.layers, strategies, biases, layer_seeds, strict=True):
-            h = layer(strategy, h, bias, seeds, *edges)
+            h = layer(strategy, h, bias, seeds, *edges, *initial)
             if len(edges) and layer.edge_update is not None:
                 h, *edges = h
             outputs.append(h if self.jumping != "last" else None)

@@ -8,7 +8,7 @@ from typing import Annotated, get_type_hints
 
 from msgspec import Meta
 
-from dgl_gt.model_limits import CHOICES, EDGE_KINDS, MODEL_LIMITS, PRECISIONS, check_contradictions
+from dgl_gt.model_limits import CHOICES, EDGE_KINDS, MAP_WEIGHTS, MODEL_LIMITS, PRECISIONS, check_contradictions
 from dgl_gt.transmission.policy import Policy, is_policy_file, parse_mode, read_policy
 from dgl_gt.yaml_file import check_keys, read_yaml, typed
 from partition.errors import InputError
@@ -46,6 +46,8 @@ OF_MODEL = (  # settings of the model, which are arguments of GraphTransformer
     "global_weight",
     "edge_hidden",
     "edge_update",
+    "initial_weight",
+    "map_weight",
 )
 
 
@@ -107,7 +109,14 @@ class TrainConfig:
         "dot", "what a layer does along edges: attention with dot or additive scores, gcn (a sum by degrees) or mean"
     )
     residual: Annotated[str, _one_of(CHOICES["residual"])] = _setting(
-        "identity", "what is added to that: identity (the row), linear (its projection) or none"
+        "identity", "what is added to that: identity (the row), linear (its projection), initial (GCNII's) or none"
+    )
+    initial_weight: Annotated[float, _between(0.0, 1.0)] = _setting(
+        0.1, "weight of the rows before the first layer in the residual initial"
+    )
+    map_weight: Annotated[float, _between(*MAP_WEIGHTS)] = _setting(
+        0.5,
+        "lambda of the residual initial: the linear map of layer l has the weight log(lambda / l + 1); 0 for no map",
     )
     norm: Annotated[str, _one_of(CHOICES["norm"])] = _setting("layer", "norm of the layers: layer, rms, batch or none")
     activation: Annotated[str, _one_of(CHOICES["activation"])] = _setting(
@@ -224,6 +233,8 @@ class TrainConfig:
         readers = {
             "ffn": ("layer", ("transformer",)),
             "attention_dropout": ("score", ("dot", "additive")),
+            "initial_weight": ("residual", ("initial",)),
+            "map_weight": ("residual", ("initial",)),
             "gate_start": ("gate", ("free", "constant")),
             "global_layers": ("global_attention", ("polynormer", "sgformer")),
             "global_dropout": ("global_attention", ("polynormer", "sgformer")),

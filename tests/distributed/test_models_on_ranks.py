@@ -42,6 +42,15 @@ MODELS = {
         "input": "none",
         "global_attention": "polynormer",
     },
+    "GCNII": {**CONVOLUTION, "score": "gcn", "residual": "initial", "norm": "none", "input": "linear"},
+    "GAT, initial residual": {
+        **CONVOLUTION,
+        "score": "additive",
+        "residual": "initial",
+        "norm": "batch",
+        "jumping": "sum",
+        "map_weight": 0.0,
+    },
     "edge features": {"edge_feats": 2, "edge_hidden": 3, "norm": "batch"},
     "kinds of edges, updates": {
         "edge_feats": 2,
