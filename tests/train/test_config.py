@@ -85,6 +85,8 @@ def test_every_setting_has_its_limits(name):
         others, most = {"epochs": most, "global_attention": "polynormer"}, most - 1
     if name == "gate_start":
         others = {"layer": "convolution", "gate": "free"}
+    elif name in ("initial_weight", "map_weight"):
+        others = {"layer": "convolution", "residual": "initial"}
     elif name == "edge_hidden":
         others = {"edge_features": "weight"}
     elif name.startswith("global_"):
@@ -128,7 +130,13 @@ def test_an_unknown_key_is_shown_in_short(tmp_path):
     [
         ({"gate": "sigmoid"}, "gate is 'sigmoid', but transformer layers have no gate; choose layer 'convolution'"),
         ({"input": "none"}, "input is 'none', but transformer layers need an input projection; choose another input"),
-        ({"residual": "none"}, "residual is 'none', but transformer layers need one; choose 'identity' or 'linear'"),
+        ({"residual": "none"}, "residual is 'none', but transformer layers need 'identity' or 'linear'"),
+        ({"residual": "initial"}, "residual is 'initial', but transformer layers need 'identity' or 'linear'"),
+        ({"layer": "convolution", "score": "gcn", "residual": "initial", "input": "none"}, "with residual 'initial' a"),
+        (
+            {"map_weight": 1.0},
+            "map_weight is 1.0, but nothing reads it where residual is identity; .* residual initial",
+        ),
         ({"layer": "convolution", "input": "none"}, "input is 'none', but with score 'dot' a layer must take as many"),
         ({"schedule": "plateau", "patience": 0}, "schedule is plateau, which counts in quarters of patience"),
         (
