@@ -1,14 +1,14 @@
 """A training step of Polynormer's ogbn-arxiv model: the published PyG code beside dgl-gt on one rank and on two.
 
     git clone https://github.com/cornell-zhang/Polynormer
-    python benchmarks/polynormer.py --checkout Polynormer [--layers 7] [--steps 3] [--turns 2] [--json]
+    python benchmarks/polynormer.py --checkout Polynormer [--layers 7] [--pieces 8] [--steps 3] [--turns 2] [--json]
 
 The model is that of ``large_graph_exp/arxiv.sh`` with its two layers of global attention: hidden 256, 7 local layers of
 GCN with batch norm, on ogbn_arxiv_nofeat made undirected, with self-loops and random features of width 128. Every tool
 keeps freed memory, and has two threads: one process of two, or two ranks of one. They take turns; medians of the training
 steps after the first of each turn, evaluation left out. The losses of both codes without dropout, from the same weights,
-are those of benchmarks/published_models.py. It needs torch_geometric, and its step more than 22 GiB even
-with two layers.
+are those of benchmarks/published_models.py. The published code needs torch_geometric. Where its step does not fit in
+memory, ``--pieces`` takes one of so many METIS parts of the graph, with the edges inside it, for every tool.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 import yaml
 from machine import DATA, processor
 from torch.nn import functional
 
 from dgl_gt.train.launch import KEEP_MEMORY
-from partition import load_graph
+from partition import load_graph, make_edge_cut, partition
 from partition.console import table
 from partition.system.units import size
 
@@ -60,16 +61,26 @@ CONFIG = {
 }
 
 
-def published(checkout: Path, layers: int, steps: int) -> None:
+def write_graph(path: Path, pieces: int) -> tuple[int, int]:
+    """Write ogbn-arxiv, undirected and with self-loops, or a piece of it; returns its numbers of nodes and edges."""
+    whole = load_graph(str(DATA / "ogbn_arxiv_nofeat.npz"), random_features=FEATURES, undirected=True, self_loops=True)
+    cut = make_edge_cut(whole, pieces)
+    new, count = cut.new_ids(), cut.ptr[1]
+    src, dst = new[whole.indices], new[whole.destinations()]
+    inside = (src < count) & (dst < count)
+    data = {name: values[cut.order[:count]] for name, values in whole.node_data.items()}
+    np.savez(path, edge_index=np.stack([src[inside], dst[inside]]), num_nodes=count, directed=True, **data)
+    return int(count), int(inside.sum())
+
+
+def published(checkout: Path, graph: str, layers: int, steps: int) -> None:
     """Run steps of the published model in this process, and print their seconds."""
-    from torch_geometric.utils import add_self_loops, to_undirected
 
     sys.path.insert(0, str(checkout / "large_graph_exp"))
     from lg_model import Polynormer
 
-    graph = load_graph(str(DATA / "ogbn_arxiv_nofeat.npz"), random_features=FEATURES)
+    graph = load_graph(graph)
     edges = torch.stack([torch.from_numpy(graph.indices).long(), torch.from_numpy(graph.destinations()).long()])
-    edges, _ = add_self_loops(to_undirected(edges), num_nodes=graph.num_nodes)
     x, label = torch.from_numpy(graph.node_data["feat"]).float(), torch.from_numpy(graph.node_data["label"]).flatten()
     train = torch.from_numpy(graph.node_data["train_mask"]).nonzero()[:, 0]
     model = Polynormer(FEATURES, 256, CLASSES, layers, 2, heads=1, post_bn=True)
@@ -117,32 +128,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkout", type=Path, required=True, help="the published code")
     parser.add_argument("--layers", type=int, default=7)
+    parser.add_argument("--pieces", type=int, default=1)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--published", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--published", metavar="GRAPH", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.published:
-        published(args.checkout, args.layers, args.steps)
+        published(args.checkout, args.published, args.layers, args.steps)
         return
     found: dict[str, list[dict]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "layers": args.layers}))
-        source = ["-m", "dgl_gt", "partition", DATA / "ogbn_arxiv_nofeat.npz", "--undirected", "--self-loops"]
+        nodes, edges = write_graph(folder / "graph.npz", args.pieces)
         for ranks in (1, 2):
-            run(
-                2,
-                *source,
-                "--random-features",
-                FEATURES,
-                "--parts",
-                ranks,
-                "--out",
-                folder / f"shards-{ranks}",
-                "--json",
-            )
-        theirs = [__file__, "--checkout", args.checkout, "--layers", args.layers, "--steps", args.steps, "--published"]
+            partition(folder / "graph.npz", ranks, folder / f"shards-{ranks}")
+        theirs = [__file__, "--checkout", args.checkout, "--layers", args.layers, "--steps", args.steps]
+        theirs += ["--published", folder / "graph.npz"]
         tools = {
             "published code, PyG": lambda: run(2, *theirs),
             "dgl-gt, one rank": lambda: ours(folder, 1, args.steps),
@@ -159,14 +162,14 @@ def main() -> None:
         for tool, turns in found.items()
     }
     if args.json:
-        print(json.dumps(rows))
+        print(json.dumps({"nodes": nodes, "edges": edges, "tools": rows}))
         return
     base = rows["published code, PyG"]["seconds"]
     cells = [
         [tool, f"{row['seconds']:.2f}", f"{base / row['seconds']:.2f}x", size(row["peak_bytes"])]
         for tool, row in rows.items()
     ]
-    print(processor())
+    print(f"{nodes:,} nodes, {edges:,} edges, {args.layers} local layers; {processor()}")
     print(table(["", "s / step", "", "peak / process"], cells))
 
 
