@@ -1,4 +1,4 @@
-"""Does GraphTransformer equal the published code of Polynormer, tuned GNNs and SGFormer?
+"""Does GraphTransformer equal the published code of Polynormer, tuned GNNs, SGFormer and GCNII?
 
 Each published model runs from a checkout of its repository, beside ours with the same weights, in float64 without
 dropout, on a random graph with self-loops. The table has the largest difference of outputs, and of the gradients of all
@@ -7,6 +7,7 @@ parameters relative to the largest one. It needs torch_geometric.
     git clone https://github.com/cornell-zhang/Polynormer
     git clone https://github.com/LUOyk1999/tunedGNN
     git clone https://github.com/qitianwu/SGFormer
+    git clone https://github.com/chennnM/GCNII
     python benchmarks/published_models.py --checkouts .
 """
 
@@ -198,6 +199,27 @@ def sgformer(checkouts: Path):
     return inner, ours, names
 
 
+def gcnii(checkouts: Path):
+    """GCNII, ours, and the names of their parameters."""
+    code = load(checkouts / "GCNII" / "model.py")
+    code.F = SimpleNamespace(dropout=functional.dropout, log_softmax=lambda x, dim: x)  # ours returns logits
+    theirs = code.GCNII(FEATURES, LAYERS, HIDDEN, CLASSES, dropout=0.0, lamda=0.5, alpha=0.1, variant=False)
+    settings = {**CONVOLUTION, "residual": "initial", "activation": "relu"}
+    ours = GraphTransformer(FEATURES, HIDDEN, CLASSES, LAYERS, 1, score="gcn", norm="none", **settings)
+    names = {**module("encoder.0", "fcs.0"), **module("output", "fcs.1")}
+    for layer in range(LAYERS):
+        names[f"layers.{layer}.residual.linear.weight"] = (f"convs.{layer}.weight", torch.t)
+    run = theirs.forward
+
+    def along_edges(x, edge_index):
+        src, dst = edge_index
+        roots = torch.bincount(dst, minlength=len(x)).to(x.dtype).rsqrt()
+        return run(x, torch.sparse_coo_tensor(edge_index.flip(0), roots[src] * roots[dst], (len(x), len(x))))
+
+    theirs.forward = along_edges
+    return theirs, ours, names
+
+
 def compare(theirs, ours, names) -> tuple[float, float]:
     """The largest difference of outputs, and of gradients relative to the largest one."""
     generator = torch.Generator().manual_seed(0)
@@ -237,7 +259,7 @@ def compare(theirs, ours, names) -> tuple[float, float]:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkouts", type=Path, required=True, help="folder with the three checkouts")
+    parser.add_argument("--checkouts", type=Path, required=True, help="folder with the four checkouts")
     checkouts = parser.parse_args().checkouts
     cases = {
         "Polynormer, layers alone": lambda: polynormer(checkouts, -1, False, False),
@@ -257,6 +279,7 @@ def main():
             )
         },
         "SGFormer around a tuned GCN": lambda: sgformer(checkouts),
+        "GCNII": lambda: gcnii(checkouts),
     }
     rows = []
     for name, make in cases.items():
