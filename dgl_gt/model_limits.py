@@ -38,7 +38,8 @@ def check_contradictions(*, layer: str, residual: str, input: str, gate: str, sc
             raise InputError("input is 'none', but transformer layers need an input projection; choose another input")
         if residual not in TRANSFORMER_RESIDUALS:
             raise InputError(
-                f"residual is {residual!r}, but transformer layers need 'identity' or 'linear'; choose one of them"
+                f"residual is {residual!r}, but transformer layers need 'identity' or 'linear'; choose one of "
+                "them, or the layer 'convolution'"
             )
     elif input == "none" and (residual in ("identity", "initial") or score == "dot"):
         name, value = ("score", score) if score == "dot" else ("residual", residual)
