@@ -45,8 +45,12 @@ class FailureDetector:
         self._prefix = f"dgl_gt/{members[0]}-{len(members)}-{zlib.crc32(repr(members).encode()):x}"
         self._store = default_store()
         self._timeout_s, self._started, self._note = timeout_s, 0, 0
-        if timeout_s is not None:  # so that gloo's threads give up, too, and this process can end
-            set_group_timeout(group, timeout_s + _MARGIN_S)
+        self.watch(group)
+
+    def watch(self, group) -> None:
+        """Give the timeout, if there is one, to a process group of the same ranks: its threads must give up, too."""
+        if self._timeout_s is not None:
+            set_group_timeout(group, self._timeout_s + _MARGIN_S)
 
     def collective_started(self) -> None:
         """Count a collective that this rank starts."""

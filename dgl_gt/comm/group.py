@@ -15,6 +15,7 @@ import torch.distributed as dist
 from partition.errors import InputError
 
 from .failure import FailureDetector, RankError
+from .gradient_sum import sum_after_backward, sum_during_backward
 from .in_flight import InFlight
 from .tape import Tape
 from .timeline import Collective, Timeline
@@ -78,6 +79,7 @@ class Comm:
         self._is_nccl = torch.cuda.is_available() and device_type(backends) == "cuda"
         self._detector = FailureDetector(group, timeout_s) if self.world_size > 1 else None
         self.tape: Tape | None = None
+        self._sums: dist.ProcessGroup | None = None
         self._in_flight = InFlight()
         self.reset_counters()
 
@@ -216,19 +218,15 @@ class Comm:
 
         Every rank must call it after its backward pass; a parameter without a gradient counts as zero.
         """
-        by_dtype: dict[torch.dtype, list[torch.nn.Parameter]] = {}
-        for parameter in parameters:
-            if parameter.requires_grad:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                by_dtype.setdefault(parameter.dtype, []).append(parameter)
-        if self.world_size == 1:
-            return
-        for group in by_dtype.values():
-            flat = torch.cat([parameter.grad.reshape(-1) for parameter in group])
-            self._all_reduce(flat)
-            for parameter, total in zip(group, flat.split([parameter.numel() for parameter in group])):
-                parameter.grad.copy_(total.view_as(parameter))
+        sum_after_backward(self, [each for each in parameters if each.requires_grad])
+
+    def summing_gradients(self, parameters):
+        """Return a context in which to call ``loss.backward()``; at its end, gradients are summed over ranks.
+
+        It does what :meth:`sum_gradients` does after the backward pass. But where gradients have more than 1 MiB, they
+        travel while backward still computes others; not with nccl. Every rank must enter it.
+        """
+        return sum_during_backward(self, [each for each in parameters if each.requires_grad])
 
     def gather_rows(self, rows: torch.Tensor, to: int | None = None) -> list[torch.Tensor] | None:
         """Return every rank's rows, (n_i, ...), on every rank or on rank ``to`` alone; not differentiable, not counted.
@@ -324,11 +322,37 @@ class Comm:
         work = dist.all_to_all_single(*aliases, recv_counts, send_counts, group=self._group, async_op=True)
         return partial(self._wait, work, started)
 
-    def _all_reduce(self, total: torch.Tensor, op=dist.ReduceOp.SUM) -> None:
+    def sum_in_place(self, total: torch.Tensor) -> None:
         """Sum a tensor over ranks, in place."""
+        self._all_reduce(total)
+
+    def _all_reduce(self, total: torch.Tensor, op=dist.ReduceOp.SUM) -> None:
+        """Reduce a tensor over ranks, in place."""
         aliases = self._prepare(total)
         started = self._started(f"all-reduce of {total.numel():,} numbers", range(self.world_size))
         self._wait(dist.all_reduce(*aliases, op, group=self._group, async_op=True), started)
+
+    def open_group_of_sums(self) -> None:
+        """Make the process group in which sums run beside exchanges, once; every rank calls it."""
+        if self._sums is None:
+            members = dist.get_process_group_ranks(self._group or dist.group.WORLD)
+            self._sums = dist.new_group(members, backend="gloo", use_local_synchronization=True)
+            self._detector.watch(self._sums)
+
+    def start_sum(self, total: torch.Tensor) -> Callable[[], None]:
+        """Start to sum a tensor over ranks, in place, beside exchanges; return a function that waits for the end.
+
+        Ranks start these sums in one order, and wait for them in this order at one place of the program. The sums count
+        as collectives from there on, because other collectives may come first on some ranks.
+        """
+        _check_dtype(total.dtype)
+        work = dist.all_reduce(*self._in_flight.aliases(total), group=self._sums, async_op=True)
+
+        def wait() -> None:
+            self._detector.collective_started()
+            self._wait(work, self._started(f"all-reduce of {total.numel():,} numbers", range(self.world_size)))
+
+        return wait
 
     def _started(self, kind: str, senders: Iterable[int]) -> Collective:
         """Return the collective that starts now and needs these ranks."""

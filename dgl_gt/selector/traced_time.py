@@ -33,7 +33,7 @@ class TracedTime:
     exchange_s, hidden_s : float
         Time of exchanges, and how much of it goes by while ranks compute (s).
     gradients_s : float
-        Time of sums over ranks (s).
+        Time that ranks spend in sums over ranks, without what goes by while they compute (s).
     layers : dict of str to dict
         The same of each layer of the model, see :class:`dgl_gt.trace.layer_tracker.LayerTracker` (s).
     """
@@ -89,7 +89,8 @@ def traced_time(trace: StepTrace, figures: Figures, profile: Profile) -> TracedT
     """
     sizes, time, now = trace.sizes_of(figures), TracedTime(), 0.0
     rates, spent = Rates(trace, figures, profile), {}
-    link_is_free_at, under_way = 0.0, []  # exchanges that have begun: their durations, and when they could be done
+    link_is_free_at = 0.0
+    under_way, sums = [], []  # exchanges and sums that have begun: their durations, and when they could be done
     starts = np.searchsorted(trace.event_of, np.arange(len(trace.events)))
     for event, start in zip(trace.events, starts):
         if event.kind == "memory":
@@ -99,10 +100,19 @@ def traced_time(trace: StepTrace, figures: Figures, profile: Profile) -> TracedT
             of_layer[COMPUTE.index(event.kind)] += rates.seconds(event, start, sizes)
             continue
         now, spent = now + time.add_computed(spent), {}
-        if event.kind == "sum":
+        if event.kind in ("sum", "begin_sum"):
             seconds = float(sizes[0, start]) / profile.reduce_bytes_per_s + profile.latency_s
-            now += seconds
-            time.add(event.layer, gradients_s=seconds)
+            if event.kind == "sum":
+                now += seconds
+                time.add(event.layer, gradients_s=seconds)
+            else:
+                link_is_free_at = max(link_is_free_at, now) + seconds
+                sums.append((seconds, link_is_free_at))
+        elif event.kind == "wait_sum":  # all else that the link carries may come first
+            seconds, done_at = sums.pop(0)
+            seen = profile.overlap * max(0.0, done_at - now) + (1 - profile.overlap) * seconds
+            now += seen
+            time.add(event.layer, gradients_s=seen)
         elif event.kind == "begin":
             seconds = rates.exchange_seconds(event, sizes[:, start : start + 2].max(axis=1))
             link_is_free_at = max(link_is_free_at, now) + seconds

@@ -63,6 +63,16 @@ class StandInRanks(Comm):
         if self.listener is not None:
             self.listener("sum", (), total.nbytes)
 
+    def open_group_of_sums(self) -> None:
+        """Do nothing: there is no group."""
+
+    def start_sum(self, total):
+        """Tell the listener; see :meth:`Comm.start_sum`."""
+        if (listener := self.listener) is None:
+            return lambda: None
+        listener("begin_sum", (), total.nbytes)
+        return lambda: listener("wait_sum")
+
     def _gather_text(self, text: str) -> list[str]:
         return [text] * self.world_size
 

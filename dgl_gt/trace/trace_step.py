@@ -22,7 +22,7 @@ _SPARE = 1  # recordings beyond the number of counts, against which the solution
 _FEW_PARTS = 4  # on which a step reads the same masks as on many
 _MOST_SEEDS = 300
 _NAMES = {"kept": "the tensors that outlive the step", "edges": "a pass over edges", "begin": "an exchange"}
-_NAMES |= {"sum": "a sum over ranks", "memory": "a tensor"}
+_NAMES |= {"sum": "a sum over ranks", "begin_sum": "a sum over ranks", "memory": "a tensor"}
 
 
 def trace_step(

@@ -76,11 +76,10 @@ def train_step(
     NaN is returned.
     """
     optimizer.zero_grad()
-    with sg.strategy.training_step(step):
-        loss = (objective or Objective())(_training_logits(model, sg, task, step, seed), task)
-        loss.backward()
-    with at_place("the gradient sum", sg.comm):
-        sg.comm.sum_gradients(model.parameters())
+    with sg.comm.summing_gradients(model.parameters()):
+        with sg.strategy.training_step(step):
+            loss = (objective or Objective())(_training_logits(model, sg, task, step, seed), task)
+            loss.backward()
     total = float(sg.comm.all_reduce(loss.detach().double().reshape(1).cpu())[0])
     if checks_gradients and not all(
         torch.isfinite(each.grad).all() for each in model.parameters() if each.requires_grad

@@ -102,3 +102,16 @@ def test_what_computation_hides(seconds, overlap, hidden):
     found = seconds(*exchange, overlap=overlap)
     assert found.exchange_s == pytest.approx(3 + 1e-5) and found.rows_s == pytest.approx(1)
     assert found.hidden_s == pytest.approx(hidden) and found.total_s == pytest.approx(4 - hidden, abs=1e-4)
+
+
+@pytest.mark.parametrize(("computed_s", "seen_s"), [(1, 4), (4, 1), (9, 0)])
+def test_sums_that_run_beside_all_else_share_the_link_with_exchanges(seconds, computed_s, seen_s):
+    """Sums of 1 s and 2 s with an exchange of 2 s between them, of which 5 s the link does nothing else."""
+    computing = Event("rows", ("aten::gelu",)), [1e10 * computed_s / 30]
+    first, last = (Event("begin_sum"), [1e9 / 10]), (Event("begin_sum"), [2e9 / 10])
+    exchange, waits = ((Event("begin"), [2e9 / 30] * 2), (Event("wait"), [])), [(Event("wait_sum"), [])] * 2
+    found = seconds(first, exchange[0], last, computing, exchange[1], *waits, overlap=1.0, latency_s=0.0)
+    assert found.total_s == pytest.approx(max(5, computed_s))
+    assert found.gradients_s + found.exchange_s - found.hidden_s == pytest.approx(seen_s)
+    alone = seconds(first, last, computing, *waits, overlap=0.0, latency_s=0.0)
+    assert alone.gradients_s == pytest.approx(3) and alone.total_s == pytest.approx(3 + computed_s)
