@@ -253,6 +253,14 @@ class Comm:
             gathered = received if is_root else gathered
         return None if gathered is None else list(gathered.to(rows.device).split(counts))
 
+    def gather_counted(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
+        """Return every rank's rows, (sum(counts), W), of which all ranks know the numbers; as :meth:`gather_rows`."""
+        if (ranks := self.world_size) == 1:
+            return rows
+        received = rows.new_empty((sum(counts), rows.shape[1]))
+        self.all_to_all(received, rows.repeat(ranks, 1), counts, [len(rows)] * ranks)()
+        return received
+
     def broadcast(self, values: torch.Tensor) -> torch.Tensor:
         """Return rank 0's tensor on every rank; its shape and dtype are the same on all. Not counted."""
         return self.all_reduce(values if self.rank == 0 else torch.zeros_like(values))

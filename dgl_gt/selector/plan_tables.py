@@ -41,7 +41,12 @@ def text_of_plan(plan: Plan) -> str:
     header = "cut|strategy|depth|checkpoint|s / step|products|rows|edges|exchange|sent|memory / rank|".split("|")
     more = len(fitting) - _SHOWN
     listed = table(header, rows) + (f"\nand {more} more that fit (--json lists all)" if more > 0 else "")
-    return f"{listed}\n\nchosen: {plan.reason}\n{_MEMORY}\n{_KINDS[plan.profile['kind']]}"
+    notes = [f"chosen: {plan.reason}"]
+    if factored := plan.model.get("factored"):
+        notes.append(
+            f"gradients of {', '.join(factored)} travel as factors of the training rows, which takes fewer bytes"
+        )
+    return "\n".join([listed, "", *notes, _MEMORY, _KINDS[plan.profile["kind"]]])
 
 
 def forecast_table(plans: dict[int, Plan | NothingFits], profile: Profile) -> str:

@@ -102,13 +102,14 @@ def choose(
     refused = sorted((each for each in candidates if each.refused), key=lambda each: each.seconds or np.inf)
     choice, runner_up = fitting[0], fitting[1] if len(fitting) > 1 else None
     alone = traces.of_one_rank(cuts[0][1])
+    of_choice = next(figures for (_, figures), of_cut in zip(cuts, found) if choice in of_cut)
     return Plan(
         choice=choice,
         runner_up=runner_up,
         reason=_reason(choice, runner_up, refused, bounds),
         candidates=fitting + refused,
         profile={"name": profile.name, "kind": profile.kind},
-        model=traces.description,
+        model={**traces.description, **traces.variant(of_choice)},
         ranks=ranks,
         one_rank_seconds=alone and traced_time(alone, cuts[0][1].in_one_part(), profile.of_slowest_rank()).total_s,
         costs=Costs(

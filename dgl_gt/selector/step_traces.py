@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from partition.errors import InputError
 from partition.predict.figures import Figures
@@ -26,6 +27,9 @@ class StepTraces:
         itself.
     description : dict, optional
         What plans say of the model; by default the name of ``make_step``.
+    variant : callable, optional
+        Called with the figures of a cut; returns keyword arguments of ``make_step``, where the step does other things
+        on one cut than on another.
     """
 
     def __init__(
@@ -34,8 +38,10 @@ class StepTraces:
         max_depth: int = 1,
         activation_checkpoints: tuple[str, ...] | None = None,
         description: dict | None = None,
+        variant: Callable[[Figures], dict] | None = None,
     ):
         self._make_step, self._modes, self._traces = make_step, activation_checkpoints, {}
+        self.variant = variant or (lambda figures: {})
         self.max_depth, self.activation_checkpoints = max_depth, activation_checkpoints or ("none",)
         self.description = description or {"step": getattr(make_step, "__qualname__", repr(make_step))}
 
@@ -71,14 +77,15 @@ class StepTraces:
         """The trace that all cuts with such data into so many parts share."""
         from dgl_gt.trace.trace_step import trace_step  # here, because reading a profile needs no torch
 
-        columns = figures.node_data, figures.edge_data
-        key = strategy, depth, figures.parts, mode, *(tuple(each.items()) for each in columns)
+        columns, variant = (figures.node_data, figures.edge_data), self.variant(figures)
+        key = strategy, depth, figures.parts, mode, *(tuple(each.items()) for each in (*columns, variant))
         if key not in self._traces:
-            make_step = self._make_step
-            if self._modes is not None:
-                make_step = lambda sg: self._make_step(sg, mode)  # noqa: E731
+            modes = () if self._modes is None else (mode,)
+            make_step = partial(self._make_step, **variant)
             try:
-                self._traces[key] = trace_step(make_step, strategy, depth, figures.parts, *columns)
+                self._traces[key] = trace_step(
+                    lambda sg: make_step(sg, *modes), strategy, depth, figures.parts, *columns
+                )
             except (ValueError, NotImplementedError) as error:  # such as heads that the ranks cannot share
                 raise InputError(f"the step does not run with {strategy}: {error}") from error
         return self._traces[key]

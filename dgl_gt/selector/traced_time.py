@@ -101,7 +101,7 @@ def traced_time(trace: StepTrace, figures: Figures, profile: Profile) -> TracedT
             continue
         now, spent = now + time.add_computed(spent), {}
         if event.kind in ("sum", "begin_sum"):
-            seconds = float(sizes[0, start]) / profile.reduce_bytes_per_s + profile.latency_s
+            seconds = float(sizes[:, start].max()) / profile.reduce_bytes_per_s + profile.latency_s
             if event.kind == "sum":
                 now += seconds
                 time.add(event.layer, gradients_s=seconds)

@@ -10,6 +10,7 @@ import torch
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.selector.step_traces import StepTraces
 from partition.errors import InputError
+from partition.predict.figures import Figures
 from partition.system.memory import available_memory_bytes
 from partition.system.units import size
 
@@ -17,6 +18,7 @@ from .config import ASSUMED_CLASSES, OF_MODEL, TrainConfig
 from .model import ModelFactory, build_model, checkpoint_modes, max_depth
 from .objective import make_objective
 from .optimizer import make_optimizer
+from .sufficient_factors import SufficientFactors, factored_layers
 from .task import Task, edge_rows, features, signed_columns
 from .trainer import train_step
 
@@ -42,7 +44,10 @@ class _TrainStep:
     classes: int
     factory: ModelFactory | None
 
-    def __call__(self, sg: ShardedGraph, activation_checkpoint: str):
+    def __call__(
+        self, sg: ShardedGraph, activation_checkpoint: str, factored: tuple[str, ...] = (), train_rows: int = 0
+    ):
+        """Make the step; ``factored`` are layers whose gradients travel as factors of all ranks' ``train_rows``."""
         config = replace(self.config, activation_checkpoint=activation_checkpoint)
         inputs = config.inputs
         feat, mask = features(sg, inputs), sg.ndata.get("train_mask")
@@ -61,6 +66,9 @@ class _TrainStep:
             edge_rows(sg, inputs),
         )
         model = build_model(config, feat.shape[1], self.classes, self.factory, **task.edges.widths).to(sg.device)
+        if factored:
+            rows, others = task.rows["train"], [train_rows] + [0] * (sg.comm.world_size - 2)
+            task = replace(task, factors=SufficientFactors(sg.comm, model, factored, rows, [len(rows), *others]))
         optimizer = make_optimizer(model, config)
         objective = make_objective(config, task, sg.comm)
         return lambda: train_step(model, sg, task, optimizer, 0, config.seed, objective)
@@ -105,12 +113,18 @@ def _traces(config: TrainConfig, features: int, classes: int, factory: ModelFact
         tables = {"edge_kinds": len(config.inputs.edge_features)}  # at most: numbers need fewer weights than kinds
         model, mode = build_model(config, features, classes, factory, **tables), config.activation_checkpoint
     _check_size(model)
+
+    def variant(figures: Figures) -> dict:
+        names = factored_layers(model, figures, config)
+        return {"factored": names, "train_rows": int(figures.masked["train_mask"].sum())} if names else {}
+
     of_model = {"model_factory": factory.name} if factory else {name: getattr(config, name) for name in OF_MODEL}
     return StepTraces(
         _TrainStep(config, classes, factory),
         max_depth(model),
         checkpoint_modes(model) if mode == "none" else (mode,),
         {**of_model, "precision": config.precision, "features": features, "classes": classes},
+        variant,
     )
 
 

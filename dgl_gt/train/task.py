@@ -15,6 +15,7 @@ from partition.shards.transform_records import user_node_count
 from partition.system.units import counted
 
 from .config import Inputs
+from .sufficient_factors import SufficientFactors
 
 SPLITS = ("train", "val", "test")
 
@@ -52,6 +53,7 @@ class Task:
     edges: EdgeRows = NO_EDGES
     user_rows: torch.Tensor | None = None  # bool (N_owned,), false for virtual nodes; None where there are none
     weights: torch.Tensor | None = None  # float32 (N_owned,), of the rows in the loss; None where each counts once
+    factors: SufficientFactors | None = None  # sums of gradients that only the training rows reach; None for no such
 
 
 def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:

@@ -7,13 +7,14 @@ import math
 import statistics
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer, dropout_seed
 from partition.errors import InputError
+from partition.shards.counts import read_figures
 from partition.system.memory import peak_memory_bytes
 
 from .config import ON_NAN, TrainConfig
@@ -24,6 +25,7 @@ from .module_places import at_place, find_not_finite, first_not_finite, named_pl
 from .objective import Objective, make_objective
 from .optimizer import Schedule, make_optimizer
 from .run_state import EpochFigures, RunState, TrainHistory
+from .sufficient_factors import SufficientFactors, factored_layers
 from .task import Task, flip_signs, node_classification
 
 _MOST_SKIPPED = 10  # steps in a row
@@ -76,7 +78,8 @@ def train_step(
     NaN is returned.
     """
     optimizer.zero_grad()
-    with sg.comm.summing_gradients(model.parameters()):
+    factored = task.factors.summing() if task.factors else nullcontext()
+    with factored, sg.comm.summing_gradients(model.parameters()):
         with sg.strategy.training_step(step):
             loss = (objective or Objective())(_training_logits(model, sg, task, step, seed), task)
             loss.backward()
@@ -172,6 +175,7 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
         model.uses_global = False
     measured = []
     policy = follow_policy(sg, task, config, model)
+    policy.task = _with_factors(policy.task, model, sg, config)
     with keeper or nullcontext(), policy, named_places(model, sg.comm):
         if keeper:
             keeper.start(state)
@@ -187,6 +191,15 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
     model.load_state_dict(state.best)
     measurements = _measurements(sg, measured)
     return TrainResult(**vars(state.history), model=model, policy=policy.record(measured), **measurements)
+
+
+def _with_factors(task: Task, model: torch.nn.Module, sg: ShardedGraph, config: TrainConfig) -> Task:
+    """The task, with the sums of gradients that take fewer bytes as factors; every rank calls it."""
+    names = factored_layers(model, read_figures(sg.manifest), config)
+    if not names:
+        return task
+    counts = sg.comm.gather_objects(len(task.rows["train"]))
+    return replace(task, factors=SufficientFactors(sg.comm, model, names, task.rows["train"], counts))
 
 
 def _train_epoch(

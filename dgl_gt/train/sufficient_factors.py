@@ -1,0 +1,123 @@
+"""Sufficient factors: the gradient of a weight that few rows reach travels as its two factors (TAG, arXiv 2302.06126).
+
+The gradient of a linear layer's weight is dY^T X: a sum over rows, of the gradient of its result times its input. Behind
+the last attention each row is computed alone, so dY is zero except in the training rows. Where these are few, ranks
+gather their rows of X and dY, and each computes the whole product. This is exact, and no rank computes a product over
+all its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from dgl_gt.comm.group import Comm
+from dgl_gt.nn import GraphTransformer
+from dgl_gt.nn.batch_norm import BatchNorm
+from partition.predict.figures import Figures
+
+from .config import TrainConfig
+
+
+def factored_layers(model: nn.Module, figures: Figures, config: TrainConfig) -> tuple[str, ...]:
+    """Names of the linear layers whose gradients take fewer bytes as factors; the same on every rank.
+
+    There are none unless each training row is one that the shards' ``train_mask`` selects.
+    """
+    rows = figures.masked.get("train_mask")
+    if rows is None or not isinstance(model, GraphTransformer) or config.entropy_unlabelled:
+        return ()
+    return tuple(name for name, layer in _behind_attention(model).items() if pays(layer, rows.tolist()))
+
+
+def pays(layer: nn.Linear, rows: list[int]) -> bool:
+    """Whether a layer's factors take fewer bytes than an all-reduce of its gradient, for so many rows on each rank.
+
+    Counted is what the rank that moves most sends or receives. A ring moves 2 (P - 1) / P times the gradient.
+    """
+    ranks, width = len(rows), layer.in_features + layer.out_features
+    factors = max(max((ranks - 1) * each, sum(rows) - each) for each in rows) * width
+    return factors < 2 * (ranks - 1) / ranks * sum(each.numel() for each in layer.parameters())
+
+
+def _behind_attention(model: GraphTransformer) -> dict[str, nn.Linear]:
+    """The linear layers by name that compute each row alone, up to the logits."""
+    if model.global_attention is not None:
+        return {}
+    last, prefixes = model.layers[-1], ["output."]
+    norms = model.output_norm, getattr(last, "ffn_layer_norm", None)
+    if getattr(last, "ffn", None) is not None and not any(isinstance(norm, BatchNorm) for norm in norms):
+        prefixes.append(f"layers.{len(model.layers) - 1}.ffn.")
+    return {
+        name: each
+        for name, each in model.named_modules()
+        if type(each) is nn.Linear and f"{name}.".startswith(tuple(prefixes))
+    }
+
+
+class SufficientFactors:
+    """Sums the gradients of some linear layers over ranks.
+
+    Parameters
+    ----------
+    comm : Comm
+    model : GraphTransformer
+    names : tuple of str
+        The layers, see :func:`factored_layers`.
+    rows : Tensor, int64
+        Owned rows outside of which the gradients of the layers' results are zero.
+    counts : list of int, (P,)
+        Number of such rows on each rank.
+    """
+
+    def __init__(self, comm: Comm, model: nn.Module, names: tuple[str, ...], rows: torch.Tensor, counts: list[int]):
+        self._comm, self._rows, self._counts = comm, rows, counts
+        self._layers: list[nn.Linear] = [model.get_submodule(name) for name in names]
+        self._found: dict[nn.Linear, torch.Tensor] = {}
+
+    @contextmanager
+    def summing(self) -> Iterator[None]:
+        """A context for one forward and one backward pass; at its end the layers have the gradients of all ranks.
+
+        Inside it, their parameters need no gradient, so no other sum holds them.
+        """
+        parameters = [each for layer in self._layers for each in layer.parameters()]
+        hooks = [layer.register_forward_hook(self._keep) for layer in self._layers]
+        for each in parameters:
+            each.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for each in parameters:
+                each.requires_grad_(True)
+            for hook in hooks:
+                hook.remove()
+            found, self._found = self._found, {}
+        self._sum(found)
+
+    def _keep(self, layer: nn.Linear, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+        """Keep the rows of the input, and later those of the gradient of the result."""
+        if not output.requires_grad:
+            return
+        x = inputs[0].detach().index_select(0, self._rows)
+
+        def with_gradient(grad: torch.Tensor) -> None:
+            dtype = layer.weight.dtype
+            self._found[layer] = torch.cat([x.to(dtype), grad.index_select(0, self._rows).to(dtype)], 1)
+
+        output.register_hook(with_gradient)
+
+    @torch.no_grad()
+    def _sum(self, found: dict[nn.Linear, torch.Tensor]) -> None:
+        widths = [(layer.in_features, layer.out_features) for layer in self._layers]
+        none = [each.weight.new_zeros(len(self._rows), sum(width)) for each, width in zip(self._layers, widths)]
+        mine = torch.cat([found.get(layer, zeros) for layer, zeros in zip(self._layers, none)], 1)
+        gathered = self._comm.gather_counted(mine, self._counts)
+        for layer, width, rows in zip(self._layers, widths, gathered.split([sum(width) for width in widths], 1)):
+            x, dy = rows.split(width, 1)
+            layer.weight.grad = dy.T @ x
+            if layer.bias is not None:
+                layer.bias.grad = dy.sum(0)
