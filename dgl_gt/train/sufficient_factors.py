@@ -22,13 +22,14 @@ from partition.predict.figures import Figures
 from .config import TrainConfig
 
 
-def factored_layers(model: nn.Module, figures: Figures, config: TrainConfig) -> tuple[str, ...]:
+def factored_layers(model: GraphTransformer, figures: Figures, config: TrainConfig) -> tuple[str, ...]:
     """Names of the linear layers whose gradients take fewer bytes as factors; the same on every rank.
 
-    There are none unless each training row is one that the shards' ``train_mask`` selects.
+    ``model`` is that of the config. There are none where masks hold several splits, whose rows figures do not count, or
+    where the loss has a term of other rows.
     """
     rows = figures.masked.get("train_mask")
-    if rows is None or not isinstance(model, GraphTransformer) or config.entropy_unlabelled:
+    if rows is None or config.entropy_unlabelled:
         return ()
     return tuple(name for name, layer in _behind_attention(model).items() if pays(layer, rows.tolist()))
 

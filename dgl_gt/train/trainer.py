@@ -175,7 +175,8 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
         model.uses_global = False
     measured = []
     policy = follow_policy(sg, task, config, model)
-    policy.task = _with_factors(policy.task, model, sg, config)
+    if factory is None:  # a model of the user's may compute rows together
+        policy.task = _with_factors(policy.task, model, sg, config)
     with keeper or nullcontext(), policy, named_places(model, sg.comm):
         if keeper:
             keeper.start(state)
