@@ -70,8 +70,7 @@ MAY_IMPORT = {
     "dgl_gt.as_csc": {"dgl_gt.edge_index", "dgl_gt.structure"},
     "dgl_gt.ops": {"dgl_gt.structure", "dgl_gt.as_csc"},
     "dgl_gt.comm": {"partition.errors", "dgl_gt.torch_internals"},
-    "dgl_gt.yaml_file": {"partition.errors", "partition.system"},
-    "dgl_gt.transmission": {"partition.errors", "dgl_gt.comm", "dgl_gt.ops", "dgl_gt.yaml_file"},
+    "dgl_gt.transmission": {"partition.errors", "partition.system", "dgl_gt.comm", "dgl_gt.ops"},
     "dgl_gt.exchange": {
         "partition",
         "dgl_gt.as_csc",
@@ -101,7 +100,6 @@ MAY_IMPORT = {
         "dgl_gt.structure",
         "dgl_gt.trace",
         "dgl_gt.transmission.policy",
-        "dgl_gt.yaml_file",
     },
     "dgl_gt.train": {
         "partition",
@@ -112,9 +110,8 @@ MAY_IMPORT = {
         "dgl_gt.selector",
         "dgl_gt.trace",
         "dgl_gt.transmission.policy",
-        "dgl_gt.yaml_file",
     },
-    "dgl_gt.report": {"partition", "dgl_gt.selector", "dgl_gt.train", "dgl_gt.yaml_file"},
+    "dgl_gt.report": {"partition", "dgl_gt.selector", "dgl_gt.train"},
     "dgl_gt.cli": {
         "partition",
         "dgl_gt",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dgl_gt.selector.hardware_profile import MAX_RANKS
 from partition import console
 from partition.console import table
 from partition.errors import InputError
+from partition.predict.profile import MAX_RANKS
 from partition.system.atomic_write import new_file
 from partition.system.output_checks import check_file
 from partition.system.units import size

@@ -6,9 +6,9 @@ import argparse
 import re
 import reprlib
 
-from dgl_gt.selector.hardware_profile import PRESETS
 from partition.cli import size_in_bytes
 from partition.errors import InputError
+from partition.predict.profile import PRESETS
 from partition.predict.strategies import CHOICES, check_choice
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest

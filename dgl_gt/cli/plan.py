@@ -9,13 +9,13 @@ from pathlib import Path
 from dgl_gt.model_limits import PRECISIONS
 from dgl_gt.selector.check import check_table, compare_with_prediction
 from dgl_gt.selector.forecast import forecast, is_shards
-from dgl_gt.selector.hardware_profile import read_profile
 from dgl_gt.selector.plan import NothingFits, Plan
 from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan
 from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, read_config
 from partition import console
 from partition.errors import InputError, LeftOutWarning
 from partition.predict.costs import Costs
+from partition.predict.profile import read_profile
 from partition.system.output_checks import check_file
 
 from .options import add_json, add_model_factory, add_selection_options, positive_float, positive_integer

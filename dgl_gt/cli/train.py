@@ -8,12 +8,12 @@ import sys
 from dataclasses import fields, replace
 from typing import get_type_hints
 
-from dgl_gt.selector.hardware_profile import read_profile
 from dgl_gt.train.config import ON_NAN, TrainConfig, policy_of, read_config
 from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
 from dgl_gt.train.launcher_link import find_launcher, restarts
 from dgl_gt.train.run_directory import MODEL, check_can_resume
 from partition.errors import InputError
+from partition.predict.profile import read_profile
 from partition.predict.strategies import AUTO, CHOICES, WITH_POLICY
 from partition.system.command_entry import is_rank
 from partition.system.output_checks import check_target

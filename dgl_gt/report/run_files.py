@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from dgl_gt.train.run_directory import CONFIG, METRICS, RECORD, TIME_LINE, checkpoints_in
-from dgl_gt.yaml_file import read_text, read_yaml
 from partition.errors import InputError
 from partition.system.user_files import reading, regular_file
+from partition.system.yaml_file import read_text, read_yaml
 
 _MOST_BYTES = 1 << 30  # the record of a million epochs holds two million numbers
 _LONGEST_LINE = 1 << 20  # one number for each of ten thousand ranks takes a quarter of it

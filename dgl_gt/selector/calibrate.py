@@ -16,9 +16,8 @@ from dgl_gt.ops.attention import sparse_attention
 from dgl_gt.ops.head_minor import has_head_minor_kernel
 from dgl_gt.structure import CSC
 from dgl_gt.trace.recorder import OperationCounter
+from partition.predict.profile import Attention, Profile
 from partition.system.memory import available_memory_bytes, peak_memory_bytes
-
-from .hardware_profile import Attention, Profile
 
 _ROWS = 40_000
 _EDGES = 240_000

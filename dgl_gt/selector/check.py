@@ -6,10 +6,10 @@ import json
 import os
 from pathlib import Path
 
-from dgl_gt.yaml_file import read_text
 from partition.console import table
 from partition.errors import InputError
 from partition.system.units import size
+from partition.system.yaml_file import read_text
 
 _MAX_BYTES = 1 << 30  # the record of a million epochs holds two million numbers
 

@@ -13,13 +13,13 @@ from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
 from partition.graph import Graph
 from partition.predict.figures import Figures, features_of
+from partition.predict.profile import Profile
 from partition.shards.counts import read_figures
 from partition.shards.layout import Layout
 from partition.shards.manifest import read_manifest
 from partition.sources.load import load_graph
 from partition.system.units import counted, size
 
-from .hardware_profile import Profile
 from .plan import NothingFits, Plan
 from .select import choose
 from .step_traces import StepTraces

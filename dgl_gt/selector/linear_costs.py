@@ -8,8 +8,8 @@ import numpy as np
 from dgl_gt.trace.step_trace import StepTrace, counts_of_parts
 from partition.predict.costs import CutCosts, PerCount
 from partition.predict.figures import Figures
+from partition.predict.profile import Profile
 
-from .hardware_profile import Profile
 from .traced_time import COMPUTE, Rates, traced_time
 
 LINEAR = ("halo_h", "halo_kv", "mirror")  # strategies whose exchanges grow with the copies of a cut

@@ -6,10 +6,10 @@ import math
 
 from partition.console import table
 from partition.errors import InputError
+from partition.predict.profile import Profile
 from partition.system.atomic_write import new_file
 from partition.system.units import size
 
-from .hardware_profile import Profile
 from .plan import NothingFits, Plan
 
 _SHOWN = 12  # candidates in the table that fit; those that are refused are all there, with the reason

@@ -11,10 +11,10 @@ import numpy as np
 from partition.errors import InputError, check_one_of, check_type, whole_number
 from partition.predict.costs import Costs, CutCosts
 from partition.predict.figures import Figures
+from partition.predict.profile import Profile
 from partition.predict.strategies import STRATEGIES
 from partition.system.units import counted, size
 
-from .hardware_profile import Profile
 from .linear_costs import LINEAR, cut_costs
 from .plan import Candidate, NothingFits, Plan
 from .step_traces import StepTraces

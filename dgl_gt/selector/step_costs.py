@@ -8,6 +8,7 @@ from pathlib import Path
 
 from partition.console import table
 from partition.errors import InputError, check_type
+from partition.predict.profile import Profile, read_profile
 from partition.predict.strategies import check_choice
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
@@ -15,7 +16,6 @@ from partition.system.atomic_write import new_file
 from partition.system.output_checks import check_file
 from partition.system.units import size
 
-from .hardware_profile import Profile, read_profile
 from .traced_time import TERMS, TracedTime, traced_time
 
 _TITLES = {

@@ -10,9 +10,9 @@ from msgspec import Meta
 
 from dgl_gt.model_limits import CHOICES, EDGE_KINDS, MAP_WEIGHTS, MODEL_LIMITS, PRECISIONS, check_contradictions
 from dgl_gt.transmission.policy import Policy, is_policy_file, parse_mode, read_policy
-from dgl_gt.yaml_file import check_keys, read_yaml, typed
 from partition.errors import InputError
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
+from partition.system.yaml_file import check_keys, read_yaml, typed
 
 METRICS = ("auto", "accuracy", "roc_auc")
 ASSUMED_CLASSES = 40  # in predictions, which are made before the labels are read

@@ -7,11 +7,11 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.selector.calibrate import available_rank_memory
-from dgl_gt.selector.hardware_profile import read_profile
 from dgl_gt.selector.plan import NothingFits
 from dgl_gt.selector.select import choose
 from partition.errors import InputError
 from partition.predict.figures import Figures
+from partition.predict.profile import read_profile
 from partition.shards.counts import read_figures
 from partition.system.units import size
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 import yaml
 
-from dgl_gt.yaml_file import read_yaml
 from partition.errors import InputError
 from partition.system.output_checks import check_room
+from partition.system.yaml_file import read_yaml
 
 from .config import TrainConfig
 from .held_signals import received_signals

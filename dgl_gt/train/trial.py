@@ -12,11 +12,11 @@ import torch
 from dgl_gt.exchange.load import load
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.selector.calibrate import available_rank_memory
-from dgl_gt.selector.hardware_profile import DEFAULT, Profile
 from dgl_gt.selector.plan import Candidate
 from dgl_gt.selector.select import choose
 from dgl_gt.trace.live_tensors import step_peak_bytes
 from partition.errors import InputError
+from partition.predict.profile import DEFAULT, Profile
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dgl_gt.yaml_file import check_keys, read_yaml
 from partition.errors import InputError
+from partition.system.yaml_file import check_keys, read_yaml
 
 DIRECTIONS = ("rows", "gradients")  # to the ranks that need a row, and home to its owner
 _BITS = {"full": 32, "bf16": 16, "int8": 8, "int4": 4, "none": 0}

@@ -11,11 +11,11 @@ import yaml
 from ranks import run_ranks
 from selector_cases import half_speed, profile_values, write_profile
 
-from dgl_gt.selector.hardware_profile import PRESETS, read_profile
 from partition.errors import InputError
+from partition.predict.profile import PRESETS, read_profile
 from partition.system import memory
 
-FILES = Path(__file__).parents[2] / "dgl_gt" / "selector" / "presets"
+FILES = Path(__file__).parents[2] / "partition" / "predict" / "presets"
 
 
 # ---- presets ------------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from selector_cases import GRAPH, SMALL, half_speed, planned, profile_values, re
 
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.selector import forecast
-from dgl_gt.selector.hardware_profile import PRESETS
 from partition.cuts.balance import make_balance
+from partition.predict.profile import PRESETS
 
 
 def test_several_world_sizes(here, tmp_path):

@@ -5,8 +5,8 @@ import pytest
 import yaml
 from selector_cases import GRAPH, profile_values, refused, write_profile
 
-from dgl_gt.selector.hardware_profile import PRESETS
 from partition import from_edges, load_graph, partition
+from partition.predict.profile import PRESETS
 from partition.shards.manifest import read_manifest, write_manifest
 
 

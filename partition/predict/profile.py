@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from dgl_gt.yaml_file import check_keys, read_yaml, typed
 from partition.errors import InputError, check_one_of
 from partition.system.units import counted
+from partition.system.yaml_file import check_keys, read_yaml, typed
 
 FORMAT = "dgl-gt profile 3"
 ATTENTION_PASSES = 3  # over all edges: forward, dQ, and dK with dV
