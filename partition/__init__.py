@@ -28,6 +28,9 @@ _MODULES = {
     "Costs": "predict.costs",
     "read_costs": "predict.costs",
     "default_costs": "predict.costs",
+    # ranks that will train, and the links between them
+    "Profile": "predict.profile",
+    "read_profile": "predict.profile",
     # shards on disk
     "Figures": "predict.figures",
     "read_manifest": "shards.manifest",

@@ -22,6 +22,7 @@ from partition.cuts.permutation import check_parts
 from partition.encodings.encode import check_encodable
 from partition.encodings.parse import parse_encodings
 from partition.predict.costs import read_costs
+from partition.predict.profile import PRESETS, Profile, read_profile
 from partition.shards.manifest import read_manifest, verify
 from partition.sources.load import check_additions, open_source
 from partition.system.memory import children_memory, peak_memory_bytes
@@ -30,7 +31,7 @@ from partition.system.units import parse_size, size
 from partition.system.user_files import regular_file
 
 from . import console
-from .arguments import CUTS, MOST_HALO_DEPTH, resolve_cut
+from .arguments import CUTS, MOST_HALO_DEPTH, resolve_cut, weights_for
 from .cuts.edge_cut import MOST_ATTEMPTS
 from .errors import InputError, LeftOutWarning, whole_number
 from .pipeline import partition
@@ -137,6 +138,13 @@ def _add_cut(group) -> None:
     group.add_argument(
         "--target-weights", metavar="W,W,..", help="relative size of each part: P numbers, or a file of them"
     )
+    group.add_argument(
+        "--profile",
+        metavar="FILE.yaml",
+        help="hardware profile of the ranks that will train, written by `dgl-gt calibrate`: parts get sizes by the speeds "
+        "of ranks, and are given to ranks so that heavy traffic is on fast links",
+    )
+    group.add_argument("--preset", metavar="NAME", help=f"the same with a preset: {', '.join(PRESETS)}")
     group.add_argument(
         "--max-imbalance",
         metavar="X",
@@ -256,6 +264,7 @@ def _partition(args) -> tuple[dict, str]:
             max_imbalance=_imbalance(args.max_imbalance),
             target_weights=_weights(args.target_weights),
             costs=args.costs and read_costs(args.costs),
+            profile=_profile(args),
             memory=args.memory,
             rank_memory=args.rank_memory,
             seed=args.seed,
@@ -274,6 +283,11 @@ def _partition(args) -> tuple[dict, str]:
     return result, f"{quality_table(manifest)}\n\n{chosen}{_written(args.out + by, result)}"
 
 
+def _profile(args) -> Profile | None:
+    """The profile that the parts are fitted to, if there is one."""
+    return None if args.profile is None and args.preset is None else read_profile(args.profile, args.preset)
+
+
 def _additions(args) -> dict:
     return {key: getattr(args, key) for key in ("self_loops", "undirected", "random_features")}
 
@@ -289,11 +303,11 @@ def _dry_run(args) -> tuple[dict, str]:
     check_additions(**_additions(args))
     encodings, transforms = parse_encodings(args.encode), _transforms(args)
     check_transforms(None, **transforms)
-    weights = _weights(args.target_weights)
-    if weights is not None:
-        shares(args.parts, weights)
-    bounds = _imbalance(args.max_imbalance)
-    cut = resolve_cut(args.cut, args.halo_depth, args.attempts, max_imbalance=bounds, target_weights=weights)
+    weights, profile = _weights(args.target_weights), _profile(args)
+    if profile is not None:
+        weights = weights_for(profile, args.parts, weights)
+    of_parts = shares(args.parts, weights) if weights is not None else None
+    cut = resolve_cut(args.cut, args.halo_depth, args.attempts, max_imbalance=_imbalance(args.max_imbalance))
     disk_free_bytes = free_disk_bytes(args.out or ".")
     source = open_source(args.source, num_nodes=args.num_nodes, node_data=args.node_data)
     check_encodable(source, encodings, args.random_features)
@@ -311,10 +325,12 @@ def _dry_run(args) -> tuple[dict, str]:
         "parts": args.parts,
         "method": method,
         "estimates": {name: vars(each) for name, each in estimates.items()},
+        "shares": None if of_parts is None else of_parts.tolist(),
         "left_out": list(source.left_out),
         "disk_free_bytes": disk_free_bytes,
     }
-    disk = f"\n\n{size(disk_free_bytes)} are free on the disk of {args.out or 'this directory'}"
+    disk = "" if of_parts is None else f"\n\nshares of the parts: {', '.join(f'{share:.3f}' for share in of_parts)}"
+    disk += f"\n\n{size(disk_free_bytes)} are free on the disk of {args.out or 'this directory'}"
     if method and estimates[method].disk_bytes > disk_free_bytes:
         disk += ", which may not be enough: free space, or choose another disk with --out"
     console.print_left_out(source.left_out)
@@ -367,7 +383,7 @@ def _written(out: str, result: dict) -> str:
 def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:
     """Return the documented JSON keys."""
     return {
-        **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "method", "choice", "quality")},
+        **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "method", "choice", "mapping", "quality")},
         "left_out": manifest["left_out"],
         "encodings": manifest["encodings"],
         "transforms": manifest["transforms"],

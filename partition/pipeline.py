@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from partition.cuts import metis
+from partition.cuts.balance import shares
 from partition.cuts.edge_cut import MOST_ATTEMPTS, make_edge_cut
 from partition.cuts.memory_bound import (
     METHOD_NAMES,
@@ -21,8 +22,9 @@ from partition.cuts.vertex_cut import make_vertex_cut
 from partition.encodings.encode import add_encodings, check_encodable
 from partition.encodings.parse import parse_encodings
 from partition.predict.costs import Costs, default_costs
+from partition.predict.profile import Profile
 from partition.shards.cut_selection import check_memory, choose_cut
-from partition.shards.layout import Layout
+from partition.shards.layout import mapped_layout
 from partition.shards.manifest import SHARDS
 from partition.shards.write import write_shards
 from partition.sources.load import build_graph, check_additions, open_source
@@ -35,7 +37,7 @@ from partition.system.memory import (
 )
 from partition.system.units import size
 
-from .arguments import MOST_HALO_DEPTH, resolve_cut
+from .arguments import MOST_HALO_DEPTH, resolve_cut, weights_for
 from .errors import check_type, whole_number
 from .transforms import check_transforms, transformed
 
@@ -52,6 +54,7 @@ def partition(
     target_weights=None,
     owner=None,
     costs: Costs | None = None,
+    profile: Profile | None = None,
     memory: int | None = None,
     rank_memory: int | None = None,
     seed: int = 0,
@@ -84,11 +87,16 @@ def partition(
         METIS.
     halo_depth : int
         Hops of halo that each part of an edge cut stores, with their edges, 1 to 100.
-    attempts, max_imbalance, target_weights, owner
+    attempts, max_imbalance, owner
         Options of edge cuts, see :func:`partition.make_edge_cut`.
+    target_weights : sequence of float, (P,), optional
+        The load of each part relative to the others; equal by default.
     costs : Costs, optional
         What a training step costs, by which cuts are compared; by default that of the default model of ``dgl-gt train``
         on the default profile (:func:`partition.default_costs`). See :func:`partition.read_costs`.
+    profile : Profile, optional
+        The ranks that will train (:func:`partition.read_profile`): parts get loads in proportion to the speeds of the
+        ranks, and numbers so that parts with much traffic between them are on ranks with fast links.
     memory : int, optional
         Bound on the peak memory of this process and its children, bytes; it includes 80 MiB for the interpreter, and
         is lowered to what the system has available. The first method that fits is used: METIS, neighbour expansion (a
@@ -130,13 +138,17 @@ def partition(
     attempts = whole_number("attempts", attempts, 1, MOST_ATTEMPTS)
     costs = default_costs() if costs is None else costs
     check_type("costs", costs, Costs)
+    if profile is not None:
+        target_weights = weights_for(profile, parts, target_weights, owner)
     memory = None if memory is None else whole_number("memory", memory, 1)
     rank_memory = None if rank_memory is None else whole_number("rank_memory", rank_memory, 1)
-    edge_options = {"max_imbalance": max_imbalance, "target_weights": target_weights, "owner": owner}
+    edge_options = {"max_imbalance": max_imbalance, "owner": owner}
     cut = resolve_cut(cut, halo_depth, attempts, **edge_options)
     for kind in ("vertex", "edge") if cut == "auto" else (cut or "edge",):
         costs.of(kind)  # raises before the graph is read
-    edge_options |= {"attempts": attempts, "costs": costs}
+    edge_options |= {"attempts": attempts, "costs": costs, "profile": profile}
+    if target_weights is not None:
+        shares(parts, target_weights)  # raises before the graph is read
     additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
     check_additions(**additions)
     encodings, transforms = parse_encodings(encode), {"expander": expander, "virtual_nodes": virtual_nodes}
@@ -161,17 +173,17 @@ def partition(
         if method == "streaming":
             graph = open_stream(graph)
             check_disk_space(graph, out, method)
-            cuts = [until_written.enter_context(streamed_cut(graph, parts, folder / "edges", progress))]
+            cuts = [until_written.enter_context(streamed_cut(graph, parts, folder / "edges", progress, target_weights))]
         else:
             graph = build_graph(graph, seed=seed, **additions)
             graph = transformed(graph, **transforms, seed=seed)
             graph = add_encodings(graph, encodings, seed=seed, progress=progress)
             check_disk_space(graph, out, method)
-            cuts = _cuts_in_memory(graph, parts, cut, method, edge_options, seed, progress)
+            cuts = _cuts_in_memory(graph, parts, cut, method, target_weights, edge_options, seed, progress)
         if memory is not None:
             return_freed_memory()
-        layouts = [Layout(graph, each, halo_depth) for each in cuts]
-        choice = choose_cut(layouts, costs, rank_memory) if cut == "auto" else None
+        layouts = [mapped_layout(graph, each, halo_depth, costs, profile) for each in cuts]
+        choice = choose_cut(layouts, costs, rank_memory, profile) if cut == "auto" else None
         (layout,) = (each for each in layouts if choice is None or each.figures.cut == choice["cut"])
         check_memory(layout.figures, costs, rank_memory, is_only=len(layouts) == 1)
         del layouts, cuts  # the other cut takes memory
@@ -181,13 +193,15 @@ def partition(
         return write_shards(layout, folder, seed=seed, choice=choice, method=method, progress=progress)
 
 
-def _cuts_in_memory(graph, parts: int, cut: str | None, method: str, edge_options: dict, seed: int, progress) -> list:
+def _cuts_in_memory(
+    graph, parts: int, cut: str | None, method: str, weights, edge_options: dict, seed: int, progress
+) -> list:
     """Make one cut, or with ``"auto"`` both kinds if METIS fits into the memory bound."""
-    cuts = []
+    cuts, options = [], {"seed": seed, "target_weights": weights, "progress": progress}
     if method == "expansion" or cut in ("vertex", "auto"):  # comes first, because it may refuse the graph
-        cuts.append(make_vertex_cut(graph, parts, seed=seed, by_metis=method == "metis", progress=progress))
+        cuts.append(make_vertex_cut(graph, parts, by_metis=method == "metis", **options))
     if method == "metis" and cut != "vertex":
-        cuts.append(make_edge_cut(graph, parts, seed=seed, progress=progress, **edge_options))
+        cuts.append(make_edge_cut(graph, parts, **options, **edge_options))
     return cuts
 
 

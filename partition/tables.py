@@ -38,8 +38,21 @@ def quality_table(manifest: dict) -> str:
     sizes = f"{counted(manifest['nodes'], 'node')}, {counted(manifest['edges'], 'edge')}"
     counts = f"{sizes}, {counted(manifest['parts'], 'part')}, {cut} cut{depth}"
     notes = [f"added: {added}"] if (added := describe_transforms(manifest["transforms"])) else []
+    notes += [_mapping(manifest["mapping"], manifest["shares"])] if manifest["mapping"] else []
     notes += [f"encodings: {_encodings(manifest['encodings'])}"] if manifest["encodings"] else []
     return "\n\n".join([f"{manifest['source']}: {counts}", parts, figures, *notes])
+
+
+def _mapping(mapping: dict, shares: list[float]) -> str:
+    """Say how parts were fitted to ranks."""
+    sizes = (
+        "equal parts" if mapping["shares"] == "equal" else f"parts of {', '.join(f'{share:.1%}' for share in shares)}"
+    )
+    before, after = mapping["unmapped_s"], mapping["predicted_s"]
+    return (
+        f"ranks of {mapping['profile']}: {sizes}, given to ranks by {mapping['search']}: a step is predicted to take "
+        f"{after:.3g} s, and {before:.3g} s in the order in which they were cut"
+    )
 
 
 def _encodings(records: dict) -> str:

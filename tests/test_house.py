@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "partition.report": {"partition.errors", "partition.system", "partition.predict", "partition.shards"},
     "partition.console": {"partition.errors", "partition.system"},
     "partition.tables": {"partition.console", "partition.system", "partition.cuts", "partition.shards"},
-    "partition.arguments": {"partition.errors"},
+    "partition.arguments": {"partition.errors", "partition.predict"},
     "partition.pipeline": {
         "partition.arguments",
         "partition.errors",

@@ -12,10 +12,11 @@ from partition.cuts.permutation import check_parts
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
 from partition.graph import Graph
+from partition.predict.costs import default_costs
 from partition.predict.figures import Figures, features_of
 from partition.predict.profile import Profile
 from partition.shards.counts import read_figures
-from partition.shards.layout import Layout
+from partition.shards.layout import mapped_layout
 from partition.shards.manifest import read_manifest
 from partition.sources.load import load_graph
 from partition.system.units import counted, size
@@ -185,12 +186,10 @@ class _Planner:
     def _cuts(self, ranks: int) -> list[Figures]:
         """Figures of the cuts that the graph can have."""
         options = {"seed": self.seed, "progress": self.progress}
-        weights = None if self.profile.ranks is None or ranks == 1 else self.profile.target_weights()
-        if weights is not None and max(weights) < 1.05 * min(weights):
-            weights = None
-        edge = make_edge_cut(self.graph, ranks, target_weights=weights, **options)
+        options |= {"target_weights": self.profile.unequal_weights()}
         depth = min(self.bounds["max_depth"] or self.traces.max_depth, self.traces.max_depth)
-        cuts = [Layout(self.graph, edge, depth).figures]
+        cuts = [(make_edge_cut(self.graph, ranks, profile=self.profile, **options), depth)]
         if ranks > 1:
-            cuts.append(Layout(self.graph, make_vertex_cut(self.graph, ranks, **options)).figures)
-        return cuts
+            cuts.append((make_vertex_cut(self.graph, ranks, **options), 1))
+        costs = default_costs()
+        return [mapped_layout(self.graph, cut, depth, costs, self.profile).figures for cut, depth in cuts]

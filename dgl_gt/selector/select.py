@@ -118,6 +118,7 @@ def choose(
                 for name, value in traces.description.items()
             },
             profile=profile.name,
+            row_s=float(profile.row_seconds(ranks).mean()),
             **{kind: search.linear_costs(kind, zip(cuts, found)) for kind in ("edge", "vertex")},
         ),
     )

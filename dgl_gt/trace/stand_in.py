@@ -164,7 +164,7 @@ def _cut_graph(rng, strategy: str, depth: int, parts: int, node_data, edge_data)
     _select(rng, [x for x in graph.node_data.values() if x.dtype == bool and x.ndim == 1], int(ptr[1]))
     order = np.arange(graph.num_nodes, dtype=np.int32)
     if strategy == "mirror":
-        return graph, VertexCut(order, ptr, owners[graph.edge_ids])
+        return graph, VertexCut(order, ptr, owners[graph.edge_ids], np.full(parts, 1 / parts))
     return graph, EdgeCut(order, ptr, np.full(parts, 1 / parts))
 
 

@@ -9,6 +9,8 @@ import numpy as np
 from partition.errors import InputError, check_type, whole_number
 from partition.graph import Graph, as_array, symmetrised
 from partition.predict.costs import Costs, default_costs
+from partition.predict.mapping import best_mapping
+from partition.predict.profile import Profile
 
 from . import metis
 from .attempts import best_assignment
@@ -32,6 +34,9 @@ class EdgeCut(Permutation):
 
     shares: np.ndarray
 
+    def _renumbered(self, rank_of_part: np.ndarray, parts: np.ndarray) -> dict:
+        return {"shares": self.shares[parts]}
+
 
 def make_edge_cut(
     graph: Graph,
@@ -43,6 +48,7 @@ def make_edge_cut(
     max_imbalance=None,
     target_weights=None,
     costs: Costs | None = None,
+    profile: Profile | None = None,
     progress=None,
 ) -> EdgeCut:
     """Cut a graph into parts with METIS and local search; inside a part, rows are in the order of clusters.
@@ -67,6 +73,9 @@ def make_edge_cut(
         See :func:`partition.cuts.balance.make_balance`.
     costs : Costs, optional
         What a training step costs, by default that of :func:`partition.default_costs`.
+    profile : Profile, optional
+        The ranks that will train and the links between them, by which attempts are compared as well: each as if its
+        parts were on the ranks that suit them best (:func:`partition.predict.mapping.best_mapping`).
     progress : callable, optional
         Called as ``progress(stage)``.
 
@@ -92,7 +101,8 @@ def make_edge_cut(
     else:
 
         def rank(owner: np.ndarray) -> float:
-            return costs.step_seconds(count_assignment(graph, owner, balance.shares))
+            figures = count_assignment(graph, owner, balance.shares)
+            return costs.step_seconds(figures) if profile is None else best_mapping(figures, costs, profile).predicted_s
 
         owner = best_assignment(graph, parts, undirected, balance, attempts, rank, seed, progress)
     _check_bounds(graph, balance, owner, is_given=is_given)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from partition.errors import InputError, whole_number
+from partition.predict.mapping import Mapping
 
 NEAR_ROWS = 1024  # rows less than this far apart are near: a processor's caches hold what lies between them
 
@@ -17,11 +18,26 @@ class Permutation:
 
     order: np.ndarray  # the user's node id of each new id, (N,)
     ptr: np.ndarray  # slice pointers, int64, (P + 1,)
+    mapping: Mapping | None = field(
+        default=None, kw_only=True
+    )  # how parts were given to ranks; None: as they were made
 
     @property
     def parts(self) -> int:
         """The number of parts, P."""
         return len(self.ptr) - 1
+
+    def mapped(self, mapping: Mapping) -> Permutation:
+        """Return the cut with every part renumbered to its rank."""
+        rank_of_part = np.array(mapping.rank_of_part)
+        parts = np.argsort(rank_of_part)  # the part of each rank
+        order = np.concatenate([self.order[self.ptr[part] : self.ptr[part + 1]] for part in parts])
+        ptr = np.concatenate([[0], np.cumsum(np.diff(self.ptr)[parts])])
+        return replace(self, order=order, ptr=ptr, mapping=mapping, **self._renumbered(rank_of_part, parts))
+
+    def _renumbered(self, rank_of_part: np.ndarray, parts: np.ndarray) -> dict:
+        """What else of the cut has one entry per part, or names parts, after they are renumbered."""
+        return {}
 
     def new_ids(self) -> np.ndarray:
         """Return the new id of each of the user's node ids, (N,)."""

@@ -13,8 +13,9 @@ from partition.graph import check_data, checked_num_nodes
 from partition.sources.coo import COOGraph, with_standard_masks_and_labels
 
 from . import native
+from .balance import shares
 from .permutation import slice_pointers
-from .vertex_cut import LARGEST_ID, VertexCut, capacity_of
+from .vertex_cut import LARGEST_ID, VertexCut, capacities_of
 
 _HDRF_BALANCE = 1.1  # as the authors of HDRF advise
 
@@ -54,26 +55,32 @@ def open_stream(coo: COOGraph) -> COOGraph:
 class StreamedCut(VertexCut):
     """A vertex cut whose edges lie on disk by part; ``edge_part`` is empty.
 
-    The file ``{i}.edges`` in ``folder`` holds source, destination and id of the edges of part i, int32, (edges, 3).
+    The file ``{files[i]}.edges`` in ``folder`` holds source, destination and id of the edges of part i, int32, (edges,
+    3).
     """
 
     folder: Path
+    files: np.ndarray
+
+    def _renumbered(self, rank_of_part: np.ndarray, parts: np.ndarray) -> dict:
+        return {"files": self.files[parts]}
 
     def part_edges(self, graph: COOGraph, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return sources, destinations and ids of a part's edges, in the order of ids."""
-        edges = np.fromfile(_bucket(self.folder, index), np.int32).reshape(-1, 3)
+        edges = np.fromfile(_bucket(self.folder, self.files[index]), np.int32).reshape(-1, 3)
         edges = edges[np.argsort(edges[:, 2], kind="stable")]  # reverse edges do not come in order
         return edges[:, 0], edges[:, 1], edges[:, 2]
 
 
 @contextmanager
-def streamed_cut(stream: COOGraph, parts: int, folder: Path, progress=None):
+def streamed_cut(stream: COOGraph, parts: int, folder: Path, progress=None, target_weights=None):
     """Make a vertex cut in two passes over the edges; the edges of each part lie in ``folder`` until the context ends.
 
     The first pass counts degrees, and the second gives each edge to the part of the highest HDRF score. This takes
     about 40 bytes of memory per node, one bit per node and part, and a slice of edges; and 12 bytes of disk per edge.
     """
-    progress = progress or (lambda *_: None)
+    progress, of_parts = progress or (lambda *_: None), shares(parts, target_weights)
+    capacities = capacities_of(stream.num_edges, of_parts)
     degrees = np.zeros(stream.num_nodes, np.int64)
     for src, dst, _ in edges_both_ways(stream):
         progress("vertex cut, counting degrees")
@@ -81,22 +88,25 @@ def streamed_cut(stream: COOGraph, parts: int, folder: Path, progress=None):
             np.add.at(degrees, ends, 1)
     folder.mkdir()
     try:
-        copies = _place(stream, parts, degrees, folder, progress)
+        copies = _place(stream, capacities, degrees, folder, progress)
         del degrees
-        master = native.choose_masters(copies, parts)
+        master = native.choose_masters(copies, parts, capacities)
         del copies
         order = np.argsort(master, kind="stable").astype(np.int32)
-        yield StreamedCut(order, slice_pointers(master, parts), np.zeros(0, np.int32), folder)
+        yield StreamedCut(
+            order, slice_pointers(master, parts), np.zeros(0, np.int32), of_parts, folder, np.arange(parts)
+        )
     finally:
         for part in range(parts):
             _bucket(folder, part).unlink(missing_ok=True)
         folder.rmdir()
 
 
-def _place(stream: COOGraph, parts: int, degrees: np.ndarray, folder: Path, progress) -> np.ndarray:
+def _place(stream: COOGraph, capacities: np.ndarray, degrees: np.ndarray, folder: Path, progress) -> np.ndarray:
     """Write each edge to the file of its part; return the parts that hold each node, (N, ceil(P / 64)) bits."""
+    parts = len(capacities)
     copies, sizes = native.no_copies(stream.num_nodes, parts), np.zeros(parts, np.int64)
-    state = {"degrees": degrees, "copies": copies, "sizes": sizes, "capacity": capacity_of(stream.num_edges, parts)}
+    state = {"degrees": degrees, "copies": copies, "sizes": sizes, "capacity": capacities}
     for part in range(parts):
         _bucket(folder, part).touch()
     for src, dst, ids in edges_both_ways(stream):

@@ -12,10 +12,12 @@ from partition.errors import InputError
 from partition.graph import Graph, symmetrised
 
 from . import metis, native
+from .balance import shares
 from .clusters import k_way, order_in_parts
 from .permutation import Permutation, check_parts, slice_pointers
 
 _TOLERANCE = 1.05  # a part's edges over the mean, at most
+_ROUNDING = 1e-12
 _HDRF_BALANCE = 0.3  # larger values make more copies for a balance that the capacity gives already
 _LEVEL_ROUNDS = 10
 _LEVEL_DEGREE = 64  # nodes with more edges rarely leave a part without new copies
@@ -34,14 +36,15 @@ class VertexCut(Permutation):
         The slice pointers: part i is the master of the new ids ``ptr[i]:ptr[i + 1]``.
     edge_part : ndarray, int32, (E,)
         The part of the edge at each position of the graph's CSR.
+    shares : ndarray, float64, (P,)
+        The share of the whole load that each part was to take.
     """
 
     edge_part: np.ndarray
+    shares: np.ndarray
 
-    @property
-    def shares(self) -> np.ndarray:
-        """The share of the whole load that each part is to take, float64, (P,); all are equal."""
-        return np.full(self.parts, 1 / self.parts)
+    def _renumbered(self, rank_of_part: np.ndarray, parts: np.ndarray) -> dict:
+        return {"edge_part": rank_of_part.astype(np.int32)[self.edge_part], "shares": self.shares[parts]}
 
     def part_edges(self, graph: Graph, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return sources, destinations and ids of a part's edges in the user's numbering, in the order of the CSR."""
@@ -50,7 +53,9 @@ class VertexCut(Permutation):
         return graph.indices[positions], target, graph.edge_ids[positions]
 
 
-def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, by_metis: bool = True, progress=None) -> VertexCut:
+def make_vertex_cut(
+    graph: Graph, parts: int, *, seed: int = 0, by_metis: bool = True, target_weights=None, progress=None
+) -> VertexCut:
     """Give each edge to a part, so that few nodes are copied and the parts hold about equally many copies.
 
     Of two cuts the better one is kept: the one whose largest part holds fewer copies, then the one with fewer copies in
@@ -70,13 +75,15 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, by_metis: bool =
     by_metis : bool
         If false, the cut is neighbour expansion's alone, with the rows of each part in the order in which it reached
         them. METIS needs most of the memory.
+    target_weights : sequence of float, (P,), optional
+        Edges of each part relative to the others; equal by default. Masters and copies follow.
     progress : callable, optional
         Called as ``progress(stage)``.
 
     Raises
     ------
     InputError
-        P is out of range, the graph has more than 2**31 - 1 nodes or edges, or the package has no compiled part.
+        P or a weight is out of range, the graph has more than 2**31 - 1 nodes or edges, or the package has no compiled part.
 
     References
     ----------
@@ -90,7 +97,7 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, by_metis: bool =
             f"{LARGEST_ID} of each: make an edge cut"
         )
     progress = progress or (lambda *_: None)
-    edges = _Edges(graph, parts)
+    edges = _Edges(graph, shares(parts, target_weights))
     expanded, joined = _expanded(edges, seed, progress)
     if not by_metis:
         progress("vertex cut, levelling copies")
@@ -107,22 +114,22 @@ def make_vertex_cut(graph: Graph, parts: int, *, seed: int = 0, by_metis: bool =
 
 def _with_masters(graph: Graph, edges: _Edges, edge_part: np.ndarray, order_by: Callable) -> VertexCut:
     """The cut with a master for each node; ``order_by(master)`` sorts the nodes by master, and inside the parts."""
-    master = native.choose_masters(edges.count_copies(edge_part)[0], edges.parts)
+    master = native.choose_masters(edges.count_copies(edge_part)[0], edges.parts, edges.capacity)
     order = order_by(master).astype(graph.indices.dtype)
-    return VertexCut(order, slice_pointers(master, edges.parts), edge_part)
+    return VertexCut(order, slice_pointers(master, edges.parts), edge_part, edges.shares)
 
 
-def capacity_of(num_edges: int, parts: int) -> int:
-    """Return how many edges a part of a vertex cut takes at most."""
-    return int(np.ceil(_TOLERANCE * num_edges / parts))
+def capacities_of(num_edges: int, shares: np.ndarray) -> np.ndarray:
+    """Return how many edges each part of a vertex cut takes at most, int64, (P,)."""
+    return np.ceil(_TOLERANCE * num_edges * shares * (1 - _ROUNDING)).astype(np.int64)
 
 
 class _Edges:
     """A graph's edges, numbered by CSR position, as the compiled loops take them."""
 
-    def __init__(self, graph: Graph, parts: int):
-        self.num_nodes, self.num_edges, self.parts = graph.num_nodes, graph.num_edges, parts
-        self.capacity = capacity_of(graph.num_edges, parts)
+    def __init__(self, graph: Graph, shares: np.ndarray):
+        self.num_nodes, self.num_edges, self.parts = graph.num_nodes, graph.num_edges, len(shares)
+        self.shares, self.capacity = shares, capacities_of(graph.num_edges, shares)
         # A graph made by from_edges has these dtypes already.
         self.sources = np.ascontiguousarray(graph.indices, np.int32)
         self.destinations = np.ascontiguousarray(graph.destinations(), np.int32)
@@ -163,18 +170,18 @@ class _Edges:
             native.level_copies(*self.by_node, listed=listed, **limits, owner=owner)
         return owner
 
-    def copies_held(self, owner: np.ndarray) -> tuple[int, int]:
-        """Return the copies in the largest part, and in all parts."""
+    def copies_held(self, owner: np.ndarray) -> tuple[float, int]:
+        """Return the copies in the part that is largest for its share, over that share, and the copies in all parts."""
         copies, _ = self.count_copies(owner)
         held = [
             int(np.count_nonzero(copies[:, p // 64] >> np.uint64(p % 64) & np.uint64(1))) for p in range(self.parts)
         ]
-        return max(held), sum(held)
+        return float((held / self.shares).max()), sum(held)
 
 
 def _grown(edges: _Edges, undirected: scipy.sparse.csr_array, seed: int, progress: Callable) -> np.ndarray:
     """The part of each edge: edges inside a METIS part stay there, and the others are placed by score."""
-    part = k_way(undirected, edges.parts, edges.degrees + 1, seed=seed, progress=progress)
+    part = k_way(undirected, edges.parts, edges.degrees + 1, shares=edges.shares, seed=seed, progress=progress)
     inside = part[edges.sources] == part[edges.destinations]
     owner = np.where(inside, part[edges.sources], -1).astype(np.int32)
     del part, inside
@@ -194,7 +201,7 @@ def _expanded(edges: _Edges, seed: int, progress: Callable) -> tuple[np.ndarray,
         *edges.by_node,
         start=np.random.default_rng(seed).permutation(edges.num_nodes),
         parts=edges.parts,
-        capacity=edges.num_edges // edges.parts,
+        capacity=np.floor(edges.num_edges * edges.shares * (1 + _ROUNDING)).astype(np.int64),
         owner=owner,
         joined=joined,
     )

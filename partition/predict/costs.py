@@ -16,6 +16,7 @@ from partition.system.output_checks import check_file
 from partition.system.user_files import reading, regular_file
 
 from .figures import Figures
+from .profile import Profile
 
 _DEFAULT = Path(__file__).with_name("default_costs.json")
 _MAX_BYTES, _MOST = 1 << 20, 2.0**62
@@ -93,13 +94,17 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         What the costs are of: settings of the model, or the name of a function.
     profile : str
         Name of the hardware profile.
+    row_s : float
+        Time of :meth:`partition.predict.profile.Profile.row_seconds` on a rank of average speed of that profile (s): how
+        much faster or slower other ranks are.
     edge, vertex : CutCosts or None
         Costs on each kind of cut.
     """
 
-    format: Literal["dgl-gt costs 1"] = "dgl-gt costs 1"
+    format: Literal["dgl-gt costs 2"] = "dgl-gt costs 2"
     model: dict[str, str | bool | int | float]
     profile: str
+    row_s: Annotated[float, Meta(gt=0, le=1e30)]
     edge: CutCosts | None
     vertex: CutCosts | None
 
@@ -113,16 +118,39 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             )
         return found
 
-    def step_seconds(self, figures: Figures) -> float:
+    def step_seconds(self, figures: Figures, profile: Profile | None = None) -> float:
         """Predicted time of a training step (s).
 
-        A step takes as long as the rank that computes longest, and then as the one that sends most. A rank with twice
-        the share (``figures.shares``) is taken to compute twice as fast.
+        A step takes as long as the rank that computes longest, and then as the one whose exchange takes longest. With a
+        profile, part i is on its rank i: speeds and links are those of the profile, and none of an exchange is taken to
+        be hidden behind computation. Without one, a rank with twice the share (``figures.shares``) is taken to compute
+        twice as fast.
         """
         costs, parts = self.of(figures.cut), figures.parts
-        compute = (costs.compute_s.of(figures) / (figures.shares * parts)).max()
-        exchange = costs.sent_bytes.of(figures).max() * costs.byte_s + costs.calls * costs.call_s + costs.sum_s
-        return float(compute + (exchange if parts > 1 else 0.0))
+        compute = costs.compute_s.of(figures)
+        if parts == 1:
+            return float(compute[0] * (1.0 if profile is None else self.slowness(profile, 1)[0]))
+        if profile is None:
+            exchange = costs.sent_bytes.of(figures) * costs.byte_s + costs.calls * costs.call_s
+            compute = compute / (figures.shares * parts)
+        else:
+            exchange = (self.received_bytes(figures) / profile.links(parts)).sum(
+                axis=1
+            ) + costs.calls * profile.latency_s
+            compute = compute * self.slowness(profile, parts)
+        return float(compute.max() + exchange.max() + costs.sum_s)
+
+    def slowness(self, profile: Profile, ranks: int) -> np.ndarray:
+        """How long each rank of a profile computes, over the average rank of these costs, (P,)."""
+        return profile.row_seconds(ranks) / self.row_s
+
+    def received_bytes(self, figures: Figures) -> np.ndarray:
+        """Bytes that part i receives from part j in a step, float64, (P, P)."""
+        sent, copies = self.of(figures.cut).sent_bytes, figures.copies_by_hop.sum(axis=1)
+        rows = figures.received_rows * (figures.copies_within(1) / np.maximum(copies, 1))[:, None]
+        results = rows * (figures.returned / np.maximum(copies, 1))[:, None]  # spread over masters as all mirrors are
+        there, back = rows * sent.sent + results * sent.returns, rows * sent.copies + results * sent.returned
+        return there + back.T
 
     def sent_bytes(self, figures: Figures) -> int:
         """Bytes that all ranks together send in a step."""

@@ -23,6 +23,7 @@ MAX_RANKS = 4096
 _MIN, _MAX = 1e-18, 1e18  # of any figure: beyond these, seconds and bytes would overflow
 # The layer whose rows give each rank's share of the work: its width, heads, and in-edges per row
 _WIDTH, _HEADS, _DEGREE = 64, 8, 20
+_ALIKE = 1.05  # speeds that differ less are measured differently from one time to the next
 
 _POSITIVE, _NOT_NEGATIVE = f"one number from {_MIN:g} to {_MAX:g}", f"one number from 0 to {_MAX:g}"
 _Positive = Annotated[float, Meta(ge=_MIN, le=_MAX, description=_POSITIVE)]
@@ -206,19 +207,26 @@ class Profile(Struct, frozen=True, kw_only=True):
                 f"({', '.join(PRESETS)})"
             )
 
-    def target_weights(self) -> list[float]:
-        """The share of each rank for ``--target-weights``: its speed as a share of the speed of all ranks.
+    def row_seconds(self, ranks: int) -> np.ndarray:
+        """Time of one row and its in-edges on each rank, (P,) (s).
 
-        The speed is that of a layer of width 64 with 8 heads, whose nodes have twenty in-edges each.
+        The row is one of a layer of width 64 with 8 heads, and has twenty in-edges.
         """
-        ranks, row_bytes = self.ranks or 1, 4 * _WIDTH
+        row_bytes = 4 * _WIDTH
         seconds = 3 * 2 * 8 * _WIDTH**2 / self.product_flops_per_s(_WIDTH, ranks)  # of 8 projections
-        seconds = seconds + 32 * row_bytes / np.asarray(
-            self.stream_bytes_per_s
-        )  # rows that they and norms read and write
+        seconds = seconds + 32 * row_bytes / np.asarray(self.stream_bytes_per_s)  # that they and norms read and write
         seconds = seconds + _WIDTH * np.asarray(self.attention.row_column_s)
-        seconds = seconds + _DEGREE * self.edge_seconds(_HEADS, _WIDTH, np.full(ranks, np.inf), 0.0)
-        return (1 / seconds / (1 / seconds).sum()).tolist()
+        return seconds + _DEGREE * self.edge_seconds(_HEADS, _WIDTH, np.full(ranks, np.inf), 0.0)
+
+    def target_weights(self) -> list[float]:
+        """The share of each rank for ``--target-weights``: its speed as a share of the speed of all ranks."""
+        speed = 1 / self.row_seconds(self.ranks or 1)
+        return (speed / speed.sum()).tolist()
+
+    def unequal_weights(self) -> list[float] | None:
+        """The same; None where ranks are about as fast as each other, so that parts of equal size suit them."""
+        weights = self.target_weights()
+        return weights if max(weights) > _ALIKE * min(weights) else None
 
     def as_dict(self) -> dict:
         """Plain values, as in the file."""

@@ -5,13 +5,18 @@ from __future__ import annotations
 from partition.errors import InputError
 from partition.predict.costs import Costs
 from partition.predict.figures import Figures
+from partition.predict.profile import Profile
 from partition.system.units import size
 
 from .layout import Layout
 
 
-def choose_cut(layouts: list[Layout], costs: Costs, rank_memory: int | None = None) -> dict:
+def choose_cut(
+    layouts: list[Layout], costs: Costs, rank_memory: int | None = None, profile: Profile | None = None
+) -> dict:
     """Return the manifest's ``choice``: the cut of the lowest predicted step time among those that fit.
+
+    With a profile, steps are predicted for its ranks and links.
 
     A cut fits if its largest part needs at most ``rank_memory`` bytes. Where none does, the one that needs least is
     chosen, and :func:`check_memory` refuses it.
@@ -19,7 +24,7 @@ def choose_cut(layouts: list[Layout], costs: Costs, rank_memory: int | None = No
     candidates = [
         {
             "cut": layout.figures.cut,
-            "predicted_seconds": costs.step_seconds(layout.figures),
+            "predicted_seconds": costs.step_seconds(layout.figures, profile),
             "rank_memory_bytes": _largest_rank_bytes(layout.figures, costs),
             "quality": layout.quality.as_dict(),
         }
@@ -32,7 +37,7 @@ def choose_cut(layouts: list[Layout], costs: Costs, rank_memory: int | None = No
         "cut": best["cut"],
         "reason": _reason(best, candidates, sent, rank_memory),
         "model": costs.model,
-        "profile": costs.profile,
+        "profile": costs.profile if profile is None else profile.name,
         "candidates": candidates,
     }
 

@@ -12,7 +12,10 @@ from partition.cuts.part_counts import columns_of, count_edge_cut, count_masked,
 from partition.cuts.permutation import Permutation
 from partition.cuts.vertex_cut import VertexCut
 from partition.graph import Graph
+from partition.predict.costs import Costs
 from partition.predict.figures import Figures
+from partition.predict.mapping import best_mapping
+from partition.predict.profile import Profile
 from partition.predict.quality import Quality, VertexCutQuality, edge_cut_quality, vertex_cut_quality
 
 
@@ -83,6 +86,14 @@ class Layout:
         splits = train.reshape(self.graph.num_nodes, -1)
         ends = zip(self.cut.ptr[:-1], self.cut.ptr[1:])
         return np.stack([splits[self.cut.order[begin:end]].sum(axis=0) for begin, end in ends])
+
+
+def mapped_layout(graph: Graph, cut: Permutation, depth: int, costs: Costs, profile: Profile | None) -> Layout:
+    """The layout of a cut; with a profile, every part has the number of the rank that suits it best."""
+    layout = Layout(graph, cut, depth)
+    if profile is None or cut.parts == 1:
+        return layout
+    return Layout(graph, cut.mapped(best_mapping(layout.figures, costs, profile)), depth)
 
 
 def _with_halo(layout: Layout, index: int) -> Part:

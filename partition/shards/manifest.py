@@ -24,8 +24,8 @@ from .schema import Check, all_of, any_of, dict_of, fields, flag, list_of, misfi
 from .transform_records import TRANSFORMS, check_transform_records
 
 FORMAT = "dgl-gt shards"
-# 2: left_out; 3: returned_edges, masked; 4: profile in place of speeds in choice; 5: encodings; 6: transforms
-FORMAT_VERSION = 6
+# 2: left_out; 3: returned_edges, masked; 4: profile in place of speeds in choice; 5: encodings; 6: transforms; 7: mapping
+FORMAT_VERSION = 7
 PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
 SHARDS = Kind(
     "shards",
@@ -115,6 +115,7 @@ def _check(manifest: dict) -> None:
         source=text(),
         seed=none_or(_COUNT),
         choice=none_or(_choice(cut)),
+        mapping=none_or(_mapping(parts)),
         left_out=list_of(text()),
         encodings=ENCODINGS,
         transforms=TRANSFORMS,
@@ -144,6 +145,18 @@ def _choice(cut: str) -> Check:
         model=dict_of(any_of(text(), flag(), number(-1e300))),
         profile=text(),
         candidates=all_of(list_of(candidate), has_chosen),
+    )
+
+
+def _mapping(parts: int) -> Check:
+    """What ``mapping`` is, where parts were given to the ranks of a profile."""
+    return fields(
+        profile=text(),
+        shares=one_of("rank speeds", "equal"),
+        search=one_of("all orders", "swaps"),
+        rank_of_part=list_of(whole(0, parts - 1), parts),
+        unmapped_s=number(),
+        predicted_s=number(),
     )
 
 

@@ -43,6 +43,7 @@ def write_shards(
             "seed": seed,
             "choice": choice,
             "method": method,
+            "mapping": None if cut.mapping is None else cut.mapping.as_dict(),
             "node_data": _columns(graph.node_data),
             "edge_data": _columns(graph.edge_data),
             "ptr": cut.ptr.tolist(),

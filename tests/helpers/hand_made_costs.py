@@ -18,7 +18,7 @@ def hand_made_costs(**of_cuts) -> Costs:
         tensor_bytes=PerCount(rank=5000.0, owned=300.0, copies=60.0, edges=30.0),
     )
     cut = replace(cut, **of_cuts)
-    return Costs(model={"layers": 2}, profile="by hand", edge=cut, vertex=replace(cut, strategy="mirror"))
+    return Costs(model={"layers": 2}, profile="by hand", row_s=1e-6, edge=cut, vertex=replace(cut, strategy="mirror"))
 
 
 def on_links(byte_s: float) -> Costs:

@@ -34,12 +34,12 @@ _SIGNATURES = {  # in the order of the arguments in C
     "count_copies": (_INT, _IDS, _IDS, _INT, _IDS, _COPIES_OUT, _LONGS_OUT),
     "place_by_hdrf": (
         *(_INT, _IDS, _IDS, _IDS, _LONGS_OUT, _INT),
-        *(_INT, _FLOAT, _INT, _COPIES_OUT, _LONGS_OUT, _IDS_OUT),
+        *(_INT, _FLOAT, _LONGS, _COPIES_OUT, _LONGS_OUT, _IDS_OUT),
     ),
-    "expand_neighbours": (*_BY_NODE, _LONGS, _INT, _INT, _IDS_OUT, _LONGS_OUT),
-    "choose_masters": (_INT, _INT, _COPIES, _IDS_OUT),
+    "expand_neighbours": (*_BY_NODE, _LONGS, _INT, _LONGS, _IDS_OUT, _LONGS_OUT),
+    "choose_masters": (_INT, _INT, _LONGS, _COPIES, _IDS_OUT),
     "list_by_node": (_INT, _LONGS, _IDS, _LONGS_OUT, _IDS_OUT, _IDS_OUT),
-    "level_copies": (*_BY_NODE, _INT, _LONGS, _INT, _INT, _INT, _COUNTS_OUT, _IDS_OUT),
+    "level_copies": (*_BY_NODE, _INT, _LONGS, _INT, _LONGS, _INT, _COUNTS_OUT, _IDS_OUT),
     "refine": (*_SEARCHED, _INT, _FLOAT, _INT),
     "refine_multilevel": (*_SEARCHED, _LONGS, _INT),
     "find_clusters": (*_UNDIRECTED, _LONGS, _IDS, _INT, _INT, _INT, _IDS_OUT),
@@ -152,13 +152,13 @@ def place_by_hdrf(
     sizes,
     owner,
     balance: float,
-    capacity: int,
+    capacity,
     counts_degrees: bool = False,
 ) -> None:
     """Give each listed edge, in this order, to the part of the highest HDRF score; changes copies, sizes and owner.
 
-    ``balance`` is the weight of balance against copies in the score, and ``capacity`` the edges that a part takes at
-    most while another has room.
+    ``balance`` is the weight of balance against copies in the score, and ``capacity`` the edges that parts take at most
+    while another has room: one number, or one for each part, which then also says what sizes of parts are balanced.
     """
     parts = len(sizes)
     _check_shapes(
@@ -166,7 +166,7 @@ def place_by_hdrf(
         owner=(owner, sources.shape),
         copies=(copies, (len(degrees), -(-parts // 64))),
     )
-    settings = counts_degrees, parts, balance, capacity
+    settings = counts_degrees, parts, balance, _capacities(capacity, parts)
     _library().dgl_gt_place_by_hdrf(
         len(listed), listed, sources, destinations, degrees, *settings, copies, sizes, owner
     )
@@ -185,36 +185,43 @@ def list_by_node(in_indptr, sources) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return indptr, neighbours, edges
 
 
-def expand_neighbours(indptr, neighbours, edges, *, start, parts: int, capacity: int, owner, joined) -> None:
-    """Grow one part of ``capacity`` edges after the other along edges, from :func:`list_by_node`.
+def expand_neighbours(indptr, neighbours, edges, *, start, parts: int, capacity, owner, joined) -> None:
+    """Grow one part of ``capacity`` edges after the other along edges, from :func:`list_by_node`; see :func:`place_by_hdrf`.
 
     Nodes are tried as seeds in the order ``start``, int64 (N,). Changes ``owner``, int32 (E,), -1 before and at edges
     that remain; and ``joined``, int64 (N,), at the nodes that joined a core, to the order in which they did.
     """
     num_nodes = _check_lists(indptr, neighbours, edges, owner)
     _check_shapes(start=(start, (num_nodes,)), joined=(joined, (num_nodes,)))
-    _library().dgl_gt_expand_neighbours(num_nodes, indptr, neighbours, edges, start, parts, capacity, owner, joined)
+    limits = parts, _capacities(capacity, parts)
+    _library().dgl_gt_expand_neighbours(num_nodes, indptr, neighbours, edges, start, *limits, owner, joined)
 
 
-def level_copies(indptr, neighbours, edges, *, listed, parts: int, capacity: int, rounds: int, owner) -> None:
+def level_copies(indptr, neighbours, edges, *, listed, parts: int, capacity, rounds: int, owner) -> None:
     """Move nodes out of parts that hold many copies, where this makes no more copies; changes ``owner``, int32 (E,).
 
-    ``listed``, int64, are the nodes that may move, in the order in which they are tried; ``capacity`` and ``rounds``
-    are the most edges of a part and passes over the nodes.
+    ``listed``, int64, are the nodes that may move, in the order in which they are tried; ``capacity``, as for
+    :func:`place_by_hdrf`, and ``rounds`` are the most edges of a part and passes over the nodes.
     """
     num_nodes = _check_lists(indptr, neighbours, edges, owner)
-    counts = np.empty((num_nodes, parts), np.int32)
-    _library().dgl_gt_level_copies(
-        num_nodes, indptr, neighbours, edges, len(listed), listed, parts, capacity, rounds, counts, owner
-    )
+    counts, limits = np.empty((num_nodes, parts), np.int32), (parts, _capacities(capacity, parts), rounds)
+    _library().dgl_gt_level_copies(num_nodes, indptr, neighbours, edges, len(listed), listed, *limits, counts, owner)
 
 
-def choose_masters(copies, parts: int) -> np.ndarray:
-    """Return the master of each node, int32, (N,), from its copies, uint64, (N, ceil(P / 64))."""
+def choose_masters(copies, parts: int, capacity=1) -> np.ndarray:
+    """Return the master of each node, int32, (N,), from its copies, uint64, (N, ceil(P / 64)).
+
+    Parts get rows in proportion to ``capacity``, (P,).
+    """
     _check_shapes(copies=(copies, (len(copies), -(-parts // 64))))
     master = np.empty(len(copies), np.int32)
-    _library().dgl_gt_choose_masters(len(copies), parts, copies, master)
+    _library().dgl_gt_choose_masters(len(copies), parts, _capacities(capacity, parts), copies, master)
     return master
+
+
+def _capacities(capacity, parts: int) -> np.ndarray:
+    """The capacity of each part, int64, (P,), from one number for all or one for each."""
+    return np.ascontiguousarray(np.broadcast_to(np.asarray(capacity, np.int64), (parts,)))
 
 
 # ---- checks and the library ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <queue>
 #include <utility>
 #include <vector>
@@ -20,7 +21,23 @@ struct Copies {
     void add(int64_t node, int64_t part) { bits[node * words + part / 64] |= uint64_t(1) << (part % 64); }
 };
 
-int64_t smallest_part(const int64_t* sizes, int64_t parts) { return std::min_element(sizes, sizes + parts) - sizes; }
+// What a count of each part is multiplied by so that parts of unequal capacities compare: the mean capacity over the
+// part's. With equal capacities it is exactly 1.
+std::vector<double> scales_of(const int64_t* capacities, int64_t parts) {
+    const double total = double(std::accumulate(capacities, capacities + parts, int64_t(0)));
+    std::vector<double> scales(parts, 1.0);
+    for (int64_t part = 0; part < parts; ++part)
+        if (capacities[part] > 0) scales[part] = total / (double(parts) * double(capacities[part]));
+    return scales;
+}
+
+// The part whose count is the smallest for its capacity.
+int64_t smallest_part(const std::vector<int64_t>& counts, const std::vector<double>& scales) {
+    int64_t best = 0;
+    for (int64_t part = 1; part < int64_t(counts.size()); ++part)
+        if (double(counts[part]) * scales[part] < double(counts[best]) * scales[best]) best = part;
+    return best;
+}
 
 }  // namespace
 
@@ -41,32 +58,42 @@ EXPORT void dgl_gt_count_copies(int64_t num_edges, const int32_t* sources, const
 // Stream-based partitioning for power-law graphs", CIKM 2015). The score of part p is
 //   the sum, over the ends x of which p has a copy, of 2 - degree(x) / (degree(source) + degree(destination))
 //   + balance * (largest - size(p)) / (1 + largest - smallest)
-// A part of `capacity` edges takes no more while another has room. Of equal scores the smaller part wins. Updates
+// where sizes are scaled by capacities (parts,). A part with as many edges as its capacity takes no more while another
+// has room. Of equal scores the smaller part wins. Updates
 // copies, sizes and owner. With `counts_degrees` the degrees (N,) are counted on the way, as in a stream that does not
 // know them.
 EXPORT void dgl_gt_place_by_hdrf(int64_t num_listed, const int32_t* listed, const int32_t* sources,
                                  const int32_t* destinations, int64_t* degrees, int64_t counts_degrees, int64_t parts,
-                                 double balance, int64_t capacity, uint64_t* copies_bits, int64_t* sizes,
+                                 double balance, const int64_t* capacities, uint64_t* copies_bits, int64_t* sizes,
                                  int32_t* owner) {
     Copies copies(copies_bits, parts);
+    const std::vector<double> scales = scales_of(capacities, parts);
+    std::vector<double> filled(parts);
+    int64_t with_room = 0;
+    for (int64_t part = 0; part < parts; ++part) {
+        filled[part] = double(sizes[part]) * scales[part];
+        with_room += sizes[part] < capacities[part];
+    }
     for (int64_t i = 0; i < num_listed; ++i) {
         const int64_t edge = listed[i], u = sources[edge], v = destinations[edge];
         if (counts_degrees) ++degrees[u], ++degrees[v];
         const double share = double(degrees[u]) / double(degrees[u] + degrees[v]);
-        const int64_t smallest = sizes[smallest_part(sizes, parts)], largest = *std::max_element(sizes, sizes + parts);
+        const auto [smallest, largest] = std::minmax_element(filled.begin(), filled.end());
+        const double range = 1 + *largest - *smallest;
         int64_t best = -1;
         double best_score = -1;
         for (int64_t part = 0; part < parts; ++part) {
-            if (sizes[part] >= capacity && smallest < capacity) continue;
+            if (sizes[part] >= capacities[part] && with_room > 0) continue;
             const double score = (copies.has(u, part) ? 2 - share : 0) + (copies.has(v, part) ? 1 + share : 0) +
-                                 balance * double(largest - sizes[part]) / double(1 + largest - smallest);
-            if (score > best_score || (score == best_score && sizes[part] < sizes[best])) {
+                                 balance * (*largest - filled[part]) / range;
+            if (score > best_score || (score == best_score && filled[part] < filled[best])) {
                 best = part;
                 best_score = score;
             }
         }
         owner[edge] = int32_t(best);
-        ++sizes[best];
+        with_room -= ++sizes[best] == capacities[best];
+        filled[best] = double(sizes[best]) * scales[best];
         copies.add(u, best);
         copies.add(v, best);
     }
@@ -74,14 +101,15 @@ EXPORT void dgl_gt_place_by_hdrf(int64_t num_listed, const int32_t* listed, cons
 
 // Neighbour expansion (Zhang et al., "Graph edge partitioning via neighborhood heuristic", KDD 2017). One part after
 // the other grows from a seed node: the boundary node with the fewest free edges joins the core, its neighbours join
-// the boundary, and the part takes the edges between them, until it has `capacity` edges or nothing is left. Edges that
-// remain keep the owner -1.
+// the boundary, and the part takes the edges between them, until it has as many as its capacity or nothing is left.
+// Edges that remain keep the owner -1.
 //
 // indptr (N + 1,), neighbours (M,) and edges (M,) list each edge at both of its ends, a self-loop twice at its node.
 // start (N,) is the order in which nodes are tried as seeds. joined (N,) gets the order in which nodes first joined a
 // core; it is left as it is for the other nodes.
 EXPORT void dgl_gt_expand_neighbours(int64_t num_nodes, const int64_t* indptr, const int32_t* neighbours,
-                                     const int32_t* edges, const int64_t* start, int64_t parts, int64_t capacity,
+                                     const int32_t* edges, const int64_t* start, int64_t parts,
+                                     const int64_t* capacities,
                                      int32_t* owner, int64_t* joined) {
     typedef std::pair<int64_t, int64_t> Entry;  // free edges, node; outdated entries stay in the queue and are skipped
     std::vector<int64_t> free(num_nodes);
@@ -91,6 +119,7 @@ EXPORT void dgl_gt_expand_neighbours(int64_t num_nodes, const int64_t* indptr, c
     for (int32_t part = 0; part < parts; ++part) {
         std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> queue;
         int64_t size = 0;
+        const int64_t capacity = capacities[part];
         const auto take = [&](int64_t slot, int64_t node) {
             if (owner[edges[slot]] >= 0 || size >= capacity) return;
             owner[edges[slot]] = part;
@@ -128,9 +157,11 @@ EXPORT void dgl_gt_expand_neighbours(int64_t num_nodes, const int64_t* indptr, c
 
 // Makes one of the parts that hold a copy of a node its master, and balances owned rows and sent rows (copies in other
 // parts) together: nodes with one copy come first, then the others, each to its part of the least load so far. A node
-// without copies goes to the part that owns the fewest nodes.
-EXPORT void dgl_gt_choose_masters(int64_t num_nodes, int64_t parts, const uint64_t* copies_bits, int32_t* master) {
+// without copies goes to the part that owns the fewest nodes. Loads and nodes are scaled by capacities (parts,).
+EXPORT void dgl_gt_choose_masters(int64_t num_nodes, int64_t parts, const int64_t* capacities,
+                                  const uint64_t* copies_bits, int32_t* master) {
     const Copies copies(const_cast<uint64_t*>(copies_bits), parts);
+    const std::vector<double> scales = scales_of(capacities, parts);
     std::vector<int64_t> owned(parts), load(parts);
     for (const int64_t pass : {1, 2, 0}) {  // one copy, several copies, none
         for (int64_t node = 0; node < num_nodes; ++node) {
@@ -138,10 +169,10 @@ EXPORT void dgl_gt_choose_masters(int64_t num_nodes, int64_t parts, const uint64
             for (int64_t part = 0; part < parts; ++part) {
                 if (!copies.has(node, part)) continue;
                 ++count;
-                if (best < 0 || load[part] < load[best]) best = part;
+                if (best < 0 || double(load[part]) * scales[part] < double(load[best]) * scales[best]) best = part;
             }
             if (std::min<int64_t>(count, 2) != pass) continue;
-            if (best < 0) best = smallest_part(owned.data(), parts);
+            if (best < 0) best = smallest_part(owned, scales);
             master[node] = int32_t(best);
             ++owned[best];
             load[best] += std::max<int64_t>(count, 1);
@@ -169,13 +200,14 @@ EXPORT void dgl_gt_list_by_node(int64_t num_nodes, const int64_t* in_indptr, con
 }
 
 // Evens out the copies that parts hold. Moves the listed nodes, in this order, out of parts with many copies: their
-// edges there go to a part with fewer copies that has room (`capacity` edges) and holds so many of the other ends that
+// edges there go to a part with fewer copies, for its capacity (parts,) of edges, that has room and holds so many of the other ends that
 // the number of all copies does not grow. Repeats this up to `rounds` times, until a round moves nothing.
 //
 // The lists are those of dgl_gt_expand_neighbours; counts (N, parts) is scratch.
 EXPORT void dgl_gt_level_copies(int64_t num_nodes, const int64_t* indptr, const int32_t* neighbours,
                                 const int32_t* edges, int64_t num_listed, const int64_t* listed, int64_t parts,
-                                int64_t capacity, int64_t rounds, int32_t* counts, int32_t* owner) {
+                                const int64_t* capacities, int64_t rounds, int32_t* counts, int32_t* owner) {
+    const std::vector<double> scales = scales_of(capacities, parts);
     std::vector<int64_t> copies(parts), sizes(parts);  // sizes in ends of edges, two for each edge
     std::fill(counts, counts + num_nodes * parts, 0);
     for (int64_t node = 0; node < num_nodes; ++node)
@@ -191,7 +223,8 @@ EXPORT void dgl_gt_level_copies(int64_t num_nodes, const int64_t* indptr, const 
                 if (counts[node * parts + from] == 0) continue;
                 int64_t best = -1, best_gain = 0;
                 for (int64_t to = 0; to < parts; ++to) {
-                    if (copies[to] + 1 >= copies[from] || sizes[to] + 2 * counts[node * parts + from] > 2 * capacity)
+                    if (double(copies[to] + 1) * scales[to] >= double(copies[from]) * scales[from] ||
+                        sizes[to] + 2 * counts[node * parts + from] > 2 * capacities[to])
                         continue;
                     int64_t gain = counts[node * parts + to] > 0;
                     for (int64_t slot = begin; slot < end && gain >= 0; ++slot) {
@@ -199,7 +232,7 @@ EXPORT void dgl_gt_level_copies(int64_t num_nodes, const int64_t* indptr, const 
                         if (owner[edges[slot]] != from || other == node) continue;
                         gain += (counts[other * parts + from] == 1) - (counts[other * parts + to] == 0);
                     }
-                    if (gain > best_gain || (gain == best_gain && (best < 0 || copies[to] < copies[best]))) {
+                    if (gain > best_gain || (gain == best_gain && (best < 0 || double(copies[to]) * scales[to] < double(copies[best]) * scales[best]))) {
                         best = to;
                         best_gain = gain;
                     }
