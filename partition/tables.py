@@ -48,10 +48,11 @@ def _mapping(mapping: dict, shares: list[float]) -> str:
     sizes = (
         "equal parts" if mapping["shares"] == "equal" else f"parts of {', '.join(f'{share:.1%}' for share in shares)}"
     )
-    before, after = mapping["unmapped_s"], mapping["predicted_s"]
+    before, mapped, after = (mapping[key] for key in ("unmapped_s", "mapped_s", "predicted_s"))
+    moved = f"; {after:.3g} s after nodes have moved" if after < mapped else ""
     return (
-        f"ranks of {mapping['profile']}: {sizes}, given to ranks by {mapping['search']}: a step is predicted to take "
-        f"{after:.3g} s, and {before:.3g} s in the order in which they were cut"
+        f"ranks of {mapping['profile']}: {sizes}\npredicted step: {before:.3g} s with the parts in the order in which "
+        f"they were cut, {mapped:.3g} s with each on the rank that suits it best ({mapping['search']}){moved}"
     )
 
 

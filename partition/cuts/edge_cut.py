@@ -16,6 +16,7 @@ from . import metis
 from .attempts import best_assignment
 from .balance import Balance, make_balance
 from .clusters import order_in_parts
+from .link_search import fit_to_ranks
 from .part_counts import count_assignment
 from .permutation import Permutation, check_parts, slice_pointers
 
@@ -74,8 +75,9 @@ def make_edge_cut(
     costs : Costs, optional
         What a training step costs, by default that of :func:`partition.default_costs`.
     profile : Profile, optional
-        The ranks that will train and the links between them, by which attempts are compared as well: each as if its
-        parts were on the ranks that suit them best (:func:`partition.predict.mapping.best_mapping`).
+        The ranks that will train and the links between them: attempts are compared with parts on the ranks that suit
+        them best, and nodes of the best cut then move where that makes the slowest rank faster
+        (:mod:`partition.cuts.link_search`). A given ``owner`` stays as it is.
     progress : callable, optional
         Called as ``progress(stage)``.
 
@@ -92,7 +94,7 @@ def make_edge_cut(
     seed, attempts = metis.check_seed(seed), whole_number("attempts", attempts, 1, MOST_ATTEMPTS)
     balance = make_balance(graph, parts, max_imbalance, target_weights, costs)
     progress = progress or (lambda *_: None)
-    undirected = symmetrised(graph)
+    undirected, mapping = symmetrised(graph), None
     is_given = owner is not None
     if is_given:
         owner = _checked_owner(owner, graph.num_nodes, parts)
@@ -105,10 +107,12 @@ def make_edge_cut(
             return costs.step_seconds(figures) if profile is None else best_mapping(figures, costs, profile).predicted_s
 
         owner = best_assignment(graph, parts, undirected, balance, attempts, rank, seed, progress)
+        if profile is not None:
+            owner, balance, mapping = fit_to_ranks(graph, owner, balance, costs, profile, seed, progress)
     _check_bounds(graph, balance, owner, is_given=is_given)
     progress("clusters inside parts")
     order = order_in_parts(undirected, owner, seed=seed).astype(graph.indices.dtype)
-    return EdgeCut(order, slice_pointers(owner, parts), balance.shares)
+    return EdgeCut(order, slice_pointers(owner, parts), balance.shares, mapping=mapping)
 
 
 def _check_bounds(graph: Graph, balance: Balance, owner: np.ndarray, *, is_given: bool) -> None:

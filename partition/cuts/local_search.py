@@ -33,12 +33,17 @@ def is_available(graph: Graph, parts: int) -> bool:
     )
 
 
-def refine(graph: Graph, owner: np.ndarray, balance: Balance, seed: int = 0) -> None:
-    """Move nodes between parts; ``owner``, int32 (N,), is changed. Does nothing where the search is not available."""
+def refine(graph: Graph, owner: np.ndarray, balance: Balance, seed: int = 0, prices: np.ndarray | None = None) -> None:
+    """Move nodes between parts; ``owner``, int32 (N,), is changed. Does nothing where the search is not available.
+
+    With ``prices``, int64 (P, P), a halo row in part i of which part j is the owner counts as so much.
+    """
     if is_available(graph, len(balance.shares)):
         sweeps = min(_MOST_SWEEPS, max(_LEAST_SWEEPS, _SWEPT_EDGES // max(graph.num_edges, 1)))
         problem = _problem(graph, owner, balance)
-        native.refine(*_in_edges(graph), **problem, sweeps=sweeps, temperature=_TEMPERATURE, seed=seed)
+        mean = 1 if prices is None or len(prices) == 1 else prices.sum() / (prices.size - len(prices))
+        options = {"sweeps": sweeps, "temperature": _TEMPERATURE * mean, "seed": seed}
+        native.refine(*_in_edges(graph), **problem, **options, prices=prices)
 
 
 def refine_multilevel(graph: Graph, owner: np.ndarray, balance: Balance, groups: np.ndarray, seed: int = 0) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -32,8 +32,9 @@ class Mapping:
         How the ranks were found: the best of all orders of the parts, or a search that swaps pairs.
     rank_of_part : list of int
         The rank that each part was given, by the numbers that parts had before.
-    unmapped_s, predicted_s : float
-        Predicted time of a step with part i on rank i, and with the mapping (s).
+    unmapped_s, mapped_s, predicted_s : float
+        Predicted time of a step with part i on rank i, with the mapping, and after nodes have moved between the mapped
+        parts (s).
     """
 
     profile: str
@@ -41,15 +42,12 @@ class Mapping:
     search: str
     rank_of_part: list[int]
     unmapped_s: float
+    mapped_s: float
     predicted_s: float
 
     def as_dict(self) -> dict:
         """The fields by name, as the manifest stores them."""
         return asdict(self)
-
-    def refined(self, predicted_s: float) -> Mapping:
-        """The mapping with the predicted step after nodes have moved between the mapped parts."""
-        return replace(self, predicted_s=predicted_s)
 
 
 def best_mapping(figures: Figures, costs: Costs, profile: Profile) -> Mapping:
@@ -69,13 +67,15 @@ def best_mapping(figures: Figures, costs: Costs, profile: Profile) -> Mapping:
     parts, here = figures.parts, np.arange(figures.parts)
     is_exact = parts <= MOST_EXACT
     ranks = _best_order(problem) if is_exact else _by_swaps(problem)
+    mapped_s = problem.step_seconds(ranks)
     return Mapping(
         profile=profile.name,
         shares="equal" if profile.unequal_weights() is None else "rank speeds",
         search="all orders" if is_exact else "swaps",
         rank_of_part=ranks.tolist(),
         unmapped_s=problem.step_seconds(here),
-        predicted_s=problem.step_seconds(ranks),
+        mapped_s=mapped_s,
+        predicted_s=mapped_s,
     )
 
 

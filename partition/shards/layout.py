@@ -91,7 +91,7 @@ class Layout:
 def mapped_layout(graph: Graph, cut: Permutation, depth: int, costs: Costs, profile: Profile | None) -> Layout:
     """The layout of a cut; with a profile, every part has the number of the rank that suits it best."""
     layout = Layout(graph, cut, depth)
-    if profile is None or cut.parts == 1:
+    if profile is None or cut.mapping is not None or cut.parts == 1:
         return layout
     return Layout(graph, cut.mapped(best_mapping(layout.figures, costs, profile)), depth)
 

@@ -156,6 +156,7 @@ def _mapping(parts: int) -> Check:
         search=one_of("all orders", "swaps"),
         rank_of_part=list_of(whole(0, parts - 1), parts),
         unmapped_s=number(),
+        mapped_s=number(),
         predicted_s=number(),
     )
 

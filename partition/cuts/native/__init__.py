@@ -40,7 +40,7 @@ _SIGNATURES = {  # in the order of the arguments in C
     "choose_masters": (_INT, _INT, _LONGS, _COPIES, _IDS_OUT),
     "list_by_node": (_INT, _LONGS, _IDS, _LONGS_OUT, _IDS_OUT, _IDS_OUT),
     "level_copies": (*_BY_NODE, _INT, _LONGS, _INT, _LONGS, _INT, _COUNTS_OUT, _IDS_OUT),
-    "refine": (*_SEARCHED, _INT, _FLOAT, _INT),
+    "refine": (*_SEARCHED, _INT, _TABLE, _INT, _FLOAT, _INT),
     "refine_multilevel": (*_SEARCHED, _LONGS, _INT),
     "find_clusters": (*_UNDIRECTED, _LONGS, _IDS, _INT, _INT, _INT, _IDS_OUT),
     "contract": (*_UNDIRECTED, _IDS, _INT, _LONGS_OUT, _IDS_OUT, _LONGS_OUT),
@@ -50,15 +50,33 @@ _SIGNATURES = {  # in the order of the arguments in C
 # ---- edge cuts -------------------------------------------------------------------------------------------------------
 
 
-def refine(indptr, sources, *, weights, floors, capacities, owner, sweeps: int, temperature: float, seed: int) -> None:
+def refine(
+    indptr,
+    sources,
+    *,
+    weights,
+    floors,
+    capacities,
+    owner,
+    sweeps: int,
+    temperature: float,
+    seed: int,
+    prices=None,
+) -> None:
     """Move nodes between parts for fewer halo rows and within the capacities; ``owner``, int32 (N,), is changed.
 
     ``weights`` (N, kinds) are the loads of nodes. ``floors`` and ``capacities`` (P, kinds) are the least load that a
     move for fewer halo rows leaves to a part, and the most that a part may have. ``temperature`` is that of the first
-    sweep, in halo rows. Without sweeps, overloaded parts still give nodes away.
+    sweep, in halo rows. Without sweeps, overloaded parts still give nodes away. ``prices``, int64 (P, P), are what a halo
+    row costs in part i of which part j is the owner; by default all cost one. The diagonal is not read.
     """
     arguments = _searched(indptr, sources, weights, floors, capacities, owner)
-    _library().dgl_gt_refine(*arguments, sweeps, temperature, seed)
+    if prices is None:
+        prices = np.zeros((0, 0), np.int64)
+    else:
+        _check_shapes(prices=(prices, (len(capacities),) * 2))
+        prices = prices * (1 - np.eye(len(capacities), dtype=np.int64))
+    _library().dgl_gt_refine(*arguments, prices.size, prices, sweeps, temperature, seed)
 
 
 def refine_multilevel(indptr, sources, *, weights, floors, capacities, owner, groups, seed: int) -> None:

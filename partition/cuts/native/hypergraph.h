@@ -49,9 +49,18 @@ struct Hypergraph {
 // How many pins of each net each part owns, kept up to date while vertices move.
 class Connectivity {
    public:
-    // pin_counts: (num_nets, parts), scratch.
-    Connectivity(const Hypergraph& graph, int64_t parts, int32_t* pin_counts, const int32_t* owner)
-        : graph(graph), parts(parts), stride(1 + (parts + 63) / 64), pin_counts(pin_counts), held_weight(parts) {
+    // pin_counts: (num_nets, parts), scratch. prices: null, or (parts, parts) at the finest level: what a copy costs in
+    // part i of a row that part j owns, 0 on the diagonal. Then `owner` must follow the moves.
+    Connectivity(const Hypergraph& graph, int64_t parts, int32_t* pin_counts, const int32_t* owner,
+                 const int64_t* prices = nullptr)
+        : graph(graph),
+          parts(parts),
+          stride(1 + (parts + 63) / 64),
+          pin_counts(pin_counts),
+          owner(owner),
+          prices(prices),
+          held_weight(parts),
+          rows_of(parts) {
         std::fill(pin_counts, pin_counts + graph.num_nets * parts, 0);
         records.assign(graph.num_nets * stride, 0);
         for (int64_t net = 0; net < graph.num_nets; ++net) records[net * stride] = graph.net_weight(net);
@@ -61,7 +70,9 @@ class Connectivity {
     }
 
     // Writes to cost (parts,) by how many halo rows the cut grows if `vertex` moves from part `from` to each part.
+    // With prices: by how much the prices of all copies grow.
     void move_costs(int64_t vertex, int64_t from, int64_t* cost) {
+        if (prices) return priced_move_costs(vertex, from, cost);
         std::fill(held_weight.begin(), held_weight.end(), 0);
         int64_t total = 0, released = 0;
         for (int64_t at = graph.begin[vertex]; at < graph.begin[vertex + 1]; ++at) {
@@ -112,6 +123,36 @@ class Connectivity {
    private:
     static constexpr int64_t MOST_PREFETCHED = 32;  // nets of a vertex
 
+    // The node moves, and so does the row of its own net: the copies of that row get the prices of another owner.
+    void priced_move_costs(int64_t vertex, int64_t from, int64_t* cost) {
+        std::fill(held_weight.begin(), held_weight.end(), 0);
+        std::fill(rows_of.begin(), rows_of.end(), 0);
+        std::fill(cost, cost + parts, 0);
+        int64_t released = 0;
+        for (int64_t at = graph.begin[vertex]; at < graph.begin[vertex + 1]; ++at) {
+            const int64_t net = graph.nets[at], home = owner[net];
+            const bool is_last_pin = pin_counts[net * parts + from] == 1;
+            if (net != vertex) {
+                ++rows_of[home];
+                if (is_last_pin) released += prices[from * parts + home];
+            }
+            for (int64_t word = 1; word < stride; ++word)
+                for (uint64_t rest = records[net * stride + word]; rest; rest &= rest - 1) {
+                    const int64_t holder = (word - 1) * 64 + __builtin_ctzll(rest);
+                    if (net != vertex) {
+                        held_weight[holder] += prices[holder * parts + home];
+                    } else if (holder != from || !is_last_pin) {
+                        released += prices[holder * parts + from];
+                        for (int64_t to = 0; to < parts; ++to) cost[to] += prices[holder * parts + to];
+                    }
+                }
+        }
+        for (int64_t to = 0; to < parts; ++to) {
+            cost[to] -= held_weight[to] + released;
+            for (int64_t home = 0; home < parts; ++home) cost[to] += rows_of[home] * prices[to * parts + home];
+        }
+    }
+
     void add_pin(int64_t net, int64_t part) {
         if (pin_counts[net * parts + part]++ == 0) records[net * stride + 1 + part / 64] |= uint64_t(1) << (part % 64);
     }
@@ -119,8 +160,10 @@ class Connectivity {
     const Hypergraph& graph;
     int64_t parts, stride;
     int32_t* pin_counts;
+    const int32_t* owner;
+    const int64_t* prices;
     std::vector<uint64_t> records;     // (num_nets, stride): a net's weight, then one bit for each part that owns a pin
-    std::vector<int64_t> held_weight;  // (parts,), scratch
+    std::vector<int64_t> held_weight, rows_of;  // (parts,), scratch
 };
 
 }  // namespace dgl_gt

@@ -1,0 +1,79 @@
+"""Fits an edge cut to unequal ranks and links: parts get ranks, then nodes move where the slowest rank's step falls.
+
+GLAD (Zeng et al., "GNN at the Edge", arXiv 2210.17281) lays a graph out over unequal servers by cuts between pairs of
+parts. Here the local search of edge cuts makes the moves, between any parts, with a price for each halo row: the time
+that it takes on the link between its owner and its holder. A sum of prices does not see which rank is slowest, so the
+prices of a rank grow with its share of the exchange, round after round, and a round counts if the predicted step falls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from partition.graph import Graph
+from partition.predict.costs import Costs
+from partition.predict.mapping import Mapping, best_mapping
+from partition.predict.profile import Profile
+
+from .balance import Balance, with_default_bounds
+from .local_search import is_available, refine
+from .part_counts import count_assignment
+
+_ROUNDS, _PATIENCE = 10, 3  # at most, and rounds in a row that may bring nothing
+_MEAN_PRICE = 16  # prices are whole numbers
+_MOST_WEIGHT = 8.0  # of a rank, over that of others
+
+
+def fit_to_ranks(
+    graph: Graph, owner: np.ndarray, balance: Balance, costs: Costs, profile: Profile, seed: int, progress
+) -> tuple[np.ndarray, Balance, Mapping]:
+    """Return the rank of each node, int32 (N,), the balance with the shares of ranks, and the mapping of parts.
+
+    ``owner``, int32 (N,), is the part of each node.
+    """
+    mapping = best_mapping(count_assignment(graph, owner, balance.shares), costs, profile)
+    ranks = np.array(mapping.rank_of_part, np.int32)
+    owner, balance = ranks[owner], replace(balance, shares=balance.shares[np.argsort(ranks)])
+    if is_available(graph, len(ranks)):
+        owner, step_s = _refined(graph, owner, balance, costs, profile, seed, progress)
+        mapping = replace(mapping, predicted_s=step_s)
+    return owner, balance, mapping
+
+
+def _refined(graph: Graph, owner, balance: Balance, costs: Costs, profile: Profile, seed: int, progress):
+    """Return the best assignment of all rounds, and its predicted step (s)."""
+    byte_s, weight = 1 / profile.links(len(balance.shares)), np.ones(len(balance.shares))
+    bounds, without_gain = with_default_bounds(balance, nodes=False), 0
+    limits = balance.is_strict and balance.largest_load(owner) <= 1  # what keeps the bounds must go on to do so
+    figures = count_assignment(graph, owner, balance.shares)
+    best_s = costs.step_seconds(figures, profile)
+    for number in range(_ROUNDS):
+        exchange_s = (costs.received_bytes(figures) * byte_s).sum(axis=1)
+        if number:
+            weight = weight * np.sqrt(exchange_s / max(exchange_s.mean(), 1e-300))
+            weight = np.clip(weight, weight.max() / _MOST_WEIGHT, None)
+        progress(f"edge cut, search on links, round {number + 1} of at most {_ROUNDS}")
+        trial = owner.copy()
+        refine(graph, trial, bounds, seed + number, prices=_prices(byte_s, weight))
+        if limits and balance.largest_load(trial) > 1:
+            found_s = np.inf
+        else:
+            found = count_assignment(graph, trial, balance.shares)
+            found_s = costs.step_seconds(found, profile)
+        without_gain += 1
+        if found_s < best_s:
+            owner, figures, best_s, without_gain = trial, found, found_s, 0
+        if without_gain == _PATIENCE:
+            break
+    return owner, best_s
+
+
+def _prices(byte_s: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """What a halo row in part i costs of which part j is the owner, int64 (P, P): its way there, and its gradient's back."""
+    price = weight[:, None] * byte_s
+    price = price + price.T
+    apart = ~np.eye(len(weight), dtype=bool)
+    price = _MEAN_PRICE * price / max(price[apart].mean(), 1e-300)
+    return np.rint(np.clip(price, 1, 2**30)).astype(np.int64) * apart
