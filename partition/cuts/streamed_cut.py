@@ -63,7 +63,7 @@ class StreamedCut(VertexCut):
     files: np.ndarray
 
     def _renumbered(self, rank_of_part: np.ndarray, parts: np.ndarray) -> dict:
-        return {"files": self.files[parts]}
+        return super()._renumbered(rank_of_part, parts) | {"files": self.files[parts]}
 
     def part_edges(self, graph: COOGraph, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return sources, destinations and ids of a part's edges, in the order of ids."""

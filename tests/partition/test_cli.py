@@ -28,7 +28,19 @@ def test_partition_and_inspect_agree(capsys):
     out, err = capsys.readouterr()
     made = json.loads(out)
     assert "METIS" in err
-    keys = {"nodes", "edges", "parts", "cut", "method", "choice", "quality", "peak_memory_bytes", "seconds", "left_out"}
+    keys = {
+        "nodes",
+        "edges",
+        "parts",
+        "cut",
+        "method",
+        "choice",
+        "mapping",
+        "quality",
+        "peak_memory_bytes",
+        "seconds",
+        "left_out",
+    }
     assert set(made) == keys | {"encodings", "transforms"}
     assert made["choice"] is None
     assert set(made["quality"]) == {

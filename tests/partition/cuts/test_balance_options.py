@@ -63,8 +63,8 @@ REFUSED = [
         "--max-imbalance applies only to edge cuts; leave it out, or choose --cut edge",
     ),
     (
-        ["--target-weights", "1,1,1,1", "--cut", "auto"],
-        "--target-weights applies only to edge cuts; leave it out, or choose --cut edge",
+        ["--max-imbalance", "1.2", "--cut", "auto"],
+        "--max-imbalance applies only to edge cuts; leave it out, or choose --cut edge",
     ),
     (["--attempts", "0"], "--attempts is 0; it must be a whole number from 1 to 10,000"),
 ]

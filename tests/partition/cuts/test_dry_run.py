@@ -18,7 +18,16 @@ def test_dry_run(capsys, source):
     npz()
     before = os.listdir()
     code, made, _ = run(capsys, "partition", source, "--parts", 3, "--dry-run")
-    assert code == 0 and set(made) == {"nodes", "edges", "parts", "method", "estimates", "left_out", "disk_free_bytes"}
+    assert code == 0 and set(made) == {
+        "nodes",
+        "edges",
+        "parts",
+        "method",
+        "estimates",
+        "left_out",
+        "disk_free_bytes",
+        "shares",
+    }
     manifest = partition(source, 3, "out")
     assert (made["nodes"], made["edges"], made["parts"]) == (manifest["nodes"], manifest["edges"], 3)
     assert made["method"] == "metis" and set(made["estimates"]) <= set(METHODS)
@@ -46,7 +55,7 @@ def test_dry_run_does_not_offer_to_stream_what_is_in_memory(capsys):
     assert code == 0 and "streaming" not in made["estimates"]
 
 
-@pytest.mark.parametrize("options", [["--halo-depth", "2"], ["--max-imbalance", "1.2"], ["--target-weights", "1,2"]])
+@pytest.mark.parametrize("options", [["--halo-depth", "2"], ["--max-imbalance", "1.2"]])
 def test_dry_run_chooses_none_where_the_run_refuses(capsys, options):
     npz(edges=20_000)
     asked = ["partition", "graph.npz", "--parts", 2, "--memory", bound("graph.npz", "expansion"), *options]

@@ -45,9 +45,7 @@ def test_without_a_bound_nothing_changes():
     assert partition(SAMPLE, 2, "bound", memory=1 << 40)["files"] == read_manifest("out")["files"]
 
 
-@pytest.mark.parametrize(
-    "options", [{"cut": "edge"}, {"halo_depth": 2}, {"max_imbalance": 1.2}, {"target_weights": [1, 2]}]
-)
+@pytest.mark.parametrize("options", [{"cut": "edge"}, {"halo_depth": 2}, {"max_imbalance": 1.2}])
 def test_edge_cuts_with_too_little_memory_are_refused(options):
     npz(edges=20_000)
     need = bound("graph.npz", "metis")
