@@ -5,8 +5,9 @@
 A setting is a number of ranks of one thread each, in network namespaces behind links of so many Mbit/s (Linux, root,
 iproute2). The link between ranks 0 and 1 has a tenth of that, and the last rank runs for a third of the time. Ranks and
 links are measured as they are (`dgl-gt calibrate`). Then the graph is partitioned evenly, with the parts in the order in
-which they were cut; by shares alone (`--target-weights` of the profile); and with `--profile`. Ranks train on the three
-partitions in turn, with the default strategy `halo_h`. The ratio is the median over the rounds of steps.
+which they were cut; by shares alone (`--target-weights` of the profile); and with `--profile`. Ranks train on these partitions in
+turn, with the default strategy `halo_h`, and with the cut, strategy and depth that `dgl-gt plan` chooses among shards
+made with `--profile`. Ratios are medians over the rounds of steps.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from pathlib import Path
 import yaml
 from links import SlowPair, run_ranks
 from machine import processor
-from selector import HIDDEN, WIDTH, Runner, calibrate_on_rank, graph_of, restore_keys
+from selector import HIDDEN, LAYERS, WIDTH, Runner, calibrate_on_rank, graph_of, restore_keys
 
-from partition import partition, read_profile
+from dgl_gt.selector import StepTraces, choose
+from partition import partition, read_figures, read_manifest, read_profile
 from partition.console import table
 
 SLOW_LINK, SLOW_RANK = 0.1, 1 / 3
+WAYS = ("even", "shares", "profile", "plan")
 LIMIT_S = 580
 
 
@@ -55,7 +58,7 @@ def rank_main(task: dict) -> None:
     if not task:
         calibrate_on_rank()
     else:
-        runners = [Runner(dgl_gt.load(folder, "halo_h"), "gt", task["hidden"]) for folder in task["folders"]]
+        runners = [Runner(dgl_gt.load(*way), "gt", task["hidden"]) for way in task["ways"]]
         for runner in runners:
             runner.step()
         seconds = [[runner.seconds() for runner in runners] for _ in range(task["runs"])]
@@ -64,21 +67,31 @@ def rank_main(task: dict) -> None:
     dist.destroy_process_group()
 
 
+def planned(cuts: list[Path], profile, hidden: int):
+    """The candidate that the selector chooses on these shards."""
+    traces = StepTraces(lambda sg: Runner(sg, "gt", hidden).step, LAYERS)
+    return choose([(str(cut), read_figures(read_manifest(cut))) for cut in cuts], traces, profile).choice
+
+
 def cell(setting: str, name: str, profile, folder: Path, runs: int) -> dict:
-    graph, ranks = graph_of(name), int(setting.partition("@")[0])
+    graph, ranks, hidden = graph_of(name), int(setting.partition("@")[0]), HIDDEN.get(name, 128)
     added = {} if "feat" in graph.node_data else {"random_features": WIDTH}
-    ways = {"even": {}, "shares": {"target_weights": profile.target_weights()}, "profile": {"profile": profile}}
-    made = {way: partition(graph, ranks, folder / way, **options, **added) for way, options in ways.items()}
-    task = {"folders": [str(folder / way) for way in ways], "hidden": HIDDEN.get(name, 128), "runs": runs}
-    rounds = on_ranks(setting, task)
+    fitted = {"profile": profile, "halo_depth": LAYERS}
+    shares = {"target_weights": profile.target_weights()}
+    options = {"even": {}, "shares": shares, "profile": fitted, "vertex": {"profile": profile, "cut": "vertex"}}
+    made = {way: partition(graph, ranks, folder / way, **each, **added) for way, each in options.items()}
+    plan = planned([folder / "profile", folder / "vertex"], profile, hidden)
+    ways = [(str(folder / way), "halo_h", 1) for way in WAYS[:-1]]
+    ways.append((plan.directory, plan.strategy, plan.depth))
+    rounds = on_ranks(setting, {"ways": ways, "hidden": hidden, "runs": runs})
     return {
         "setting": setting,
         "graph": name,
         "shares": profile.target_weights(),
         "mapping": made["profile"]["mapping"],
-        "owned": {way: [part["owned"] for part in each["per_part"]] for way, each in made.items()},
-        "seconds": {way: statistics.median(each[i] for each in rounds) for i, way in enumerate(ways)},
-        "ratio": statistics.median(each[0] / each[2] for each in rounds),
+        "plan": plan.title,
+        "seconds": {way: statistics.median(each[i] for each in rounds) for i, way in enumerate(WAYS)},
+        "ratios": {way: statistics.median(each[0] / each[i] for each in rounds) for i, way in enumerate(WAYS)},
     }
 
 
@@ -86,12 +99,12 @@ def summary(cells: list[dict]) -> str:
     rows = []
     for each in cells:
         shares = ", ".join(f"{share:.2f}" for share in each["shares"])
-        seconds = [f"{value:.2f}" for value in each["seconds"].values()]
-        rows.append([each["graph"], each["setting"].replace("@", ", ") + " Mbit/s", shares, *seconds])
-        rows[-1].append(f"{each['ratio']:.2f}x")
-    return table(
-        ["graph", "ranks", "shares", "even (s)", "shares alone (s)", "--profile (s)", "even / --profile"], rows
-    )
+        rows.append([each["graph"], each["setting"].replace("@", ", ") + " Mbit/s", shares])
+        rows[-1] += [f"{each['seconds'][way]:.2f}" for way in WAYS]
+        rows[-1] += [f"{each['ratios'][way]:.2f}x" for way in WAYS[1:]]
+        rows[-1].append(each["plan"])
+    times = ["even (s)", "shares (s)", "--profile (s)", "plan (s)"]
+    return table(["graph", "ranks", "shares", *times, "even / shares", "even / --profile", "even / plan", "plan"], rows)
 
 
 def main() -> None:

@@ -37,12 +37,12 @@ def fit_to_ranks(
     ranks = np.array(mapping.rank_of_part, np.int32)
     owner, balance = ranks[owner], replace(balance, shares=balance.shares[np.argsort(ranks)])
     if is_available(graph, len(ranks)):
-        owner, step_s = _refined(graph, owner, balance, costs, profile, seed, progress)
+        owner, step_s = refined_on_links(graph, owner, balance, costs, profile, seed, progress)
         mapping = replace(mapping, predicted_s=step_s)
     return owner, balance, mapping
 
 
-def _refined(graph: Graph, owner, balance: Balance, costs: Costs, profile: Profile, seed: int, progress):
+def refined_on_links(graph: Graph, owner, balance: Balance, costs: Costs, profile: Profile, seed: int, progress):
     """Return the best assignment of all rounds, and its predicted step (s)."""
     byte_s, weight = 1 / profile.links(len(balance.shares)), np.ones(len(balance.shares))
     bounds, without_gain = with_default_bounds(balance, nodes=False), 0
