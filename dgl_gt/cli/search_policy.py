@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dgl_gt.selector.hardware_profile import Profile
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.transmission.policy import is_policy_file
 from partition import console
 from partition.console import table
 from partition.errors import InputError
+from partition.predict.profile import Profile
 from partition.predict.strategies import WITH_POLICY
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest

@@ -10,8 +10,8 @@ import numpy as np
 from dgl_gt.ops.quantise import packed_bytes
 from dgl_gt.transmission.policy import LEAST_COLUMNS, Mode, Policy
 from partition.predict.figures import Figures
+from partition.predict.profile import Profile
 
-from .hardware_profile import Profile
 from .traced_time import traced_time
 
 _PASSES = 4  # over a row in memory, to pack it on one rank and restore it on another

@@ -22,17 +22,25 @@ _OF_SAMPLE = -2  # in place of a layer, in the seed of a step's sample
 
 
 class FollowedPolicy:
-    """A context in which training steps follow a policy, if it changes anything."""
+    """A context in which training steps follow a policy, if it changes anything.
+
+    Attributes
+    ----------
+    graph : ShardedGraph
+        Graph on which training steps run: that of the run, or the part alone where ranks exchange no rows.
+    task : Task
+        Data of the rows of that graph.
+    """
 
     def __init__(self, sg: ShardedGraph, task: Task, policy: Policy, config: TrainConfig):
         self._sg, self._policy, self._transmission, self._config = sg, policy, None, config
-        self._on = sg, task  # what steps run on
+        self.graph, self.task = sg, task
         self._is_followed = not policy.is_exact and sg.comm.world_size > 1
         self._is_sampled = self._is_followed and policy.sampled_share < 1
         if self._is_followed and policy.exchanges_nothing:
-            graph = own_part(sg.strategy)
-            held = node_classification(graph, config.split, config.inputs)
-            self._on = graph, replace(held, counts=task.counts, weights=shares_of_nodes(sg.strategy))
+            self.graph = own_part(sg.strategy)
+            held = node_classification(self.graph, config.split, config.inputs)
+            self.task = replace(held, counts=task.counts, weights=shares_of_nodes(sg.strategy))
         elif self._is_followed and not self._is_sampled:
             self._transmission = sg.strategy.follow(policy, config.seed)
 
@@ -46,17 +54,16 @@ class FollowedPolicy:
                 self._transmission.close()
 
     def step_on(self, step: int) -> tuple[ShardedGraph, Task]:
-        """Return the graph of a training step, and the data of the rows of that graph; a collective.
+        """Return the graph of a training step, and the data of its rows; a collective.
 
-        It is the graph of the run, the part alone where ranks exchange no rows, or a part with a sample of its copies.
+        It is :attr:`graph`, or a part of it with a sample of the copies.
         """
         if not self._is_sampled:
-            return self._on
-        sg, task = self._on
+            return self.graph, self.task
         seed = self._config.seed
-        sample = sampled_part(sg.strategy, self._policy.sampled_share, dropout_seed(seed, step, _OF_SAMPLE))
+        sample = sampled_part(self.graph.strategy, self._policy.sampled_share, dropout_seed(seed, step, _OF_SAMPLE))
         sample.strategy.follow(self._policy.of_sample(), seed)
-        return sample, replace(task, edges=edge_rows(sample, self._config.inputs))
+        return sample, replace(self.task, edges=edge_rows(sample, self._config.inputs))
 
     def after_step(self, loss: float) -> None:
         """Take notice of the loss of a step, which is the same on every rank."""

@@ -11,12 +11,12 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer
-from dgl_gt.selector.hardware_profile import Profile
 from dgl_gt.selector.policy_choice import MODES, Place, by_links, choose_modes, places, policy_of_modes
 from dgl_gt.selector.policy_time import Exchange, PolicyCosts
 from dgl_gt.transmission.policy import Mode, Policy
 from partition.errors import InputError
 from partition.predict.figures import Figures
+from partition.predict.profile import Profile
 from partition.predict.strategies import WITH_POLICY
 
 from .config import TrainConfig

@@ -10,7 +10,6 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.selector import read_profile
-from dgl_gt.selector.hardware_profile import Hosts
 from dgl_gt.selector.policy_time import PolicyCosts
 from dgl_gt.train import policy_search
 from dgl_gt.train.config import TrainConfig
@@ -18,6 +17,7 @@ from dgl_gt.train.planned_step import step_traces
 from dgl_gt.train.trainer import train
 from dgl_gt.transmission.policy import Policy, read_policy
 from partition import InputError, partition
+from partition.predict.profile import Hosts
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 
