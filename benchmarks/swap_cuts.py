@@ -9,7 +9,7 @@ with the local search are mapped to ranks. From there, `search` is the search on
 A swap cut takes the nodes of two parts and divides them anew by a minimum cut (scipy's maximum flow). An edge between
 the two costs the price of their link, and so does an edge from one of them to a third part; a node costs its rank's
 computation, times a factor of that pair that is tried from 0 up so that parts may stay even. It is kept where the
-predicted step falls. All pairs are tried until none helps.
+predicted step falls, and both parts keep half of their shares, as in the search. All pairs are tried until none helps.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class Layout:
                         return owner, kept
                     trial = self.swapped(owner, one, other, factor)
                     seconds = self.step_seconds(trial)
-                    if np.bincount(trial, minlength=len(self.price)).all() and seconds < best_s * (1 - 1e-9):
+                    has_floor = (self.balance.loads(trial) >= self.balance.floors()).all()
+                    if has_floor and seconds < best_s * (1 - 1e-9):
                         owner, best_s, kept, has_helped = trial, seconds, kept + 1, True
         return owner, kept
 

@@ -170,6 +170,22 @@ def test_equal_prices_are_no_prices():
     np.testing.assert_array_equal(*found)
 
 
+def test_prices_are_one_for_each_pair_of_parts():
+    graph = random_graph(3)
+    limits = {"floors": np.zeros((2, 1), np.int64), "capacities": np.full((2, 1), 99)}
+    search = {"weights": np.ones((graph.num_nodes, 1), np.int64), **limits, "sweeps": 1, "temperature": 0.0, "seed": 0}
+    owner = np.zeros(graph.num_nodes, np.int32)
+    with pytest.raises(ValueError, match=r"prices has shape \(3, 3\); it must be \(2, 2\)"):
+        native.refine(graph.indptr, graph.indices, **search, owner=owner, prices=np.ones((3, 3), np.int64))
+
+
+def test_links_that_are_alike_start_no_search():
+    said, graph = [], load_graph(SAMPLE)
+    links = slow_pair(3, 0, 1, rate=1e8, slow=0.6e8)
+    cut = make_edge_cut(graph, 3, profile=profile_of([1.0] * 3, links), progress=said.append)
+    assert cut.mapping.predicted_s == cut.mapping.mapped_s and not any("on links" in str(stage) for stage in said)
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
