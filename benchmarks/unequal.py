@@ -30,7 +30,7 @@ from partition.console import table
 
 SLOW_LINK, SLOW_RANK = 0.1, 1 / 3
 WAYS = ("even", "shares", "profile", "plan")
-LIMIT_S = 580
+LIMIT_S = 1500
 
 
 def on_ranks(setting: str, task: dict) -> dict:
@@ -110,7 +110,7 @@ def summary(cells: list[dict]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="A partition fitted to unequal ranks and links against an even one.")
     parser.add_argument("--graphs", type=lambda text: text.split(","), default=["amazon_computer", "tolokers", "mesh"])
-    parser.add_argument("--settings", type=lambda text: text.split(","), default=["2@200", "4@200"])
+    parser.add_argument("--settings", type=lambda text: text.split(","), default=["2@1000", "2@200", "4@200"])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)
