@@ -80,9 +80,9 @@ def published(checkout: Path, graph: str, layers: int, steps: int) -> None:
     from lg_model import Polynormer
 
     graph = load_graph(graph)
-    edges = torch.stack([torch.from_numpy(graph.indices).long(), torch.from_numpy(graph.destinations()).long()])
-    x, label = torch.from_numpy(graph.node_data["feat"]).float(), torch.from_numpy(graph.node_data["label"]).flatten()
-    train = torch.from_numpy(graph.node_data["train_mask"]).nonzero()[:, 0]
+    edges = torch.stack([torch.tensor(graph.indices).long(), torch.tensor(graph.destinations()).long()])
+    x, label = torch.tensor(graph.node_data["feat"]).float(), torch.tensor(graph.node_data["label"]).flatten()
+    train = torch.tensor(graph.node_data["train_mask"]).nonzero()[:, 0]
     model = Polynormer(FEATURES, 256, CLASSES, layers, 2, heads=1, post_bn=True)
     model._global = True
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0005, weight_decay=0.0005)
