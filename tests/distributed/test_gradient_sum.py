@@ -5,12 +5,15 @@ import pytest
 import torch
 from ranks import run_ranks
 from test_strategies import make_shards
+from traced_steps import measured
 
 import dgl_gt
 from dgl_gt.comm import gradient_sum
 from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
+from dgl_gt.selector import report_costs
 from dgl_gt.trace.stand_in import make_layout, stand_in
+from partition import partition
 from partition.predict.strategies import STRATEGIES
 
 CASES = [(name, 1, "none") for name in STRATEGIES if name != "local"]
@@ -123,3 +126,26 @@ def test_a_stand_in_announces_the_same_sums():
         assert [kind for kind, *_ in events] == kinds
         flag = len(kinds) > 1  # a number more
         assert sum(sum(sizes) for _, *sizes in events) == 4 * (sum(p.numel() for p in model.parameters()) + flag)
+
+
+def wide_step(sg):
+    """A step of a model whose gradients fill several buckets."""
+    model = GraphTransformer(5, 256, 3, 2, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        with sg.comm.summing_gradients(model.parameters()):
+            loss = torch.nn.functional.cross_entropy(model(sg, sg.ndata["feat"]), sg.ndata["label"], reduction="sum")
+            loss.backward()
+        optimizer.step()
+
+    step.model = model
+    return step
+
+
+def test_memory_and_bytes_of_a_wide_model_are_predicted(awkward_graph, tmp_path):
+    partition(awkward_graph(1, 400, 2000), 2, tmp_path / "two")
+    costs = report_costs(wide_step, tmp_path / "two", "halo_h")
+    peaks, sent = zip(*run_ranks(2, measured, tmp_path / "two", wide_step, "halo_h"))
+    assert costs.peak_bytes == pytest.approx(peaks, rel=0.03) and costs.sent_bytes == sum(sent)
