@@ -43,7 +43,7 @@ def test_each_kind_has_its_rate(seconds):
     assert seconds((Event("product", ("aten::mm", 2)), [1000, 1, 1, 1])).products_s == pytest.approx(30 * 1000 / 2e11)
     in_bf16 = seconds((Event("edges", (4, 8, 2, 3)), [5, 1, 1]))
     assert in_bf16.attention_s == pytest.approx(30 * (5 * per_edge / 2 + 32 * 1e-11))
-    assert seconds((Event("sum"), [8])).gradients_s == pytest.approx(80 / 1e9 + 1e-5)
+    assert seconds((Event("sum"), [8])).gradients_s == pytest.approx(240 / 1e9 + 1e-5)
 
 
 def test_near_edges_have_their_own_rate(tmp_path):
@@ -108,7 +108,7 @@ def test_what_computation_hides(seconds, overlap, hidden):
 def test_sums_that_run_beside_all_else_share_the_link_with_exchanges(seconds, computed_s, seen_s):
     """Sums of 1 s and 2 s with an exchange of 2 s between them, of which 5 s the link does nothing else."""
     computing = Event("rows", ("aten::gelu",)), [1e10 * computed_s / 30]
-    first, last = (Event("begin_sum"), [1e9 / 10]), (Event("begin_sum"), [2e9 / 10])
+    first, last = (Event("begin_sum"), [1e9 / 30]), (Event("begin_sum"), [2e9 / 30])
     exchange, waits = ((Event("begin"), [2e9 / 30] * 2), (Event("wait"), [])), [(Event("wait_sum"), [])] * 2
     found = seconds(first, exchange[0], last, computing, exchange[1], *waits, overlap=1.0, latency_s=0.0)
     assert found.total_s == pytest.approx(max(5, computed_s))
