@@ -1,0 +1,143 @@
+"""``mesh``: heads are split within a host, and nodes between hosts, whose rows are fetched as with ``halo_kv``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+
+from dgl_gt.comm.group import Comm
+from dgl_gt.ops.head_minor import in_wire_order
+from dgl_gt.ops.split_attention import TwoPieceAttention, split
+from dgl_gt.structure import CSC
+from partition.errors import InputError, whole_number
+
+from .base import ShardStrategy
+from .shard import Shard
+
+
+class _HostRows(NamedTuple):
+    """What the ranks of a host attend together: the in-edges of their rows, and which rows other hosts need.
+
+    ``pieces`` are the edges from rows of the host, and those from rows of others, (M,) heads each rank has its share of.
+    ``send_rows`` are rows of the host, grouped by host; counts are per rank, (P,).
+    """
+
+    pieces: list[CSC]
+    send_rows: torch.Tensor
+    send_counts: list[int]
+    recv_counts: list[int]
+
+
+class Mesh(ShardStrategy):
+    """P = G x M ranks: the M ranks of a host are neighbours in rank order, and each has H / M heads of all rows of the host.
+
+    An all-to-all within the host turns rows with all heads into rows of the host with a share of the heads, as ``heads``
+    does. Rank m of a host then fetches keys and values of the host's halo, for its own heads, from rank m of other hosts,
+    and sends results home within the host. A row that several parts of a host need comes once. One host is ``heads``,
+    and one rank per host is ``halo_kv``.
+    """
+
+    name = "mesh"
+
+    def __init__(self, shard: Shard, comm: Comm, overlap: bool = True, ranks_per_host: int = 1):
+        super().__init__(shard, comm, overlap)
+        per_host, ranks = whole_number("ranks_per_host", ranks_per_host, 1), comm.world_size
+        if ranks % per_host:
+            raise InputError(
+                f"ranks_per_host is {per_host}, and {ranks} ranks are no multiple of it; start as many ranks on each host"
+            )
+        self.per_host = per_host
+        host, self._member = divmod(comm.rank, per_host)
+        self._host = range(host * per_host, (host + 1) * per_host)
+
+    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
+        """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
+        h = self.check_inputs(h, bias)
+        qkv, additive = project(h, "qkv"), negative_slope is not None
+        heads = qkv.shape[-2]
+        if heads % self.per_host:
+            raise InputError(
+                f"heads is {heads}, which {self.per_host} ranks of a host cannot share evenly; choose a multiple of "
+                f"{self.per_host}, or the strategy halo"
+            )
+        qkv = self._spread(qkv, self.counts)
+        if bias is not None:
+            edges = [part["edges"] for part in self.shard.manifest["per_part"]]
+            bias = self._spread(self.comm.agree_on_grad(bias), edges)
+        rows = self._rows
+        offset = self._member * (heads // self.per_host)
+        both = TwoPieceAttention([replace(each, head_offset=offset) for each in rows.pieces], dropout, negative_slope)
+        kv = qkv[..., :-1] if additive else qkv[:, 1:]
+        travelling, restored = in_wire_order(kv, additive)
+        begun = self.comm.begin(travelling.index_select(0, rows.send_rows), rows.send_counts, rows.recv_counts)
+        finish = self.comm.ending(begun, self.overlap)
+        first = both.attend_first(qkv, None, bias)
+        out = both.attend_second(first, qkv, restored(finish()), bias)[0]
+        mine = self.comm.exchange(out, self._of_host(self.counts), self._of_host([self.num_owned] * len(self.counts)))
+        return mine.view(self.per_host, self.num_owned, *mine.shape[1:]).transpose(0, 1).flatten(1, 2)
+
+    def _of_host(self, counts: list[int]) -> list[int]:
+        """The counts of ranks of this host, and 0 for others."""
+        return [count if rank in self._host else 0 for rank, count in enumerate(counts)]
+
+    def _spread(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
+        """Exchange this rank's rows of all heads, (n_i, ..., H[, D]), for all rows of the host of this rank's heads."""
+        shares = torch.cat(rows.chunk(self.per_host, max(1, rows.dim() - 2)))
+        return self.comm.exchange(shares, self._of_host([len(rows)] * len(counts)), self._of_host(counts))
+
+    @cached_property
+    @torch.inference_mode(False)
+    def _rows(self) -> _HostRows:
+        """The rows and edges of the host, from the structure of its parts. Rows of all ranks are numbered in rank order."""
+        reader, ptr, host = self.shard.reader, self.ptr, self._host
+        with torch.device("cpu"):  # whatever torch's default device is
+            nodes = [reader.structure(part, "node_ids")["node_ids"] for part in range(reader.parts)]
+            parts = [reader.structure(part) for part in host]
+            number = torch.empty(ptr[-1], dtype=torch.int64)
+            for node_ids, (begin, end) in zip(nodes, pairwise(ptr)):
+                number[node_ids[: end - begin]] = torch.arange(begin, end)
+            first, last = ptr[host.start], ptr[host.stop]
+            sources = torch.cat([number[nodes[part]][each["indices"].long()] for part, each in zip(host, parts)])
+            is_remote = (sources < first) | (sources >= last)
+            halo = sources[is_remote].unique()
+            indices = torch.where(is_remote, last - first + torch.searchsorted(halo, sources), sources - first)
+            degrees = torch.cat([each["indptr"].diff() for each in parts])
+            indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
+            edge_ids = torch.cat([each["edge_ids"] for each in parts])
+            ranges = [(0, last - first), (last - first, last - first + len(halo))]
+            pieces = split(indptr, indices.to(parts[0]["indices"].dtype), edge_ids, is_remote, ranges)
+            sent = [self._needed_by(other, parts) for other in self._peers]
+            bounds = torch.tensor([ptr[each] for each in range(0, reader.parts + 1, self.per_host)])
+            received = torch.searchsorted(halo, bounds).diff().tolist()
+        device = self.shard.node_ids.device
+        return _HostRows(
+            [each.to(device) for each in pieces],
+            torch.cat(sent).to(device),
+            self._to_peers([len(each) for each in sent]),
+            self._to_peers(received),
+        )
+
+    @property
+    def _peers(self) -> range:
+        """The first rank of every host."""
+        return range(0, self.comm.world_size, self.per_host)
+
+    def _to_peers(self, counts: list[int]) -> list[int]:
+        """Counts of each host as counts of ranks: those of the rank with this rank's heads."""
+        found = [0] * self.comm.world_size
+        found[self._member :: self.per_host] = counts
+        return found
+
+    def _needed_by(self, other: int, parts: list[dict]) -> torch.Tensor:
+        """The rows of this host, counted from its first, that a host needs, which begins with rank ``other``."""
+        if other == self._host.start:
+            return torch.empty(0, dtype=torch.int64)
+        found, base = [], self.ptr[self._host.start]
+        for part, each in zip(self._host, parts):
+            begin, end = each["send_ptr"][other], each["send_ptr"][other + self.per_host]
+            found.append(self.ptr[part] - base + each["send_rows"][begin:end].long())
+        return torch.cat(found).unique()
