@@ -13,7 +13,7 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 from dgl_gt.structure import CSC
-from partition.errors import InputError, whole_number
+from partition.errors import InputError
 
 from .base import ShardStrategy
 from .shard import Shard
@@ -45,7 +45,7 @@ class Mesh(ShardStrategy):
 
     def __init__(self, shard: Shard, comm: Comm, overlap: bool = True, ranks_per_host: int = 1):
         super().__init__(shard, comm, overlap)
-        per_host, ranks = whole_number("ranks_per_host", ranks_per_host, 1), comm.world_size
+        per_host, ranks = ranks_per_host, comm.world_size
         if ranks % per_host:
             raise InputError(
                 f"ranks_per_host is {per_host}, and {ranks} ranks are no multiple of it; start as many ranks on each host"

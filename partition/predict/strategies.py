@@ -7,7 +7,7 @@ from partition.errors import InputError, check_one_of
 from .figures import Figures
 
 STRATEGIES = ("local", "halo_h", "halo_kv", "gather", "heads", "ring", "mirror")
-CHOICES = ("halo", *STRATEGIES)  # halo stands for halo_h
+CHOICES = ("halo", *STRATEGIES, "mesh")  # halo stands for halo_h, and mesh has no predictions
 WITH_POLICY = ("halo_h", "halo_kv", "mirror")  # strategies whose exchanges a transmission policy can change
 AUTO = "auto"  # in place of a strategy: the selector chooses
 ACTIVATION_CHECKPOINTS = ("none", "keep_exchanges", "full")  # what a backward pass computes again: see dgl_gt.nn
@@ -64,7 +64,7 @@ def check_strategy(
     """
     check_one_of("strategy", strategy, allowed)
     if (strategy == "mirror") != (figures.cut == "vertex"):
-        holds, other, fitting = "an edge", "vertex", "halo, gather, heads or ring"
+        holds, other, fitting = "an edge", "vertex", "halo, gather, heads, ring or mesh"
         if figures.cut == "vertex":
             holds, other, fitting = "a vertex", "edge", "mirror"
         raise InputError(

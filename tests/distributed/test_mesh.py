@@ -8,8 +8,6 @@ from test_strategies import HEADS, HIDDEN, LAYERS, compare, make_shards, run_mod
 from whole_graph import csc_of
 
 import dgl_gt
-from dgl_gt.exchange.mesh import Mesh
-from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer
 from partition.errors import InputError
 
@@ -17,8 +15,7 @@ from partition.errors import InputError
 def on_mesh(rank, folder, shapes, feat, bias):
     found = []
     for per_host, overlap, mode in shapes:
-        loaded = dgl_gt.load(folder / "edge")
-        sg = ShardedGraph(loaded._shard, loaded.comm, lambda on: Mesh(on, loaded.comm, overlap, per_host))  # noqa: B023
+        sg = dgl_gt.load(folder / "edge", "mesh", overlap=overlap, ranks_per_host=per_host)
         own_bias = None if bias is None else bias[sg.edge_ids]
         out, feat_grad, bias_grad, parameters = run_model(
             sg, feat[sg.node_ids], own_bias, torch.float64, activation_checkpoint=mode
@@ -60,8 +57,7 @@ def expected_bytes(graph, owner, parts, per_host, layers, row_bytes):
 def bytes_on_mesh(rank, folder, shapes):
     found = []
     for per_host in shapes:
-        loaded = dgl_gt.load(folder / "edge")
-        sg = ShardedGraph(loaded._shard, loaded.comm, lambda on: Mesh(on, loaded.comm, ranks_per_host=per_host))  # noqa: B023
+        sg = dgl_gt.load(folder / "edge", "mesh", ranks_per_host=per_host)
         run_model(sg, sg.ndata["feat"], None, torch.float64)
         found.append((sg.comm.sent_bytes, sg.comm.received_bytes))
     return found
@@ -79,19 +75,29 @@ def test_bytes(awkward_graph, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("per_host", "message"),
-    [(0, "ranks_per_host is 0; it must be"), (2, "ranks_per_host is 2, and 1 ranks are no multiple of it")],
+    ("strategy", "per_host", "message"),
+    [
+        ("mesh", 0, "ranks_per_host is 0; it must be"),
+        ("mesh", 2, "ranks_per_host is 2, and 1 ranks are no multiple of it"),
+        ("mesh", None, "the strategy mesh needs the number of ranks on each host"),
+        ("halo", 1, "ranks_per_host is for the strategy mesh, and the strategy is halo_h"),
+    ],
 )
-def test_hosts_that_do_not_fit(awkward_graph, tmp_path, per_host, message):
+def test_hosts_that_do_not_fit(awkward_graph, tmp_path, monkeypatch, strategy, per_host, message):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     make_shards(awkward_graph(1), 1, tmp_path)
-    sg = dgl_gt.load(tmp_path / "edge")
     with pytest.raises(InputError, match=message):
-        Mesh(sg._shard, sg.comm, ranks_per_host=per_host)
+        dgl_gt.load(tmp_path / "edge", strategy, ranks_per_host=per_host)
+
+
+def test_torchrun_says_how_many_ranks_a_host_has(awkward_graph, tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    make_shards(awkward_graph(1), 1, tmp_path)
+    assert dgl_gt.load(tmp_path / "edge", "mesh").strategy.name == "mesh"
 
 
 def seven_heads(rank, folder):
-    loaded = dgl_gt.load(folder / "edge")
-    sg = ShardedGraph(loaded._shard, loaded.comm, lambda on: Mesh(on, loaded.comm, ranks_per_host=2))
+    sg = dgl_gt.load(folder / "edge", "mesh", ranks_per_host=2)
     with pytest.raises(
         InputError, match="heads is 7, which 2 ranks of a host cannot share evenly; choose a multiple of 2"
     ):
