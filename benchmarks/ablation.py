@@ -70,6 +70,7 @@ _VARIANTS = {
         {"score": "mean", "heads": 1},
         {"score": "dot"},
         {"residual": "none"},
+        {"residual": "initial"},
         {"norm": "batch"},
         {"norm": "none"},
         {"global_attention": "sgformer"},
