@@ -26,15 +26,23 @@ def setup(app):
 def fill_in_public_names(app, page, source):
     """Turn ``<!-- public names of PACKAGE -->`` into an entry for each name in the package's ``__all__``.
 
-    So no public name is forgotten, and none has to be listed twice.
+    So no public name is forgotten, and none has to be listed twice. What two packages have is described once.
     """
-    source[0] = re.sub(r"<!-- public names of (\S+) -->", lambda match: entries(match[1]), source[0])
+    described = {}  # the first path of each class or function
+    source[0] = re.sub(r"<!-- public names of (\S+) -->", lambda match: entries(match[1], described), source[0])
 
 
-def entries(package: str) -> str:
+def entries(package: str, described: dict) -> str:
     module = importlib.import_module(package)
     names = {name: getattr(module, name) for name in getattr(module, "__all__", ()) if not name.startswith("__")}
-    return "\n".join(entry(f"{package}.{name}", value) for name, value in names.items() if not inspect.ismodule(value))
+    found = []
+    for name, value in names.items():
+        path = f"{package}.{name}"
+        if callable(value) and described.setdefault(value, path) != path:
+            found.append(f"### {path}\n\nThis is {described[value]}.\n")
+        elif not inspect.ismodule(value):
+            found.append(entry(path, value))
+    return "\n".join(found)
 
 
 def entry(path: str, value) -> str:
