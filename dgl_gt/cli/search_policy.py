@@ -32,8 +32,14 @@ def search_policy(args, config: TrainConfig, profile: Profile):
             f"--search-policy needs one shard directory, and {len(args.source)} are named; choose the cut first, with "
             "`dgl-gt plan` on all of them"
         )
+    if args.max_loss and args.max_loss >= 100:
+        raise InputError(f"--max-loss is {args.max_loss:g}; it must be below 100, in points of the validation metric")
     check_file(out, force=args.force)
     (args.directory,) = args.source
+    if read_manifest(args.directory)["parts"] == 1:
+        raise InputError(
+            f"{args.directory} has one part, and one rank exchanges nothing; partition into two parts or more"
+        )
     args.nproc = args.timeout = args.strategy = None
     args.depth = 1
     return run_on_parts(args, lambda: _search_on_rank(args, config, profile, out))

@@ -45,6 +45,9 @@ def sum_during_backward(comm, parameters: list[torch.nn.Parameter]) -> Iterator[
     hooks = [] if is_plain else [each.register_post_accumulate_grad_hook(under_way.arrived) for each in parameters]
     try:
         yield
+    except BaseException:
+        comm.drop_group_of_sums()  # ranks may have started different numbers of sums, which later ones must not meet
+        raise
     finally:
         for hook in hooks:
             hook.remove()

@@ -347,6 +347,10 @@ class Comm:
             self._sums = dist.new_group(members, backend="gloo", use_local_synchronization=True)
             self._detector.watch(self._sums)
 
+    def drop_group_of_sums(self) -> None:
+        """Let the next step make another group of sums; every rank calls it, after an error in a step."""
+        self._sums = None
+
     def start_sum(self, total: torch.Tensor) -> Callable[[], None]:
         """Start to sum a tensor over ranks, in place, beside exchanges; return a function that waits for the end.
 

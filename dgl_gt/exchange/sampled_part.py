@@ -59,7 +59,7 @@ def sampled_part(strategy: ShardStrategy, share: float, seed: int) -> ShardedGra
 
     def make(on: Shard) -> ShardStrategy:
         made = make_strategy(strategy.name, on, comm, strategy.overlap)
-        made.lift = math.log(1 / share)
+        made.lift = math.log(_LEVELS / round(share * _LEVELS))
         return made
 
     return ShardedGraph(sample, comm, make)

@@ -85,7 +85,8 @@ def by_links(costs_of_place: dict[Place, float], target_s: float) -> dict[Place,
     FusionLLM (Tang et al. 2024, arXiv 2410.12707), with bits in place of a sparsity.
     """
     modes = {32: _FULL, 16: Mode(16), 8: Mode(8), 4: Mode(4)}
-    ratios = {place: min(max(cost / target_s, 1.0), _MOST_SHRUNK) for place, cost in costs_of_place.items()}
+    least = max(target_s, 1e-12)
+    ratios = {place: min(max(cost / least, 1.0), _MOST_SHRUNK) for place, cost in costs_of_place.items()}
     return {place: modes[32 // 2 ** round(np.log2(ratio))] for place, ratio in ratios.items()}
 
 

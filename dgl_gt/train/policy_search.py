@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.selector.policy_choice import MODES, Place, by_links, choose_modes, places, policy_of_modes
 from dgl_gt.selector.policy_time import Exchange, PolicyCosts
-from dgl_gt.transmission.policy import Mode, Policy
+from dgl_gt.transmission.policy import LEAST_COLUMNS, Mode, Policy
 from partition.errors import InputError
 from partition.predict.figures import Figures
 from partition.predict.profile import Profile
@@ -72,7 +73,8 @@ def search_policy(
     After a few exact epochs, steps are taken from the same weights with one mode of one layer and direction at a time, and
     exact ones beside them. The difference of the validation metrics, in the mean over the last half of the steps, is what
     the mode loses. Seconds are predicted from the profile. What was found is measured as a whole, too: if it loses more than
-    allowed, half as much is allowed in the next attempt. After three attempts the policy is exact.
+    allowed, what its modes are assumed to lose is corrected by that, and the search goes on. After five attempts the policy is
+    exact.
 
     Parameters
     ----------
@@ -92,7 +94,8 @@ def search_policy(
     Raises
     ------
     InputError
-        ``max_loss`` is out of range, there is one rank alone, or the strategy follows no policy.
+        ``max_loss`` is out of range, there is one rank alone, the strategy follows no policy, all rows are too narrow, or the
+        loss is not finite.
     """
     _check(sg, config, max_loss)
     probe = _Probe(sg, config, report)
@@ -100,15 +103,22 @@ def search_policy(
     trace = step_traces(config, figures.features, probe.task.classes).of(figures, sg.strategy.name, 1)
     costs = PolicyCosts.of_trace(trace, figures, profile, exchanges)
     losses: dict[Place, dict[Mode, float]] = {}
-    for place in places(exchanges, profile.links(sg.comm.world_size)):
+    found_places = places(exchanges, profile.links(sg.comm.world_size))
+    if not found_places:
+        raise InputError(
+            f"no exchange has rows of {LEAST_COLUMNS} numbers or more, and narrower rows always travel as they are; train a "
+            "wider model, or leave the policy out"
+        )
+    for place in found_places:
         losses[place] = {}
         for mode in MODES[1:]:
             report(f"layer {place.layer}, {place.direction}, {mode}")
             found = probe.metric_with(Policy((place.rule(mode),)), _STEPS)[0]
             losses[place][mode] = max(0.0, 100 * (exact - found))
     checked = probe.metric_with(Policy(), CHECKED_STEPS)[0]
+    assumed = {place: dict(each) for place, each in losses.items()}  # corrected by what policies lose as a whole
     for _ in range(_ATTEMPTS):
-        modes, loss = choose_modes(costs.seconds, losses, max_loss, [_start(costs, losses)]), 0.0
+        modes, loss = choose_modes(costs.seconds, assumed, max_loss, [_start(costs, losses)]), 0.0
         policy = policy_of_modes(modes)
         if policy.is_exact:
             break
@@ -116,7 +126,7 @@ def search_policy(
         loss = 100 * (checked - probe.metric_with(policy, CHECKED_STEPS)[0])
         if loss <= max_loss:
             break
-        _share_out(loss, modes, losses)
+        _share_out(loss, modes, assumed)
     else:
         modes, policy, loss = dict.fromkeys(losses, MODES[0]), Policy(), 0.0
     seconds, sent = costs.seconds, costs.sent_bytes
@@ -182,7 +192,7 @@ class _Probe:
             self._model.uses_global = False
         self._optimizer = make_optimizer(self._model, config)
         self._objective = make_objective(config, task, sg.comm)
-        schedule = Schedule(self._optimizer, config)
+        schedule = Schedule(self._optimizer, replace(config, schedule="constant"))  # a rate of 0 would lose nothing
         report(f"{_WARM_UP} exact epochs")
         for step in range(_WARM_UP):
             self._step(step)
@@ -190,7 +200,9 @@ class _Probe:
         self._start = copy.deepcopy((self._model.state_dict(), self._optimizer.state_dict()))
 
     def _step(self, step: int) -> None:
-        train_step(self._model, self._sg, self.task, self._optimizer, step, self._seed, self._objective)
+        loss = train_step(self._model, self._sg, self.task, self._optimizer, step, self._seed, self._objective)
+        if not math.isfinite(loss):
+            raise InputError(f"the loss is {loss} in epoch {step + 1} of the search; lower lr or scale the features")
 
     def metric_with(self, policy: Policy, steps: int) -> tuple[float, list[Exchange]]:
         """Return the mean validation metric in the last half of a few steps under a policy, and the exchanges of a step."""
@@ -199,12 +211,14 @@ class _Probe:
         self._optimizer.load_state_dict(optimizer)
         strategy, values = self._sg.strategy, []
         transmission = strategy.follow(policy, self._seed)
-        for step in range(_WARM_UP, _WARM_UP + steps):
-            self._step(step)
-            if step - _WARM_UP >= steps // 2:
-                values.append(evaluate(self._model, self._sg, self.task, self.metric)[0])
-        transmission.close()
-        strategy.exchange_exactly()
+        try:
+            for step in range(_WARM_UP, _WARM_UP + steps):
+                self._step(step)
+                if step - _WARM_UP >= steps // 2:
+                    values.append(evaluate(self._model, self._sg, self.task, self.metric)[0])
+            transmission.close()
+        finally:
+            strategy.exchange_exactly()
         return statistics.fmean(values), _exchanges(self._sg, transmission)
 
 

@@ -97,7 +97,11 @@ class SufficientFactors:
             for hook in hooks:
                 hook.remove()
             found, self._found = self._found, {}
-        self._sum(found)
+        self._comm.enter("the gradient sum")
+        try:
+            self._sum(found)
+        finally:
+            self._comm.leave()
 
     def _keep(self, layer: nn.Linear, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
         """Keep the rows of the input, and later those of the gradient of the result."""

@@ -25,7 +25,7 @@ from .module_places import at_place, find_not_finite, first_not_finite, named_pl
 from .objective import Objective, make_objective
 from .optimizer import Schedule, make_optimizer
 from .run_state import EpochFigures, RunState, TrainHistory
-from .sufficient_factors import SufficientFactors, factored_layers
+from .sufficient_factors import SufficientFactors, factored_layers, pays
 from .task import Task, flip_signs, node_classification
 
 _MOST_SKIPPED = 10  # steps in a row
@@ -199,7 +199,10 @@ def _with_factors(task: Task, model: torch.nn.Module, sg: ShardedGraph, config: 
     names = factored_layers(model, read_figures(sg.manifest), config)
     if not names:
         return task
-    counts = sg.comm.gather_objects(len(task.rows["train"]))
+    counts = sg.comm.gather_objects(len(task.rows["train"]))  # with the policy none, mirrors are among the rows
+    names = tuple(name for name in names if pays(model.get_submodule(name), counts))
+    if not names:
+        return task
     return replace(task, factors=SufficientFactors(sg.comm, model, names, task.rows["train"], counts))
 
 

@@ -48,6 +48,6 @@ class Clock:
         """Halve k, and send rows in the next step, where the loss is well above its mean of late."""
         if self._mean_loss is None or not math.isfinite(self._mean_loss):
             self._mean_loss = loss
-        if loss > _SPIKE * self._mean_loss:
+        if loss - self._mean_loss > (_SPIKE - 1) * abs(self._mean_loss):
             self.every, self._left = max(1, self.every // 2), 0
         self._mean_loss = _MEMORY * self._mean_loss + (1 - _MEMORY) * loss

@@ -56,7 +56,11 @@ BAD = [
     (("edge", "edge"), (dict(device=1.5),) * 2, "device is 1.5; it must be a device that torch has here"),
     (("edge", "edge"), (dict(device=np.zeros(2)),) * 2, "device is array"),
     (("edge", "edge"), (dict(strategy=""),) * 2, "strategy is ''; it must be one of halo, local"),
-    (("edge", "edge"), (dict(strategy="mirror"),) * 2, "use halo, gather, heads, ring or mesh, or partition with --cut vert"),
+    (
+        ("edge", "edge"),
+        (dict(strategy="mirror"),) * 2,
+        "use halo, gather, heads, ring or mesh, or partition with --cut vert",
+    ),
     (("vertex", "vertex"), (dict(strategy="halo"),) * 2, "use mirror, or partition with --cut edge"),
     (("vertex", "vertex"), (dict(strategy="ring"),) * 2, "holds a vertex cut; use mirror"),
     (

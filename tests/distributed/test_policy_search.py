@@ -99,6 +99,21 @@ def test_bytes_are_those_that_are_counted(shards, strategy):
         assert got == pytest.approx(wanted, abs=1), name
 
 
+def narrow_on_rank(rank, folder):
+    policy_search._WARM_UP, policy_search._STEPS, policy_search.CHECKED_STEPS = 1, 2, 2
+    sg, figures = loaded(folder, "halo_h")
+    with pytest.raises(InputError, match="no exchange has rows of 32 numbers or more"):
+        policy_search.search_policy(sg, figures, replace(CONFIG, hidden=16), read_profile(), 1.0)
+    with pytest.raises(InputError, match="the loss is"):
+        policy_search.search_policy(sg, figures, replace(CONFIG, lr=1000.0, warmup=0, norm="none"), read_profile(), 1.0)
+    return sg.strategy.transmission is None
+
+
+def test_narrow_rows_and_losses_that_are_not_finite_are_refused(shards):
+    policies = run_ranks(shards[1], narrow_on_rank, shards[0])
+    assert all(policies)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -125,6 +140,7 @@ def test_what_cannot_be_searched_is_refused(tmp_path, monkeypatch, change, messa
     ("words", "message"),
     [
         (["--search-policy", "found.txt"], "--search-policy is found.txt; it must end in .yaml"),
+        (["--search-policy", "found.yaml", "--max-loss", "100"], "--max-loss is 100; it must be below 100"),
         (["--max-loss", "1"], "--max-loss bounds --search-policy FILE.yaml"),
         (["--search-policy", "found.yaml", "--classes", "3"], "leave --classes out"),
         (["--search-policy", "there.yaml"], "there.yaml"),

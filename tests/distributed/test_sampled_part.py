@@ -15,7 +15,7 @@ from dgl_gt.train.trainer import train
 from partition import load_graph, partition
 from partition.graph import from_edges
 
-SHARE, WIDTH, HEADS = 0.4, 8, 2
+SHARE, WIDTH, HEADS = 0.375, 8, 2
 CONFIG = TrainConfig(epochs=6, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)
 STRATEGIES = ["halo_h", "halo_kv", "mirror"]
 

@@ -36,6 +36,12 @@ def test_a_jump_of_the_loss_halves_k_and_sends_at_once():
     assert found == [0, 1, 3, 7, 15, 21] and clock.every == 16  # halved from 16, doubled after step 21
 
 
+def test_a_steady_loss_below_zero_is_no_jump():
+    clock = Clock()
+    sending_steps(clock, lambda step: [0.0] if step else [], lambda step: -2.0, 20)
+    assert clock.every == 16
+
+
 def test_a_step_without_a_finite_loss_halves_nothing():
     clock = Clock()
     sending_steps(clock, lambda step: [0.0] if step else [], lambda step: float("nan") if step == 3 else 1.0, 8)
