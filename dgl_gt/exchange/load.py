@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import torch
 
 from dgl_gt.comm.group import Comm
-from partition.errors import InputError, check_flags, whole_number
-from partition.predict.strategies import check_choice
+from partition.errors import InputError, check_flags
+from partition.predict.strategies import check_choice, ranks_per_host
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest, verify
 from partition.system.units import counted
@@ -38,7 +37,6 @@ def load(
     *,
     overlap: bool = True,
     timeout_s: float | None = None,
-    ranks_per_host: int | None = None,
 ) -> ShardedGraph:
     """Load this rank's part of a shard directory; every rank of the group calls it, with the same arguments.
 
@@ -47,8 +45,9 @@ def load(
     directory : path
         Directory that ``dgl-gt partition`` made.
     strategy : str, optional
-        How attention crosses ranks: ``halo``, ``gather``, ``heads``, ``ring`` or ``mesh`` on an edge cut, ``mirror`` on a
-        vertex cut, ``local`` on one part. The default is ``halo`` or ``mirror``. All give the same numbers. ``halo`` has two
+        How attention crosses ranks: ``halo``, ``gather``, ``heads``, ``ring`` or ``mesh=M`` on an edge cut, ``mirror`` on a
+        vertex cut, ``local`` on one part. The default is ``halo`` or ``mirror``. All give the same numbers. ``mesh=M``
+        takes the M ranks of a host to be neighbours in rank order. ``halo`` has two
         forms: ``halo_h`` sends h and projects keys and values on arrival, and ``halo_kv`` sends keys and values, twice
         the bytes. ``halo`` means ``halo_h``; the selector and ``dgl-gt train``, which know the model and the links,
         choose between the two. ``sg.strategy.name`` says which strategy runs.
@@ -64,9 +63,6 @@ def load(
         Time that a rank waits for the others in one exchange before it raises :class:`dgl_gt.comm.failure.RankError`,
         which names the ranks for which it waits (s). It also becomes the timeout of the group. By default a rank waits
         as long as the group allows. A rank that waits longer than a minute says on stderr for which ranks it waits.
-    ranks_per_host : int, optional
-        For ``mesh``: ranks on each host, which are neighbours in rank order. By default it is ``LOCAL_WORLD_SIZE`` of the
-        environment, which torchrun sets.
 
     Raises
     ------
@@ -78,10 +74,10 @@ def load(
     """
     comm = Comm(group, timeout_s)
     with comm.together():
-        return _load(directory, strategy, depth, comm, device, overlap, ranks_per_host)
+        return _load(directory, strategy, depth, comm, device, overlap)
 
 
-def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, ranks_per_host) -> ShardedGraph:
+def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) -> ShardedGraph:
     shard = error = None
     try:
         check_flags(overlap=overlap)
@@ -95,36 +91,15 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, ra
             )
         device = comm.device if device is None else checked_device(device)
         shard = read_shard(directory, comm.rank, depth)
-        ranks_per_host = _on_each_host(strategy, ranks_per_host)
-        if strategy in (
-            "heads",
-            "mesh",
-        ):  # they read the structure of other parts, of which only this rank's is verified so far
+        if strategy == "heads" or ranks_per_host(strategy):  # they read other parts, which are not verified so far
             verify(directory, manifest, [part for part in range(parts) if part != comm.rank])
     except InputError as caught:
         error = caught
     comm.raise_together(error)
-    options = {"strategy": strategy, "depth": depth, "overlap": overlap, "ranks_per_host": ranks_per_host}
-    comm.check_agreement({"shards": manifest["checksum"], **options})
+    comm.check_agreement({"shards": manifest["checksum"], "strategy": strategy, "depth": depth, "overlap": overlap})
     shard = complete(shard.to(device), comm, strategy in WITH_RANK_ORDER)
     comm.reset_counters()
-    return ShardedGraph(shard, comm, lambda on: make_strategy(strategy, on, comm, overlap, ranks_per_host))
-
-
-def _on_each_host(strategy: str, ranks_per_host: int | None) -> int:
-    """The number of ranks on each host, which ``mesh`` alone reads."""
-    if strategy != "mesh":
-        if ranks_per_host is not None:
-            raise InputError(f"ranks_per_host is for the strategy mesh, and the strategy is {strategy}; leave it out")
-        return 1
-    if ranks_per_host is None:
-        found = os.environ.get("LOCAL_WORLD_SIZE", "")
-        if not found.isdecimal():
-            raise InputError(
-                "the strategy mesh needs the number of ranks on each host; pass ranks_per_host, or start ranks with torchrun"
-            )
-        ranks_per_host = int(found)
-    return whole_number("ranks_per_host", ranks_per_host, 1)
+    return ShardedGraph(shard, comm, lambda on: make_strategy(strategy, on, comm, overlap))
 
 
 def complete(shard: Shard, comm: Comm, has_rank_order: bool = False) -> Shard:
@@ -149,8 +124,10 @@ def complete(shard: Shard, comm: Comm, has_rank_order: bool = False) -> Shard:
     return replace(shard, degrees=degrees, rank_order=order)
 
 
-def make_strategy(strategy: str, shard: Shard, comm: Comm, overlap: bool, ranks_per_host: int = 1) -> Strategy:
+def make_strategy(strategy: str, shard: Shard, comm: Comm, overlap: bool) -> Strategy:
     """Return the strategy of this name on a shard."""
+    if per_host := ranks_per_host(strategy):
+        return Mesh(shard, comm, overlap, per_host)
     match strategy:
         case "local":
             return Local(shard.csc(), shard.node_ids)
@@ -160,8 +137,6 @@ def make_strategy(strategy: str, shard: Shard, comm: Comm, overlap: bool, ranks_
             return Heads(shard, comm, overlap)
         case "ring":
             return Ring(shard, comm, overlap)
-        case "mesh":
-            return Mesh(shard, comm, overlap, ranks_per_host)
         case "mirror":
             return Mirror(shard, comm, overlap)
         case _:

@@ -14,6 +14,7 @@ from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 from dgl_gt.structure import CSC
 from partition.errors import InputError
+from partition.predict.strategies import mesh_of
 
 from .base import ShardStrategy
 from .shard import Shard
@@ -41,16 +42,9 @@ class Mesh(ShardStrategy):
     and one rank per host is ``halo_kv``.
     """
 
-    name = "mesh"
-
-    def __init__(self, shard: Shard, comm: Comm, overlap: bool = True, ranks_per_host: int = 1):
+    def __init__(self, shard: Shard, comm: Comm, overlap: bool, per_host: int):
         super().__init__(shard, comm, overlap)
-        per_host, ranks = ranks_per_host, comm.world_size
-        if ranks % per_host:
-            raise InputError(
-                f"ranks_per_host is {per_host}, and {ranks} ranks are no multiple of it; start as many ranks on each host"
-            )
-        self.per_host = per_host
+        self.name, self.per_host = mesh_of(per_host), per_host
         host, self._member = divmod(comm.rank, per_host)
         self._host = range(host * per_host, (host + 1) * per_host)
 

@@ -18,7 +18,7 @@ class Candidate:
     ----------
     cut : {"edge", "vertex"}
     strategy : str
-        One of :data:`partition.predict.strategies.STRATEGIES`.
+        One of :data:`partition.predict.strategies.STRATEGIES`, or ``mesh=M``.
     depth : int
         Hops of halo that one exchange fills.
     activation_checkpoint : {"none", "keep_exchanges", "full"}

@@ -12,7 +12,7 @@ from partition.errors import InputError, check_one_of, check_type, whole_number
 from partition.predict.costs import Costs, CutCosts
 from partition.predict.figures import Figures
 from partition.predict.profile import Profile
-from partition.predict.strategies import STRATEGIES
+from partition.predict.strategies import STRATEGIES, mesh_of, ranks_per_host
 from partition.system.units import counted, size
 
 from .linear_costs import LINEAR, cut_costs
@@ -29,7 +29,7 @@ def choose(
     rank_memory: int | None = None,
     max_depth: int | None = None,
     activation_checkpoints: tuple[str, ...] | None = None,
-    strategies: tuple[str, ...] = STRATEGIES,
+    strategies: tuple[str, ...] | None = None,
 ) -> Plan:
     """Choose the cut, strategy, halo depth and activation checkpointing that take a training step quickest.
 
@@ -54,7 +54,8 @@ def choose(
         Modes of activation checkpointing to consider, by default all that the step can have. The first that fits the
         memory is taken: those that follow compute more and keep less.
     strategies : tuple of str, optional
-        Strategies to consider.
+        Strategies to consider; by default all, and ``mesh=M`` where the profile has hosts of M ranks with links of
+        their own.
 
     Returns
     -------
@@ -74,8 +75,12 @@ def choose(
         whole_number("rank_memory", rank_memory, 1)
     if max_depth is not None:
         whole_number("max_depth", max_depth, 1)
+    if strategies is None:
+        per_host = profile.ranks_per_host(ranks)
+        strategies = STRATEGIES if per_host is None else (*STRATEGIES, mesh_of(per_host))
     for strategy in _names("strategies", strategies):
-        check_one_of("strategies", strategy, STRATEGIES)
+        if ranks_per_host(strategy) is None:
+            check_one_of("strategies", strategy, STRATEGIES)
     traces = _traces_of(step, max_depth)
     modes = traces.activation_checkpoints
     if activation_checkpoints is not None:
@@ -190,8 +195,8 @@ class _Search:
         Of a strategy that does not fit, all modes are there.
         """
         found = []
-        for strategy in _strategies(figures):
-            if strategy not in self.strategies:
+        for strategy in self.strategies:
+            if not _fits(strategy, figures):
                 continue
             deepest = min(figures.halo_depth, self.max_depth) if strategy == "halo_h" else 1
             for depth in range(1, deepest + 1):
@@ -231,13 +236,11 @@ class _Search:
         return found
 
 
-def _strategies(figures: Figures) -> tuple[str, ...]:
-    """The strategies that a cut of so many parts may run."""
+def _fits(strategy: str, figures: Figures) -> bool:
+    """Whether a strategy is for this kind of cut, and of use for so many parts."""
     if figures.cut == "vertex":
-        return ("mirror",)
-    if figures.parts == 1:
-        return ("local",)
-    return tuple(each for each in STRATEGIES if each not in ("local", "mirror"))
+        return strategy == "mirror"
+    return strategy == "local" if figures.parts == 1 else strategy not in ("local", "mirror")
 
 
 def _predicted(way: Candidate, trace, figures: Figures, profile: Profile, bounds: np.ndarray) -> Candidate:

@@ -7,7 +7,7 @@ from functools import partial
 
 from partition.errors import InputError
 from partition.predict.figures import Figures
-from partition.predict.strategies import check_strategy
+from partition.predict.strategies import check_strategy, ranks_per_host
 
 _OF_ATTENTION = ("halo_kv", "gather", "heads", "ring")  # without attention of this package, a step runs as with halo_h
 
@@ -55,7 +55,7 @@ class StepTraces:
         """
         check_strategy(figures, strategy, depth)
         trace = self._trace(figures, strategy, depth, activation_checkpoint)
-        if strategy in _OF_ATTENTION and trace.does_the_same(
+        if (strategy in _OF_ATTENTION or ranks_per_host(strategy)) and trace.does_the_same(
             self._trace(figures, "halo_h", 1, activation_checkpoint), figures
         ):
             raise InputError("the step does not use this strategy: it runs as with halo_h")

@@ -177,11 +177,23 @@ class Rates:
         return float((moved * self._byte_s[event.what]).max()) + self._profile.latency_s
 
     def _seconds_per_byte(self, peer: tuple) -> np.ndarray:
-        """Seconds per byte that reaches each rank, (P,): from all ranks whose rows it reads, or from one alone."""
+        """Seconds per byte that reaches each rank, (P,): from all ranks whose rows it reads, or from some alone."""
         rows = self._figures.received_rows
-        if peer:
+        if peer and peer[0] in ("within", "between"):
+            rows = self._rows_of_mesh(*peer)
+        elif peer:
             rows = np.roll(np.eye(self._ranks), -peer[0], axis=1)
         rows = rows * (1.0 - np.eye(self._ranks))
         total = rows.sum(axis=1, keepdims=True)
         shares = np.divide(rows, total, out=np.zeros_like(rows), where=total > 0)
         return (shares / self._links).sum(axis=1)
+
+    def _rows_of_mesh(self, where: str, size: int) -> np.ndarray:
+        """How the bytes of an exchange divide, (P, P): evenly within a host, or by the halo rows that hosts need.
+
+        Between hosts, a rank exchanges with those of its own place in their hosts.
+        """
+        hosts = self._ranks // size
+        if where == "within":
+            return np.kron(np.eye(hosts), np.ones((size, size)))
+        return np.kron(self._figures.hosts[size].received_rows, np.eye(size))

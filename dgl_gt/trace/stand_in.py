@@ -22,6 +22,7 @@ from partition.cuts.vertex_cut import VertexCut
 from partition.encodings.parse import NAMES
 from partition.errors import InputError
 from partition.graph import Graph, from_edges
+from partition.predict.strategies import ranks_per_host
 from partition.shards.counts import manifest_counts
 from partition.shards.layout import Layout
 from partition.shards.write import structure_arrays
@@ -41,10 +42,12 @@ class StandInRanks(Comm):
     ----------
     listener : callable or None
         Called as ``listener(kind, what, *sizes)`` for each exchange and sum, see :class:`dgl_gt.trace.recorder.Event`.
+    ranks_per_host : int or None
+        M of the strategy ``mesh=M``; None with any other.
     """
 
-    def __init__(self, world_size: int):
-        self.rank, self.world_size, self.listener = 0, world_size, None
+    def __init__(self, world_size: int, ranks_per_host: int | None = None):
+        self.rank, self.world_size, self.listener, self.ranks_per_host = 0, world_size, None, ranks_per_host
         self._is_nccl, self._detector, self.tape, self._in_flight = False, None, None, InFlight()
         self.reset_counters()
 
@@ -54,10 +57,15 @@ class StandInRanks(Comm):
         if (listener := self.listener) is None:
             return lambda: None
         row_bytes = sent.element_size() * sent.shape[1:].numel()
-        peers = [rank for rank in range(1, self.world_size) if recv_counts[rank]]
-        what = (self.world_size - peers[0],) if len(peers) == 1 and self.world_size > 2 else ()
-        listener("begin", what, row_bytes * sum(send_counts[1:]), row_bytes * sum(recv_counts[1:]))
+        listener("begin", self._peers(recv_counts), row_bytes * sum(send_counts[1:]), row_bytes * sum(recv_counts[1:]))
         return lambda: listener("wait")
+
+    def _peers(self, recv_counts: list[int]) -> tuple:
+        """From which ranks rows arrive, as an event says it."""
+        peers, per_host = [rank for rank in range(1, self.world_size) if recv_counts[rank]], self.ranks_per_host
+        if per_host is not None:
+            return ("within" if max(peers) < per_host else "between", per_host)
+        return (self.world_size - peers[0],) if len(peers) == 1 and self.world_size > 2 else ()
 
     def _all_reduce(self, total, op=None) -> None:
         if self.listener is not None:
@@ -114,7 +122,7 @@ class _LaidOut:
 def stand_in(layout: Layout, strategy: str, depth: int, overlap: bool = True) -> ShardedGraph:
     """Part 0 of a made-up graph, as :func:`dgl_gt.load` with these options would give it."""
     parts = layout.figures.parts
-    shard, ranks = make_shard(_LaidOut(layout), 0, depth), StandInRanks(parts)
+    shard, ranks = make_shard(_LaidOut(layout), 0, depth), StandInRanks(parts, ranks_per_host(strategy))
     order = shard.node_ids[: shard.num_held].clone() if strategy in WITH_RANK_ORDER else None
     degrees = torch.ones(shard.rows[-1], 2, dtype=torch.int64, device=shard.node_ids.device)
     shard = replace(shard, degrees=degrees, rank_order=order)
@@ -127,7 +135,7 @@ def make_layout(strategy: str, depth: int, parts: int, seed: int, node_data: dic
     Parameters
     ----------
     strategy, depth
-        As for :func:`dgl_gt.load`; ``strategy`` is one of :data:`partition.predict.strategies.STRATEGIES`.
+        As for :func:`dgl_gt.load`; ``strategy`` is one of :data:`partition.predict.strategies.STRATEGIES`, or ``mesh=M``.
     parts : int
         Number of parts P.
     seed : int
@@ -140,8 +148,11 @@ def make_layout(strategy: str, depth: int, parts: int, seed: int, node_data: dic
         rng = np.random.default_rng([parts, depth, seed, attempt])
         layout = Layout(*_cut_graph(rng, strategy, depth, parts, node_data, edge_data), depth)
         figures = layout.figures
-        kinds = figures.copies_by_hop, figures.sent_by_hop, figures.edges_by_hop
-        if parts == 1 or all(each[0].min() > 0 for each in kinds):
+        counts = [figures.copies_by_hop[0], figures.sent_by_hop[0], figures.edges_by_hop[0]]
+        if size := ranks_per_host(strategy):
+            rows = figures.hosts[size].received_rows
+            counts += [rows[0].sum(), rows[:, 0].sum()]
+        if parts == 1 or all(each.min() > 0 for each in counts):
             return layout
     raise InputError(f"a halo of {depth} hops in {parts} parts cannot be traced; choose fewer hops")
 
@@ -156,6 +167,8 @@ def _cut_graph(rng, strategy: str, depth: int, parts: int, node_data, edge_data)
     ptr = np.concatenate([[0], np.cumsum([owned, *[others] * (parts - 1)])])
     if strategy == "mirror":
         src, dst, owners = _edges_of_vertex_cut(rng, ptr)
+    elif size := ranks_per_host(strategy):
+        src, dst = _edges_of_hosts(rng, ptr, size)
     else:
         src, dst = _even_edges(rng, ptr) if depth == 1 else _few_edges(rng, ptr, depth)
     graph = from_edges(src, dst, int(ptr[-1]), {}, name="the graph of a trace")
@@ -182,6 +195,19 @@ def _even_edges(rng, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         share = 1 if part == other else read_here if part == 0 else read_elsewhere
         src.append(rng.integers(begin, begin + max(1, round(share * (end - begin))), len(ends)))
         dst.append(ends)
+    return np.concatenate(src), np.concatenate(dst)
+
+
+def _edges_of_hosts(rng, ptr: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random edges between parts of hosts of ``size`` parts: of part 0, of its host and of other hosts, as many as may be."""
+    src, dst, parts = [], [], len(ptr) - 1
+    most = rng.integers(2, 60, (3, 3))  # edges per pair of parts, by what the parts at both ends are
+    kind = [0 if part == 0 else 1 if part < size else 2 for part in range(parts)]
+    for part in range(parts):
+        for other in range(parts) if part < size else [*range(size), part]:
+            count = rng.integers(1, most[kind[part], kind[other]] + 1)
+            src.append(rng.integers(ptr[other], ptr[other + 1], count))
+            dst.append(rng.integers(ptr[part], ptr[part + 1], count))
     return np.concatenate(src), np.concatenate(dst)
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from partition.predict.figures import Figures
+from partition.predict.strategies import ranks_per_host
 
 _FIELDS = ("owned", "edges", "cut_edges", "returned", "returns", "returned_edges")  # of Figures
 
@@ -29,7 +30,8 @@ class Event(NamedTuple):
         ``memory``: a tensor that is made, or freed. Size: its storage, below 0 if freed (bytes).
     what : tuple
         What is the same on every part. Of an operation, its name, and of a product the size of a number (bytes), too. Of edges, heads, the width of a head, the size of a
-        number (bytes) and the number of passes. Of an exchange with one rank alone, how many ranks further that is.
+        number (bytes) and the number of passes. Of an exchange with one rank alone, how many ranks further that is; of
+        one ``within`` hosts of M ranks or ``between`` them, this word and M.
     layer : str
         The layer of the model that it belongs to, see :class:`dgl_gt.trace.layer_tracker.LayerTracker`; empty for
         memory.
@@ -118,7 +120,9 @@ def counts_of_parts(figures: Figures, names: tuple[str, ...]) -> np.ndarray:
         ``one``; ``owned``, ``edges``, ``cut_edges``, ``returned``, ``returns`` and ``returned_edges``, see
         :class:`Figures`; ``nodes`` and ``all_edges`` of the whole graph; and ``copies k``, ``sent k`` and ``edges k``
         of hop k, counted from 0. ``mask NAME`` counts the owned rows that a mask selects, see
-        :attr:`Figures.masked`; if the cut has no such mask, all of them.
+        :attr:`Figures.masked`; if the cut has no such mask, all of them. ``host M owned``, ``host M edges``, ``host M
+        copies``, ``host M sent`` and ``host M cut_edges`` count what the M parts of the part's host have together, see
+        :attr:`Figures.hosts`.
     """
     ones = np.ones(figures.parts)
     columns = {"one": ones, "nodes": figures.nodes * ones, "all_edges": figures.edges.sum() * ones}
@@ -126,6 +130,15 @@ def counts_of_parts(figures: Figures, names: tuple[str, ...]) -> np.ndarray:
     by_hop = {"copies": figures.copies_by_hop, "sent": figures.sent_by_hop, "edges": figures.edges_by_hop}
     columns |= {f"{name} {hop}": column for name, table in by_hop.items() for hop, column in enumerate(table.T)}
     columns |= {f"mask {name}": column for name, column in figures.masked.items()}
+    for size, host in figures.hosts.items():
+        of_host = {
+            "owned": figures.owned.reshape(-1, size).sum(axis=1),
+            "edges": figures.edges.reshape(-1, size).sum(axis=1),
+            "copies": host.received_rows.sum(axis=1),
+            "sent": host.received_rows.sum(axis=0),
+            "cut_edges": host.cut_edges,
+        }
+        columns |= {f"host {size} {name}": counts.repeat(size) for name, counts in of_host.items()}
     return np.stack([columns.get(name, figures.owned) for name in names], axis=1).astype(float)
 
 
@@ -135,6 +148,9 @@ def counts_that_matter(strategy: str, depth: int) -> tuple[str, ...]:
         return "one", "owned", "edges"
     hops = tuple(f"{name} {hop}" for hop in range(depth) for name in ("copies", "sent", "edges"))
     counts = ("one", "owned", "cut_edges", *hops)
+    if size := ranks_per_host(strategy):
+        of_host = ("owned", "edges", "copies", "sent", "cut_edges")
+        return (*counts, *(f"host {size} {name}" for name in of_host))
     match strategy:
         case "gather" | "ring":
             return (*counts, "nodes")

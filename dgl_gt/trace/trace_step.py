@@ -11,6 +11,7 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from partition.errors import InputError
+from partition.predict.strategies import ranks_per_host
 from partition.shards.layout import Layout
 
 from .recorder import Reads, Recorder
@@ -55,14 +56,19 @@ def trace_step(
     Raises
     ------
     InputError
-        The operations of the step, or their sizes, depend on the data.
+        The operations of the step, or their sizes, depend on the data; or the strategy is ``mesh=M`` with one rank per
+        host, or with one host.
     """
+    per_host = ranks_per_host(strategy)
+    if per_host in (1, parts):
+        raise InputError(f"{strategy} on {parts} ranks is {'halo_kv' if per_host == 1 else 'heads'}; predict that")
 
     def made_up(seed: int, parts: int = parts) -> Layout:
         return make_layout(strategy, depth, parts, seed, node_data, edge_data)
 
     with torch.random.fork_rng(devices=[]), _one_thread():  # the user's generator stays where it is
-        few = made_up(0, parts if strategy == "heads" else min(parts, _FEW_PARTS))  # which must share the heads evenly
+        shares_heads = strategy == "heads" or per_host is not None  # evenly, which few ranks may not
+        few = made_up(0, parts if shares_heads else min(parts, _FEW_PARTS))
         masks = _masks_that_are_read(make_step, stand_in(few, strategy, depth, overlap))
         names = (*counts_that_matter("local" if parts == 1 else strategy, depth), *masks)
         layouts, counts = _telling_layouts(made_up, names)

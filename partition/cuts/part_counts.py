@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from partition.graph import Graph
-from partition.predict.figures import Figures
+from partition.predict.figures import Figures, HostCounts, host_sizes
 
 from .permutation import NEAR_ROWS, slice_pointers
 
@@ -26,18 +26,18 @@ def count_edge_cut(
 ) -> tuple[Figures, list[list[np.ndarray]]]:
     """Count what each part of an edge cut owns, holds with ``depth`` hops of halo, sends and attends.
 
-    Also returns the new ids of the halo rows of each part, hop by hop, ascending: P x depth arrays. Near edges are
-    counted only if the rows within the parts have their final order (``is_ordered``).
+    Also returns the new ids of the halo rows of each part, hop by hop, ascending: P x depth arrays. Near edges
+    and counts of hosts are made only if the parts and the rows within them have their final order (``is_ordered``).
     """
     parts = len(shares)
     new_ids = np.empty_like(order)
     new_ids[order] = np.arange(len(order), dtype=order.dtype)
     slot = np.full(graph.num_nodes, -1, row_type(graph.num_nodes))  # row of each new id in the part at hand
     edges, received = np.zeros((parts, depth), np.int64), np.zeros((parts, depth, parts), np.int64)
-    cut_edges, near_edges, rings = np.zeros(parts, np.int64), np.zeros(parts, np.int64), []
+    edges_from, near_edges, rings = np.zeros((parts, parts), np.int64), np.zeros(parts, np.int64), []
     for part in range(parts):
         begin, end = int(ptr[part]), int(ptr[part + 1])
-        edges[part], cut_edges[part], halo = _count_part(graph, order, new_ids, slot, begin, end, depth)
+        edges[part], edges_from[part], halo = _count_part(graph, order, new_ids, slot, ptr, part, depth)
         received[part] = [np.diff(np.searchsorted(ring, ptr)) for ring in halo]
         if is_ordered:
             chunks = _sources(graph, order[begin:end])
@@ -50,11 +50,12 @@ def count_edge_cut(
         shares=np.asarray(shares, np.float64),
         owned=np.diff(ptr),
         edges_by_hop=edges,
-        cut_edges=cut_edges,
+        cut_edges=edges_from.sum(axis=1),
         near_edges=near_edges if is_ordered else None,
         copies_by_hop=received.sum(axis=2),
         sent_by_hop=received.sum(axis=0).T,
         received_rows=received.sum(axis=1),
+        hosts=_count_hosts(ptr, [halo[0] for halo in rings], edges_from) if is_ordered else {},
         returned=np.zeros(parts, np.int64),
         returns=np.zeros(parts, np.int64),
         returned_edges=np.zeros(parts, np.int64),
@@ -64,11 +65,15 @@ def count_edge_cut(
     return figures, rings
 
 
-def _count_part(graph: Graph, order, new_ids, slot, begin: int, end: int, depth: int):
-    """Edges by hop, cut edges and the rings of one part; ``slot`` gets the row of each node that the part holds."""
+def _count_part(graph: Graph, order, new_ids, slot, ptr, part: int, depth: int):
+    """Edges by hop, cut edges by the part of their source, (P,), and the rings of one part.
+
+    ``slot`` gets the row of each node that the part holds.
+    """
+    parts, (begin, end) = len(ptr) - 1, ptr[part : part + 2].tolist()
     slot[begin:end] = np.arange(end - begin)
     held, rows = end - begin, np.arange(begin, end)
-    edges, cut_edges, rings = [0] * depth, 0, []
+    edges, edges_from, rings = [0] * depth, np.zeros(parts, np.int64), []
     for hop in range(depth):
         is_source = np.zeros(graph.num_nodes, bool)
         for _, sources in _sources(graph, order[rows]):
@@ -76,12 +81,29 @@ def _count_part(graph: Graph, order, new_ids, slot, begin: int, end: int, depth:
             is_source[sources] = True
             edges[hop] += len(sources)
             if hop == 0:
-                cut_edges += int(np.count_nonzero((sources < begin) | (sources >= end)))
+                remote = sources[(sources < begin) | (sources >= end)]
+                edges_from += np.bincount(np.searchsorted(ptr, remote, "right") - 1, minlength=parts)
         rows = np.flatnonzero(is_source & (slot < 0))
         slot[rows] = np.arange(held, held + len(rows))
         held += len(rows)
         rings.append(rows.astype(order.dtype))
-    return edges, cut_edges, rings
+    return edges, edges_from, rings
+
+
+def _count_hosts(ptr: np.ndarray, halo: list[np.ndarray], edges_from: np.ndarray) -> dict[int, HostCounts]:
+    """Counts of hosts of several parts: from the halo rows of each part, and the edges of part i from part j, (P, P)."""
+    parts, found = len(halo), {}
+    for size in host_sizes(parts):
+        hosts = parts // size
+        received = np.zeros((hosts, hosts), np.int64)
+        for host in range(hosts):
+            rows = np.unique(np.concatenate(halo[host * size : (host + 1) * size]))
+            received[host] = np.diff(np.searchsorted(rows, ptr[::size]))
+        edges = edges_from.reshape(hosts, size, hosts, size).sum(axis=(1, 3))
+        for counts in (received, edges):
+            np.fill_diagonal(counts, 0)
+        found[size] = HostCounts(received, edges.sum(axis=1))
+    return found
 
 
 def _sources(graph: Graph, nodes: np.ndarray):

@@ -9,6 +9,28 @@ import numpy as np
 
 
 @dataclass(frozen=True, eq=False)
+class HostCounts:
+    """Counts of an edge cut whose parts lie on G hosts: M parts on each, which are neighbours in the order of parts.
+
+    Attributes
+    ----------
+    received_rows : ndarray, int64, (G, G)
+        Halo rows of the first hop that parts of host i need of parts of host j, at [i, j]. A row that several parts
+        of host i need is counted once.
+    cut_edges : ndarray, int64, (G,)
+        Edges of the owned rows of a host's parts that have a source on another host.
+    """
+
+    received_rows: np.ndarray
+    cut_edges: np.ndarray
+
+
+def host_sizes(parts: int) -> list[int]:
+    """The numbers M of parts per host for which P parts fill several hosts of several parts, ascending."""
+    return [size for size in range(2, parts // 2 + 1) if parts % size == 0]
+
+
+@dataclass(frozen=True, eq=False)
 class Figures:
     """Counts of a partition into P parts, and the sizes of its data.
 
@@ -39,6 +61,9 @@ class Figures:
         Owned rows that other parts hold copies of, counted once for each copy.
     received_rows : ndarray, (P, P)
         Copies that part i holds of rows of part j, of all hops, at [i, j].
+    hosts : dict of int to HostCounts
+        Edge cut: counts of hosts of M parts, by M, for each M of :func:`host_sizes`. Empty for a vertex cut, and where
+        near edges are not known.
     returned, returns : ndarray, (P,)
         Vertex cut: mirrors with in-edges that the part holds, and those of its masters that other parts hold. Edge
         cut: 0.
@@ -59,6 +84,7 @@ class Figures:
     copies_by_hop: np.ndarray
     sent_by_hop: np.ndarray
     received_rows: np.ndarray
+    hosts: dict[int, HostCounts]
     returned: np.ndarray
     returns: np.ndarray
     returned_edges: np.ndarray
@@ -147,6 +173,7 @@ class Figures:
             owned=one * self.owned.sum(),
             edges_by_hop=one[:, None] * self.edges.sum(),
             near_edges=None if self.near_edges is None else one * self.near_edges.sum(),
+            hosts={},
             masked={name: one * column.sum() for name, column in self.masked.items()},
             **dict.fromkeys(("cut_edges", "returned", "returns", "returned_edges"), none),
             **dict.fromkeys(("copies_by_hop", "sent_by_hop", "received_rows"), none[:, None]),

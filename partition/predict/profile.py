@@ -14,6 +14,8 @@ from partition.errors import InputError, check_one_of
 from partition.system.units import counted
 from partition.system.yaml_file import check_keys, read_yaml, typed
 
+from .figures import host_sizes
+
 FORMAT = "dgl-gt profile 3"
 ATTENTION_PASSES = 3  # over all edges: forward, dQ, and dK with dV
 _PRESETS = Path(__file__).parent / "presets"
@@ -233,6 +235,21 @@ class Profile(Struct, frozen=True, kw_only=True):
         values = msgspec.to_builtins(self)
         del values["name"]
         return values
+
+    def ranks_per_host(self, ranks: int) -> int | None:
+        """How many neighbours in rank order have faster links among each other than any of them has to other ranks.
+
+        It is the largest such number of which several fill the ranks; None if there is none.
+        """
+        link = self.links(ranks)
+        for size in reversed(host_sizes(ranks)):
+            host = np.arange(ranks) // size
+            is_within = host[:, None] == host[None]
+            between = link[~is_within].max()
+            np.fill_diagonal(is_within, False)
+            if link[is_within].min() > between:
+                return size
+        return None
 
     def links(self, ranks: int) -> np.ndarray:
         """Bandwidth into rank i from rank j, (P, P) (bytes/s)."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from partition.errors import InputError, check_one_of
+from partition.system.units import counted
 
 from .figures import Figures
 
 STRATEGIES = ("local", "halo_h", "halo_kv", "gather", "heads", "ring", "mirror")
-CHOICES = ("halo", *STRATEGIES, "mesh")  # halo stands for halo_h, and mesh has no predictions
+_MESH = "mesh="  # begins the name of a strategy for M ranks per host, such as mesh=4
+CHOICES = ("halo", *STRATEGIES, f"{_MESH}M")  # halo stands for halo_h
 WITH_POLICY = ("halo_h", "halo_kv", "mirror")  # strategies whose exchanges a transmission policy can change
 AUTO = "auto"  # in place of a strategy: the selector chooses
 ACTIVATION_CHECKPOINTS = ("none", "keep_exchanges", "full")  # what a backward pass computes again: see dgl_gt.nn
@@ -21,6 +25,21 @@ def default_strategy(figures: Figures) -> str:
 def default_form(strategy: str | None) -> str | None:
     """``halo_h`` for plain ``halo``: its rows are half as wide as K and V together. Any other strategy as it is."""
     return "halo_h" if strategy == "halo" else strategy
+
+
+def mesh_of(ranks_per_host: int) -> str:
+    """The name of the strategy ``mesh`` for so many ranks per host, such as ``mesh=4``."""
+    return f"{_MESH}{ranks_per_host}"
+
+
+def ranks_per_host(strategy: str) -> int | None:
+    """The number M of ``mesh=M``; None for any other strategy. ``InputError`` unless M is a whole number of at least 1."""
+    if not isinstance(strategy, str) or not f"{strategy}=".startswith(_MESH):
+        return None
+    number = strategy.removeprefix(_MESH)
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", number):
+        raise InputError(f"strategy is {strategy!r}; mesh needs the number of ranks on each host, such as mesh=4")
+    return int(number)
 
 
 def check_choice(figures: Figures, strategy: str | None, depth: int, shards) -> str:
@@ -49,7 +68,7 @@ def check_strategy(
     ----------
     figures : Figures
     strategy : str
-        One of ``allowed``.
+        One of ``allowed``, or ``mesh=M``.
     depth : int
         Hops of halo that one exchange fills.
     allowed : tuple of str
@@ -59,12 +78,19 @@ def check_strategy(
     Raises
     ------
     InputError
-        An unknown strategy, one for the other cut or for one part, or a depth that the strategy or the partition does
-        not have.
+        An unknown strategy, one for the other cut or for one part, hosts that the parts do not fill, or a depth that
+        the strategy or the partition does not have.
     """
-    check_one_of("strategy", strategy, allowed)
+    per_host = ranks_per_host(strategy)
+    if per_host is None:
+        check_one_of("strategy", strategy, allowed)
+    elif figures.parts % per_host:
+        raise InputError(
+            f"strategy {strategy} needs {counted(per_host, 'rank')} on each host, and {figures.parts} parts are no "
+            "multiple of it; start as many ranks on each host, or use halo"
+        )
     if (strategy == "mirror") != (figures.cut == "vertex"):
-        holds, other, fitting = "an edge", "vertex", "halo, gather, heads, ring or mesh"
+        holds, other, fitting = "an edge", "vertex", "halo, gather, heads, ring or mesh=M"
         if figures.cut == "vertex":
             holds, other, fitting = "a vertex", "edge", "mirror"
         raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partition.predict.figures import Figures
+from partition.predict.figures import Figures, HostCounts, host_sizes
 
 from .schema import Check, dict_of, fields, list_of, misfit, number, one_of, text, whole
 
@@ -40,6 +40,10 @@ def manifest_counts(figures: Figures, part_bytes: list[int]) -> dict:
             {name: column[part].tolist() for name, column in columns.items()} for part in range(figures.parts)
         ],
         "received_rows": figures.received_rows.tolist(),
+        "hosts": {
+            str(size): {name: counts.tolist() for name, counts in vars(host).items()}
+            for size, host in figures.hosts.items()
+        },
         "masked": {name: column.tolist() for name, column in figures.masked.items()},
     }
 
@@ -72,6 +76,10 @@ def read_figures(manifest: dict) -> Figures:
         cut=manifest["cut"],
         shares=np.array(manifest["shares"], np.float64),
         received_rows=np.array(manifest["received_rows"], np.int64),
+        hosts={
+            int(size): HostCounts(**{name: np.array(counts, np.int64) for name, counts in host.items()})
+            for size, host in manifest["hosts"].items()
+        },
         masked={name: np.array(counts, np.int64) for name, counts in manifest["masked"].items()},
         **{name: column(name) for name in ("owned", "cut_edges", "near_edges")},
         **counts,
@@ -87,6 +95,7 @@ def counts_table(cut: str, halo_depth: int, parts: int) -> dict[str, Check]:
         part = fields(**dict.fromkeys((*_OF_PART, "halo"), _COUNT), **dict.fromkeys(_BY_HOP, by_hop))
     else:
         part = fields(**dict.fromkeys((*_OF_PART, "mirrors", *_OF_MIRRORS), _COUNT))
+    sizes = {str(size): parts // size for size in host_sizes(parts)} if cut == "edge" else {}
     columns = dict_of(fields(dtype=text("bool|u?int(8|16|32|64)|float(16|32|64)"), shape=list_of(_COUNT)))
     return {
         "cut": one_of("edge", "vertex"),
@@ -97,6 +106,12 @@ def counts_table(cut: str, halo_depth: int, parts: int) -> dict[str, Check]:
         "shares": list_of(number(1e-12, 1.0), parts),
         "per_part": list_of(part, parts),
         "received_rows": list_of(list_of(_COUNT, parts), parts),
+        "hosts": fields(
+            **{
+                size: fields(received_rows=list_of(list_of(_COUNT, hosts), hosts), cut_edges=list_of(_COUNT, hosts))
+                for size, hosts in sizes.items()
+            }
+        ),
         "masked": dict_of(list_of(_COUNT, parts)),
         "node_data": columns,
         "edge_data": columns,
@@ -136,6 +151,20 @@ def check_sums(manifest: dict, part_files: tuple[str, ...]) -> None:
         for index, (count, part) in enumerate(zip(counts, per_part)):
             expected[f"masked[{name!r}][{index}]"] = min(count, part["owned"])  # some of the nodes, or all
             found[f"masked[{name!r}][{index}]"] = count
+    for size, host in manifest["hosts"].items():
+        for index, (rows, cut_edges) in enumerate(zip(host["received_rows"], host["cut_edges"])):
+            where, of_host = f"hosts[{size!r}]", per_part[index * int(size) : (index + 1) * int(size)]
+            copies_of_host, most = (
+                sum(part["halo_by_hop"][0] for part in of_host),
+                sum(part["cut_edges"] for part in of_host),
+            )
+            expected |= {
+                f"{where}.received_rows[{index}][{index}]": 0,
+                f"{where}.cut_edges[{index}]": min(cut_edges, most),
+            }
+            found |= {f"{where}.received_rows[{index}][{index}]": rows[index], f"{where}.cut_edges[{index}]": cut_edges}
+            expected[f"the sum of {where}.received_rows[{index}]"] = min(sum(rows), copies_of_host)
+            found[f"the sum of {where}.received_rows[{index}]"] = sum(rows)
     for where, value in expected.items():
         if found[where] != value:
             raise misfit(found[where], where, f"{value}, as other counts say")

@@ -25,7 +25,7 @@ from .transform_records import TRANSFORMS, check_transform_records
 
 FORMAT = "dgl-gt shards"
 # 2: left_out; 3: returned_edges, masked; 4: profile in place of speeds in choice; 5: encodings; 6: transforms; 7: mapping
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
 SHARDS = Kind(
     "shards",

@@ -15,7 +15,7 @@ from partition.errors import InputError
 def on_mesh(rank, folder, shapes, feat, bias):
     found = []
     for per_host, overlap, mode in shapes:
-        sg = dgl_gt.load(folder / "edge", "mesh", overlap=overlap, ranks_per_host=per_host)
+        sg = dgl_gt.load(folder / "edge", f"mesh={per_host}", overlap=overlap)
         own_bias = None if bias is None else bias[sg.edge_ids]
         out, feat_grad, bias_grad, parameters = run_model(
             sg, feat[sg.node_ids], own_bias, torch.float64, activation_checkpoint=mode
@@ -57,7 +57,7 @@ def expected_bytes(graph, owner, parts, per_host, layers, row_bytes):
 def bytes_on_mesh(rank, folder, shapes):
     found = []
     for per_host in shapes:
-        sg = dgl_gt.load(folder / "edge", "mesh", ranks_per_host=per_host)
+        sg = dgl_gt.load(folder / "edge", f"mesh={per_host}")
         run_model(sg, sg.ndata["feat"], None, torch.float64)
         found.append((sg.comm.sent_bytes, sg.comm.received_bytes))
     return found
@@ -75,29 +75,23 @@ def test_bytes(awkward_graph, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "per_host", "message"),
+    ("strategy", "message"),
     [
-        ("mesh", 0, "ranks_per_host is 0; it must be"),
-        ("mesh", 2, "ranks_per_host is 2, and 1 ranks are no multiple of it"),
-        ("mesh", None, "the strategy mesh needs the number of ranks on each host"),
-        ("halo", 1, "ranks_per_host is for the strategy mesh, and the strategy is halo_h"),
+        ("mesh", "strategy is 'mesh'; mesh needs the number of ranks on each host, such as mesh=4"),
+        ("mesh=0", "strategy is 'mesh=0'; mesh needs the number of ranks on each host"),
+        ("mesh=two", "strategy is 'mesh=two'; mesh needs the number of ranks on each host"),
+        ("mesh=2", "strategy mesh=2 needs 2 ranks on each host, and 1 parts are no multiple of it"),
+        ("meshes", "strategy is 'meshes', but must be one of .*mesh=M"),
     ],
 )
-def test_hosts_that_do_not_fit(awkward_graph, tmp_path, monkeypatch, strategy, per_host, message):
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+def test_hosts_that_do_not_fit(awkward_graph, tmp_path, strategy, message):
     make_shards(awkward_graph(1), 1, tmp_path)
     with pytest.raises(InputError, match=message):
-        dgl_gt.load(tmp_path / "edge", strategy, ranks_per_host=per_host)
-
-
-def test_torchrun_says_how_many_ranks_a_host_has(awkward_graph, tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    make_shards(awkward_graph(1), 1, tmp_path)
-    assert dgl_gt.load(tmp_path / "edge", "mesh").strategy.name == "mesh"
+        dgl_gt.load(tmp_path / "edge", strategy)
 
 
 def seven_heads(rank, folder):
-    sg = dgl_gt.load(folder / "edge", "mesh", ranks_per_host=2)
+    sg = dgl_gt.load(folder / "edge", "mesh=2")
     with pytest.raises(
         InputError, match="heads is 7, which 2 ranks of a host cannot share evenly; choose a multiple of 2"
     ):

@@ -70,6 +70,7 @@ def test_memory_within_three_percent_and_bytes_exact(tmp_path, parts):
     if parts > 1:
         cuts["vertex"] = partition(graph(), parts, tmp_path / "vertex", cut="vertex")
         names = [("edge", name, 1) for name in ("halo_h", "halo_kv", "gather", "heads", "ring")]
+        names += [("edge", "mesh=2", 1)] if parts == 4 else []
         names += [("vertex", "mirror", 1), ("edge", "halo_h", 2), ("edge", "halo_h", 3)]
     ways = [
         (*name, MODELS[0], activation_checkpoint) for name in names for activation_checkpoint in ACTIVATION_CHECKPOINTS

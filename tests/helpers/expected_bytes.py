@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from partition.predict.strategies import ranks_per_host
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -22,7 +24,7 @@ class Sizes:
 def exchange_bytes(figures, sizes, strategy, hops=1):
     """Bytes that each rank sends and receives in one exchange forward, and in the backward pass of it: four (P,)."""
     parts, owned, row = figures.parts, figures.owned, sizes.row
-    others = owned.sum() - owned
+    others, per_host = owned.sum() - owned, ranks_per_host(strategy)
     match strategy:
         case _ if parts == 1:
             sent = received = 0 * owned
@@ -35,6 +37,12 @@ def exchange_bytes(figures, sizes, strategy, hops=1):
             share = row // parts
             mine, theirs = share * owned * (parts - 1), share * others
             sent, received = 3 * mine + theirs, 3 * theirs + mine
+        case _ if per_host:  # as heads within a host, and keys and values of its halo, with this rank's heads
+            share, needed = row // per_host, figures.hosts[per_host].received_rows
+            mine = share * owned * (per_host - 1)
+            theirs = share * (owned.reshape(-1, per_host).sum(axis=1).repeat(per_host) - owned)
+            sent, received = (2 * share * needed.sum(axis=axis).repeat(per_host) for axis in (0, 1))
+            sent, received = 3 * mine + theirs + sent, 3 * theirs + mine + received
         case "ring":  # keys and values go round; backward once more, and their gradients behind them
             block = 2 * row
             sent, received = block * (owned.sum() - np.roll(owned, -1)), block * others

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from partition.predict.figures import Figures
+from partition.predict.figures import Figures, HostCounts
 
 
 def _figures(cut, owned, edges, copies, sent, **given) -> Figures:
@@ -10,7 +10,7 @@ def _figures(cut, owned, edges, copies, sent, **given) -> Figures:
     parts = len(owned)
     none = np.zeros(parts, np.int64)
     others = dict.fromkeys(("cut_edges", "near_edges", "returned", "returns", "returned_edges"), none)
-    data = {"masked": {}, "node_data": {}, "edge_data": {}}
+    data = {"hosts": {}, "masked": {}, "node_data": {}, "edge_data": {}}
     shares, rows = {"shares": np.full(parts, 1 / parts)}, {"received_rows": np.zeros((parts, parts), np.int64)}
     counts = {"owned": owned, "edges_by_hop": edges, "copies_by_hop": copies, "sent_by_hop": sent}
     counts = {name: np.array(value, np.int64) for name, value in counts.items()}
@@ -29,16 +29,17 @@ def vertex_figures(owned, edges, mirrors, sent, returned, returns, **given) -> F
     return _figures("vertex", owned, *columns, returned=returned, returns=returns, **given)
 
 
-def assert_same_figures(found: Figures, expected: Figures) -> None:
+def assert_same_figures(found: Figures | HostCounts, expected: Figures | HostCounts) -> None:
     """Every field is equal, in type, shape and value."""
     for name, value in vars(expected).items():
         other = getattr(found, name)
         assert type(other) is type(value), name
         if isinstance(value, dict):
             assert other.keys() == value.keys(), name
-            assert all(
-                np.array_equal(other[key], each) if name == "masked" else other[key] == each
-                for key, each in value.items()
-            )
+            for key, each in value.items():
+                if name == "hosts":
+                    assert_same_figures(other[key], each)
+                else:
+                    assert np.array_equal(other[key], each) if name == "masked" else other[key] == each
             continue
         np.testing.assert_array_equal(other, value, name, strict=isinstance(value, np.ndarray))

@@ -99,7 +99,7 @@ class MadeUpTraces(StepTraces):
         if strategy == "heads" and heads % figures.parts:
             raise InputError(f"heads is {heads}, which {figures.parts} ranks cannot share evenly")
         number = ACTIVATION_CHECKPOINTS.index(mode)
-        rng = np.random.default_rng([seed, STRATEGIES.index(strategy), depth])
+        rng = np.random.default_rng([seed, [*STRATEGIES, "mesh=2"].index(strategy), depth])
         compute, memory, sent = (1, 1.2, 1.3)[number], (1, 0.6, 0.5)[number], (1, 1, 1.5)[number]
         names = counts_that_matter("local" if figures.parts == 1 else strategy, depth)
         has_copies, row, random = "copies 0" in names, 4 * width, rng.uniform(0.5, 2, 6)

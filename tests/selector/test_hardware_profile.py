@@ -53,6 +53,22 @@ def test_without_a_profile_the_default_is_taken():
     assert (profile.name, profile.kind, profile.ranks) == ("default", "default", None)
 
 
+@pytest.mark.parametrize(("ranks", "hosts"), [(2, None), (8, None), (12, None), (16, 8), (32, 8)])
+def test_hosts_of_eight(ranks, hosts):
+    """Twelve ranks do not fill two of them."""
+    assert read_profile(preset="8xH100").ranks_per_host(ranks) == hosts
+
+
+def test_hosts_are_found_by_their_links(tmp_path):
+    """The slowest link within must beat the fastest between; one that does not leaves no hosts."""
+    links = np.full((8, 8), 5.0) + 45 * np.kron(np.eye(4), np.ones((2, 2))) + 5 * np.kron(np.eye(2), np.ones((4, 4)))
+    for link, bytes_per_s, hosts in (((4, 5), 6.0, 4), ((0, 3), 5.0, 2), ((6, 7), 5.0, None)):
+        changed = links.copy()
+        changed[link] = bytes_per_s
+        path = write_profile(tmp_path / "p.yaml", profile_values(8, link_bytes_per_s=changed.tolist()))
+        assert read_profile(path).ranks_per_host(8) == hosts
+
+
 def test_links_between_hosts_are_slower_than_within():
     link = read_profile(preset="8xH100").links(16)
     host = np.arange(16) // 8

@@ -10,6 +10,7 @@ from selector_cases import half_speed, profile_values, write_profile
 from dgl_gt.selector import read_profile
 from dgl_gt.selector.traced_time import traced_time
 from dgl_gt.trace.step_trace import Event, StepTrace
+from partition.predict.figures import HostCounts
 
 FIGURES = edge_figures(owned=[10, 30], edges=[[100], [200]], halo=[[4], [2]], sent=[[2], [4]])
 FIGURES = replace(FIGURES, received_rows=np.array([[0, 4], [2, 0]]))
@@ -79,6 +80,21 @@ def test_an_exchange_with_the_next_rank_takes_its_link(tmp_path):
         events = Event("begin", (1,)), Event("wait")
         trace = StepTrace(("one",), events, np.zeros(2, int), np.array([[20.0, 20.0]]), np.zeros(1))
         assert traced_time(trace, figures, profile).exchange_s == pytest.approx(20 / from_before)
+
+
+def test_exchanges_within_and_between_hosts_take_their_links(tmp_path):
+    """Of two hosts of two ranks: rank 3 receives from rank 2 within its host, and from rank 1 of the other one."""
+    figures = edge_figures([10] * 4, [[9]] * 4, [[4]] * 4, [[4]] * 4)
+    host = HostCounts(np.array([[0, 3], [3, 0]]), np.array([5, 5]))
+    figures = replace(figures, received_rows=np.full((4, 4), 2), hosts={2: host})
+    links = np.full((4, 4), 1e9)
+    links[3, 2], links[3, 1], links[3, 0] = 5.0, 8.0, 1e-3
+    values = profile_values(4, link_bytes_per_s=links.tolist(), latency_s=0.0, overlap=0.0)
+    profile = read_profile(write_profile(tmp_path / "p.yaml", values))
+    for where, speed in (("within", 5.0), ("between", 8.0)):
+        events = Event("begin", (where, 2)), Event("wait")
+        trace = StepTrace(("one",), events, np.zeros(2, int), np.array([[20.0, 20.0]]), np.zeros(1))
+        assert traced_time(trace, figures, profile).exchange_s == pytest.approx(20 / speed)
 
 
 def test_every_operation_has_a_fixed_time(seconds):

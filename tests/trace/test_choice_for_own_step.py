@@ -2,6 +2,7 @@
 
 import pytest
 from expected_bytes import step_bytes
+from selector_cases import profile_values, write_profile
 from traced_steps import MODEL, WAYS, all_pairs, gat_step, transformer_step
 
 import dgl_gt
@@ -27,6 +28,20 @@ def test_the_candidates_for_a_step_of_ones_own(cuts):
         assert each.sent_bytes == sent.sum()
         assert each.seconds > 0 and sum(each.peak_bytes_by_term.values()) <= each.peak_bytes
     assert 0 < plan.one_rank_seconds < len(cuts[0][1].owned) * plan.choice.seconds * 2
+
+
+def test_hosts_of_the_profile_add_a_mesh(cuts, tmp_path):
+    """With the bytes that ranks send; two parts do not fill several hosts of two."""
+    profile = read_profile(write_profile(tmp_path / "hosts.yaml", profile_values(ranks=None)))
+    (_, figures), _ = cuts
+    plan = choose(cuts, transformer_step, profile)
+    meshes = [each for each in plan.candidates if each.strategy.startswith("mesh")]
+    assert [each.strategy for each in meshes] == (["mesh=2"] if figures.parts == 4 else [])
+    for each in meshes:
+        sent, _ = step_bytes(figures, MODEL, "mesh=2")
+        assert each.sent_bytes == sent.sum() and each.seconds > 0 and each.title == "mesh=2 on the edge cut"
+    with pytest.raises(InputError, match="mesh needs the number of ranks on each host"):
+        choose(cuts, transformer_step, profile, strategies=("mesh",))
 
 
 def test_modes_of_a_step_of_ones_own(cuts):

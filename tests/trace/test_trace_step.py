@@ -18,15 +18,20 @@ from partition.shards.counts import read_figures
 from partition.shards.layout import Layout
 
 
-@pytest.mark.parametrize(("strategy", "depth"), WAYS)
+@pytest.mark.parametrize(("strategy", "depth"), [*WAYS, ("mesh=2", 1)])
 def test_bytes_and_passes_over_edges(shards, strategy, depth):
     """Memory, and modes of activation checkpointing, are compared with ranks in test_predicted_memory.py."""
     figures = read_figures(dgl_gt.partition.read_manifest(shards / ("vertex" if strategy == "mirror" else "edge")))
-    trace = trace_step(transformer_step, strategy, depth, figures.parts, *COLUMNS)
+    parts = figures.parts
+    if strategy == "mesh=2" and parts == 2:
+        with pytest.raises(InputError, match="mesh=2 on 2 ranks is heads; predict that"):
+            trace_step(transformer_step, strategy, depth, parts, *COLUMNS)
+        return
+    trace = trace_step(transformer_step, strategy, depth, parts, *COLUMNS)
     sent, _ = step_bytes(figures, MODEL, strategy, depth)
     assert trace.sent_bytes(figures) == sent.sum()
-    parts = figures.parts
     calls = {"halo_h": 2, "halo_kv": 2, "gather": 2 * (parts - 1), "heads": 4, "ring": 3 * (parts - 1), "mirror": 6}
+    calls |= {"mesh=2": 6}
     assert len(trace.positions("begin")) == (MODEL.layers * calls[strategy] if depth == 1 else 0)
     if depth == 1:
         assert passes_over_edges(trace, figures) == pytest.approx(3 * MODEL.layers * MODEL.heads * figures.edges.sum())
@@ -51,7 +56,8 @@ def test_many_ranks(graph, parts):
     """The made-up parts of many ranks are small, and the traces still tell all counts apart; no size is below 0."""
     edge = Layout(graph, make_edge_cut(graph, parts), 2).figures
     vertex = Layout(graph, make_vertex_cut(graph, parts, by_metis=False)).figures
-    for strategy, depth in [("halo_h", 1), ("halo_h", 2), ("gather", 1), ("ring", 1), ("mirror", 1)]:
+    meshes = [("mesh=2", 1), ("mesh=4", 1)] if parts == 20 else []
+    for strategy, depth in [("halo_h", 1), ("halo_h", 2), ("gather", 1), ("ring", 1), ("mirror", 1), *meshes]:
         figures = vertex if strategy == "mirror" else edge
         trace = trace_step(transformer_step, strategy, depth, parts, *COLUMNS)
         sizes = trace.sizes_of(figures)
