@@ -10,12 +10,15 @@ from dgl_gt.model_limits import PRECISIONS
 from dgl_gt.selector.check import check_table, compare_with_prediction
 from dgl_gt.selector.forecast import forecast, is_shards
 from dgl_gt.selector.plan import NothingFits, Plan
-from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan
-from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, read_config
+from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan, text_of_policy
+from dgl_gt.selector.policy_plan import PolicyPlan, plan_policy
+from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of, read_config
 from partition import console
 from partition.errors import InputError, LeftOutWarning
 from partition.predict.costs import Costs
 from partition.predict.profile import read_profile
+from partition.shards.counts import read_figures
+from partition.shards.manifest import read_manifest
 from partition.system.output_checks import check_file
 
 from .options import add_json, add_model_factory, add_selection_options, positive_float, positive_integer
@@ -27,13 +30,13 @@ _MODEL_SIZES = {
     "heads": "attention heads",
     "ffn": "feed-forward width, as a multiple of --hidden",
 }
-_OF_CONFIG = (*_MODEL_SIZES, "precision")
+_OF_CONFIG = (*_MODEL_SIZES, "precision", "policy")
 _NOT_WITH_CHECK = (
     *("world_size", "config", *_OF_CONFIG, "classes", "seed", "undirected", "random_features", "plot"),
     *("save_costs", "search_policy", "max_loss", "force"),
     *("profile", "preset", "rank_memory", "max_depth", "model_factory"),
 )
-_NOT_WITH_SEARCH = ("world_size", "classes", "model_factory", "plot", "save_costs", "max_depth")
+_NOT_WITH_SEARCH = ("policy", "world_size", "classes", "model_factory", "plot", "save_costs", "max_depth")
 
 
 def add_command(commands) -> None:
@@ -54,6 +57,8 @@ def add_command(commands) -> None:
         add(f"--{name}", type=positive_integer, metavar="N", help=text)
     text = f"precision of the model: {' or '.join(PRECISIONS)} (default: {TrainConfig.precision})"
     add("--precision", metavar="NAME", help=text)
+    text = "transmission policy of shards to predict beside exact steps, as for `dgl-gt train`; see docs/approximate.md"
+    add("--policy", metavar="POLICY", help=text)
     text = f"classes to predict (default: {ASSUMED_CLASSES})"
     add("--classes", type=positive_integer, metavar="N", help=text)
     add_model_factory(command)
@@ -98,6 +103,12 @@ def _plan(args):
     profile = read_profile(args.profile, args.preset)
     if args.search_policy:
         return search_policy(args, config, profile)
+    policy = policy_of(config)
+    if not policy.is_exact and not all(map(is_shards, args.source)):
+        raise InputError(
+            f"policy is {config.policy}, and plan predicts policies for shards only; partition the graph first, or pass "
+            "--policy full"
+        )
     plans = _forecast(args, config, profile)
     if args.save_costs:
         _costs(plans).save(args.save_costs, force=args.force)
@@ -105,7 +116,13 @@ def _plan(args):
         plot(plans, profile, args.plot, force=args.force)
     if len(plans) == 1:
         (only,) = plans.values()
-        return only.as_dict(), text_of_plan(only)
+        if policy.is_exact:
+            return only.as_dict(), text_of_plan(only)
+        of_policy = _plan_of_policy(args, config, policy, profile)
+        values = {"policy": policy.described(), **of_policy.as_dict()}
+        return only.as_dict() | {
+            "policy": values
+        }, f"{text_of_plan(only)}\n\n{text_of_policy(of_policy, config.policy)}"
     listed = [
         _refusal(ranks, each) if isinstance(each, NothingFits) else each.as_dict() for ranks, each in plans.items()
     ]
@@ -161,6 +178,20 @@ def _forecast(args, config: TrainConfig, profile) -> dict:
             undirected=args.undirected,
             random_features=args.random_features,
         )
+
+
+def _plan_of_policy(args, config: TrainConfig, policy, profile) -> PolicyPlan:
+    """What a policy is predicted to bring on the shards."""
+    from dgl_gt.train.model import find_factory
+    from dgl_gt.train.planned_step import step_traces
+
+    cuts = [(str(source), read_figures(read_manifest(source))) for source in args.source]
+    figures, factory = cuts[0][1], find_factory(args.model_factory)
+    policy.check(None if factory else config.layers, figures.parts)
+    traces = step_traces(config, figures.features, args.classes or ASSUMED_CLASSES, factory)
+    with console.Progress() as progress:
+        progress("predicting the policy")
+        return plan_policy(cuts, traces, profile, policy, args.rank_memory)
 
 
 def _costs(plans: dict) -> Costs:

@@ -11,6 +11,7 @@ from partition.system.atomic_write import new_file
 from partition.system.units import size
 
 from .plan import NothingFits, Plan
+from .policy_plan import PolicyPlan
 
 _SHOWN = 12  # candidates in the table that fit; those that are refused are all there, with the reason
 _MEMORY = (
@@ -47,6 +48,21 @@ def text_of_plan(plan: Plan) -> str:
             f"gradients of {', '.join(factored)} travel as factors of the training rows, which takes fewer bytes"
         )
     return "\n".join([listed, "", *notes, _MEMORY, _KINDS[plan.profile["kind"]]])
+
+
+def text_of_policy(planned: PolicyPlan, policy: str) -> str:
+    """What a policy brings beside an exact step with the same strategy."""
+    exact = planned.candidate
+    saved = 1 - planned.sent_bytes / exact.sent_bytes if exact.sent_bytes else 0.0
+    lines = [
+        f"policy, approximate       {policy}",
+        f"strategy                  {exact.title}",
+        f"a step, predicted         {planned.seconds:.3g} s instead of {exact.seconds:.3g} s",
+        f"sent in a step            {size(planned.sent_bytes)}, {saved:.1%} less than {size(exact.sent_bytes)}",
+        f"memory / rank             {size(exact.memory_bytes + planned.kept_bytes)}, of which the policy keeps "
+        f"{size(planned.kept_bytes)} from step to step",
+    ]
+    return "\n".join(lines)
 
 
 def forecast_table(plans: dict[int, Plan | NothingFits], profile: Profile) -> str:

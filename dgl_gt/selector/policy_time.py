@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from dgl_gt.ops.quantise import packed_bytes
-from dgl_gt.transmission.policy import LEAST_COLUMNS, Mode, Policy
+from dgl_gt.transmission.policy import ADAPTIVE, LEAST_COLUMNS, Mode, Policy
 from partition.predict.figures import Figures
 from partition.predict.profile import Profile
 
@@ -30,7 +30,7 @@ class Exchange:
         Numbers in a row.
     itemsize : int
         Size of a number as it is (bytes).
-    rows : ndarray, int64, (P, P)
+    rows : ndarray, (P, P)
         Rows that go from each rank to each other rank.
     """
 
@@ -46,11 +46,53 @@ class Exchange:
         return self.columns >= LEAST_COLUMNS
 
     def row_bytes(self, mode: Mode) -> float:
-        """Bytes of a row for each step, in the mean."""
+        """Bytes of a row for each step, in the mean; of a sample, as many less as rows are left out."""
+        if mode.bits == 0:
+            return 0.0
+        full = self.columns * self.itemsize
         if not self.follows_policies:
-            return float(self.columns * self.itemsize)
-        full = self.columns * self.itemsize if mode.bits == 32 else packed_bytes(self.columns, mode.bits)
-        return full / mode.every
+            return mode.share * full
+        return mode.share * (full if mode.bits == 32 else packed_bytes(self.columns, mode.bits)) / mode.every
+
+
+def rows_between(figures: Figures, direction: str, is_of_results: bool) -> np.ndarray:
+    """The rows that go from each rank to each other rank in an exchange with a halo of one hop, or with mirrors, (P, P).
+
+    Parameters
+    ----------
+    figures : Figures
+    direction : {"rows", "gradients"}
+    is_of_results : bool
+        Whether partial results of mirrors travel. Figures count those of each rank; they are taken to divide among other
+        ranks as its mirrors do.
+    """
+    rows = figures.received_rows.astype(float)  # of all hops, in rank i of rank j
+    wanted = figures.returned if is_of_results else figures.copies_by_hop[:, 0]
+    rows *= (wanted / np.maximum(rows.sum(axis=1), 1))[:, None]
+    return rows if is_of_results == (direction == "rows") else rows.T
+
+
+def kept_bytes(exchanges: list[Exchange], policy: Policy) -> np.ndarray:
+    """Bytes that each rank keeps from step to step under a policy, (P,), see :class:`dgl_gt.transmission.lane.Lane`."""
+    total = np.zeros(len(exchanges[0].rows) if exchanges else 0)
+    for each in exchanges:
+        if not each.follows_policies:
+            continue
+        row_bytes, modes = each.columns * each.itemsize, modes_of(each, policy)
+        for rank in range(len(total)):
+            others = [other for other in range(len(total)) if other != rank]
+            arriving, leaving = [modes[other][rank] for other in others], [modes[rank][other] for other in others]
+            times = any(mode.every == ADAPTIVE or (mode.bits < 32 and mode.is_stale) for mode in leaving)
+            times += each.direction == "gradients" and any(0 < mode.bits < 16 for mode in leaving)
+            total[rank] += row_bytes * times * each.rows[rank].sum()
+            total[rank] += row_bytes * any(mode.is_stale for mode in arriving) * each.rows[:, rank].sum()
+    return np.rint(total).astype(np.int64)
+
+
+def modes_of(exchange: Exchange, policy: Policy) -> list[list[Mode]]:
+    """The mode of an exchange from each rank to each other rank."""
+    ranks = range(len(exchange.rows))
+    return [[policy.mode(exchange.layer, exchange.direction, i, j) for j in ranks] for i in ranks]
 
 
 @dataclass(frozen=True)
@@ -66,7 +108,7 @@ class PolicyCosts:
     seen : float
         Share of an exchange that computation in the same step does not hide.
     other_bytes : int
-        Bytes that all ranks send in other exchanges of a step, such as log-sum-exps, whatever the policy is.
+        Bytes that all ranks send in other exchanges of an exact step, such as log-sum-exps.
     profile : Profile
     """
 
@@ -103,14 +145,15 @@ class PolicyCosts:
         """
         awaited, hidden, packed = 0.0, 0.0, 0.0
         for each in self.exchanges:
-            modes = self._modes(each, policy)
+            modes = modes_of(each, policy)
             row_bytes = np.array([[each.row_bytes(mode) for mode in row] for row in modes])
             is_stale = np.array([[mode.is_stale and each.follows_policies for mode in row] for row in modes])
             arriving = each.rows * row_bytes * self._byte_s
             now, later = np.where(is_stale, 0, arriving).sum(0).max(), np.where(is_stale, arriving, 0).sum(0).max()
-            awaited += (now + self.profile.latency_s) * self.seen if now or not is_stale.any() else 0.0
+            is_awaited = now or not (is_stale.any() or policy.exchanges_nothing)
+            awaited += (now + self.profile.latency_s) * self.seen if is_awaited else 0.0
             hidden += later
-            is_packed = np.array([[mode.bits < 32 and each.follows_policies for mode in row] for row in modes])
+            is_packed = np.array([[0 < mode.bits < 32 and each.follows_policies for mode in row] for row in modes])
             every = np.array([[mode.every for mode in row] for row in modes])
             touched = np.where(is_packed, each.rows / every, 0).sum(0).max() * each.columns * each.itemsize
             packed += _PASSES * touched / np.min(self.profile.stream_bytes_per_s)
@@ -121,11 +164,6 @@ class PolicyCosts:
         """Return the bytes that all ranks send in a step, in the mean over steps."""
         total = 0.0
         for each in self.exchanges:
-            row_bytes = np.array([[each.row_bytes(mode) for mode in row] for row in self._modes(each, policy)])
+            row_bytes = np.array([[each.row_bytes(mode) for mode in row] for row in modes_of(each, policy)])
             total += float((each.rows * row_bytes).sum())
-        return round(total) + self.other_bytes
-
-    @staticmethod
-    def _modes(each: Exchange, policy: Policy) -> list[list[Mode]]:
-        ranks = range(len(each.rows))
-        return [[policy.mode(each.layer, each.direction, i, j) for j in ranks] for i in ranks]
+        return round(total + self.other_bytes * (0 if policy.exchanges_nothing else policy.sampled_share))

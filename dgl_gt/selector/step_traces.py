@@ -9,6 +9,8 @@ from partition.errors import InputError
 from partition.predict.figures import Figures
 from partition.predict.strategies import check_strategy, ranks_per_host
 
+from .policy_time import Exchange, rows_between
+
 _OF_ATTENTION = ("halo_kv", "gather", "heads", "ring")  # without attention of this package, a step runs as with halo_h
 
 
@@ -72,6 +74,16 @@ class StepTraces:
         """Tensors that outlive a step and do not depend on the rows of a rank, such as parameters (bytes)."""
         trace = self.of_one_rank(figures)
         return 0 if trace is None else round(float(trace.kept_bytes[trace.counts.index("one")]))
+
+    def exchanges(self, figures: Figures, strategy: str, activation_checkpoint: str = "none") -> list[Exchange]:
+        """The exchanges of a step that follow transmission policies, with the rows between the ranks of a cut."""
+        from dgl_gt.trace.policy_exchanges import policy_exchanges
+
+        check_strategy(figures, strategy, 1)
+        modes, variant = () if self._modes is None else (activation_checkpoint,), self.variant(figures)
+        columns = figures.parts, figures.node_data, figures.edge_data
+        found = policy_exchanges(lambda sg: self._make_step(sg, *modes, **variant), strategy, *columns)
+        return [Exchange(*each[:-1], rows_between(figures, each.direction, each.is_of_results)) for each in found]
 
     def _trace(self, figures: Figures, strategy: str, depth: int, mode: str):
         """The trace that all cuts with such data into so many parts share."""

@@ -8,6 +8,7 @@ import torch
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.selector.calibrate import available_rank_memory
 from dgl_gt.selector.plan import NothingFits
+from dgl_gt.selector.policy_time import kept_bytes
 from dgl_gt.selector.select import choose
 from partition.errors import InputError
 from partition.predict.figures import Figures
@@ -15,7 +16,7 @@ from partition.predict.profile import read_profile
 from partition.shards.counts import read_figures
 from partition.system.units import size
 
-from .config import TrainConfig
+from .config import TrainConfig, policy_of
 from .model import ModelFactory
 from .planned_step import step_traces
 
@@ -59,7 +60,11 @@ def _needed_bytes(traces, figures: Figures, sg: ShardedGraph, config: TrainConfi
         trace = traces.of(figures, sg.strategy.name, min(sg.depth, traces.max_depth), config.activation_checkpoint)
     except InputError:
         return None
-    return int(trace.peak_bytes(figures)[sg.comm.rank])
+    kept, policy = 0, policy_of(config)
+    if not policy.is_exact:
+        exchanges = traces.exchanges(figures, sg.strategy.name, config.activation_checkpoint)
+        kept = kept_bytes(exchanges, policy)[sg.comm.rank] if exchanges else 0
+    return int(trace.peak_bytes(figures)[sg.comm.rank]) + int(kept)
 
 
 def _rough_bytes(figures: Figures, config: TrainConfig) -> float:

@@ -7,13 +7,12 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.selector.policy_choice import MODES, Place, by_links, choose_modes, places, policy_of_modes
-from dgl_gt.selector.policy_time import Exchange, PolicyCosts
+from dgl_gt.selector.policy_time import PolicyCosts
 from dgl_gt.transmission.policy import LEAST_COLUMNS, Mode, Policy
 from partition.errors import InputError
 from partition.predict.figures import Figures
@@ -99,23 +98,23 @@ def search_policy(
     """
     _check(sg, config, max_loss)
     probe = _Probe(sg, config, report)
-    exact, exchanges = probe.metric_with(Policy(), _STEPS)
-    trace = step_traces(config, figures.features, probe.task.classes).of(figures, sg.strategy.name, 1)
-    costs = PolicyCosts.of_trace(trace, figures, profile, exchanges)
-    losses: dict[Place, dict[Mode, float]] = {}
+    traces, strategy = step_traces(config, figures.features, probe.task.classes), sg.strategy.name
+    exchanges = traces.exchanges(figures, strategy, config.activation_checkpoint)
+    costs = PolicyCosts.of_trace(traces.of(figures, strategy, 1), figures, profile, exchanges)
     found_places = places(exchanges, profile.links(sg.comm.world_size))
     if not found_places:
         raise InputError(
             f"no exchange has rows of {LEAST_COLUMNS} numbers or more, and narrower rows always travel as they are; train a "
             "wider model, or leave the policy out"
         )
+    exact, losses = probe.metric_with(Policy(), _STEPS), {}
     for place in found_places:
         losses[place] = {}
         for mode in MODES[1:]:
             report(f"layer {place.layer}, {place.direction}, {mode}")
-            found = probe.metric_with(Policy((place.rule(mode),)), _STEPS)[0]
+            found = probe.metric_with(Policy((place.rule(mode),)), _STEPS)
             losses[place][mode] = max(0.0, 100 * (exact - found))
-    checked = probe.metric_with(Policy(), CHECKED_STEPS)[0]
+    checked = probe.metric_with(Policy(), CHECKED_STEPS)
     assumed = {place: dict(each) for place, each in losses.items()}  # corrected by what policies lose as a whole
     for _ in range(_ATTEMPTS):
         modes, loss = choose_modes(costs.seconds, assumed, max_loss, [_start(costs, losses)]), 0.0
@@ -123,7 +122,7 @@ def search_policy(
         if policy.is_exact:
             break
         report("the policy as a whole")
-        loss = 100 * (checked - probe.metric_with(policy, CHECKED_STEPS)[0])
+        loss = 100 * (checked - probe.metric_with(policy, CHECKED_STEPS))
         if loss <= max_loss:
             break
         _share_out(loss, modes, assumed)
@@ -204,8 +203,8 @@ class _Probe:
         if not math.isfinite(loss):
             raise InputError(f"the loss is {loss} in epoch {step + 1} of the search; lower lr or scale the features")
 
-    def metric_with(self, policy: Policy, steps: int) -> tuple[float, list[Exchange]]:
-        """Return the mean validation metric in the last half of a few steps under a policy, and the exchanges of a step."""
+    def metric_with(self, policy: Policy, steps: int) -> float:
+        """Return the mean validation metric in the last half of a few steps under a policy."""
         model, optimizer = copy.deepcopy(self._start)
         self._model.load_state_dict(model)
         self._optimizer.load_state_dict(optimizer)
@@ -219,16 +218,4 @@ class _Probe:
             transmission.close()
         finally:
             strategy.exchange_exactly()
-        return statistics.fmean(values), _exchanges(self._sg, transmission)
-
-
-def _exchanges(sg: ShardedGraph, transmission) -> list[Exchange]:
-    """The exchanges of a step, with the rows between all ranks."""
-    of_ranks = sg.comm.gather_objects([[*key, *what] for key, what in sorted(transmission.exchanges.items())])
-    found = []
-    for same in zip(*of_ranks):
-        _, direction, layer, columns, itemsize, _ = same[0]
-        rows = np.array([each[-1] for each in same])
-        np.fill_diagonal(rows, 0)
-        found.append(Exchange(layer, direction, columns, itemsize, rows))
-    return found
+        return statistics.fmean(values)

@@ -10,12 +10,12 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.selector import read_profile
-from dgl_gt.selector.policy_time import PolicyCosts
+from dgl_gt.selector.policy_time import PolicyCosts, kept_bytes
 from dgl_gt.train import policy_search
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.planned_step import step_traces
 from dgl_gt.train.trainer import train
-from dgl_gt.transmission.policy import Policy, read_policy
+from dgl_gt.transmission.policy import read_policy
 from partition import InputError, partition
 from partition.predict.profile import Hosts
 from partition.shards.counts import read_figures
@@ -47,8 +47,8 @@ def search_on_rank(rank, folder, strategy, max_loss, loses, steps):
         measured = policy_search._Probe.metric_with
 
         def worse(probe, policy, steps):
-            metric, exchanges = measured(probe, policy, steps)
-            return metric if policy.is_exact else metric - 0.5, exchanges
+            metric = measured(probe, policy, steps)
+            return metric if policy.is_exact else metric - 0.5
 
         policy_search._Probe.metric_with = worse
     sg, figures = loaded(folder, strategy)
@@ -78,11 +78,10 @@ POLICIES = ["full", "bf16", "int8", "stale=4", "stale=4,int8", "rules.yaml"]
 
 def bytes_on_rank(rank, folder, strategy):
     """Bytes of a step by the costs, and as runs of eight epochs count them."""
-    policy_search._WARM_UP = 1
     sg, figures = loaded(folder, strategy)
-    exchanges = policy_search._Probe(sg, CONFIG, lambda text: None).metric_with(Policy(), 1)[1]
-    trace = step_traces(CONFIG, figures.features, 4).of(figures, strategy, 1)
-    costs = PolicyCosts.of_trace(trace, figures, read_profile(), exchanges)
+    traces = step_traces(CONFIG, figures.features, 4)
+    exchanges = traces.exchanges(figures, strategy)
+    costs = PolicyCosts.of_trace(traces.of(figures, strategy, 1), figures, read_profile(), exchanges)
     names = [str(folder / name) if name.endswith("yaml") else name for name in POLICIES]
     expected = [costs.sent_bytes(read_policy(name)) for name in names]
     return expected, [train(sg, replace(CONFIG, policy=name)).exchanged_bytes_per_epoch for name in names]
@@ -97,6 +96,35 @@ def test_bytes_are_those_that_are_counted(shards, strategy):
     expected, counted = run_ranks(parts, bytes_on_rank, folder, strategy)[0]
     for name, wanted, got in zip(POLICIES, expected, counted):
         assert got == pytest.approx(wanted, abs=1), name
+
+
+def kept_on_rank(rank, folder, strategy):
+    """Bytes that lanes keep after two steps, as predicted and as they are."""
+    policy_search._WARM_UP = 1
+    sg, figures = loaded(folder, strategy)
+    exchanges, found = step_traces(CONFIG, figures.features, 4).exchanges(figures, strategy), []
+    probe = policy_search._Probe(sg, CONFIG, lambda text: None)
+    for mode in KEPT:
+        policy = read_policy(mode)
+        transmission = sg.strategy.follow(policy, 0)
+        for step in (1, 2):
+            probe._step(step)
+        tensors = [each for lane in transmission._lanes.values() for each in (lane._here, lane._there, lane._error)]
+        transmission.close()
+        found.append((int(kept_bytes(exchanges, policy)[rank]), sum(x.nbytes for x in tensors if x is not None)))
+    return found
+
+
+KEPT = ["bf16", "int8", "stale=4", "stale=2,int4", "stale=auto"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_is_kept_from_step_to_step(shards, strategy):
+    folder, parts = shards
+    for found in run_ranks(parts, kept_on_rank, folder, strategy):
+        for mode, (predicted, kept) in zip(KEPT, found, strict=True):
+            assert kept == pytest.approx(predicted, rel=1e-3), mode
+            assert (kept > 0) == (mode != "bf16")
 
 
 def narrow_on_rank(rank, folder):
