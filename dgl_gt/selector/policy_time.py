@@ -143,22 +143,38 @@ class PolicyCosts:
         arrive, so their exchanges delay a step only by what they take beyond it, and rows that are packed are read and
         written a few times more.
         """
-        awaited, hidden, packed = 0.0, 0.0, 0.0
-        for each in self.exchanges:
-            modes = modes_of(each, policy)
-            row_bytes = np.array([[each.row_bytes(mode) for mode in row] for row in modes])
-            is_stale = np.array([[mode.is_stale and each.follows_policies for mode in row] for row in modes])
-            arriving = each.rows * row_bytes * self._byte_s
-            now, later = np.where(is_stale, 0, arriving).sum(0).max(), np.where(is_stale, arriving, 0).sum(0).max()
-            is_awaited = now or not (is_stale.any() or policy.exchanges_nothing)
-            awaited += (now + self.profile.latency_s) * self.seen if is_awaited else 0.0
-            hidden += later
-            is_packed = np.array([[0 < mode.bits < 32 and each.follows_policies for mode in row] for row in modes])
-            every = np.array([[mode.every for mode in row] for row in modes])
-            touched = np.where(is_packed, each.rows / every, 0).sum(0).max() * each.columns * each.itemsize
-            packed += _PASSES * touched / np.min(self.profile.stream_bytes_per_s)
-        step_s = self.compute_s + awaited + packed
+        step_s, hidden = self.compute_s, 0.0
+        for number in range(len(self.exchanges)):
+            seen, later = self._exchange_seconds(number, policy)
+            step_s, hidden = step_s + seen, hidden + later
         return float(step_s + max(0.0, hidden - step_s))
+
+    def _exchange_seconds(self, number: int, policy: Policy) -> tuple[float, float]:
+        """What one exchange takes where it delays the step, with packing, and beside it (s).
+
+        It is kept for the rules that are for this exchange, because a search asks for the same ones many times.
+        """
+        each = self.exchanges[number]
+        rules = tuple(rule for rule in policy.rules if rule.is_for(each.layer, each.direction))
+        if (number, rules) in self._known:
+            return self._known[number, rules]
+        modes = modes_of(each, Policy(rules))
+        row_bytes = np.array([[each.row_bytes(mode) for mode in row] for row in modes])
+        is_stale = np.array([[mode.is_stale and each.follows_policies for mode in row] for row in modes])
+        arriving = each.rows * row_bytes * self._byte_s
+        now, later = np.where(is_stale, 0, arriving).sum(0).max(), np.where(is_stale, arriving, 0).sum(0).max()
+        is_awaited = now or not (is_stale.any() or policy.exchanges_nothing)
+        awaited = (now + self.profile.latency_s) * self.seen if is_awaited else 0.0
+        is_packed = np.array([[0 < mode.bits < 32 and each.follows_policies for mode in row] for row in modes])
+        every = np.array([[mode.every for mode in row] for row in modes])
+        touched = np.where(is_packed, each.rows / every, 0).sum(0).max() * each.columns * each.itemsize
+        packed = _PASSES * touched / np.min(self.profile.stream_bytes_per_s)
+        self._known[number, rules] = awaited + packed, later
+        return self._known[number, rules]
+
+    @cached_property
+    def _known(self) -> dict[tuple, tuple[float, float]]:
+        return {}
 
     def sent_bytes(self, policy: Policy) -> int:
         """Return the bytes that all ranks send in a step, in the mean over steps."""

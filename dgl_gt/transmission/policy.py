@@ -75,11 +75,11 @@ class Rule:
 
     def holds(self, layer: int, direction: str, sender: int, receiver: int) -> bool:
         """Whether the rule is for this transmission."""
-        return (
-            (self.layers is None or layer in self.layers)
-            and self.direction in (None, direction)
-            and (self.peers is None or (sender, receiver) in self.peers)
-        )
+        return self.is_for(layer, direction) and (self.peers is None or (sender, receiver) in self.peers)
+
+    def is_for(self, layer: int, direction: str) -> bool:
+        """Whether the rule is for transmissions of this layer and direction between any ranks."""
+        return (self.layers is None or layer in self.layers) and self.direction in (None, direction)
 
 
 @dataclass(frozen=True)
