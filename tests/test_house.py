@@ -91,7 +91,7 @@ MAY_IMPORT = {
         "dgl_gt.structure",
         "dgl_gt.torch_internals",
     },
-    "dgl_gt.trace": {"partition", "dgl_gt.comm", "dgl_gt.exchange", "dgl_gt.ops"},
+    "dgl_gt.trace": {"partition", "dgl_gt.comm", "dgl_gt.exchange", "dgl_gt.ops", "dgl_gt.transmission.policy"},
     "dgl_gt.selector": {
         "partition",
         "dgl_gt.comm",

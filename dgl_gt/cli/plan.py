@@ -11,7 +11,6 @@ from dgl_gt.selector.check import check_table, compare_with_prediction
 from dgl_gt.selector.forecast import forecast, is_shards
 from dgl_gt.selector.plan import NothingFits, Plan
 from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan, text_of_policy
-from dgl_gt.selector.policy_plan import PolicyPlan, plan_policy
 from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of, read_config
 from partition import console
 from partition.errors import InputError, LeftOutWarning
@@ -180,8 +179,9 @@ def _forecast(args, config: TrainConfig, profile) -> dict:
         )
 
 
-def _plan_of_policy(args, config: TrainConfig, policy, profile) -> PolicyPlan:
-    """What a policy is predicted to bring on the shards."""
+def _plan_of_policy(args, config: TrainConfig, policy, profile):
+    """What a policy is predicted to bring on the shards, as a :class:`dgl_gt.selector.policy_plan.PolicyPlan`."""
+    from dgl_gt.selector.policy_plan import plan_policy
     from dgl_gt.train.model import find_factory
     from dgl_gt.train.planned_step import step_traces
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from partition.console import table
 from partition.errors import InputError
@@ -11,7 +12,9 @@ from partition.system.atomic_write import new_file
 from partition.system.units import size
 
 from .plan import NothingFits, Plan
-from .policy_plan import PolicyPlan
+
+if TYPE_CHECKING:
+    from .policy_plan import PolicyPlan
 
 _SHOWN = 12  # candidates in the table that fit; those that are refused are all there, with the reason
 _MEMORY = (

@@ -7,69 +7,14 @@ from functools import cached_property
 
 import numpy as np
 
-from dgl_gt.ops.quantise import packed_bytes
-from dgl_gt.transmission.policy import ADAPTIVE, LEAST_COLUMNS, Mode, Policy
+from dgl_gt.trace.policy_exchanges import Exchange
+from dgl_gt.transmission.policy import ADAPTIVE, Mode, Policy
 from partition.predict.figures import Figures
 from partition.predict.profile import Profile
 
 from .traced_time import traced_time
 
 _PASSES = 4  # over a row in memory, to pack it on one rank and restore it on another
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """One exchange of a step in one direction, on all ranks.
-
-    Attributes
-    ----------
-    layer : int
-        Layer of the model that exchanges, counted from 0.
-    direction : {"rows", "gradients"}
-    columns : int
-        Numbers in a row.
-    itemsize : int
-        Size of a number as it is (bytes).
-    rows : ndarray, (P, P)
-        Rows that go from each rank to each other rank.
-    """
-
-    layer: int
-    direction: str
-    columns: int
-    itemsize: int
-    rows: np.ndarray
-
-    @property
-    def follows_policies(self) -> bool:
-        """Whether its rows are wide enough to be packed."""
-        return self.columns >= LEAST_COLUMNS
-
-    def row_bytes(self, mode: Mode) -> float:
-        """Bytes of a row for each step, in the mean; of a sample, as many less as rows are left out."""
-        if mode.bits == 0:
-            return 0.0
-        full = self.columns * self.itemsize
-        if not self.follows_policies:
-            return mode.share * full
-        return mode.share * (full if mode.bits == 32 else packed_bytes(self.columns, mode.bits)) / mode.every
-
-
-def rows_between(figures: Figures, direction: str, is_of_results: bool) -> np.ndarray:
-    """The rows that go from each rank to each other rank in an exchange with a halo of one hop, or with mirrors, (P, P).
-
-    Parameters
-    ----------
-    figures : Figures
-    direction : {"rows", "gradients"}
-    is_of_results : bool
-        Whether partial results of mirrors travel. Figures count those of each rank; they are taken to divide among other
-        ranks as its mirrors do.
-    """
-    rows = figures.received_rows.astype(float)  # of all hops, in rank i of rank j
-    wanted = figures.returned if is_of_results else figures.copies_by_hop[:, 0]
-    rows *= (wanted / np.maximum(rows.sum(axis=1), 1))[:, None]
-    return rows if is_of_results == (direction == "rows") else rows.T
 
 
 def kept_bytes(exchanges: list[Exchange], policy: Policy) -> np.ndarray:

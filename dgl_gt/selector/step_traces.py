@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from partition.errors import InputError
 from partition.predict.figures import Figures
 from partition.predict.strategies import check_strategy, ranks_per_host
 
-from .policy_time import Exchange, rows_between
+if TYPE_CHECKING:
+    from dgl_gt.trace.policy_exchanges import Exchange
 
 _OF_ATTENTION = ("halo_kv", "gather", "heads", "ring")  # without attention of this package, a step runs as with halo_h
 
@@ -81,9 +83,7 @@ class StepTraces:
 
         check_strategy(figures, strategy, 1)
         modes, variant = () if self._modes is None else (activation_checkpoint,), self.variant(figures)
-        columns = figures.parts, figures.node_data, figures.edge_data
-        found = policy_exchanges(lambda sg: self._make_step(sg, *modes, **variant), strategy, *columns)
-        return [Exchange(*each[:-1], rows_between(figures, each.direction, each.is_of_results)) for each in found]
+        return policy_exchanges(lambda sg: self._make_step(sg, *modes, **variant), strategy, figures)
 
     def _trace(self, figures: Figures, strategy: str, depth: int, mode: str):
         """The trace that all cuts with such data into so many parts share."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.transmission.policy import Policy
+from dgl_gt.ops.quantise import packed_bytes
+from dgl_gt.transmission.policy import LEAST_COLUMNS, Mode, Policy
+from partition.predict.figures import Figures
 
 from .stand_in import make_layout, stand_in
 
 
-class PolicyExchange(NamedTuple):
-    """One exchange of a step in one direction.
+@dataclass(frozen=True)
+class Exchange:
+    """One exchange of a step in one direction, on all ranks.
 
     Attributes
     ----------
@@ -24,35 +28,72 @@ class PolicyExchange(NamedTuple):
     columns : int
         Numbers in a row.
     itemsize : int
-        Size of a number (bytes).
-    is_of_results : bool
-        Whether partial results of mirrors travel, or their gradients, and not copies of rows.
+        Size of a number as it is (bytes).
+    rows : ndarray, (P, P)
+        Rows that go from each rank to each other rank.
     """
 
     layer: int
     direction: str
     columns: int
     itemsize: int
-    is_of_results: bool
+    rows: np.ndarray
+
+    @property
+    def follows_policies(self) -> bool:
+        """Whether its rows are wide enough to be packed."""
+        return self.columns >= LEAST_COLUMNS
+
+    def row_bytes(self, mode: Mode) -> float:
+        """Bytes of a row for each step, in the mean; of a sample, as many less as rows are left out."""
+        if mode.bits == 0:
+            return 0.0
+        full = self.columns * self.itemsize
+        if not self.follows_policies:
+            return mode.share * full
+        return mode.share * (full if mode.bits == 32 else packed_bytes(self.columns, mode.bits)) / mode.every
 
 
 def policy_exchanges(
-    make_step: Callable[[ShardedGraph], Callable[[], object]], strategy: str, parts: int, node_data, edge_data
-) -> list[PolicyExchange]:
+    make_step: Callable[[ShardedGraph], Callable[[], object]], strategy: str, figures: Figures
+) -> list[Exchange]:
     """Run a training step once, and list those of its exchanges that a policy can change.
 
     Parameters
     ----------
-    make_step, strategy, parts, node_data, edge_data
+    make_step, strategy
         See :func:`dgl_gt.trace.trace_step.trace_step`. The step must run inside ``sg.strategy.training_step``, as that of
         ``dgl-gt train`` does; other steps have no such exchanges.
+    figures : Figures
+        Figures of the cut.
     """
+    layout = make_layout(strategy, 1, figures.parts, 0, figures.node_data, figures.edge_data)
     with torch.random.fork_rng(devices=[]):  # the user's generator stays where it is
-        sg = stand_in(make_layout(strategy, 1, parts, 0, node_data, edge_data), strategy, 1)
+        sg = stand_in(layout, strategy, 1)
         transmission = sg.strategy.follow(Policy(), 0)
         make_step(sg)()
     found, first_of_layer = [], {}
     for (number, direction), (layer, columns, itemsize, _) in sorted(transmission.exchanges.items()):
-        first = first_of_layer.setdefault(layer, number)
-        found.append(PolicyExchange(layer, direction, columns, itemsize, number > first))
+        is_of_results = number > first_of_layer.setdefault(
+            layer, number
+        )  # mirrors: copies go out, then results come home
+        rows = _rows_between(figures, direction, is_of_results)
+        found.append(Exchange(layer, direction, columns, itemsize, rows))
     return found
+
+
+def _rows_between(figures: Figures, direction: str, is_of_results: bool) -> np.ndarray:
+    """The rows that go from each rank to each other rank in an exchange with a halo of one hop, or with mirrors, (P, P).
+
+    Parameters
+    ----------
+    figures : Figures
+    direction : {"rows", "gradients"}
+    is_of_results : bool
+        Whether partial results of mirrors travel. Figures count those of each rank; they are taken to divide among other
+        ranks as its mirrors do.
+    """
+    rows = figures.received_rows.astype(float)  # of all hops, in rank i of rank j
+    wanted = figures.returned if is_of_results else figures.copies_by_hop[:, 0]
+    rows *= (wanted / np.maximum(rows.sum(axis=1), 1))[:, None]
+    return rows if is_of_results == (direction == "rows") else rows.T

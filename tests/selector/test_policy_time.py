@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from dgl_gt.selector import read_profile
-from dgl_gt.selector.policy_time import Exchange, PolicyCosts
+from dgl_gt.selector.policy_time import PolicyCosts
+from dgl_gt.trace.policy_exchanges import Exchange
 from dgl_gt.transmission.policy import Mode, Policy, Rule
 
 LINKS = [[1e9, 2e6, 1e6], [1e6, 1e9, 1e6], [4e6, 1e6, 1e9]]  # into rank i from rank j
