@@ -1,7 +1,7 @@
 """Draws the figures of the documentation: ``python docs/figures/draw.py`` writes the SVG files beside this script.
 
 Every coordinate is written here by hand, so the files depend on no library and are the same on every machine.
-The colours are those of Okabe and Ito, which people with any kind of colour blindness can tell apart; each rank also
+The colours are after Okabe and Ito, which people with any kind of colour blindness can tell apart; each rank also
 has its name written beside it.
 """
 
@@ -9,8 +9,8 @@ from html import escape
 from pathlib import Path
 
 INK, GREY, PAPER = "#222222", "#767676", "#ffffff"
-RANK = ("#0072b2", "#d55e00", "#009e73")  # the colour of what each rank owns
-TINT = ("#d6e9f5", "#fbe3d3", "#d3efe6")
+RANK = ("#0072b2", "#d55e00", "#009e73", "#a64d82")  # the colour of what each rank owns
+TINT = ("#d6e9f5", "#fbe3d3", "#d3efe6", "#f3dfeb")
 NODE, ROW_HEIGHT = 15, 18
 
 
@@ -235,6 +235,36 @@ def heads() -> Drawing:
     return d
 
 
+def mesh() -> Drawing:
+    d = Drawing(760, 370, "mesh: heads are split within a host, and rows of the halo travel between hosts")
+    for rank in range(4):
+        host, member = divmod(rank, 2)
+        x, y = 40 + host * 430, 42 + member * 155
+        part_box(d, x, y, 250, 112, rank)
+        d.text(x + 70, y + 42, "rows of its host", size=12)
+        for owner in (2 * host, 2 * host + 1):
+            d.rows(x + 40, y + 50 + (owner - 2 * host) * ROW_HEIGHT, 60, 1, owner, copy=owner != rank)
+        d.text(x + 180, y + 42, "halo of its host", size=12)
+        for place, owner in enumerate((2 - 2 * host, 3 - 2 * host)):
+            d.rows(x + 150, y + 50 + place * ROW_HEIGHT, 60, 1, owner, copy=True)
+        share = "first" if member == 0 else "second"
+        d.text(x + 125, y + 101, f"with the {share} half of the heads", size=12)
+    for host in range(2):
+        x = 40 + host * 430
+        d.box(x - 16, 8, 282, 322, "none", dashed=True)
+        d.text(x + 125, 30, f"host {host}", weight="bold")
+        d.arrow(x + 60, 156, x + 60, 194, INK, 2)
+        d.arrow(x + 80, 194, x + 80, 156, INK, 2)
+        d.text(x + 94, 180, "Q, K, V and results", 13, "start")
+    for member in range(2):
+        y = 92 + member * 155
+        d.arrow(292, y, 468, y, RANK[member], 2)
+        d.arrow(468, y + 16, 292, y + 16, RANK[2 + member], 2)
+        d.text(380, y - 8, "K, V", 13)
+    d.text(380, 358, "Within a host, ranks share the heads; between hosts, each row of the halo travels once.", 13)
+    return d
+
+
 def ring() -> Drawing:
     d = Drawing(760, 270, "ring: blocks of K and V pass from rank to rank; each rank attends one block at a time")
     for rank in range(3):
@@ -305,7 +335,7 @@ def deep_halo() -> Drawing:
     return d
 
 
-FIGURES = (overview, edge_cut, vertex_cut, halo, gather, heads, ring, mirror, deep_halo)
+FIGURES = (overview, edge_cut, vertex_cut, halo, gather, heads, mesh, ring, mirror, deep_halo)
 
 
 def draw(folder: Path) -> None:
