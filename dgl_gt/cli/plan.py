@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from dgl_gt.model_limits import PRECISIONS
@@ -12,6 +14,7 @@ from dgl_gt.selector.forecast import forecast, is_shards
 from dgl_gt.selector.plan import NothingFits, Plan
 from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan, text_of_policy
 from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of, read_config
+from dgl_gt.transmission.policy import Policy
 from partition import console
 from partition.errors import InputError, LeftOutWarning
 from partition.predict.costs import Costs
@@ -29,10 +32,10 @@ _MODEL_SIZES = {
     "heads": "attention heads",
     "ffn": "feed-forward width, as a multiple of --hidden",
 }
-_OF_CONFIG = (*_MODEL_SIZES, "precision", "policy")
+_OF_CONFIG = (*_MODEL_SIZES, "precision")
 _NOT_WITH_CHECK = (
     *("world_size", "config", *_OF_CONFIG, "classes", "seed", "undirected", "random_features", "plot"),
-    *("save_costs", "search_policy", "max_loss", "force"),
+    *("save_costs", "policy", "search_policy", "max_loss", "force"),
     *("profile", "preset", "rank_memory", "max_depth", "model_factory"),
 )
 _NOT_WITH_SEARCH = ("policy", "world_size", "classes", "model_factory", "plot", "save_costs", "max_depth")
@@ -102,13 +105,14 @@ def _plan(args):
     profile = read_profile(args.profile, args.preset)
     if args.search_policy:
         return search_policy(args, config, profile)
-    policy = policy_of(config)
+    policy = policy_of(replace(config, policy=args.policy)) if args.policy else Policy()
     if not policy.is_exact and not all(map(is_shards, args.source)):
         raise InputError(
-            f"policy is {config.policy}, and plan predicts policies for shards only; partition the graph first, or pass "
-            "--policy full"
+            f"--policy is {args.policy}, and plan predicts policies for shards only; partition the graph first, or leave "
+            "--policy out"
         )
-    plans = _forecast(args, config, profile)
+    traces_of = _traces_of(args, config)
+    plans = _forecast(args, traces_of, profile)
     if args.save_costs:
         _costs(plans).save(args.save_costs, force=args.force)
     if args.plot:
@@ -117,11 +121,9 @@ def _plan(args):
         (only,) = plans.values()
         if policy.is_exact:
             return only.as_dict(), text_of_plan(only)
-        of_policy = _plan_of_policy(args, config, policy, profile)
+        of_policy = _plan_of_policy(args, config, policy, traces_of, profile)
         values = {"policy": policy.described(), **of_policy.as_dict()}
-        return only.as_dict() | {
-            "policy": values
-        }, f"{text_of_plan(only)}\n\n{text_of_policy(of_policy, config.policy)}"
+        return only.as_dict() | {"policy": values}, f"{text_of_plan(only)}\n\n{text_of_policy(of_policy, args.policy)}"
     listed = [
         _refusal(ranks, each) if isinstance(each, NothingFits) else each.as_dict() for ranks, each in plans.items()
     ]
@@ -155,19 +157,24 @@ def _check_options(args) -> None:
         check_file(args.save_costs, force=args.force)
 
 
-def _forecast(args, config: TrainConfig, profile) -> dict:
-    """A plan, or the reason why there is none, for each number of ranks."""
+def _traces_of(args, config: TrainConfig):
+    """A function that returns the traces of the model's step, for a number of features."""
     from dgl_gt.train.model import check_settings, find_factory  # here, because --help needs no torch
     from dgl_gt.train.planned_step import step_traces
 
     factory = find_factory(args.model_factory)
     check_settings(config, factory)
+    return cache(lambda features: step_traces(config, features, args.classes or ASSUMED_CLASSES, factory))
+
+
+def _forecast(args, traces_of, profile) -> dict:
+    """A plan, or the reason why there is none, for each number of ranks."""
     warnings.simplefilter("ignore", LeftOutWarning)  # said below, in the form of the command line
     with console.Progress() as progress:
         return forecast(
             args.source,
             args.world_size,
-            lambda features: step_traces(config, features, args.classes or ASSUMED_CLASSES, factory),
+            traces_of,
             profile,
             rank_memory=args.rank_memory,
             max_depth=args.max_depth,
@@ -179,19 +186,16 @@ def _forecast(args, config: TrainConfig, profile) -> dict:
         )
 
 
-def _plan_of_policy(args, config: TrainConfig, policy, profile):
+def _plan_of_policy(args, config: TrainConfig, policy: Policy, traces_of, profile):
     """What a policy is predicted to bring on the shards, as a :class:`dgl_gt.selector.policy_plan.PolicyPlan`."""
     from dgl_gt.selector.policy_plan import plan_policy
-    from dgl_gt.train.model import find_factory
-    from dgl_gt.train.planned_step import step_traces
 
     cuts = [(str(source), read_figures(read_manifest(source))) for source in args.source]
-    figures, factory = cuts[0][1], find_factory(args.model_factory)
-    policy.check(None if factory else config.layers, figures.parts)
-    traces = step_traces(config, figures.features, args.classes or ASSUMED_CLASSES, factory)
+    figures = cuts[0][1]
+    policy.check(None if args.model_factory else config.layers, figures.parts)
     with console.Progress() as progress:
         progress("predicting the policy")
-        return plan_policy(cuts, traces, profile, policy, args.rank_memory)
+        return plan_policy(cuts, traces_of(figures.features), profile, policy, args.rank_memory)
 
 
 def _costs(plans: dict) -> Costs:

@@ -43,7 +43,7 @@ class ShardedGraph:
         The ranks; ``comm.rank`` is the number of this part.
     strategy : Strategy
         How attention crosses ranks. ``strategy.name`` is one of ``local``, ``halo_h``, ``halo_kv``, ``gather``,
-        ``heads``, ``ring``, ``mesh`` and ``mirror``, and never changes.
+        ``heads``, ``ring``, ``mesh=M`` and ``mirror``, and never changes.
     depth : int
         Number of layers between exchanges, see :meth:`blocks`.
     """

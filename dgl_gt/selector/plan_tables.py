@@ -62,8 +62,8 @@ def text_of_policy(planned: PolicyPlan, policy: str) -> str:
         f"strategy                  {exact.title}",
         f"a step, predicted         {planned.seconds:.3g} s instead of {exact.seconds:.3g} s",
         f"sent in a step            {size(planned.sent_bytes)}, {saved:.1%} less than {size(exact.sent_bytes)}",
-        f"memory / rank             {size(exact.memory_bytes + planned.kept_bytes)}, of which the policy keeps "
-        f"{size(planned.kept_bytes)} from step to step",
+        f"memory / rank             {size(exact.memory_bytes)}, of which the policy keeps up to {size(planned.kept_bytes)} from "
+        "step to step",
     ]
     return "\n".join(lines)
 

@@ -11,11 +11,10 @@ from partition.errors import InputError
 from partition.predict.figures import Figures
 from partition.predict.profile import Profile
 from partition.predict.strategies import WITH_POLICY
-from partition.system.units import size
 
 from .plan import Candidate
 from .policy_time import PolicyCosts, kept_bytes
-from .select import choose
+from .select import is_for_cut, nothing_fits, predicted
 from .step_traces import StepTraces
 
 
@@ -26,7 +25,8 @@ class PolicyPlan:
     Attributes
     ----------
     candidate : Candidate
-        The cut and the strategy, with the predictions of an exact step.
+        The cut and the strategy. Seconds and bytes sent are those of an exact step; what the policy keeps from step to
+        step is part of the memory.
     seconds : float
         Time of a step (s).
     sent_bytes : int
@@ -49,7 +49,8 @@ class PolicyPlan:
             "predicted_exact_seconds": exact.seconds,
             "predicted_sent_bytes": self.sent_bytes,
             "predicted_exact_sent_bytes": exact.sent_bytes,
-            "predicted_memory_bytes": exact.memory_bytes + self.kept_bytes,
+            "predicted_memory_bytes": exact.memory_bytes,
+            "kept_bytes": self.kept_bytes,
         }
 
 
@@ -74,48 +75,49 @@ def plan_policy(
     ------
     InputError
         The policy has no fixed period, or none of the cuts, strategies and modes of activation checkpointing goes with it;
-        or see :func:`dgl_gt.selector.choose`.
+        as :class:`dgl_gt.selector.NothingFits`, none fits into the memory.
     """
-    if any(rule.mode.every == ADAPTIVE for rule in policy.rules):
-        raise InputError("the policy has stale=auto, whose period is known only in a run; plan for stale=4, say")
-    if cuts[0][1].parts == 1:
-        raise InputError("one part exchanges nothing, so a policy changes nothing; partition into two parts or more")
-    strategies, modes = WITH_POLICY, traces.activation_checkpoints
-    if policy.exchanges_nothing:
-        strategies = ("mirror",)
-    else:
-        modes = tuple(mode for mode in modes if mode != "full")
-    if not modes:
-        raise InputError("activation_checkpoint is full, which no policy goes with; choose keep_exchanges or none")
-    if policy.exchanges_nothing and all(figures.cut == "edge" for _, figures in cuts):
-        raise InputError("the policy none needs a vertex cut; partition with --cut vertex, or choose another policy")
-    exact = choose(
-        cuts, traces, profile, rank_memory=rank_memory, max_depth=1, activation_checkpoints=modes, strategies=strategies
-    )
-    figures_of = dict(cuts)
-    found = [
-        _predicted(each, figures_of[each.directory], traces, profile, policy)
-        for each in exact.candidates
-        if not each.refused
-    ]
-    bound = rank_memory or float(np.min(profile.memory_bytes))
-    fitting = [each for each in found if each.candidate.memory_bytes + each.kept_bytes <= bound]
+    modes = _modes(cuts, traces, policy)
+    ranks = cuts[0][1].parts
+    profile.check_ranks(ranks)
+    bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
+    strategies = ("mirror",) if policy.exchanges_nothing else WITH_POLICY
+    found: list[PolicyPlan] = []
+    for directory, figures in cuts:
+        for strategy in strategies:
+            if is_for_cut(strategy, figures):
+                way = Candidate(figures.cut, strategy, 1, modes[0], directory)
+                found += _with_modes(way, modes, figures, traces, profile, policy, bounds)
+    fitting = [each for each in found if not each.candidate.refused]
     if not fitting:
-        least = min(found, key=lambda each: each.candidate.memory_bytes + each.kept_bytes)
-        needed = least.candidate.memory_bytes + least.kept_bytes
-        raise InputError(
-            f"with what the policy keeps from step to step, a rank needs {size(needed)}, and it has {size(bound)}; choose a "
-            "policy without stale, or partition for more ranks"
-        )
+        raise nothing_fits([each.candidate for each in found], bounds, traces.fixed_bytes(cuts[0][1]))
     return min(fitting, key=lambda each: (each.seconds, each.candidate.memory_bytes))
 
 
-def _predicted(candidate: Candidate, figures: Figures, traces: StepTraces, profile: Profile, policy: Policy):
-    options = figures, candidate.strategy, candidate.activation_checkpoint
-    trace, exchanges = (
-        traces.of(figures, candidate.strategy, 1, candidate.activation_checkpoint),
-        traces.exchanges(*options),
-    )
-    costs = PolicyCosts.of_trace(trace, figures, profile, exchanges)
-    kept = int(kept_bytes(exchanges, policy).max(initial=0))
-    return PolicyPlan(candidate, costs.seconds(policy), costs.sent_bytes(policy), kept)
+def _modes(cuts, traces: StepTraces, policy: Policy) -> tuple[str, ...]:
+    """The modes of activation checkpointing that go with a policy; raises :class:`InputError` where nothing does."""
+    if any(rule.mode.every == ADAPTIVE for rule in policy.rules):
+        raise InputError(
+            "the policy has stale=auto, whose period is known only in a run; replace it by a fixed period, such as stale=4"
+        )
+    if cuts[0][1].parts == 1:
+        raise InputError("one part exchanges nothing, so a policy changes nothing; partition into two parts or more")
+    if policy.exchanges_nothing and all(figures.cut == "edge" for _, figures in cuts):
+        raise InputError("the policy none needs a vertex cut; partition with --cut vertex, or choose another policy")
+    modes = traces.activation_checkpoints
+    return modes if policy.exchanges_nothing else tuple(mode for mode in modes if mode != "full")
+
+
+def _with_modes(way: Candidate, modes, figures: Figures, traces: StepTraces, profile, policy: Policy, bounds):
+    """Plans of one strategy on one cut, with one mode of activation checkpointing after another until one fits."""
+    found = []
+    for mode in modes:
+        trace = traces.of(figures, way.strategy, 1, mode)
+        exchanges = traces.exchanges(figures, way.strategy, mode)
+        kept = kept_bytes(exchanges, policy) if exchanges else np.zeros(figures.parts, np.int64)
+        options = Candidate(way.cut, way.strategy, 1, mode, way.directory), trace, figures, profile, bounds
+        candidate, costs = predicted(*options, kept), PolicyCosts.of_trace(trace, figures, profile, exchanges)
+        found.append(PolicyPlan(candidate, costs.seconds(policy), costs.sent_bytes(policy), int(kept.max())))
+        if not candidate.refused:
+            break
+    return found

@@ -78,7 +78,8 @@ def choose(
     if strategies is None:
         per_host = profile.ranks_per_host(ranks)
         strategies = STRATEGIES if per_host is None else (*STRATEGIES, mesh_of(per_host))
-    for strategy in _names("strategies", strategies):
+    strategies = tuple(dict.fromkeys(_names("strategies", strategies)))
+    for strategy in strategies:
         if ranks_per_host(strategy) is None:
             check_one_of("strategies", strategy, STRATEGIES)
     traces = _traces_of(step, max_depth)
@@ -100,7 +101,7 @@ def choose(
     if not fitting:
         possible = [each for each in candidates if each.memory_bytes is not None]
         raise (
-            _nothing_fits(possible, bounds, traces.fixed_bytes(cuts[0][1]))
+            nothing_fits(possible, bounds, traces.fixed_bytes(cuts[0][1]))
             if possible
             else InputError(candidates[0].refused)
         )
@@ -196,7 +197,7 @@ class _Search:
         """
         found = []
         for strategy in self.strategies:
-            if not _fits(strategy, figures):
+            if not is_for_cut(strategy, figures):
                 continue
             deepest = min(figures.halo_depth, self.max_depth) if strategy == "halo_h" else 1
             for depth in range(1, deepest + 1):
@@ -230,22 +231,28 @@ class _Search:
                 trace = self.traces.of(figures, way.strategy, way.depth, mode)
             except InputError as error:
                 return [*found, replace(way, refused=str(error))]
-            found.append(_predicted(way, trace, figures, self.profile, self.bounds))
+            found.append(predicted(way, trace, figures, self.profile, self.bounds))
             if not found[-1].refused:
                 return found
         return found
 
 
-def _fits(strategy: str, figures: Figures) -> bool:
+def is_for_cut(strategy: str, figures: Figures) -> bool:
     """Whether a strategy is for this kind of cut, and of use for so many parts."""
     if figures.cut == "vertex":
         return strategy == "mirror"
     return strategy == "local" if figures.parts == 1 else strategy not in ("local", "mirror")
 
 
-def _predicted(way: Candidate, trace, figures: Figures, profile: Profile, bounds: np.ndarray) -> Candidate:
-    """A candidate with its predictions; it is refused where a rank's process needs more memory than the rank has."""
-    time, kept, tensors = traced_time(trace, figures, profile), trace.kept(figures), trace.peak_bytes(figures)
+def predicted(
+    way: Candidate, trace, figures: Figures, profile: Profile, bounds: np.ndarray, also_kept: np.ndarray | int = 0
+) -> Candidate:
+    """A candidate with its predictions; it is refused where a rank's process needs more memory than the rank has.
+
+    ``also_kept`` (P,) are bytes that each rank keeps beside what the trace knows.
+    """
+    time, kept = traced_time(trace, figures, profile), trace.kept(figures) + also_kept
+    tensors = trace.peak_bytes(figures) + also_kept
     process = (tensors + np.broadcast_to(profile.process_bytes, figures.parts)).astype(np.int64)
     largest, shortest = int(process.argmax()), int((process / bounds).argmax())
     refused, shortage = None, float(process[shortest] / bounds[shortest])
@@ -266,7 +273,7 @@ def _predicted(way: Candidate, trace, figures: Figures, profile: Profile, bounds
     )
 
 
-def _nothing_fits(possible: list[Candidate], bounds: np.ndarray, fixed_bytes: int) -> NothingFits:
+def nothing_fits(possible: list[Candidate], bounds: np.ndarray, fixed_bytes: int) -> NothingFits:
     """The error that names the candidate that comes nearest, and what to do."""
     least = min(possible, key=lambda each: each.shortage)
     if bounds.min() < bounds.max():

@@ -83,7 +83,10 @@ class StepTraces:
 
         check_strategy(figures, strategy, 1)
         modes, variant = () if self._modes is None else (activation_checkpoint,), self.variant(figures)
-        return policy_exchanges(lambda sg: self._make_step(sg, *modes, **variant), strategy, figures)
+        try:
+            return policy_exchanges(lambda sg: self._make_step(sg, *modes, **variant), strategy, figures)
+        except (ValueError, NotImplementedError) as error:
+            raise InputError(f"the step does not run with {strategy}: {error}") from error
 
     def _trace(self, figures: Figures, strategy: str, depth: int, mode: str):
         """The trace that all cuts with such data into so many parts share."""

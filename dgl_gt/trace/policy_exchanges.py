@@ -91,7 +91,7 @@ def _rows_between(figures: Figures, direction: str, is_of_results: bool) -> np.n
     direction : {"rows", "gradients"}
     is_of_results : bool
         Whether partial results of mirrors travel. Figures count those of each rank; they are taken to divide among other
-        ranks as its mirrors do.
+        ranks as its mirrors do. So is the first hop of a halo of several hops.
     """
     rows = figures.received_rows.astype(float)  # of all hops, in rank i of rank j
     wanted = figures.returned if is_of_results else figures.copies_by_hop[:, 0]

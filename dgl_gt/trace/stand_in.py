@@ -64,7 +64,9 @@ class StandInRanks(Comm):
         """From which ranks rows arrive, as an event says it."""
         peers, per_host = [rank for rank in range(1, self.world_size) if recv_counts[rank]], self.ranks_per_host
         if per_host is not None:
-            return ("within" if max(peers) < per_host else "between", per_host)
+            if max(peers) < per_host:
+                return "within", per_host
+            return ("between", per_host) if all(rank % per_host == 0 for rank in peers) else ()
         return (self.world_size - peers[0],) if len(peers) == 1 and self.world_size > 2 else ()
 
     def _all_reduce(self, total, op=None) -> None:
@@ -199,7 +201,7 @@ def _even_edges(rng, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _edges_of_hosts(rng, ptr: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random edges between parts of hosts of ``size`` parts: of part 0, of its host and of other hosts, as many as may be."""
+    """Random edges between parts of hosts of ``size`` parts: of part 0, of its host and of other hosts, a random number for each pair."""
     src, dst, parts = [], [], len(ptr) - 1
     most = rng.integers(2, 60, (3, 3))  # edges per pair of parts, by what the parts at both ends are
     kind = [0 if part == 0 else 1 if part < size else 2 for part in range(parts)]

@@ -59,15 +59,12 @@ def trace_step(
         The operations of the step, or their sizes, depend on the data; or the strategy is ``mesh=M`` with one rank per
         host, or with one host.
     """
-    per_host = ranks_per_host(strategy)
-    if per_host in (1, parts):
-        raise InputError(f"{strategy} on {parts} ranks is {'halo_kv' if per_host == 1 else 'heads'}; predict that")
+    shares_heads = strategy == "heads" or _has_several_hosts(strategy, parts)  # evenly, which few ranks may not
 
     def made_up(seed: int, parts: int = parts) -> Layout:
         return make_layout(strategy, depth, parts, seed, node_data, edge_data)
 
     with torch.random.fork_rng(devices=[]), _one_thread():  # the user's generator stays where it is
-        shares_heads = strategy == "heads" or per_host is not None  # evenly, which few ranks may not
         few = made_up(0, parts if shares_heads else min(parts, _FEW_PARTS))
         masks = _masks_that_are_read(make_step, stand_in(few, strategy, depth, overlap))
         names = (*counts_that_matter("local" if parts == 1 else strategy, depth), *masks)
@@ -88,6 +85,14 @@ def trace_step(
     solution = np.linalg.lstsq(counts / scale, sizes, rcond=None)[0] / scale[:, None]
     _check_linear(counts, solution, sizes, [events[number] for number in event_of] + [Event("kept")])
     return StepTrace(names, tuple(events), event_of, solution[:, :-1], solution[:, -1])
+
+
+def _has_several_hosts(strategy: str, parts: int) -> bool:
+    """Whether the strategy is ``mesh=M``; raises :class:`InputError` where it is another strategy under that name."""
+    per_host = ranks_per_host(strategy)
+    if per_host in (1, parts):
+        raise InputError(f"{strategy} on {parts} ranks is {'halo_kv' if per_host == 1 else 'heads'}; predict that")
+    return per_host is not None
 
 
 @contextmanager

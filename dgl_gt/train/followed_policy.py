@@ -94,12 +94,12 @@ def follow_policy(sg: ShardedGraph, task: Task, config: TrainConfig, model: torc
     sg.comm.check_agreement({"policy": policy.described()})
     policy.check(config.layers if isinstance(model, GraphTransformer) else None, sg.comm.world_size)
     if not policy.is_exact and sg.comm.world_size > 1:
-        _check_fits(policy, sg, config, model)
+        _check_fits(policy, sg, config)
     return FollowedPolicy(sg, task, policy, config)
 
 
-def _check_fits(policy: Policy, sg: ShardedGraph, config: TrainConfig, model: torch.nn.Module) -> None:
-    """Raise :class:`InputError` if an approximate policy does not fit the strategy or the model."""
+def _check_fits(policy: Policy, sg: ShardedGraph, config: TrainConfig) -> None:
+    """Raise :class:`InputError` if an approximate policy does not fit the strategy."""
     if sg.strategy.name not in WITH_POLICY:
         raise InputError(
             f"the strategy {sg.strategy.name} has no policy ({config.policy}); use --strategy {', '.join(WITH_POLICY)}, "
@@ -107,15 +107,8 @@ def _check_fits(policy: Policy, sg: ShardedGraph, config: TrainConfig, model: to
         )
     if sg.depth > 1:
         raise InputError(f"the policy {config.policy} needs --depth 1, and the depth is {sg.depth}")
-    if not policy.exchanges_nothing:
-        return
-    if sg.strategy.name != "mirror":
+    if policy.exchanges_nothing and sg.strategy.name != "mirror":
         raise InputError(
             "the policy none needs a vertex cut, and this is an edge cut, where neighbours on other ranks would be lost; "
             "partition with --cut vertex, or choose another policy"
-        )
-    if isinstance(model, GraphTransformer) and config.global_attention != "none":
-        raise InputError(
-            f"the policy none trains on parts alone, but global_attention is {config.global_attention}, which reads all "
-            "nodes; set it to none, or choose another policy"
         )

@@ -7,12 +7,14 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.selector.calibrate import available_rank_memory
-from dgl_gt.selector.plan import NothingFits
+from dgl_gt.selector.policy_plan import plan_policy
 from dgl_gt.selector.policy_time import kept_bytes
 from dgl_gt.selector.select import choose
+from dgl_gt.transmission.policy import Policy
 from partition.errors import InputError
 from partition.predict.figures import Figures
 from partition.predict.profile import read_profile
+from partition.predict.strategies import WITH_POLICY
 from partition.shards.counts import read_figures
 from partition.system.units import size
 
@@ -49,22 +51,22 @@ def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: Mode
     if needed is not None and needed > available:
         problem = InputError(
             f"a training step is predicted to need {size(needed)} for tensors on this rank, and {size(available)} are "
-            f"free; {_what_fits(directory, figures, traces, available)}"
+            f"free; {_what_fits(directory, figures, traces, available, policy_of(config))}"
         )
     comm.raise_together(problem)
 
 
 def _needed_bytes(traces, figures: Figures, sg: ShardedGraph, config: TrainConfig) -> int | None:
     """What a step takes on this rank; None for a step that cannot be traced, such as one that reads its data."""
+    strategy, mode, policy = sg.strategy.name, config.activation_checkpoint, policy_of(config)
+    is_exact = policy.is_exact or strategy not in WITH_POLICY
     try:
-        trace = traces.of(figures, sg.strategy.name, min(sg.depth, traces.max_depth), config.activation_checkpoint)
+        trace = traces.of(figures, strategy, min(sg.depth, traces.max_depth), mode)
+        exchanges = [] if is_exact else traces.exchanges(figures, strategy, mode)
     except InputError:
         return None
-    kept, policy = 0, policy_of(config)
-    if not policy.is_exact:
-        exchanges = traces.exchanges(figures, sg.strategy.name, config.activation_checkpoint)
-        kept = kept_bytes(exchanges, policy)[sg.comm.rank] if exchanges else 0
-    return int(trace.peak_bytes(figures)[sg.comm.rank]) + int(kept)
+    kept = kept_bytes(exchanges, policy)[sg.comm.rank] if exchanges else 0
+    return int(trace.peak_bytes(figures)[sg.comm.rank] + kept)
 
 
 def _rough_bytes(figures: Figures, config: TrainConfig) -> float:
@@ -75,12 +77,15 @@ def _rough_bytes(figures: Figures, config: TrainConfig) -> float:
     return 4 * (rows * (3 * figures.features + _ROWS_OF_A_LAYER * layers * config.hidden) + 6 * weights)
 
 
-def _what_fits(directory, figures: Figures, traces, available: int) -> str:
+def _what_fits(directory, figures: Figures, traces, available: int, policy: Policy) -> str:
+    cuts, profile = [(str(directory), figures)], read_profile(None, None)
     try:
-        plan = choose([(str(directory), figures)], traces, read_profile(None, None), rank_memory=available)
-    except NothingFits as error:
+        if policy.is_exact or figures.parts == 1:
+            choice = choose(cuts, traces, profile, rank_memory=available).choice
+        else:
+            choice = plan_policy(cuts, traces, profile, policy, available).candidate
+    except InputError as error:
         return str(error)
-    choice = plan.choice
     options = (
         f"--strategy {choice.strategy} --depth {choice.depth} --activation-checkpoint {choice.activation_checkpoint}"
     )

@@ -100,7 +100,9 @@ def search_policy(
     probe = _Probe(sg, config, report)
     traces, strategy = step_traces(config, figures.features, probe.task.classes), sg.strategy.name
     exchanges = traces.exchanges(figures, strategy, config.activation_checkpoint)
-    costs = PolicyCosts.of_trace(traces.of(figures, strategy, 1), figures, profile, exchanges)
+    costs = PolicyCosts.of_trace(
+        traces.of(figures, strategy, 1, config.activation_checkpoint), figures, profile, exchanges
+    )
     found_places = places(exchanges, profile.links(sg.comm.world_size))
     if not found_places:
         raise InputError(

@@ -73,10 +73,20 @@ class Transmission:
         self._clock = Clock()
 
     def transfer(self, send_counts, recv_counts, keys: torch.Tensor | None, *, begins_layer: bool) -> PolicyTransfer:
-        """Return the next exchange of the step. ``keys`` (sum(send_counts),) are the ids of rows, where they have some."""
-        self._layer += begins_layer
-        exchange, self._exchange = self._exchange, self._exchange + 1
-        return PolicyTransfer(self, exchange, self._layer, (send_counts, recv_counts), keys, self._step)
+        """Return the next exchange of the step. ``keys`` (sum(send_counts),) are the ids of rows, where they have some.
+
+        Where backward computes a layer again, it is the exchange of the first run.
+        """
+        tape = self.comm.tape
+        if tape is not None and tape.is_replaying:
+            exchange, layer = tape.read_note()
+        else:
+            self._layer += begins_layer
+            exchange, layer = self._exchange, self._layer
+            self._exchange += 1
+            if tape is not None:
+                tape.note((exchange, layer))
+        return PolicyTransfer(self, exchange, layer, (send_counts, recv_counts), keys, self._step)
 
     def lane(self, exchange: int, layer: int, direction: str, counts, rows: torch.Tensor) -> Lane | None:
         """Return the lane of an exchange of such rows in a direction; None where it is exact."""

@@ -86,8 +86,8 @@ def check_strategy(
         check_one_of("strategy", strategy, allowed)
     elif figures.parts % per_host:
         raise InputError(
-            f"strategy {strategy} needs {counted(per_host, 'rank')} on each host, and {figures.parts} is no multiple of "
-            f"{per_host}; partition into as many parts as all hosts have ranks, or use halo"
+            f"strategy {strategy} needs {counted(per_host, 'rank')} on each host, and the partition has "
+            f"{counted(figures.parts, 'part')}, which is no multiple of {per_host}; partition into as many parts as all hosts have ranks, or use halo"
         )
     if (strategy == "mirror") != (figures.cut == "vertex"):
         holds, other, fitting = "an edge", "vertex", "halo, gather, heads, ring or mesh=M"

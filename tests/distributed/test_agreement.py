@@ -59,7 +59,7 @@ BAD = [
     (
         ("edge", "edge"),
         (dict(strategy="mirror"),) * 2,
-        "use halo, gather, heads, ring or mesh, or partition with --cut vert",
+        "use halo, gather, heads, ring or mesh=M, or partition with --cut vert",
     ),
     (("vertex", "vertex"), (dict(strategy="halo"),) * 2, "use mirror, or partition with --cut edge"),
     (("vertex", "vertex"), (dict(strategy="ring"),) * 2, "holds a vertex cut; use mirror"),
@@ -80,7 +80,7 @@ BAD = [
     # wrong on one rank alone
     (("edge", "absent"), (dict(),) * 2, "absent"),
     (("edge", "three"), (dict(),) * 2, "has 3 parts"),
-    (("edge", "edge"), (dict(), dict(strategy="mirror")), "use halo, gather, heads, ring or mesh"),
+    (("edge", "edge"), (dict(), dict(strategy="mirror")), "use halo, gather, heads, ring or mesh=M"),
     (("edge", "edge"), (dict(), dict(strategy="nope")), "strategy is 'nope'"),
 ]
 

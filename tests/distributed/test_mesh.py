@@ -80,7 +80,10 @@ def test_bytes(awkward_graph, tmp_path):
         ("mesh", "strategy is 'mesh'; mesh needs the number of ranks on each host, such as mesh=4"),
         ("mesh=0", "strategy is 'mesh=0'; mesh needs the number of ranks on each host"),
         ("mesh=two", "strategy is 'mesh=two'; mesh needs the number of ranks on each host"),
-        ("mesh=2", "strategy mesh=2 needs 2 ranks on each host, and 1 is no multiple of 2"),
+        (
+            "mesh=2",
+            "strategy mesh=2 needs 2 ranks on each host, and the partition has 1 part, which is no multiple of 2",
+        ),
         ("meshes", "strategy is 'meshes'; it must be one of .*mesh=M"),
     ],
 )

@@ -1,9 +1,23 @@
 """Predictions for a policy of the user's: ``dgl-gt plan --policy``."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from selector_cases import SMALL, planned, profile_values, refused, write_profile
 
+from dgl_gt.selector import NothingFits, read_profile
+from dgl_gt.selector.policy_plan import plan_policy
+from dgl_gt.selector.policy_time import kept_bytes
+from dgl_gt.train import TrainConfig, step_traces
+from dgl_gt.transmission.policy import read_policy
+from partition.cuts.edge_cut import make_edge_cut
+from partition.shards.counts import read_figures
+from partition.shards.layout import Layout
+from partition.shards.manifest import read_manifest
+
 WIDE = ["--hidden", 64, *SMALL[2:]]
+CONFIG = TrainConfig(layers=2, hidden=64, heads=4)
 
 
 @pytest.fixture
@@ -40,7 +54,10 @@ def test_beside_an_exact_step(here, both, slow):
     ("words", "message"),
     [
         (["--policy", "int9"], "--policy is 'int9'; it must be full, bf16"),
-        (["--policy", "stale=auto"], "stale=auto, whose period is known only in a run; plan for stale=4"),
+        (
+            ["--policy", "stale=auto"],
+            "stale=auto, whose period is known only in a run; replace it by a fixed period, such as stale=4",
+        ),
         (["--policy", "none"], "the policy none needs a vertex cut; partition with --cut vertex"),
         (["--policy", "int8", "--search-policy", "a.yaml"], "leave --policy out"),
     ],
@@ -52,7 +69,7 @@ def test_what_cannot_be_predicted(here, shards, words, message):
 def test_graphs_and_single_parts_are_refused(here, tmp_path):
     graph = "sample:communities?nodes=300&features=12&seed=0"
     done = here("plan", graph, *WIDE, "--world-size", 2, "--policy", "int8")
-    refused(done, "plan predicts policies for shards only; partition the graph first, or pass --policy full")
+    refused(done, "plan predicts policies for shards only; partition the graph first, or leave --policy out")
     assert here("partition", graph, "--parts", 1, "--out", tmp_path / "one").returncode == 0
     refused(here("plan", tmp_path / "one", *WIDE, "--policy", "int8"), "one part exchanges nothing", lines=None)
 
@@ -67,8 +84,50 @@ def test_rules_must_fit_the_model_and_the_ranks(here, shards, tmp_path):
     )
 
 
+def figures_of(folder):
+    return str(folder), read_figures(read_manifest(folder))
+
+
+def test_layers_that_are_computed_again_exchange_once(both):
+    """With kept exchanges, backward takes a layer's rows from the tape."""
+    cuts, policy = [figures_of(folder) for folder in both], read_policy("stale=4,int8")
+    once, again = (
+        plan_policy(cuts, step_traces(replace(CONFIG, activation_checkpoint=mode), 12, 10), read_profile(), policy)
+        for mode in ("none", "keep_exchanges")
+    )
+    assert (again.sent_bytes, again.kept_bytes) == (once.sent_bytes, once.kept_bytes) and again.seconds > once.seconds
+    assert again.candidate.activation_checkpoint == "keep_exchanges"
+
+
+def test_each_rank_is_held_to_its_own_memory(tmp_path, awkward_graph):
+    """Nearly all nodes are on rank 0, and rank 1 has just the memory for the rest; with less, another mode is tried."""
+    graph = awkward_graph(3)
+    owner = np.zeros(graph.num_nodes, int)
+    owner[:4] = 1
+    figures = Layout(graph, make_edge_cut(graph, 2, owner=owner)).figures
+    figures = replace(figures, node_data={"feat": ("float32", (12,)), "label": ("int64", ())})
+    traces, policy = step_traces(CONFIG, 12, 10), read_policy("int8")
+    values = profile_values(process_bytes=[0, 0])
+    trace = traces.of(figures, "halo_h", 1)
+    needed = trace.peak_bytes(figures) + kept_bytes(traces.exchanges(figures, "halo_h"), policy)
+    assert needed[0] > 1.2 * needed[1]
+
+    def planned_with(memory):
+        profile = read_profile(write_profile(tmp_path / "p.yaml", {**values, "memory_bytes": memory}))
+        return plan_policy([(None, figures)], traces, profile, policy).candidate
+
+    enough = [float(each) for each in needed]
+    assert planned_with(enough).refused is None
+    less = planned_with([enough[0] - 1, enough[1]])
+    assert (less.strategy, less.activation_checkpoint) != ("halo_h", "none")
+    with pytest.raises(NothingFits, match="nothing fits ranks"):
+        planned_with([1e4, 1e9])
+
+
 def test_memory_that_the_policy_keeps_counts(here, shards, slow):
     plan = ["plan", shards / "edge", *WIDE, "--profile", slow, "--policy"]
     exact = planned(here(*plan, "bf16", "--json"))["policy"]["predicted_memory_bytes"]
-    done = here(*plan, "stale=4,int8", "--rank-memory", exact)
-    refused(done, "with what the policy keeps from step to step, a rank needs", lines=None)
+    found = planned(here(*plan, "stale=4,int8", "--rank-memory", exact, "--json"))["policy"]
+    assert found["predicted_memory_bytes"] <= exact and found["activation_checkpoint"] == "keep_exchanges"
+    done = here(*plan, "stale=4,int8", "--rank-memory", exact // 2)
+    refused(done, "nothing fits ranks of", lines=None)

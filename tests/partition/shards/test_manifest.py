@@ -179,13 +179,37 @@ def test_what_is_said(shards, place, new, message):
         path.write_text(good)
 
 
+@pytest.mark.parametrize(
+    ("place", "new", "message"),
+    [
+        ((), KeyError, "the manifest has no field 'hosts'"),
+        (("2",), KeyError, "the manifest.hosts has no field '2'"),
+        (("2", "received_rows"), [[0, 1]], r"hosts.2.received_rows is \[\[0, 1\]\], but must be a list of 2"),
+        (("2", "received_rows", 0, 0), 1, r"hosts\['2'\].received_rows\[0\]\[0\] is 1, but must be 0"),
+        (
+            ("2", "received_rows", 1, 0),
+            10**6,
+            r"the sum of hosts\['2'\].received_rows\[1\] is 1000000, but must be \d+",
+        ),
+        (("2", "cut_edges", 0), 10**6, r"hosts\['2'\].cut_edges\[0\] is 1000000, but must be \d+, as other counts say"),
+    ],
+)
+def test_counts_of_hosts_are_checked(awkward_graph, tmp_path, place, new, message):
+    graph = awkward_graph(2)
+    write_shards(Layout(graph, EdgeCut(np.arange(60), np.arange(0, 61, 15), np.ones(4) / 4)), tmp_path, seed=0)
+    path = tmp_path / "manifest.json"
+    path.write_text(rendered(altered(json.loads(path.read_text()), ("hosts", *place), new)))
+    with pytest.raises(InputError, match=message):
+        read_manifest(tmp_path)
+
+
 @pytest.mark.parametrize("cut", ["edge", "vertex"])
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("parts", [1, 3, 4])
 def test_figures_come_back_as_they_were_counted(awkward_graph, tmp_path, cut, parts):
     graph = awkward_graph(2)
     if cut == "edge":
         order = np.random.default_rng(0).permutation(60)
-        ptr = np.array({1: [0, 60], 3: [0, 30, 30, 60]}[parts])
+        ptr = np.array({1: [0, 60], 3: [0, 30, 30, 60], 4: [0, 20, 20, 40, 60]}[parts])
         layout = Layout(graph, EdgeCut(order, ptr, np.ones(parts) / parts), 3)
     else:
         layout = Layout(graph, make_vertex_cut(graph, parts, by_metis=False))
