@@ -1,6 +1,7 @@
 """A part of a vertex cut as a graph of its own, for training steps that exchange no rows.
 
-The method is that of CoFree-GNN (Cao et al. 2023, arXiv 2308.03209).
+The method is that of CoFree-GNN (Cao et al. 2023, arXiv 2308.03209), with its DropEdge-K: a step takes one of a few samples of
+the edges, which are drawn once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dgl_gt.ops.attention import attend_rows
 from .base import ShardStrategy
 from .local import add_ends
 from .mirror import Mirror
+from .sampled_part import is_drawn, some_edges
 from .shard import Shard
 from .sharded_graph import ShardedGraph
 
@@ -50,7 +52,6 @@ def own_part(mirror: Mirror) -> ShardedGraph:
     shard = mirror.shard
     rows, edges = shard.num_held, shard.edges[0]
     nothing = torch.zeros(1, mirror.comm.world_size + 1, dtype=torch.int64)
-    in_degrees = shard.indptr[: rows + 1].diff()
     alone = replace(
         shard,
         cut="edge",
@@ -61,10 +62,26 @@ def own_part(mirror: Mirror) -> ShardedGraph:
         recv_ptr=nothing,
         returning=None,
         node_data=shard.held_node_data(),
-        degrees=torch.stack([in_degrees, torch.bincount(shard.indices[:edges], minlength=rows)], 1),
+        degrees=_degrees(shard),
         _cache={},
     )
     return ShardedGraph(alone, mirror.comm, lambda on: OwnPart(on, mirror.comm, shard.num_owned))
+
+
+@torch.inference_mode(False)
+def with_some_edges(part: ShardedGraph, share: float, seed: int) -> ShardedGraph:
+    """Return an own part with a share of its edges; the seed and the user's id of an edge decide which."""
+    shard, masters = part.strategy.shard, part.strategy.num_owned
+    kept = some_edges(shard, is_drawn(shard.edge_ids[: shard.edges[0]], share, seed))
+    some = replace(shard, **kept | {"edges": kept["edges"] * 2}, _cache={})
+    some = replace(some, degrees=_degrees(some), _cache={})
+    return ShardedGraph(some, part.comm, lambda on: OwnPart(on, part.comm, masters))
+
+
+def _degrees(shard: Shard) -> torch.Tensor:
+    """In- and out-degree of each held row by the edges of the part, int64, (N_held, 2)."""
+    rows, edges = shard.num_held, shard.edges[0]
+    return torch.stack([shard.indptr[: rows + 1].diff(), torch.bincount(shard.indices[:edges], minlength=rows)], 1)
 
 
 def shares_of_nodes(mirror: Mirror) -> torch.Tensor:

@@ -39,9 +39,9 @@ def sampled_part(strategy: ShardStrategy, share: float, seed: int) -> ShardedGra
     """
     shard, comm = strategy.shard, strategy.comm
     send_rows = shard.send_plan().send_rows
-    is_held = _is_drawn(shard.node_ids[: shard.num_held], share, seed)
+    is_held = is_drawn(shard.node_ids[: shard.num_held], share, seed)
     is_held[: shard.num_owned] = True
-    is_sent = _is_drawn(shard.node_ids[send_rows], share, seed)
+    is_sent = is_drawn(shard.node_ids[send_rows], share, seed)
     sample = replace(
         shard,
         **_edges_between(shard, is_held),
@@ -65,24 +65,31 @@ def sampled_part(strategy: ShardStrategy, share: float, seed: int) -> ShardedGra
     return ShardedGraph(sample, comm, make)
 
 
-def _is_drawn(node_ids: torch.Tensor, share: float, seed: int) -> torch.Tensor:
-    """Whether each node is in the sample, bool."""
-    return random_lanes(node_ids, 1, seed)[:, 0] < round(share * _LEVELS)
+def is_drawn(ids: torch.Tensor, share: float, seed: int) -> torch.Tensor:
+    """Whether each node, or each edge, of these ids is in a sample, bool."""
+    return random_lanes(ids, 1, seed)[:, 0] < round(share * _LEVELS)
 
 
 def _edges_between(shard: Shard, is_held: torch.Tensor) -> dict:
     """The fields of a shard that describe its edges, with those alone that are between rows that are held."""
-    indices = shard.indices[: shard.edges[0]]
     is_row = is_held[: len(shard.indptr) - 1]  # in an edge cut, owned rows alone have in-edges
-    is_kept = is_held[indices.long()] & torch.repeat_interleave(is_row, shard.indptr.diff())
+    is_kept = is_held[shard.indices[: shard.edges[0]].long()] & torch.repeat_interleave(is_row, shard.indptr.diff())
+    kept, number = some_edges(shard, is_kept), is_held.cumsum(0) - 1
+    of_row = kept["indptr"].diff()[is_row]
+    return kept | {
+        "indptr": torch.cat([shard.indptr.new_zeros(1), of_row.cumsum(0)]),
+        "indices": number[kept["indices"].long()].to(shard.indices.dtype),
+    }
+
+
+def some_edges(shard: Shard, is_kept: torch.Tensor) -> dict:
+    """The fields of a shard that describe its edges, with some of them alone; ``is_kept`` is bool, (E,)."""
     before = torch.cat([shard.indptr.new_zeros(1), is_kept.cumsum(0)])
-    of_row = before[shard.indptr].diff()[is_row]
-    number = is_held.cumsum(0) - 1
     return {
         "edges": [int(before[-1])],
-        "indptr": torch.cat([shard.indptr.new_zeros(1), of_row.cumsum(0)]),
-        "indices": number[indices[is_kept].long()].to(indices.dtype),
-        "edge_ids": shard.edge_ids[: len(indices)][is_kept],
+        "indptr": before[shard.indptr],
+        "indices": shard.indices[: len(is_kept)][is_kept],
+        "edge_ids": shard.edge_ids[: len(is_kept)][is_kept],
         "edge_data": {name: value[is_kept] for name, value in shard.edge_data.items()},
     }
 

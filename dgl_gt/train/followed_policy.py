@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from dgl_gt.exchange.own_part import own_part, shares_of_nodes
+from dgl_gt.exchange.own_part import own_part, shares_of_nodes, with_some_edges
 from dgl_gt.exchange.sampled_part import sampled_part
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer, dropout_seed
@@ -18,7 +18,8 @@ from .config import TrainConfig, policy_of
 from .run_state import EpochFigures
 from .task import Task, edge_rows, node_classification
 
-_OF_SAMPLE = -2  # in place of a layer, in the seed of a step's sample
+_OF_SAMPLE, _OF_EDGES = -2, -3  # in place of a layer, in the seed of a step's sample and of the masks of edges
+_MASKS = 10  # of edges, K in CoFree-GNN's DropEdge-K
 
 
 class FollowedPolicy:
@@ -34,13 +35,14 @@ class FollowedPolicy:
 
     def __init__(self, sg: ShardedGraph, task: Task, policy: Policy, config: TrainConfig):
         self._sg, self._policy, self._transmission, self._config = sg, policy, None, config
-        self.graph, self.task = sg, task
+        self.graph, self.task, self._masked = sg, task, []
         self._is_followed = not policy.is_exact and sg.comm.world_size > 1
         self._is_sampled = self._is_followed and policy.sampled_share < 1
         if self._is_followed and policy.exchanges_nothing:
             self.graph = own_part(sg.strategy)
             held = node_classification(self.graph, config.split, config.inputs)
             self.task = replace(held, counts=task.counts, weights=shares_of_nodes(sg.strategy))
+            self._masked = self._parts_with_some_edges() if policy.edge_share < 1 else []
         elif self._is_followed and not self._is_sampled:
             self._transmission = sg.strategy.follow(policy, config.seed)
 
@@ -56,14 +58,21 @@ class FollowedPolicy:
     def step_on(self, step: int) -> tuple[ShardedGraph, Task]:
         """Return the graph of a training step, and the data of its rows; a collective.
 
-        It is :attr:`graph`, or a part of it with a sample of the copies.
+        It is :attr:`graph`, or a part of it with a sample of the copies or of the edges.
         """
+        if self._masked:
+            part = self._masked[dropout_seed(self._config.seed, step, _OF_SAMPLE) % len(self._masked)]
+            return part, replace(self.task, edges=edge_rows(part, self._config.inputs))
         if not self._is_sampled:
             return self.graph, self.task
         seed = self._config.seed
         sample = sampled_part(self.graph.strategy, self._policy.sampled_share, dropout_seed(seed, step, _OF_SAMPLE))
         sample.strategy.follow(self._policy.of_sample(), seed)
         return sample, replace(self.task, edges=edge_rows(sample, self._config.inputs))
+
+    def _parts_with_some_edges(self) -> list[ShardedGraph]:
+        seeds = (dropout_seed(self._config.seed, number, _OF_EDGES) for number in range(_MASKS))
+        return [with_some_edges(self.graph, self._policy.edge_share, seed) for seed in seeds]
 
     def after_step(self, loss: float) -> None:
         """Take notice of the loss of a step, which is the same on every rank."""

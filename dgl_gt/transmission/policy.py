@@ -21,8 +21,8 @@ _MOST_STALE = 1000
 ADAPTIVE = 0  # as the number of steps between transmissions: a clock decides, see dgl_gt.transmission.clock
 _LEAST_SHARE = 0.001
 _ALLOWED = (
-    f"{', '.join(_BITS)}, stale=K with K from 1 to {_MOST_STALE} or auto, sampled=Q with Q from {_LEAST_SHARE} to 1, or bits "
-    "after one of these two, such as stale=4,int8"
+    f"{', '.join(_BITS)}, stale=K with K from 1 to {_MOST_STALE} or auto, sampled=Q with Q from {_LEAST_SHARE} to 1, bits "
+    "after one of these two, such as stale=4,int8, or none,edges=Q"
 )
 _KEYS = ("mode", "layers", "direction", "peers")
 
@@ -41,11 +41,14 @@ class Mode:
         step on, for k steps. :data:`ADAPTIVE` lets k grow while rows change little.
     share : float
         Share q of the copied rows that take part in a step, see :mod:`dgl_gt.exchange.sampled_part`.
+    edge_share : float
+        Where nothing travels, the share of a part's edges that take part in a step, see :mod:`dgl_gt.exchange.own_part`.
     """
 
     bits: int = 32
     every: int = 1
     share: float = 1.0
+    edge_share: float = 1.0
 
     @property
     def is_exact(self) -> bool:
@@ -61,6 +64,7 @@ class Mode:
         words = [f"stale={self.every or 'auto'}"] if self.is_stale else []
         words += [f"sampled={self.share:g}"] if self.share < 1 else []
         words += [name for name, bits in _BITS.items() if bits == self.bits and (bits < 32 or not words)]
+        words += [f"edges={self.edge_share:g}"] if self.edge_share < 1 else []
         return ",".join(words)
 
 
@@ -102,6 +106,11 @@ class Policy:
     def exchanges_nothing(self) -> bool:
         """Whether ranks exchange no rows at all, in any layer, between no two ranks."""
         return any(rule.mode.bits == 0 for rule in self.rules)  # such a rule is alone, see read_policy
+
+    @property
+    def edge_share(self) -> float:
+        """The share of a part's edges that take part in a step, where ranks exchange nothing."""
+        return min((rule.mode.edge_share for rule in self.rules), default=1.0)  # such a rule is alone, too
 
     @property
     def sampled_share(self) -> float:
@@ -183,9 +192,13 @@ def parse_mode(text) -> Mode:
         if name is None or name in found:
             raise InputError(f"policy is {text!r}; it must be {_ALLOWED}, or a .yaml file of rules")
         found[name] = value
-    if found.get("bits") == 0 and len(found) > 1:
-        raise InputError(f"policy is {text!r}; where nothing travels nothing gets old: leave all but none out, or none")
-    if len(found) > 1 and "bits" not in found:
+    if "edge_share" in found and found.get("bits") != 0:
+        raise InputError(f"policy is {text!r}; edges=Q is for steps without an exchange: write none,edges=0.5, say")
+    if found.get("bits") == 0 and not found.keys() <= {"bits", "edge_share"}:
+        raise InputError(
+            f"policy is {text!r}; where nothing travels nothing gets old: leave stale and sampled out, or none"
+        )
+    if {"every", "share"} <= found.keys():
         raise InputError(f"policy is {text!r}; each step has another sample, so rows cannot be stale: leave one out")
     return Mode(**found)
 
@@ -201,8 +214,9 @@ def _read_word(word) -> tuple[str | None, float | None]:
         return "every", ADAPTIVE
     if kind == "stale" and re.fullmatch(r"\d{1,9}", value) and 1 <= int(value) <= _MOST_STALE:
         return "every", int(value)
-    if kind == "sampled" and re.fullmatch(r"[01]|[01]?\.\d{1,9}", value) and _LEAST_SHARE <= float(value) <= 1:
-        return "share", float(value)
+    field = {"sampled": "share", "edges": "edge_share"}.get(kind)
+    if field and re.fullmatch(r"[01]|[01]?\.\d{1,9}", value) and _LEAST_SHARE <= float(value) <= 1:
+        return field, float(value)
     return None, None
 
 

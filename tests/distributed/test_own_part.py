@@ -48,6 +48,7 @@ def step_on_rank(rank, folder, changes):
     model = trainer.build_model(config, task.feat.shape[1], task.classes).double()
     task = replace(task, feat=task.feat.double())
     policy = trainer.follow_policy(sg, task, config, model)
+    assert len(policy._masked) == (10 if "edges" in config.policy else 0)
     graph, task = policy.step_on(0)
     task = replace(task, feat=task.feat.double())
     loss = trainer.make_objective(config, task, sg.comm)(trainer._training_logits(model, graph, task, 0, 0), task)
@@ -68,9 +69,10 @@ def expected_step(graph, found, changes):
     torch.manual_seed(0)
     model = trainer.build_model(config, data["feat"].shape[1], classes).double()
     in_degrees, total = np.diff(graph.indptr), 0.0
-    for rank, (_, _, (sources, destinations), _) in enumerate(found):
+    for rank, (_, _, (sources, destinations), shares) in enumerate(found):
         here = np.bincount(destinations, minlength=graph.num_nodes)
         weights = np.where(in_degrees > 0, here / np.maximum(in_degrees, 1), 1.0 if rank == 0 else 0.0)
+        weights = shares if "edges" in config.policy else weights  # edges that a step leaves out count in the loss
         order = np.argsort(destinations, kind="stable")
         indptr = np.concatenate([[0], np.cumsum(here)])
         csc = dgl_gt.CSC.build(torch.from_numpy(indptr), torch.from_numpy(sources[order]), graph.num_nodes)
@@ -81,12 +83,23 @@ def expected_step(graph, found, changes):
     return float(total.detach()), torch.cat([each.grad.flatten() for each in model.parameters()]).numpy()
 
 
-@pytest.mark.parametrize("changes", [{}, CONVOLUTION], ids=["transformer", "convolution"])
+SOME_EDGES = {"policy": "none,edges=0.5"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, CONVOLUTION, SOME_EDGES, CONVOLUTION | {"score": "gcn", "heads": 1} | SOME_EDGES],
+    ids=["transformer", "convolution", "half of the edges", "half of the edges of a convolution"],
+)
 def test_a_step_is_that_of_each_parts_edges_alone(graph, shards, changes):
     folder, parts = shards
     found = run_ranks(parts, step_on_rank, folder, changes)
     np.testing.assert_allclose(sum(each[3] for each in found), 1.0, atol=1e-6)  # every node counts once
-    assert sum(len(each[2][0]) for each in found) == graph.num_edges
+    edges = sum(len(each[2][0]) for each in found)
+    if changes.get("policy") == SOME_EDGES["policy"]:
+        assert 0.4 * graph.num_edges < edges < 0.6 * graph.num_edges
+    else:
+        assert edges == graph.num_edges
     loss, gradients = expected_step(graph, found, changes)
     assert sum(each[0] for each in found) == pytest.approx(loss, abs=1e-6)
     for each in found:
@@ -102,7 +115,9 @@ def runs_on_rank(rank, folder, changes):
 def test_steps_send_no_rows_and_evaluations_are_exact(shards):
     folder, parts = shards
     changes = [{}, {"policy": "full"}, {"epochs": 1, "lr": 1e-9}, {"epochs": 1, "lr": 1e-9, "policy": "full"}]
-    alone, exact, first_alone, first_exact = run_ranks(parts, runs_on_rank, folder, changes)[0]
+    changes += [SOME_EDGES, SOME_EDGES]
+    alone, exact, first_alone, first_exact, some, again = run_ranks(parts, runs_on_rank, folder, changes)[0]
+    assert some == again and some[2] == 0 and some[0] != alone[0] and some[0][-1] < some[0][0]
     assert alone[2] == 0 and exact[2] > 0
     assert alone[3] == {"rules": [{"mode": "none"}], "exact_bytes_per_epoch": exact[2]}
     assert alone[0] != exact[0] and alone[0][-1] < alone[0][0]
@@ -115,6 +130,7 @@ def test_options_that_read_more_than_attention(shards):
     changes = [
         {"norm": "batch", "dropout": 0.3, "attention_dropout": 0.2},
         {"edge_features": "length", "edge_update": True},
+        {"edge_features": "length", "edge_update": True, "norm": "batch"} | SOME_EDGES,
         {"label_smoothing": 0.1, "class_weights": "balanced", "entropy_unlabelled": 0.3, "entropy_labelled": 0.1},
         {"activation_checkpoint": "full"},
         {},
@@ -122,7 +138,7 @@ def test_options_that_read_more_than_attention(shards):
     first, *others = run_ranks(parts, runs_on_rank, folder, changes)
     assert all(other == first for other in others)
     assert all(np.isfinite(losses).all() and losses[-1] < losses[0] for losses, *_ in first)
-    assert first[3] == first[4]
+    assert first[4] == first[5]
 
 
 def refused_on_rank(rank, folder):

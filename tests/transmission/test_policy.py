@@ -17,6 +17,9 @@ MODES = [
     ("int4,stale=2", Mode(4, 2)),
     ("stale=1000,full", Mode(32, 1000)),
     ("none", Mode(0)),
+    ("none,edges=0.5", Mode(0, edge_share=0.5)),
+    ("edges=0.25,none", Mode(0, edge_share=0.25)),
+    ("none,edges=1", Mode(0)),
     ("sampled=0.5", Mode(share=0.5)),
     ("sampled=.25,int4", Mode(4, share=0.25)),
     ("sampled=1", Mode()),
@@ -49,6 +52,10 @@ def test_modes(text, mode):
         "INT8",
         "int8 ",
         "none,int8",
+        "edges=0.5",
+        "edges=0.5,int8",
+        "none,edges=0",
+        "none,edges=0.5,sampled=0.5",
         "none,sampled=0.5",
         "sampled=0",
         "sampled=2",
@@ -61,7 +68,7 @@ def test_modes(text, mode):
 def test_other_modes_are_refused(text):
     with pytest.raises(
         InputError,
-        match=r"policy is .*; (it must be full, bf16, int8, int4, none, stale=K with K|where nothing|each step)",
+        match=r"policy is .*; (it must be full, bf16, int8, int4, none, stale=K with K|where nothing|each step|edges=Q is for steps)",
     ):
         parse_mode(text)
 
