@@ -13,7 +13,7 @@ from dgl_gt.selector.check import check_table, compare_with_prediction
 from dgl_gt.selector.forecast import forecast, is_shards
 from dgl_gt.selector.plan import NothingFits, Plan
 from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan, text_of_policy
-from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of, read_config
+from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, check_policy_of_model, policy_of, read_config
 from dgl_gt.transmission.policy import Policy
 from partition import console
 from partition.errors import InputError, LeftOutWarning
@@ -59,7 +59,7 @@ def add_command(commands) -> None:
         add(f"--{name}", type=positive_integer, metavar="N", help=text)
     text = f"precision of the model: {' or '.join(PRECISIONS)} (default: {TrainConfig.precision})"
     add("--precision", metavar="NAME", help=text)
-    text = "transmission policy of shards to predict beside exact steps, as for `dgl-gt train`; see docs/approximate.md"
+    text = "transmission policy to predict beside exact steps on shards; that of --config is not read"
     add("--policy", metavar="POLICY", help=text)
     text = f"classes to predict (default: {ASSUMED_CLASSES})"
     add("--classes", type=positive_integer, metavar="N", help=text)
@@ -113,15 +113,15 @@ def _plan(args):
         )
     traces_of = _traces_of(args, config)
     plans = _forecast(args, traces_of, profile)
+    of_policy = None if policy.is_exact else _plan_of_policy(args, config, policy, traces_of, profile)
     if args.save_costs:
         _costs(plans).save(args.save_costs, force=args.force)
     if args.plot:
         plot(plans, profile, args.plot, force=args.force)
     if len(plans) == 1:
         (only,) = plans.values()
-        if policy.is_exact:
+        if of_policy is None:
             return only.as_dict(), text_of_plan(only)
-        of_policy = _plan_of_policy(args, config, policy, traces_of, profile)
         values = {"policy": policy.described(), **of_policy.as_dict()}
         return only.as_dict() | {"policy": values}, f"{text_of_plan(only)}\n\n{text_of_policy(of_policy, args.policy)}"
     listed = [
@@ -193,6 +193,7 @@ def _plan_of_policy(args, config: TrainConfig, policy: Policy, traces_of, profil
     cuts = [(str(source), read_figures(read_manifest(source))) for source in args.source]
     figures = cuts[0][1]
     policy.check(None if args.model_factory else config.layers, figures.parts)
+    check_policy_of_model(policy, config)
     with console.Progress() as progress:
         progress("predicting the policy")
         return plan_policy(cuts, traces_of(figures.features), profile, policy, args.rank_memory)

@@ -8,12 +8,11 @@ from dgl_gt.torch_internals import graph_is_kept
 
 
 class Tape:
-    """The rows that the exchanges of one layer brought, in the order of the exchanges, and notes of what they were."""
+    """The rows that the exchanges of one layer brought, in the order of the exchanges."""
 
     def __init__(self):
         self._received: list[torch.Tensor] = []
-        self._notes: list = []
-        self._position = self._next_note = 0
+        self._position = 0
         self.is_replaying = False
 
     def write(self, received: torch.Tensor) -> None:
@@ -22,16 +21,7 @@ class Tape:
 
     def rewind(self) -> None:
         """From here on, read from the start and write no more."""
-        self.is_replaying, self._position, self._next_note = True, 0, 0
-
-    def note(self, value) -> None:
-        """Append what the next exchange is."""
-        self._notes.append(value)
-
-    def read_note(self):
-        """Return the next note."""
-        self._next_note += 1
-        return self._notes[self._next_note - 1]
+        self.is_replaying, self._position = True, 0
 
     def read(self) -> torch.Tensor:
         """Return the next rows. They stay for another backward pass only where this one keeps its graph."""

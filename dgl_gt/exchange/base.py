@@ -100,9 +100,12 @@ class ShardStrategy(Strategy):
     def begin(self, rows: torch.Tensor, plan: SendPlan, *, begins_layer: bool = False):
         """Start to send rows as the plan says, and by the policy in training steps; see ``Comm.begin``.
 
-        ``begins_layer`` says that it is the layer's first exchange, which sends rows of owned nodes.
+        ``begins_layer`` says that it is the layer's first exchange, which sends rows of owned nodes. Where backward
+        computes a layer again, the rows that arrived before are on the tape, whatever the policy is.
         """
-        if self.transmission is None or not self.transmission.is_active:
+        tape = self.comm.tape
+        is_replaying = tape is not None and tape.is_replaying
+        if self.transmission is None or not self.transmission.is_active or is_replaying:
             return self.comm.begin(rows, plan.send_counts, plan.recv_counts)
         keys = self.node_ids.index_select(0, plan.send_rows) if begins_layer else None
         transfer = self.transmission.transfer(plan.send_counts, plan.recv_counts, keys, begins_layer=begins_layer)

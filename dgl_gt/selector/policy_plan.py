@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgl_gt.transmission.policy import ADAPTIVE, Policy
+from dgl_gt.transmission.policy import Policy
 from partition.errors import InputError
 from partition.predict.figures import Figures
 from partition.predict.profile import Profile
@@ -14,7 +14,7 @@ from partition.predict.strategies import WITH_POLICY
 
 from .plan import Candidate
 from .policy_time import PolicyCosts, kept_bytes
-from .select import is_for_cut, nothing_fits, predicted
+from .select import Search
 from .step_traces import StepTraces
 
 
@@ -63,7 +63,8 @@ def plan_policy(
 ) -> PolicyPlan:
     """Predict a training step under a policy, for the cut and strategy that take it quickest.
 
-    Of a sampled boundary, the edges that a step leaves out count as if they were there.
+    Edges that a step leaves out, of a sampled boundary or of the part, count as if they were there. Without an exchange,
+    the memory beside samples of edges is taken to be that of ``mirror``. An adaptive period counts as 1.
 
     Parameters
     ----------
@@ -74,50 +75,42 @@ def plan_policy(
     Raises
     ------
     InputError
-        The policy has no fixed period, or none of the cuts, strategies and modes of activation checkpointing goes with it;
+        None of the cuts, strategies and modes of activation checkpointing goes with the policy;
         as :class:`dgl_gt.selector.NothingFits`, none fits into the memory.
     """
-    modes = _modes(cuts, traces, policy)
     ranks = cuts[0][1].parts
     profile.check_ranks(ranks)
+    kept = {}
+
+    def also_kept(figures: Figures, strategy: str, mode: str) -> np.ndarray:
+        exchanges = traces.exchanges(figures, strategy, mode)
+        kept[id(figures), strategy, mode] = exchanges, kept_bytes(exchanges, policy, figures)
+        return kept[id(figures), strategy, mode][1]
+
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
     strategies = ("mirror",) if policy.exchanges_nothing else WITH_POLICY
-    found: list[PolicyPlan] = []
-    for directory, figures in cuts:
-        for strategy in strategies:
-            if is_for_cut(strategy, figures):
-                way = Candidate(figures.cut, strategy, 1, modes[0], directory)
-                found += _with_modes(way, modes, figures, traces, profile, policy, bounds)
-    fitting = [each for each in found if not each.candidate.refused]
+    search = Search(traces, profile, bounds, _modes(cuts, traces, policy), 1, strategies, also_kept)
+    found = [(each, figures) for directory, figures in cuts for each in search.candidates(figures, directory)]
+    fitting = []
+    for each, figures in found:
+        if not each.refused:
+            exchanges, of_ranks = kept[id(figures), each.strategy, each.activation_checkpoint]
+            trace = traces.of(figures, each.strategy, 1, each.activation_checkpoint)
+            costs = PolicyCosts.of_trace(trace, figures, profile, exchanges)
+            fitting.append(PolicyPlan(each, costs.seconds(policy), costs.sent_bytes(policy), int(of_ranks.max())))
     if not fitting:
-        raise nothing_fits([each.candidate for each in found], bounds, traces.fixed_bytes(cuts[0][1]))
+        raise search.refusal([each for each, _ in found], cuts[0][1])
     return min(fitting, key=lambda each: (each.seconds, each.candidate.memory_bytes))
 
 
 def _modes(cuts, traces: StepTraces, policy: Policy) -> tuple[str, ...]:
     """The modes of activation checkpointing that go with a policy; raises :class:`InputError` where nothing does."""
-    if any(rule.mode.every == ADAPTIVE for rule in policy.rules):
-        raise InputError(
-            "the policy has stale=auto, whose period is known only in a run; replace it by a fixed period, such as stale=4"
-        )
     if cuts[0][1].parts == 1:
         raise InputError("one part exchanges nothing, so a policy changes nothing; partition into two parts or more")
     if policy.exchanges_nothing and all(figures.cut == "edge" for _, figures in cuts):
         raise InputError("the policy none needs a vertex cut; partition with --cut vertex, or choose another policy")
     modes = traces.activation_checkpoints
-    return modes if policy.exchanges_nothing else tuple(mode for mode in modes if mode != "full")
-
-
-def _with_modes(way: Candidate, modes, figures: Figures, traces: StepTraces, profile, policy: Policy, bounds):
-    """Plans of one strategy on one cut, with one mode of activation checkpointing after another until one fits."""
-    found = []
-    for mode in modes:
-        trace = traces.of(figures, way.strategy, 1, mode)
-        exchanges = traces.exchanges(figures, way.strategy, mode)
-        kept = kept_bytes(exchanges, policy) if exchanges else np.zeros(figures.parts, np.int64)
-        options = Candidate(way.cut, way.strategy, 1, mode, way.directory), trace, figures, profile, bounds
-        candidate, costs = predicted(*options, kept), PolicyCosts.of_trace(trace, figures, profile, exchanges)
-        found.append(PolicyPlan(candidate, costs.seconds(policy), costs.sent_bytes(policy), int(kept.max())))
-        if not candidate.refused:
-            break
-    return found
+    modes = modes if policy.exchanges_nothing else tuple(mode for mode in modes if mode != "full")
+    if not modes:
+        raise InputError("activation_checkpoint is full, which no policy goes with; choose keep_exchanges or none")
+    return modes

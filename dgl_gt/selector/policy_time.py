@@ -8,24 +8,33 @@ from functools import cached_property
 import numpy as np
 
 from dgl_gt.trace.policy_exchanges import Exchange
-from dgl_gt.transmission.policy import ADAPTIVE, Mode, Policy
+from dgl_gt.transmission.policy import ADAPTIVE, EDGE_SAMPLES, Mode, Policy
 from partition.predict.figures import Figures
 from partition.predict.profile import Profile
 
 from .traced_time import traced_time
 
+_EDGE_BYTES = 24  # of the structure of a graph, for each edge: both ends, its id, and its place in the reverse index
+_ROW_BYTES = 32  # and for each row: where its edges begin, in both directions, and its degrees
 _PASSES = 4  # over a row in memory, to pack it on one rank and restore it on another
 
 
-def kept_bytes(exchanges: list[Exchange], policy: Policy) -> np.ndarray:
-    """Bytes that each rank keeps from step to step under a policy, (P,), see :class:`dgl_gt.transmission.lane.Lane`."""
-    total = np.zeros(len(exchanges[0].rows) if exchanges else 0)
-    for each in exchanges:
+def kept_bytes(exchanges: list[Exchange], policy: Policy, figures: Figures) -> np.ndarray:
+    """Bytes that each rank keeps from step to step under a policy, int64, (P,).
+
+    They are rows and errors of exchanges, see :class:`dgl_gt.transmission.lane.Lane`, and samples of edges, see
+    :func:`dgl_gt.exchange.own_part.with_some_edges`.
+    """
+    total, ranks = np.zeros(figures.parts), range(figures.parts)
+    if policy.edge_share < 1:
+        of_edge = policy.edge_share * (_EDGE_BYTES + figures.edge_bytes)
+        total += EDGE_SAMPLES * (of_edge * figures.edges + _ROW_BYTES * figures.held_within(1))
+    for each in exchanges if policy.sampled_share == 1 else ():  # each step has a sample of its own
         if not each.follows_policies:
             continue
         row_bytes, modes = each.columns * each.itemsize, modes_of(each, policy)
-        for rank in range(len(total)):
-            others = [other for other in range(len(total)) if other != rank]
+        for rank in ranks:
+            others = [other for other in ranks if other != rank]
             arriving, leaving = [modes[other][rank] for other in others], [modes[rank][other] for other in others]
             times = any(mode.every == ADAPTIVE or (mode.bits < 32 and mode.is_stale) for mode in leaving)
             times += each.direction == "gradients" and any(0 < mode.bits < 16 for mode in leaving)
@@ -42,7 +51,7 @@ def modes_of(exchange: Exchange, policy: Policy) -> list[list[Mode]]:
 
 @dataclass(frozen=True)
 class PolicyCosts:
-    """The costs of a training step under any policy, whose stale modes have a fixed period.
+    """The costs of a training step under any policy. An adaptive period counts as 1, with which it begins.
 
     Attributes
     ----------
@@ -111,7 +120,7 @@ class PolicyCosts:
         is_awaited = now or not (is_stale.any() or policy.exchanges_nothing)
         awaited = (now + self.profile.latency_s) * self.seen if is_awaited else 0.0
         is_packed = np.array([[0 < mode.bits < 32 and each.follows_policies for mode in row] for row in modes])
-        every = np.array([[mode.every for mode in row] for row in modes])
+        every = np.array([[max(mode.every, 1) for mode in row] for row in modes])
         touched = np.where(is_packed, each.rows / every, 0).sum(0).max() * each.columns * each.itemsize
         packed = _PASSES * touched / np.min(self.profile.stream_bytes_per_s)
         self._known[number, rules] = awaited + packed, later

@@ -90,7 +90,7 @@ def choose(
         check_one_of("activation_checkpoints", mode, traces.activation_checkpoints)
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
     deepest = min(max_depth or traces.max_depth, traces.max_depth)
-    search = _Search(traces, profile, bounds, modes, deepest, strategies)
+    search = Search(traces, profile, bounds, modes, deepest, strategies)
     found = [search.candidates(figures, directory) for directory, figures in cuts]
     candidates = [each for of_cut in found for each in of_cut]
     if not candidates:
@@ -99,12 +99,7 @@ def choose(
         )
     fitting = sorted((each for each in candidates if not each.refused), key=lambda it: (it.seconds, it.memory_bytes))
     if not fitting:
-        possible = [each for each in candidates if each.memory_bytes is not None]
-        raise (
-            nothing_fits(possible, bounds, traces.fixed_bytes(cuts[0][1]))
-            if possible
-            else InputError(candidates[0].refused)
-        )
+        raise search.refusal(candidates, cuts[0][1])
     refused = sorted((each for each in candidates if each.refused), key=lambda each: each.seconds or np.inf)
     choice, runner_up = fitting[0], fitting[1] if len(fitting) > 1 else None
     alone = traces.of_one_rank(cuts[0][1])
@@ -174,13 +169,16 @@ def _check_cuts(cuts: list[tuple[str | None, Figures]]) -> int:
 
 
 @dataclass(frozen=True)
-class _Search:
+class Search:
     """What to consider for each cut, and within which bounds; see :func:`choose`.
 
     Attributes
     ----------
     bounds : ndarray, (P,)
         Memory of each rank (bytes).
+    also_kept : callable
+        Called with figures, strategy and mode of activation checkpointing; returns the bytes that each rank keeps beside
+        what a trace knows, (P,) or one number.
     """
 
     traces: StepTraces
@@ -189,6 +187,7 @@ class _Search:
     activation_checkpoints: tuple[str, ...]
     max_depth: int
     strategies: tuple[str, ...]
+    also_kept: Callable[[Figures, str, str], np.ndarray | int] = lambda figures, strategy, mode: 0
 
     def candidates(self, figures: Figures, directory: str | None) -> list[Candidate]:
         """The candidates of one cut: every strategy and depth, with the first mode of activation checkpointing that fits.
@@ -197,7 +196,7 @@ class _Search:
         """
         found = []
         for strategy in self.strategies:
-            if not is_for_cut(strategy, figures):
+            if not _is_for_cut(strategy, figures):
                 continue
             deepest = min(figures.halo_depth, self.max_depth) if strategy == "halo_h" else 1
             for depth in range(1, deepest + 1):
@@ -221,6 +220,13 @@ class _Search:
         trace = self.traces.of(figures, best.strategy, 1, best.activation_checkpoint)
         return cut_costs(trace, figures, self.profile, best.strategy)
 
+    def refusal(self, candidates: list[Candidate], figures: Figures) -> InputError:
+        """The error for candidates of which none can be chosen; ``figures`` are those of one of the cuts."""
+        possible = [each for each in candidates if each.memory_bytes is not None]
+        if not possible:
+            return InputError(candidates[0].refused)
+        return _nothing_fits(possible, self.bounds, self.traces.fixed_bytes(figures))
+
     def _modes(self, way: Candidate, figures: Figures) -> list[Candidate]:
         found = []
         for mode in self.activation_checkpoints:
@@ -229,23 +235,24 @@ class _Search:
             way = replace(way, activation_checkpoint=mode)
             try:
                 trace = self.traces.of(figures, way.strategy, way.depth, mode)
+                kept = self.also_kept(figures, way.strategy, mode)
             except InputError as error:
                 return [*found, replace(way, refused=str(error))]
-            found.append(predicted(way, trace, figures, self.profile, self.bounds))
+            found.append(_predicted(way, trace, figures, self.profile, self.bounds, kept))
             if not found[-1].refused:
                 return found
         return found
 
 
-def is_for_cut(strategy: str, figures: Figures) -> bool:
+def _is_for_cut(strategy: str, figures: Figures) -> bool:
     """Whether a strategy is for this kind of cut, and of use for so many parts."""
     if figures.cut == "vertex":
         return strategy == "mirror"
     return strategy == "local" if figures.parts == 1 else strategy not in ("local", "mirror")
 
 
-def predicted(
-    way: Candidate, trace, figures: Figures, profile: Profile, bounds: np.ndarray, also_kept: np.ndarray | int = 0
+def _predicted(
+    way: Candidate, trace, figures: Figures, profile: Profile, bounds: np.ndarray, also_kept: np.ndarray | int
 ) -> Candidate:
     """A candidate with its predictions; it is refused where a rank's process needs more memory than the rank has.
 
@@ -273,7 +280,7 @@ def predicted(
     )
 
 
-def nothing_fits(possible: list[Candidate], bounds: np.ndarray, fixed_bytes: int) -> NothingFits:
+def _nothing_fits(possible: list[Candidate], bounds: np.ndarray, fixed_bytes: int) -> NothingFits:
     """The error that names the candidate that comes nearest, and what to do."""
     least = min(possible, key=lambda each: each.shortage)
     if bounds.min() < bounds.max():

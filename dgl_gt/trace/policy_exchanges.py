@@ -45,13 +45,16 @@ class Exchange:
         return self.columns >= LEAST_COLUMNS
 
     def row_bytes(self, mode: Mode) -> float:
-        """Bytes of a row for each step, in the mean; of a sample, as many less as rows are left out."""
+        """Bytes of a row for each step, in the mean; of a sample, as many less as rows are left out.
+
+        An adaptive period counts as 1, with which it begins.
+        """
         if mode.bits == 0:
             return 0.0
         full = self.columns * self.itemsize
         if not self.follows_policies:
             return mode.share * full
-        return mode.share * (full if mode.bits == 32 else packed_bytes(self.columns, mode.bits)) / mode.every
+        return mode.share * (full if mode.bits == 32 else packed_bytes(self.columns, mode.bits)) / max(mode.every, 1)
 
 
 def policy_exchanges(

@@ -274,12 +274,16 @@ def policy_of(config: TrainConfig) -> Policy:
             f"policy is {config.policy}, but the activation_checkpoint full exchanges again in the backward pass; choose "
             "keep_exchanges or none"
         )
+    return policy
+
+
+def check_policy_of_model(policy: Policy, config: TrainConfig) -> None:
+    """Raise :class:`InputError` if the model of a config cannot train under a policy on several ranks."""
     if policy.exchanges_nothing and config.global_attention != "none":
         raise InputError(
             f"the policy none trains on parts alone, but global_attention is {config.global_attention}, which reads all "
             "nodes; set it to none, or choose another policy"
         )
-    return policy
 
 
 def _split(names: str) -> tuple[str, ...]:

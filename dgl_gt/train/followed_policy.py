@@ -10,16 +10,15 @@ from dgl_gt.exchange.own_part import own_part, shares_of_nodes, with_some_edges
 from dgl_gt.exchange.sampled_part import sampled_part
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer, dropout_seed
-from dgl_gt.transmission.policy import Policy
+from dgl_gt.transmission.policy import EDGE_SAMPLES, Policy
 from partition.errors import InputError
 from partition.predict.strategies import WITH_POLICY
 
-from .config import TrainConfig, policy_of
+from .config import TrainConfig, check_policy_of_model, policy_of
 from .run_state import EpochFigures
 from .task import Task, edge_rows, node_classification
 
-_OF_SAMPLE, _OF_EDGES = -2, -3  # in place of a layer, in the seed of a step's sample and of the masks of edges
-_MASKS = 10  # of edges, K in CoFree-GNN's DropEdge-K
+_OF_SAMPLE, _OF_EDGES = -2, -3  # in place of a layer, in the seeds of a step's sample and of samples of edges
 
 
 class FollowedPolicy:
@@ -61,8 +60,7 @@ class FollowedPolicy:
         It is :attr:`graph`, or a part of it with a sample of the copies or of the edges.
         """
         if self._masked:
-            part = self._masked[dropout_seed(self._config.seed, step, _OF_SAMPLE) % len(self._masked)]
-            return part, replace(self.task, edges=edge_rows(part, self._config.inputs))
+            return self._masked[dropout_seed(self._config.seed, step, _OF_SAMPLE) % len(self._masked)]
         if not self._is_sampled:
             return self.graph, self.task
         seed = self._config.seed
@@ -70,9 +68,10 @@ class FollowedPolicy:
         sample.strategy.follow(self._policy.of_sample(), seed)
         return sample, replace(self.task, edges=edge_rows(sample, self._config.inputs))
 
-    def _parts_with_some_edges(self) -> list[ShardedGraph]:
-        seeds = (dropout_seed(self._config.seed, number, _OF_EDGES) for number in range(_MASKS))
-        return [with_some_edges(self.graph, self._policy.edge_share, seed) for seed in seeds]
+    def _parts_with_some_edges(self) -> list[tuple[ShardedGraph, Task]]:
+        seeds = (dropout_seed(self._config.seed, number, _OF_EDGES) for number in range(EDGE_SAMPLES))
+        parts = [with_some_edges(self.graph, self._policy.edge_share, seed) for seed in seeds]
+        return [(part, replace(self.task, edges=edge_rows(part, self._config.inputs))) for part in parts]
 
     def after_step(self, loss: float) -> None:
         """Take notice of the loss of a step, which is the same on every rank."""
@@ -116,6 +115,7 @@ def _check_fits(policy: Policy, sg: ShardedGraph, config: TrainConfig) -> None:
         )
     if sg.depth > 1:
         raise InputError(f"the policy {config.policy} needs --depth 1, and the depth is {sg.depth}")
+    check_policy_of_model(policy, config)
     if policy.exchanges_nothing and sg.strategy.name != "mirror":
         raise InputError(
             "the policy none needs a vertex cut, and this is an edge cut, where neighbours on other ranks would be lost; "

@@ -65,8 +65,8 @@ def _needed_bytes(traces, figures: Figures, sg: ShardedGraph, config: TrainConfi
         exchanges = [] if is_exact else traces.exchanges(figures, strategy, mode)
     except InputError:
         return None
-    kept = kept_bytes(exchanges, policy)[sg.comm.rank] if exchanges else 0
-    return int(trace.peak_bytes(figures)[sg.comm.rank] + kept)
+    kept = np.zeros(figures.parts, np.int64) if is_exact else kept_bytes(exchanges, policy, figures)
+    return int((trace.peak_bytes(figures) + kept)[sg.comm.rank])
 
 
 def _rough_bytes(figures: Figures, config: TrainConfig) -> float:

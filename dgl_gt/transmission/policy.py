@@ -19,6 +19,7 @@ _BITS = {"full": 32, "bf16": 16, "int8": 8, "int4": 4, "none": 0}
 LEAST_COLUMNS = 32  # narrower rows, such as lse, are always sent as they are: packing them would save little
 _MOST_STALE = 1000
 ADAPTIVE = 0  # as the number of steps between transmissions: a clock decides, see dgl_gt.transmission.clock
+EDGE_SAMPLES = 10  # of a part's edges that are drawn before a run, K in CoFree-GNN's DropEdge-K
 _LEAST_SHARE = 0.001
 _ALLOWED = (
     f"{', '.join(_BITS)}, stale=K with K from 1 to {_MOST_STALE} or auto, sampled=Q with Q from {_LEAST_SHARE} to 1, bits "
@@ -62,9 +63,9 @@ class Mode:
 
     def __str__(self) -> str:
         words = [f"stale={self.every or 'auto'}"] if self.is_stale else []
-        words += [f"sampled={self.share:g}"] if self.share < 1 else []
+        words += [f"sampled={self.share}"] if self.share < 1 else []
         words += [name for name, bits in _BITS.items() if bits == self.bits and (bits < 32 or not words)]
-        words += [f"edges={self.edge_share:g}"] if self.edge_share < 1 else []
+        words += [f"edges={self.edge_share}"] if self.edge_share < 1 else []
         return ",".join(words)
 
 

@@ -73,20 +73,10 @@ class Transmission:
         self._clock = Clock()
 
     def transfer(self, send_counts, recv_counts, keys: torch.Tensor | None, *, begins_layer: bool) -> PolicyTransfer:
-        """Return the next exchange of the step. ``keys`` (sum(send_counts),) are the ids of rows, where they have some.
-
-        Where backward computes a layer again, it is the exchange of the first run.
-        """
-        tape = self.comm.tape
-        if tape is not None and tape.is_replaying:
-            exchange, layer = tape.read_note()
-        else:
-            self._layer += begins_layer
-            exchange, layer = self._exchange, self._layer
-            self._exchange += 1
-            if tape is not None:
-                tape.note((exchange, layer))
-        return PolicyTransfer(self, exchange, layer, (send_counts, recv_counts), keys, self._step)
+        """Return the next exchange of the step. ``keys`` (sum(send_counts),) are the ids of rows, where they have some."""
+        self._layer += begins_layer
+        exchange, self._exchange = self._exchange, self._exchange + 1
+        return PolicyTransfer(self, exchange, self._layer, (send_counts, recv_counts), keys, self._step)
 
     def lane(self, exchange: int, layer: int, direction: str, counts, rows: torch.Tensor) -> Lane | None:
         """Return the lane of an exchange of such rows in a direction; None where it is exact."""
@@ -123,13 +113,9 @@ class PolicyTransfer:
         owner, comm = self._transmission, self._transmission.comm
         counts = send_counts, recv_counts = self._counts[::-1] if back else self._counts
         direction, columns = DIRECTIONS[back], rows.shape[1:].numel()
-        is_replaying = not back and comm.tape is not None and comm.tape.is_replaying
         self._lane = owner.lane(self._exchange, self._layer, direction, counts, rows)
         if self._lane is None:
             self._plain = Transfer(comm, *self._counts).start(rows, back)
-            return self
-        if is_replaying:
-            self._lane, self._received = None, comm.tape.read()
             return self
         others = sum(count for rank, count in enumerate(send_counts) if rank != comm.rank)
         keys = self._keys if self._keys is not None and not back else _own_keys(len(rows), comm.rank, rows.device)

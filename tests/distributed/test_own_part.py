@@ -9,11 +9,13 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.exchange.own_part import shares_of_nodes
+from dgl_gt.selector.policy_time import kept_bytes
 from dgl_gt.train import trainer
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.trainer import train
 from partition import InputError, load_graph, partition
 from partition.graph import from_edges
+from partition.shards.counts import read_figures
 
 CONFIG = TrainConfig(epochs=5, layers=2, hidden=32, heads=4, dropout=0.0, lr=0.01, patience=0, seed=3, policy="none")
 CONVOLUTION = {"layer": "convolution", "score": "additive", "residual": "linear", "norm_first": False}
@@ -48,7 +50,8 @@ def step_on_rank(rank, folder, changes):
     model = trainer.build_model(config, task.feat.shape[1], task.classes).double()
     task = replace(task, feat=task.feat.double())
     policy = trainer.follow_policy(sg, task, config, model)
-    assert len(policy._masked) == (10 if "edges" in config.policy else 0)
+    if "edges" in config.policy:
+        check_samples(sg, policy, trainer.follow_policy(sg, task, config, model))
     graph, task = policy.step_on(0)
     task = replace(task, feat=task.feat.double())
     loss = trainer.make_objective(config, task, sg.comm)(trainer._training_logits(model, graph, task, 0, 0), task)
@@ -59,6 +62,22 @@ def step_on_rank(rank, folder, changes):
     shares = np.zeros(sg.manifest["nodes"])
     shares[graph.node_ids.numpy()] = shares_of_nodes(sg.strategy).numpy()
     return float(loss.detach()), gradients, ends, shares
+
+
+def check_samples(sg, policy, again):
+    """Steps take one of ten samples of the part's edges, the same in each run, with the edges' own data."""
+    steps = [policy.step_on(step)[0] for step in range(30)]
+    drawn = {tuple(graph.edge_ids.tolist()) for graph in steps}
+    assert 5 < len(drawn) <= 10 == len({tuple(graph.edge_ids.tolist()) for graph, _ in policy._masked})
+    assert all(torch.equal(a.edge_ids, again.step_on(step)[0].edge_ids) for step, a in enumerate(steps))
+    length = dict(zip(sg.edge_ids.tolist(), sg.edata["length"].tolist()))
+    for graph in steps[:3]:
+        assert [length[edge] for edge in graph.edge_ids.tolist()] == graph.edata["length"].tolist()
+    shards = [graph.strategy.shard for graph, _ in policy._masked]
+    kept = [each for s in shards for each in (s.degrees, s.edge_data["length"], *vars(s.csc()).values())]
+    kept = {each.data_ptr(): each.nbytes for each in kept if isinstance(each, torch.Tensor)}
+    predicted = kept_bytes([], policy._policy, read_figures(sg.manifest))[sg.comm.rank]
+    assert sum(kept.values()) == pytest.approx(predicted, rel=0.1)
 
 
 def expected_step(graph, found, changes):

@@ -111,7 +111,9 @@ def kept_on_rank(rank, folder, strategy):
             probe._step(step)
         tensors = [each for lane in transmission._lanes.values() for each in (lane._here, lane._there, lane._error)]
         transmission.close()
-        found.append((int(kept_bytes(exchanges, policy)[rank]), sum(x.nbytes for x in tensors if x is not None)))
+        found.append(
+            (int(kept_bytes(exchanges, policy, figures)[rank]), sum(x.nbytes for x in tensors if x is not None))
+        )
     return found
 
 

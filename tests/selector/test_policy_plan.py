@@ -4,20 +4,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from selector_cases import SMALL, planned, profile_values, refused, write_profile
 
-from dgl_gt.selector import NothingFits, read_profile
+from dgl_gt.selector import NothingFits, StepTraces, read_profile
 from dgl_gt.selector.policy_plan import plan_policy
 from dgl_gt.selector.policy_time import kept_bytes
 from dgl_gt.train import TrainConfig, step_traces
 from dgl_gt.transmission.policy import read_policy
 from partition.cuts.edge_cut import make_edge_cut
+from partition.errors import InputError
 from partition.shards.counts import read_figures
 from partition.shards.layout import Layout
 from partition.shards.manifest import read_manifest
 
 WIDE = ["--hidden", 64, *SMALL[2:]]
 CONFIG = TrainConfig(layers=2, hidden=64, heads=4)
+MODES = ("full", "int8", "stale=4,int8", "sampled=0.25", "sampled=0.25,int8", "stale=auto", "none", "none,edges=0.5")
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def slow(tmp_path):
 
 def test_beside_an_exact_step(here, both, slow):
     plan = ["plan", *both, *WIDE, "--profile", slow, "--json", "--policy"]
-    found = {mode: planned(here(*plan, mode)) for mode in ("full", "int8", "stale=4,int8", "sampled=0.25", "none")}
+    found = {mode: planned(here(*plan, mode)) for mode in MODES}
     assert "policy" not in found["full"]
     assert found["int8"]["choice"] == found["full"]["choice"]
     of_mode = {mode: plan["policy"] for mode, plan in found.items() if mode != "full"}
@@ -42,6 +45,9 @@ def test_beside_an_exact_step(here, both, slow):
             if (way["directory"], way["strategy"], way["depth"]) == (each["directory"], each["strategy"], 1)
         )
         assert each["predicted_exact_sent_bytes"] == exact["sent_bytes"] and each["strategy"] in ("halo_h", "mirror")
+    assert ratios["stale=auto"] == 1 and of_mode["stale=auto"]["kept_bytes"] > of_mode["int8"]["kept_bytes"] > 0
+    assert of_mode["none"]["kept_bytes"] == of_mode["sampled=0.25"]["kept_bytes"] == 0
+    assert of_mode["none,edges=0.5"]["kept_bytes"] > 0
     assert ratios["none"] == 0 and of_mode["none"]["strategy"] == "mirror"
     assert ratios["sampled=0.25"] == pytest.approx(0.25)
     assert ratios["int8"] == pytest.approx(72 / 256, abs=0.02) and ratios["stale=4,int8"] < 0.1
@@ -54,10 +60,6 @@ def test_beside_an_exact_step(here, both, slow):
     ("words", "message"),
     [
         (["--policy", "int9"], "--policy is 'int9'; it must be full, bf16"),
-        (
-            ["--policy", "stale=auto"],
-            "stale=auto, whose period is known only in a run; replace it by a fixed period, such as stale=4",
-        ),
         (["--policy", "none"], "the policy none needs a vertex cut; partition with --cut vertex"),
         (["--policy", "int8", "--search-policy", "a.yaml"], "leave --policy out"),
     ],
@@ -99,6 +101,39 @@ def test_layers_that_are_computed_again_exchange_once(both):
     assert again.candidate.activation_checkpoint == "keep_exchanges"
 
 
+def pull_step(sg, mode="none"):
+    """A step that no strategy changes, and that runs on edge cuts alone."""
+    model = torch.nn.Linear(12, 10)
+
+    def step():
+        model.zero_grad()
+        sg.block  # a vertex cut has none
+        model(sg.pull(sg.ndata["feat"])).sum().backward()
+
+    return step
+
+
+def test_strategies_that_cannot_run_are_left_out(both):
+    """halo_kv runs as halo_h, and the vertex cut not at all."""
+    cuts = [figures_of(folder) for folder in both]
+    found = plan_policy(cuts, StepTraces(pull_step), read_profile(), read_policy("int8"))
+    assert (found.candidate.strategy, found.candidate.cut) == ("halo_h", "edge")
+    with pytest.raises(InputError, match="a vertex cut has no block"):
+        plan_policy(cuts[1:], StepTraces(pull_step), read_profile(), read_policy("int8"))
+
+
+def test_no_policy_goes_with_exchanges_that_run_again(both):
+    traces = step_traces(replace(CONFIG, activation_checkpoint="full"), 12, 10)
+    with pytest.raises(InputError, match="activation_checkpoint is full, which no policy goes with"):
+        plan_policy([figures_of(both[0])], traces, read_profile(), read_policy("int8"))
+
+
+def test_nothing_is_written_for_a_policy_that_is_refused(here, shards, tmp_path):
+    done = here("plan", shards / "edge", *WIDE, "--policy", "none", "--save-costs", tmp_path / "costs.json")
+    refused(done, "the policy none needs a vertex cut", lines=None)
+    assert not (tmp_path / "costs.json").exists()
+
+
 def test_each_rank_is_held_to_its_own_memory(tmp_path, awkward_graph):
     """Nearly all nodes are on rank 0, and rank 1 has just the memory for the rest; with less, another mode is tried."""
     graph = awkward_graph(3)
@@ -109,7 +144,7 @@ def test_each_rank_is_held_to_its_own_memory(tmp_path, awkward_graph):
     traces, policy = step_traces(CONFIG, 12, 10), read_policy("int8")
     values = profile_values(process_bytes=[0, 0])
     trace = traces.of(figures, "halo_h", 1)
-    needed = trace.peak_bytes(figures) + kept_bytes(traces.exchanges(figures, "halo_h"), policy)
+    needed = trace.peak_bytes(figures) + kept_bytes(traces.exchanges(figures, "halo_h"), policy, figures)
     assert needed[0] > 1.2 * needed[1]
 
     def planned_with(memory):
@@ -117,7 +152,8 @@ def test_each_rank_is_held_to_its_own_memory(tmp_path, awkward_graph):
         return plan_policy([(None, figures)], traces, profile, policy).candidate
 
     enough = [float(each) for each in needed]
-    assert planned_with(enough).refused is None
+    first = planned_with(enough)
+    assert (first.strategy, first.activation_checkpoint) == ("halo_h", "none")
     less = planned_with([enough[0] - 1, enough[1]])
     assert (less.strategy, less.activation_checkpoint) != ("halo_h", "none")
     with pytest.raises(NothingFits, match="nothing fits ranks"):
