@@ -1,11 +1,14 @@
 """Too little memory is refused before training, with what would fit."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 import dgl_gt
 from dgl_gt.train import TrainConfig, memory_check
 from dgl_gt.train.memory_check import check_memory
-from partition import InputError, load_graph, partition
+from partition import InputError, load_graph, partition, read_figures, read_manifest
 
 CONFIG = TrainConfig(layers=3, hidden=32, heads=4)
 
@@ -65,3 +68,21 @@ def test_the_rough_bound_is_above_the_prediction(shards):
     for config in (CONFIG, TrainConfig(layers=6, hidden=64, norm="batch", ffn=4, dropout=0.5, attention_dropout=0.1)):
         trace = step_traces(config, figures.features).of(figures, "local", 1, "none")
         assert trace.peak_bytes(figures).max() < memory_check._rough_bytes(figures, config)
+
+
+@pytest.mark.parametrize("policy", ["int8", "stale=auto,int8"])
+def test_what_a_policy_keeps_counts_and_advice_goes_with_it(tmp_path, monkeypatch, policy):
+    partition(load_graph("sample:communities?nodes=400&features=8&degree=100"), 2, tmp_path / "two")
+    figures = read_figures(read_manifest(tmp_path / "two"))
+    config = TrainConfig(layers=3, hidden=64, heads=4, policy=policy)
+    traces, exact = memory_check.step_traces(config, 8), replace(config, policy="full")
+    sg = SimpleNamespace(strategy=SimpleNamespace(name="halo_h"), depth=1, comm=SimpleNamespace(rank=1))
+    needed = [memory_check._needed_bytes(traces, figures, sg, each) for each in (exact, config)]
+    assert needed[1] > needed[0] + 400 * 4 * 64
+    real = memory_check.read_profile
+    monkeypatch.setattr(memory_check, "read_profile", lambda *_: _without_process(real(None, None)))
+    advice = memory_check._what_fits(tmp_path / "two", figures, traces, 10**9, memory_check.policy_of(config))
+    assert advice.split()[1] in ("halo_h", "halo_kv") and "is predicted to fit" in advice
+    assert memory_check._what_fits(tmp_path / "two", figures, traces, 1000, memory_check.policy_of(config)).startswith(
+        "nothing fits"
+    )
