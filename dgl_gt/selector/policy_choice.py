@@ -7,6 +7,7 @@ allows it; then single changes and pairs of changes improve what it found.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,7 +20,7 @@ MODES = tuple(map(parse_mode, ("full", "bf16", "int8", "int4", "stale=4,int8", "
 _FULL = MODES[0]
 _NO_LOSS = 1e-3  # points; a smaller loss counts as this
 _LEAST_GAIN = 1e-4  # share of the seconds; what saves less is not worth a loss
-_SLOW = 2.0  # a link is slow if it is more than as many times slower than the fastest
+_KINDS_OF_LINKS = 4  # up to 2, 4, 8 or more times slower than the fastest, as many as there are numbers of bits
 _MOST_SHRUNK = 8  # from 32 bits to 4
 
 
@@ -37,16 +38,20 @@ class Place:
 
 
 def places(exchanges, links: np.ndarray) -> list[Place]:
-    """Return the transmissions of a step that may have modes of their own: by layer, direction, and fast or slow links.
+    """Return the transmissions of a step that may have modes of their own: by layer, direction, and kind of link.
 
+    Links are of one kind if they are up to 2, 4 or 8 times as slow as the fastest one, or slower.
     ``exchanges`` are those of the step, and ``links`` (P, P) the bandwidths into each rank from each other one.
     """
     pairs = [(i, j) for i in range(len(links)) for j in range(len(links)) if i != j]
     speeds = {(i, j): links[j, i] for i, j in pairs}
-    slow = tuple(pair for pair in pairs if _SLOW * speeds[pair] < max(speeds.values()))
-    fast = tuple(pair for pair in pairs if pair not in slow)
+    kinds: dict[int, list[tuple[int, int]]] = {}
+    for pair in pairs:
+        octaves = math.ceil(math.log2(max(speeds.values()) / speeds[pair]))
+        kinds.setdefault(min(max(octaves, 1), _KINDS_OF_LINKS), []).append(pair)
+    of_kind = [tuple(kinds[kind]) for kind in sorted(kinds)] if len(kinds) > 1 else [None]
     found = {(each.layer, each.direction) for each in exchanges if each.follows_policies}
-    return [Place(*each, peers) for each in sorted(found) for peers in ((fast, slow) if slow else (None,))]
+    return [Place(*each, peers) for each in sorted(found) for peers in of_kind]
 
 
 def policy_of_modes(modes: dict[Place, Mode]) -> Policy:

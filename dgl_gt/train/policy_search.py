@@ -41,7 +41,7 @@ class FoundPolicy:
     ----------
     policy : Policy
     modes : dict of Place to Mode
-        The mode of each layer and direction, and of fast and slow links.
+        The mode of each layer and direction, and of each kind of link.
     losses : dict of Place to dict of Mode to float
         What each mode of each place lost by itself (points of the validation metric).
     loss : float

@@ -72,6 +72,15 @@ def test_places_are_layers_directions_and_kinds_of_links():
     assert policy.mode(0, "gradients", 0, 2) == Mode(4) and policy.mode(0, "gradients", 2, 0) == FULL
 
 
+def test_links_are_grouped_by_their_speed():
+    """Of the six links into ranks, one each is 2, 3, 7 and 50 times as slow as the others."""
+    links = np.full((3, 3), 1e8)
+    for (into, other), times in {(0, 1): 2, (1, 0): 3, (0, 2): 7, (2, 0): 50}.items():
+        links[into, other] = 1e8 / times
+    found = places([exchange(0, "rows")], links)
+    assert [set(each.peers) for each in found] == [{(1, 0), (1, 2), (2, 1)}, {(0, 1)}, {(2, 0)}, {(0, 2)}]
+
+
 def test_one_mode_for_all_is_one_rule():
     found, *_ = problem(0, 4)
     assert policy_of_modes(dict.fromkeys(found, Mode(8))) == Policy((Rule(Mode(8)),))
