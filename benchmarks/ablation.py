@@ -124,6 +124,9 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="a line for each variant as soon as it is measured")
     args = parser.parse_args()
+    names = {name_of(changes) for variants in _VARIANTS.values() for changes in variants}
+    if unknown := set(args.only or []) - names:
+        parser.error(f"--only {unknown.pop()!r} is no variant; these are: {'; '.join(sorted(names))}")
     torch.set_num_threads(1)
     rows = []
     for row in measure(args.graph, args.seeds, args.only):

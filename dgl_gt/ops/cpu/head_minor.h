@@ -71,22 +71,34 @@ struct HeadMinor {
         }
     }
 
-    // H numbers, again and again. Without the builtin, as many numbers as the vector has are read: scratch memory has room.
-    template <int... I>
-    static INLINE V repeated(std::integer_sequence<int, I...>, const T* of_heads) {
+    // H numbers, again and again. Each step doubles them, since GCC leads a wider step through memory, where the read waits
+    // for narrower writes. Without the builtin, as many numbers as the vector has are read: scratch memory has room.
 #if defined(HAS_SHUFFLEVECTOR)
-        const Vec<T, H> heads = load<H>(of_heads);
-        return __builtin_shufflevector(heads, heads, (I % H)...);
-#else
-        const V v = load<N>(of_heads);
-        return pick<(I % H)...>(v, v);
-#endif
+    template <int... I>
+    static INLINE auto twice(std::integer_sequence<int, I...>, Vec<T, sizeof...(I) / 2> v) {
+        return __builtin_shufflevector(v, v, I...);
     }
+
+    template <int W>
+    static INLINE V repeated(Vec<T, W> v) {
+        if constexpr (W == N) return v;
+        else return repeated<2 * W>(twice(std::make_integer_sequence<int, 2 * W>(), v));
+    }
+#else
+    template <int... I>
+    static INLINE V repeated(std::integer_sequence<int, I...>, V v) {
+        return pick<(I % H)...>(v, v);
+    }
+#endif
 
     // The g-th vector of L lanes from H numbers.
     static INLINE V spread(const T* of_heads, int g) {
         if constexpr (H >= N) return load<N>(of_heads + g * N);
-        else return repeated(Lanes(), of_heads);
+#if defined(HAS_SHUFFLEVECTOR)
+        else return repeated<H>(load<H>(of_heads));
+#else
+        else return repeated(Lanes(), load<N>(of_heads));
+#endif
     }
 
     // Whether any of some vector's 16-byte pieces is not zero.
