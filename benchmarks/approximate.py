@@ -1,13 +1,13 @@
 """Training under transmission policies beside the exact run: bytes, seconds, metric and epochs.
 
     python benchmarks/approximate.py [--graph tolokers] [--config examples/tolokers.yaml] [--parts 2] [--seeds 3]
-        [--policies 'full;int8;stale=4,int8'] [--strategy halo_h] [--epochs 300] [--link-mbit 50] [--json]
+        [--policies 'full;int8;stale=4,int8'] [--strategy halo_h] [--depth 2] [--epochs 300] [--link-mbit 50] [--json]
 
 All policies run on the same shards, with the same seeds and with ranks of one thread each, one run after another in the
 same processes. A run ends by its patience. The metric is that of the epoch with the best validation metric; *epochs*
 are those until the validation metric first reached the best one of the exact run with that seed less 0.2 points, in the
 mean over seeds, and over those of the exact run. Seconds are the median training step of the slowest rank. A graph
-without features gets random ones and no metric.
+without features gets random ones and no metric. ``--depth`` adds exact runs with halos of so many hops.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ def train_on_rank(task: dict) -> None:
     from dgl_gt.train.trainer import train
 
     dist.init_process_group("gloo")
-    sg, config = dgl_gt.load(task["shards"], task["strategy"]), TrainConfig(**task["config"])
-    for policy in task["policies"]:
+    config = TrainConfig(**task["config"])
+    for name, shards, strategy, policy in task["runs"]:
+        sg = dgl_gt.load(shards, strategy)
         for seed in range(task["seeds"]):
             found = train(sg, replace(config, policy=policy, seed=seed))
             row = {
-                "policy": policy,
+                "policy": name,
                 "seed": seed,
                 "sent_bytes": found.exchanged_bytes_per_epoch,
                 "seconds": found.seconds_per_epoch,
@@ -55,7 +56,7 @@ def train_on_rank(task: dict) -> None:
             }
             if sg.comm.rank == 0:
                 print(json.dumps(row), flush=True)
-                print(f"{policy}, seed {seed}: test {found.test:.4f}", file=sys.stderr, flush=True)
+                print(f"{name}, seed {seed}: test {found.test:.4f}", file=sys.stderr, flush=True)
     dist.destroy_process_group()
 
 
@@ -111,6 +112,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--policies", type=lambda text: text.split(";"), default=_POLICIES.split(";"))
     parser.add_argument("--strategy", default="halo_h")
+    parser.add_argument("--depth", type=int, help="also exact runs with halos of so many hops")
     parser.add_argument("--epochs", type=int, help="in place of the config's")
     parser.add_argument("--link-mbit", type=float, help="of each rank, in network namespaces")
     parser.add_argument("--json", action="store_true")
@@ -124,10 +126,15 @@ def main() -> None:
     config = read_config(args.config, epochs=args.epochs)
     with tempfile.TemporaryDirectory() as folder:
         cut = {"cut": "vertex"} if args.strategy == "mirror" else {}
-        missing = {} if has_features else {"random_features": _WIDTH}
-        partition(graph, args.parts, Path(folder) / "shards", self_loops=has_features, **cut, **missing)
+        settings = {"self_loops": has_features} | ({} if has_features else {"random_features": _WIDTH})
+        shards, deep = f"{folder}/shards", f"{folder}/deep"
+        partition(graph, args.parts, shards, **cut, **settings)
         policies = ["full", *(each for each in args.policies if each != "full")]
-        task = {"shards": f"{folder}/shards", "strategy": args.strategy, "policies": policies, "seeds": args.seeds}
+        runs = [(policy, shards, args.strategy, policy) for policy in policies]
+        if args.depth:
+            partition(graph, args.parts, deep, halo_depth=args.depth, **settings)
+            runs.insert(1, (f"full, depth {args.depth}", deep, "halo_h", "full"))
+        task = {"runs": runs, "seeds": args.seeds}
         task["config"] = vars(config)
         output = run_ranks([sys.executable, __file__, "--task", json.dumps(task)], args.parts, args.link_mbit)
     rows = summary([json.loads(line) for line in output.splitlines()])
