@@ -1,13 +1,16 @@
 """Training under transmission policies beside the exact run: bytes, seconds, metric and epochs.
 
     python benchmarks/approximate.py [--graph tolokers] [--config examples/tolokers.yaml] [--parts 2] [--seeds 3]
-        [--policies 'full;int8;stale=4,int8'] [--strategy halo_h] [--depth 2] [--epochs 300] [--link-mbit 50] [--json]
+        [--policies 'full;int8;stale=4,int8'] [--strategy halo_h] [--depth 2] [--alone] [--epochs 300]
+        [--link-mbit 50] [--json]
 
 All policies run on the same shards, with the same seeds and with ranks of one thread each, one run after another in the
 same processes. A run ends by its patience. The metric is that of the epoch with the best validation metric; *epochs*
 are those until the validation metric first reached the best one of the exact run with that seed less 0.2 points, in the
 mean over seeds, and over those of the exact run. Seconds are the median training step of the slowest rank. A graph
 without features gets random ones and no metric. ``--depth`` adds exact runs with halos of so many hops.
+``--alone`` then trains each part of a vertex cut as a graph of its own, in a process of its own, one after another: the
+seconds of the slowest are the least that a step without an exchange can take where each rank has a core.
 """
 
 from __future__ import annotations
@@ -18,14 +21,16 @@ import statistics
 import sys
 import tempfile
 from dataclasses import replace
-from pathlib import Path
 
+import numpy as np
 from links import run_ranks
 from machine import DATA, processor
 
 from dgl_gt.train.config import TrainConfig, read_config
 from partition import load_graph, partition
 from partition.console import table
+from partition.cuts.vertex_cut import make_vertex_cut
+from partition.graph import from_edges, with_self_loops
 from partition.system.units import size
 
 _WIDTH = 128  # of random features
@@ -42,8 +47,8 @@ def train_on_rank(task: dict) -> None:
 
     dist.init_process_group("gloo")
     config = TrainConfig(**task["config"])
-    for name, shards, strategy, policy in task["runs"]:
-        sg = dgl_gt.load(shards, strategy)
+    for name, shards, strategy, depth, policy in task["runs"]:
+        sg = dgl_gt.load(shards, strategy, depth)
         for seed in range(task["seeds"]):
             found = train(sg, replace(config, policy=policy, seed=seed))
             row = {
@@ -58,6 +63,26 @@ def train_on_rank(task: dict) -> None:
                 print(json.dumps(row), flush=True)
                 print(f"{name}, seed {seed}: test {found.test:.4f}", file=sys.stderr, flush=True)
     dist.destroy_process_group()
+
+
+def parts_alone(graph, parts: int, config: dict, folder: str) -> list[float]:
+    """Seconds of a step of each part of a vertex cut, with the nodes that its edges touch, as a graph of its own."""
+    graph, seconds = with_self_loops(graph), []
+    cut = make_vertex_cut(graph, parts)
+    for part in range(parts):
+        src, dst, _ = cut.part_edges(graph, part)
+        held, ends = np.unique(np.concatenate([src, dst]), return_inverse=True)
+        node_data = {name: values[held] for name, values in graph.node_data.items()}
+        own = from_edges(*ends.reshape(2, -1), num_nodes=len(held), node_data=node_data)
+        partition(own, 1, f"{folder}/part{part}", random_features=None if "feat" in node_data else _WIDTH)
+        task = {
+            "runs": [(f"part {part} alone", f"{folder}/part{part}", "halo_h", 1, "full")],
+            "seeds": 1,
+            "config": config,
+        }
+        output = run_ranks([sys.executable, __file__, "--task", json.dumps(task)], 1)
+        seconds.append(json.loads(output)["seconds"])
+    return seconds
 
 
 def summary(runs: list[dict]) -> list[dict]:
@@ -113,6 +138,7 @@ def main() -> None:
     parser.add_argument("--policies", type=lambda text: text.split(";"), default=_POLICIES.split(";"))
     parser.add_argument("--strategy", default="halo_h")
     parser.add_argument("--depth", type=int, help="also exact runs with halos of so many hops")
+    parser.add_argument("--alone", action="store_true", help="also each part of a vertex cut as a graph of its own")
     parser.add_argument("--epochs", type=int, help="in place of the config's")
     parser.add_argument("--link-mbit", type=float, help="of each rank, in network namespaces")
     parser.add_argument("--json", action="store_true")
@@ -130,21 +156,23 @@ def main() -> None:
         shards, deep = f"{folder}/shards", f"{folder}/deep"
         partition(graph, args.parts, shards, **cut, **settings)
         policies = ["full", *(each for each in args.policies if each != "full")]
-        runs = [(policy, shards, args.strategy, policy) for policy in policies]
+        runs = [(policy, shards, args.strategy, 1, policy) for policy in policies]
         if args.depth:
             partition(graph, args.parts, deep, halo_depth=args.depth, **settings)
-            runs.insert(1, (f"full, depth {args.depth}", deep, "halo_h", "full"))
+            runs.insert(1, (f"full, depth {args.depth}", deep, "halo_h", args.depth, "full"))
         task = {"runs": runs, "seeds": args.seeds}
         task["config"] = vars(config)
         output = run_ranks([sys.executable, __file__, "--task", json.dumps(task)], args.parts, args.link_mbit)
+        alone = parts_alone(graph, args.parts, vars(config), folder) if args.alone else []
     rows = summary([json.loads(line) for line in output.splitlines()])
     if args.json:
-        print(json.dumps({"processor": processor(), "rows": rows}))
+        print(json.dumps({"processor": processor(), "rows": rows, "alone_s": alone}))
     else:
         link = f"{args.link_mbit:g} Mbit/s" if args.link_mbit else "loopback"
-        print(
-            f"{args.graph}, {args.parts} ranks, {args.strategy}, {link}, {processor()}\n\n{report(rows, has_features)}"
-        )
+        print(f"{args.graph}, {args.parts} ranks, {args.strategy}, {link}, {processor()}\n")
+        print(report(rows, has_features))
+        if alone:
+            print(f"\nparts alone: {', '.join(f'{each:.3f}' for each in alone)} s / step")
 
 
 if __name__ == "__main__":
