@@ -67,8 +67,8 @@ def train_on_rank(task: dict) -> None:
 
 def parts_alone(graph, parts: int, config: dict, folder: str) -> list[float]:
     """Seconds of a step of each part of a vertex cut, with the nodes that its edges touch, as a graph of its own."""
-    graph, seconds = with_self_loops(graph), []
-    cut = make_vertex_cut(graph, parts)
+    graph, seconds = with_self_loops(graph) if "feat" in graph.node_data else graph, []
+    cut = make_vertex_cut(graph, parts)  # that of the run beside it: the same function and seed
     for part in range(parts):
         src, dst, _ = cut.part_edges(graph, part)
         held, ends = np.unique(np.concatenate([src, dst]), return_inverse=True)
@@ -146,6 +146,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.task:
         return train_on_rank(args.task)
+    if args.alone and args.strategy != "mirror":
+        parser.error("--alone is about a vertex cut; add --strategy mirror")
     real = DATA / f"{args.graph}.npz"
     graph = load_graph(str(real) if real.is_file() else args.graph)
     has_features = "feat" in graph.node_data
@@ -160,8 +162,7 @@ def main() -> None:
         if args.depth:
             partition(graph, args.parts, deep, halo_depth=args.depth, **settings)
             runs.insert(1, (f"full, depth {args.depth}", deep, "halo_h", args.depth, "full"))
-        task = {"runs": runs, "seeds": args.seeds}
-        task["config"] = vars(config)
+        task = {"runs": runs, "seeds": args.seeds, "config": vars(config)}
         output = run_ranks([sys.executable, __file__, "--task", json.dumps(task)], args.parts, args.link_mbit)
         alone = parts_alone(graph, args.parts, vars(config), folder) if args.alone else []
     rows = summary([json.loads(line) for line in output.splitlines()])
