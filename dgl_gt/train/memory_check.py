@@ -38,7 +38,8 @@ def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: Mode
     """
     comm, figures = sg.comm, read_figures(sg.manifest)
     available = available_rank_memory(comm)
-    is_plain = factory is None and not config.edge_features
+    keeps_samples = policy_of(config).edge_share < 1
+    is_plain = factory is None and not config.edge_features and not keeps_samples
     is_safe = is_plain and _rough_bytes(figures, config) < _SAFE_SHARE * available
     if int(comm.all_reduce(torch.tensor([int(not is_safe)]), "max")[0]) == 0:
         return

@@ -86,3 +86,20 @@ def test_what_a_policy_keeps_counts_and_advice_goes_with_it(tmp_path, monkeypatc
     assert memory_check._what_fits(tmp_path / "two", figures, traces, 1000, memory_check.policy_of(config)).startswith(
         "nothing fits"
     )
+
+
+def test_samples_of_edges_are_never_skipped(tmp_path, monkeypatch):
+    """The rough bound knows no policies, so a small model with ten samples of many edges is predicted nevertheless."""
+    partition(load_graph("sample:communities?nodes=800&features=8&degree=200"), 2, tmp_path / "two", cut="vertex")
+    manifest = read_manifest(tmp_path / "two")
+    config = replace(CONFIG, layers=1, hidden=8, heads=2, policy="none,edges=0.9")
+    raised = []
+    comm = SimpleNamespace(rank=0, all_reduce=lambda tensor, op: tensor, raise_together=raised.append)
+    sg = SimpleNamespace(strategy=SimpleNamespace(name="mirror"), depth=1, comm=comm, manifest=manifest)
+    rough = memory_check._rough_bytes(read_figures(manifest), config)
+    monkeypatch.setattr(memory_check, "available_rank_memory", lambda _: 5 * rough)
+    needed = memory_check._needed_bytes(
+        memory_check.step_traces(config, 8), read_figures(manifest), sg, replace(config, policy="none")
+    )
+    check_memory(tmp_path / "two", sg, config)
+    assert needed < 5 * rough and "a training step is predicted to need" in str(raised[0])
