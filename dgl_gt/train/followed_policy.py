@@ -59,19 +59,20 @@ class FollowedPolicy:
 
         It is :attr:`graph`, or a part of it with a sample of the copies or of the edges.
         """
-        if self._masked:
-            return self._masked[dropout_seed(self._config.seed, step, _OF_SAMPLE) % len(self._masked)]
-        if not self._is_sampled:
-            return self.graph, self.task
         seed = self._config.seed
-        sample = sampled_part(self.graph.strategy, self._policy.sampled_share, dropout_seed(seed, step, _OF_SAMPLE))
-        sample.strategy.follow(self._policy.of_sample(), seed)
+        of_step = dropout_seed(seed, step, _OF_SAMPLE)
+        if self._masked:
+            sample = self._masked[of_step % len(self._masked)]
+        elif self._is_sampled:
+            sample = sampled_part(self.graph.strategy, self._policy.sampled_share, of_step)
+            sample.strategy.follow(self._policy.of_sample(), seed)
+        else:
+            return self.graph, self.task
         return sample, replace(self.task, edges=edge_rows(sample, self._config.inputs))
 
-    def _parts_with_some_edges(self) -> list[tuple[ShardedGraph, Task]]:
+    def _parts_with_some_edges(self) -> list[ShardedGraph]:
         seeds = (dropout_seed(self._config.seed, number, _OF_EDGES) for number in range(EDGE_SAMPLES))
-        parts = [with_some_edges(self.graph, self._policy.edge_share, seed) for seed in seeds]
-        return [(part, replace(self.task, edges=edge_rows(part, self._config.inputs))) for part in parts]
+        return [with_some_edges(self.graph, self._policy.edge_share, seed) for seed in seeds]
 
     def after_step(self, loss: float) -> None:
         """Take notice of the loss of a step, which is the same on every rank."""

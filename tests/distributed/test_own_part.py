@@ -68,12 +68,12 @@ def check_samples(sg, policy, again):
     """Steps take one of ten samples of the part's edges, the same in each run, with the edges' own data."""
     steps = [policy.step_on(step)[0] for step in range(30)]
     drawn = {tuple(graph.edge_ids.tolist()) for graph in steps}
-    assert 5 < len(drawn) <= 10 == len({tuple(graph.edge_ids.tolist()) for graph, _ in policy._masked})
+    assert 5 < len(drawn) <= 10 == len({tuple(graph.edge_ids.tolist()) for graph in policy._masked})
     assert all(torch.equal(a.edge_ids, again.step_on(step)[0].edge_ids) for step, a in enumerate(steps))
     length = dict(zip(sg.edge_ids.tolist(), sg.edata["length"].tolist()))
     for graph in steps[:3]:
         assert [length[edge] for edge in graph.edge_ids.tolist()] == graph.edata["length"].tolist()
-    shards = [graph.strategy.shard for graph, _ in policy._masked]
+    shards = [graph.strategy.shard for graph in policy._masked]
     kept = [each for s in shards for each in (s.degrees, s.edge_data["length"], *vars(s.csc()).values())]
     kept = {each.data_ptr(): each.nbytes for each in kept if isinstance(each, torch.Tensor)}
     predicted = kept_bytes([], policy._policy, read_figures(sg.manifest))[sg.comm.rank]
