@@ -80,13 +80,16 @@ struct HeadMinor {
     }
 
     template <int W>
-    static INLINE V repeated(Vec<T, W> v) {
+    static INLINE V doubled(Vec<T, W> v) {
         if constexpr (W == N) return v;
-        else return repeated<2 * W>(twice(std::make_integer_sequence<int, 2 * W>(), v));
+        else return doubled<2 * W>(twice(std::make_integer_sequence<int, 2 * W>(), v));
     }
+
+    static INLINE V repeated(Lanes, const T* of_heads) { return doubled<H>(load<H>(of_heads)); }
 #else
     template <int... I>
-    static INLINE V repeated(std::integer_sequence<int, I...>, V v) {
+    static INLINE V repeated(std::integer_sequence<int, I...>, const T* of_heads) {
+        const V v = load<N>(of_heads);
         return pick<(I % H)...>(v, v);
     }
 #endif
@@ -94,11 +97,7 @@ struct HeadMinor {
     // The g-th vector of L lanes from H numbers.
     static INLINE V spread(const T* of_heads, int g) {
         if constexpr (H >= N) return load<N>(of_heads + g * N);
-#if defined(HAS_SHUFFLEVECTOR)
-        else return repeated<H>(load<H>(of_heads));
-#else
-        else return repeated(Lanes(), load<N>(of_heads));
-#endif
+        else return repeated(Lanes(), of_heads);
     }
 
     // Whether any of some vector's 16-byte pieces is not zero.
