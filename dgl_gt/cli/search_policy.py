@@ -111,10 +111,16 @@ def _strategy(args, config: TrainConfig, profile: Profile, figures):
         return sg.comm.broadcast_object(plan), sg.comm
 
 
+def _pairs(peers) -> str:
+    """Sender and receiver of the first pairs, and how many more there are."""
+    more = f" and {len(peers) - 3} more" if len(peers) > 3 else ""
+    return ", ".join(f"{sender} to {receiver}" for sender, receiver in peers[:3]) + more
+
+
 def _text(values: dict, found, epochs: int) -> str:
     rows = []
     for each in values["transmissions"]:
-        between = "" if each["peers"] is None else f", {len(each['peers'])} pairs"
+        between = "" if each["peers"] is None else f", {_pairs(each['peers'])}"
         losses = ", ".join(f"{mode} {loss:.2f}" for mode, loss in each["loss_points"].items())
         rows.append([f"layer {each['layer']}, {each['direction']}{between}", each["mode"], losses])
     saved = 1 - found.sent_bytes / found.exact_sent_bytes if found.exact_sent_bytes else 0.0

@@ -32,7 +32,7 @@ class PolicyPlan:
     sent_bytes : int
         Bytes that all ranks send in a step, in the mean over steps.
     kept_bytes : int
-        Rows and errors that the policy keeps from step to step, on the rank that keeps most (bytes).
+        Rows, errors and samples of edges that the policy keeps from step to step, on the rank that keeps most (bytes).
     """
 
     candidate: Candidate
@@ -64,7 +64,8 @@ def plan_policy(
     """Predict a training step under a policy, for the cut and strategy that take it quickest.
 
     Edges that a step leaves out, of a sampled boundary or of the part, count as if they were there. Without an exchange,
-    the memory beside samples of edges is taken to be that of ``mirror``. An adaptive period counts as 1.
+    the memory beside samples of edges is taken to be that of ``mirror``. Under an adaptive period,
+    rows count as sent in every step and used in the next.
 
     Parameters
     ----------
@@ -112,5 +113,7 @@ def _modes(cuts, traces: StepTraces, policy: Policy) -> tuple[str, ...]:
     modes = traces.activation_checkpoints
     modes = modes if policy.exchanges_nothing else tuple(mode for mode in modes if mode != "full")
     if not modes:
-        raise InputError("activation_checkpoint is full, which no policy goes with; choose keep_exchanges or none")
+        raise InputError(
+            "activation_checkpoint is full, which only the policy none goes with; choose keep_exchanges or none"
+        )
     return modes

@@ -51,7 +51,8 @@ def modes_of(exchange: Exchange, policy: Policy) -> list[list[Mode]]:
 
 @dataclass(frozen=True)
 class PolicyCosts:
-    """The costs of a training step under any policy. An adaptive period counts as 1, with which it begins.
+    """The costs of a training step under any policy. Under an adaptive period,
+    rows count as sent in every step and used in the next, as it begins.
 
     Attributes
     ----------

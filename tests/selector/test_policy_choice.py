@@ -73,7 +73,7 @@ def test_places_are_layers_directions_and_kinds_of_links():
 
 
 def test_links_are_grouped_by_their_speed():
-    """Of the six links into ranks, one each is 2, 3, 7 and 50 times as slow as the others."""
+    """Of the six links into ranks, four are 2, 3, 7 and 50 times as slow as the other two."""
     links = np.full((3, 3), 1e8)
     for (into, other), times in {(0, 1): 2, (1, 0): 3, (0, 2): 7, (2, 0): 50}.items():
         links[into, other] = 1e8 / times
