@@ -1,6 +1,7 @@
 """Builds the CPU kernel and the loops of the cuts; the metadata is in setup.cfg."""
 
 import sys
+from glob import glob
 
 if sys.version_info < (3, 10):  # before any dependency is looked for, whose own error would come first
     sys.exit("dgl-gt needs Python 3.10 or newer, and this is Python %d.%d" % sys.version_info[:2])
@@ -34,10 +35,7 @@ setup(
         Extension(
             "dgl_gt.ops.cpu._kernel",
             sources=[f"{CPU}/{name}.cpp" for name in ("kernel", "portable", "avx2", "avx512")],
-            depends=[
-                f"{CPU}/{name}.h"
-                for name in ("problem", "vectors", "rows", "head_minor", "passes", "dropout", "quantise")
-            ],
+            depends=glob(f"{CPU}/*.h"),
             language="c++",
             extra_compile_args=[
                 "-O2",
@@ -57,7 +55,7 @@ setup(
         Extension(
             "partition.cuts.native._loops",
             sources=[f"{LOOPS}/{name}.cpp" for name in ("vertex_cut", "refine", "multilevel", "clusters")],
-            depends=[f"{LOOPS}/{name}.h" for name in ("export", "hypergraph", "part_loads", "random", "search")],
+            depends=glob(f"{LOOPS}/*.h"),
             language="c++",
             extra_compile_args=["-O2", "-std=c++17", "-fvisibility=hidden"],
             optional=True,

@@ -14,7 +14,7 @@ def csc(graph, device=None, num_nodes=None):
     """Return the structure of `graph` as a :class:`CSC`, made once and kept for as long as the graph lives.
 
     Attention and layers that are given a graph call this function. For an ``edge_index`` a copy is kept, too, and compared
-    at every call, so that edges which have changed are seen.
+    at every call, so that changed edges are noticed.
 
     Parameters
     ----------
@@ -25,8 +25,8 @@ def csc(graph, device=None, num_nodes=None):
     device : torch.device, optional
         Device of the result; the graph's own device by default.
     num_nodes : int, or pair of int, optional
-        Number of nodes of an ``edge_index``, which needs it; or the numbers of sources and of destinations, where they are
-        counted apart.
+        Number of nodes of an ``edge_index``, which needs it; or the numbers of sources and of destinations, if these are
+        numbered separately.
 
     Returns
     -------

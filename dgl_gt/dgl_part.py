@@ -70,7 +70,7 @@ class _PartGraph(dgl.DGLGraph):
 
 
 def _announced(block, message_func):
-    """Announce the rows of sources that a message function reads, forward and in both gradients."""
+    """Announce the source rows that a message function reads: once forward, and once for the gradient of each end."""
     rows = [block.srcdata[field] for field in _source_fields(message_func, block.srcdata)]
     columns = sum(x[0].numel() if len(x) else 0 for x in rows)
     itemsize = max((x.element_size() for x in rows), default=4)
@@ -99,7 +99,7 @@ class PartBlock(_PartGraph):
             super().apply_edges(func, edges, etype)
 
     def _set_n_repr(self, ntid, u, data):
-        """Set node data; of data for all held rows, destinations take the first rows, as ``EGATConv`` expects."""
+        """Set node data. If destinations are given data of all held rows, they take the first, as ``EGATConv`` expects."""
         if ntid == self.get_ntype_id_from_dst(self.dsttypes[0]) and is_all(u):
             held, owned = self.num_src_nodes(), self.num_dst_nodes()
             data = {key: value[:owned] if len(value) == held else value for key, value in data.items()}
@@ -226,7 +226,7 @@ class _NodeData(MutableMapping):
 
 
 def _source_fields(message_func, all_fields) -> list:
-    """Return the node data that a message function reads at the source of an edge; for a user's function, all."""
+    """Return the names of the node data that a message function reads at sources; all names for a user's function."""
     if isinstance(message_func, BinaryMessageFunction):
         sides = (message_func.lhs, message_func.lhs_field), (message_func.rhs, message_func.rhs_field)
     elif isinstance(message_func, CopyMessageFunction):
@@ -237,7 +237,7 @@ def _source_fields(message_func, all_fields) -> list:
 
 
 def to_block(csc, out_degrees):
-    """Return one part of a graph as a DGL block, with the edges of a CSC, in its order; no data.
+    """Return one part of a graph as a DGL block without data; its edges are those of a CSC, in the same order.
 
     The destinations are the first source rows, as DGL's convolutions expect. ``out_degrees``, int64 (N_src,), are those
     in the whole graph.

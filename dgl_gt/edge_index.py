@@ -6,23 +6,23 @@ import torch
 
 from .structure import CSC
 
-# Of each living tensor by its id: a weak reference to it, a copy of its numbers, the numbers of nodes, and the CSC by
-# device. The copy is compared at every call: a tensor's version does not tell of changes through .data or numpy.
+# For each living tensor, by its id: a weak reference to it, a copy of it, the numbers of nodes, and the CSC by device. The
+# copy is compared at every call, because a tensor's version does not show changes through .data or numpy.
 _KEPT: dict = {}
 
 
 def structure_of(edge_index, num_nodes, device=None):
     """Return the CSC of a tensor (2, E), sources above destinations, on a device; by default on that of the tensor.
 
-    ``num_nodes`` is the number of nodes, or a pair of the numbers of sources and of destinations. ``ValueError`` says that
-    the tensor is none of edges, or that it does not fit the numbers.
+    ``num_nodes`` is the number of nodes, or a pair of the numbers of sources and of destinations. Raises
+    ``ValueError`` if the tensor is not an ``edge_index``, or has a node outside these numbers.
     """
     _check_kind(edge_index)
     counts = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
     if len(counts) != 2 or any(type(count) is not int or count < 0 for count in counts):
         raise ValueError(
-            f"num_nodes is {num_nodes!r}; an edge_index needs the number of nodes, or a pair of the numbers of sources and "
-            "of destinations: pass dgl_gt.csc(edge_index, num_nodes=...)"
+            f"num_nodes is {num_nodes!r}; an edge_index needs the number of nodes, or a tuple of the numbers of sources "
+            "and of destinations; pass dgl_gt.csc(edge_index, num_nodes=...)"
         )
     key = id(edge_index)
     reference, copy, counts_then, by_device = _KEPT.get(key, (lambda: None, None, None, None))
@@ -43,7 +43,7 @@ def _build(edge_index, num_src, num_dst):
         if low < 0 or high >= count:
             raise ValueError(
                 f"the {ends} in edge_index span {low} to {high}; allowed: 0 to {count - 1}, because there are {count} "
-                "nodes; fix the edges, or pass features of all nodes"
+                "nodes; correct the edges, or pass num_nodes (or the features) of all nodes"
             )
     source, destination = edge_index if max(num_src, num_dst) >= 2**31 else edge_index.int()
     order = torch.sort(destination, stable=True).indices  # a row's edges stay in the order of the columns
@@ -56,6 +56,6 @@ def _build(edge_index, num_src, num_dst):
 def _check_kind(edge_index):
     if edge_index.dim() != 2 or len(edge_index) != 2 or edge_index.dtype not in (torch.int32, torch.int64):
         raise ValueError(
-            f"edge_index has shape {tuple(edge_index.shape)} and dtype {edge_index.dtype}; allowed: (2, edges), sources and "
-            "destinations, and torch.int32 or torch.int64"
+            f"edge_index has shape {tuple(edge_index.shape)} and dtype {edge_index.dtype}; allowed: (2, edges), with "
+            "sources in row 0 and destinations in row 1, and torch.int32 or torch.int64"
         )

@@ -1,4 +1,4 @@
-"""What settings of a model may be, without torch. Settings and the model itself check them."""
+"""The allowed values of a model's options, in a module without torch. Configs and the model itself check options here."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from partition.errors import InputError
 
 # The smallest and the largest sizes are far beyond any use, so that what they refuse is a mistake.
 MODEL_LIMITS = {"layers": (1, 1000), "hidden": (1, 1_000_000), "heads": (1, 1_000_000), "ffn": (0, 1000)}
-MAP_WEIGHTS = (0.0, 1.7)  # of the initial residual; beyond them, the first layer's map weighs more than all
-EDGE_KINDS = 256  # that a column of whole numbers in the edge features may have
+MAP_WEIGHTS = (0.0, 1.7)  # of map_weight; above it, the weight of the first layer's map exceeds 1
+EDGE_KINDS = 256  # number of kinds that a column of whole numbers in the edge features may have
 PRECISIONS = ("fp32", "bf16")
 TRANSFORMER_RESIDUALS = ("identity", "linear")
-CHOICES = {  # of the options that are names
+CHOICES = {  # allowed values of the options that take a name
     "layer": ("transformer", "convolution"),
     "score": ("dot", "additive", "gcn", "mean"),
     "residual": ("none", "identity", "linear", "initial"),
@@ -29,7 +29,7 @@ def check_contradictions(*, layer: str, residual: str, input: str, gate: str, sc
     if has_edges and (layer, score) != ("transformer", "dot"):
         name, value, needed = ("score", score, "dot") if layer == "transformer" else ("layer", layer, "transformer")
         raise InputError(
-            f"{name} is {value!r}, but edge features need the {name} {needed!r}; choose it, or leave them out"
+            f"{name} is {value!r}, but edge features need the {name} {needed!r}; choose {needed!r}, or leave out the edge features"
         )
     if layer == "transformer":
         if gate != "none":

@@ -150,8 +150,12 @@ def _check_indptr(indptr):
         raise ValueError(
             f"indptr has shape {tuple(indptr.shape)} and dtype {indptr.dtype}; allowed: (N_dst + 1,) and torch.int64"
         )
-    if indptr[0] != 0 or bool((indptr.diff() < 0).any()):
-        raise ValueError(f"indptr starts at {int(indptr[0])} or decreases; it must start at 0 and never decrease")
+    decreases = bool((indptr.diff() < 0).any())
+    if indptr[0] != 0 or decreases:
+        raise ValueError(
+            f"indptr starts at {int(indptr[0])}{' and decreases later' if decreases else ''}; it must start at 0 and never "
+            "decrease: pass the sums of the in-degrees of the rows before each row"
+        )
 
 
 def _check_indices(indices, indptr, num_src):
@@ -190,6 +194,6 @@ def _check_permutation(edge_ids):
     low, high = (int(bound) for bound in torch.aminmax(edge_ids))
     if low < 0 or high >= len(edge_ids) or int(torch.bincount(edge_ids).max()) > 1:
         raise ValueError(
-            f"edge_ids span {low} to {high}; they must be a permutation of 0 to {len(edge_ids) - 1}: one row of bias "
-            "for each edge"
+            f"edge_ids span {low} to {high}; they must be a permutation of 0 to {len(edge_ids) - 1}, in which no number is "
+            "missing or occurs twice"
         )

@@ -13,7 +13,7 @@ MOST_HALO_DEPTH = 100  # hops; the halos of a connected graph hold every node lo
 def resolve_cut(cut: str | None, halo_depth: int = 1, attempts: int = 1, **edge_options) -> str | None:
     """Return the cut to make: ``"edge"`` if options are given that only edge cuts have, else ``cut``.
 
-    Of the other options that only edge cuts have, those that are not given are None.
+    ``edge_options`` are other options that only edge cuts have; None stands for one that was not given.
     """
     if cut is not None:
         check_one_of("cut", cut, CUTS)
@@ -29,7 +29,7 @@ def resolve_cut(cut: str | None, halo_depth: int = 1, attempts: int = 1, **edge_
 def weights_for(profile: Profile, parts: int, target_weights=None, owner=None) -> list[float] | None:
     """Return the load of each part by a profile; None for equal loads.
 
-    :class:`InputError` if the profile is for another number of ranks, or if what it decides is given as well.
+    :class:`InputError` if the profile is for another number of ranks, or if an option that it replaces is given, too.
     """
     check_type("profile", profile, Profile)
     profile.check_ranks(parts)

@@ -41,7 +41,7 @@ from .transforms import check_transforms
 
 @dataclass(frozen=True)
 class ReportOn:
-    """What the command ``report`` takes, in words, and the function of its arguments that writes the report."""
+    """What the command ``report`` accepts, for its help text, and the function of its arguments that writes the report."""
 
     what: str
     command: Callable[[argparse.Namespace], tuple[dict, str]]
@@ -59,7 +59,7 @@ def main(argv=None) -> int:
 def add_commands(commands, report_on: ReportOn | None = None) -> None:
     """Add this package's commands to an argparse subparsers object.
 
-    ``report_on`` says what else than shards ``report`` takes.
+    ``report_on`` replaces what the command ``report`` accepts and how it writes; by default it accepts shards.
     """
     _add_partition(commands)
     inspect = commands.add_parser("inspect", help="print the figures of a shard directory and verify its checksums")
@@ -67,7 +67,7 @@ def add_commands(commands, report_on: ReportOn | None = None) -> None:
     inspect.set_defaults(command=_inspect)
 
     report_on = report_on or ReportOn("a shard directory", _report)
-    text = f"write a page with pictures of {report_on.what}, and its numbers as JSON"
+    text = f"write a page with pictures on {report_on.what}, and its numbers as JSON"
     report = commands.add_parser("report", help=text)
     report.add_argument("directory", metavar="DIR", help=report_on.what)
     report.add_argument(
@@ -84,9 +84,13 @@ def add_commands(commands, report_on: ReportOn | None = None) -> None:
     export.set_defaults(command=_export)
 
     import_ = commands.add_parser("import", help="make shards from a partition directory of dgl.distributed")
-    import_.add_argument("config", metavar="FILE.json", help="the .json file of that directory")
+    import_.add_argument(
+        "config", metavar="FILE.json", help="the .json file of a partition directory of dgl.distributed"
+    )
     import_.add_argument("--out", required=True, metavar="DIR", help="shard directory to write")
-    import_.add_argument("--seed", type=int, default=0, help="seed of the order of rows inside parts (default: 0)")
+    import_.add_argument(
+        "--seed", type=int, default=0, help="random seed for the order of rows inside parts (default: 0)"
+    )
     import_.add_argument("--force", action="store_true", help="replace DIR if it holds shards")
     import_.set_defaults(command=_import)
     for command in (inspect, report, export, import_):
@@ -129,8 +133,8 @@ def _add_cut(group) -> None:
     group.add_argument(
         "--costs",
         metavar="FILE.json",
-        help="what a training step of your model costs on your machines, by which attempts and cuts are compared: a file "
-        "that `dgl-gt plan --save-costs` wrote (default: costs of the default model of `dgl-gt train`)",
+        help="file with the costs of a training step of your model on your machines, by which attempts and cuts are compared; "
+        "`dgl-gt plan --save-costs` writes it (default: costs of the default model of `dgl-gt train`)",
     )
     group.add_argument(
         "--halo-depth", type=int, default=1, metavar="R", help="hops of halo that an edge cut stores (default: 1)"
@@ -141,10 +145,12 @@ def _add_cut(group) -> None:
     group.add_argument(
         "--profile",
         metavar="FILE.yaml",
-        help="hardware profile of the ranks that will train, written by `dgl-gt calibrate`: parts get sizes by the speeds "
-        "of ranks, and are given to ranks so that heavy traffic is on fast links",
+        help="hardware profile of the ranks that will train, written by `dgl-gt calibrate`: parts are sized by the speeds "
+        "of their ranks, and placed so that heavy traffic uses fast links",
     )
-    group.add_argument("--preset", metavar="NAME", help=f"the same with a preset: {', '.join(PRESETS)}")
+    group.add_argument(
+        "--preset", metavar="NAME", help=f"profile that comes with dgl-gt, in place of --profile: {', '.join(PRESETS)}"
+    )
     group.add_argument(
         "--max-imbalance",
         metavar="X",
@@ -164,7 +170,7 @@ def _add_memory(group) -> None:
         "--rank-memory",
         type=size_in_bytes,
         metavar="SIZE",
-        help="memory per training rank; cuts that exceed it are refused",
+        help="memory for the tensors of a training rank, without some 0.5 GiB for its process; cuts that exceed it are refused",
     )
 
 
@@ -175,19 +181,23 @@ def _add_graph(group) -> None:
         "--random-features", type=int, metavar="WIDTH", help="add random features to a graph that has none"
     )
     group.add_argument(
-        "--num-nodes", type=int, metavar="N", help="number of nodes, if SOURCE does not say (default: largest id + 1)"
+        "--num-nodes",
+        type=int,
+        metavar="N",
+        help="number of nodes, if SOURCE does not say (default: rows of --node-data, or largest id + 1)",
     )
     group.add_argument(
         "--node-data",
         action="append",
         metavar="FILE",
-        help="add node data from .npz or .csv (feat, label, masks) or from feat.npy; may be repeated",
+        help="add node data: a .npz, .csv, .tsv or .txt file (feat, label, masks), or a .npy file named after its column, such as "
+        "feat.npy; may be repeated",
     )
     group.add_argument(
         "--encode",
         metavar="NAME=K,..",
-        help="compute structural encodings of the whole graph and store them as node data (laplacian=K, random_walk=K, "
-        "degree, anchors=A, hops=K or hops=KxW) or edge data (shortest_path=K), with commas between them",
+        help="compute structural encodings of the whole graph, separated by commas, and store them: laplacian=K, random_walk=K, "
+        "degree, anchors=A, hops=K or hops=KxW as node data, shortest_path=K as edge data",
     )
     group.add_argument(
         "--expander",
@@ -279,7 +289,7 @@ def _partition(args) -> tuple[dict, str]:
     console.print_left_out(manifest["left_out"])
     result = _figures(manifest, started, children.peak_bytes)
     chosen = f"chosen: {manifest['choice']['reason']}\n\n" if manifest["choice"] else ""
-    by = f" by {METHOD_NAMES[manifest['method']]}" if args.memory else ""
+    by = f" (cut by {METHOD_NAMES[manifest['method']]})" if args.memory else ""
     return result, f"{quality_table(manifest)}\n\n{chosen}{_written(args.out + by, result)}"
 
 

@@ -16,7 +16,7 @@ from partition.system.command_entry import after_imports, is_rank, print_out
 from .errors import InputError, printable
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SAME_STOP_S = 1.0  # later signals within it are the same stop: shells and `timeout` signal a process and its group
+SAME_STOP_S = 1.0  # signals within this time are one request: shells and `timeout` signal a process and its group
 _MOST_NAMES = 10  # in a line
 
 
@@ -50,7 +50,7 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
 
 @contextmanager
 def _cleanups_when_stopped():
-    """Make SIGINT, SIGTERM and SIGHUP raise, so that incomplete files are removed; a second one ends the process."""
+    """Make SIGINT, SIGTERM and SIGHUP raise, so that incomplete files are removed; a later second one ends the process."""
     first = None
 
     def stop(number, _):
@@ -81,8 +81,8 @@ def _with_option_names(message: str, args: argparse.Namespace) -> str:
     """Replace the names of Python arguments in a message by the options of the command line.
 
     A Python function that recommends an argument writes ``num_nodes (--num-nodes)`` or ``cut='edge' (--cut edge)``;
-    only the option remains here. Names of arguments that were given become options, too; others may be names in a
-    file. Names without an underscore are common words, so they are replaced only in "NAME is ..." at the start.
+    only the option remains here. Names of arguments that the user gave become options, too; others stay, because
+    they may come from a file. Names without an underscore are common words, so they are replaced only in "NAME is ..." at the start.
     """
     recommended = r"(?<![\w/.-])(\w+)(?:='(\w+)')? \((--[a-z-]+)(?: (\w+))?\)"
     message = re.sub(recommended, _only_option, message)

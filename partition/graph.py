@@ -196,7 +196,7 @@ def named_arrays(data, what: str) -> dict[str, np.ndarray]:
 
 
 def checked_num_nodes(num_nodes: int | None, smallest: int, largest: int, name: str) -> int:
-    """Return N, by default the largest id plus one; raise :class:`InputError` if an id or N itself cannot be."""
+    """Return N, by default the largest id plus one; raise :class:`InputError` if an id is out of range or N is not possible."""
     num_nodes = largest + 1 if num_nodes is None else whole_number(f"{name}: num_nodes", num_nodes, 0)
     if num_nodes < 1:
         raise InputError(f"{name}: the graph has {num_nodes} nodes; at least one is needed")
@@ -323,7 +323,7 @@ def _with_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, what: str) -> Gr
 
 
 def with_more_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, num_nodes: int) -> Graph:
-    """Return the graph with further edges, whose ids follow, between ``num_nodes`` nodes; the data are left to the caller."""
+    """Return the graph with more edges, which get the next ids, and ``num_nodes`` nodes; callers extend the data."""
     old_src, old_dst = graph.edges()
     edges = from_edges(np.concatenate([old_src, src]), np.concatenate([old_dst, dst]), num_nodes)
     return replace(graph, indptr=edges.indptr, indices=edges.indices, edge_ids=edges.edge_ids)

@@ -86,17 +86,17 @@ def partition(
         manifest's ``choice`` says why. The default is an edge cut, or a vertex cut if ``memory`` is too small for
         METIS.
     halo_depth : int
-        Hops of halo that each part of an edge cut stores, with their edges, 1 to 100.
+        Hops of halo that each part of an edge cut stores, 1 to 100, with the in-edges of all hops but the last.
     attempts, max_imbalance, owner
         Options of edge cuts, see :func:`partition.make_edge_cut`.
     target_weights : sequence of float, (P,), optional
         The load of each part relative to the others; equal by default.
     costs : Costs, optional
-        What a training step costs, by which cuts are compared; by default that of the default model of ``dgl-gt train``
+        Costs of a training step, by which cuts are compared; by default those of the default model of ``dgl-gt train``
         on the default profile (:func:`partition.default_costs`). See :func:`partition.read_costs`.
     profile : Profile, optional
-        The ranks that will train (:func:`partition.read_profile`): parts get loads in proportion to the speeds of the
-        ranks, and numbers so that parts with much traffic between them are on ranks with fast links.
+        The ranks that will train (:func:`partition.read_profile`): each part gets a load in proportion to the speed
+        of its rank, and parts are numbered so that those with much traffic between them are on ranks with fast links.
     memory : int, optional
         Bound on the peak memory of this process and its children, bytes; it includes 80 MiB for the interpreter, and
         is lowered to what the system has available. The first method that fits is used: METIS, neighbour expansion (a
@@ -115,8 +115,8 @@ def partition(
         Structural encodings to compute before the cut and to store as node data or edge data, see
         :func:`partition.encode`. They describe the graph without expander edges and virtual nodes.
     expander, virtual_nodes : int, optional
-        Degree of the expander edges and number of virtual nodes to add before the cut, after self-loops and reverse
-        edges, which these do not get; see :func:`partition.add_expander_edges` and :func:`partition.add_virtual_nodes`.
+        Degree of the expander edges, and number of virtual nodes. They are added before the cut, and after self-loops and
+        reverse edges, so virtual nodes get no self-loops; see :func:`partition.add_expander_edges` and :func:`partition.add_virtual_nodes`.
 
     Returns
     -------

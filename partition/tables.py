@@ -43,6 +43,9 @@ def quality_table(manifest: dict) -> str:
     return "\n\n".join([f"{manifest['source']}: {counts}", parts, figures, *notes])
 
 
+_SEARCHES = {"all orders": "trying all orders", "swaps": "swapping pairs"}
+
+
 def _mapping(mapping: dict, shares: list[float]) -> str:
     """Say how parts were fitted to ranks."""
     sizes = (
@@ -52,7 +55,7 @@ def _mapping(mapping: dict, shares: list[float]) -> str:
     moved = f"; {after:.3g} s after nodes have moved" if after < mapped else ""
     return (
         f"ranks of {mapping['profile']}: {sizes}\npredicted step: {before:.3g} s with the parts in the order in which "
-        f"they were cut, {mapped:.3g} s with each on the rank that suits it best ({mapping['search']}){moved}"
+        f"they were cut, {mapped:.3g} s with each on the rank that suits it best (found by {_SEARCHES[mapping['search']]}){moved}"
     )
 
 
@@ -63,11 +66,12 @@ def _encodings(records: dict) -> str:
         notes = [counted(record["columns"], "column")]
         if record.get("probes"):
             notes.append(
-                f"from column {record['exact_columns'] + 1} on estimated with {record['probes']} random vectors"
+                f"estimated with {record['probes']} random vectors from column {record['exact_columns'] + 1} on"
             )
         filled = len(record.get("eigenvalues", record.get("landmarks", range(record["columns"]))))
         if filled < record["columns"]:
-            notes.append(f"the last {record['columns'] - filled} zero")
+            empty = record["columns"] - filled
+            notes.append("the last one is zero" if empty == 1 else f"the last {empty} are zero")
         named.append(f"{name} ({', '.join(notes)})")
     return ", ".join(named)
 

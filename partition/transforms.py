@@ -1,7 +1,7 @@
 """Transforms of a graph before it is cut: expander edges and virtual nodes (Exphormer, arXiv:2303.06147).
 
-What a transform adds has the last ids: the ids of the user's nodes and edges stay. The edge data ``edge_kind`` tell the
-edges apart, so that a model can.
+Nodes and edges that a transform adds get the last ids, so the user's ids do not change. The edge data ``edge_kind`` tell a
+model which edges were added.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def add_expander_edges(graph: Graph, degree: int, *, seed: int = 0) -> Graph:
 
     The random graph is the union of ``degree / 2`` Hamiltonian cycles over the user's nodes, each in a random order, as
     in Exphormer (arXiv:2303.06147). It has no self-loops. A pair that is next to each other on several cycles is joined
-    once, so few nodes may have fewer new edges than ``degree``. An edge that the graph has, too, is added all the same:
-    the two are parallel, and of different kinds.
+    once, so a few nodes may get fewer new edges than ``degree``. An edge that the graph already has is added all the
+    same; the two are then parallel, and of different kinds.
 
     Parameters
     ----------
@@ -92,8 +92,8 @@ def add_virtual_nodes(graph: Graph, count: int) -> Graph:
     -------
     Graph
         The virtual nodes have the ids after the user's N nodes. Their label is -1 (none), they are in no mask, and all
-        their other node data are zero. So V of them are told apart by the new ``node_data["virtual_node"]``, uint8
-        (N + V, V), in which virtual node i has a one in column i, and all other numbers are zero. The new edges have the ids
+        their other node data are zero. To tell them apart, the new ``node_data["virtual_node"]``, uint8 (N + V, V), has
+        a one in column i for virtual node i, and zeros elsewhere. The new edges have the ids
         after the existing ones: for each virtual node N edges to it, then N edges from it, by ascending id of the other
         end. ``edge_data["edge_kind"]`` is as in :func:`add_expander_edges`, and other edge data of new edges are zero.
 
@@ -147,15 +147,16 @@ def check_transforms(source, *, expander: int | None = None, virtual_nodes: int 
             continue
         option = f"{name} (--{name.replace('_', '-')})"
         if name in taken:
-            raise InputError(f"{source.name} has them already; leave {option} out")
+            what = "expander edges" if name == "expander" else "virtual nodes"
+            raise InputError(f"{source.name} already has {what}; leave {option} out")
         if EDGE_KIND in source.edge_data and not taken:
             raise InputError(_clash(source.name, "edge", EDGE_KIND, option))
         if VIRTUAL_NODE in source.node_data and name == "virtual_nodes":
             raise InputError(_clash(source.name, "node", VIRTUAL_NODE, option))
         if "shortest_path" in source.encodings:
             raise InputError(
-                f"{source.name} has the encoding shortest_path, which new edges would lack; add them first (leave {option} "
-                "out), and encode then"
+                f"{source.name} has the encoding shortest_path, which the new edges would lack; leave {option} out, or "
+                "add the edges to the graph without this encoding and encode it afterwards"
             )
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import re
 import shutil
 import subprocess
 import sys
@@ -107,6 +108,7 @@ MAY_IMPORT = {
         "dgl_gt.exchange",
         "dgl_gt.model_limits",
         "dgl_gt.nn",
+        "dgl_gt.ops.reference",
         "dgl_gt.selector",
         "dgl_gt.trace",
         "dgl_gt.transmission.policy",
@@ -162,6 +164,29 @@ def test_arrows_point_one_way(name, path):
             assert any(inside(module, each) for each in allowed), f"{name} imports {module}"
         assert not inside(module, "dgl") or name in MAY_IMPORT_DGL, f"{name} imports dgl"
         assert not inside(module, "torch") or name.startswith("dgl_gt"), f"{name} imports torch"
+
+
+def test_the_list_of_rooms_in_the_docs_goes_from_the_top_to_the_ground():
+    """A room imports only rooms below it in docs/architecture.md; the faces of the packages are in no room."""
+    text = (ROOT / "docs" / "architecture.md").read_text().split("## Rooms")[1].split("\n## ")[0]
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    place = {}
+    for number, names in enumerate(rows):
+        folder = ""
+        for name in re.findall("`([^`]+)`", names):
+            folder = name.rpartition("/")[0] or folder
+            path = name if "/" in name else f"{folder}/{name}"
+            place[path.removesuffix(".py").replace("/", ".")] = number
+    faces = {"dgl_gt", "partition", "dgl_gt.partition", "dgl_gt.__main__", "partition.__main__"}
+    assert {room for room in MAY_IMPORT if room not in faces} <= {
+        room for room in MAY_IMPORT for listed in place if inside(listed, room)
+    }
+    for name, path in modules():
+        here = max((each for each in place if inside(name, each)), key=len, default=None)
+        for module in imports(name, path):
+            there = max((each for each in place if inside(module, each)), key=len, default=None)
+            if here and there:
+                assert place[here] <= place[there], f"{name} imports {module}, which is listed above it"
 
 
 def test_every_folder_of_modules_is_installed():

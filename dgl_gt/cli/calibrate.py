@@ -73,10 +73,10 @@ def _profile_table(values: dict, target_weights: list[float]) -> str:
         ("ranks", values["ranks"]),
         ("matrix products of width 128 (GFLOP/s)", listed(values["products"][128], 1e9)),
         ("norms and activation functions (GB/s)", listed(values["stream_bytes_per_s"], 1e9)),
-        ("sums (GB/s)", listed(values["simple_bytes_per_s"], 1e9)),
-        ("edge to a nearby row, per number (ns)", listed(values["attention"]["near_column_s"], 1e-9, 2)),
+        ("element-wise sums (GB/s)", listed(values["simple_bytes_per_s"], 1e9)),
+        ("attention, rows nearby, per edge and column (ns)", listed(values["attention"]["near_column_s"], 1e-9, 2)),
         *(
-            (f"edge to any row of {size(held_bytes)}, per number (ns)", listed(seconds, 1e-9, 2))
+            (f"attention, rows anywhere in {size(held_bytes)}, per edge and column (ns)", listed(seconds, 1e-9, 2))
             for held_bytes, seconds in values["attention"]["far_column_s"].items()
         ),
         ("memory (GiB)", listed(values["memory_bytes"], 2**30)),

@@ -127,7 +127,7 @@ def numbers(text: str) -> list[int]:
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", piece)
         if not match or int(match[2] or match[1]) - int(match[1]) not in range(_MOST_NUMBERS):
             raise argparse.ArgumentTypeError(
-                f"{reprlib.repr(text)} is no list of numbers; write it as in 0-9 or 0,2, with at most {_MOST_NUMBERS:,}"
+                f"{reprlib.repr(text)} is not a list of numbers; write it as 0-9 or 0,2, with at most {_MOST_NUMBERS:,}"
             )
         found += range(int(match[1]), int(match[2] or match[1]) + 1)
     if len(found) > _MOST_NUMBERS:

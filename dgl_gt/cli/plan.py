@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from dgl_gt.model_limits import PRECISIONS
 from dgl_gt.selector.check import check_table, compare_with_prediction
-from dgl_gt.selector.forecast import forecast, is_shards
+from dgl_gt.selector.forecast import forecast
 from dgl_gt.selector.plan import NothingFits, Plan
 from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan, text_of_policy
 from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, check_policy_of_model, policy_of, read_config
@@ -18,21 +17,17 @@ from dgl_gt.transmission.policy import Policy
 from partition import console
 from partition.errors import InputError, LeftOutWarning
 from partition.predict.costs import Costs
+from partition.predict.figures import Figures
 from partition.predict.profile import read_profile
 from partition.shards.counts import read_figures
-from partition.shards.manifest import read_manifest
+from partition.shards.manifest import is_shards, read_manifest
 from partition.system.output_checks import check_file
 
 from .options import add_json, add_model_factory, add_selection_options, positive_float, positive_integer
-from .search_policy import MAX_LOSS, search_policy
+from .search_policy import MAX_LOSS, run_search
+from .settings import add_settings
 
-_MODEL_SIZES = {
-    "layers": "transformer layers",
-    "hidden": "width of the layers",
-    "heads": "attention heads",
-    "ffn": "feed-forward width, as a multiple of --hidden",
-}
-_OF_CONFIG = (*_MODEL_SIZES, "precision")
+_OF_CONFIG = ("layers", "hidden", "heads", "ffn", "precision")
 _NOT_WITH_CHECK = (
     *("world_size", "config", *_OF_CONFIG, "classes", "seed", "undirected", "random_features", "plot"),
     *("save_costs", "policy", "search_policy", "max_loss", "force"),
@@ -54,14 +49,10 @@ def add_command(commands) -> None:
     text = "numbers of ranks to plan for (default: the parts of the shards, or the ranks of the profile)"
     add("--world-size", type=_world_sizes, metavar="P,P,..", help=text)
     add("--config", metavar="FILE", help="YAML file with settings of `dgl-gt train`; options override the file")
-    for name, text in _MODEL_SIZES.items():
-        text = f"{text} (default: {getattr(TrainConfig, name)})"
-        add(f"--{name}", type=positive_integer, metavar="N", help=text)
-    text = f"precision of the model: {' or '.join(PRECISIONS)} (default: {TrainConfig.precision})"
-    add("--precision", metavar="NAME", help=text)
-    text = "transmission policy to predict beside exact steps on shards; that of --config is not read"
+    add_settings(command, _OF_CONFIG)
+    text = "transmission policy to predict as well, beside exact steps, on shards; the policy in --config is ignored"
     add("--policy", metavar="POLICY", help=text)
-    text = f"classes to predict (default: {ASSUMED_CLASSES})"
+    text = f"number of classes (default: {ASSUMED_CLASSES})"
     add("--classes", type=positive_integer, metavar="N", help=text)
     add_model_factory(command)
     add("--seed", type=int, metavar="N", help="seed of the cuts that plan makes (default: 0)")
@@ -71,9 +62,9 @@ def add_command(commands) -> None:
     add(
         "--check", metavar="RUN", help="compare the prediction of `dgl-gt train --strategy auto --out RUN` with the run"
     )
-    text = "file to write: what a step costs, by which `dgl-gt partition --costs` compares cuts"
+    text = "file to write with the costs of a step, by which `dgl-gt partition --costs` compares cuts"
     add("--save-costs", metavar="FILE.json", help=text)
-    text = "file to write: the transmission policy that makes steps quickest for a bounded loss; trains on all ranks"
+    text = "file to write with the transmission policy of the fastest step within --max-loss; this trains on all ranks"
     add("--search-policy", metavar="FILE.yaml", help=text)
     text = f"points of the validation metric that --search-policy may lose (default: {MAX_LOSS:g})"
     add("--max-loss", type=positive_float, metavar="POINTS", help=text)
@@ -97,23 +88,30 @@ def _plan(args):
         ]
         ignored = [*args.source, *(f"--{name.replace('_', '-')}" for name in given)]
         if ignored:
-            raise InputError(f"--check compares the run {args.check} only; leave {ignored[0]} out")
+            raise InputError(f"--check compares the run {args.check} with its own plan; leave {ignored[0]} out")
         comparison = compare_with_prediction(args.check)
         return comparison, check_table(comparison)
     _check_options(args)
     config = read_config(args.config, **{name: getattr(args, name) for name in _OF_CONFIG})
     profile = read_profile(args.profile, args.preset)
     if args.search_policy:
-        return search_policy(args, config, profile)
+        return run_search(args, config, profile)
     policy = policy_of(replace(config, policy=args.policy)) if args.policy else Policy()
     if not policy.is_exact and not all(map(is_shards, args.source)):
         raise InputError(
             f"--policy is {args.policy}, and plan predicts policies for shards only; partition the graph first, or leave "
             "--policy out"
         )
+    cuts = [] if policy.is_exact else _cuts_for_policy(args, config, policy)
     traces_of = _traces_of(args, config)
     plans = _forecast(args, traces_of, profile)
-    of_policy = None if policy.is_exact else _plan_of_policy(args, config, policy, traces_of, profile)
+    of_policy = None
+    if not policy.is_exact:
+        from dgl_gt.selector.policy_plan import plan_policy  # here, because --help needs no torch
+
+        with console.Progress() as progress:
+            progress("predicting the policy")
+            of_policy = plan_policy(cuts, traces_of(cuts[0][1].features), profile, policy, args.rank_memory)
     if args.save_costs:
         _costs(plans).save(args.save_costs, force=args.force)
     if args.plot:
@@ -141,9 +139,9 @@ def _check_options(args) -> None:
     }
     option = next((name for name, value in for_graphs.items() if value is not None), None)
     if option and is_shards(args.source[0]):
-        raise InputError(f"{option} is for a graph, and {args.source[0]} is shards of one; leave {option} out")
+        raise InputError(f"{option} is only for a graph, and {args.source[0]} holds shards; leave {option} out")
     if args.max_loss and not args.search_policy:
-        raise InputError("--max-loss bounds --search-policy FILE.yaml; add that option, or leave --max-loss out")
+        raise InputError("--max-loss needs --search-policy FILE.yaml; add that option, or leave --max-loss out")
     for name in _NOT_WITH_SEARCH if args.search_policy else ():
         if getattr(args, name):
             raise InputError(
@@ -186,17 +184,12 @@ def _forecast(args, traces_of, profile) -> dict:
         )
 
 
-def _plan_of_policy(args, config: TrainConfig, policy: Policy, traces_of, profile):
-    """What a policy is predicted to bring on the shards, as a :class:`dgl_gt.selector.policy_plan.PolicyPlan`."""
-    from dgl_gt.selector.policy_plan import plan_policy
-
+def _cuts_for_policy(args, config: TrainConfig, policy: Policy) -> list[tuple[str, Figures]]:
+    """The directories and figures of the shards; refuses a policy for other layers, ranks or models before any work."""
     cuts = [(str(source), read_figures(read_manifest(source))) for source in args.source]
-    figures = cuts[0][1]
-    policy.check(None if args.model_factory else config.layers, figures.parts)
+    policy.check(None if args.model_factory else config.layers, cuts[0][1].parts)
     check_policy_of_model(policy, config)
-    with console.Progress() as progress:
-        progress("predicting the policy")
-        return plan_policy(cuts, traces_of(figures.features), profile, policy, args.rank_memory)
+    return cuts
 
 
 def _costs(plans: dict) -> Costs:

@@ -22,8 +22,8 @@ from .options import run_on_parts
 MAX_LOSS = 0.5  # points
 
 
-def search_policy(args, config: TrainConfig, profile: Profile):
-    """Search a policy on ranks, one for each part of the shards, and write it."""
+def run_search(args, config: TrainConfig, profile: Profile):
+    """Search for a policy on ranks, one for each part of the shards, and write it."""
     out = Path(args.search_policy)
     if not is_policy_file(args.search_policy):
         raise InputError(f"--search-policy is {args.search_policy}; it must end in .yaml")
@@ -90,7 +90,7 @@ def _search_on_rank(args, config: TrainConfig, profile: Profile, out: Path):
 
 
 def _strategy(args, config: TrainConfig, profile: Profile, figures):
-    """The strategy that takes exact steps quickest of those that follow policies, and the ranks; rank 0 chooses."""
+    """The strategy with the fastest exact steps among those that follow policies, and the ranks; rank 0 chooses."""
     from dgl_gt import load
     from dgl_gt.selector import choose
     from dgl_gt.train import step_traces

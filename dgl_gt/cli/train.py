@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from dataclasses import fields, replace
-from typing import get_type_hints
 
 from dgl_gt.train.config import ON_NAN, TrainConfig, policy_of, read_config
 from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
@@ -28,9 +26,8 @@ from .options import (
     run_on_parts,
     whole_number,
 )
+from .settings import add_settings
 
-_METAVARS = {int: "N", float: "X", str: "NAME"}
-_LISTS = ("encodings", "edge_features")
 _ONLY_WITH_OUT = ("resume", "checkpoint_every", "max_restarts", "tensorboard", "profile_step")
 _ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")
 
@@ -61,18 +58,11 @@ def add_command(commands) -> None:
     add_model_factory(command)
     text = "splits to train on one after the other, such as 0-9 or 0,2; the result is the mean and the deviation"
     command.add_argument("--splits", metavar="LIST", type=numbers, help=text)
-    text = "runs for each split, with the seeds from seed on; the result is the mean and the deviation"
+    text = (
+        "number of runs for each split, with seeds that count up from --seed; the result is the mean and the deviation"
+    )
     command.add_argument("--seeds", metavar="K", type=positive_integer, help=text)
-    settings = command.add_argument_group("settings")
-    types = get_type_hints(TrainConfig)
-    for setting in fields(TrainConfig):
-        kind = {"type": types[setting.name], "metavar": _METAVARS.get(types[setting.name])}
-        if setting.name in _LISTS:
-            kind["metavar"] = "NAME,..."
-        if kind["type"] is bool:
-            kind = {"action": argparse.BooleanOptionalAction}
-        text = f"{setting.metadata['help']} (default: {setting.default})"
-        settings.add_argument("--" + setting.name.replace("_", "-"), dest=setting.name, default=None, help=text, **kind)
+    add_settings(command.add_argument_group("settings"))
     command.set_defaults(command=_train)
 
 
@@ -80,9 +70,12 @@ def _add_survival_options(group) -> None:
     add = group.add_argument
     text = f"epochs (50) or time (30s, 10m, 2h) from one checkpoint in --out to the next (default: {CHECKPOINT_EVERY})"
     add("--checkpoint-every", metavar="N|TIME", help=text)
-    text = "go on from the latest checkpoint in --out, also on another number of parts or another cut of the graph"
+    text = "resume from the latest checkpoint in --out; the number of parts and the cut of the graph may differ"
     add("--resume", action="store_true", help=text)
-    text = "how often to start ranks again that were killed or do not answer, from the latest checkpoint (default: 0)"
+    text = (
+        "restart all ranks from the latest checkpoint, at most N times, if one was killed, ended by a bug, or kept the "
+        "others waiting longer than --timeout (default: 0)"
+    )
     add("--max-restarts", metavar="N", type=whole_number, default=0, help=text)
     text = "where the loss is not finite: stop with an error, or skip the step (default: stop)"
     add("--on-nan", choices=ON_NAN, default=ON_NAN[0], help=text)

@@ -35,9 +35,11 @@ class FailureDetector:
     waits in one collective for ``timeout_s`` seconds, by default as long as the group itself allows.
     """
 
-    poll_s = 1.0  # until a waiting rank looks again whether another rank has stopped
-    warn_after_s = 60.0  # until a waiting rank says for which ranks it waits; again whenever the time has doubled
-    linger_s = 10.0  # for which a rank that stops waits until others have read why: the store may end with this process
+    poll_s = 1.0  # time after which a waiting rank checks again whether another rank has stopped
+    warn_after_s = 60.0  # time after which a waiting rank names the ranks for which it waits; then at each doubling
+    linger_s = (
+        10.0  # time for which a stopping rank waits for others to read its note: the store may end with this process
+    )
 
     def __init__(self, group, timeout_s: float | None = None):
         members = dist.get_process_group_ranks(group or dist.group.WORLD)
@@ -57,7 +59,7 @@ class FailureDetector:
         self._started += 1
 
     def wait(self, work, what: str = "a collective") -> None:
-        """Wait for a collective, ``what`` in messages, or raise :class:`RankError`."""
+        """Wait for a collective, which messages call ``what``, or raise :class:`RankError`."""
         begun, warn_at, has_published = time.monotonic(), self.warn_after_s, False
         while True:
             has_ended = work.is_completed()
@@ -72,8 +74,8 @@ class FailureDetector:
             self._publish_progress()
             if self._timeout_s is not None and waited >= self._timeout_s:
                 raise RankError(
-                    f"rank {self._rank} has waited {waited:.0f} s{self._cause()}, in {what}. The timeout is {self._timeout_s:g} s; "
-                    "look at the output of the other ranks, or allow more time"
+                    f"rank {self._rank} has waited {waited:.0f} s in {what}{self._cause()}. The timeout is "
+                    f"{self._timeout_s:g} s; look at the output of the other ranks, or allow more time"
                 )
             if waited >= warn_at:
                 warn_at = 2 * waited
@@ -135,7 +137,7 @@ class FailureDetector:
         return f"{self._prefix}/waits/{rank}"
 
     def _cause(self) -> str:
-        """The end of "rank 0 has waited": the ranks that have not reached this collective, or the network."""
+        """The end of "rank 0 has waited 5 s": which ranks have not reached this collective, or the network."""
         behind = []
         with suppress(RuntimeError):
             for rank in range(self._world_size):

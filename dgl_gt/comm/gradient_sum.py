@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-BUCKET_BYTES = 1 << 20  # the least of a bucket; a model with fewer bytes has one, which is summed after backward
+BUCKET_BYTES = 1 << 20  # a bucket this large is full; a single one is summed after the backward pass
 
 
 def sum_after_backward(comm, parameters: list[torch.nn.Parameter]) -> None:
@@ -46,7 +46,7 @@ def sum_during_backward(comm, parameters: list[torch.nn.Parameter]) -> Iterator[
     try:
         yield
     except BaseException:
-        comm.drop_group_of_sums()  # ranks may have started different numbers of sums, which later ones must not meet
+        comm.drop_group_of_sums()  # ranks may have started different numbers of sums; later ones must not pair with them
         raise
     finally:
         for hook in hooks:

@@ -1,4 +1,4 @@
-"""A process group: collectives, differentiable where they move rows, counts of bytes, and agreement of ranks."""
+"""A process group: collectives, some of which have gradients, counts of bytes, and agreement of ranks."""
 
 from __future__ import annotations
 
@@ -164,8 +164,8 @@ class Comm:
         """Wait for what :meth:`begin` or :meth:`begin_gather` started, and return it."""
         return Finish.apply(*begun)
 
-    def ending(self, begun, overlap: bool) -> Callable[[], torch.Tensor]:
-        """Return a function that does :meth:`finish`; without overlap, finish now, and it returns the result."""
+    def finisher(self, begun, overlap: bool) -> Callable[[], torch.Tensor]:
+        """Return a function that returns the result of :meth:`finish`; without overlap, the exchange finishes now."""
         if overlap:
             return partial(self.finish, begun)
         rows = self.finish(begun)
@@ -254,7 +254,10 @@ class Comm:
         return None if gathered is None else list(gathered.to(rows.device).split(counts))
 
     def gather_counted(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
-        """Return every rank's rows, (sum(counts), W), of which all ranks know the numbers; as :meth:`gather_rows`."""
+        """Return every rank's rows on every rank, (sum(counts), W), where all ranks already know the counts.
+
+        It needs a single exchange, but stores a rank's own rows once for each rank; :meth:`gather_rows` does not.
+        """
         if (ranks := self.world_size) == 1:
             return rows
         received = rows.new_empty((sum(counts), rows.shape[1]))
@@ -266,13 +269,13 @@ class Comm:
         return self.all_reduce(values if self.rank == 0 else torch.zeros_like(values))
 
     def broadcast_object(self, value):
-        """Return rank 0's ``value`` on every rank; it must be one that JSON can hold."""
+        """Return rank 0's ``value`` on every rank; it must be one that JSON can represent."""
         if self.world_size == 1:
             return value
         return json.loads(self._gather_text(json.dumps(value) if self.rank == 0 else "")[0])
 
     def gather_objects(self, value) -> list:
-        """Return every rank's ``value`` on every rank, in rank order; the values must be ones that JSON can hold."""
+        """Return every rank's ``value`` on every rank, in rank order; JSON must be able to represent them."""
         if self.world_size == 1:
             return [value]
         return [json.loads(text) for text in self._gather_text(json.dumps(value))]
@@ -303,7 +306,7 @@ class Comm:
     def together(self):
         """A context: if a rank raises inside it, the others raise at their next exchange, within seconds, and say why.
 
-        They raise :class:`RankError`; if the first rank raised an ``InputError``, theirs is one, too. With nccl, a rank
+        They raise :class:`RankError`; if that rank raised an ``InputError``, theirs is one, too. With nccl, a rank
         that waits on the GPU cannot be interrupted: the launcher ends it.
         """
         try:

@@ -31,8 +31,8 @@ class Collective:
     number: int = -1
 
     def __str__(self) -> str:
-        """Return its name in a message: "an exchange of rows of layers.1"."""
-        return f"an {self.kind}{f' of {self.place}' if self.place else ''}"
+        """Return its name in a message: "an exchange of rows in layers.1"."""
+        return f"an {self.kind}{f' in {self.place}' if self.place else ''}"
 
     def name(self, strategy: str) -> str:
         """Return its name in a profile: "layers.1 / halo_h / exchange of rows"."""
@@ -89,7 +89,7 @@ class Timeline:
         _mark(f"{place}, backward / {self._strategy}")
 
     def start(self, kind: str, place: str, senders: list[int]) -> Collective:
-        """Note that a collective starts, which needs these ranks. Without a place, it is that of the backward pass."""
+        """Note that a collective starts and needs these ranks; without a place, it belongs to the latest place."""
         found = Collective(kind, place or self.places[-1][1], len(self.collectives))
         name = found.name(self._strategy)
         self.collectives.append({"name": name, "started": self.now(), "senders": senders, "blocked": None})
@@ -108,6 +108,6 @@ class Timeline:
 
 
 def _mark(name: str) -> None:
-    """Leave a range without a length in the trace: a backward pass may end it where ranges do not nest."""
+    """Record an empty range as a mark: a range with a length might not nest with others in the backward pass."""
     with torch.profiler.record_function(name):
         pass

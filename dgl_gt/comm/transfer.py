@@ -53,7 +53,7 @@ class Transfer:
 
 
 class AllGather:
-    """Rows of all ranks on their way to all, by one exchange with each: no rank stores its rows more than once."""
+    """A gathering of all ranks' rows on every rank, by one exchange with each: no rank stores its rows more than once."""
 
     def __init__(self, comm, counts: list[int]):
         self._comm, self._counts = comm, counts

@@ -16,9 +16,9 @@ def as_strategy(graph, feat: Tensor | None = None) -> Strategy:
     """Return the strategy that runs attention on a ShardedGraph, DGL graph or block, CSC, ``edge_index`` or strategy.
 
     Graphs that one process holds get ``Local``. ``feat`` are the features. A DGL graph may stay on the CPU, and its
-    structure is copied to their device once. An ``edge_index`` takes its number of nodes from them. ``ValueError`` says
-    that ``graph`` is none of these, an ``edge_index`` that does not fit the features, or a DGL graph that does not have
-    exactly one edge type, or whose edges connect nodes of two types.
+    structure is copied to their device once. An ``edge_index`` takes its number of nodes from them. Raises
+    ``ValueError`` if ``graph`` is none of these, an ``edge_index`` does not fit the features, or a DGL graph has several edge
+    types or edges between two types of nodes.
     """
     device = None if feat is None else feat.device
     if isinstance(graph, Strategy):
@@ -48,7 +48,7 @@ def as_strategy(graph, feat: Tensor | None = None) -> Strategy:
 def strategies_of_layers(graph, layers: int, feat: Tensor | None = None) -> list[Strategy]:
     """Return the strategy of each layer of a model on a graph that :func:`as_strategy` takes, or on a list of graphs.
 
-    A list gives each layer its own graph; ``ValueError`` says that it does not have one for each.
+    A list gives each layer its own graph; ``ValueError`` is raised if it does not have one for each.
     """
     if isinstance(graph, ShardedGraph):
         return graph.blocks(layers)

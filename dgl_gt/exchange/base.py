@@ -22,7 +22,7 @@ from .shard import SendPlan, Shard
 
 
 class ShardStrategy(Strategy):
-    """Base class of the strategies that run on a shard, which is part ``comm.rank`` of as many as there are ranks.
+    """Base class of the strategies that run on a shard. It is part ``comm.rank``; there is one part for each rank.
 
     ``overlap`` says whether to compute while rows travel, where the strategy can.
     """
@@ -32,7 +32,7 @@ class ShardStrategy(Strategy):
         self.num_owned = self.num_dst = shard.num_owned
         self.node_ids = shard.node_ids[: shard.num_owned]
         self.ptr = shard.manifest["ptr"]
-        self.lift = 0.0  # what is added to the score of an edge for each copy among its ends, see sampled_part.py
+        self.score_offset = 0.0  # added to an edge's score for each copy among its ends, see sampled_part.py
         self.transmission: Transmission | None = None
 
     def input_rows(self, x: torch.Tensor) -> torch.Tensor:
@@ -78,9 +78,9 @@ class ShardStrategy(Strategy):
         return kept_exchanges(self.comm)
 
     def follow(self, policy: Policy, seed: int) -> Transmission:
-        """Exchange by a policy in training steps, until :meth:`exchange_exactly`; return the exchanges under it."""
+        """Follow a policy in training steps until :meth:`exchange_exactly`; return what carries out its exchanges."""
         if self.name not in WITH_POLICY:
-            super().follow(policy, seed)
+            return super().follow(policy, seed)
         self.transmission = Transmission(policy, self.comm, seed)
         return self.transmission
 

@@ -27,7 +27,7 @@ class Gather(ShardStrategy):
         both = TwoPieceAttention(self._pieces, dropout, negative_slope)
         q, kv = project(h, "q"), project(h, "kv")
         travelling, restored = in_wire_order(kv, negative_slope is not None)
-        finish = self.comm.ending(self.comm.begin_gather(travelling, self.counts), self.overlap)
+        finish = self.comm.finisher(self.comm.begin_gather(travelling, self.counts), self.overlap)
         first = both.attend_first(q, kv, bias)
         return both.attend_second(first, q, restored(finish()), bias)[0]
 

@@ -34,7 +34,7 @@ class Halo(ShardStrategy):
         if self.comm.world_size == 1:
             rows = project(h, "qkv")
             return attend_rows(self.shard.csc(), rows, bias=bias, dropout=dropout, negative_slope=negative_slope)
-        both = TwoPieceAttention(self._pieces, dropout, negative_slope, self.lift)
+        both = TwoPieceAttention(self._pieces, dropout, negative_slope, self.score_offset)
         if self.name == "halo_kv":
             kv = project(h, "kv")
             travelling, restored = in_wire_order(kv, negative_slope is not None)

@@ -47,10 +47,10 @@ def load(
     strategy : str, optional
         How attention crosses ranks: ``halo``, ``gather``, ``heads``, ``ring`` or ``mesh=M`` on an edge cut, ``mirror`` on a
         vertex cut, ``local`` on one part. The default is ``halo`` or ``mirror``. All give the same numbers. ``mesh=M``
-        takes the M ranks of a host to be neighbours in rank order. ``halo`` has two
-        forms: ``halo_h`` sends h and projects keys and values on arrival, and ``halo_kv`` sends keys and values, twice
-        the bytes. ``halo`` means ``halo_h``; the selector and ``dgl-gt train``, which know the model and the links,
-        choose between the two. ``sg.strategy.name`` says which strategy runs.
+        takes the M ranks of a host to be neighbours in rank order. ``halo`` has two forms: ``halo_h`` sends h and projects
+        keys and values on arrival, and ``halo_kv`` sends keys and values, twice the bytes. ``halo`` means ``halo_h``;
+        ``dgl-gt train --strategy auto`` and :func:`dgl_gt.selector.choose` choose between the two.
+        ``sg.strategy.name`` says which strategy runs.
     depth : int
         Number of layers between exchanges, for ``halo`` on shards that hold as many hops of halo.
     group : torch.distributed.ProcessGroup, optional
@@ -90,7 +90,7 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) ->
                 "again"
             )
         device = comm.device if device is None else checked_device(device)
-        shard = read_shard(directory, comm.rank, depth)
+        shard = read_shard(directory, comm.rank, depth, manifest)
         if strategy == "heads" or ranks_per_host(strategy):  # they read other parts, which are not verified so far
             verify(directory, manifest, [part for part in range(parts) if part != comm.rank])
     except InputError as caught:
@@ -139,5 +139,6 @@ def make_strategy(strategy: str, shard: Shard, comm: Comm, overlap: bool) -> Str
             return Ring(shard, comm, overlap)
         case "mirror":
             return Mirror(shard, comm, overlap)
-        case _:
+        case "halo_h" | "halo_kv":
             return Halo(shard, comm, overlap, strategy)
+    raise AssertionError(strategy)  # check_choice allows no other

@@ -23,8 +23,8 @@ from .shard import Shard
 class _HostRows(NamedTuple):
     """What the ranks of a host attend together: the in-edges of their rows, and which rows other hosts need.
 
-    ``pieces`` are the edges from rows of the host, and those from rows of others, (M,) heads each rank has its share of.
-    ``send_rows`` are rows of the host, grouped by host; counts are per rank, (P,).
+    ``pieces`` are the edges from rows of the host, and the edges from rows of other hosts. Each rank attends along both with
+    its share of the heads. ``send_rows`` are rows of the host, grouped by host; counts are per rank, (P,).
     """
 
     pieces: list[CSC]
@@ -34,7 +34,7 @@ class _HostRows(NamedTuple):
 
 
 class Mesh(ShardStrategy):
-    """P = G x M ranks: the M ranks of a host are neighbours in rank order, and each has H / M heads of all rows of the host.
+    """P ranks on G hosts, P = G x M. The M ranks of a host are neighbours in rank order; each has H / M heads of all its rows.
 
     An all-to-all within the host turns rows with all heads into rows of the host with a share of the heads, as ``heads``
     does. Rank m of a host then fetches keys and values of the host's halo, for its own heads, from rank m of other hosts,
@@ -68,7 +68,7 @@ class Mesh(ShardStrategy):
         kv = qkv[..., :-1] if additive else qkv[:, 1:]
         travelling, restored = in_wire_order(kv, additive)
         begun = self.comm.begin(travelling.index_select(0, rows.send_rows), rows.send_counts, rows.recv_counts)
-        finish = self.comm.ending(begun, self.overlap)
+        finish = self.comm.finisher(begun, self.overlap)
         first = both.attend_first(qkv, None, bias)
         out = both.attend_second(first, qkv, restored(finish()), bias)[0]
         mine = self.comm.exchange(out, self._of_host(self.counts), self._of_host([self.num_owned] * len(self.counts)))
@@ -104,30 +104,30 @@ class Mesh(ShardStrategy):
             edge_ids = torch.cat([each["edge_ids"] for each in parts])
             ranges = [(0, last - first), (last - first, last - first + len(halo))]
             pieces = split(indptr, indices.to(parts[0]["indices"].dtype), edge_ids, is_remote, ranges)
-            sent = [self._needed_by(other, parts) for other in self._peers]
+            sent = [self._needed_by(other, parts) for other in self._first_ranks]
             bounds = torch.tensor([ptr[each] for each in range(0, reader.parts + 1, self.per_host)])
             received = torch.searchsorted(halo, bounds).diff().tolist()
         device = self.shard.node_ids.device
         return _HostRows(
             [each.to(device) for each in pieces],
             torch.cat(sent).to(device),
-            self._to_peers([len(each) for each in sent]),
-            self._to_peers(received),
+            self._per_rank([len(each) for each in sent]),
+            self._per_rank(received),
         )
 
     @property
-    def _peers(self) -> range:
+    def _first_ranks(self) -> range:
         """The first rank of every host."""
         return range(0, self.comm.world_size, self.per_host)
 
-    def _to_peers(self, counts: list[int]) -> list[int]:
-        """Counts of each host as counts of ranks: those of the rank with this rank's heads."""
+    def _per_rank(self, counts: list[int]) -> list[int]:
+        """Counts of hosts as counts of ranks, (P,): a host's count belongs to its rank with the same heads as this one."""
         found = [0] * self.comm.world_size
         found[self._member :: self.per_host] = counts
         return found
 
     def _needed_by(self, other: int, parts: list[dict]) -> torch.Tensor:
-        """The rows of this host, counted from its first, that a host needs, which begins with rank ``other``."""
+        """The rows of this host, counted from its first, that another host needs; ``other`` is that host's first rank."""
         if other == self._host.start:
             return torch.empty(0, dtype=torch.int64)
         found, base = [], self.ptr[self._host.start]

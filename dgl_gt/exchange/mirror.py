@@ -29,7 +29,7 @@ class Mirror(ShardStrategy):
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h, additive = self.check_inputs(h, bias), negative_slope is not None
         finish = self.begin_pull(h)
-        both = TwoPieceAttention(self._to_owned, dropout, negative_slope, self.lift)
+        both = TwoPieceAttention(self._to_owned, dropout, negative_slope, self.score_offset)
         q, kv = project(h, "q"), project(h, "kv")
         first = both.attend_first(q, kv, bias)
         mirrors = finish()
@@ -38,9 +38,9 @@ class Mirror(ShardStrategy):
         plan = self._return_plan
         part, restored = in_wire_order(part, additive)
         begun = [self.begin(part, plan), self.comm.begin(part_lse, plan.send_counts, plan.recv_counts)]
-        endings = [self.comm.ending(each, self.overlap) for each in begun]
+        finishers = [self.comm.finisher(each, self.overlap) for each in begun]
         out, lse = both.attend_second(first, q, mirror_kv, bias)
-        parts, part_lses = (end() for end in endings)
+        parts, part_lses = (finish() for finish in finishers)
         return merge_rows(out, lse, restored(parts), part_lses, plan.order, plan.recv_counts)
 
     def _partial_results(self, project, kv, mirrors, mirror_kv, bias, dropout, negative_slope):
@@ -48,10 +48,10 @@ class Mirror(ShardStrategy):
         to_mirrors, positions, slots = self._to_mirrors
         q = project(mirrors.index_select(0, slots), "q")
         bias = None if bias is None else bias.index_select(0, positions)
-        if self.lift:
-            both = TwoPieceAttention(self._to_mirrors_in_pieces, dropout, negative_slope, self.lift)
+        if self.score_offset:
+            both = TwoPieceAttention(self._to_mirrors_in_pieces, dropout, negative_slope, self.score_offset)
             part, part_lse = both.attend_second(both.attend_first(q, kv, bias), q, mirror_kv, bias)
-            return part, part_lse + self.lift
+            return part, part_lse + self.score_offset
         (own, restored), (others, _) = (in_wire_order(rows, negative_slope is not None) for rows in (kv, mirror_kv))
         joined = restored(torch.cat([own, others]))
         options = {"bias": bias, "dropout": dropout, "negative_slope": negative_slope}
@@ -60,7 +60,7 @@ class Mirror(ShardStrategy):
     @cached_property
     @torch.inference_mode(False)
     def _to_mirrors_in_pieces(self) -> list[CSC]:
-        """The same edges in two pieces: from owned rows, and from mirrors."""
+        """The edges of ``_to_mirrors`` in two pieces: from owned rows, and from mirrors."""
         csc, owned = self._to_mirrors[0], self.num_owned
         ranges = [(0, owned), (owned, self.shard.num_held)]
         return split(csc.indptr, csc.indices, csc.global_edge_ids, csc.indices >= owned, ranges)

@@ -63,7 +63,6 @@ def own_part(mirror: Mirror) -> ShardedGraph:
         returning=None,
         node_data=shard.held_node_data(),
         degrees=_degrees(shard),
-        _cache={},
     )
     return ShardedGraph(alone, mirror.comm, lambda on: OwnPart(on, mirror.comm, shard.num_owned))
 
@@ -73,8 +72,8 @@ def with_some_edges(part: ShardedGraph, share: float, seed: int) -> ShardedGraph
     """Return an own part with a share of its edges; the seed and the user's id of an edge decide which."""
     shard, masters = part.strategy.shard, part.strategy.num_owned
     kept = some_edges(shard, is_drawn(shard.edge_ids[: shard.edges[0]], share, seed))
-    some = replace(shard, **kept | {"edges": kept["edges"] * 2}, _cache={})
-    some = replace(some, degrees=_degrees(some), _cache={})
+    some = replace(shard, **kept | {"edges": kept["edges"] * 2})
+    some = replace(some, degrees=_degrees(some))
     return ShardedGraph(some, part.comm, lambda on: OwnPart(on, part.comm, masters))
 
 

@@ -30,8 +30,9 @@ class Strategy:
     """Base class of the strategies: attention over the in-edges of the owned rows, wherever their sources are.
 
     A strategy chooses which rows are projected and what travels, so a layer gives it the projection and not the
-    projected rows. Every strategy is exact: the owned rows of all ranks together equal the result of one process, in
-    outputs and gradients, up to the order of summation. The methods below are all that a layer or a model calls. Owned
+    projected rows. Unless a transmission policy is followed, every strategy is exact: the owned rows of all ranks together
+    equal the result of one process, in outputs and gradients, up to the order of summation. The methods below are all
+    that a layer or a model calls. Owned
     rows come first in every tensor that holds other rows, too.
     """
 
@@ -96,7 +97,7 @@ class Strategy:
 
         ``seed`` is that of the run, and decides how numbers are rounded.
         """
-        raise ValueError(f"the strategy {self.name} has no policy; use {', '.join(WITH_POLICY)}")
+        raise ValueError(f"the strategy {self.name} follows no transmission policy; use {' or '.join(WITH_POLICY)}")
 
     def forget_exchanges(self) -> None:
         """Use no row again that arrived in an earlier step; every rank calls it after a step that was skipped."""
@@ -123,6 +124,6 @@ class Strategy:
         the order of their ids. ``dropout`` is a probability and the seed of the mask, which depends on (seed, global edge
         id, global head) alone: ranks that share the seed draw the mask of one process. With a
         ``negative_slope``, scores are additive. Returns (num_dst, H, D), with zeros in a row without edges.
-        ``ValueError`` says that rows of ``h`` or ``bias`` do not fit the graph.
+        Raises ``ValueError`` if the rows of ``h`` or ``bias`` do not fit the graph.
         """
         raise NotImplementedError

@@ -16,7 +16,7 @@ def begin_pull(comm: Comm, plan: SendPlan, x: torch.Tensor, overlap: bool, begin
     """
     rows = x.index_select(0, plan.send_rows)
     begun = begin(rows, plan) if begin else comm.begin(rows, plan.send_counts, plan.recv_counts)
-    finish = comm.ending(begun, overlap)
+    finish = comm.finisher(begun, overlap)
     return lambda: plan.in_held_order(finish())
 
 

@@ -109,7 +109,7 @@ def _plus(total, more):
     return total if more is None else more if total is None else total.add_(more)
 
 
-# The two are computed one after the other, so that the second can use the memory of the first.
+# These two run one after the other, so that the second can use the memory of the first.
 
 
 def _grad_q(piece, settings, final, q, block, bias, grad_bias) -> torch.Tensor:

@@ -51,15 +51,14 @@ def sampled_part(strategy: ShardStrategy, share: float, seed: int) -> ShardedGra
         send_rows=send_rows[is_sent],
         send_ptr=_kept_ptr(shard.send_ptr, is_sent),
         recv_ptr=_kept_ptr(shard.recv_ptr, is_held[shard.num_owned :]),
-        _cache={},
     )
     if shard.cut == "vertex":  # a mirror may have in-edges in the part, and none in the sample
         plan, has_edges = sample.send_plan(), sample.indptr[shard.num_owned :].diff() > 0
-        sample = replace(sample, returning=comm.start(has_edges, plan.recv_counts, plan.send_counts).wait(), _cache={})
+        sample = replace(sample, returning=comm.start(has_edges, plan.recv_counts, plan.send_counts).wait())
 
     def make(on: Shard) -> ShardStrategy:
         made = make_strategy(strategy.name, on, comm, strategy.overlap)
-        made.lift = math.log(_LEVELS / round(share * _LEVELS))
+        made.score_offset = math.log(_LEVELS / round(share * _LEVELS))
         return made
 
     return ShardedGraph(sample, comm, make)

@@ -51,7 +51,7 @@ class Shard:
     reader: ShardReader  # of the whole partition
     degrees: torch.Tensor | None = None  # int64 (rows[-1], 2): in- and out-degree in the whole graph
     rank_order: torch.Tensor | None = None  # int64 (rows[1],): number of each row among the owned rows of all ranks
-    _cache: dict = field(default_factory=dict, compare=False, repr=False)
+    _cache: dict = field(default_factory=dict, init=False, compare=False, repr=False)  # each copy has its own
 
     @property
     def manifest(self) -> dict:
@@ -155,7 +155,6 @@ class Shard:
             **{key: value.to(device) for key in names if (value := getattr(self, key)) is not None},
             node_data={key: value.to(device) for key, value in self.node_data.items()},
             edge_data={key: value.to(device) for key, value in self.edge_data.items()},
-            _cache={},
         )
 
 
@@ -172,13 +171,13 @@ def _by_peer(ptr: torch.Tensor) -> torch.Tensor:
     return _ranges(begins, ends - begins)
 
 
-def read_shard(directory, part: int, depth: int = 1) -> Shard:
+def read_shard(directory, part: int, depth: int = 1, manifest: dict | None = None) -> Shard:
     """Read one part with ``depth`` hops of halo (1 of a vertex cut), after checking its checksums.
 
-    ``InputError`` says that this is no shard directory, has another format version, or that a file of this part is
-    damaged.
+    Give the ``manifest`` if it is read already. Raises ``InputError`` if this is not a shard directory, it has another
+    format version, or a file of this part is damaged.
     """
-    manifest = read_manifest(directory)
+    manifest = manifest or read_manifest(directory)
     verify(directory, manifest, [part])
     return make_shard(ShardReader(directory, manifest, "pt"), part, depth)
 

@@ -125,7 +125,7 @@ class ShardedGraph:
         return self._shard.edges[0]
 
     def nodes(self) -> torch.Tensor:
-        """Return the rows of the owned nodes, int64, ``0 .. N_owned - 1``; ``node_ids`` holds their user's ids."""
+        """Return the rows of the owned nodes, int64, ``0 .. N_owned - 1``; for the user's ids see ``node_ids``."""
         return torch.arange(self.num_nodes(), device=self.device)
 
     def edges(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -173,7 +173,7 @@ class ShardedGraph:
     def _csc_of_in_edges(self):
         if self._shard.cut == "vertex":
             raise InputError(
-                "a vertex cut has no block, because the in-edges of one node lie on several ranks; partition with "
+                "a vertex cut has no block and no graph, because the in-edges of one node lie on several ranks; partition with "
                 "--cut edge"
             )
         return self._shard.csc()
@@ -184,7 +184,7 @@ class ShardedGraph:
         return self._shard.held_node_data(self.depth)
 
     def blocks(self, layers: int, from_held: bool = False) -> list[Strategy]:
-        """Return what each layer of a model attends on, for a model that takes a list of blocks.
+        """Return the strategy for each layer of a model; pass the list to the model in place of a list of blocks.
 
         With a depth of 1, each layer gets the strategy of this graph. With a halo of r hops, ranks exchange only before
         every r-th layer. That layer also computes as many halo rows as the layers until the next exchange need.
@@ -203,7 +203,7 @@ class ShardedGraph:
         return strategies_by_layer(self._strategy, layers, from_held)
 
     def kept_exchanges(self):
-        """Return the ``context_fn`` result of a checkpoint whose second run of a layer does not exchange again.
+        """Return a pair of contexts for a checkpoint, so that computing a layer again does not exchange again.
 
         Use it as ``torch.utils.checkpoint.checkpoint(layer, ..., use_reentrant=False, context_fn=sg.kept_exchanges)``.
         For layers of dgl_gt, :func:`dgl_gt.nn.apply_activation_checkpoint` does so.

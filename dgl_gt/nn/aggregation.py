@@ -27,8 +27,8 @@ def make_aggregation(
     """Return the module that aggregates the rows of neighbours, (N_src, in_feats) -> (N_dst, feat_size).
 
     ``score`` "dot" gives a :class:`BiasedMHA`, with its output projection. "additive" gives a :class:`GATConv`, and "gcn"
-    and "mean" a :class:`GraphConv` with ``norm`` "both" and "right", which sums rows as they are without ``has_weights``.
-    ``ValueError`` says that the sizes do not fit.
+    and "mean" a :class:`GraphConv` with ``norm`` "both" and "right", which has no weight matrix without ``has_weights``.
+    Raises ``ValueError`` if the sizes do not fit.
     """
     check_one_of("score", score, CHOICES["score"])
     if score == "dot":
@@ -57,8 +57,8 @@ def aggregate(
 ) -> Tensor:
     """Run a module of :func:`make_aggregation` on the rows that a strategy attends; (N_dst, feat_size).
 
-    ``seed`` is that of the mask of attention's dropout where none is set. ``ValueError`` says that there is a bias, which
-    dot-product scores alone can have.
+    ``seed`` is the seed of attention dropout, if the module has none. Raises ``ValueError`` if a module other than
+    :class:`BiasedMHA` is given a bias.
     """
     if isinstance(module, BiasedMHA):
         return module(strategy, rows, attn_bias, seed)

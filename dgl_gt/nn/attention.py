@@ -55,7 +55,7 @@ def check_probability(name: str, p: float) -> float:
 
 
 def check_in_degrees(structure: CSC) -> None:
-    """Raise ``ValueError`` if there are nodes without in-edges; not inside torch.compile, which cannot ask the data."""
+    """Raise ``ValueError`` if there are nodes without in-edges; not inside torch.compile, which cannot read values."""
     if torch.compiler.is_compiling():
         return
     count = int((structure.indptr.diff() == 0).sum())

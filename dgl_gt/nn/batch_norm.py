@@ -17,7 +17,7 @@ class BatchNorm(nn.BatchNorm1d):
 
     Constructor arguments, ``state_dict`` keys and results are those of ``torch.nn.BatchNorm1d`` on one process; running
     statistics take the unbiased variance, as there. Each node counts once, also where a deep halo computes copies of it.
-    Each pass in training exchanges ``P (2C + 1)`` numbers forward and ``2C`` backward. Every rank takes part, even
+    In training, ranks exchange ``P (2C + 1)`` numbers forward and ``2 P C`` backward. Every rank takes part, even
     one without nodes. The ranks' means and variances are joined as in Chan, Golub and LeVeque, *Updating formulae and a
     pairwise algorithm for computing sample variances* (1979).
     """
@@ -69,7 +69,10 @@ class BatchNorm(nn.BatchNorm1d):
         counts, means, squares = of_ranks.split([1, len(mean), len(mean)], 1)
         count = float(counts.sum())
         if count < 2:
-            raise ValueError(f"all ranks together have {count:.0f} nodes; batch statistics need at least two")
+            raise ValueError(
+                f"all ranks together have {count:.0f} nodes; batch statistics need at least two; train on more nodes, or "
+                "choose another norm"
+            )
         mean = (counts * means).sum(0) / count
         variance = (squares + counts * (means - mean).square()).sum(0) / count
         return mean, variance, count
@@ -84,7 +87,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 class _Normalise(torch.autograd.Function):
-    """``weight * (x - mean) * scale + bias``, whose gradient knows that owned rows made the statistics."""
+    """``weight * (x - mean) * scale + bias``, whose gradient counts that the statistics depend on owned rows."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, mean, scale, count, strategy):

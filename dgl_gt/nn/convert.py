@@ -26,8 +26,8 @@ def from_dgl_sparse_gt(state_dict: Mapping[str, Tensor], num_heads: int) -> dict
 
     A state of its ``SparseMHA`` becomes one of :class:`BiasedMHA`. A state of its ``GTLayer`` becomes one of
     ``GraphTransformerLayer(hidden, 2 * hidden, num_heads, dropout=0, attn_dropout=0, norm="batch")``. In the state of a
-    model, layers of it are converted in the same way, and all else keeps its name. There a feature of a head follows
-    those of the other heads; here the features of a head lie together.
+    model, layers of it are converted in the same way, and all else keeps its name. In that example,
+    neighbouring columns belong to different heads; here the columns of a head lie together.
 
     There a query is the *source* of an edge, so that a node attends to the destinations of its out-edges. Here a query
     is the destination. For a graph in which each edge has its reverse, as in the molecules of that example, this is the
@@ -53,7 +53,7 @@ def from_dgl_sparse_gt(state_dict: Mapping[str, Tensor], num_heads: int) -> dict
     check_sizes(num_heads=num_heads)
     if not any(re.search(r"(^|\.)q_proj\.weight$", name) for name in state_dict):
         raise InputError(
-            f"the state has no q_proj.weight, but {_some(state_dict)}; pass the state_dict of a SparseMHA, a GTLayer or a "
+            f"the state has no q_proj.weight; it has {_some(state_dict)}. Pass the state_dict of a SparseMHA, a GTLayer or a "
             "model of DGL's sparse graph transformer"
         )
     converted = {}
@@ -77,7 +77,7 @@ def from_pyg_transformer_conv(state_dict: Mapping[str, Tensor]) -> dict[str, Ten
     for a convolution with ``in_channels = heads * out_channels = C``, ``concat=True``, ``root_weight=True``,
     ``beta=False`` and ``edge_dim=None``. Its output projection is the identity. To keep it so in further training, call
     ``layer.attn.out_proj.requires_grad_(False)``. A state does not tell whether ``root_weight`` was False, because PyG
-    then keeps :math:`W_{skip}` unused: set the weights of ``layer.residual`` to zero.
+    keeps :math:`W_{skip}` even then. If it was False, set the weights of ``layer.residual`` to zero.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def from_pyg_transformer_conv(state_dict: Mapping[str, Tensor]) -> dict[str, Ten
 
 
 def _heads_together(name: str, value: Tensor, num_heads: int, inputs: bool) -> Tensor:
-    """Return a weight or bias whose rows (of the output projection, whose columns) go from heads last to heads first."""
+    """Return a weight or bias with its rows (columns, for the output projection) reordered so that heads lie together."""
     if inputs:
         return value if value.ndim == 1 else _heads_together(name, value.T, num_heads, False).T.contiguous()
     if len(value) % num_heads:

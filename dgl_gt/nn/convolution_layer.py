@@ -40,9 +40,9 @@ class ConvolutionLayer(GraphLayer):
         Attention with dot-product scores (:class:`BiasedMHA`) or additive ones (:class:`GATConv`), or a sum weighted by
         degrees (:class:`GraphConv` with ``norm`` "both") or the mean.
     residual : {"none", "identity", "linear", "initial"}
-        What is added to the aggregation: nothing, the row itself, or its projection :math:`W_r x`. With "initial" it is
-        joined with the rows before the first layer instead, see :class:`InitialResidual`; there the sum by degrees and
-        the mean have no weights of their own.
+        What is added to the aggregation: nothing, the row itself, or its projection :math:`W_r x`. With "initial", the
+        aggregation is combined with the rows before the first layer, see :class:`InitialResidual`; the scores "gcn" and
+        "mean" then have no weights of their own.
     norm : {"layer", "rms", "batch", "none"}
         The norm; "batch" is :class:`BatchNorm`.
     norm_first : bool

@@ -10,8 +10,8 @@ from torch.nn import functional
 def is_dense(name: str, arguments: tuple, named: dict) -> bool:
     """Return whether a call of a module is DGL's dense one, with features and no graph.
 
-    ``arguments`` and ``named`` are those of the call, and ``name`` is DGL's name for the features. Whole numbers are no
-    features, but an ``edge_index``.
+    ``arguments`` and ``named`` are those of the call, and ``name`` is DGL's name for the features. A tensor of whole
+    numbers is an ``edge_index``, not features.
     """
     first = arguments[0] if arguments else None
     return name in named or isinstance(first, Tensor) and first.is_floating_point()
@@ -34,7 +34,7 @@ def attend_all(
 
     ``qkv`` is (B, N, 3, H, D). ``bias`` (B, N, N, H), for a query and a key, is added to the scores or multiplies them.
     ``mask`` (B, N, N) is true where a query may not see a key. Returns (B, N, H, D); as with DGL's module, a query that
-    may see no key gets NaN. ``ValueError`` says that a shape does not fit.
+    may see no key gets NaN. Raises ``ValueError`` if a shape does not fit.
     """
     batch, nodes, _, heads, width = qkv.shape
     q, k, v = (rows.transpose(1, 2) for rows in qkv.unbind(2))
@@ -56,5 +56,5 @@ def _broadcast(name: str, given: Tensor, shape: tuple[int, ...]) -> Tensor:
         return given.broadcast_to(shape)
     except RuntimeError as error:
         raise ValueError(
-            f"{name} has shape {tuple(given.shape)}; allowed: {shape}, or what broadcasts to it"
+            f"{name} has shape {tuple(given.shape)}; allowed: {shape}, or a shape that broadcasts to it; reshape it"
         ) from error

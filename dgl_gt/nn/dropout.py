@@ -1,4 +1,4 @@
-"""Dropout whose masks depend on nodes and edges, not on the rank or the order in which rows are computed; its seeds."""
+"""Dropout whose masks depend on nodes and edges, not on the rank or the order in which rows are computed, and their seeds."""
 
 from __future__ import annotations
 

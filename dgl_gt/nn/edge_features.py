@@ -52,7 +52,7 @@ class EdgeEncoder(nn.Module):
         Raises
         ------
         ValueError
-            If one of them has another shape, is missing, or is too many.
+            If one of them has another shape, is missing, or is given to a module that takes none.
         """
         for name, value, width in (
             ("edge_feat", edge_feat, self.edge_feats),

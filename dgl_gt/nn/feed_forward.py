@@ -27,8 +27,8 @@ class SwiGLU(nn.Module):
         self.proj = nn.Linear(in_features, 2 * out_features)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (rows, out_features) for (rows, in_features)."""
-        gate, value = self.proj(x).chunk(2, 1)
+        """Return (..., out_features) for (..., in_features)."""
+        gate, value = self.proj(x).chunk(2, -1)
         return functional.silu(gate) * value
 
 

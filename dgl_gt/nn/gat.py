@@ -32,7 +32,7 @@ class GATConv(EdgeAttention):
     nothing of the size of all edges is stored, and the layer runs across ranks. A call takes what DGL's takes: a graph,
     a block or a bipartite graph, one tensor of features or a pair, dimensions between nodes and features, edge weights,
     and whether to return attention weights. The differences are that ``ValueError`` takes the place of ``DGLError``, and
-    that on a ``ShardedGraph`` nodes without in-edges always may be there.
+    that on a ``ShardedGraph`` nodes without in-edges are always allowed.
 
     Parameters
     ----------
@@ -52,8 +52,8 @@ class GATConv(EdgeAttention):
     activation : callable, optional
         Function of the result.
     allow_zero_in_degree : bool
-        Whether nodes without in-edges may be there. Their result is the residual and the bias alone. On a
-        ``ShardedGraph``, and inside ``torch.compile``, they always may.
+        Whether nodes without in-edges are allowed. Their result is the residual and the bias alone. On a
+        ``ShardedGraph``, and inside ``torch.compile``, they always are.
     bias : bool
         Whether to add a bias.
 
@@ -117,7 +117,7 @@ class GATConv(EdgeAttention):
                 nn.init.zeros_(self.res_fc.bias)
 
     def set_allow_zero_in_degree(self, set_value: bool) -> None:
-        """Set whether nodes without in-edges may be there."""
+        """Set whether nodes without in-edges are allowed."""
         self.allow_zero_in_degree = set_value
 
     def forward(
@@ -137,11 +137,11 @@ class GATConv(EdgeAttention):
             Node features: for a block those of its sources (destinations first), for a ``ShardedGraph`` those of the
             owned nodes. A pair has the features of sources and of destinations; not for a ``ShardedGraph``.
         edge_weight : Tensor, floating point, (E,), optional
-            Factor of each edge's attention weights, in the order of edge ids, which stores a row per edge; not for a
-            ``ShardedGraph``.
+            Factor of each edge's attention weights, in the order of edge ids. With it, the layer stores a row per edge. It
+            is not available on a ``ShardedGraph``.
         get_attention : bool
-            Whether to return the attention weights, too, which stores one number per edge and head; not for a
-            ``ShardedGraph``.
+            Whether to return the attention weights, too. With it, the layer stores a number per edge and head. It is not
+            available on a ``ShardedGraph``.
 
         Returns
         -------
@@ -153,7 +153,7 @@ class GATConv(EdgeAttention):
         Raises
         ------
         ValueError
-            If ``graph`` is of another type, a shape does not fit, a node without in-edges is there and may not be, or an
+            If ``graph`` is of another type, a shape does not fit, a node has no in-edges and this is not allowed, or an
             option is not available.
         """
         if isinstance(feat, tuple):
@@ -221,7 +221,7 @@ class GATConv(EdgeAttention):
         return self._finished(attended, h_dst, inner)
 
     def _with_weights(self, structure: CSC, h_src, h_dst, inner, dropout, edge_weight, get_attention: bool):
-        """Return the result, and where asked for the attention weights, from weights that are stored."""
+        """Return the result, and the attention weights if they are wanted, by storing the weights."""
         if edge_weight is not None and edge_weight.shape != (structure.num_edges,):
             raise ValueError(
                 f"edge_weight has shape {tuple(edge_weight.shape)}; allowed: ({structure.num_edges},), one number for each "

@@ -47,8 +47,8 @@ class PolynormerAttention(GlobalAttention):
     .. math:: o_n = \frac{k_n^\top S}{k_n^\top z}, \qquad
               x_n \leftarrow \mathrm{drop}(\mathrm{ReLU}(W_o(\mathrm{LN}(o_n) * (W_h x_n + \beta))))
 
-    where :math:`W_o` is shared by the layers. Ranks exchange :math:`S` and :math:`z`, ``C (D + 1)`` numbers a layer and
-    direction. Heads are the slow index of a row, as elsewhere in this package; in the published code they are the fast
+    where :math:`W_o` is shared by the layers. Ranks exchange :math:`S` and :math:`z`, ``C (D + 1)`` numbers per layer
+    and direction. Heads are the slow index of a row, as elsewhere in this package; in the published code they are the fast
     one.
 
     Parameters
@@ -170,7 +170,7 @@ class SGFormerAttention(GlobalAttention):
     .. math:: o_n = \frac{\tilde q_n^\top \sum_m \tilde k_m v_m^\top + N v_n}{\tilde q_n^\top \sum_m \tilde k_m + N}
 
     and its result is :math:`\mathrm{drop}(\mathrm{LN}((\bar o_n + x_n) / 2))` with the mean :math:`\bar o_n` over heads.
-    Each head is as wide as the rows. Ranks exchange ``H C (C + 1) + 2`` numbers a layer and direction.
+    Each head is as wide as the rows. Ranks exchange ``H C (C + 1) + 3`` numbers per layer and direction.
 
     Parameters
     ----------
@@ -243,5 +243,5 @@ def _attend_normalised(strategy: Strategy, q: Tensor, k: Tensor, v: Tensor) -> T
 
 
 def _in_float32(*rows: Tensor) -> list[Tensor]:
-    """Return rows in float32 at least, because sums over all nodes in fewer bits lose most of them."""
+    """Return rows in float32 at least, because sums over all nodes in fewer bits lose most of their precision."""
     return [each.to(torch.promote_types(each.dtype, torch.float32)) for each in rows]

@@ -25,7 +25,7 @@ class GraphConv(nn.Module):
     with :math:`c_{ji} = 1 / \sqrt{d_j d_i}` where ``norm`` is "both", :math:`1 / d_i` (the mean) for "right",
     :math:`1 / d_j` for "left" and 1 for "none". :math:`d_j` is the out-degree of the source and :math:`d_i` the in-degree
     of the destination, in the whole graph. A sum is the mean times the in-degree, and a mean is attention whose scores
-    are all equal; so this layer runs on the kernels of attention and with every strategy but ``heads``.
+    are all equal; so this layer runs on the kernels of attention, and with every strategy but ``heads`` and ``mesh=M``.
 
     Constructor arguments, ``state_dict`` keys, initial weights and results are those of ``dgl.nn.GraphConv``. Pairs of
     features, an external ``weight`` and ``edge_weight`` are not available.
@@ -41,8 +41,8 @@ class GraphConv(nn.Module):
     activation : callable, optional
         Function of the result.
     allow_zero_in_degree : bool
-        Whether nodes without in-edges may be there. Their result is the bias alone. On a ``ShardedGraph``, and inside
-        ``torch.compile``, they always may.
+        Whether nodes without in-edges are allowed. Their result is the bias alone. On a ``ShardedGraph``, and inside
+        ``torch.compile``, they always are.
 
     Raises
     ------
@@ -101,7 +101,7 @@ class GraphConv(nn.Module):
         Raises
         ------
         ValueError
-            If ``graph`` is of another type, a shape does not fit, or a node without in-edges is there and may not be.
+            If ``graph`` is of another type, a shape does not fit, or a node has no in-edges and this is not allowed.
         """
         check_features(feat, "in_feats", self.in_feats)
         strategy = as_strategy(graph, feat)

@@ -1,4 +1,4 @@
-"""The residual to the rows before the first layer, which lets convolutions be deep."""
+"""A residual connection to the rows before the first layer, which makes deep stacks of convolutions possible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class InitialResidual(nn.Module):
     .. math:: s = (1 - \alpha) a + \alpha h_0, \qquad y = (1 - \beta_l) s + \beta_l W s, \qquad
         \beta_l = \log(\lambda / l + 1)
 
-    So a deep layer is near the identity, and no layer forgets what a node has of its own. With :math:`\lambda = 0` there
+    So a deep layer is near the identity, and every layer keeps a share of a node's initial row. With :math:`\lambda = 0` there
     is no :math:`W`, and the layers propagate as in APPNP (Gasteiger et al., arXiv:1810.05997).
 
     Parameters
@@ -56,12 +56,13 @@ class InitialResidual(nn.Module):
     def forward(self, aggregated: Tensor, initial: Tensor) -> Tensor:
         """Return (rows, feats) for what the layer has aggregated and the rows before the first layer, (rows, feats) each.
 
-        ``ValueError`` says that the shapes do not fit.
+        Raises ``ValueError`` if the shapes do not fit.
         """
         check_features(initial, "feats", self.feats)
         if len(initial) != len(aggregated):
             raise ValueError(
-                f"there are {len(aggregated)} rows, but {len(initial)} rows of before the first layer; pass one for each"
+                f"initial has {len(initial)} rows, but aggregated has {len(aggregated)}; pass one row of initial for each row of "
+                "aggregated"
             )
         rows = torch.lerp(aggregated, initial.to(aggregated.dtype), self.initial_weight)
         return rows if self.linear is None else torch.lerp(rows, self.linear(rows).to(rows.dtype), self.map_share)

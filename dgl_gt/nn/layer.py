@@ -29,7 +29,7 @@ class GraphTransformerLayer(GraphLayer):
     arXiv:2012.09699). Constructor arguments, ``state_dict`` keys, initial weights and the order of operations are those
     of ``dgl.nn.GraphormerLayer``. So its checkpoints load, and the results on edges are the same, see
     :class:`BiasedMHA`. A call without a graph, ``layer(nfeat, attn_bias=None, attn_mask=None)``, is DGL's dense one. The
-    last three arguments are further options.
+    arguments from ``score`` on are not in DGL's layer.
 
     Parameters
     ----------
@@ -99,7 +99,9 @@ class GraphTransformerLayer(GraphLayer):
         self.edge_update: nn.Module | None = None
         if edge_hidden:
             if score != "dot":
-                raise ValueError(f"edge_hidden is {edge_hidden}, which needs the score 'dot', but score is {score!r}")
+                raise ValueError(
+                    f"edge_hidden is {edge_hidden}, which needs the score 'dot', but score is {score!r}; choose one of them, 'dot' or edge_hidden=0"
+                )
             check_sizes(edge_hidden=edge_hidden)
             self.edge_bias = nn.Linear(edge_hidden, num_heads)
             self.edge_update = EdgeUpdate(edge_hidden, feat_size) if edge_update else None
@@ -199,8 +201,8 @@ class GraphTransformerLayer(GraphLayer):
         if edge is None or self.edge_bias is None:
             given, needed = ("no rows", "needs") if edge is None else ("rows", "takes no")
             raise ValueError(
-                f"{given} of edges are given, but this layer {needed} rows of edges; make the layer with the edge_hidden "
-                "that fits, and pass edge if it is not 0"
+                f"{given} of edges are given, but this layer {needed} rows of edges; pass edge "
+                "exactly if the layer has an edge_hidden above 0"
             )
         bias = self.edge_bias(edge)
         return bias if attn_bias is None else bias + attn_bias

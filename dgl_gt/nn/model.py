@@ -58,7 +58,7 @@ class GraphTransformer(nn.Module):
     score : {"dot", "additive", "gcn", "mean"}
         What a layer does along edges, see :class:`ConvolutionLayer`.
     residual : {"none", "identity", "linear", "initial"}
-        What a layer adds to that; transformer layers need "identity" or "linear".
+        What a layer adds to the result of that; transformer layers need "identity" or "linear".
     initial_weight, map_weight : float
         See :class:`InitialResidual`, for the residual "initial".
     norm : {"layer", "rms", "batch", "none"}
@@ -66,10 +66,11 @@ class GraphTransformer(nn.Module):
     activation : {"relu", "gelu", "swiglu"}
         Activation of feed-forward networks, and of an input or output that has one.
     input : {"activated", "linear", "mlp", "none"}
-        Projection in front of the layers: linear with dropout and an activation, linear with dropout, two of them with
-        an activation between, or none. Without one, the first convolution layer takes the features themselves.
+        Projection before the layers. "activated" is linear, then dropout and an activation; "linear" is linear, then
+        dropout; "mlp" is two linear projections with an activation between them. With "none", the first convolution
+        layer takes the features themselves.
     output : {"linear", "mlp"}
-        Projection behind the layers: linear, or two with an activation between.
+        Projection after the layers: linear, or two with an activation between them.
     input_dropout : float
         Probability in [0, 1) of dropping a node feature in training.
     jumping : {"last", "sum", "concat"}
@@ -97,7 +98,7 @@ class GraphTransformer(nn.Module):
     Attributes
     ----------
     inputs : object, optional
-        What the trainer has made the rows of from node data, for later predictions; None at first.
+        How the trainer made the input rows from node data, kept for later predictions; None at first.
     uses_global : bool
         Whether the forward pass uses Polynormer's global attention, True at first. Its authors train the layers alone
         until they are good, and then the whole.
@@ -228,7 +229,7 @@ class GraphTransformer(nn.Module):
         *layer_seeds, encoder_seeds, global_seeds = self._seeds(first)
         x = self.input_dropout(feat, ids, None if encoder_seeds is None else encoder_seeds[-1])
         h = self.encoder(x, ids, encoder_seeds)
-        # A deep halo computes copies of rows in later layers, too: their first rows come with the first layer's sources.
+        # With a deep halo, later layers also compute copies of rows, whose initial rows are among the first layer's sources.
         initial = [first.source_rows(h)] if self.has_initial else []
         edges = self._edges(graph, edge_feat, edge_kind)
         outputs = []
@@ -254,7 +255,9 @@ class GraphTransformer(nn.Module):
                 raise ValueError("the model takes no edge_feat or edge_kind; make it with edge_feats or edge_kinds")
             return []
         if isinstance(graph, (list, tuple)) and not all(isinstance(each, Strategy) for each in graph):
-            raise ValueError("a model with edge features needs one graph, but got a list of blocks, whose edges differ")
+            raise ValueError(
+                "a model with edge features needs one graph, but got a list of blocks, whose edges differ; pass one graph"
+            )
         return [self.edge_encoder(edge_feat, edge_kind)]
 
     def _joined(self, outputs: list, last: Tensor) -> Tensor:
@@ -292,7 +295,9 @@ class GraphTransformer(nn.Module):
     @uses_global.setter
     def uses_global(self, flag: bool) -> None:
         if not isinstance(self.global_attention, PolynormerAttention):
-            raise ValueError("only a model with global_attention='polynormer' can be trained with and without it")
+            raise ValueError(
+                "uses_global can be set only on a model with global_attention='polynormer'; make the model with it"
+            )
         check_flags(uses_global=flag)
         self.phase.fill_(int(flag))
         self._set_uses_global(flag)
@@ -379,6 +384,6 @@ def _check_whole(strategy: Strategy) -> None:
     """Raise ``ValueError`` if the last layer runs on a sampled block, where global attention would miss nodes."""
     if isinstance(strategy, Local) and strategy.csc.num_src != strategy.csc.num_dst:
         raise ValueError(
-            "global attention reads all nodes, but the last layer runs on a block, which has some of them; pass the whole "
+            "global attention reads all nodes, but the last layer runs on a block, which has only some of them; pass the whole "
             "graph, or make the model with global_attention='none'"
         )

@@ -9,7 +9,7 @@ from .reference import dropout_keep
 def attention_weights(csc, q, k, lse, dropout, negative_slope):
     """Return attention weights after dropout, (E, H), in the order of edge ids.
 
-    q is (N_dst, H), k (N_src, H), and ``lse`` (N_dst, H) what ``sparse_attention`` returns for them; ``dropout`` is a pair
+    q is (N_dst, H), k (N_src, H), and ``lse`` (N_dst, H) is what ``sparse_attention`` returns for them; ``dropout`` is a pair
     of probability and seed, or None.
     """
     dst = _destinations(csc)
@@ -21,7 +21,7 @@ def attention_weights(csc, q, k, lse, dropout, negative_slope):
 
 
 def weighted_sum(csc, weights, values):
-    """Return the sum of the values of each row's sources, (N_dst, H, D), times weights (E, H) in the order of edge ids.
+    """Return each row's sum of its sources' values times weights, (N_dst, H, D); weights (E, H) are in edge-id order.
 
     It stores E x H x D numbers.
     """

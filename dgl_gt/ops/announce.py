@@ -16,7 +16,7 @@ def edge_range(edges: int, rows: int, sources: int, heads: int, head_dim: int, i
     edges, rows, sources : int
         Numbers of edges, and of the rows at their ends.
     heads, head_dim, itemsize : int
-        Numbers of a row that each edge reads, and the size of a number (bytes).
+        Shape (heads, head_dim) of the row that each edge reads, and the size of a number (bytes).
     passes : float
         How often the edges are read: once forward, and once each for the gradients of the two ends.
     """

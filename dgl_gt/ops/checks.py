@@ -113,8 +113,8 @@ def check_dropout(graph, num_heads, dropout_p, seed):
     check_seed(seed)
     if graph.head_offset + num_heads > MAX_HEADS:
         raise ValueError(
-            f"dropout with heads {graph.head_offset} to {graph.head_offset + num_heads - 1}; allowed: heads below "
-            f"{MAX_HEADS}"
+            f"dropout_p is {dropout_p} for heads {graph.head_offset} to {graph.head_offset + num_heads - 1}; allowed: heads below "
+            f"{MAX_HEADS}; use fewer heads, or no dropout"
         )
 
 

@@ -11,14 +11,14 @@ from .head_minor import result_strides
 
 _REMEDY = {
     "cpu": "dgl_gt was installed without its compiled CPU kernel. To get the fast path, install a C++ compiler (on "
-    "Debian or Ubuntu: apt install g++) and then dgl_gt again: pip install --force-reinstall --no-deps dgl_gt",
+    "Debian or Ubuntu: apt install g++) and then dgl_gt again: pip install --force-reinstall --no-deps . in its checkout",
     "cuda": "Triton, in which the kernels for CUDA devices are written, cannot be imported. To get the fast path: pip "
     "install triton",
 }
 
 
 def has_kernel(device_type):
-    """Return whether a kernel attends over tensors of this device type; warn once where none does."""
+    """Return whether there is a kernel for tensors of this device type; warn once where there is none."""
     if device_type == "meta":  # a meta tensor has a shape alone, which the operator can handle
         return True
     if backend(device_type) is None:

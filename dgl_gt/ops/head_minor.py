@@ -6,7 +6,7 @@ is: its shape is (rows, ..., H, D) in both layouts. Results and gradients have t
 
 import torch
 
-_HEADS = (4, 8, 16)  # others are no faster: docs/benchmarks.md has the table
+_HEADS = (4, 8, 16)  # other numbers of heads are no faster in this layout
 _WIDEST = 32
 
 
@@ -40,11 +40,11 @@ def result_strides(rows: torch.Tensor) -> list[int]:
 
 
 def in_wire_order(rows: torch.Tensor, additive: bool):
-    """Return rows (rows, ..., H, D) in the order in which they travel, and a function that restores the shape of rows that have arrived.
+    """Return rows (rows, ..., H, D) in the order in which they travel, and a function that restores rows that arrive.
 
-    Rows for dot products travel head-minor where kernels attend to them so, as (rows, ..., D, H), and are not copied if
-    they lie in memory like that. Shape, dtype and kind of device decide, which all ranks share, and never how the rows of
-    one rank happen to lie.
+    Rows for dot products travel head-minor, as (rows, ..., D, H), if there is a kernel for such rows; rows that already
+    lie so in memory are not copied. The shape, dtype and kind of device decide, because they are the same on all ranks;
+    the layout of one rank's rows may differ.
     """
     if additive or not has_head_minor_kernel(*rows.shape[-2:], rows):
         return rows, lambda arrived: arrived

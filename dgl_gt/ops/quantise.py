@@ -1,8 +1,8 @@
 """Rows in 16, 8 or 4 bits per number, as they travel where a policy allows it.
 
-With 8 and 4 bits a row is its minimum m and its step s = (max - m) / (2^bits - 1), float32 both, followed by codes: number
-x becomes floor((x - m) / s + u) with u from [0, 1), and back m + s * code. So the mean over u is x itself (stochastic
-rounding, as in AdaQP, Wan et al. 2023, arXiv 2306.01381). u has 16 bits, those that keyed dropout draws for (seed, key of
+With 8 and 4 bits, a packed row is its minimum m and its step s = (max - m) / (2^bits - 1), both float32, and then its codes.
+The code of a number x is floor((x - m) / s + u) with u from [0, 1), and is restored as m + s * code. So the mean over u is x
+itself (stochastic rounding, as in AdaQP, Wan et al. 2023, arXiv 2306.01381). u has 16 bits, those that keyed dropout draws for (seed, key of
 the row, column), see :func:`dgl_gt.ops.dropout.keyed_dropout`: the same row is rounded alike wherever it is. A row with NaN
 or infinity comes back as NaN.
 """
@@ -18,7 +18,7 @@ _HEADER_BYTES = 8
 
 
 def packed_bytes(columns: int, bits: int) -> int:
-    """Return the bytes of a packed row of as many numbers."""
+    """Return the bytes of a packed row of ``columns`` numbers."""
     return 2 * columns if bits == 16 else _HEADER_BYTES + -(-columns * bits // 8)
 
 
@@ -48,7 +48,7 @@ def unpack_rows(packed: torch.Tensor, bits: int, columns: int, dtype: torch.dtyp
 
 
 def _pack(rows, bits, keys, seed, packed) -> None:
-    """The definition."""
+    """Pack rows with torch operations, which define the packed bytes."""
     if not rows.numel():
         packed.zero_()
         return

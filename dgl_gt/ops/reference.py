@@ -18,7 +18,7 @@ def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed, negative_slo
     """Attend with gather and scatter; gradients by autograd, through both results.
 
     q is (N_dst, H, D), k and v (N_src, H, D), the bias (E, H) or None. With a negative slope, scores are additive: q is
-    (N_dst, H), k is (N_src, H), and the scale does not count. Returns ``out`` (N_dst, H, D), the sum over
+    (N_dst, H), k is (N_src, H), and the scale is not used. Returns ``out`` (N_dst, H, D), the sum over
     in-edges of dropped, normalised weights times values, and ``lse`` (N_dst, H), the log-sum-exp of the scores before
     dropout, in the dtype of sums. A row without edges has zeros and ``-inf``.
     """
@@ -93,7 +93,7 @@ def accumulation_dtype(dtype):
 
 
 def readable(tensor):
-    """Return a tensor as kernels read it: with any strides of rows and heads, but heads of neighbouring elements."""
+    """Return a tensor as kernels read it: rows and heads may have any strides, but the elements of a head are adjacent."""
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
@@ -105,7 +105,7 @@ def mix64(bits):
 
 
 def splitmix64(state):
-    """Return the output that follows a state, as :func:`mix64` takes and returns numbers."""
+    """Return the output of SplitMix64 that follows a state; the numbers have the form that :func:`mix64` takes."""
     return mix64(_wrap(state + GOLDEN))
 
 

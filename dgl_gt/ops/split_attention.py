@@ -1,4 +1,4 @@
-"""Attention over a graph's edges in pieces, one piece at a time, normalised as if it were one.
+"""Attention over a graph's edges in pieces, one piece at a time, normalised as if there were one piece only.
 
 Forward, the results of the pieces are merged. Backward needs no result of a piece: a weight is ``exp(score - lse)``
 with the ``lse`` of all edges (FlashAttention, Dao et al. 2022, arXiv 2205.14135). So each piece gives its share of the
@@ -139,11 +139,11 @@ class TwoPieceAttention:
     Call :meth:`attend_first`, then :meth:`attend_second` with the result of the first; use one object for one
     attention. In backward the gradients of the second piece come first, so that they can travel while those of the
     first piece are computed. ``pieces`` are two of :func:`split`, ``dropout`` is a pair of probability and seed, and a
-    negative slope asks for additive scores. ``lift`` is added to all scores of the second piece.
+    negative slope asks for additive scores. ``score_offset`` is added to all scores of the second piece.
     """
 
-    def __init__(self, pieces: list[CSC], dropout=None, negative_slope=None, lift: float = 0.0):
-        self.pieces, self._options, self.lift = pieces, (dropout, negative_slope), lift
+    def __init__(self, pieces: list[CSC], dropout=None, negative_slope=None, score_offset: float = 0.0):
+        self.pieces, self._options, self.score_offset = pieces, (dropout, negative_slope), score_offset
         self.settings = None
         self.second_gradients = None  # what the backward pass of the second piece leaves for that of the first
 
@@ -185,7 +185,9 @@ class _Second(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, kv, bias, out, lse, both):
         part, part_lse = forward(both.pieces[1], both.settings, *_rows(both.settings, q, kv), bias)
-        merge_into(out, lse, part, part_lse + both.lift)  # lifted scores change the weights of a piece as a whole
+        merge_into(
+            out, lse, part, part_lse + both.score_offset
+        )  # an offset of the scores changes the weights of a piece as a whole
         ctx.mark_dirty(out)
         ctx.save_for_backward(q, kv, bias, out, lse)
         ctx.both = both
@@ -199,7 +201,7 @@ class _Second(torch.autograd.Function):
         grad_q, grad_kv = both.settings.empty_like(rows[0]), both.settings.empty_like(kv)
         grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
         written = (*both.settings.unpack(grad_q, grad_kv), grad_bias)
-        backward(both.pieces[1], both.settings, grad_out, grad_lse, out, lse - both.lift, *rows, bias, written)
+        backward(both.pieces[1], both.settings, grad_out, grad_lse, out, lse - both.score_offset, *rows, bias, written)
         both.second_gradients = out, lse, grad_lse, grad_q  # autograd itself passes grad_out to the first piece
         return None, grad_kv, grad_bias, grad_out, None, None
 

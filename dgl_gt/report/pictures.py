@@ -96,7 +96,7 @@ def chart(
     ----------
     curves : dict of str to list of [epoch, value]
     name : str
-        What is drawn, for those who cannot see it.
+        What is drawn, for screen readers.
     text : callable
         What turns a value into a label.
     best_epoch : int, optional

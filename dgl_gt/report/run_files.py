@@ -1,4 +1,4 @@
-"""Reads what a run left in its directory. Each file may be missing, because the run may be young or have been interrupted."""
+"""Reads what a run left in its directory. Any file may be missing: the run may have just begun, or been interrupted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from dgl_gt.train.run_directory import CONFIG, METRICS, RECORD, TIME_LINE, checkpoints_in
+from dgl_gt.train.run_directory import CONFIG, METRICS_FILE, RECORD, TIME_LINE, checkpoints_in
 from partition.errors import InputError
+from partition.system.output_checks import LONGEST_RECORD_BYTES
 from partition.system.user_files import reading, regular_file
 from partition.system.yaml_file import read_text, read_yaml
 
-_MOST_BYTES = 1 << 30  # the record of a million epochs holds two million numbers
 _LONGEST_LINE = 1 << 20  # one number for each of ten thousand ranks takes a quarter of it
 
 _Number = Annotated[float, Meta(ge=-1e39, le=1e39)]  # float32 holds no larger one
@@ -49,7 +49,7 @@ class Metric(msgspec.Struct):
 
 
 class GraphOfRun(msgspec.Struct):
-    """What says which graph, and which cut of it, a run trained on."""
+    """The graph that a run trained on, and its cut."""
 
     source: str
     cut: str
@@ -128,7 +128,7 @@ def is_run(directory) -> bool:
     if not os.path.isdir(folder):
         return False
     with reading(folder):
-        return any(os.path.isfile(folder / name) for name in (RECORD, METRICS)) or bool(checkpoints_in(folder))
+        return any(os.path.isfile(folder / name) for name in (RECORD, METRICS_FILE)) or bool(checkpoints_in(folder))
 
 
 def read_run(directory) -> RunFiles:
@@ -144,7 +144,7 @@ def read_run(directory) -> RunFiles:
     return RunFiles(
         folder,
         _decoded(folder / RECORD, Record),
-        list(_read_epochs(folder / METRICS)) if os.path.exists(folder / METRICS) else [],
+        list(_read_epochs(folder / METRICS_FILE)) if os.path.exists(folder / METRICS_FILE) else [],
         settings,
         _decoded(folder / TIME_LINE, Step),
         sorted(int(re.sub(r"\D", "", each.name)) for each in checkpoints_in(folder)),
@@ -154,7 +154,7 @@ def read_run(directory) -> RunFiles:
 def _decoded(path: Path, kind):
     if not os.path.exists(path):
         return None
-    text = read_text(path, _MOST_BYTES)
+    text = read_text(path, LONGEST_RECORD_BYTES)
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:

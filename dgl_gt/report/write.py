@@ -6,7 +6,7 @@ import os
 from dataclasses import fields
 from pathlib import Path
 
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import METRIC_TITLES, TrainConfig
 from partition.errors import InputError
 from partition.report import pages
 from partition.report.pictures import bar
@@ -14,8 +14,6 @@ from partition.report.pictures import bar
 from . import pictures
 from .numbers import run_numbers
 from .run_files import RunFiles, read_run
-
-_METRICS = {"roc_auc": "ROC-AUC", "accuracy": "accuracy"}
 
 
 def write_run_report(directory, out, *, force: bool = False) -> dict:
@@ -62,7 +60,7 @@ def run_page(run: RunFiles, numbers: dict) -> str:
     name = numbers["metric"]["name"]
     return environment.get_template("run_page.html.j2").render(
         numbers,
-        metric_name=_METRICS.get(name, name) or "metric",
+        metric_name=METRIC_TITLES.get(name, name) or "metric",
         settings_changed=_settings(numbers["settings"], changed=True),
         settings_default=_settings(numbers["settings"], changed=False),
         chart=pictures.chart,

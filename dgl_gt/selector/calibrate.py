@@ -22,7 +22,7 @@ from partition.system.memory import available_memory_bytes, peak_memory_bytes
 _ROWS = 40_000
 _EDGES = 240_000
 _HIGH_DEGREE = 60
-_FAR_ROWS = (6_000, 60_000)  # their keys and values fit a processor's caches, and do not fit them
+_FAR_ROWS = (6_000, 60_000)  # keys and values of the first fit a processor's caches; those of the second do not
 _SHAPES = ((8, 8), (8, 16), (1, 64), (4, 32))  # heads, and the width of a head
 _WIDTHS = (32, 64, 128, 256)
 _MESSAGE_BYTES = (2**12, 2**20, 2**24)  # of one exchange with one rank
@@ -164,7 +164,7 @@ def _in_bfloat16(comm: Comm) -> dict[str, float]:
 
 
 def _rows(comm: Comm) -> dict[str, float]:
-    """Bandwidth of norms with activation functions, and of sums; and the fixed time of one, measured on two rows."""
+    """Bandwidth of norms with activation functions, and of sums; and the fixed time of an operation, from two rows."""
     width, ffn = 128, 2
 
     def chain(x, wide):
@@ -240,7 +240,7 @@ def _links(comm: Comm) -> dict:
 
 
 def _overlap(comm: Comm, link: np.ndarray) -> float:
-    """Share of an exchange that computation hides: what both at once save, over the shorter of the two."""
+    """Share of an exchange that computation hides: the time that both at once save, over the shorter time."""
     ranks = comm.world_size
     slowest = min(min(_of_all_ranks(comm, float(value))) for value in link)
     count = int(0.1 * slowest / (ranks - 1) / 4)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from partition.console import table
 from partition.errors import InputError
+from partition.system.output_checks import LONGEST_RECORD_BYTES
 from partition.system.units import size
 from partition.system.yaml_file import read_text
-
-_MAX_BYTES = 1 << 30  # the record of a million epochs holds two million numbers
 
 
 def compare_with_prediction(run) -> dict:
@@ -34,7 +33,7 @@ def compare_with_prediction(run) -> dict:
         The run cannot be read, or its record holds no plan.
     """
     path = Path(run) / "record.json" if os.path.isdir(run) else Path(run)
-    text = read_text(path, _MAX_BYTES)
+    text = read_text(path, LONGEST_RECORD_BYTES)
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):

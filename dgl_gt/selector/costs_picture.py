@@ -31,6 +31,6 @@ def draw(layers: list, titles: dict[str, str]):
             ends = [end + width for end, width in zip(ends, widths)]
     axes.set_yticks(range(len(layers)), [each.layer for each in layers])
     axes.invert_yaxis()
-    axes.set(xlabel="seconds of a step" + (", predicted above measured" if is_measured else ""))
+    axes.set(xlabel="seconds per step" + (" (upper bar: predicted, lower bar: measured)" if is_measured else ""))
     axes.legend(fontsize=8)
     return figure

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from partition.predict.figures import Figures, features_of
 from partition.predict.profile import Profile
 from partition.shards.counts import read_figures
 from partition.shards.layout import mapped_layout
-from partition.shards.manifest import read_manifest
+from partition.shards.manifest import is_shards, read_manifest
 from partition.sources.load import load_graph
 from partition.system.units import counted, size
 
@@ -47,7 +46,7 @@ def forecast(
     Parameters
     ----------
     sources : list of path
-        Shard directories of one graph into one number of parts, or one graph, which is cut both ways.
+        Shard directories of one graph with the same number of parts, or one graph, which is cut both ways.
     world_sizes : list of int, optional
         Numbers of ranks; by default the parts of the shards, or the ranks of the profile.
     traces_of : callable
@@ -78,7 +77,8 @@ def forecast(
     if all(map(is_shards, sources)):
         return _plan_of_shards(sources, world_sizes, traces_of, profile, bounds, progress)
     if len(sources) > 1:
-        raise InputError(f"{sources[1]} is one source too many: give shard directories, or one graph")
+        other = next(each for each in sources if not is_shards(each))
+        raise InputError(f"{other} is not a shard directory; give only shard directories, or a single graph")
     world_sizes = _checked_world_sizes(world_sizes, profile)
     if progress:
         progress("reading the graph")
@@ -90,11 +90,6 @@ def forecast(
     return _Planner(graph, traces, profile, bounds, seed, progress).plans(world_sizes)
 
 
-def is_shards(source) -> bool:
-    """Whether a source is a shard directory."""
-    return os.path.isfile(os.path.join(source, "manifest.json"))  # False, too, for a name that is too long
-
-
 def _plan_of_shards(
     sources: list[str], world_sizes, traces_of: Callable, profile: Profile, bounds: dict, progress
 ) -> dict[int, Plan]:
@@ -102,8 +97,8 @@ def _plan_of_shards(
     figures = cuts[0][1]
     if world_sizes not in (None, [figures.parts]):
         raise InputError(
-            f"--world-size is {','.join(map(str, world_sizes))} and {sources[0]} has {counted(figures.parts, 'part')}; "
-            "name the graph in place of its shards, and it is cut for each"
+            f"--world-size is {','.join(map(str, world_sizes))}, but {sources[0]} has {counted(figures.parts, 'part')}; "
+            "give the graph instead of its shards to plan for other numbers of ranks"
         )
     profile.check_ranks(figures.parts)
     traces = traces_of(figures.features)
@@ -116,7 +111,7 @@ def _checked_world_sizes(world_sizes: list[int] | None, profile: Profile) -> lis
     """The numbers of ranks to plan for; raises :class:`InputError` unless the profile has figures for them."""
     if world_sizes is None:
         if profile.ranks is None:
-            raise InputError("--world-size is missing: how many ranks are there? (such as 2, or 4,8,16)")
+            raise InputError("--world-size is missing; give a number of ranks such as 2, or several such as 4,8,16")
         world_sizes = [profile.ranks]
     for ranks in world_sizes:
         profile.check_ranks(ranks)
@@ -167,7 +162,7 @@ class _Planner:
             return error
 
     def enough_ranks(self, ranks: int, error: NothingFits) -> str:
-        """A sentence on how many ranks would do, where so many do not."""
+        """A sentence on how many ranks would be enough, when ``ranks`` are not."""
         fixed = self.profile.process_bytes + error.fixed_bytes
         if fixed > (self.bounds["rank_memory"] or self.profile.memory_bytes):
             return f"no number of ranks would do: process, parameters and optimiser alone take {size(fixed)}"

@@ -73,7 +73,7 @@ def _tensor_bytes(trace: StepTrace, figures: Figures) -> PerCount:
 
 
 def _per_count(amounts: np.ndarray, trace: StepTrace, figures: Figures) -> PerCount:
-    """Amounts per unit of the trace's counts, as amounts per unit of those that linear costs know."""
+    """Convert amounts per unit of the trace's counts to amounts per unit of the counts in :class:`PerCount`."""
     found = dict.fromkeys(PerCount.__struct_fields__, 0.0)
     for name, amount, total in zip(trace.counts, amounts, counts_of_parts(figures, trace.counts).sum(axis=0)):
         known = _NAMES.get(name, name)

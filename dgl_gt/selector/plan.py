@@ -37,8 +37,8 @@ class Candidate:
     memory_bytes : int or None
         Largest process: its tensors, the interpreter and its libraries (bytes).
     shortage : float or None
-        Memory that a rank's process needs over the memory that the rank has, for the rank where this is largest; above
-        1 the candidate does not fit.
+        Memory that a rank's process needs, divided by the memory that the rank has; the largest of all ranks. Above 1,
+        the candidate does not fit.
     refused : str or None
         Why the candidate cannot be chosen; None if it can.
     """
@@ -111,7 +111,7 @@ class Plan:
         return {"strategy": self.choice.strategy, "depth": self.choice.depth}
 
     def as_dict(self) -> dict:
-        """The plan as ``dgl-gt plan --json`` prints it, see docs/selector.md."""
+        """The plan as ``dgl-gt plan --json`` prints it, see docs/cli.md."""
         choice = self.choice
         return {
             "choice": {

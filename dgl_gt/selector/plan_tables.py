@@ -103,7 +103,7 @@ def plot(plans: dict[int, Plan | NothingFits], profile: Profile, path, *, force:
         left.annotate(
             plan.choice.strategy, (plan.ranks, plan.choice.seconds), textcoords="offset points", xytext=(4, 6)
         )
-    left.set(xlabel="ranks", ylabel="seconds a step", xscale="log", yscale="log")
+    left.set(xlabel="ranks", ylabel="seconds per step", xscale="log", yscale="log")
     left.legend()
     right.plot(ranks, [plan.choice.memory_bytes / 2**30 for plan in plans], "s-", color="tab:red")
     right.set(xlabel="ranks", ylabel="GiB of the largest rank", xscale="log", ylim=(0, None))

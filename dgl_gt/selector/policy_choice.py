@@ -1,4 +1,4 @@
-"""Choose a transmission policy: the least seconds whose measured losses together stay within a bound.
+"""Choose a transmission policy: the fastest step for which the measured losses together stay within a bound.
 
 The problem is that of Lin and Wang's searched transmission policy (2021, arXiv 2111.02489). Losses of single transmissions are
 taken to add up. A greedy search takes the change that saves most seconds for each point of loss, as long as the bound
@@ -84,9 +84,9 @@ def choose_modes(
 
 
 def by_links(costs_of_place: dict[Place, float], target_s: float) -> dict[Place, Mode]:
-    """Return the number of bits for each place by the time of its transmissions, ``costs_of_place`` (s).
+    """Return a mode for each place: the longer its transmissions take, ``costs_of_place`` (s), the fewer bits.
 
-    A row shrinks by the ratio of that time to the target, at least 1 and at most 8. This is the rule of AdaTopK in
+    A row shrinks by the ratio of that time to ``target_s``, but at least by 1 and at most by 8. This is the rule of AdaTopK in
     FusionLLM (Tang et al. 2024, arXiv 2410.12707), with bits in place of a sparsity.
     """
     modes = {32: _FULL, 16: Mode(16), 8: Mode(8), 4: Mode(4)}

@@ -61,10 +61,10 @@ def plan_policy(
     policy: Policy,
     rank_memory: int | None = None,
 ) -> PolicyPlan:
-    """Predict a training step under a policy, for the cut and strategy that take it quickest.
+    """Predict a training step under a policy, for the cut and strategy with which it is fastest.
 
-    Edges that a step leaves out, of a sampled boundary or of the part, count as if they were there. Without an exchange,
-    the memory beside samples of edges is taken to be that of ``mirror``. Under an adaptive period,
+    Edges that a step leaves out, at a sampled boundary or inside the part, still count. Under the policy none, memory
+    other than that of the samples of edges is assumed to be that of ``mirror``. Under an adaptive period,
     rows count as sent in every step and used in the next.
 
     Parameters
@@ -81,24 +81,22 @@ def plan_policy(
     """
     ranks = cuts[0][1].parts
     profile.check_ranks(ranks)
-    kept = {}
 
-    def also_kept(figures: Figures, strategy: str, mode: str) -> np.ndarray:
-        exchanges = traces.exchanges(figures, strategy, mode)
-        kept[id(figures), strategy, mode] = exchanges, kept_bytes(exchanges, policy, figures)
-        return kept[id(figures), strategy, mode][1]
+    def kept(figures: Figures, strategy: str, mode: str) -> np.ndarray:
+        return kept_bytes(traces.exchanges(figures, strategy, mode), policy, figures)
 
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
     strategies = ("mirror",) if policy.exchanges_nothing else WITH_POLICY
-    search = Search(traces, profile, bounds, _modes(cuts, traces, policy), 1, strategies, also_kept)
+    search = Search(traces, profile, bounds, _modes(cuts, traces, policy), 1, strategies, kept)
     found = [(each, figures) for directory, figures in cuts for each in search.candidates(figures, directory)]
     fitting = []
     for each, figures in found:
         if not each.refused:
-            exchanges, of_ranks = kept[id(figures), each.strategy, each.activation_checkpoint]
-            trace = traces.of(figures, each.strategy, 1, each.activation_checkpoint)
-            costs = PolicyCosts.of_trace(trace, figures, profile, exchanges)
-            fitting.append(PolicyPlan(each, costs.seconds(policy), costs.sent_bytes(policy), int(of_ranks.max())))
+            strategy, mode = each.strategy, each.activation_checkpoint
+            exchanges = traces.exchanges(figures, strategy, mode)
+            costs = PolicyCosts.of_trace(traces.of(figures, strategy, 1, mode), figures, profile, exchanges)
+            largest = int(kept(figures, strategy, mode).max())
+            fitting.append(PolicyPlan(each, costs.seconds(policy), costs.sent_bytes(policy), largest))
     if not fitting:
         raise search.refusal([each for each, _ in found], cuts[0][1])
     return min(fitting, key=lambda each: (each.seconds, each.candidate.memory_bytes))
@@ -114,6 +112,6 @@ def _modes(cuts, traces: StepTraces, policy: Policy) -> tuple[str, ...]:
     modes = modes if policy.exchanges_nothing else tuple(mode for mode in modes if mode != "full")
     if not modes:
         raise InputError(
-            "activation_checkpoint is full, which only the policy none goes with; choose keep_exchanges or none"
+            "activation_checkpoint is full, which works only with the policy none; choose keep_exchanges or none"
         )
     return modes

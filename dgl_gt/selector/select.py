@@ -31,14 +31,14 @@ def choose(
     activation_checkpoints: tuple[str, ...] | None = None,
     strategies: tuple[str, ...] | None = None,
 ) -> Plan:
-    """Choose the cut, strategy, halo depth and activation checkpointing that take a training step quickest.
+    """Choose the cut, strategy, halo depth and activation checkpointing that make a training step fastest.
 
     The step is traced with every strategy that the cuts allow.
 
     Parameters
     ----------
     cuts : list of (str or None, Figures)
-        Cuts of one graph into one number of parts: the shard directory of each, or None, and its figures, see
+        Cuts of one graph with the same number of parts: the shard directory of each, or None, and its figures, see
         :func:`partition.shards.counts.read_figures`.
     step : StepTraces or callable
         Training step: ``dgl_gt.train.step_traces(config, features, classes)`` for that of ``dgl-gt train``; or a
@@ -158,12 +158,12 @@ def _check_cuts(cuts: list[tuple[str | None, Figures]]) -> int:
         return {"part": figures.parts, "node": figures.nodes, "edge": int(figures.edges.sum())}
 
     first = counts(cuts[0][1])
-    for directory, figures in cuts:
+    for number, (directory, figures) in enumerate(cuts, 1):
         for name, count in counts(figures).items():
             if count != first[name]:
                 raise InputError(
-                    f"{directory} has {counted(count, name)} and {cuts[0][0]} has {first[name]:,}: give cuts of one "
-                    "graph into one number of parts"
+                    f"{directory or f'cut {number}'} has {counted(count, name)}, but {cuts[0][0] or 'cut 1'} has {first[name]:,}; "
+                    "give cuts of one graph with the same number of parts"
                 )
     return first["part"]
 
@@ -192,7 +192,7 @@ class Search:
     def candidates(self, figures: Figures, directory: str | None) -> list[Candidate]:
         """The candidates of one cut: every strategy and depth, with the first mode of activation checkpointing that fits.
 
-        Of a strategy that does not fit, all modes are there.
+        If no mode of a strategy fits, all of its modes are listed.
         """
         found = []
         for strategy in self.strategies:
@@ -265,7 +265,7 @@ def _predicted(
     refused, shortage = None, float(process[shortest] / bounds[shortest])
     if shortage > 1:
         is_even = bounds.min() == bounds.max()
-        where = "its largest rank" if is_even else f"rank {shortest} of {size(bounds[shortest])}"
+        where = "its largest rank" if is_even else f"rank {shortest}, which has {size(bounds[shortest])}"
         refused = f"needs {size(process[shortest])} on {where}"
     return replace(
         way,
@@ -286,13 +286,13 @@ def _nothing_fits(possible: list[Candidate], bounds: np.ndarray, fixed_bytes: in
     if bounds.min() < bounds.max():
         return NothingFits(
             f"nothing fits ranks of {size(bounds.min())} to {size(bounds.max())}: {least.title} comes nearest and "
-            f"{least.refused}; partition by what ranks have (--target-weights), or for more ranks",
+            f"{least.refused}; give ranks parts that match their memory (--target-weights), or use more ranks",
             least.memory_bytes,
             fixed_bytes,
         )
     enough = -(-least.memory_bytes // 2**20)  # rounded up, so that it fits with the number that is printed
     return NothingFits(
-        f"nothing fits ranks of {size(bounds[0])}: {least.title} needs least, {size(least.memory_bytes)} on its "
+        f"nothing fits ranks of {size(bounds[0])}: {least.title} needs the least, {size(least.memory_bytes)} on its "
         f"largest rank; raise the bound to that (--rank-memory {enough}MiB), or partition for more ranks",
         least.memory_bytes,
         fixed_bytes,
@@ -311,7 +311,7 @@ def _reason(best: Candidate, second: Candidate | None, refused: list[Candidate],
     text = f"{best.title}{where}: a step is predicted to take {best.seconds:.3g} s ({shares})"
     if second:
         where = f" in {second.directory}" if is_namesake else ""
-        text += f"; {second.title}{where} is {second.seconds / total - 1:.1%} behind"
+        text += f"; {second.title}{where} takes {second.seconds / total - 1:.1%} longer"
     faster = [each for each in refused if each.seconds is not None and each.seconds < best.seconds]
     if faster:
         text += f"; {faster[0].title} would take {faster[0].seconds:.3g} s, but {faster[0].refused}"

@@ -36,12 +36,12 @@ class LayerCosts:
     Attributes
     ----------
     layer : str
-        Its name in the model; or, of what no layer does, words.
+        Name of the layer in the model, or a phrase for work outside all layers.
     predicted : dict of str to float
         Seconds by kind: ``products_s``, ``rows_s``, ``attention_s``, ``exchange_s`` as far as computation does not hide
         it, and ``gradients_s`` (s).
     measured : dict of str to float, or None
-        The same of a real step, on average over ranks, with ``other_s`` between operations (s).
+        The same for a real step, on average over ranks, with ``other_s`` between operations (s).
     sent_bytes : int
         Bytes that all ranks together send.
     """
@@ -157,8 +157,8 @@ def report_costs(
 ) -> StepCosts:
     """Predict what a training step of any model costs, by layer and by kind of work; on ranks, measure it, too.
 
-    The step runs on a few small made-up parts in this process, and how much each of its operations does is found from
-    the counts of the parts. With shards no rank is needed. With a ShardedGraph, every rank calls this function; a few
+    The step runs on a few small made-up parts in this process. They show how the size of each operation depends on the
+    counts of a part. With shards, no rank is needed. With a ShardedGraph, every rank calls this function; a few
     real steps follow, and measuring takes some 20 microseconds per operation.
 
     Parameters
@@ -193,7 +193,7 @@ def report_costs(
     check_type("profile", profile, Profile)
     if not callable(make_step):
         raise InputError(
-            f"make_step is {make_step!r}; it must be a function that takes a ShardedGraph, returning a step"
+            f"make_step is {make_step!r}; it must be a function that takes a ShardedGraph and returns a step"
         )
     sg = shards if isinstance(shards, ShardedGraph) else None
     if sg is not None:

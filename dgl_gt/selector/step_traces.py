@@ -44,7 +44,7 @@ class StepTraces:
         description: dict | None = None,
         variant: Callable[[Figures], dict] | None = None,
     ):
-        self._make_step, self._modes, self._traces = make_step, activation_checkpoints, {}
+        self._make_step, self._modes, self._traces, self._exchanges = make_step, activation_checkpoints, {}, {}
         self.variant = variant or (lambda figures: {})
         self.max_depth, self.activation_checkpoints = max_depth, activation_checkpoints or ("none",)
         self.description = description or {"step": getattr(make_step, "__qualname__", repr(make_step))}
@@ -82,14 +82,19 @@ class StepTraces:
         from dgl_gt.trace.policy_exchanges import policy_exchanges
 
         check_strategy(figures, strategy, 1)
-        modes, variant = () if self._modes is None else (activation_checkpoint,), self.variant(figures)
-        try:
-            return policy_exchanges(lambda sg: self._make_step(sg, *modes, **variant), strategy, figures)
-        except (ValueError, NotImplementedError) as error:
-            raise InputError(f"the step does not run with {strategy}: {error}") from error
+        key = figures, strategy, activation_checkpoint
+        if key not in self._exchanges:
+            modes, variant = () if self._modes is None else (activation_checkpoint,), self.variant(figures)
+            try:
+                self._exchanges[key] = policy_exchanges(
+                    lambda sg: self._make_step(sg, *modes, **variant), strategy, figures
+                )
+            except (ValueError, NotImplementedError) as error:
+                raise InputError(f"the step does not run with {strategy}: {error}") from error
+        return self._exchanges[key]
 
     def _trace(self, figures: Figures, strategy: str, depth: int, mode: str):
-        """The trace that all cuts with such data into so many parts share."""
+        """The trace, which all cuts with the same columns of data and the same number of parts share."""
         from dgl_gt.trace.trace_step import trace_step  # here, because reading a profile needs no torch
 
         columns, variant = (figures.node_data, figures.edge_data), self.variant(figures)

@@ -69,7 +69,7 @@ class TracedTime:
 
     @property
     def total_s(self) -> float:
-        """All of it (s)."""
+        """Predicted time of the step (s)."""
         return self.products_s + self.rows_s + self.attention_s + self.exchange_s - self.hidden_s + self.gradients_s
 
 
@@ -191,7 +191,7 @@ class Rates:
     def _rows_of_mesh(self, where: str, size: int) -> np.ndarray:
         """How the bytes of an exchange divide, (P, P): evenly within a host, or by the halo rows that hosts need.
 
-        Between hosts, a rank exchanges with those of its own place in their hosts.
+        Between hosts, a rank exchanges with the ranks that have the same place in their own hosts.
         """
         hosts = self._ranks // size
         if where == "within":

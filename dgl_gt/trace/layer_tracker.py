@@ -1,7 +1,7 @@
 """Tells which layer of a model a training step is in, forward and backward.
 
-One undocumented name of torch is used: ``torch._C._current_graph_task_id``, in torch 2.4 and in 2.13, is -1 while no backward
-pass runs. Without it, tracking fails with ``AttributeError``.
+One undocumented function of torch is used, which torch 2.4 and 2.13 have: ``torch._C._current_graph_task_id()`` returns -1
+while no backward pass runs. Without it, tracking fails with ``AttributeError``.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LayerTracker:
         return self._names[module]
 
     def _watch(self, tensors: list[torch.Tensor], name: str, function) -> None:
-        """Call ``function`` with a name as each gradient of these tensors is there, and how many are still missing."""
+        """Call ``function(name, missing)`` when each gradient of the tensors arrives; ``missing`` counts those to come."""
         missing = len(tensors)
 
         def arrived(_):

@@ -32,7 +32,7 @@ class MeasuredStep:
     layers : dict of str to dict
         Seconds of each layer, see :class:`dgl_gt.trace.layer_tracker.LayerTracker`, on average over ranks:
         ``products_s``, ``rows_s``, ``attention_s``, ``exchange_s`` with the wait for other ranks, ``gradients_s``, and
-        ``other_s`` between operations (s). They come from further steps, which the clock makes slower.
+        ``other_s`` between operations (s). They come from extra steps, which timing each operation makes slower.
     sent_bytes : int
         Bytes that all ranks together send in the exchanges of a step.
     """

@@ -28,7 +28,7 @@ class Exchange:
     columns : int
         Numbers in a row.
     itemsize : int
-        Size of a number as it is (bytes).
+        Size of a number that is not packed (bytes).
     rows : ndarray, (P, P)
         Rows that go from each rank to each other rank.
     """
@@ -45,9 +45,9 @@ class Exchange:
         return self.columns >= LEAST_COLUMNS
 
     def row_bytes(self, mode: Mode) -> float:
-        """Bytes of a row for each step, in the mean; of a sample, as many less as rows are left out.
+        """Mean bytes per row and step; rows that a sample leaves out count as 0 bytes.
 
-        An adaptive period counts as 1, with which it begins.
+        An adaptive period counts as 1, its initial value.
         """
         if mode.bits == 0:
             return 0.0
@@ -93,8 +93,8 @@ def _rows_between(figures: Figures, direction: str, is_of_results: bool) -> np.n
     figures : Figures
     direction : {"rows", "gradients"}
     is_of_results : bool
-        Whether partial results of mirrors travel. Figures count those of each rank; they are taken to divide among other
-        ranks as its mirrors do. So is the first hop of a halo of several hops.
+        Whether partial results of mirrors travel. For them, and for the first hop of a deeper halo, the figures hold one
+        total per rank, which is assumed to divide among the other ranks as all its copies do.
     """
     rows = figures.received_rows.astype(float)  # of all hops, in rank i of rank j
     wanted = figures.returned if is_of_results else figures.copies_by_hop[:, 0]

@@ -50,7 +50,7 @@ class Recorder(TorchDispatchMode):
         self._sg, self._ranks, self._tracker = sg, sg.comm, LayerTracker()
         self._alive: dict[int, weakref.ref] = {}
         self._found: dict[int, weakref.ref] = {}  # storages that were there before the step
-        self._passes_edges = False  # whether a pass over edges is running, which copies rows on some parts alone
+        self._passes_edges = False  # whether a pass over edges runs; on some parts it copies rows, which must not count
         self._frees = False  # whether the last event is of tensors that are freed
 
     @property
@@ -104,7 +104,7 @@ class Recorder(TorchDispatchMode):
             storage = x.untyped_storage()
             key = storage._cdata
             if key not in self._alive and (key not in self._found or self._found[key]() is None):
-                self._found[key] = weakref.ref(storage)  # what DGL makes and drops in the step leaves a dead one
+                self._found[key] = weakref.ref(storage)  # dead where DGL made and dropped a storage in the step
         name, kind, is_mutable = _traits(function)
         for x in () if is_mutable else _flat(result):
             self._add_memory(x.untyped_storage())
@@ -136,7 +136,7 @@ class Recorder(TorchDispatchMode):
             return
 
         def freed(_):
-            if self._alive is not None:  # or the recording has ended
+            if self._alive is not None:  # None once the recording has ended
                 del self._alive[key]
                 self._add_freed(size)
 
@@ -209,7 +209,7 @@ def _traits(function) -> tuple[str, str, bool]:
 
 @cache
 def _is_view(function) -> bool:
-    """Whether an operation returns its argument in another form, and reads nothing."""
+    """Whether an operation returns a view of its argument, and reads no data."""
     return function is torch.ops.aten._unsafe_view.default or any(
         each.alias_info is not None and not each.alias_info.is_write for each in function._schema.returns
     )

@@ -184,7 +184,7 @@ def _cut_graph(rng, strategy: str, depth: int, parts: int, node_data, edge_data)
 
 
 def _even_edges(rng, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Edges of which each row has as many from each other part, so that ``ring``'s blocks are alike.
+    """Edges such that each row has equally many from every other part, so that ``ring``'s blocks are alike.
 
     Their sources in other parts are some of the first rows there, so that not all rows are copied.
     """
@@ -201,7 +201,10 @@ def _even_edges(rng, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _edges_of_hosts(rng, ptr: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random edges between parts of hosts of ``size`` parts: of part 0, of its host and of other hosts, a random number for each pair."""
+    """Random edges between the parts, on hosts of ``size`` parts.
+
+    How many there are between two parts depends on whether each of them is part 0, on its host, or on another host.
+    """
     src, dst, parts = [], [], len(ptr) - 1
     most = rng.integers(2, 60, (3, 3))  # edges per pair of parts, by what the parts at both ends are
     kind = [0 if part == 0 else 1 if part < size else 2 for part in range(parts)]

@@ -29,9 +29,10 @@ class Event(NamedTuple):
         is needed.
         ``memory``: a tensor that is made, or freed. Size: its storage, below 0 if freed (bytes).
     what : tuple
-        What is the same on every part. Of an operation, its name, and of a product the size of a number (bytes), too. Of edges, heads, the width of a head, the size of a
-        number (bytes) and the number of passes. Of an exchange with one rank alone, how many ranks further that is; of
-        one ``within`` hosts of M ranks or ``between`` them, this word and M.
+        What is the same on every part. For ``product``: the operation's name, and the size of a number (bytes). For
+        ``rows``: the operation's name. For ``edges``: heads, the width of a head, the size of a number (bytes), and the
+        number of passes. For an exchange with one other rank only: how many ranks after the sender the receiver is. For
+        one ``within`` hosts of M ranks or ``between`` them: this word, and M. Empty for all others.
     layer : str
         The layer of the model that it belongs to, see :class:`dgl_gt.trace.layer_tracker.LayerTracker`; empty for
         memory.
@@ -78,7 +79,7 @@ class StepTrace:
         return alike[0] == alike[1] and np.allclose(self.sizes_of(figures), other.sizes_of(figures), atol=0.5)
 
     def positions(self, kind: str) -> np.ndarray:
-        """The positions among the sizes of the first size of every event of a kind."""
+        """Where the first size of each event of a kind is among the sizes."""
         starts = np.flatnonzero(np.diff(self.event_of, prepend=-1))
         return np.array([start for start in starts if self.events[self.event_of[start]].kind == kind], int)
 
@@ -87,7 +88,7 @@ class StepTrace:
         return round(float(self.sizes_of(figures)[:, self.positions("begin")].sum()))
 
     def sent_by_layer(self, figures: Figures) -> dict[str, int]:
-        """The same by the layer of the model that exchanges."""
+        """Bytes that all ranks together send in exchanges, by the layer that exchanges."""
         starts, sizes, found = self.positions("begin"), self.sizes_of(figures).sum(axis=0), {}
         for start in starts:
             layer = self.events[self.event_of[start]].layer

@@ -68,7 +68,7 @@ def trace_step(
         few = made_up(0, parts if shares_heads else min(parts, _FEW_PARTS))
         masks = _masks_that_are_read(make_step, stand_in(few, strategy, depth, overlap))
         names = (*counts_that_matter("local" if parts == 1 else strategy, depth), *masks)
-        layouts, counts = _telling_layouts(made_up, names)
+        layouts, counts = _independent_layouts(made_up, names)
         events, sizes = None, []
         for layout in layouts:
             sg = stand_in(layout, strategy, depth, overlap)
@@ -91,7 +91,8 @@ def _has_several_hosts(strategy: str, parts: int) -> bool:
     """Whether the strategy is ``mesh=M``; raises :class:`InputError` where it is another strategy under that name."""
     per_host = ranks_per_host(strategy)
     if per_host in (1, parts):
-        raise InputError(f"{strategy} on {parts} ranks is {'halo_kv' if per_host == 1 else 'heads'}; predict that")
+        same = "halo_kv" if per_host == 1 else "heads"
+        raise InputError(f"{strategy} on {parts} ranks is the same as {same}; choose that strategy instead")
     return per_host is not None
 
 
@@ -124,8 +125,8 @@ def _masks_that_are_read(make_step, sg: ShardedGraph) -> tuple[str, ...]:
     return tuple(f"mask {name}" for name, mask in masks.items() if mask.untyped_storage()._cdata in reads.storages)
 
 
-def _telling_layouts(made_up: Callable[[int], Layout], names: tuple[str, ...]) -> tuple[list[Layout], np.ndarray]:
-    """Made-up graphs whose counts, (layouts, names), tell the names apart; and some more, to check against."""
+def _independent_layouts(made_up: Callable[[int], Layout], names: tuple[str, ...]) -> tuple[list[Layout], np.ndarray]:
+    """Made-up graphs whose counts, (layouts, names), are linearly independent, and some more to check against."""
     layouts, counts = [], np.empty((0, len(names)))
     for seed in range(_MOST_SEEDS):
         layout = made_up(seed)
@@ -138,8 +139,8 @@ def _telling_layouts(made_up: Callable[[int], Layout], names: tuple[str, ...]) -
         if len(layouts) == len(names) + _SPARE:
             return layouts, counts
     raise InputError(
-        f"the step cannot be traced, because made-up parts do not tell {len(names)} counts apart; let it read fewer masks, "
-        "or measure real steps"
+        f"the step cannot be traced, because made-up parts cannot tell {len(names)} counts apart; let the step read fewer "
+        "masks, or time real steps yourself"
     )
 
 
@@ -152,8 +153,8 @@ def _check_same(before: list[Event], now: list[Event]) -> None:
     )
     names = [each.what[0] for each in now[: first + 1] if each.kind in ("product", "rows")] or ["its first operation"]
     raise InputError(
-        f"a training step does other operations on one part than on another, from about {names[-1]} on, so it cannot "
-        "be traced; make the operations independent of the data and of the number of rows, or measure real steps"
+        f"a training step does different operations on different parts, from about {names[-1]} on, so it cannot be "
+        "traced; make the operations independent of the data and of the number of rows, or time real steps yourself"
     )
 
 
@@ -167,5 +168,5 @@ def _check_linear(counts, solution, sizes, events: list[Event]) -> None:
         raise InputError(
             f"the size of {name} in a training step does not grow linearly with the rows and edges of a part, so the "
             "step cannot be traced; an operation on all pairs of rows, or on rows that the data select, is such a "
-            "case. Measure real steps instead"
+            "case. Time real steps yourself instead"
         )

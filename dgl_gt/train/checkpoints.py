@@ -44,22 +44,22 @@ class Identity(dict):
         for kind, label in (("settings", ""), ("data", "data: "), ("tensors", "model: ")):
             mine, theirs = self[kind], other[kind]
             differing += [
-                f"{label}{name} was {_shown(theirs, name)} and is {_shown(mine, name)}"
+                f"{label}{name} was {_shown(theirs, name)} and is now {_shown(mine, name)}"
                 for name in (*mine, *(theirs.keys() - mine.keys()))
                 if mine.get(name) != theirs.get(name)
             ]
         if self["model_factory"] != other["model_factory"]:
-            differing.append(f"model_factory was {other['model_factory']} and is {self['model_factory']}")
+            differing.append(f"model_factory was {other['model_factory']} and is now {self['model_factory']}")
         if differing:
             more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
             raise InputError(
-                f"{path} is of another run: {'; '.join(differing[:5])}{more}. Use the settings and the data of that run, or "
+                f"{path} belongs to another run: {'; '.join(differing[:5])}{more}. Use the settings and the data of that run, or "
                 "start a new one in another directory"
             )
 
 
 def free_settings(config: TrainConfig) -> tuple[str, ...]:
-    """The settings that may change where a run goes on: they say how long it trains, not how."""
+    """The settings that may change when a run is resumed, because they do not change how weights are updated."""
     free = ["activation_checkpoint"]  # does not change the result
     free += [] if config.schedule == "cosine" else ["epochs"]
     free += [] if config.schedule == "plateau" else ["patience", "evaluate_every"]
@@ -144,7 +144,7 @@ class Checkpoints:
                 raise
             raise InputError(f"{path} does not fit this run ({error}); remove it to use an earlier one") from error
         if state.epoch >= epochs:
-            raise InputError(f"epochs is {epochs}, but {path} is after epoch {state.epoch}; raise epochs")
+            raise InputError(f"epochs is {epochs}, but {path} was written after epoch {state.epoch}; raise epochs")
         self._written_s = time.monotonic()
         if self._comm.rank == 0:
             self._set_aside_after(path)
@@ -166,7 +166,7 @@ class Checkpoints:
                 return content, path
             except InputError as error:
                 text = str(error) if str(error).startswith(str(path)) else f"{path} {error}"
-                print(f"dgl-gt: warning: {text}; an earlier checkpoint is looked for", file=sys.stderr)
+                print(f"dgl-gt: warning: {text}; looking for an earlier checkpoint", file=sys.stderr)
         many = "no checkpoint" if not found else "no whole checkpoint"
         raise InputError(f"{self._folder} holds {many}; start the run again, without --resume")
 

@@ -14,7 +14,8 @@ from partition.errors import InputError
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
 from partition.system.yaml_file import check_keys, read_yaml, typed
 
-METRICS = ("auto", "accuracy", "roc_auc")
+METRIC_TITLES = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
+METRICS = ("auto", *METRIC_TITLES)
 ASSUMED_CLASSES = 40  # in predictions, which are made before the labels are read
 OPTIMIZERS = ("adamw", "adam")
 SCHEDULES = ("constant", "cosine", "plateau")
@@ -91,7 +92,7 @@ class TrainConfig:
         A value is out of range; the message names it and says what is allowed.
     """
 
-    layers: Annotated[int, _between(*MODEL_LIMITS["layers"])] = _setting(2, "number of transformer layers")
+    layers: Annotated[int, _between(*MODEL_LIMITS["layers"])] = _setting(2, "number of layers")
     hidden: Annotated[int, _between(*MODEL_LIMITS["hidden"])] = _setting(64, "width C of the layers")
     heads: Annotated[int, _between(*MODEL_LIMITS["heads"])] = _setting(
         8, "number of attention heads H, which must divide hidden"
@@ -101,7 +102,7 @@ class TrainConfig:
     )
     dropout: _Share = _setting(0.2, "share of features to drop")
     attention_dropout: _Share = _setting(0.0, "share of attention weights to drop")
-    norm_first: _Flag = _setting(True, "normalise what a layer takes instead of what it computes")
+    norm_first: _Flag = _setting(True, "normalise the input of each layer (pre-norm) instead of its result (post-norm)")
     layer: Annotated[str, _one_of(CHOICES["layer"])] = _setting(
         "transformer", "kind of layer: transformer or convolution"
     )
@@ -109,7 +110,8 @@ class TrainConfig:
         "dot", "what a layer does along edges: attention with dot or additive scores, gcn (a sum by degrees) or mean"
     )
     residual: Annotated[str, _one_of(CHOICES["residual"])] = _setting(
-        "identity", "what is added to that: identity (the row), linear (its projection), initial (GCNII's) or none"
+        "identity",
+        "what a layer adds to its result: identity (the row itself), linear (its projection), initial (GCNII's) or none",
     )
     initial_weight: Annotated[float, _between(0.0, 1.0)] = _setting(
         0.1, "weight of the rows before the first layer in the residual initial"
@@ -123,10 +125,10 @@ class TrainConfig:
         "gelu", "activation of feed-forward networks, input and output: relu, gelu or swiglu"
     )
     input: Annotated[str, _one_of(CHOICES["input"])] = _setting(
-        "activated", "projection in front of the layers: activated, linear, mlp or none"
+        "activated", "projection before the layers: activated (linear with an activation), linear, mlp or none"
     )
     output: Annotated[str, _one_of(CHOICES["output"])] = _setting(
-        "linear", "projection behind the layers: linear or mlp"
+        "linear", "projection after the layers: linear or mlp"
     )
     input_dropout: _Share = _setting(0.0, "share of node features to drop")
     jumping: Annotated[str, _one_of(CHOICES["jumping"])] = _setting(
@@ -135,15 +137,21 @@ class TrainConfig:
     gate: Annotated[str, _one_of(CHOICES["gate"])] = _setting(
         "none", "Polynormer's gate in convolution layers: none, sigmoid, free or constant"
     )
-    gate_start: Annotated[float, _between(-1000.0, 1000.0)] = _setting(0.9, "start of a free gate, or the constant")
+    gate_start: Annotated[float, _between(-1000.0, 1000.0)] = _setting(
+        0.9, "initial value of a free gate, or value of a constant gate"
+    )
     global_attention: Annotated[str, _one_of(CHOICES["global_attention"])] = _setting(
         "none", "attention of every node to every node: none, polynormer or sgformer"
     )
-    global_layers: Annotated[int, _between(*MODEL_LIMITS["layers"])] = _setting(1, "number of layers of it")
-    global_dropout: _Share = _setting(0.0, "share of features to drop in it")
-    global_weight: Annotated[float, _between(0.0, 1.0)] = _setting(0.5, "weight of sgformer's attention in the average")
+    global_layers: Annotated[int, _between(*MODEL_LIMITS["layers"])] = _setting(
+        1, "number of layers of global attention"
+    )
+    global_dropout: _Share = _setting(0.0, "share of features to drop in global attention")
+    global_weight: Annotated[float, _between(0.0, 1.0)] = _setting(
+        0.5, "weight of sgformer's attention when it is averaged with the layers"
+    )
     encodings: Annotated[str, Meta(pattern=_ENCODINGS, description="names of encodings with commas between them")] = (
-        _setting("", "encodings of the shards that follow the features, such as laplacian,degree")
+        _setting("", "encodings in the shards to append to the features, such as laplacian,degree")
     )
     edge_features: Annotated[str, Meta(pattern=_NAMES, description="names of edge data with commas between them")] = (
         _setting(
@@ -152,11 +160,11 @@ class TrainConfig:
             f"{EDGE_KINDS - 1}, other numbers are taken as they are",
         )
     )
-    edge_hidden: Annotated[int, _between(*MODEL_LIMITS["hidden"])] = _setting(16, "width of the rows of edges")
-    edge_update: _Flag = _setting(False, "whether each layer but the last updates the rows of edges")
+    edge_hidden: Annotated[int, _between(*MODEL_LIMITS["hidden"])] = _setting(16, "width of the edge embeddings")
+    edge_update: _Flag = _setting(False, "whether each layer but the last updates the edge embeddings")
     normalize_features: _Flag = _setting(False, "divide each node's features by the sum of their absolute values")
     local_epochs: _Count = _setting(
-        0, "epochs that train the layers alone; then polynormer's attention starts from the best weights so far"
+        0, "epochs that train the layers without polynormer's attention, which then starts from the best weights so far"
     )
     epochs: Annotated[int, _between(1, 10**9)] = _setting(200, "largest number of epochs")
     optimizer: Annotated[str, _one_of(OPTIMIZERS)] = _setting(
@@ -165,7 +173,7 @@ class TrainConfig:
     lr: Annotated[float, _between(1e-12, 1000.0)] = _setting(3e-3, "learning rate")
     weight_decay: Annotated[float, _between(0.0, 1000.0)] = _setting(0.0, "weight decay")
     decay: Annotated[str, _one_of(DECAYED)] = _setting(
-        "weights", "what decays: weights, which spares biases, norms and gates, or all"
+        "weights", "which parameters decay: weights (not biases, norms or gates), or all"
     )
     schedule: Annotated[str, _one_of(SCHEDULES)] = _setting(
         "constant",
@@ -175,7 +183,7 @@ class TrainConfig:
     warmup: _Count = _setting(10, "number of epochs in which the learning rate rises to lr")
     label_smoothing: _Share = _setting(0.0, "share of a label that is spread over all classes")
     class_weights: Annotated[str, _one_of(CLASS_WEIGHTS)] = _setting(
-        "none", "weights of classes in the loss: none, or balanced, which gives each class the same weight in all"
+        "none", "weights of classes in the loss: none, or balanced, which gives each class the same total weight"
     )
     entropy_unlabelled: Annotated[float, _between(0.0, 1000.0)] = _setting(
         0.0, "weight in the loss of the mean entropy of predictions for rows outside the training rows"
@@ -206,9 +214,9 @@ class TrainConfig:
         str, Meta(min_length=1, description="a transmission policy, or the name of a .yaml file with one")
     ] = _setting(
         "full",
-        "what travels between ranks in training steps: full, bf16, int8, int4, stale=K (every K steps, or auto), such as "
-        "stale=4,int8, sampled=Q (a share of the copies), none (on a vertex cut), or a .yaml file of rules. All but full are "
-        "approximate; evaluations are exact",
+        "what ranks send each other in training steps: full, bf16, int8 or int4; stale=K (every K steps, or auto) or "
+        "sampled=Q (a share of the copies), each of which bits may follow, as in stale=4,int8; none, or none,edges=Q (a "
+        "share of the edges), on a vertex cut; or a .yaml file of rules. All but full are approximate; evaluations are exact",
     )
 
     def __post_init__(self):
@@ -281,8 +289,8 @@ def check_policy_of_model(policy: Policy, config: TrainConfig) -> None:
     """Raise :class:`InputError` if the model of a config cannot train under a policy on several ranks."""
     if policy.exchanges_nothing and config.global_attention != "none":
         raise InputError(
-            f"the policy none trains on parts alone, but global_attention is {config.global_attention}, which reads all "
-            "nodes; set it to none, or choose another policy"
+            f"with the policy none, each rank trains on its part in isolation, but global_attention is "
+            f"{config.global_attention}, which reads all nodes; set it to none, or choose another policy"
         )
 
 

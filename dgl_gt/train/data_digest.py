@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.ops.reference import splitmix64
 
 _NUMBERS = 1 << 20  # hashed at a time
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -34,23 +35,10 @@ def data_digest(sg: ShardedGraph, names, edge_names=()) -> dict[str, str | int]:
 def _sum_of_rows(ids: Tensor, rows: Tensor, name: str) -> int:
     """The sum of a hash of each row with its id, in 64 bits with a sign."""
     rows = rows.reshape(len(ids), -1) if len(ids) else rows.reshape(0, 1)
-    columns = _mixed(torch.arange(rows.shape[1]) + zlib.crc32(name.encode())) | 1
+    columns = splitmix64(torch.arange(rows.shape[1]) + zlib.crc32(name.encode())) | 1
     total = torch.zeros((), dtype=torch.int64)
     step = max(1, _NUMBERS // max(1, rows.shape[1]))
     for start in range(0, len(ids), step):
         some = rows[start : start + step].contiguous().view(_WORDS[rows.element_size()]).long()
-        total += _mixed((_mixed(some) * columns).sum(1) + _mixed(ids[start : start + step])).sum()
+        total += splitmix64((splitmix64(some) * columns).sum(1) + splitmix64(ids[start : start + step])).sum()
     return int(total)
-
-
-def _mixed(words: Tensor) -> Tensor:
-    """Each 64-bit word with its bits mixed, as SplitMix64 does (Steele, Lea and Flood 2014)."""
-    words = words + -0x61C8864680B583EB
-    words = (words ^ _shifted(words, 30)) * -0x40A7B892E31B1A47
-    words = (words ^ _shifted(words, 27)) * -0x6B2FB644ECCEEE15
-    return words ^ _shifted(words, 31)
-
-
-def _shifted(words: Tensor, bits: int) -> Tensor:
-    """Shift to the right, as words without a sign."""
-    return (words >> bits) & ((1 << (64 - bits)) - 1)

@@ -65,7 +65,7 @@ class FollowedPolicy:
             sample = self._masked[of_step % len(self._masked)]
         elif self._is_sampled:
             sample = sampled_part(self.graph.strategy, self._policy.sampled_share, of_step)
-            sample.strategy.follow(self._policy.of_sample(), seed)
+            sample.strategy.follow(self._policy.without_sampling(), seed)
         else:
             return self.graph, self.task
         return sample, replace(self.task, edges=edge_rows(sample, self._config.inputs))
@@ -111,11 +111,13 @@ def _check_fits(policy: Policy, sg: ShardedGraph, config: TrainConfig) -> None:
     """Raise :class:`InputError` if an approximate policy does not fit the strategy."""
     if sg.strategy.name not in WITH_POLICY:
         raise InputError(
-            f"the strategy {sg.strategy.name} has no policy ({config.policy}); use --strategy {', '.join(WITH_POLICY)}, "
-            "or the policy full"
+            f"policy is {config.policy}, but the strategy {sg.strategy.name} follows no policy; use --strategy "
+            f"{' or '.join(WITH_POLICY)}, or the policy full"
         )
     if sg.depth > 1:
-        raise InputError(f"the policy {config.policy} needs --depth 1, and the depth is {sg.depth}")
+        raise InputError(
+            f"policy is {config.policy}, which needs --depth 1, but the depth is {sg.depth}; use --depth 1, or the policy full"
+        )
     check_policy_of_model(policy, config)
     if policy.exchanges_nothing and sg.strategy.name != "mirror":
         raise InputError(

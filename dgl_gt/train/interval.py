@@ -25,7 +25,7 @@ class Interval:
         Raises
         ------
         InputError
-            The text is no such interval.
+            The text is not such an interval.
         """
         found = re.fullmatch(r"([1-9][0-9]{0,8})([smh]?)", str(text))
         if not found:

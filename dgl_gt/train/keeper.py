@@ -23,12 +23,12 @@ from .interval import Interval
 from .launcher_link import find_launcher
 from .metrics_log import MetricsLog
 from .model import ModelFactory
+from .peak_memory import peak_memory_on
 from .run_state import EpochFigures, RunState, TrainHistory
 from .saved_model import BestModelWriter
 from .step_profile import StepProfiler
 from .stopping import StopRequest
 from .task import SPLITS
-from .trainer import peak_memory_on
 
 Beginning = Literal["new", "again", "resumed"]  # again: in the directory that the run made before its ranks failed
 
@@ -91,7 +91,7 @@ class RunKeeper:
         if self._writer:
             self._writer.resume(state.best, copy.deepcopy(state.history))
             self._log.resume(state.epoch)
-            print(f"dgl-gt: going on after epoch {state.epoch} of {self._config.epochs}", file=sys.stderr)
+            print(f"dgl-gt: resuming after epoch {state.epoch} of {self._config.epochs}", file=sys.stderr)
 
     def recording(self, epoch: int) -> AbstractContextManager[None]:
         """A context for the training step of an epoch, counted from 0, which is recorded if that is asked for."""

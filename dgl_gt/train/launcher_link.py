@@ -48,7 +48,7 @@ def restarts() -> int:
 
 
 def starter_name() -> str:
-    """A name of the process that starts the ranks, and starts them again: a launcher or torchrun. No other one has it."""
+    """A unique name of the process that starts and restarts the ranks: a launcher or torchrun."""
     launcher = find_launcher()
     return process_name(launcher.pid if launcher else os.getppid())
 

@@ -49,8 +49,8 @@ def advice_for_strategy(
     model = f"of {model_factory}" if model_factory else f"with --layers {config.layers} --hidden {config.hidden}"
     return (
         f"a training step {model} is predicted to need {size(sum(by_count.values()))} for tensors on the largest rank, and "
-        f"{size(most)} of that for {largest}; choose {_changes(largest, config, model_factory)}, or let `dgl-gt plan DIR --rank-memory SIZE` find "
-        "a strategy that fits"
+        f"{size(most)} of that for {largest}; choose {_changes(largest, config, model_factory)}, or let "
+        "`dgl-gt plan DIR --rank-memory SIZE` find a strategy that fits"
     )
 
 

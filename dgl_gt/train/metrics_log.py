@@ -13,13 +13,14 @@ from pathlib import Path
 from partition.errors import InputError
 from partition.system.atomic_write import new_file
 
-from .run_directory import METRICS
+from .run_directory import METRICS_FILE
 
 
 class MetricsLog:
     """Writes the numbers of each epoch into the directory of a run; for one rank.
 
-    Until the directory is there, lines are kept in memory. Numbers that cannot be written cost a warning and not the run.
+    Until the directory is there, lines are kept in memory. If numbers cannot be
+    written, a warning is printed, and the run continues.
     """
 
     def __init__(self, folder: Path, for_tensorboard: bool = False):
@@ -29,7 +30,7 @@ class MetricsLog:
 
     def resume(self, epoch: int) -> None:
         """Forget the lines of what came after ``epoch`` epochs, because these epochs are trained again."""
-        path, kept, self._trained_again_from = self._folder / METRICS, [], epoch + 1
+        path, kept, self._trained_again_from = self._folder / METRICS_FILE, [], epoch + 1
         with suppress(OSError, ValueError, KeyError, TypeError):
             for line in path.read_text().splitlines():
                 if json.loads(line)["epoch"] > epoch:
@@ -50,11 +51,11 @@ class MetricsLog:
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True
-                print(f"dgl-gt: warning: cannot write {self._folder / METRICS}: {error.strerror}", file=sys.stderr)
+                print(f"dgl-gt: warning: cannot write {self._folder / METRICS_FILE}: {error.strerror}", file=sys.stderr)
 
     def _append(self, lines: str) -> None:
         """Append whole lines, or nothing."""
-        with (self._folder / METRICS).open("ab", buffering=0) as file:
+        with (self._folder / METRICS_FILE).open("ab", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
             try:
                 if file.write(lines.encode()) < len(lines):
@@ -94,6 +95,6 @@ def _summary_writer():
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise InputError(
-            f"--tensorboard needs the package tensorboard ({error}); install it with pip install 'dgl-gt[tensorboard]'"
+            f"--tensorboard needs the package tensorboard ({error}); install it with pip install tensorboard"
         ) from error
     return SummaryWriter

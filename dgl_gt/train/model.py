@@ -96,7 +96,7 @@ def check_settings(config: TrainConfig, factory: ModelFactory | None) -> None:
 def build_model(
     config: TrainConfig, in_dim: int, classes: int, factory: ModelFactory | None = None, **edge_widths: int
 ) -> nn.Module:
-    """The model of a config, or of a factory, on the CPU; ``edge_widths`` are ``edge_feats`` and ``edge_kinds`` of it.
+    """The model of a config, or of a factory, on the CPU; ``edge_widths`` are its ``edge_feats`` and ``edge_kinds``.
 
     Raises
     ------
@@ -139,14 +139,14 @@ def _made(factory: ModelFactory, in_dim: int, classes: int) -> nn.Module:
     for name, value in model.state_dict().items():
         if not isinstance(value, torch.Tensor):
             raise FactoryError(
-                f"the state of the model of {factory.name} holds {name}, which is no tensor and cannot be saved; leave it "
+                f"the state of the model of {factory.name} holds {name}, which is not a tensor and cannot be saved; leave it "
                 "out of the state"
             )
     return model
 
 
 def _cause(error: Exception) -> str:
-    """What a user's code raised, and the last line of it that no package holds."""
+    """The error that a user's code raised, and the last line of its traceback that is outside installed packages."""
     text = " ".join(str(error).split())[:_LONGEST_CAUSE]
     text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     others = str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<"

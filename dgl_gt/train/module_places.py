@@ -34,7 +34,7 @@ def named_places(model: nn.Module, comm: Comm) -> Iterator[None]:
 
 @contextmanager
 def at_place(name: str, comm: Comm) -> Iterator[None]:
-    """Inside the block, a part of the step runs that is no module."""
+    """Inside the block, exchanges know the name of a part of the step that is not a module."""
     comm.enter(name)
     try:
         yield

@@ -47,7 +47,7 @@ class _TrainStep:
     def __call__(
         self, sg: ShardedGraph, activation_checkpoint: str, factored: tuple[str, ...] = (), train_rows: int = 0
     ):
-        """Make the step; ``factored`` are layers whose gradients travel as factors of all ranks' ``train_rows``."""
+        """Make the step; gradients of the layers ``factored`` travel as factors of ``train_rows`` rows of all ranks."""
         config = replace(self.config, activation_checkpoint=activation_checkpoint)
         inputs = config.inputs
         feat, mask = features(sg, inputs), sg.ndata.get("train_mask")

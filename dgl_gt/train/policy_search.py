@@ -1,4 +1,4 @@
-"""Find a transmission policy for a model and a graph: what each transmission loses is measured, what it takes predicted."""
+"""Find a transmission policy for a model and a graph: what each mode loses is measured, and its time is predicted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .task import node_classification
 from .trainer import evaluate, train_step
 
 _WARM_UP = 60  # exact steps before anything is measured, because rows change most at the beginning
-_STEPS, CHECKED_STEPS = 8, 80  # in which a mode, and the policy that was found, lose something
+_STEPS, CHECKED_STEPS = 8, 80  # over which the loss of one mode, and of the policy that was found, is measured
 _ATTEMPTS = 5
 
 
@@ -67,13 +67,13 @@ class FoundPolicy:
 def search_policy(
     sg: ShardedGraph, figures: Figures, config: TrainConfig, profile: Profile, max_loss: float, report=lambda text: None
 ) -> FoundPolicy:
-    """Search the policy that makes a step quickest and loses at most as much as allowed; every rank calls it.
+    """Search for the policy that makes a step fastest and loses at most ``max_loss``; every rank calls it.
 
     After a few exact epochs, steps are taken from the same weights with one mode of one layer and direction at a time, and
     exact ones beside them. The difference of the validation metrics, in the mean over the last half of the steps, is what
-    the mode loses. Seconds are predicted from the profile. What was found is measured as a whole, too: if it loses more than
-    allowed, what its modes are assumed to lose is corrected by that, and the search goes on. After five attempts the policy is
-    exact.
+    the mode loses. Seconds are predicted from the profile. The policy that was found is then measured as a whole. If it
+    loses more than allowed, the assumed losses of its modes are raised to match, and the search runs again. After five
+    such policies, the result is the exact one.
 
     Parameters
     ----------
@@ -144,20 +144,22 @@ def _check(sg: ShardedGraph, config: TrainConfig, max_loss: float) -> None:
         )
     if sg.comm.world_size == 1:
         raise InputError(
-            "one rank exchanges nothing, so there is no policy to search; partition into two parts or more"
+            "one rank exchanges nothing, so there is no policy to search for; partition into two parts or more"
         )
     if sg.strategy.name not in WITH_POLICY or sg.depth > 1:
         raise InputError(
-            f"the strategy {sg.strategy.name} of depth {sg.depth} follows no policy; use {', '.join(WITH_POLICY)} of depth 1"
+            f"the strategy {sg.strategy.name} of depth {sg.depth} follows no policy; use {' or '.join(WITH_POLICY)} of depth 1"
         )
     if config.activation_checkpoint == "full":
-        raise InputError("activation_checkpoint is full, which no policy goes with; choose keep_exchanges or none")
+        raise InputError(
+            "activation_checkpoint is full, under which no policy of a search can train; choose keep_exchanges or none"
+        )
 
 
 def _share_out(loss: float, modes: dict[Place, Mode], losses: dict[Place, dict[Mode, float]]) -> None:
-    """Raise what modes lose by themselves, so that those of a policy lose together what was measured of the policy.
+    """Raise the assumed losses of the modes of a policy until they add up to the measured loss of the whole policy.
 
-    A mode that sends no more bits, and no more often, loses as much at least.
+    A mode that sends no more bits, and no more often, is assumed to lose at least as much.
     """
     chosen = {place: mode for place, mode in modes.items() if mode != MODES[0]}
     missing = (loss - sum(losses[place][mode] for place, mode in chosen.items())) / len(chosen)

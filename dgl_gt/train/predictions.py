@@ -22,8 +22,8 @@ from .task import edge_rows, features
 def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray] | None:
     """The class and the class probabilities of every node, in the original node order, without virtual nodes.
 
-    Every rank calls it with the same kind of model; the weights of rank 0 hold. Rank 0 gets the result, and the others get
-    None.
+    Every rank calls it with the same kind of model; the weights of rank 0 are used. Rank 0 gets the result, and the
+    others get None.
 
     Returns
     -------
@@ -45,9 +45,9 @@ def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.nd
             )
         if isinstance(model, GraphTransformer) and edges.widths != model.edge_widths:
             raise InputError(
-                f"the model takes {_edge_columns(model.edge_widths)} per edge, and the {', '.join(inputs.edge_features)} of "
-                f"{sg.manifest['source']} have {_edge_columns(edges.widths)}; use shards with the edge data that the model "
-                "was trained on"
+                f"the model takes {_edge_columns(model.edge_widths)} per edge, and the edge data "
+                f"{', '.join(inputs.edge_features)} of {sg.manifest['source']} have {_edge_columns(edges.widths)}; use shards "
+                "with the edge data that the model was trained on"
             )
         model = model.to(sg.device).eval()
         share_weights(model, sg)  # each rank may have read another file

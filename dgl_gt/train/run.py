@@ -40,24 +40,24 @@ def train_and_save(
 ) -> tuple[TrainResult, dict]:
     """Train as :func:`dgl_gt.train.train` does, and keep the run in a directory; every rank calls it.
 
-    A first SIGINT (Ctrl-C), SIGTERM or SIGHUP lets the epoch end and writes a checkpoint and the best model; then it has
-    its usual effect. Call it from the main thread for that.
+    After a first SIGINT (Ctrl-C), SIGTERM or SIGHUP, the epoch ends, a checkpoint and the best model are written, and then
+    the signal has its usual effect. This works only in the main thread.
 
     Parameters
     ----------
     sg : ShardedGraph
     config : TrainConfig
     out : path
-        Directory of the run. Rank 0 writes and reads it, and its ``force``, ``resume``, ``checkpoint_every`` and
-        ``profile_step`` hold.
+        Directory of the run. Rank 0 writes and reads it, and only its values of ``force``, ``resume``,
+        ``checkpoint_every`` and ``profile_step`` are used.
     force : bool
         Whether to replace ``out`` if it holds another run.
     resume : bool or "if_possible"
         Whether to go on from the latest checkpoint in ``out``. The number of ranks, the cut and the strategy may differ
-        from those of the run so far. "if_possible" is for ranks that are started again: they go on if ``out`` is what
-        their run has left, that is, a run that the same parent process started; they begin again there if it has no
-        checkpoint, but the same graph and settings; and otherwise they begin a new run, for which ``out`` must not exist
-        without ``force``.
+        from those of the run so far. "if_possible" is for ranks that are started again. If the same parent process
+        started the run in ``out``, they go on from its latest checkpoint, or begin again in ``out`` if it has none and
+        graph and settings are the same. Otherwise they begin a new run, and ``force`` decides whether it may replace
+        ``out``.
     checkpoint_every : int or str
         Epochs, or a time such as "30s", "10m" or "2h", from one checkpoint to the next.
     tensorboard : bool
@@ -71,7 +71,7 @@ def train_and_save(
         Function that is called before the first epoch as ``on_start(history)``, with the losses and metrics of the run
         so far, which are empty unless it goes on from a checkpoint.
     plan : dict, optional
-        More keys of the record.
+        Keys to add to the record, such as the plan of ``--strategy auto``.
 
     Returns
     -------

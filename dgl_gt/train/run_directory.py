@@ -14,14 +14,14 @@ from partition.system.atomic_write import new_directory, new_file
 from partition.system.output_checks import Kind, check_target
 
 WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.yaml", "record.json"
-METRICS = "metrics.jsonl"  # a line for each epoch
+METRICS_FILE = "metrics.jsonl"  # a line for each epoch
 SCALARS = re.compile(r"events\.out\.tfevents\.[^/]+")  # of TensorBoard
 CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})\.safetensors")  # with the number of epochs before it
 TRACE = re.compile(r"profile-rank\d+\.json\.gz")  # of one training step, for viewers of Chrome traces
 TIME_LINE = "timeline.json"  # of the same step, on all ranks
 _OTHERS = (
-    *(re.escape(name) for name in (WEIGHTS, CONFIG, METRICS)),
-    *(rf"\.{re.escape(name)}\.[^/]*" for name in (WEIGHTS, CONFIG, RECORD, METRICS)),  # while one is written anew
+    *(re.escape(name) for name in (WEIGHTS, CONFIG, METRICS_FILE)),
+    *(rf"\.{re.escape(name)}\.[^/]*" for name in (WEIGHTS, CONFIG, RECORD, METRICS_FILE)),  # while one is written anew
     SCALARS.pattern,
     # damaged ones and ones that are being written, too
     *(rf"\.?{name}[^/]*" for name in (CHECKPOINT.pattern, TRACE.pattern, re.escape(TIME_LINE))),
@@ -44,9 +44,10 @@ class RunDirectory:
         self.out, self.is_ours, self._force = Path(out), is_ours, force
 
     def write(self, files: dict[str, bytes]) -> None:
-        """Write files by name: the first time the directory, which appears when it is complete; then one file at a time.
+        """Write files by name.
 
-        Then each file is replaced in one step, and all others in the directory stay as they are.
+        The first call makes the directory, which appears when it is complete. Later calls replace the given files, each in
+        one step, and leave all others in the directory as they are.
 
         Raises
         ------

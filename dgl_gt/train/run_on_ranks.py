@@ -49,8 +49,7 @@ def run_on_ranks(
         _check_environment()
         if max_restarts:
             raise InputError(
-                f"max_restarts is {max_restarts}, but torchrun has started the ranks, and starts them again; give it that "
-                "option, torchrun --max-restarts"
+                f"max_restarts is {max_restarts}, but torchrun starts and restarts these ranks; use torchrun --max-restarts instead"
             )
     from . import rank_process  # imports torch
 

@@ -1,6 +1,6 @@
-"""A trained model on disk: ``model.safetensors``, which is all that reading it takes, with ``config.yaml`` and ``record.json``.
+"""A trained model on disk. ``model.safetensors`` alone is needed to read it.
 
-Those two are for people and for reports: the settings, and what the run has come to.
+``config.yaml`` and ``record.json`` are for people and reports: the settings, and the results of the run.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class BestModelWriter:
             The model could not be written to ``out``; the message says where it is.
         """
         failure, signals = self._write_somewhere(state, record)
-        self._epoch_there = 0  # the end of the block has nothing to say
+        self._epoch_there = 0  # so that the end of the block reports nothing
         if signals:
             if failure:
                 print(f"dgl-gt: {failure}", file=sys.stderr)
@@ -258,7 +258,7 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
     ----------
     directory : path
     factory : ModelFactory, optional
-        What made the model, if that was a factory. It is code, and is never found by what a file says.
+        Factory that made the model, if one did. It is code, so it is never imported by a name in a file.
 
     Raises
     ------

@@ -13,10 +13,10 @@ _GRACE_S = 20.0  # schedulers kill what still runs half a minute after SIGTERM
 
 
 class StopRequest:
-    """Inside this context a first signal is only remembered, in ``number``; a second one does what it did before.
+    """Inside this context, a first signal is only noted, in ``number``; a second one has its usual effect.
 
-    Ctrl-C waits for the end of the epoch as long as it takes. For the other signals the run has 20 s, then it is stopped
-    wherever it is, so that the best model is written before a scheduler loses its patience.
+    After Ctrl-C, the run may take as long as its epoch needs. After any other signal it has 20 s. Then it is stopped
+    wherever it is, so that the best model is written before a scheduler kills the process.
     """
 
     def __init__(self) -> None:

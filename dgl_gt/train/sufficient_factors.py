@@ -1,7 +1,7 @@
 """Sufficient factors: the gradient of a weight that few rows reach travels as its two factors (TAG, arXiv 2302.06126).
 
-The gradient of a linear layer's weight is dY^T X: a sum over rows, of the gradient of its result times its input. Behind
-the last attention each row is computed alone, so dY is zero except in the training rows. Where these are few, ranks
+The gradient of a linear layer's weight is dY^T X: a sum over rows, of the gradient of its result times its input. After
+the last attention each row is computed by itself, so dY is zero except in the training rows. Where these are few, ranks
 gather their rows of X and dY, and each computes the whole product. This is exact, and no rank computes a product over
 all its rows.
 """
@@ -25,27 +25,27 @@ from .config import TrainConfig
 def factored_layers(model: GraphTransformer, figures: Figures, config: TrainConfig) -> tuple[str, ...]:
     """Names of the linear layers whose gradients take fewer bytes as factors; the same on every rank.
 
-    ``model`` is that of the config. There are none where masks hold several splits, whose rows figures do not count, or
-    where the loss has a term of other rows.
+    ``model`` is that of the config. There are none if the masks hold several splits, because figures do not count their
+    rows, or if the loss also has a term for rows outside the training rows.
     """
     rows = figures.masked.get("train_mask")
     if rows is None or config.entropy_unlabelled:
         return ()
-    return tuple(name for name, layer in _behind_attention(model).items() if pays(layer, rows.tolist()))
+    return tuple(name for name, layer in _after_attention(model).items() if saves_bytes(layer, rows.tolist()))
 
 
-def pays(layer: nn.Linear, rows: list[int]) -> bool:
+def saves_bytes(layer: nn.Linear, rows: list[int]) -> bool:
     """Whether a layer's factors take fewer bytes than an all-reduce of its gradient, for so many rows on each rank.
 
-    Counted is what the rank that moves most sends or receives. A ring moves 2 (P - 1) / P times the gradient.
+    What counts is the rank that sends or receives most. A ring moves 2 (P - 1) / P times the gradient.
     """
     ranks, width = len(rows), layer.in_features + layer.out_features
     factors = max(max((ranks - 1) * each, sum(rows) - each) for each in rows) * width
     return factors < 2 * (ranks - 1) / ranks * sum(each.numel() for each in layer.parameters())
 
 
-def _behind_attention(model: GraphTransformer) -> dict[str, nn.Linear]:
-    """The linear layers by name that compute each row alone, up to the logits."""
+def _after_attention(model: GraphTransformer) -> dict[str, nn.Linear]:
+    """The linear layers after the last attention, by name."""
     if model.global_attention is not None:
         return {}
     last, prefixes = model.layers[-1], ["output."]

@@ -16,6 +16,7 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from partition.console import table
 from partition.system.units import size
 
+from .config import METRIC_TITLES
 from .run_state import TrainHistory
 from .trainer import TrainResult
 
@@ -128,7 +129,7 @@ def record_of_runs(runs: list[dict]) -> dict:
 
 def table_of_runs(record: dict) -> str:
     """Several runs as a table, with a line for the mean and the deviation."""
-    title = record["metric"]["name"].replace("roc_auc", "ROC-AUC")
+    title = METRIC_TITLES[record["metric"]["name"]]
     rows = [
         (
             run["split"],
@@ -165,7 +166,7 @@ def _exchanged(run: dict) -> str:
 def final_table(run: dict) -> str:
     """The run as a table."""
     metric = run["metric"]
-    title = metric["name"].replace("roc_auc", "ROC-AUC")
+    title = METRIC_TITLES[metric["name"]]
     rows = [
         (f"test {title}", f"{metric['test']:.2%}"),
         (f"validation {title}", f"{metric['validation']:.2%}"),

@@ -11,13 +11,14 @@ from torch.nn import functional
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.model_limits import EDGE_KINDS
 from partition.errors import InputError
+from partition.graph import SPLIT_MASKS
 from partition.shards.transform_records import user_node_count
 from partition.system.units import counted
 
 from .config import Inputs
 from .sufficient_factors import SufficientFactors
 
-SPLITS = ("train", "val", "test")
+SPLITS = tuple(mask.removesuffix("_mask") for mask in SPLIT_MASKS)
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class EdgeRows:
 
     @property
     def widths(self) -> dict[str, int]:
-        """The arguments of the model that fit."""
+        """Widths of the edge data, as arguments of the model."""
         return {
             "edge_feats": 0 if self.feat is None else self.feat.shape[1],
             "edge_kinds": 0 if self.kind is None else self.kind.shape[1],
@@ -53,7 +54,7 @@ class Task:
     edges: EdgeRows = NO_EDGES
     user_rows: torch.Tensor | None = None  # bool (N_owned,), false for virtual nodes; None where there are none
     weights: torch.Tensor | None = None  # float32 (N_owned,), of the rows in the loss; None where each counts once
-    factors: SufficientFactors | None = None  # sums of gradients that only the training rows reach; None for no such
+    factors: SufficientFactors | None = None  # sums gradients that only training rows reach; None without such
 
 
 def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
@@ -92,7 +93,7 @@ def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
 
 
 def edge_rows(sg: ShardedGraph, inputs: Inputs) -> EdgeRows:
-    """The columns of edge data that a model reads: whole numbers are kinds, and floating-point numbers and booleans numbers.
+    """The columns of edge data that a model reads. Integers are kinds; floats and booleans are numbers.
 
     ``InputError`` says that the shards have no such edge data, or that it has another dtype or shape, or other kinds.
     """

@@ -46,9 +46,9 @@ class TensorFile:
             values = json.loads(text)
             form, version = values.pop("format"), values.pop("version")
         except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise InputError(f"is truncated, damaged or no {self.name} of dgl-gt") from error
+            raise InputError(f"is truncated, damaged or not a {self.name} of dgl-gt") from error
         if form != f"dgl-gt {self.name}":
-            raise InputError(f"is no {self.name} of dgl-gt")
+            raise InputError(f"is not a {self.name} of dgl-gt")
         if version != self.version:
             raise InputError(f"has format version {version!r}, and this dgl-gt reads version {self.version}")
         if checksum != _checksum(text, tensors):

@@ -15,17 +15,19 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer, dropout_seed
 from partition.errors import InputError
 from partition.shards.counts import read_figures
-from partition.system.memory import peak_memory_bytes
 
 from .config import ON_NAN, TrainConfig
 from .followed_policy import FollowedPolicy, follow_policy
+from .keeper import RunKeeper
 from .metrics import METRIC_FUNCTIONS, choose_metric
 from .model import ModelFactory, build_model, logits_of, share_weights
 from .module_places import at_place, find_not_finite, first_not_finite, named_places
 from .objective import Objective, make_objective
 from .optimizer import Schedule, make_optimizer
+from .peak_memory import peak_memory_on
 from .run_state import EpochFigures, RunState, TrainHistory
-from .sufficient_factors import SufficientFactors, factored_layers, pays
+from .saved_model import BestModelWriter
+from .sufficient_factors import SufficientFactors, factored_layers, saves_bytes
 from .task import Task, flip_signs, node_classification
 
 _MOST_SKIPPED = 10  # steps in a row
@@ -117,9 +119,9 @@ def train(
     sg: ShardedGraph,
     config: TrainConfig,
     on_epoch=None,
-    writer=None,
+    writer: BestModelWriter | None = None,
     factory: ModelFactory | None = None,
-    keeper=None,
+    keeper: RunKeeper | None = None,
     on_nan: str = "stop",
 ) -> TrainResult:
     """Train a model for node classification; every rank calls it with the same config.
@@ -131,13 +133,12 @@ def train(
     config : TrainConfig
     on_epoch : callable, optional
         Function that is called after each epoch as ``on_epoch(epoch, loss, validation, seconds)``.
-    writer : dgl_gt.train.saved_model.BestModelWriter, optional
+    writer : BestModelWriter, optional
         Writer that gets each new best model; on one rank.
     factory : ModelFactory, optional
         What makes the model; by default it is the graph transformer of the config.
-    keeper : dgl_gt.train.keeper.RunKeeper, optional
+    keeper : RunKeeper, optional
         What writes checkpoints and goes on from one; on every rank. :func:`dgl_gt.train.train_and_save` makes it.
-
     on_nan : str
         What happens where the loss is not finite: ``stop`` with an error that names the epoch and the module, or ``skip``
         the step, also where gradients are not finite; then the weights and the batch statistics stay as they were. After
@@ -176,7 +177,7 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
     measured = []
     policy = follow_policy(sg, task, config, model)
     if factory is None:  # a model of the user's may compute rows together
-        policy.task = _with_factors(policy.task, model, sg, config)
+        policy.task = with_factors(policy.task, model, sg, config)
     with keeper or nullcontext(), policy, named_places(model, sg.comm):
         if keeper:
             keeper.start(state)
@@ -194,13 +195,13 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
     return TrainResult(**vars(state.history), model=model, policy=policy.record(measured), **measurements)
 
 
-def _with_factors(task: Task, model: torch.nn.Module, sg: ShardedGraph, config: TrainConfig) -> Task:
+def with_factors(task: Task, model: torch.nn.Module, sg: ShardedGraph, config: TrainConfig) -> Task:
     """The task, with the sums of gradients that take fewer bytes as factors; every rank calls it."""
     names = factored_layers(model, read_figures(sg.manifest), config)
     if not names:
         return task
     counts = sg.comm.gather_objects(len(task.rows["train"]))  # with the policy none, mirrors are among the rows
-    names = tuple(name for name in names if pays(model.get_submodule(name), counts))
+    names = tuple(name for name in names if saves_bytes(model.get_submodule(name), counts))
     if not names:
         return task
     return replace(task, factors=SufficientFactors(sg.comm, model, names, task.rows["train"], counts))
@@ -213,9 +214,9 @@ def _train_epoch(
     policy: FollowedPolicy,
     objective: Objective,
     config: TrainConfig,
-    writer,
+    writer: BestModelWriter | None,
     on_nan: str,
-    keeper,
+    keeper: RunKeeper | None,
 ) -> EpochFigures:
     """Take a step and evaluate it where that is due; what was measured."""
     epoch, history, comm = state.epoch, state.history, sg.comm
@@ -258,7 +259,7 @@ def _guarded_step(
             place = find_not_finite(
                 model, lambda: _training_logits(model, sg, task, epoch, config.seed), task.feat, sg.comm
             )
-            _check_finite("loss", loss, epoch, config, f". Computed again: {place}")
+            _check_finite("loss", loss, epoch, config, f". In a repeated forward pass, {place}")
         return loss
     buffers = [each.clone() for each in model.buffers()]
     loss = train_step(model, *step, checks_gradients=True)
@@ -268,7 +269,7 @@ def _guarded_step(
         sg.strategy.forget_exchanges()
         if epoch + 1 >= _MOST_SKIPPED and not any(map(_is_number, state.history.losses[-(_MOST_SKIPPED - 1) :])):
             _check_finite(
-                "loss or its gradient", loss, epoch, config, f", and {_MOST_SKIPPED} epochs in a row were skipped"
+                "loss or its gradient", loss, epoch, config, f". {_MOST_SKIPPED} epochs in a row were skipped"
             )
     return loss
 
@@ -281,8 +282,8 @@ def _check_not_over(state: RunState, config: TrainConfig) -> None:
     """Raise :class:`InputError` if a run that goes on has nothing left to do with its settings."""
     if state.epoch and _is_over(state, config):
         raise InputError(
-            f"patience is {config.patience}, and the best model of the checkpoint after epoch {state.epoch} is that of epoch "
-            f"{state.history.best_epoch + 1}; raise patience, or set it to 0"
+            f"patience is {config.patience}, and the checkpoint after epoch {state.epoch} has used it up, because its best model "
+            f"is that of epoch {state.history.best_epoch + 1}; raise patience, or set it to 0"
         )
 
 
@@ -313,11 +314,6 @@ def _check_weights(model: torch.nn.Module, epoch: int, config: TrainConfig) -> N
         raise InputError(
             f"{name} holds NaN or infinity after epoch {epoch + 1}; lower lr ({config.lr}) or scale the features"
         )
-
-
-def peak_memory_on(device: torch.device) -> int:
-    """The peak resident memory of this process, or of the CUDA allocator on a GPU (bytes)."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory_bytes()
 
 
 def _measurements(sg: ShardedGraph, measured: list[EpochFigures]) -> dict:

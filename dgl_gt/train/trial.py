@@ -26,7 +26,7 @@ from .objective import make_objective
 from .optimizer import make_optimizer
 from .planned_step import step_traces
 from .task import node_classification
-from .trainer import train_step
+from .trainer import train_step, with_factors
 
 _TIMED_STEPS = 3
 
@@ -124,6 +124,8 @@ def _measure(sg: ShardedGraph, candidate: Candidate, config: TrainConfig, factor
     config = replace(config, activation_checkpoint=candidate.activation_checkpoint)
     model = build_model(config, task.feat.shape[1], task.classes, factory, **task.edges.widths).to(sg.device)
     optimizer, objective = make_optimizer(model, config), make_objective(config, task, comm)
+    if factory is None:  # as in training
+        task = with_factors(task, model, sg, config)
 
     def step() -> None:
         train_step(model, sg, task, optimizer, 0, config.seed, objective)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 MOST_STEPS = 64
-_CHANGE = 0.5  # below which rows may wait longer
-_SPIKE = 1.25  # over the mean loss of late, above which they must not wait as long
-_MEMORY = 0.9  # share of the mean loss that each step keeps
+_CHANGE = 0.5  # relative change of rows below which k is doubled
+_SPIKE = 1.25  # ratio of the loss to its recent mean above which k is halved
+_MEMORY = 0.9  # weight of the mean so far in the running mean of the loss
 
 
 class Clock:
@@ -32,7 +32,7 @@ class Clock:
         return self._left == 0
 
     def note_change(self, change: float) -> None:
-        """Take notice of how much the rows of an exchange differ from those that were sent before, |h - h_stale| / |h|."""
+        """Note how much the rows of an exchange differ from those that were sent before, |h - h_stale| / |h|."""
         self._change = change if self._change is None else max(self._change, change)
 
     def end_step(self, largest) -> None:
@@ -45,7 +45,7 @@ class Clock:
         self._left -= 1
 
     def note_loss(self, loss: float) -> None:
-        """Halve k, and send rows in the next step, where the loss is well above its mean of late."""
+        """Halve k, and send rows in the next step, where the loss is well above its recent mean."""
         if self._mean_loss is None or not math.isfinite(self._mean_loss):
             self._mean_loss = loss
         if loss - self._mean_loss > (_SPIKE - 1) * abs(self._mean_loss):

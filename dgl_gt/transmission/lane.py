@@ -15,9 +15,10 @@ from .policy import ADAPTIVE, Mode
 class Lane:
     """Rows on their way between ranks under a policy, always between the same ranks and in the same order.
 
-    Each rank knows the modes of all pairs, so all ranks agree on what is sent in a step. In a stale mode the sender
-    keeps a copy of what the receiver has, and sends the difference where that is quantised; the receiver adds it. With
-    ``has_feedback``, the error of rounding is kept, and added to what is sent next (error feedback, Seide et al. 2014).
+    Each rank knows the modes of all pairs, so all ranks agree on what is sent in a step. In a stale mode of
+    fewer than 32 bits, the sender keeps a copy of what the receiver has and sends the difference, which the receiver
+    adds. With an adaptive period, it keeps a copy to measure how much rows change. With ``has_feedback``, the rounding
+    error is kept and added to what is sent next (error feedback, Seide et al. 2014).
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""Transmission policies: what travels between which ranks, in which layer and direction, and how exactly.
+"""Transmission policies: what travels between which ranks, in which layer and direction, and in how many bits.
 
-Stale rows follow DIGEST (Chai et al. 2022, arXiv 2206.00057) and PipeGCN (Wan et al. 2022, arXiv 2203.10428), quantised rows
-AdaQP (Wan et al. 2023, arXiv 2306.01381), samples BNS-GCN (Wan et al. 2022, arXiv 2203.10983), and steps without an exchange
-CoFree-GNN (Cao et al. 2023, arXiv 2308.03209).
+Stale rows follow DIGEST (Chai et al. 2022, arXiv 2206.00057) and PipeGCN (Wan et al. 2022, arXiv 2203.10428). Quantised
+rows follow AdaQP (Wan et al. 2023, arXiv 2306.01381), samples follow BNS-GCN (Wan et al. 2022, arXiv 2203.10983), and steps
+without an exchange follow CoFree-GNN (Cao et al. 2023, arXiv 2308.03209).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ADAPTIVE = 0  # as the number of steps between transmissions: a clock decides, s
 EDGE_SAMPLES = 10  # of a part's edges that are drawn before a run, K in CoFree-GNN's DropEdge-K
 _LEAST_SHARE = 0.001
 _ALLOWED = (
-    f"{', '.join(_BITS)}, stale=K with K from 1 to {_MOST_STALE} or auto, sampled=Q with Q from {_LEAST_SHARE} to 1, bits "
-    "after one of these two, such as stale=4,int8, or none,edges=Q"
+    f"{', '.join(_BITS)}, stale=K with K from 1 to {_MOST_STALE} or auto, or sampled=Q with Q from {_LEAST_SHARE} to 1. "
+    "Bits may follow stale and sampled, as in stale=4,int8, and edges=Q may follow none, as in none,edges=0.5"
 )
 _KEYS = ("mode", "layers", "direction", "peers")
 
@@ -89,7 +89,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Policy:
-    """Rules, of which the last one that holds decides; where none holds, rows travel as they are."""
+    """Rules. The last rule that applies decides; where none applies, rows travel as they are."""
 
     rules: tuple[Rule, ...] = ()
 
@@ -105,7 +105,7 @@ class Policy:
 
     @property
     def exchanges_nothing(self) -> bool:
-        """Whether ranks exchange no rows at all, in any layer, between no two ranks."""
+        """Whether ranks exchange no rows at all."""
         return any(rule.mode.bits == 0 for rule in self.rules)  # such a rule is alone, see read_policy
 
     @property
@@ -118,8 +118,8 @@ class Policy:
         """The share of the copied rows that take part in a step."""
         return min((rule.mode.share for rule in self.rules), default=1.0)  # such a rule is alone, too
 
-    def of_sample(self) -> Policy:
-        """Return how the rows of a sample travel."""
+    def without_sampling(self) -> Policy:
+        """Return this policy without the sampling: the rows of a sample travel by it."""
         return Policy(tuple(replace(rule, mode=replace(rule.mode, share=1.0)) for rule in self.rules))
 
     def check(self, layers: int | None, ranks: int) -> None:
@@ -128,13 +128,14 @@ class Policy:
             for layer in rule.layers or ():
                 if layers is not None and layer >= layers:
                     raise InputError(
-                        f"the policy names layer {layer}, but the model has {layers}, counted from 0; name one of them"
+                        f"the policy names layer {layer}, but the model has {layers} layers, counted from 0; name one of "
+                        "these"
                     )
             for pair in rule.peers or ():
                 if max(pair) >= ranks > 1:  # a single rank exchanges nothing
                     raise InputError(
                         f"the policy names the pair {list(pair)}, but there are {ranks} ranks, counted from 0; name "
-                        "two of them"
+                        "two of these"
                     )
 
     def described(self) -> list[dict]:
@@ -191,16 +192,20 @@ def parse_mode(text) -> Mode:
     for word in text.split(",") if isinstance(text, str) else [text]:
         name, value = _read_word(word)
         if name is None or name in found:
-            raise InputError(f"policy is {text!r}; it must be {_ALLOWED}, or a .yaml file of rules")
+            raise InputError(f"policy is {text!r}; it must be {_ALLOWED}. A .yaml file of rules is allowed, too")
         found[name] = value
     if "edge_share" in found and found.get("bits") != 0:
-        raise InputError(f"policy is {text!r}; edges=Q is for steps without an exchange: write none,edges=0.5, say")
+        raise InputError(
+            f"policy is {text!r}; edges=Q is for steps without an exchange; write, for example, none,edges=0.5"
+        )
     if found.get("bits") == 0 and not found.keys() <= {"bits", "edge_share"}:
         raise InputError(
-            f"policy is {text!r}; where nothing travels nothing gets old: leave stale and sampled out, or none"
+            f"policy is {text!r}; with none, ranks send no rows that could be stale or sampled; leave out none, or the others"
         )
     if {"every", "share"} <= found.keys():
-        raise InputError(f"policy is {text!r}; each step has another sample, so rows cannot be stale: leave one out")
+        raise InputError(
+            f"policy is {text!r}; each step draws another sample, so rows of earlier steps are of no use; leave out stale or sampled"
+        )
     return Mode(**found)
 
 

@@ -26,10 +26,10 @@ class Transmission:
     ----------
     comm : Comm
     exchanges : dict of tuple to tuple
-        For each exchange of a step, (number, direction), what it is: its layer, the numbers in a row, the size of a number
-        (bytes), and the rows to each rank.
+        For each exchange of a step, by (number, direction): its layer, the columns of a row, the size of a number (bytes),
+        and the number of rows to each rank.
     saved_bytes : int
-        Bytes that exact exchanges would have sent to other ranks so far beyond those that were sent.
+        Bytes that this rank has saved so far, compared with exact exchanges.
     """
 
     def __init__(self, policy: Policy, comm, seed: int):
@@ -57,7 +57,7 @@ class Transmission:
             self._clock.end_step(lambda value: float(self.comm.all_reduce(torch.tensor([value]), "max")[0]))
 
     def after_step(self, loss: float) -> None:
-        """Take notice of the loss of a step, which is the same on every rank."""
+        """Note the loss of a step, which is the same on every rank."""
         self._clock.note_loss(loss)
 
     def close(self) -> None:

@@ -24,23 +24,21 @@ class _InitialPartition(NamedTuple):
     """What METIS is asked for, and what the local search after it keeps even."""
 
     objective: str  # "cut" or "volume"
-    weight: (
-        str  # of a node for METIS: what it adds to "step", the time of a rank; "edges", its in-edges and 1; or "node"
-    )
+    weight: str  # of a node for METIS: "step" (time that it adds to its rank), "edges" (in-edges + 1) or "node" (1)
     tolerance: float  # METIS's: a part's weight over its share, at most
-    levels_nodes: bool  # whether the search keeps nodes even, too: less memory, but more halo rows
+    balances_nodes: bool  # whether the search keeps nodes even, too: less memory, but more halo rows
 
 
 class _Candidate(NamedTuple):
     """An assignment of nodes to parts that an attempt has made."""
 
-    score: tuple[float, float]  # the largest load over its bound, at least 1, and the rank; less is better
+    score: tuple[float, float]  # largest load over its bound, at least 1, and predicted step (s); less is better
     owner: np.ndarray
-    levels_nodes: bool
+    balances_nodes: bool
     attempt: int  # counted from 1
 
 
-# The initial partitions of attempts 1 to 6. Attempts 7 to 12 use the same six with ``levels_nodes`` inverted.
+# The initial partitions of attempts 1 to 6. Attempts 7 to 12 use the same six with ``balances_nodes`` inverted.
 _INITIAL_PARTITIONS = [
     _InitialPartition("cut", "step", 1.03, False),
     _InitialPartition("volume", "step", 1.03, False),
@@ -57,34 +55,35 @@ def best_assignment(
     undirected: scipy.sparse.csr_array,
     balance: Balance,
     attempts: int,
-    rank: Callable[[np.ndarray], float],
+    predicted_step_s: Callable[[np.ndarray], float],
     seed: int,
     progress: Callable,
 ) -> np.ndarray:
     """Make attempts and return the part of each node, int32 (N,), in the best of them.
 
-    The best candidate keeps the bounds that were asked for, or exceeds them least, and has the lowest ``rank(owner)``.
-    Where no attempt keeps these bounds, more attempts are made, one for each initial partition.
+    The best candidate keeps the bounds that were asked for, or exceeds them least, and has the lowest
+    ``predicted_step_s(owner)``. If none of the attempts keeps these bounds, more follow, until one does or each initial
+    partition was tried.
     """
-    kinds = len(_INITIAL_PARTITIONS)
+    num_initial = len(_INITIAL_PARTITIONS)
     population, has_kept_bounds = [], not balance.is_strict
     started_s = time.monotonic()
-    for attempt in range(max(attempts, kinds if balance.is_strict else 0)):
+    for attempt in range(max(attempts, num_initial if balance.is_strict else 0)):
         if attempt >= attempts and has_kept_bounds:
             break
         report = _attempt_progress(progress, attempt, attempts, started_s)
-        if attempt < 2 * kinds or len(population) < 2 or not is_available(graph, parts):
-            owner, levels_nodes = _partition(graph, parts, undirected, balance, attempt, seed, report)
+        if attempt < 2 * num_initial or len(population) < 2 or not is_available(graph, parts):
+            owner, balances_nodes = _partition(graph, parts, undirected, balance, attempt, seed, report)
         else:
-            owner, levels_nodes = _recombine(graph, population, balance, attempt, seed, report)
+            owner, balances_nodes = _recombine(graph, population, balance, attempt, seed, report)
         _fill_empty_parts(owner, parts)
         has_kept_bounds = has_kept_bounds or balance.largest_load(owner) <= 1
         if attempts == 1 and has_kept_bounds:
             return owner
-        score = max(balance.largest_load(owner), 1.0) if balance.is_strict else 1.0, rank(owner)
+        score = max(balance.largest_load(owner), 1.0) if balance.is_strict else 1.0, predicted_step_s(owner)
         if score not in (candidate.score for candidate in population):
-            insort(population, _Candidate(score, owner, levels_nodes, attempt + 1), key=attrgetter("score"))
-            del population[_POPULATION if attempts > 2 * kinds else 1 :]
+            insort(population, _Candidate(score, owner, balances_nodes, attempt + 1), key=attrgetter("score"))
+            del population[_POPULATION if attempts > 2 * num_initial else 1 :]
     best = population[0]
     progress(f"attempt {best.attempt} is kept: predicted step {best.score[1]:.3g} s")
     return best.owner
@@ -111,7 +110,7 @@ def _partition(
     seed: int,
     progress: Callable,
 ):
-    """An initial partition by METIS, refined by the local search; and whether nodes were levelled."""
+    """An initial partition by METIS, refined by the local search; and whether nodes were balanced, too."""
     turn, number = divmod(attempt, len(_INITIAL_PARTITIONS))
     initial = _INITIAL_PARTITIONS[number]
     weights = {"step": balance.step, "edges": graph.in_degrees() + 1, "node": np.ones(graph.num_nodes, np.int64)}
@@ -127,17 +126,17 @@ def _partition(
         progress=progress,
     )
     progress("edge cut, local search")
-    levels_nodes = initial.levels_nodes != turn % 2
-    refine(graph, owner, with_default_bounds(balance, nodes=levels_nodes), seed)
-    return owner, levels_nodes
+    balances_nodes = initial.balances_nodes != turn % 2
+    refine(graph, owner, with_default_bounds(balance, nodes=balances_nodes), seed)
+    return owner, balances_nodes
 
 
 def _recombine(
     graph: Graph, population: list[_Candidate], balance: Balance, attempt: int, seed: int, progress: Callable
 ):
-    """Return an improved copy of a candidate, made by moving clusters of nodes, and its ``levels_nodes``.
+    """Return an improved copy of a candidate, made by moving clusters of nodes, and its ``balances_nodes``.
 
-    At first any nodes may share a cluster; in later attempts only nodes that a second candidate keeps together, too.
+    At first any nodes may share a cluster; later, only nodes that a second candidate keeps together, too.
     """
     progress("edge cut, search of clusters")
     drawn = np.random.default_rng([abs(seed), attempt]).choice(len(population), min(3, len(population)), replace=False)
@@ -147,9 +146,9 @@ def _recombine(
         groups = np.zeros(graph.num_nodes, np.int64)
     else:
         groups = owner.astype(np.int64) * len(balance.shares) + other.owner
-    bounds = with_default_bounds(balance, nodes=better.levels_nodes)
+    bounds = with_default_bounds(balance, nodes=better.balances_nodes)
     refine_multilevel(graph, owner, bounds, groups, seed + attempt)
-    return owner, better.levels_nodes
+    return owner, better.balances_nodes
 
 
 def _fill_empty_parts(owner: np.ndarray, parts: int) -> None:

@@ -13,8 +13,8 @@ import scipy.sparse.csgraph
 from . import metis, native
 
 CLUSTER_NODES = 1000  # rows of one cluster stay in a core's cache while attention reads them
-_GROWTH = 4  # of the clusters, from level to level of their order
-_LEAST_SHRINKAGE = 1.05  # of the number of clusters; less, and a level is the last
+_GROWTH = 4  # factor by which clusters become heavier, from level to level
+_LEAST_SHRINKAGE = 1.05  # a level whose number of clusters shrinks by a smaller factor is the last
 _SWEEPS = 3
 _CLUSTERS_PER_PART = 64  # at least; METIS must be able to balance what they weigh
 _MOST_CLUSTERS = 0.5  # clusters over nodes; with more, METIS's own coarsening does as well
@@ -25,7 +25,7 @@ def order_in_parts(undirected: scipy.sparse.csr_array, owner: np.ndarray, *, see
     """Return the nodes sorted by part, (N,), and inside each part by clusters, so that neighbours are near each other.
 
     ``undirected`` is from :func:`partition.graph.symmetrised`, and ``owner``, (N,), the part of each node. Clusters of
-    about 1,000 nodes lie in the order of clusters of clusters. Without the compiled part of the package, the order
+    about 1,000 nodes lie in the order of clusters of clusters. Without the compiled extension, the order
     inside parts is reverse Cuthill-McKee's.
     """
     if not _are_available(undirected):
@@ -59,10 +59,10 @@ def k_way(
     progress=None,
     **options,
 ) -> np.ndarray:
-    """Split a graph like :func:`partition.cuts.metis.k_way`, but a large one for few cut edges by its clusters.
+    """Split a graph as :func:`partition.cuts.metis.k_way` does; a large graph is split by clusters for few cut edges.
 
-    METIS then sees clusters in place of nodes, and takes a fraction of the time and memory. Something that moves or
-    places single nodes or edges has to follow. Other objectives depend on single nodes.
+    METIS then sees clusters in place of nodes, and takes a fraction of the time and memory. A later step must move or
+    place single nodes or edges. For other objectives, which depend on single nodes, METIS always sees the nodes.
     """
     options |= {"seed": seed, "progress": progress}
     if objective == "cut" and undirected.nnz >= _LEAST_ENTRIES and _are_available(undirected):

@@ -56,7 +56,7 @@ def make_edge_cut(
 
     Of several attempts the one with the lowest predicted step time is kept. The first twelve are by METIS with
     different objectives and node weights; later attempts start from the best cuts so far (evolutionary partitioning,
-    Sanders and Schulz 2012). All are by METIS where the package has no compiled part, or where a count for each node and part
+    Sanders and Schulz 2012). All are by METIS where the package has no compiled extension, or where a count for each node and part
     would take far more memory than the edges.
 
     Parameters
@@ -69,7 +69,8 @@ def make_edge_cut(
     owner : array of integers, (N,), optional
         The part of each node, if it is known already; parts may be empty.
     attempts : int
-        The number of cuts to make, at least 1. If none of them keeps the bounds, more are made, six in all.
+        The number of cuts to make, at least 1. If none of them keeps the bounds, more are made, until one
+        does or there are six.
     max_imbalance, target_weights
         See :func:`partition.cuts.balance.make_balance`.
     costs : Costs, optional
@@ -102,11 +103,11 @@ def make_edge_cut(
         owner = np.zeros(graph.num_nodes, np.int32)
     else:
 
-        def rank(owner: np.ndarray) -> float:
+        def predicted_step_s(owner: np.ndarray) -> float:
             figures = count_assignment(graph, owner, balance.shares)
             return costs.step_seconds(figures) if profile is None else best_mapping(figures, costs, profile).predicted_s
 
-        owner = best_assignment(graph, parts, undirected, balance, attempts, rank, seed, progress)
+        owner = best_assignment(graph, parts, undirected, balance, attempts, predicted_step_s, seed, progress)
         if profile is not None:
             owner, balance, mapping = fit_to_ranks(graph, owner, balance, costs, profile, seed, progress)
     _check_bounds(graph, balance, owner, is_given=is_given)
@@ -133,5 +134,5 @@ def _checked_owner(owner, num_nodes: int, parts: int) -> np.ndarray:
         raise InputError(f"owner must be {num_nodes} integers, one for each node, not {owner.dtype} {owner.shape}")
     if owner.min() < 0 or owner.max() >= parts:
         bad = owner.min() if owner.min() < 0 else owner.max()
-        raise InputError(f"owner names part {bad}; parts are 0 to {parts - 1}")
+        raise InputError(f"owner names part {bad}; parts are 0 to {parts - 1}; correct owner, or make more parts")
     return owner.astype(np.int32)

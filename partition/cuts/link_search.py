@@ -22,8 +22,8 @@ from .balance import Balance, with_default_bounds
 from .local_search import is_available, refine
 from .part_counts import count_assignment
 
-_PATIENCE, _LEAST_GAIN = 2, 0.99  # rounds in a row that may bring less than a hundredth
-_ALIKE = 2.0  # bandwidths that differ by less: a search for few halo rows in all has done what prices would
+_PATIENCE, _MOST_OF_BEST = 2, 0.99  # the search ends after two rounds in a row that save less than 1 % of the step
+_ALIKE = 2.0  # if bandwidths differ by a smaller factor, prices save nothing over a search for few halo rows
 _MEAN_PRICE = 16  # prices are whole numbers
 _MOST_WEIGHT = 8.0  # of a rank, over that of others
 
@@ -64,7 +64,7 @@ def refined_on_links(graph: Graph, owner, balance: Balance, costs: Costs, profil
         score = _score(found, balance, trial, costs, profile)
         without_gain += 1
         if score < best:
-            without_gain = 0 if score[1] < _LEAST_GAIN * best[1] else without_gain
+            without_gain = 0 if score[1] < _MOST_OF_BEST * best[1] else without_gain
             owner, figures, best = trial, found, score
         exchange_s = (costs.received_bytes(figures) * byte_s).sum(axis=1)
         weight = weight * np.sqrt(exchange_s / max(exchange_s.mean(), 1e-300))
@@ -83,7 +83,7 @@ def _score(
 
 
 def _prices(byte_s: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """What a halo row in part i costs of which part j is the owner, int64 (P, P): its way there, and its gradient's back."""
+    """Price of a halo row that rank i holds and rank j owns, int64 (P, P): its way there, and its gradient's way back."""
     price = weight[:, None] * byte_s
     price = price + price.T
     apart = ~np.eye(len(weight), dtype=bool)

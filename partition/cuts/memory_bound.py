@@ -29,6 +29,7 @@ _INTERPRETER_BYTES, _CHILD_BYTES = 80 << 20, 40 << 20  # with numpy and scipy; M
 _SLICE_BYTES = 80 << 20  # a slice of a streamed edge list
 _METIS_EDGE_BYTES = METIS_EDGE_BYTES + 16  # per undirected edge, with the file that METIS maps
 _LARGEST_PART = 2.0  # rows of the largest part over N / P, before there is a cut
+_HELD_ROWS = 2.0  # rows that all parts hold over N
 _MOST_EDGES = {"metis": 2.0, "expansion": 1.1, "streaming": 1.1}  # edges of the largest part over E / P, before a cut
 _EDGE_US = {"metis": 1.2, "expansion": 1.0, "streaming": 1.1}  # microseconds per edge
 _KIB_US = 0.6  # microseconds per KiB of shards
@@ -123,7 +124,7 @@ def measure_source(
 
 def estimate_needs(sizes: SourceSizes, method: str) -> Needs:
     """Estimate memory, disk and time of one of ``METHODS``."""
-    shards = _LARGEST_PART * sizes.nodes * (sizes.node_bytes + 8)
+    shards = _HELD_ROWS * sizes.nodes * (sizes.node_bytes + 8)
     shards += sizes.edges * (sizes.edge_bytes + 8 + sizes.index_bytes)
     estimates = {"metis": _metis_bytes, "expansion": _expansion_bytes, "streaming": _streaming_bytes}
     memory, temporary = estimates[method](sizes)
@@ -161,7 +162,7 @@ def _in_memory_bytes(sizes: SourceSizes, method: str, cutting: float) -> float:
     is_made = not sizes.is_graph or sizes.transform_bytes
     structure = 8 * sizes.nodes + 2 * index * sizes.edges if is_made else 0
     build = 0 if sizes.is_graph else 4 * index * sizes.edges
-    layout = 30 * sizes.nodes + _LARGEST_PART * sizes.nodes * index + _part_bytes(sizes, method)
+    layout = 30 * sizes.nodes + _HELD_ROWS * sizes.nodes * index + _part_bytes(sizes, method)
     data = sizes.nodes * sizes.added_bytes + sizes.edges * sizes.added_edge_bytes
     return structure + data + max(build, sizes.transform_bytes, sizes.encoding_bytes, cutting, layout)
 
@@ -225,9 +226,9 @@ def check_memory_bound(
     need = estimate_needs(found, method).memory_bytes
     if need > memory_bytes:
         raise InputError(
-            f"writing this cut needs about {_in_mib(need)}, more than the bound of {size(memory_bytes)}; its largest "
-            f"part holds {largest_part:.2f} times its share of the rows, and {most_edges:.2f} times that of the edges: make "
-            "more parts, or raise memory (--memory)"
+            f"writing this cut needs about {_in_mib(need)}, more than the bound of {size(memory_bytes)}; the part "
+            f"with most rows holds {largest_part:.2f} times an even share of the nodes, and the part with most edges "
+            f"{most_edges:.2f} times its share of the edges: make more parts, or raise memory (--memory)"
         )
 
 

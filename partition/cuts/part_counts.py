@@ -24,7 +24,7 @@ def count_assignment(graph: Graph, owner: np.ndarray, shares: np.ndarray) -> Fig
 def count_edge_cut(
     graph: Graph, order: np.ndarray, ptr: np.ndarray, shares: np.ndarray, depth: int = 1, *, is_ordered: bool = True
 ) -> tuple[Figures, list[list[np.ndarray]]]:
-    """Count what each part of an edge cut owns, holds with ``depth`` hops of halo, sends and attends.
+    """Count what each part of an edge cut owns, holds with ``depth`` hops of halo and sends, and its edges.
 
     Also returns the new ids of the halo rows of each part, hop by hop, ascending: P x depth arrays. Near edges
     and counts of hosts are made only if the parts and the rows within them have their final order (``is_ordered``).
@@ -32,7 +32,7 @@ def count_edge_cut(
     parts = len(shares)
     new_ids = np.empty_like(order)
     new_ids[order] = np.arange(len(order), dtype=order.dtype)
-    slot = np.full(graph.num_nodes, -1, row_type(graph.num_nodes))  # row of each new id in the part at hand
+    slot = np.full(graph.num_nodes, -1, row_type(graph.num_nodes))  # row of each new id in the current part
     edges, received = np.zeros((parts, depth), np.int64), np.zeros((parts, depth, parts), np.int64)
     edges_from, near_edges, rings = np.zeros((parts, parts), np.int64), np.zeros(parts, np.int64), []
     for part in range(parts):

@@ -36,7 +36,7 @@ class Permutation:
         return replace(self, order=order, ptr=ptr, mapping=mapping, **self._renumbered(rank_of_part, parts))
 
     def _renumbered(self, rank_of_part: np.ndarray, parts: np.ndarray) -> dict:
-        """What else of the cut has one entry per part, or names parts, after they are renumbered."""
+        """The other fields that have one entry per part or name parts, renumbered; ``parts`` is the part of each rank."""
         return {}
 
     def new_ids(self) -> np.ndarray:

@@ -44,7 +44,7 @@ def open_stream(coo: COOGraph) -> COOGraph:
     if max(coo.num_nodes, coo.num_edges) > LARGEST_ID:
         raise InputError(
             f"{coo.name} has {coo.num_nodes} nodes and {coo.num_edges} edges; a vertex cut takes at most {LARGEST_ID} "
-            "of each"
+            "of each: make an edge cut with a larger memory bound (--memory)"
         )
     coo.node_data = with_standard_masks_and_labels(coo.node_data, coo.name)
     check_data(replace(coo, listed_once=False))  # edge data has a row for each listed edge

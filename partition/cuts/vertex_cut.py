@@ -83,7 +83,8 @@ def make_vertex_cut(
     Raises
     ------
     InputError
-        P or a weight is out of range, the graph has more than 2**31 - 1 nodes or edges, or the package has no compiled part.
+        P or a weight is out of range, the graph has more than 2**31 - 1 nodes or edges, or the package has no compiled
+        extension.
 
     References
     ----------
@@ -100,13 +101,13 @@ def make_vertex_cut(
     edges = _Edges(graph, shares(parts, target_weights))
     expanded, joined = _expanded(edges, seed, progress)
     if not by_metis:
-        progress("vertex cut, levelling copies")
-        edge_part = edges.levelled(expanded)
+        progress("vertex cut, balancing copies")
+        edge_part = edges.with_balanced_copies(expanded)
         return _with_masters(graph, edges, edge_part, lambda master: np.lexsort((joined, master)))
     undirected = symmetrised(graph)
-    candidates = [expanded, *([_grown(edges, undirected, seed, progress)] if parts > 1 else [])]
-    progress("vertex cut, levelling copies")
-    edge_part = min((edges.levelled(owner) for owner in candidates), key=edges.copies_held)
+    candidates = [expanded, *([_by_metis(edges, undirected, seed, progress)] if parts > 1 else [])]
+    progress("vertex cut, balancing copies")
+    edge_part = min((edges.with_balanced_copies(owner) for owner in candidates), key=edges.copies_held)
     del expanded, candidates
     progress("clusters inside parts")
     return _with_masters(graph, edges, edge_part, lambda master: order_in_parts(undirected, master, seed=seed))
@@ -158,7 +159,7 @@ class _Edges:
         )
         return owner
 
-    def levelled(self, owner: np.ndarray) -> np.ndarray:
+    def with_balanced_copies(self, owner: np.ndarray) -> np.ndarray:
         """Move nodes with few edges out of the parts that hold the most copies; changes and returns ``owner``.
 
         Does nothing where a count for each node and part would take far more memory than the edges.
@@ -171,7 +172,7 @@ class _Edges:
         return owner
 
     def copies_held(self, owner: np.ndarray) -> tuple[float, int]:
-        """Return the copies in the part that is largest for its share, over that share, and the copies in all parts."""
+        """Return the largest ratio of a part's copies to its share, and the number of copies in all parts."""
         copies, _ = self.count_copies(owner)
         held = [
             int(np.count_nonzero(copies[:, p // 64] >> np.uint64(p % 64) & np.uint64(1))) for p in range(self.parts)
@@ -179,8 +180,8 @@ class _Edges:
         return float((held / self.shares).max()), sum(held)
 
 
-def _grown(edges: _Edges, undirected: scipy.sparse.csr_array, seed: int, progress: Callable) -> np.ndarray:
-    """The part of each edge: edges inside a METIS part stay there, and the others are placed by score."""
+def _by_metis(edges: _Edges, undirected: scipy.sparse.csr_array, seed: int, progress: Callable) -> np.ndarray:
+    """The part of each edge by METIS: edges inside a METIS part stay there, and the others are placed by HDRF's score."""
     part = k_way(undirected, edges.parts, edges.degrees + 1, shares=edges.shares, seed=seed, progress=progress)
     inside = part[edges.sources] == part[edges.destinations]
     owner = np.where(inside, part[edges.sources], -1).astype(np.int32)

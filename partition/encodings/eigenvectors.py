@@ -1,8 +1,8 @@
-"""The largest eigenvalues of a sparse symmetric matrix with eigenvalues from -1 to 1, beside one that is known.
+"""The largest eigenvalues of a sparse symmetric matrix with eigenvalues from -1 to 1, other than one that is known.
 
 ARPACK's Lanczos method needs one product with the matrix per step, but spends most of its time on keeping its vectors
 orthogonal. So it is given a polynomial of the matrix: a Chebyshev polynomial, which is small on all eigenvalues below a
-cut and grows quickly above it. Steps become fewer by the polynomial's degree. The cut is a lower bound on the last
+cut and grows quickly above it. This divides the number of steps by the degree of the polynomial. The cut is a lower bound on the last
 eigenvalue that is wanted, from two rounds of subspace iteration.
 """
 
@@ -31,8 +31,8 @@ def lanczos_vectors(count: int, size: int) -> int:
 def largest_eigenvectors(matrix, known: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the ``count`` largest eigenvalues other than that of ``known``, descending, and their vectors.
 
-    Lanczos' method may miss further copies of an eigenvalue that occurs several times. So what is left beside the vectors
-    found is searched for a larger eigenvalue, until there is none.
+    Lanczos' method may miss further copies of an eigenvalue that occurs several times. So the space orthogonal to the
+    vectors found is searched for a larger eigenvalue, until there is none.
 
     Parameters
     ----------

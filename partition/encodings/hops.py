@@ -16,8 +16,8 @@ _CHUNK_ROWS = 1 << 14
 def hop_encoding(adjacency: scipy.sparse.csr_array, feat: np.ndarray, hops: int, width: int | None, seed: int):
     """Return M feat, M**2 feat, ... M**hops feat side by side, float32 (N, hops * F); M is the normalised adjacency.
 
-    Where ``feat`` has more than ``width`` columns, it is multiplied first by a random matrix, whose columns keep inner
-    products in the mean (normally distributed, of variance 1 / width).
+    Where ``feat`` has more than ``width`` columns, it is multiplied first by a random matrix that preserves inner
+    products on average (normally distributed, of variance 1 / width).
 
     Raises
     ------

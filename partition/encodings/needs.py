@@ -81,7 +81,7 @@ def _shortest_path(most: int, sizes: Sizes) -> int:
 
 
 def _search_seconds(most: int, sizes: Sizes) -> float:
-    """Return about how long ``shortest_path`` takes: longer ways are searched for edges without a reverse."""
+    """Return about how long ``shortest_path`` takes: longer paths are searched for edges without a reverse."""
     one_way = max(0, 2 * sizes.undirected_edges - sizes.edges) + sizes.expander_edges
     hubs = min(sizes.nodes, 32 << most) / 64 if one_way and most > 1 else 0  # searches, by experience
     search = hubs * most * (_HOP_NS["entry"] * sizes.edges + _HOP_NS["pair"] * one_way)

@@ -32,7 +32,7 @@ class Encoding:
     size : int
         Number of eigenvectors, steps, landmarks or hops; 2 for ``degree``.
     width : int or None
-        Most columns per hop, for ``hops`` alone; wider features are projected.
+        Most columns per hop, only for ``hops``; wider features are projected.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Encoding:
         return self.name == "shortest_path"
 
     def columns(self, features: int = 0) -> int:
-        """Return the number of columns; ``features`` is the width of ``feat``, which ``hops`` alone reads."""
+        """Return the number of columns; ``features`` is the width of ``feat``, which only ``hops`` reads."""
         if self.is_of_edges:
             return 2
         if self.name != "hops":

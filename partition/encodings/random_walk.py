@@ -35,7 +35,7 @@ def _block_columns(nodes: int) -> int:
 
 
 def random_walk_encoding(adjacency: scipy.sparse.csr_array, steps: int, seed: int) -> tuple[np.ndarray, int]:
-    """Return the probability to be back after 1 to ``steps`` steps, float32 (N, steps).
+    """Return the probability of being back after 1 to ``steps`` steps, float32 (N, steps).
 
     Also returns how many of the columns are exact: all of them, or the first two, after which the others are unbiased
     estimates from ``PROBES`` random vectors.
@@ -71,7 +71,7 @@ def _products(matrix, columns: np.ndarray, steps: int) -> Iterator[tuple[int, np
 def _estimate(adjacency: scipy.sparse.csr_array, steps: int, seed: int) -> np.ndarray:
     """Hutchinson's estimate: the mean of z * (matrix z) over random signs z is the diagonal.
 
-    What walks of any length have in common, the share of a node's component in its degrees, is known. It is removed
+    What walks of any length have in common is known: the node's share of the degrees in its component. It is removed
     from the signs and added to the result, so that only the rest is estimated.
     """
     matrix, nodes = normalised(adjacency, np.float32), adjacency.shape[0]

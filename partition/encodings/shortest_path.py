@@ -1,10 +1,10 @@
 """``shortest_path``: how far it is from one end of an edge to the other and back (the bias of Graphormer, arXiv:2106.05234).
 
 The distances of chosen pairs (s, t) are needed, up to a few hops. Walks of a few hops reach most of a graph through its
-hubs, so hubs are treated apart. A shortest way that visits a hub consists of a way to it and a way from it: breadth-first
-searches from and to 64 hubs at a time, one bit each, find the lengths of these for all nodes. All other ways lie in the
+hubs, so hubs are treated apart. A shortest path through a hub consists of a path to it and a path from it: breadth-first
+searches from and to 64 hubs at a time, one bit each, find the lengths of these for all nodes. All other paths lie in the
 graph without hubs, whose walks are few: there the nodes that walks from s reach are compared with those from which walks
-reach t, half of the way each.
+reach t, half of the path each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HUB_EDGE_NS, _HUB_PAIR_NS, _WALK_NS = 12, 6, 30
 def shortest_path_encoding(graph: Graph, plain: Graph, most: int) -> np.ndarray:
     """Return the hops from source to destination and back for each edge, uint8 (E, 2), at most ``most`` + 1.
 
-    Hops are those of ``plain``, the graph without what transforms added; ``most`` + 1 stands for a longer way, or none.
+    Hops are those of ``plain``, the graph without what transforms added; ``most`` + 1 stands for a longer path, or none.
     """
     src, dst = graph.edges()
     result = np.full((graph.num_edges, 2), most + 1, np.uint8)
@@ -125,7 +125,7 @@ def _walks(matrix: scipy.sparse.csr_array, hops: int) -> np.ndarray:
 
 
 def _through_hubs(forward, backward, hubs: np.ndarray, s: np.ndarray, t: np.ndarray, most: int, found) -> None:
-    """Lower ``found`` to the hops of the shortest way of each pair over one of at most 64 hubs."""
+    """Lower ``found`` to the length of the shortest path of each pair through one of at most 64 hubs."""
     own = np.zeros(forward.shape[0], np.uint64)
     own[hubs] = np.uint64(1) << np.arange(len(hubs), dtype=np.uint64)
     to_hub, from_hub = [own], [own]  # bits of the hubs within 0, 1, ... hops of each node
@@ -152,7 +152,7 @@ def _union(matrix: scipy.sparse.csr_array, bits: np.ndarray) -> np.ndarray:
 
 
 def _around_hubs(forward, backward, s: np.ndarray, t: np.ndarray, most: int, found: np.ndarray) -> None:
-    """Lower ``found`` to the hops of the shortest way of each pair, with edges between other nodes than hubs."""
+    """Lower ``found`` to the length of the shortest path of each pair that visits no hub between its ends."""
     nodes, is_first = forward.shape[0], np.diff(s, prepend=-1) > 0
     walks = np.where(is_first, _walks(forward, most - most // 2)[s], 0) + _walks(backward, most // 2)[t]
     rows = max(1, min(CELLS // nodes, np.count_nonzero(is_first)))

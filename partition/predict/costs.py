@@ -1,4 +1,4 @@
-"""Linear costs of a training step: all that partitioning knows of a model. ``dgl-gt plan --save-costs`` writes them."""
+"""Linear costs of a training step: all that partitioning knows about a model. ``dgl-gt plan --save-costs`` writes them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Amount = Annotated[float, Meta(ge=0, le=1e30)]
 
 
 class PerCount(Struct, frozen=True, forbid_unknown_fields=True):
-    """An amount for each rank, and one for each unit of a count of its part, see :class:`Figures`.
+    """An amount per rank, plus an amount per unit of each count of its part, see :class:`Figures`.
 
     ``copies`` and ``sent`` are rows of the first hop. ``returned`` and ``returns`` are 0 on an edge cut.
     """
@@ -56,17 +56,17 @@ class CutCosts(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     strategy : str
-        The strategy that the costs are of.
+        Strategy that the costs describe.
     compute_s : PerCount
         Time of computation, on a rank of average speed (s).
     sent_bytes : PerCount
-        What a rank sends, and as much as it receives (bytes).
+        Bytes that a rank sends in a step; it receives as many.
     byte_s : float
-        Time per byte on the rank that sends most, as far as computation does not hide it (s).
+        Exchange time that computation does not hide, per byte of the rank that sends most (s).
     calls : float
         Exchanges of a step.
     call_s : float
-        Time of an exchange besides its bytes (s).
+        Fixed time per exchange (s).
     sum_s : float
         Time of sums over ranks, such as that of the gradients (s).
     tensor_bytes : PerCount
@@ -91,12 +91,12 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Attributes
     ----------
     model : dict
-        What the costs are of: settings of the model, or the name of a function.
+        Model that the costs describe: its settings, or the name of a function.
     profile : str
         Name of the hardware profile.
     row_s : float
-        Time of :meth:`partition.predict.profile.Profile.row_seconds` on a rank of average speed of that profile (s): how
-        much faster or slower other ranks are.
+        Mean of :meth:`partition.predict.profile.Profile.row_seconds` over the ranks of that profile (s); the speed of
+        other ranks is measured by it.
     edge, vertex : CutCosts or None
         Costs on each kind of cut.
     """
@@ -113,17 +113,17 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         found = {"edge": self.edge, "vertex": self.vertex}[cut]
         if found is None:
             raise InputError(
-                f"the costs say nothing of {cut} cuts: the step that they are of runs on other cuts only; choose another "
-                "cut (--cut), or other costs"
+                f"the costs do not cover {cut} cuts, because the step that they describe runs on other cuts only; choose another "
+                "cut (--cut), or other costs (--costs)"
             )
         return found
 
     def step_seconds(self, figures: Figures, profile: Profile | None = None) -> float:
         """Predicted time of a training step (s).
 
-        A step takes as long as the rank that computes longest, and then as the one whose exchange takes longest. With a
-        profile, part i is on its rank i: speeds and links are those of the profile, and none of an exchange is taken to
-        be hidden behind computation. Without one, a rank with twice the share (``figures.shares``) is taken to compute
+        The time is the longest computation of any rank, plus the longest exchange of any rank, plus sums over ranks. With
+        a profile, part i is on rank i, speeds and links are those of the profile, and computation is assumed to hide
+        nothing of an exchange. Without a profile, a rank with twice the share (``figures.shares``) is assumed to compute
         twice as fast.
         """
         costs, parts = self.of(figures.cut), figures.parts
@@ -141,7 +141,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return float(compute.max() + exchange.max() + costs.sum_s)
 
     def slowness(self, profile: Profile, ranks: int) -> np.ndarray:
-        """How long each rank of a profile computes, over the average rank of these costs, (P,)."""
+        """Time of computation on each rank of a profile, relative to the average rank of these costs, (P,)."""
         return profile.row_seconds(ranks) / self.row_s
 
     def received_bytes(self, figures: Figures) -> np.ndarray:

@@ -26,7 +26,7 @@ class HostCounts:
 
 
 def host_sizes(parts: int) -> list[int]:
-    """The numbers M of parts per host for which P parts fill several hosts of several parts, ascending."""
+    """Numbers M > 1 of parts per host with which P parts fill two or more hosts exactly, ascending."""
     return [size for size in range(2, parts // 2 + 1) if parts % size == 0]
 
 

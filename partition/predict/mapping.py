@@ -31,7 +31,7 @@ class Mapping:
     search : {"all orders", "swaps"}
         How the ranks were found: the best of all orders of the parts, or a search that swaps pairs.
     rank_of_part : list of int
-        The rank that each part was given, by the numbers that parts had before.
+        Rank of each part, in the order in which the parts were cut.
     unmapped_s, mapped_s, predicted_s : float
         Predicted time of a step with part i on rank i, with the mapping, and after nodes have moved between the mapped
         parts (s).
@@ -117,7 +117,7 @@ class _Problem:
         return float(self.terms(ranks)[1])
 
     def keys(self, shortage: np.ndarray, step_s: np.ndarray, exchanges_s: np.ndarray) -> list[np.ndarray]:
-        """What mappings are compared by, the most important last, in steps that rounding errors do not reach."""
+        """Sort keys of mappings for ``np.lexsort``, most important last, rounded so that rounding errors decide nothing."""
         unit = self.step_seconds(np.arange(len(self.work_s))) / _DIGITS or 1.0
         return [np.rint(exchanges_s / unit), np.rint(step_s / unit), np.rint(shortage * _DIGITS)]
 
@@ -129,9 +129,10 @@ def _best_order(problem: _Problem) -> np.ndarray:
 
 
 def _by_swaps(problem: _Problem) -> np.ndarray:
-    """The best of several searches: from the order of the parts, from random orders, and by all exchanges first.
+    """The best result of several searches: from the order of the parts, from random orders, and from the result of a
+    search that first minimises the sum of all exchanges.
 
-    The last leads out of a state in which no single swap helps the slowest rank, because all links count for it.
+    That last start helps where no single swap helps the slowest rank, because there every link counts.
     """
     parts, draw = len(problem.work_s), np.random.default_rng(0)
     here = np.arange(parts)

@@ -25,7 +25,7 @@ MAX_RANKS = 4096
 _MIN, _MAX = 1e-18, 1e18  # of any figure: beyond these, seconds and bytes would overflow
 # The layer whose rows give each rank's share of the work: its width, heads, and in-edges per row
 _WIDTH, _HEADS, _DEGREE = 64, 8, 20
-_ALIKE = 1.05  # speeds that differ less are measured differently from one time to the next
+_ALIKE = 1.05  # speeds that differ by a smaller factor count as equal: repeated measurements differ as much
 
 _POSITIVE, _NOT_NEGATIVE = f"one number from {_MIN:g} to {_MAX:g}", f"one number from 0 to {_MAX:g}"
 _Positive = Annotated[float, Meta(ge=_MIN, le=_MAX, description=_POSITIVE)]
@@ -58,7 +58,10 @@ class Attention(Struct, frozen=True, forbid_unknown_fields=True):
     near_column_s: _PositiveByRank
     far_column_s: Annotated[
         dict[_Key, _PositiveByRank],
-        Meta(min_length=1, description="a map from bytes of keys and values to positive numbers, one for each rank"),
+        Meta(
+            min_length=1,
+            description="a map from bytes of keys and values to one positive number, or to one for each rank",
+        ),
     ]
 
 
@@ -76,14 +79,14 @@ class Profile(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     name : str
-        File or preset; not part of the file.
+        Path of the file, or name of the preset; not stored in the file.
     kind : {"measured", "datasheet", "default"}
     ranks : int or None
         Number of ranks P; None if the figures hold for any number of ranks.
     memory_bytes, process_bytes : float or list
         Memory of a rank, and the part of it that the interpreter and its libraries take (bytes).
     stream_bytes_per_s : float or list
-        Bandwidth of norms, activation functions, and all other operations than those below: what they read and write
+        Bandwidth of norms, activation functions and all operations without a figure below: what they read and write
         (bytes/s).
     simple_bytes_per_s : float or list
         Bandwidth of simple operations, such as sums, zeros and selected rows, see
@@ -120,7 +123,9 @@ class Profile(Struct, frozen=True, kw_only=True):
     operation_s: _ByRank
     products: Annotated[
         dict[_Key, _PositiveByRank],
-        Meta(min_length=1, description="a map from widths, such as 128, to positive numbers, one for each rank"),
+        Meta(
+            min_length=1, description="a map from widths, such as 128, to one positive number, or to one for each rank"
+        ),
     ]
     attention: Annotated[Attention, Meta(description=f"a map with {', '.join(Attention.__struct_fields__)}")]
     bf16_product_speed: _PositiveByRank
@@ -156,7 +161,7 @@ class Profile(Struct, frozen=True, kw_only=True):
         Parameters
         ----------
         heads, columns : int
-            Numbers of heads, and of numbers in a row.
+            Number of heads, and number of columns in a row.
         source_bytes : ndarray, (P,)
             Bytes of the keys and values from which a rank reads.
         near : ndarray, (P,), or float
@@ -171,7 +176,7 @@ class Profile(Struct, frozen=True, kw_only=True):
         return share * (fixed + columns * (near * near_s + (1 - near) * far_s))
 
     def of_slowest_rank(self) -> Profile:
-        """A profile for any number of ranks that are all as slow as the slowest of these in everything."""
+        """A profile for any number of ranks, all as slow as the slowest of these; figures of memory stay as they are."""
 
         def least(value):
             return min(value) if isinstance(value, list) else value
@@ -237,9 +242,9 @@ class Profile(Struct, frozen=True, kw_only=True):
         return values
 
     def ranks_per_host(self, ranks: int) -> int | None:
-        """How many neighbours in rank order have faster links among each other than any of them has to other ranks.
+        """The size of hosts that the links suggest: consecutive ranks whose links are faster than all between hosts.
 
-        It is the largest such number of which several fill the ranks; None if there is none.
+        Hosts of this size fill the ranks exactly. If several sizes do, it is the largest; None if there is none.
         """
         link = self.links(ranks)
         for size in reversed(host_sizes(ranks)):
@@ -302,10 +307,10 @@ def _check_numbers_of_figures(profile: Profile) -> None:
             continue
         figures = counted(len(value), "figure")
         if ranks is None:
-            raise InputError(f"{key} has {figures} and no number of ranks; give one figure")
+            raise InputError(f"{key} has {figures}, but no number of ranks is given; give one figure, or set ranks")
         raise InputError(f"{key} has {figures} for {counted(ranks, 'rank')}; give one figure for each rank")
     if isinstance(link, list) and (ranks is None or [len(row) for row in link] != [ranks] * ranks):
         raise InputError(
             f"link_bytes_per_s must be {ranks or 'P'} lists of as many positive numbers, or within, between and "
-            "ranks_per_host"
+            "ranks_per_host; correct the lists"
         )

@@ -1,4 +1,4 @@
-"""The exchange strategies, and the rules which of them fits which partition."""
+"""The exchange strategies, and the rules that say which of them fits which partition."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def check_strategy(
     elif figures.parts % per_host:
         raise InputError(
             f"strategy {strategy} needs {counted(per_host, 'rank')} on each host, and the partition has "
-            f"{counted(figures.parts, 'part')}, which is no multiple of {per_host}; partition into as many parts as all hosts have ranks, or use halo"
+            f"{counted(figures.parts, 'part')}, which is not a multiple of {per_host}; partition into as many "
+            "parts as there are ranks on all hosts together, or use halo"
         )
     if (strategy == "mirror") != (figures.cut == "vertex"):
         holds, other, fitting = "an edge", "vertex", "halo, gather, heads, ring or mesh=M"
@@ -99,12 +100,12 @@ def check_strategy(
         )
     if strategy == "local" and figures.parts > 1:
         raise InputError(
-            f"strategy local runs on one part, and {shards} has {figures.parts}; use halo, or partition again"
+            f"strategy local runs on one part, and {shards} has {figures.parts}; use halo, or partition with --parts 1"
         )
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise InputError(f"depth is {depth!r}; it must be an integer of at least 1")
     if depth > 1 and strategy not in ("halo", "halo_h"):
-        raise InputError(f"depth is {depth} with strategy {strategy}; only halo can have a depth beyond 1")
+        raise InputError(f"depth is {depth} with strategy {strategy}; only halo can go beyond 1: use it, or depth 1")
     if depth > max(figures.halo_depth, 1):
         raise InputError(
             f"depth is {depth}, but {shards} stores {figures.halo_depth} hop{'s' * (figures.halo_depth > 1)} of halo; "

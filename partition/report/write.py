@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.shards.manifest import read_manifest, verify
+from partition.shards.manifest import MANIFEST, read_manifest, verify
 from partition.shards.transform_records import describe_transforms
 from partition.system.units import size
 
@@ -39,7 +39,7 @@ def write_report(directory, out, *, force: bool = False) -> dict:
     InputError
         The shards are missing or damaged; or ``out`` does not end in .html, exists or cannot be written.
     """
-    targets = check_targets(out, Path(directory) / "manifest.json", force=force)
+    targets = check_targets(out, Path(directory) / MANIFEST, force=force)
     manifest = read_manifest(directory)
     verify(directory, manifest)
     numbers = count_shards(directory, manifest)

@@ -67,9 +67,9 @@ def import_dgl(config_json, out, *, seed: int = 0, force: bool = False, progress
     with new_directory(out, SHARDS, force=force) as folder:
         if progress:
             progress("reading the partition")
-        partition = read_config(Path(config_json).absolute())
-        graph, owner = read_graph(partition, progress)
-        cut = make_edge_cut(graph, partition.parts, seed=seed, owner=owner, progress=progress)
+        described = read_config(Path(config_json).absolute())
+        graph, owner = read_graph(described, progress)
+        cut = make_edge_cut(graph, described.parts, seed=seed, owner=owner, progress=progress)
         return write_shards(Layout(graph, cut), folder, seed=seed, progress=progress)
 
 
@@ -152,44 +152,44 @@ def _part_files(path: Path, entry: dict) -> dict[str, Path]:
     return files
 
 
-def read_graph(partition: DGLPartition, progress=None) -> tuple[Graph, np.ndarray]:
+def read_graph(described: DGLPartition, progress=None) -> tuple[Graph, np.ndarray]:
     """Read the whole graph, in the user's ids where the directory keeps them and in DGL's ids otherwise.
 
     Also returns the part of every node, int64 (N,).
     """
     parts = []
-    for header, part in read_in_child("partition.shards.dgl_import", partition.path, "DGL"):
+    for header, part in read_in_child("partition.shards.dgl_import", described.path, "DGL"):
         if progress and "reading" in header:
-            progress(f"reading {header['reading']} of {partition.parts}")
+            progress(f"reading {header['reading']} of {described.parts}")
         if part:
             parts.append(part)
     src, dst = (np.concatenate([part[key] for part in parts]) for key in ("src", "dst"))
     data = {
-        kind: _joined(partition, kind, [with_prefix(f"{kind}/", part) for part in parts]) for kind in ("node", "edge")
+        kind: _joined(described, kind, [with_prefix(f"{kind}/", part) for part in parts]) for kind in ("node", "edge")
     }
-    owner = np.repeat(np.arange(partition.parts), np.diff(partition.ptr["node"]))
-    if "original_ids" in partition.files[0]:
-        ids = {kind: _original_ids(partition, kind) for kind in ("node", "edge")}
+    owner = np.repeat(np.arange(described.parts), np.diff(described.ptr["node"]))
+    if "original_ids" in described.files[0]:
+        ids = {kind: _original_ids(described, kind) for kind in ("node", "edge")}
         src, dst = (_placed(ids["node"][ends], ids["edge"]) for ends in (src, dst))
         owner = _placed(owner, ids["node"])
         data = {kind: {key: _placed(value, ids[kind]) for key, value in data[kind].items()} for kind in ids}
     else:
-        data["node"] = with_standard_masks_and_labels(data["node"], partition.path.name)
-    return from_edges(src, dst, len(owner), data["node"], data["edge"], partition.path.name), owner
+        data["node"] = with_standard_masks_and_labels(data["node"], described.path.name)
+    return from_edges(src, dst, len(owner), data["node"], data["edge"], described.path.name), owner
 
 
 def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
     """Yield the arrays of each part, in a child process that :func:`partition.system.guarded_read.serve` runs."""
-    partition, dgl = read_config(path), need("dgl", str(path), INSTALL_DGL)
-    bound_memory(sum(file.stat().st_size for names in partition.files for file in names.values()))
-    for index in range(partition.parts):
+    described, dgl = read_config(path), need("dgl", str(path), INSTALL_DGL)
+    bound_memory(sum(file.stat().st_size for names in described.files for file in names.values()))
+    for index in range(described.parts):
         yield {"reading": f"part {index + 1}"}, {}
-        yield {}, _read_part(dgl, partition, index)
+        yield {}, _read_part(dgl, described, index)
 
 
-def _read_part(dgl, partition: DGLPartition, index: int) -> dict[str, np.ndarray]:
+def _read_part(dgl, described: DGLPartition, index: int) -> dict[str, np.ndarray]:
     """Return ``src`` and ``dst`` of a part's inner edges, in order of edge ids, and its ``node/`` and ``edge/`` data."""
-    files = partition.files[index]
+    files = described.files[index]
     path = files["part_graph"]
     graphs, _ = _loaded(dgl.load_graphs, path)
     if len(graphs) != 1 or not graphs[0].is_homogeneous:
@@ -201,11 +201,11 @@ def _read_part(dgl, partition: DGLPartition, index: int) -> dict[str, np.ndarray
         global_ids = data["_ID"].numpy()
         rows = np.flatnonzero(data[f"inner_{kind}"].numpy())
         inner[kind] = rows[np.argsort(global_ids[rows], kind="stable")]
-        begin, end = partition.ptr[kind][index : index + 2]
+        begin, end = described.ptr[kind][index : index + 2]
         if not np.array_equal(global_ids[inner[kind]], np.arange(begin, end)):
-            raise InputError(f"{path}: its inner {kind}s differ from those that {partition.path.name} lists; {_AGAIN}")
+            raise InputError(f"{path}: its inner {kind}s differ from those that {described.path.name} lists; {_AGAIN}")
     src, dst = (ends.numpy() for ends in graphs[0].edges(order="eid"))
-    for ids, limit in ((src, len(global_ids)), (dst, len(global_ids)), (global_ids, partition.ptr["node"][-1])):
+    for ids, limit in ((src, len(global_ids)), (dst, len(global_ids)), (global_ids, described.ptr["node"][-1])):
         if len(ids) and not 0 <= ids.min() <= ids.max() < limit:
             raise InputError(f"{path} holds a node id outside 0..{limit - 1}; {_AGAIN}")
     part = {"src": global_ids[src[inner["edge"]]], "dst": global_ids[dst[inner["edge"]]]}
@@ -214,7 +214,7 @@ def _read_part(dgl, partition: DGLPartition, index: int) -> dict[str, np.ndarray
         tensors = _loaded(dgl.data.utils.load_tensors, path)
         if path.stat().st_size < _stored_bytes(tensors):  # DGL would fill what is missing with whatever is in memory
             raise InputError(f"{path} is cut short, so it is damaged; {_AGAIN}")
-        columns = _columns(path, tensors, partition.types[kind], len(inner[kind]))
+        columns = _columns(path, tensors, described.types[kind], len(inner[kind]))
         part |= {f"{kind}/{key}": value for key, value in columns.items()}
     return part
 
@@ -258,28 +258,28 @@ def _columns(path: Path, tensors: dict, types: tuple, rows: int) -> dict[str, np
     return columns
 
 
-def _joined(partition: DGLPartition, kind: str, parts: list[dict]) -> dict[str, np.ndarray]:
+def _joined(described: DGLPartition, kind: str, parts: list[dict]) -> dict[str, np.ndarray]:
     """Join the columns of all parts."""
     shapes = [{key: (value.dtype, value.shape[1:]) for key, value in part.items()} for part in parts]
     for index, shape in enumerate(shapes):
         other = sorted(key for key in {*shape, *shapes[0]} if shape.get(key) != shapes[0].get(key))
         if other:
-            path = partition.files[index][f"{kind}_feats"]
+            path = described.files[index][f"{kind}_feats"]
             raise InputError(
                 f"{path}: {other[0]!r} differs from part 0 in dtype or shape, or is in only one of the two; {_AGAIN}"
             )
     columns = {}
     for key in shapes[0]:
         columns[key] = np.concatenate([part.pop(key) for part in parts])
-        if key in partition.bools[kind]:
+        if key in described.bools[kind]:
             columns[key] = columns[key].astype(bool)
     return columns
 
 
-def _original_ids(partition: DGLPartition, kind: str) -> np.ndarray:
+def _original_ids(described: DGLPartition, kind: str) -> np.ndarray:
     """Return the user's id of every node or edge, in the order of DGL's ids."""
     found = []
-    for names, rows in zip(partition.files, np.diff(partition.ptr[kind])):
+    for names, rows in zip(described.files, np.diff(described.ptr[kind])):
         path, key = names["original_ids"], f"{kind}_ids"
         try:
             with reading(path):
@@ -292,7 +292,7 @@ def _original_ids(partition: DGLPartition, kind: str) -> np.ndarray:
     ids = np.concatenate(found)
     if not np.array_equal(np.sort(ids), np.arange(len(ids))):
         raise InputError(
-            f"{partition.path}: {kind}_ids in original_ids do not name every {kind} exactly once; {_AGAIN}"
+            f"{described.path}: {kind}_ids in original_ids do not name every {kind} exactly once; {_AGAIN}"
         )
     return ids
 

@@ -28,7 +28,7 @@ class Part:
     # a vertex cut
     indptr: np.ndarray
     indices: np.ndarray  # rows of the sources, (E,); owned rows come first, then those of each ring
-    rings: list[np.ndarray]  # new ids that the part holds but does not own, ascending: one ring a hop, or the mirrors
+    rings: list[np.ndarray]  # new ids that the part holds but does not own, ascending: one ring per hop, or the mirrors
 
     @property
     def copies(self) -> np.ndarray:
@@ -61,7 +61,7 @@ class Layout:
         return _with_mirrors(self, index) if self.is_vertex_cut else _with_halo(self, index)
 
     def wanted(self, rows: Iterable[np.ndarray], index: int) -> list[np.ndarray]:
-        """For each part, the ids of its list that part ``index`` owns. Lists are ascending."""
+        """From each part's ascending list of ids, return those that part ``index`` owns."""
         begin, end = self.cut.ptr[index], self.cut.ptr[index + 1]
         return [each[np.searchsorted(each, begin) : np.searchsorted(each, end)] for each in rows]
 

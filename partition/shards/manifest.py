@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import re
 from importlib import metadata
@@ -24,12 +25,14 @@ from .schema import Check, all_of, any_of, dict_of, fields, flag, list_of, misfi
 from .transform_records import TRANSFORMS, check_transform_records
 
 FORMAT = "dgl-gt shards"
-# 2: left_out; 3: returned_edges, masked; 4: profile in place of speeds in choice; 5: encodings; 6: transforms; 7: mapping; 8: hosts
+MANIFEST = "manifest.json"
+# What each version added. 2: left_out; 3: returned_edges, masked; 4: profile, in place of speeds, in choice; 5: encodings;
+# 6: transforms; 7: mapping; 8: hosts.
 FORMAT_VERSION = 8
 PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
 SHARDS = Kind(
     "shards",
-    "manifest.json",
+    MANIFEST,
     lambda manifest: manifest.get("format") == FORMAT,
     rf"part\d+/({'|'.join(map(re.escape, PART_FILES))})",
 )
@@ -48,10 +51,15 @@ _QUALITY = fields(
 _QUALITY_OF = {"edge": fields(cut_ratio=number(most=1.0), halo=_COUNT), "vertex": fields(mirrors=_COUNT)}
 
 
+def is_shards(source) -> bool:
+    """Whether a source is a shard directory."""
+    return os.path.isfile(os.path.join(source, MANIFEST))  # False, too, for a name that is too long
+
+
 def write_manifest(directory: Path, contents: dict) -> dict:
     """Write ``manifest.json`` with the format, the versions of what made it and a checksum of itself; return it."""
     text = _render({"format": FORMAT, "format_version": FORMAT_VERSION, **contents, "versions": _versions()})
-    (Path(directory) / "manifest.json").write_text(text)
+    (Path(directory) / MANIFEST).write_text(text)
     return json.loads(text)
 
 
@@ -69,7 +77,7 @@ def read_manifest(directory) -> dict:
         No such directory, not shards, another format version, or a damaged manifest: one whose checksum does not
         match, or with a field that does not fit the format or the other fields.
     """
-    path = Path(directory) / "manifest.json"
+    path = Path(directory) / MANIFEST
     try:
         if not path.is_file():
             raise InputError(f"{directory} holds no shards (no manifest.json); make them with `dgl-gt partition`")
@@ -78,7 +86,7 @@ def read_manifest(directory) -> dict:
         _check_version(directory, path, manifest)
         unchanged = written == _render(manifest)
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+        raise InputError(f"cannot read {path}: {error.strerror}; check its owner and mode") from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise

@@ -71,7 +71,7 @@ class ShardReader:
             with safe_open(path, framework=self.framework) as file:
                 return {key: _first_rows(file, key, lengths.get(key)) for key in names or file.keys()}
         except (OSError, SafetensorError) as error:
-            raise InputError(f"cannot read {path}: {error}") from error
+            raise InputError(f"cannot read {path}: {error}; partition the graph again") from error
 
 
 def _first_rows(file, name: str, rows: int | None):

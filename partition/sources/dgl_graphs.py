@@ -87,8 +87,8 @@ def dgl_dataset(source: str) -> COOGraph:
     key = _short_name(name)
     if key not in classes:
         close = difflib.get_close_matches(key, classes, n=5, cutoff=0.5)
-        names = f"close names are {', '.join(close)}" if close else f"allowed are {', '.join(sorted(classes))}"
-        raise InputError(f"{source!r}: dgl.data has no data set {name!r} of one graph; {names}")
+        names = f"similar names are {', '.join(close)}" if close else f"allowed are {', '.join(sorted(classes))}"
+        raise InputError(f"{source!r}: dgl.data has no data set {name!r} with a single graph; {names}")
     parameters = inspect.signature(classes[key].__init__).parameters
     if "raw_dir" not in parameters and options:
         raise InputError(f"{source!r}: this data set is generated and takes no raw_dir; leave raw_dir out")

@@ -125,8 +125,8 @@ def _one_column(path: Path, key: str, pieces: list[np.ndarray], columns: _Column
         word = next(inexact, columns.inexact.get(key))
         if word is not None:
             raise InputError(
-                f"{path}: edge data {key!r}: {word} beside floats would lose digits; write only whole numbers or only "
-                "floats in this column"
+                f"{path}: edge data {key!r}: the whole number {word} would lose digits in a column of floats; write "
+                "only whole numbers or only floats in this column"
             )
     return np.concatenate(pieces)
 

@@ -48,7 +48,10 @@ def read_metis(path: Path) -> COOGraph:
     seen = 0
     for numbers, counts in _neighbour_lines(header):
         if counts[header.num_nodes - seen :].any():
-            raise InputError(f"{path}: more lines of neighbours than the {header.num_nodes} nodes of the header")
+            raise InputError(
+                f"{path}: more lines of neighbours than the {header.num_nodes} nodes of the header; correct "
+                "the header, or remove lines"
+            )
         counts = counts[: header.num_nodes - seen]
         node = np.repeat(np.arange(seen, seen + len(counts), dtype=dtype), counts)
         _check_lines(header, counts, seen)
@@ -62,7 +65,8 @@ def read_metis(path: Path) -> COOGraph:
         if outside.any():
             at = int(outside.argmax())
             raise InputError(
-                f"{path}: node {node[listed][at] + 1} lists {neighbour[at] + 1}, which is outside 1..{header.num_nodes}"
+                f"{path}: node {node[listed][at] + 1} lists {neighbour[at] + 1}, which is outside 1..{header.num_nodes}; "
+                "correct this line, or the header"
             )
         src.append(node[listed])
         dst.append(neighbour.astype(dtype))

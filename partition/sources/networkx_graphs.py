@@ -66,7 +66,9 @@ def _column(values: list, what: str) -> np.ndarray:
     if column.dtype == np.float64:
         for value in values:  # numpy converts integers beside floats to float64, and some integers beyond 64 bits
             if isinstance(value, Integral) and (abs(value) > 2**64 or float(value) != value):
-                raise InputError(f"{what}: {value} beside floats would lose digits; use only int or only float")
+                raise InputError(
+                    f"{what}: the integer {value} would lose digits next to floats; use only int or only float"
+                )
     return as_float32_if_exact(column)
 
 

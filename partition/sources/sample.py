@@ -147,7 +147,7 @@ def _partners(rng: np.random.Generator, first: np.ndarray, ends: np.ndarray, *gr
 
 
 def _pick(ends: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return the node whose interval of the cumulated weights covers each point."""
+    """Return the node whose interval of the cumulative weights covers each point."""
     # rounding can put a point at the end of the last interval
     return np.minimum(np.searchsorted(ends, at, side="right") - 1, len(ends) - 2)
 
@@ -168,7 +168,7 @@ def _features(rng: np.random.Generator, label: np.ndarray, classes: int, width: 
 def _strength(classes: int, signal: float) -> float:
     """Return the length s of orthogonal class means at which the best guess is right with probability ``signal``.
 
-    With unit normal noise, the guess is right if the own coordinate ``z + s`` exceeds the K - 1 others, which has the
+    With unit normal noise, the guess is right if the coordinate of the true class, ``z + s``, exceeds the K - 1 others, which has the
     probability E[Phi(z + s)^(K - 1)] for normal z.
     """
     points, weights = np.polynomial.hermite_e.hermegauss(80)

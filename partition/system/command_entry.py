@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-_AGAIN_S, _LONGEST_IMPORT_S = 0.05, 10.0
+_RETRY_S, _LONGEST_IMPORT_S = 0.05, 10.0
 
 
 def enter(program: str, run) -> int:
@@ -92,7 +92,7 @@ def after_imports(handler):
         if _imports(frame):
             since = since or time.monotonic()
             if time.monotonic() - since < _LONGEST_IMPORT_S:
-                again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
+                again = threading.Timer(_RETRY_S, os.kill, (os.getpid(), number))
                 again.daemon = True
                 again.start()
                 return

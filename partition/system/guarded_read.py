@@ -33,12 +33,12 @@ def read_in_child(module: str, path: Path, library: str) -> Iterator[tuple[dict,
     with child_process.temporary_space():
         messages = tempfile.TemporaryFile()
     with messages as said:
-        done = subprocess.Popen(
+        child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=child_process.environment()
         )
         try:
             what = ""
-            while record := _read_record(done.stdout):
+            while record := _read_record(child.stdout):
                 header, arrays = record
                 if "end" in header:
                     return
@@ -51,11 +51,11 @@ def read_in_child(module: str, path: Path, library: str) -> Iterator[tuple[dict,
                     )
                 what = header.get("reading", what)
                 yield header, arrays
-            code = done.wait()
+            code = child.wait()
         finally:  # a library that holds damaged data may crash or hang at its exit, so the child is killed
-            done.kill()
-            done.wait()
-            done.stdout.close()
+            child.kill()
+            child.wait()
+            child.stdout.close()
         said.seek(0)
         message = said.read().decode(errors="replace")
         code = child_process.exit_code(code, message)

@@ -19,7 +19,7 @@ from .units import size
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_LONGEST_RECORD_BYTES = 1 << 30
+LONGEST_RECORD_BYTES = 1 << 30  # that of a run of a million epochs holds two million numbers
 APPEARED = "was created by another process during this run and was not replaced"
 
 
@@ -58,7 +58,9 @@ def check_target(out, kind: Kind, *, force: bool, foreign: bool = False) -> Path
     except InputError:  # InputError is a ValueError, too
         raise
     except (OSError, RuntimeError, ValueError) as error:  # a name that is too long, links in a circle, a NUL
-        raise InputError(f"cannot use {given}: {getattr(error, 'strerror', None) or error}; choose another") from error
+        raise InputError(
+            f"cannot use {given}: {getattr(error, 'strerror', None) or error}; choose another name"
+        ) from error
     return out
 
 
@@ -133,7 +135,7 @@ def free_disk_bytes(path) -> int:
 
 
 def _check_kind(folder: Path, kind: Kind, foreign: bool) -> None:
-    """Raise :class:`InputError` unless a directory is empty or holds files of a kind, and unless ``foreign`` nothing else."""
+    """Raise :class:`InputError` unless a directory is empty or holds files of this kind; ``foreign`` allows others."""
     names = sorted(os.listdir(folder))
     if not names:
         return
@@ -151,7 +153,7 @@ def _check_kind(folder: Path, kind: Kind, foreign: bool) -> None:
 
 
 def _is_ours(record: Path, kind: Kind) -> bool:
-    if record.is_symlink() or not record.is_file() or record.stat().st_size > _LONGEST_RECORD_BYTES:
+    if record.is_symlink() or not record.is_file() or record.stat().st_size > LONGEST_RECORD_BYTES:
         return False
     try:
         value = json.loads(record.read_bytes())

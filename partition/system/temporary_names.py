@@ -25,7 +25,7 @@ def temporary_name(stem: str, purpose: str) -> str:
 
 
 def process_name(pid: int) -> str:
-    """Return a name that no other process of any host has, of a process of this host."""
+    """Return a name for a process of this host that no other process on any host has."""
     return f"{_home()}-{pid}-{_started(pid)[1]}"
 
 

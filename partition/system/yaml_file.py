@@ -118,7 +118,7 @@ class _Loader(yaml.SafeLoader):
             raise _error(f"tags such as {reprlib.repr(event.tag)} are not allowed here; leave the tag out", event)
         self._level += 1
         if self._level > _MAX_LEVELS:
-            raise _error(f"it is nested more than {_MAX_LEVELS} levels deep", event)
+            raise _error(f"it is nested more than {_MAX_LEVELS} levels deep; nest it less", event)
         node = super().compose_node(parent, index)
         self._level -= 1
         return node
@@ -126,7 +126,7 @@ class _Loader(yaml.SafeLoader):
     def construct_yaml_str(self, node):
         value = super().construct_yaml_str(node)
         if any("\ud800" <= each <= "\udfff" for each in value):
-            raise _error("a text has half of a character", node)
+            raise _error("a text holds an unpaired surrogate; write the whole character", node)
         return value
 
     def construct_yaml_int(self, node):

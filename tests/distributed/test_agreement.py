@@ -66,7 +66,7 @@ BAD = [
     (
         ("vertex", "vertex"),
         (dict(depth=2),) * 2,
-        "depth is 2 with strategy mirror; only halo can have a depth beyond 1",
+        "depth is 2 with strategy mirror; only halo can go beyond 1",
     ),
     (("edge", "edge"), (dict(depth=3),) * 2, "stores 2 hops of halo; use at most 2, or partition with --halo-depth 3"),
     (("other", "other"), (dict(depth=2),) * 2, "stores 1 hop of halo"),

@@ -82,7 +82,7 @@ def test_bytes(awkward_graph, tmp_path):
         ("mesh=two", "strategy is 'mesh=two'; mesh needs the number of ranks on each host"),
         (
             "mesh=2",
-            "strategy mesh=2 needs 2 ranks on each host, and the partition has 1 part, which is no multiple of 2",
+            "strategy mesh=2 needs 2 ranks on each host, and the partition has 1 part, which is not a multiple of 2",
         ),
         ("meshes", "strategy is 'meshes'; it must be one of .*mesh=M"),
     ],

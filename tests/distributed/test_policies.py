@@ -140,9 +140,9 @@ def test_policies_that_do_not_fit_are_refused(shards):
     (folder / "ranks.yaml").write_text("rules: [{mode: int8, peers: [[0, 9]]}]")
     for found in run_ranks(parts, refused_on_rank, folder):
         assert [text.split(";")[0] for text in found] == [
-            "the strategy gather has no policy (int8)",
+            "policy is int8, but the strategy gather follows no policy",
             "policy is 'full' on rank 0 but 'int8' on rank 1",
-            "the policy names layer 2, but the model has 2, counted from 0",
+            "the policy names layer 2, but the model has 2 layers, counted from 0",
             f"the policy names the pair [0, 9], but there are {parts} ranks, counted from 0",
         ]
 

@@ -149,7 +149,7 @@ def test_narrow_rows_and_losses_that_are_not_finite_are_refused(shards):
     [
         ({"max_loss": 0.0}, "max_loss is 0.0; it must be above 0 and below 100"),
         ({"max_loss": 100}, "max_loss is 100; it must be above 0"),
-        ({"mode": "full"}, "activation_checkpoint is full, which no policy goes with"),
+        ({"mode": "full"}, "activation_checkpoint is full, under which no policy"),
         ({}, "one rank exchanges nothing"),
     ],
 )
@@ -171,7 +171,7 @@ def test_what_cannot_be_searched_is_refused(tmp_path, monkeypatch, change, messa
     [
         (["--search-policy", "found.txt"], "--search-policy is found.txt; it must end in .yaml"),
         (["--search-policy", "found.yaml", "--max-loss", "100"], "--max-loss is 100; it must be below 100"),
-        (["--max-loss", "1"], "--max-loss bounds --search-policy FILE.yaml"),
+        (["--max-loss", "1"], "--max-loss needs --search-policy FILE.yaml"),
         (["--search-policy", "found.yaml", "--classes", "3"], "leave --classes out"),
         (["--search-policy", "there.yaml"], "there.yaml"),
     ],

@@ -11,11 +11,12 @@ from torch import nn
 import dgl_gt
 from dgl_gt.comm import gradient_sum
 from dgl_gt.nn import GraphTransformer
-from dgl_gt.train import sufficient_factors
+from dgl_gt.selector.plan import Candidate
+from dgl_gt.train import sufficient_factors, trial
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.model import build_model
 from dgl_gt.train.planned_step import step_traces
-from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers, pays
+from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers, saves_bytes
 from dgl_gt.train.task import node_classification
 from dgl_gt.train.trainer import train, train_step
 from partition import partition, read_manifest
@@ -68,8 +69,8 @@ def test_equal_to_the_all_reduce(awkward_graph, tmp_path, parts):
                 np.testing.assert_allclose(with_factors[name], expected, rtol=0, atol=1e-12 * largest, err_msg=name)
 
 
-def sizes_of_sums(rank, folder, config):
-    """The numbers that an all-reduce and a gathering of factors move in a step that a trainer takes."""
+def sizes_of_sums(rank, folder, config, work=train):
+    """The numbers that an all-reduce and a gathering of factors move in training, or in other work with its steps."""
     from dgl_gt.comm.group import Comm
 
     moved = []
@@ -78,8 +79,13 @@ def sizes_of_sums(rank, folder, config):
     Comm.gather_counted = lambda self, rows, counts: (
         moved.append(("factors", *rows.shape)) or comm_gather(self, rows, counts)
     )
-    train(dgl_gt.load(folder), config)
+    work(dgl_gt.load(folder), config)
     return moved
+
+
+def try_steps(sg, config):
+    """The trial of ``--strategy auto``."""
+    trial._measure(sg, Candidate("edge", "halo_h", 1, "none", None), config, None)
 
 
 def test_the_trainer_uses_them_where_they_take_fewer_bytes(awkward_graph, tmp_path):
@@ -94,6 +100,8 @@ def test_the_trainer_uses_them_where_they_take_fewer_bytes(awkward_graph, tmp_pa
     rest = count - 2 * 24 * 48 - 24 - 48
     assert first == [("factors", 5, width), ("sum", rest)][::-1] * 2
     assert second == [("factors", 0, width), ("sum", rest)][::-1] * 2
+    tried = run_ranks(2, sizes_of_sums, tmp_path / "shards", config, try_steps)[0]
+    assert set(first) <= set(tried) and ("sum", count) not in tried
     graph = awkward_graph(2)
     graph.node_data["train_mask"] |= True
     partition(graph, 2, tmp_path / "many")
@@ -145,7 +153,7 @@ def test_layers_that_compute_each_row_alone(settings, names, awkward_graph, tmp_
             )
     logits = model(dgl_gt.load(tmp_path / "one"), torch.randn(graph.num_nodes, 5, requires_grad=True))
     logits[7].square().sum().backward()
-    assert tuple(sufficient_factors._behind_attention(model)) == names
+    assert tuple(sufficient_factors._after_attention(model)) == names
     assert set(names) <= set(found) and factored_layers(model, two, config) == ()
     assert factored_layers(model, two, replace(config, entropy_unlabelled=0.1)) == ()
 
@@ -156,4 +164,4 @@ def test_layers_that_compute_each_row_alone(settings, names, awkward_graph, tmp_
 )
 def test_the_byte_count_decides(rows, does):
     """512 x 1024 weights: on two even ranks fewer than 512 * 1024 / 1536 = 341 rows each."""
-    assert pays(nn.Linear(512, 1024, bias=False), rows) is does
+    assert saves_bytes(nn.Linear(512, 1024, bias=False), rows) is does

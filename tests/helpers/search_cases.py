@@ -6,7 +6,9 @@ import pytest
 from partition.cuts import native
 from partition.graph import from_edges
 
-compiled = pytest.mark.skipif(not native.is_available(), reason="the package was installed without its compiled part")
+compiled = pytest.mark.skipif(
+    not native.is_available(), reason="the package was installed without its compiled extension"
+)
 
 
 def pulled(graph, owner):

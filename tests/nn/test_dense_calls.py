@@ -98,6 +98,14 @@ def test_all_pairs_as_edges_give_the_dense_result(kind):
         torch.testing.assert_close(on_edges, dense[index], rtol=0, atol=1e-12)
 
 
+def test_a_gated_feed_forward_network_takes_a_batch():
+    """Each graph of a batch gives what it gives alone."""
+    feat = batch()[0]
+    layer = GraphTransformerLayer(C, HIDDEN, H, activation="swiglu").double().eval()
+    alone = torch.cat([layer(each[None]) for each in feat])
+    torch.testing.assert_close(layer(feat), alone, rtol=0, atol=1e-12)
+
+
 def test_what_broadcasts_is_taken():
     feat, bias, mask = batch()
     mha = BiasedMHA(C, H).double().eval()

@@ -79,7 +79,7 @@ def test_blocks_give_the_rows_of_the_graph(sparse_graph, score):
         (lambda: InitialResidual(4, 0), "layer is 0; it must be a whole number of at least 1"),
         (lambda: InitialResidual(4, 1, 1.1), "initial_weight is 1.1; it must be from 0 to 1"),
         (lambda: InitialResidual(4, 1, 0.1, float("nan")), "map_weight is nan; it must be from 0 to 1.7"),
-        (lambda: InitialResidual(4, 1)(torch.ones(3, 4), torch.ones(2, 4)), "there are 3 rows, but 2 rows of before"),
+        (lambda: InitialResidual(4, 1)(torch.ones(3, 4), torch.ones(2, 4)), "initial has 2 rows, but aggregated has 3"),
         (lambda: ConvolutionLayer(5, 4, residual="initial"), "residual is 'initial', but the layer takes 5 features"),
         (
             lambda: ConvolutionLayer(4, 4, **OPTIONS)(torch.tensor([[0], [0]]), torch.ones(1, 4)),

@@ -22,7 +22,7 @@ def by_definition(rows, bits, keys, seed):
     return packed
 
 
-@pytest.mark.skipif(cpu.library() is None, reason="the package was installed without its compiled part")
+@pytest.mark.skipif(cpu.library() is None, reason="the package was installed without its compiled extension")
 @pytest.mark.parametrize("path", [0, 1, 2])
 @pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 33, 64, 129])
 @pytest.mark.parametrize("bits", [8, 4])

@@ -115,7 +115,9 @@ def test_a_run_that_was_trained_and_profiled(awkward_graph, tmp_path):
     assert numbers["step"]["epoch"] == 3 and len(numbers["step"]["ranks"]) == 1
     assert "layers.0, backward" in {each["name"] for each in numbers["step"]["longest"]}
     test = f"{100 * record['metric']['test']:.2f} %"
-    assert f"The run has finished after 6 epochs. It validated best in epoch {record['best_epoch']}" in page.words()
+    assert (
+        f"The run has finished after 6 epochs. Its best validation was in epoch {record['best_epoch']}" in page.words()
+    )
     assert test in page.text.replace("\u00a0", " ")
     assert [tag for tag, attributes in page.tags if attributes.get("class") == "time"] == ["svg"]
     assert {"hidden", "epochs", "layers", "seed"} <= {line[0] for table in page.tables for line in table}
@@ -139,7 +141,7 @@ def test_an_approximate_run_is_named_so(run):
     policy = {"rules": [{"mode": "int8", "layers": [0]}], "exact_bytes_per_epoch": 8192}
     found = report(run(RECORD | {"policy": policy}))
     assert found.numbers["policy"] == policy
-    assert "2.0 KiB per epoch, approximate by a policy; exact steps send 8.0 KiB" in found.page.words()
+    assert "2.0 KiB per epoch under an approximate policy; exact steps would send 8.0 KiB" in found.page.words()
     assert "approximate" not in report(run(RECORD)).page.words()
 
 
@@ -172,8 +174,8 @@ def test_a_run_that_still_goes_on(run):
         (None, lines_of(4), "it has had 4 epochs, and"),
         (None, [], "it has had 0 epochs"),
         (RECORD, None, "The run has finished after 1 epoch."),
-        (RECORD | {"best_epoch": 0, "losses": [], "finished": False}, None, "No epoch was evaluated yet."),
-        (None, [LINE | {"loss": None, "validation": None, "test": None}], "No epoch was evaluated yet."),
+        (RECORD | {"best_epoch": 0, "losses": [], "finished": False}, None, "No epoch has been evaluated yet."),
+        (None, [LINE | {"loss": None, "validation": None, "test": None}], "No epoch has been evaluated yet."),
         ({key: RECORD[key] for key in ("strategy", "ranks", "losses", "metric")}, None, "The run has finished"),
     ],
     ids=["no record", "nothing yet", "no lines", "no evaluation", "a skipped step", "of save_model"],
@@ -313,7 +315,7 @@ def test_the_command_takes_shards_and_runs_and_refuses_others(run, awkward_graph
     (tmp_path / "other").mkdir()
     for name, problem in (
         ("other", "holds neither shards nor a run"),
-        ("nowhere", "is no directory"),
+        ("nowhere", "is not a directory"),
         ("x" * 300, "is no"),
     ):
         assert main(["report", str(tmp_path / name), "-o", str(tmp_path / "2.html")]) == 2

@@ -47,7 +47,10 @@ def test_check_compares_what_was_predicted_with_what_was_measured(here, tmp_path
 )
 def test_check_takes_no_options_of_a_plan(here, tmp_path, options):
     (tmp_path / "record.json").write_text(json.dumps(record()))
-    refused(here("plan", "--check", tmp_path, *options), f"compares the run {tmp_path} only; leave {options[0]} out")
+    refused(
+        here("plan", "--check", tmp_path, *options),
+        f"compares the run {tmp_path} with its own plan; leave {options[0]} out",
+    )
 
 
 def test_check_of_cuts_of_one_kind(here, tmp_path):

@@ -116,7 +116,7 @@ def test_the_table(here, both, tmp_path):
     reason = next(line for line in lines if line.startswith("chosen: "))
     assert re.search(r"a step is predicted to take \S+ s \(products \d+%, rows \d+%, edges \d+%, exchange", reason)
     assert re.search(
-        r"; \w+ (of depth 2 )?on the (edge|vertex) cut(, activation checkpoint \w+)? is \d+\.\d% behind", reason
+        r"; \w+ (of depth 2 )?on the (edge|vertex) cut(, activation checkpoint \w+)? takes \d+\.\d% longer", reason
     )
     assert lines[-1] == "ranks and links as measured"
 

@@ -75,10 +75,10 @@ def test_a_graph_that_does_not_fit_is_told_how_many_ranks_would_do(here, tmp_pat
     candidates = planned(here(*options, "--world-size", 4, "--json"))["candidates"]
     (bound,) = (each["memory_bytes"] for each in candidates if (each["strategy"], each["depth"]) == ("halo_h", 1))
     options += ["--rank-memory", bound]
-    refused(here(*options, "--world-size", 2), "nothing fits", "needs least", "; 4 ranks would do", lines=None)
+    refused(here(*options, "--world-size", 2), "nothing fits", "needs the least", "; 4 ranks would do", lines=None)
     plans = planned(here(*options, "--world-size", "2,4", "--json"))["plans"]  # the sizes that fit are planned
     assert [each["ranks"] for each in plans] == [2, 4] and plans[1]["choice"]["predicted_memory_bytes"] <= bound
-    assert plans[0]["choice"] is None and "needs least" in plans[0]["refused"]
+    assert plans[0]["choice"] is None and "needs the least" in plans[0]["refused"]
     done = here(*options[:-1], plans[0]["least_memory_bytes"], "--world-size", "1,2")
     assert done.returncode == 0 and "does not fit" in done.stdout.splitlines()[2]
 

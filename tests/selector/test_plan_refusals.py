@@ -31,10 +31,10 @@ def test_bad_options_are_refused(here, both, shards, tmp_path):
         (["--plot", tmp_path / "picture.pgn"], ["must end in .png"]),
         (["--plot", tmp_path / "typo.yaml" / "new.png"], ["is not a writable directory"]),
         (["--check", tmp_path], [f"leave {both[0]} out"]),
-        (["--seed", "1"], [f"--seed is for a graph, and {both[0]} is shards"]),
-        (["--seed", "0"], ["--seed is for a graph"]),
-        (["--undirected"], ["--undirected is for a graph"]),
-        (["--random-features", "8"], ["--random-features is for a graph"]),
+        (["--seed", "1"], [f"--seed is only for a graph, and {both[0]} holds shards"]),
+        (["--seed", "0"], ["--seed is only for a graph"]),
+        (["--undirected"], ["--undirected is only for a graph"]),
+        (["--random-features", "8"], ["--random-features is only for a graph"]),
     ]
     before = sorted(path.name for path in tmp_path.iterdir())
     for options, messages in cases:
@@ -59,7 +59,6 @@ def test_bad_options_are_refused(here, both, shards, tmp_path):
         (["--rank-memory", "nan"], "'nan' is not an amount of memory"),
         (["--rank-memory", "4 parsecs"], "'4 parsecs' is not an amount of memory"),
         (["--max-depth", "0"], "0 is not at least 1"),
-        (["--layers", "0"], "0 is not at least 1"),
         (["--classes", "-1"], "-1 is not at least 1"),
     ],
 )
@@ -90,16 +89,22 @@ def test_bad_profiles_are_refused_in_one_line(here, both, tmp_path, change, mess
     refused(here("plan", GRAPH, "--world-size", 2, "--profile", path), str(path), message)  # before the graph is read
 
 
+def test_settings_have_the_bounds_of_training(here, both):
+    """0 is a feed-forward width: that of a model without the network."""
+    refused(here("plan", *both, "--layers", 0), "--layers is 0; it must be a whole number from 1 to 1,000", lines=None)
+    assert here("plan", both[0], "--ffn", 0, "--hidden", 16, "--heads", 4).returncode == 0
+
+
 def test_sources_that_do_not_belong_together(here, both, shards, tmp_path, awkward_graph):
     from partition import partition
 
     other = tmp_path / "other"
     partition(awkward_graph(1), 2, other)
-    refused(here("plan", both[0], other), f"{other} has 60 nodes and {both[0]} has 1,000", lines=None)
+    refused(here("plan", both[0], other), f"{other} has 60 nodes, but {both[0]} has 1,000", lines=None)
     partition(load_graph(GRAPH), 1, tmp_path / "alone")
-    refused(here("plan", both[0], tmp_path / "alone"), f"{tmp_path / 'alone'} has 1 part and", lines=None)
-    refused(here("plan", both[0], GRAPH), "one source too many")
-    refused(here("plan", GRAPH, both[0], "--world-size", 2), "one source too many")
+    refused(here("plan", both[0], tmp_path / "alone"), f"{tmp_path / 'alone'} has 1 part, but", lines=None)
+    refused(here("plan", both[0], GRAPH), f"{GRAPH} is not a shard directory; give only shard directories")
+    refused(here("plan", GRAPH, both[0], "--world-size", 2), f"{GRAPH} is not a shard directory; give")
 
 
 def test_sources_that_are_missing(here, both, tmp_path):

@@ -137,9 +137,11 @@ def test_each_rank_is_held_to_its_own_memory(few_nodes, profile):
     assert gather(enough).refused is None and gather(enough).memory_bytes == need[many]
     enough[few] += 1e9
     enough[many] -= 1
-    assert gather(enough).refused == f"needs {size(need[many])} on rank {many} of {size(enough[many])}"
+    assert gather(enough).refused == f"needs {size(need[many])} on rank {many}, which has {size(enough[many])}"
     enough[many] = 10.0  # so little that nothing fits, while the other rank has plenty
-    with pytest.raises(select.NothingFits, match=rf"comes nearest and needs .* on rank {many} of 10 B") as stopped:
+    with pytest.raises(
+        select.NothingFits, match=rf"comes nearest and needs .* on rank {many}, which has 10 B"
+    ) as stopped:
         gather(enough)
     assert "--rank-memory" not in str(stopped.value) and "--target-weights" in str(stopped.value)
 
@@ -229,9 +231,9 @@ def test_a_step_must_be_one(cuts, profile):
 def test_cuts_must_be_of_one_graph(shards, cuts, few_nodes, profile):
     edge = cuts[0]
     for other, message in (
-        (few_nodes(2), "has 60 nodes and edge has 1,000"),
-        (few_nodes(3), "has 3 parts and edge has 2"),
-        (replace(edge[1], edges_by_hop=np.array([[2, 0], [3, 0]])), "has 5 edges and edge has"),
+        (few_nodes(2), "has 60 nodes, but edge has 1,000"),
+        (few_nodes(3), "has 3 parts, but edge has 2"),
+        (replace(edge[1], edges_by_hop=np.array([[2, 0], [3, 0]])), "has 5 edges, but edge has"),
     ):
         with pytest.raises(InputError, match=f"^other {message}"):
             choose([edge, ("other", other)], STEPS["small"], profile())
@@ -273,7 +275,7 @@ def test_the_reason_names_both_and_the_margin(cuts, profile, values, last):
         assert candidate.strategy in candidate.title and f"on the {candidate.cut} cut" in candidate.title
         assert ("depth" in candidate.title) == (candidate.depth > 1)
         assert ("activation checkpoint" in candidate.title) == (candidate.activation_checkpoint != "none")
-    found = re.search(rf"; {re.escape(second.title)} is (\S+)% behind", plan.reason)
+    found = re.search(rf"; {re.escape(second.title)} takes (\S+)% longer", plan.reason)
     assert float(found[1]) / 100 == pytest.approx(second.seconds / best.seconds - 1, abs=6e-4)
     for term in ("products", "rows", "edges", "exchange"):
         assert term in plan.reason

@@ -246,7 +246,7 @@ def test_what_is_refused_is_refused_on_both_ranks(both, profile, shards, tmp_pat
         "nothing fits ranks of 1 B",
         "is for 4 ranks, and 2 ranks will train",
         f"{other} has 60 nodes",
-        "has 1 part and",
+        "has 1 part, but",
         f"{missing} holds no shards",
         "split is 3",
         f"{missing} holds no shards",
@@ -329,7 +329,7 @@ def test_what_only_ranks_can_tell_is_said_once(shards, tmp_path, awkward_graph):
     cases = [
         (["--rank-memory", "2MiB"], "nothing fits ranks of 2.0 MiB"),
         (["--profile", four], "is for 4 ranks, and 2 ranks will train"),
-        (["--other-cut", tmp_path / "other"], "has 60 nodes and"),
+        (["--other-cut", tmp_path / "other"], "has 60 nodes, but"),
         (["--other-cut", tmp_path / "missing"], "holds no shards"),
     ]
     before = sorted(tmp_path.iterdir())

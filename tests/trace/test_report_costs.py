@@ -55,7 +55,7 @@ def other_operations(sg):
     [
         (all_pairs, "the size of aten::.* does not grow linearly with the rows and edges"),
         (rows_that_data_select, "the size of aten::.* does not grow linearly"),
-        (other_operations, "does other operations on one part than on another, from about aten::"),
+        (other_operations, "does different operations on different parts, from about aten::"),
         (3, "make_step is 3; it must be a function"),
         (lambda sg: 3, "make_step returned 3; it must return a function"),
     ],

@@ -24,7 +24,7 @@ def test_bytes_and_passes_over_edges(shards, strategy, depth):
     figures = read_figures(dgl_gt.partition.read_manifest(shards / ("vertex" if strategy == "mirror" else "edge")))
     parts = figures.parts
     if strategy == "mesh=2" and parts == 2:
-        with pytest.raises(InputError, match="mesh=2 on 2 ranks is heads; predict that"):
+        with pytest.raises(InputError, match="mesh=2 on 2 ranks is the same as heads; choose"):
             trace_step(transformer_step, strategy, depth, parts, *COLUMNS)
         return
     trace = trace_step(transformer_step, strategy, depth, parts, *COLUMNS)

@@ -91,7 +91,7 @@ def test_a_users_model_goes_on_with_the_random_numbers_that_it_would_have_drawn(
     _, record = train_and_save(sg, config, tmp_path / "run", checkpoint_every=4, factory=factory)
     torch.manual_seed(99)
     same_run(train_and_save(sg, config, tmp_path / "run", resume=True, factory=factory)[1], record)
-    with pytest.raises(InputError, match="is of another run: .*model_factory was own:Own and is own:Other"):
+    with pytest.raises(InputError, match="belongs to another run: .*model_factory was own:Own and is now own:Other"):
         train_and_save(sg, config, tmp_path / "run", resume=True, factory=ModelFactory("own:Other", Own))
 
 
@@ -104,10 +104,10 @@ def test_more_epochs_than_at_first(sg, stopped):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lr": 0.5}, "is of another run: lr was 0.02 and is 0.5"),
-        ({"hidden": 16, "seed": 3}, "hidden was 8 and is 16; seed was 0 and is 3; model: "),
-        ({"schedule": "cosine"}, "schedule was 'constant' and is 'cosine'"),
-        ({"epochs": 5}, r"epochs is 5, but .*checkpoint-000009.safetensors is after epoch 9; raise epochs"),
+        ({"lr": 0.5}, "belongs to another run: lr was 0.02 and is now 0.5"),
+        ({"hidden": 16, "seed": 3}, "hidden was 8 and is now 16; seed was 0 and is now 3; model: "),
+        ({"schedule": "cosine"}, "schedule was 'constant' and is now 'cosine'"),
+        ({"epochs": 5}, r"epochs is 5, but .*checkpoint-000009.safetensors was written after epoch 9; raise epochs"),
     ],
     ids=["lr", "hidden", "schedule", "epochs"],
 )
@@ -127,7 +127,7 @@ def test_other_data_are_refused(awkward_graph, stopped, tmp_path, changed):
     else:
         graph.node_data[changed] = np.roll(graph.node_data[changed], 1)
     partition(graph, 1, tmp_path / "other")
-    with pytest.raises(InputError, match=f"is of another run: data: {changed} was '.*' and is '"):
+    with pytest.raises(InputError, match=f"belongs to another run: data: {changed} was '.*' and is now '"):
         train_and_save(dgl_gt.load(tmp_path / "other"), QUICK, stopped[0], resume=True)
 
 
@@ -166,7 +166,7 @@ def test_a_damaged_checkpoint_is_passed_over(sg, stopped, capsys, damage):
     same_run(train_and_save(sg, QUICK, folder, resume=True, on_epoch=lambda epoch, *_: seen.append(epoch))[1], record)
     assert seen[0] == 6
     err = capsys.readouterr().err
-    assert "checkpoint-000009.safetensors" in err and "an earlier checkpoint is looked for" in err
+    assert "checkpoint-000009.safetensors" in err and "looking for an earlier checkpoint" in err
 
 
 def test_without_a_whole_checkpoint_nothing_goes_on(sg, stopped, tmp_path):

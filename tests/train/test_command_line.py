@@ -254,7 +254,7 @@ def test_bad_models_and_outputs_are_refused(here, shards, trained, tmp_path):
     save_file(weights, bad / "model.safetensors")
     refused(
         here("predict", shards, "--model", bad, "--out", tmp_path / "q.npz"),
-        "is truncated, damaged or no model of dgl-gt",
+        "is truncated, damaged or not a model of dgl-gt",
     )
     assert not (tmp_path / "q.npz").exists()
 

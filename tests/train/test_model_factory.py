@@ -81,7 +81,7 @@ def test_a_graph_transformer_of_a_factory_takes_deep_halos(shards):
         ),
         ("Whole", "the model returned 10 logits of torch.int64 for each node"),
         ("no_parameters", "factories:no_parameters returned a model without parameters to train; give it some"),
-        ("Extra", "the state of the model of factories:Extra holds _extra_state, which is no tensor"),
+        ("Extra", "the state of the model of factories:Extra holds _extra_state, which is not a tensor"),
         ("one_argument", r"factories:one_argument\(12, 10\) failed: TypeError"),
     ],
 )

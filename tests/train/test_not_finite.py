@@ -57,9 +57,7 @@ def sg(awkward_graph, tmp_path):
 def test_the_epoch_and_the_module_are_named(sg, tmp_path):
     """The last checkpoint and the best model stay as they are."""
     BAD.extend([5, 6])  # the epoch, and the pass that looks for the cause
-    message = (
-        "the loss is nan in epoch 6; lower lr .*: the output of norm is the first that is not finite; the best model"
-    )
+    message = "the loss is nan in epoch 6; lower lr .* In a repeated forward pass, the output of norm is the first that is not finite; the best model"
     with pytest.raises(InputError, match=message):
         train_and_save(sg, CONFIG, tmp_path / "run", factory=FACTORY, checkpoint_every=2)
     assert [each.name for each in checkpoints_in(tmp_path / "run")][0] == "checkpoint-000004.safetensors"

@@ -36,7 +36,8 @@ def test_a_patience_that_has_run_out(sg, tmp_path):
     _, record = train_and_save(sg, QUICK, tmp_path / "run", checkpoint_every=11)
     assert record["best_epoch"] < 10  # so that patience 1 is over after epoch 11
     with pytest.raises(
-        InputError, match="patience is 1, and the best model of the checkpoint after epoch 11 is that of epoch"
+        InputError,
+        match="patience is 1, and the checkpoint after epoch 11 has used it up, because its best model is that of epoch 1",
     ):
         train_and_save(sg, replace(QUICK, patience=1), tmp_path / "run", resume=True)
 
@@ -176,7 +177,7 @@ def test_force_removes_nothing_where_the_command_is_wrong(sg, shards, tmp_path):
 def test_torchrun_has_its_own_restarts(monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match="max_restarts is 2, but torchrun has started the ranks"):
+    with pytest.raises(InputError, match="max_restarts is 2, but torchrun starts and restarts these ranks"):
         run_on_ranks(["train"], lambda: 1, lambda: None, max_restarts=2)
 
 

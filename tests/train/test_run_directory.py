@@ -62,7 +62,7 @@ def test_what_the_command_asks_for_when_ranks_start_again(monkeypatch):
 def test_ranks_that_start_again_take_up_their_own_run(sg, killed, capsys):
     assert json.loads((killed / "record.json").read_text())["started_by"] == starter_name()
     assert train_and_save(sg, QUICK, killed, **STARTED_AGAIN)[1]["finished"]
-    assert "going on after epoch 8 of 12" in capsys.readouterr().err
+    assert "resuming after epoch 8 of 12" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -110,7 +110,7 @@ def test_a_directory_that_was_moved_aside_is_put_back_before_it_is_looked_at(sg,
     os.waitpid(dead, 0)
     killed.rename(killed.parent / f".{killed.name}.replaced-{name}-abcdef")
     train_and_save(sg, QUICK, killed, **STARTED_AGAIN)
-    assert "going on after epoch 8 of 12" in capsys.readouterr().err
+    assert "resuming after epoch 8 of 12" in capsys.readouterr().err
 
 
 def test_ranks_that_start_again_without_a_checkpoint_begin_in_the_directory_they_made(sg, tmp_path):

@@ -68,7 +68,7 @@ def test_modes(text, mode):
 def test_other_modes_are_refused(text):
     with pytest.raises(
         InputError,
-        match=r"policy is .*; (it must be full, bf16, int8, int4, none, stale=K with K|where nothing|each step|edges=Q is for steps)",
+        match=r"policy is .*; (it must be full, bf16, int8, int4, none, stale=K with K|with none, ranks send no rows|each step|edges=Q is for steps)",
     ):
         parse_mode(text)
 
@@ -115,7 +115,7 @@ def test_layers_and_ranks_must_be_there(policy_file):
     policy = read_policy(str(policy_file))
     policy.check(3, 2)
     policy.check(None, 2)
-    with pytest.raises(InputError, match="names layer 2, but the model has 2, counted from 0"):
+    with pytest.raises(InputError, match="names layer 2, but the model has 2 layers, counted from 0"):
         policy.check(2, 2)
     policy.check(3, 1)  # a single rank exchanges nothing
     with pytest.raises(InputError, match=r"names the pair \[0, 2\], but there are 2 ranks"):
@@ -163,5 +163,5 @@ def test_settings():
 
 def test_a_sample_travels_as_the_rest_of_the_mode_says():
     policy = read_policy("sampled=0.25,int8")
-    assert policy.sampled_share == 0.25 and policy.of_sample() == read_policy("int8")
+    assert policy.sampled_share == 0.25 and policy.without_sampling() == read_policy("int8")
     assert read_policy("stale=2,int8").sampled_share == Policy().sampled_share == 1

@@ -28,7 +28,7 @@ _SETTINGS = (
     "path",
     "num_threads",
 )
-_EDGES_PER_ROW = 40  # from so many on, copies of rows to the head-minor layout pay; see docs/benchmarks.md
+_EDGES_PER_ROW = 40  # edges per row from which copying rows to the head-minor layout pays
 _STORAGE = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
 
@@ -157,7 +157,7 @@ def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p,
 
 
 def gathers_head_minor(csc, q, k, v):
-    """Return whether rows are gathered head-minor: they are so already, or their degree pays for a copy of them."""
+    """Return whether rows are gathered head-minor: some already are, or there are enough edges to pay for a copy."""
     if not has_head_minor_kernel(*k.shape[1:], k):
         return False
     return any(map(is_head_minor, (q, k, v))) or csc.num_edges >= _EDGES_PER_ROW * max(csc.num_dst, csc.num_src)

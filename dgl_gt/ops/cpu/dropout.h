@@ -1,7 +1,7 @@
 // Feature dropout keyed by (seed, row id, column); dgl_gt/ops/dropout.py defines the bits. No mask is stored: forward
 // and backward both compute it. The file of each instruction set includes this after vectors.h, inside its own namespace.
 
-constexpr int kColumns = 4;  // so many columns share the 64 bits of one key, 16 bits each
+constexpr int kColumns = 4;  // columns that share 64 random bits, 16 bits each
 constexpr uint64_t kMaxGroups = 65536;
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a key's lowest 16 bits come first in memory");
@@ -15,7 +15,7 @@ struct Drop {
     typedef Vec<uint16_t, kStep> Lanes;
     typedef Vec<typename std::conditional<sizeof(T) == 8, int64_t, int32_t>::type, N> Mask;
 
-    // Drops in kStep columns of a row; `counters` holds the number + 1 of each group of columns.
+    // Drops in kStep columns of a row; `counters` holds id * kMaxGroups + group + 1 for each group of columns.
     static INLINE void step(const S* from, S* to, Keys counters, uint64_t key, uint16_t threshold, T scale) {
         const Keys bits = random_bits(key, counters);
         const Lanes kept = (Lanes)((Lanes)bits >= threshold);

@@ -71,8 +71,9 @@ struct HeadMinor {
         }
     }
 
-    // H numbers, again and again. Each step doubles them, since GCC leads a wider step through memory, where the read waits
-    // for narrower writes. Without the builtin, as many numbers as the vector has are read: scratch memory has room.
+    // Repeats H numbers until they fill a vector. Each step doubles their number, because GCC compiles a larger step
+    // through memory, where the read waits for narrower writes. Without the builtin, a full vector is read: scratch memory
+    // has room for that.
 #if defined(HAS_SHUFFLEVECTOR)
     template <int... I>
     static INLINE auto twice(std::integer_sequence<int, I...>, Vec<T, sizeof...(I) / 2> v) {
@@ -100,7 +101,7 @@ struct HeadMinor {
         else return repeated(Lanes(), of_heads);
     }
 
-    // Whether any of some vector's 16-byte pieces is not zero.
+    // Whether any bit of a vector is set.
     template <typename B>
     static INLINE bool any(B bits) {
         if constexpr (sizeof(B) == 16) {
@@ -155,7 +156,7 @@ struct HeadMinor {
 
     // ---- edges ----------------------------------------------------------------------------------------------------
 
-    // Up to kLanes edges: their number, and rows and positions; those up to a multiple of U repeat the last edge.
+    // Up to kLanes edges: their number, and the row and position of each; up to `padded`, a multiple of U, the last repeats.
     struct Block {
         int64_t count, padded, numbers[kLanes], positions[kLanes];
 
@@ -368,8 +369,8 @@ struct HeadMinor {
         }
     }
 
-    // For the edges of a block, in place: turns grad_out . v into the weights after dropout (d out / d v), and scores
-    // minus lse into d loss / d score.
+    // For the edges of a block, in place: turns `kept` from grad_out . v into the weights after dropout (d out / d v), and
+    // `scores` into d loss / d score.
     static INLINE void edge_gradients(const Problem& p, const Block& block, const T* lses, const T* deltas, T* kept,
                                       T* scores) {
         T keep[kLanes * H];
@@ -395,7 +396,7 @@ struct HeadMinor {
             std::memcpy(deltas + lane * H, at<T>(p.stats, row, 1), H * sizeof(T));
         }
         for (int64_t c = 0; c < columns(p); ++c) grad_q[c] = 0;
-        for (T* x = scores; x < lses; ++x) *x = 0;  // of a last block that is not full, some are never written
+        for (T* x = scores; x < lses; ++x) *x = 0;  // in a last block that is not full, some are never written
         for (int64_t first = begin; first < end; first += kLanes) {
             const Block block(p, p.indices, nullptr, first, end);
             for (int64_t lane = 0; lane < block.padded; lane += U) {

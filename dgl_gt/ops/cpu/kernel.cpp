@@ -4,7 +4,8 @@
 // are computed again from the log-sum-exp (FlashAttention, Dao et al. 2022, arXiv 2205.14135), in one pass over
 // in-edges for dQ and dbias and one over out-edges for dK and dV. One thread writes each output row, and every sum has a
 // fixed order, so there are no atomics, and the bits are the same with any number of threads. Nothing depends on Python,
-// torch or numpy. This file spreads rows over threads; rows.h has the arithmetic, dropout.h that of feature dropout.
+// torch or numpy. This file spreads rows over threads. The arithmetic is in rows.h, head_minor.h and additive.h, and that
+// of feature dropout and of packed rows in dropout.h and quantise.h.
 
 #include <algorithm>
 #include <cstdint>
@@ -20,8 +21,8 @@
 
 namespace {
 
-constexpr int64_t kChunkEdges = 1024;  // a thread takes ranges of rows with about so many edges
-constexpr int64_t kPieceEdges = 4096;  // a row with more edges is cut into pieces of so many, each a task
+constexpr int64_t kChunkEdges = 1024;  // a thread takes ranges of rows with about this many edges
+constexpr int64_t kPieceEdges = 4096;  // a row with more edges is cut into pieces of this many, each a task
 
 // Returns the first row before which `share` of all edges and rows lie. Rows count, too: an empty row is also work.
 int64_t boundary(const int64_t* indptr, int64_t rows, double share) {
@@ -167,7 +168,7 @@ EXPORT void dgl_gt_drop_rows(const void* from, void* to, int64_t rows, int64_t c
     for (int64_t first = 0; first < rows; first += kRows) drop_rows(dropout, first, std::min(rows, first + kRows));
 }
 
-// Rows to whole numbers, with `keys` (rows,) for the random bits, and back where these are null; see quantise.h.
+// Quantises rows with the random bits of `keys` (rows,), or restores rows where `keys` is null; see quantise.h.
 EXPORT void dgl_gt_quantise_rows(float* rows, uint8_t* packed, int64_t num_rows, int64_t columns, const int64_t* keys,
                                  uint64_t seed, int32_t bits, int32_t path, int32_t num_threads) {
     constexpr int64_t kRows = 256;

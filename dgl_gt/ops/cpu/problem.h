@@ -20,8 +20,9 @@ struct Array {
 
 // _Problem in __init__.py mirrors it field by field. Pointers that a call does not need are null.
 struct Problem {
-    // q, k, v, out and their gradients have the storage type, and q and k a head width unless scores are additive; lse, grad_lse and stats have the type of
-    // sums; bias and its gradient have either. stats (N_dst, 2, H) is scratch memory of the backward passes.
+    // q, k, v, out and their gradients have the storage type. They are (rows, H, D), but with additive scores q and k are
+    // (rows, H). lse, grad_lse and stats have the type of sums; bias and its gradient have either type. stats
+    // (N_dst, 2, H) is scratch memory of the backward passes.
     Array q, k, v, bias, out, lse, grad_out, grad_lse, stats, grad_q, grad_k, grad_v, grad_bias;
     const int64_t* indptr;
     const void* indices;
@@ -69,7 +70,7 @@ struct Dropout {
     int32_t storage;
 };
 
-// Rows of float32 in whole numbers; for a restoring call `keys` and `seed` are not read.
+// Rows of float32 and their packed form; `keys` and `seed` are read to pack rows, not to restore them.
 struct Quantise {
     const float* rows;
     uint8_t* packed;

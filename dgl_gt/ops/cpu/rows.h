@@ -238,8 +238,8 @@ struct Rows {
         }, p.out, row);
     }
 
-    // For the backward passes, writes lse and delta of a row, where every score gradient of the row subtracts delta =
-    // grad_out . out - grad_lse. An lse of -inf, where every edge is masked, becomes inf, so that exp(s - inf) is 0.
+    // For the backward passes, writes lse and delta = grad_out . out - grad_lse of a row: the gradient of a score is
+    // weight * (keep * grad_out . v - delta). An lse of -inf, where every edge is masked, becomes inf: exp(s - inf) is 0.
     static void stats(const Problem& p, int64_t row) {
         for (int64_t h = 0; h < p.num_heads; ++h) {
             const S *gradient = at<S>(p.grad_out, row, h), *out = at<S>(p.out, row, h);

@@ -1,7 +1,7 @@
 """The CUDA kernels of additive scores, LeakyReLU(q_i + k_j) with one number per row and head on either side.
 
-Velickovic et al. 2018, arXiv 1710.10903. An edge reads the values (or the upstream gradients) of one node, and single
-numbers besides, so the gradients of q and k are sums of single numbers.
+Velickovic et al. 2018, arXiv 1710.10903. An edge reads the values (or the upstream gradients) of one node, and
+otherwise only single numbers, so the gradients of q and k are sums of single numbers.
 """
 
 import triton
@@ -61,8 +61,8 @@ def _gradients(
 ):  # fmt: skip
     """Write the gradients that are sums over the edges of a row; arguments are as in ``attention.py``.
 
-    The gradient of q (or of k) takes one product of rows per edge and not, as on the CPU, one per row: that would need
-    the sums of another D numbers, in registers, and of each piece in memory.
+    The gradient of q (or of k) takes one product of rows per edge. The CPU takes one per row, but that needs sums of
+    another D numbers: in registers, and in memory for each piece.
     """
     row, begin, count, number, pieces, slot = blocks.span(indptr, num_rows, num_slots, PIECE)
     if number >= pieces:

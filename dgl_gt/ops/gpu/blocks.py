@@ -61,7 +61,7 @@ def columns_of(H: tl.constexpr, D: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D:
 
 @triton.jit
 def lanes_of(first, end, heads, inside, H: tl.constexpr, BLOCK_E: tl.constexpr):
-    """Return the numbers from first, which are below end, and the same with heads and with all elements."""
+    """Return BLOCK_E numbers from first on, and masks of those below end: alone, by head, and by head and element."""
     lanes = first + tl.arange(0, BLOCK_E)
     real = lanes < end
     return lanes, real, real[:, None] & (heads < H)[None, :], real[:, None, None] & inside
@@ -69,7 +69,7 @@ def lanes_of(first, end, heads, inside, H: tl.constexpr, BLOCK_E: tl.constexpr):
 
 @triton.jit
 def number(value, dtype: tl.constexpr):
-    """Return a number that scores or weights are multiplied by, in the dtype of sums, if that is float64."""
+    """Return a factor of scores or weights; for float64 sums, ``value`` is a tensor that holds it."""
     if dtype == tl.float64:  # Triton would pass a number in float32, so a tensor holds it
         value = tl.load(value)
     return value
@@ -158,7 +158,7 @@ def add_edges(
     top, total, sums, scores, values, wanted, dropout_ids, positions, real, heads, head_offset, seed_high, seed_low,
     drop_threshold, keep_scale, DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """Return the top score, the sum of weights, and the sums of weighted values with those of a block of edges."""
+    """Return the top score, the sum of weights, and the sums of weighted values after adding a block of edges."""
     top, shrink, weights = rise(top, tl.where(wanted, scores, float("-inf")))
     total = total * shrink + tl.sum(weights, 0)
     kept = _dropped(

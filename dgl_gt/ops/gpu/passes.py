@@ -27,7 +27,7 @@ _MAX_SLOTS = 2**14
 # Bytes that a warp reads at once. A program takes as many heads as fit into it, because one warp sums without barriers.
 _WARP_BYTES = 512
 
-# Numbers that vary between calls: a value of 1 or a multiple of 16 compiles no kernel again.
+# Arguments that vary between calls. Triton must not compile a kernel again because one is 1 or a multiple of 16.
 VARYING = ("num_rows", "num_slots", "head_offset", "seed_high", "seed_low", "drop_threshold")
 
 
@@ -43,7 +43,7 @@ def _stats(
     grad_out, grad_out_row, grad_out_head, out, out_row, out_head, lse, grad_lse, stats, num_rows, H: tl.constexpr,
     D: tl.constexpr, ALIGN: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Write per row lse, and delta = grad_out . out - grad_lse, which every score gradient of the row subtracts."""
+    """Write lse and delta = grad_out . out - grad_lse of each row; a score's gradient subtracts weight * delta."""
     heads, columns, inside = blocks.columns_of(H, D, BLOCK_H, BLOCK_D)
     block = tl.program_id(0).to(tl.int64)
     rows, _real, wanted, present = blocks.lanes_of(block * BLOCK_E, num_rows, heads, inside, H, BLOCK_E)
@@ -99,7 +99,7 @@ def forward(kernel, csc, q, k, v, bias, setting, dropout_p, seed):
 
 
 def backward(kernel, csc, grad_out, grad_lse, out, lse, q, k, v, bias, setting, dropout_p, seed, grads):
-    """Run a kernel for gradients over in-edges and over out-edges, as far as ``grads`` wants it; see `cpu.backward`."""
+    """Run a kernel for the gradients that ``grads`` wants, over in-edges and over out-edges; see `cpu.backward`."""
     names = ("grad_q", "grad_k", "grad_v", "grad_bias")
     arrays = dict(q=q, k=k, v=v, bias=bias, grad_out=grad_out, out=out, **dict(zip(names, grads, strict=True)))
     values = _arguments(csc, arrays, setting, dropout_p, seed)

@@ -67,8 +67,8 @@ def refine(
 
     ``weights`` (N, kinds) are the loads of nodes. ``floors`` and ``capacities`` (P, kinds) are the least load that a
     move for fewer halo rows leaves to a part, and the most that a part may have. ``temperature`` is that of the first
-    sweep, in halo rows. Without sweeps, overloaded parts still give nodes away. ``prices``, int64 (P, P), are what a halo
-    row costs in part i of which part j is the owner; by default all cost one. The diagonal is not read.
+    sweep, in halo rows. Without sweeps, overloaded parts still give nodes away. ``prices[i, j]``, int64
+    (P, P), is the cost of a halo row that part i holds and part j owns; by default 1. The diagonal is not read.
     """
     arguments = _searched(indptr, sources, weights, floors, capacities, owner)
     if prices is None:
@@ -122,7 +122,7 @@ def find_clusters(
 
 
 def contract(indptr, neighbours, edge_weights, cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ``indptr``, neighbours and edge weights of the graph of clusters; those of :func:`find_clusters`."""
+    """Return ``indptr``, neighbours and edge weights of the graph of clusters; ``cluster`` is from :func:`find_clusters`."""
     num_nodes, num_clusters = len(indptr) - 1, int(cluster.max()) + 1 if len(cluster) else 0
     _check_shapes(cluster=(cluster, (num_nodes,)))
     edges = _weighted_edges(indptr, neighbours, edge_weights)
@@ -175,8 +175,9 @@ def place_by_hdrf(
 ) -> None:
     """Give each listed edge, in this order, to the part of the highest HDRF score; changes copies, sizes and owner.
 
-    ``balance`` is the weight of balance against copies in the score, and ``capacity`` the edges that parts take at most
-    while another has room: one number, or one for each part, which then also says what sizes of parts are balanced.
+    ``balance`` is the weight of balance against copies in the score. ``capacity`` is the most edges that a part takes
+    while another has room: one number, or one for each part; sizes are then compared relative to it. With
+    ``counts_degrees``, the degrees are counted on the way.
     """
     parts = len(sizes)
     _check_shapes(
@@ -204,10 +205,11 @@ def list_by_node(in_indptr, sources) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def expand_neighbours(indptr, neighbours, edges, *, start, parts: int, capacity, owner, joined) -> None:
-    """Grow one part of ``capacity`` edges after the other along edges, from :func:`list_by_node`; see :func:`place_by_hdrf`.
+    """Grow the parts one after the other, each up to its ``capacity`` of edges (see :func:`place_by_hdrf`).
 
-    Nodes are tried as seeds in the order ``start``, int64 (N,). Changes ``owner``, int32 (E,), -1 before and at edges
-    that remain; and ``joined``, int64 (N,), at the nodes that joined a core, to the order in which they did.
+    The lists are those of :func:`list_by_node`. Nodes are tried as seeds in the order ``start``, int64 (N,). ``owner``,
+    int32 (E,), must be -1 everywhere; edges that no part takes keep -1. ``joined``, int64 (N,), gets the order in which
+    nodes joined a core, and does not change at other nodes.
     """
     num_nodes = _check_lists(indptr, neighbours, edges, owner)
     _check_shapes(start=(start, (num_nodes,)), joined=(joined, (num_nodes,)))
@@ -218,8 +220,8 @@ def expand_neighbours(indptr, neighbours, edges, *, start, parts: int, capacity,
 def level_copies(indptr, neighbours, edges, *, listed, parts: int, capacity, rounds: int, owner) -> None:
     """Move nodes out of parts that hold many copies, where this makes no more copies; changes ``owner``, int32 (E,).
 
-    ``listed``, int64, are the nodes that may move, in the order in which they are tried; ``capacity``, as for
-    :func:`place_by_hdrf`, and ``rounds`` are the most edges of a part and passes over the nodes.
+    ``listed``, int64, are the nodes that may move, in the order in which they are tried. ``capacity`` is the most edges
+    of a part, as for :func:`place_by_hdrf`; ``rounds`` is the most passes over the nodes.
     """
     num_nodes = _check_lists(indptr, neighbours, edges, owner)
     counts, limits = np.empty((num_nodes, parts), np.int32), (parts, _capacities(capacity, parts), rounds)
@@ -264,7 +266,7 @@ def counts_fit(num_nodes: int, num_edges: int, parts: int) -> bool:
 
 
 def is_available() -> bool:
-    """Whether the package was installed with its compiled part."""
+    """Whether the package was installed with its compiled extension."""
     return _loaded() is not None
 
 
@@ -286,7 +288,7 @@ def _library():
     if library is not None:
         return library
     raise InputError(
-        "vertex cuts need the compiled part of dgl-gt, which is not there: install a C++ compiler (on Debian or "
-        "Ubuntu: apt install g++) and then dgl-gt again (pip install --force-reinstall --no-deps dgl-gt), or make an "
-        "edge cut"
+        "vertex cuts need the compiled extension of dgl-gt, which is not installed: install a C++ compiler (on Debian or "
+        "Ubuntu: apt install g++) and then dgl-gt again (pip install --force-reinstall --no-deps . in its checkout), or make "
+        "an edge cut"
     )

@@ -49,8 +49,8 @@ struct Hypergraph {
 // How many pins of each net each part owns, kept up to date while vertices move.
 class Connectivity {
    public:
-    // pin_counts: (num_nets, parts), scratch. prices: null, or (parts, parts) at the finest level: what a copy costs in
-    // part i of a row that part j owns, 0 on the diagonal. Then `owner` must follow the moves.
+    // pin_counts: (num_nets, parts), scratch. prices: null, or (parts, parts) at the finest level: at [i, j] the cost of
+    // a row that part i holds and part j owns, 0 on the diagonal. The caller then updates `owner` with every move.
     Connectivity(const Hypergraph& graph, int64_t parts, int32_t* pin_counts, const int32_t* owner,
                  const int64_t* prices = nullptr)
         : graph(graph),

@@ -1,5 +1,5 @@
 // The multilevel search of later attempts at an edge cut: the graph is coarsened into clusters of nodes, and the local
-// search runs on every level, coarsest first, from the cut that is there.
+// search runs on every level, coarsest first, starting from the given cut.
 //
 // A cluster never crosses a border between groups of nodes. Where the groups are what two cuts agree on, this is the
 // recombination of evolutionary partitioning: what both cuts keep together stays together, and the rest is decided anew
@@ -20,7 +20,8 @@ constexpr double HEAVIEST = 1.5;           // weight of a cluster over the mean 
 constexpr int64_t MOST_PINS = 100;         // of a net that says which vertices belong together
 constexpr int64_t SWEEPS = 4;
 constexpr double TEMPERATURE = 1.0;  // on the finest level, in halo rows
-// On the coarsest level both are drawn; on the levels between, the temperature falls from FALL x the coarsest one.
+// On the coarsest level, the temperature and the number of sweeps are drawn from these lists. On the levels between, the
+// temperature falls from FALL times the one that was drawn.
 constexpr double COARSE_TEMPERATURES[] = {1.0, 5.0, 20.0}, FALL = 0.2;
 constexpr int64_t COARSE_SWEEPS[] = {20, 100};
 constexpr int64_t LEAST_COARSENING = 4;  // nodes per coarsest vertex; with fewer, many sweeps would take too long

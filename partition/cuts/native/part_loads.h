@@ -7,8 +7,8 @@
 
 namespace dgl_gt {
 
-// Loads of several kinds (nodes, edges, training nodes), and the least and the most of each that a part may have. What
-// weighs nothing of a kind is not limited by that kind.
+// Loads of several kinds (nodes, edges, training nodes), and the least and the most of each that a part may have. A
+// vertex that weighs nothing of a kind is not limited by that kind.
 struct PartLoads {
     int64_t parts, kinds;
     const int64_t *weights, *floors, *capacities;  // (num_vertices, kinds), (parts, kinds), (parts, kinds)

@@ -9,8 +9,8 @@ using namespace dgl_gt;
 // rows takes a part below a floor. With zero sweeps overloaded parts still give nodes away.
 //
 // indptr (N + 1,) and sources (E,) are the in-edges; weights (N, kinds), floors and capacities (parts, kinds);
-// pin_counts (N, parts) is scratch; the temperature is in halo rows. With num_prices, prices (parts, parts) are what a
-// halo row costs in part i of which part j is the owner, and all prices count in place of halo rows.
+// pin_counts (N, parts) is scratch; the temperature is in halo rows. With num_prices, prices (parts, parts) holds
+// at [i, j] the cost of a halo row that part i holds and part j owns; prices then count in place of halo rows.
 EXPORT void dgl_gt_refine(int64_t num_nodes, const int64_t* indptr, const int32_t* sources, int64_t parts,
                           int64_t kinds, const int64_t* weights, const int64_t* floors, const int64_t* capacities,
                           int32_t* pin_counts, int32_t* owner, int64_t num_prices, const int64_t* prices,

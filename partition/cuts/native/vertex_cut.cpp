@@ -59,9 +59,8 @@ EXPORT void dgl_gt_count_copies(int64_t num_edges, const int32_t* sources, const
 //   the sum, over the ends x of which p has a copy, of 2 - degree(x) / (degree(source) + degree(destination))
 //   + balance * (largest - size(p)) / (1 + largest - smallest)
 // where sizes are scaled by capacities (parts,). A part with as many edges as its capacity takes no more while another
-// has room. Of equal scores the smaller part wins. Updates
-// copies, sizes and owner. With `counts_degrees` the degrees (N,) are counted on the way, as in a stream that does not
-// know them.
+// has room. Of equal scores the smaller part wins. Updates copies, sizes and owner. With `counts_degrees` the degrees (N,)
+// are counted on the way, as in a stream that does not know them.
 EXPORT void dgl_gt_place_by_hdrf(int64_t num_listed, const int32_t* listed, const int32_t* sources,
                                  const int32_t* destinations, int64_t* degrees, int64_t counts_degrees, int64_t parts,
                                  double balance, const int64_t* capacities, uint64_t* copies_bits, int64_t* sizes,
@@ -199,9 +198,10 @@ EXPORT void dgl_gt_list_by_node(int64_t num_nodes, const int64_t* in_indptr, con
         }
 }
 
-// Evens out the copies that parts hold. Moves the listed nodes, in this order, out of parts with many copies: their
-// edges there go to a part with fewer copies, for its capacity (parts,) of edges, that has room and holds so many of the other ends that
-// the number of all copies does not grow. Repeats this up to `rounds` times, until a round moves nothing.
+// Evens out the copies that parts hold: moves the listed nodes, in this order, out of parts with many copies. The edges of
+// a node there go to one other part, which has fewer copies for its capacity (parts,), has room for the edges, and holds
+// enough of their other ends that the number of all copies does not grow. Repeats this up to `rounds` times, until a round
+// moves nothing.
 //
 // The lists are those of dgl_gt_expand_neighbours; counts (N, parts) is scratch.
 EXPORT void dgl_gt_level_copies(int64_t num_nodes, const int64_t* indptr, const int32_t* neighbours,

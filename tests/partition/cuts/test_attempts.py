@@ -13,7 +13,9 @@ from partition.cuts.local_search import refine, refine_multilevel
 from partition.cuts.part_counts import count_assignment
 from partition.graph import from_edges, symmetrised
 
-pytestmark = pytest.mark.skipif(not native.is_available(), reason="the package was installed without its compiled part")
+pytestmark = pytest.mark.skipif(
+    not native.is_available(), reason="the package was installed without its compiled extension"
+)
 BLOCKS, SIZE = 8, 100
 
 
@@ -74,7 +76,7 @@ def test_nodes_that_nobody_keeps_together_are_searched_one_by_one():
     random, expected = Xorshift64Star(7), start.copy()
     for _ in range(graph.num_nodes - 1 + 2):  # the order of the search for clusters, and what the coarsest would draw
         random.next()
-    problem = local_search._problem(graph, expected, balance)
+    problem = local_search._problem(expected, balance)
     native.refine(graph.indptr, graph.indices, **problem, sweeps=4, temperature=1.0, seed=random.equal_seed())
     found = recombined(graph, start, np.arange(graph.num_nodes), balance, seed=7)
     assert (found == expected).all() and (found != start).any()

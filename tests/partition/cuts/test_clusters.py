@@ -11,7 +11,7 @@ from partition import load_graph, make_edge_cut, make_vertex_cut
 from partition.cuts import clusters, metis, native
 from partition.graph import from_edges, symmetrised
 
-compiled = pytest.mark.skipif(not native.is_available(), reason="clusters need the compiled part of the package")
+compiled = pytest.mark.skipif(not native.is_available(), reason="clusters need the compiled extension")
 
 
 def drawn(seed, nodes=60, edges=150):

@@ -232,7 +232,7 @@ def test_edge_cuts_do_without_the_compiled_part(awkward_graph, monkeypatch):
     assert (owner == before).all()
     cut = make_edge_cut(graph, 3, attempts=2, max_imbalance=2.0)
     assert sorted(cut.order) == list(range(200)) and (np.diff(cut.ptr) > 0).all()
-    with pytest.raises(InputError, match="compiled part"):
+    with pytest.raises(InputError, match="compiled extension"):
         make_vertex_cut(graph, 3)
 
 

@@ -114,7 +114,7 @@ def test_memory_on_the_command_line(capsys, nothing_is_small):
         code, inspected, _ = run(capsys, "inspect", method)
         assert code == 0 and inspected["method"] == method
     main(["partition", "graph.npz", "--parts", "2", "--out", "text", "--memory", str(bound("graph.npz", "streaming"))])
-    assert "wrote text by streaming in" in capsys.readouterr().out
+    assert "wrote text (cut by streaming) in" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["much", "-4GiB", "0", "4 PB"])

@@ -9,7 +9,9 @@ from partition.cuts import native
 from partition.cuts.balance import make_balance
 from partition.graph import from_edges, symmetrised
 
-pytestmark = pytest.mark.skipif(not native.is_available(), reason="the package was installed without its compiled part")
+pytestmark = pytest.mark.skipif(
+    not native.is_available(), reason="the package was installed without its compiled extension"
+)
 NODES, EDGES, PARTS = 30, 90, 3
 
 

@@ -213,7 +213,11 @@ def test_the_command_says_what_it_did(capsys):
     assert main([*asked, "--dry-run"]) == 0 and "shares of the parts: 0.250, 0.750" in capsys.readouterr().out
     assert main([*asked, "--out", "out"]) == 0
     out = capsys.readouterr().out
-    assert "ranks of p.yaml: parts of 25.0%, 75.0%" in out and "predicted step:" in out and "(all orders)" in out
+    assert (
+        "ranks of p.yaml: parts of 25.0%, 75.0%" in out
+        and "predicted step:" in out
+        and "(found by trying all orders)" in out
+    )
     assert main(["inspect", "out", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["mapping"]["profile"] == "p.yaml"
     assert main(["partition", SAMPLE, "--parts", "2", "--preset", "8xA100", "--out", "even", "--json"]) == 0

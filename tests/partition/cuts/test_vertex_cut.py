@@ -191,7 +191,7 @@ def test_without_the_compiled_part_it_says_so(awkward_graph, monkeypatch):
     native._loaded.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     try:
-        with pytest.raises(InputError, match="need the compiled part of dgl-gt.*apt install g"):
+        with pytest.raises(InputError, match="need the compiled extension of dgl-gt.*apt install g"):
             make_vertex_cut(awkward_graph(0), 2)
     finally:
         monkeypatch.undo()

@@ -160,14 +160,14 @@ def test_what_is_printed(capsys, monkeypatch):
     for name in ("laplacian", "random_walk", "degree", "anchors", "hops"):
         assert f"encoding, {name}" in err
     assert (
-        "encodings: laplacian (6 columns), random_walk (5 columns, from column 3 on estimated with 256 random vectors), "
+        "encodings: laplacian (6 columns), random_walk (5 columns, estimated with 256 random vectors from column 3 on), "
         "degree (2 columns), anchors (4 columns), hops (6 columns)\n" in out
     )
     assert main(["inspect", "shards", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["encodings"]["random_walk"]["exact_columns"] == 2
     np.savez("tiny.npz", edge_index=np.array([[0, 1], [1, 2]]), num_nodes=3)
     assert main(["partition", "tiny.npz", "--parts", "1", "--out", "tiny", "--encode", "laplacian=5,anchors=4"]) == 0
-    expected = "laplacian (5 columns, the last 3 zero), anchors (4 columns, the last 1 zero)"
+    expected = "laplacian (5 columns, the last 3 are zero), anchors (4 columns, the last one is zero)"
     assert expected in capsys.readouterr().out
 
 

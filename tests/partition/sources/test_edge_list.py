@@ -264,7 +264,7 @@ def test_node_table_of_ragged_lines(tmp_path):
 @pytest.mark.parametrize("gap", ["", "5,6,7\n" * 20])
 def test_whole_numbers_that_floats_do_not_hold(tmp_path, small_blocks, rows, gap):
     path = written(tmp_path / "g.csv", f"src,dst,time\n{rows[0]}\n{gap}{rows[1]}\n")
-    refused(path, "g.csv", "'time'", f"{2**60 + 1} beside floats would lose digits")
+    refused(path, "g.csv", "'time'", f"{2**60 + 1} would lose digits in a column of floats")
 
 
 def test_whole_numbers_that_floats_hold(tmp_path, small_blocks):
