@@ -72,7 +72,7 @@ class Balance:
 def step_weights(graph: Graph, costs: Costs) -> np.ndarray:
     """Return what each node adds to the time that its rank computes, int64, (N,): its row and its in-edges, by costs.
 
-    The mean is about a thousand, and the least 1, as METIS takes positive weights alone.
+    The mean is about a thousand, and the least is 1, because METIS takes only positive weights.
     """
     per_count = costs.of("edge").compute_s
     seconds = per_count.owned + per_count.edges * graph.in_degrees()
@@ -87,8 +87,8 @@ def make_balance(
     """Return the loads that the parts of a graph are to take, and their bounds.
 
     ``max_imbalance`` is the most that a part's load may be, over its share: one number for ``nodes``, ``edges`` and
-    ``train`` (training nodes), or a number for each by name. Without it a cut aims at even times of a training step, by
-    ``costs`` or by default :func:`partition.default_costs`, and none is refused. ``target_weights``, (P,), is the load of
+    ``train`` (training nodes), or a number for each by name. Without it, a cut aims at equal times of all ranks, predicted by
+    ``costs`` (by default :func:`partition.default_costs`), and no cut is refused. ``target_weights``, (P,), is the load of
     each part relative to the others.
     """
     step = step_weights(graph, default_costs() if costs is None else costs)
@@ -123,9 +123,10 @@ def make_balance(
 def with_default_bounds(balance: Balance, *, nodes: bool) -> Balance:
     """Return the balance with a bound of 1.03 for steps, and with ``nodes`` one of 1.1 for nodes, where there is none.
 
-    Where nodes and edges are bounded, so are steps.
+    If edges are bounded, there is no bound for steps: they are most of a step, and a tighter bound than the user's would cost
+    halo rows.
     """
-    defaults = {} if {"nodes", "edges"} <= set(balance.kinds) else {"step": (balance.step, _STEP_BOUND)}
+    defaults = {} if "edges" in balance.kinds else {"step": (balance.step, _STEP_BOUND)}
     if nodes:
         defaults["nodes"] = np.ones(len(balance.step), np.int64), _NODES_BOUND
     new = [kind for kind in defaults if kind not in balance.kinds]
@@ -166,7 +167,8 @@ def _checked_bounds(max_imbalance) -> dict[str, float]:
     unknown = [name for name in bounds if name not in KINDS]
     if unknown or not bounds:
         raise InputError(
-            f"max_imbalance bounds {', '.join(map(repr, unknown)) or 'nothing'}; allowed: {', '.join(KINDS)}"
+            f"max_imbalance bounds {', '.join(map(repr, unknown)) or 'nothing'}; allowed are {', '.join(KINDS)}: correct the "
+            "names"
         )
     for name, bound in bounds.items():
         if isinstance(bound, bool) or not isinstance(bound, Real) or not 1 <= bound < math.inf:
