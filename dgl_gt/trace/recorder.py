@@ -114,15 +114,17 @@ class Recorder(TorchDispatchMode):
             first = next((x for x in reversed(_flat(args)[:-1]) if x.dim() > 1), out)
             operations = flop_registry[packet](*args, **kwargs, out_val=result)
             self.add("product", (name, out.element_size()), operations, *first.shape[-2:], out.shape[-1])
-        elif name == _ATTENTION:
-            self._add_edges(*args[:3], args[5], 1, args[-1])
         elif kind == "edges":
-            (q, k, v), (needs_q, needs_kv) = args[4:7], args[-3:-1]
-            self._add_edges(q, k, v, args[9], 2 * needs_q if k is None else needs_q + needs_kv, args[-4])
+            given = {each.name: value for each, value in zip(function._schema.arguments, args)} | kwargs
+            passes = (
+                1 if name == _ATTENTION else given["needs_q"] + given["needs_q" if given["k"] is None else "needs_kv"]
+            )
+            names = ("q", "k", "v", "indices", "negative_slope")
+            self._add_edges(*(given[each] for each in names), passes)
         elif "empty" not in name:  # which writes nothing
             self.add("rows", (name,), _moved_bytes(packet, args, result))
 
-    def _add_edges(self, q, k, v, indices, passes: int, negative_slope: float | None) -> None:
+    def _add_edges(self, q, k, v, indices, negative_slope: float | None, passes: int) -> None:
         heads, head_dim = unpack(q, k, v, negative_slope is not None)[2].shape[1:]
         sources = len(q if k is None else k)
         if negative_slope is not None:
