@@ -57,13 +57,15 @@ def text_of_policy(planned: PolicyPlan, policy: str) -> str:
     """What a policy brings beside an exact step with the same strategy."""
     exact = planned.candidate
     saved = 1 - planned.sent_bytes / exact.sent_bytes if exact.sent_bytes else 0.0
+    kept = (
+        f", of which the policy keeps up to {size(planned.kept_bytes)} from step to step" if planned.kept_bytes else ""
+    )
     lines = [
         f"policy, approximate       {policy}",
         f"strategy                  {exact.title}",
         f"a step, predicted         {planned.seconds:.3g} s instead of {exact.seconds:.3g} s",
         f"sent in a step            {size(planned.sent_bytes)}, {saved:.1%} less than {size(exact.sent_bytes)}",
-        f"memory / rank             {size(exact.memory_bytes)}, of which the policy keeps up to {size(planned.kept_bytes)} from "
-        "step to step",
+        f"memory / rank             {size(exact.memory_bytes)}{kept}",
     ]
     return "\n".join(lines)
 

@@ -54,6 +54,7 @@ def test_beside_an_exact_step(here, both, slow):
     text = here(*plan[:-2], "--policy", "stale=4,int8").stdout
     assert "policy, approximate       stale=4,int8\nstrategy                  " in text
     assert "from step to step" in text
+    assert "from step to step" not in here(*plan[:-2], "--policy", "none").stdout
 
 
 @pytest.mark.parametrize(
