@@ -84,13 +84,9 @@ def add_commands(commands, report_on: ReportOn | None = None) -> None:
     export.set_defaults(command=_export)
 
     import_ = commands.add_parser("import", help="make shards from a partition directory of dgl.distributed")
-    import_.add_argument(
-        "config", metavar="FILE.json", help="the .json file of a partition directory of dgl.distributed"
-    )
+    import_.add_argument("config", metavar="FILE.json", help=".json file of a partition directory of dgl.distributed")
     import_.add_argument("--out", required=True, metavar="DIR", help="shard directory to write")
-    import_.add_argument(
-        "--seed", type=int, default=0, help="random seed for the order of rows inside parts (default: 0)"
-    )
+    import_.add_argument("--seed", type=int, default=0, help="seed of the order of rows inside parts (default: 0)")
     import_.add_argument("--force", action="store_true", help="replace DIR if it holds shards")
     import_.set_defaults(command=_import)
     for command in (inspect, report, export, import_):

@@ -37,9 +37,8 @@ class FailureDetector:
 
     poll_s = 1.0  # time after which a waiting rank checks again whether another rank has stopped
     warn_after_s = 60.0  # time after which a waiting rank names the ranks for which it waits; then at each doubling
-    linger_s = (
-        10.0  # time for which a stopping rank waits for others to read its note: the store may end with this process
-    )
+    # Time for which a stopping rank waits until others have read its note, because the store may end with this process.
+    linger_s = 10.0
 
     def __init__(self, group, timeout_s: float | None = None):
         members = dist.get_process_group_ranks(group or dist.group.WORLD)
@@ -74,8 +73,8 @@ class FailureDetector:
             self._publish_progress()
             if self._timeout_s is not None and waited >= self._timeout_s:
                 raise RankError(
-                    f"rank {self._rank} has waited {waited:.0f} s in {what}{self._cause()}. The timeout is "
-                    f"{self._timeout_s:g} s; look at the output of the other ranks, or allow more time"
+                    f"rank {self._rank} has waited {waited:.0f} s{self._cause()}. It waits in {what}; the timeout is "
+                    f"{self._timeout_s:g} s: look at the output of the other ranks, or allow more time"
                 )
             if waited >= warn_at:
                 warn_at = 2 * waited

@@ -53,7 +53,7 @@ def from_dgl_sparse_gt(state_dict: Mapping[str, Tensor], num_heads: int) -> dict
     check_sizes(num_heads=num_heads)
     if not any(re.search(r"(^|\.)q_proj\.weight$", name) for name in state_dict):
         raise InputError(
-            f"the state has no q_proj.weight; it has {_some(state_dict)}. Pass the state_dict of a SparseMHA, a GTLayer or a "
+            f"the state has no q_proj.weight; it has {_some(state_dict)}; pass the state_dict of a SparseMHA, a GTLayer or a "
             "model of DGL's sparse graph transformer"
         )
     converted = {}

@@ -11,7 +11,7 @@ from .head_minor import result_strides
 
 _REMEDY = {
     "cpu": "dgl_gt was installed without its compiled CPU kernel. To get the fast path, install a C++ compiler (on "
-    "Debian or Ubuntu: apt install g++) and then dgl_gt again: pip install --force-reinstall --no-deps . in its checkout",
+    "Debian or Ubuntu: apt install g++) and then run, in the checkout of dgl-gt: pip install --force-reinstall --no-deps .",
     "cuda": "Triton, in which the kernels for CUDA devices are written, cannot be imported. To get the fast path: pip "
     "install triton",
 }

@@ -185,9 +185,8 @@ class _Second(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, kv, bias, out, lse, both):
         part, part_lse = forward(both.pieces[1], both.settings, *_rows(both.settings, q, kv), bias)
-        merge_into(
-            out, lse, part, part_lse + both.score_offset
-        )  # an offset of the scores changes the weights of a piece as a whole
+        # An offset of the scores changes the weights of a piece as a whole.
+        merge_into(out, lse, part, part_lse + both.score_offset)
         ctx.mark_dirty(out)
         ctx.save_for_backward(q, kv, bias, out, lse)
         ctx.both = both

@@ -112,6 +112,7 @@ def _modes(cuts, traces: StepTraces, policy: Policy) -> tuple[str, ...]:
     modes = modes if policy.exchanges_nothing else tuple(mode for mode in modes if mode != "full")
     if not modes:
         raise InputError(
-            "activation_checkpoint is full, which works only with the policy none; choose keep_exchanges or none"
+            "activation_checkpoint is full, which works only with the policy none; choose that policy, or activation_checkpoint "
+            "keep_exchanges or none"
         )
     return modes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from partition.errors import InputError
 from partition.predict.figures import Figures
@@ -44,7 +45,8 @@ class StepTraces:
         description: dict | None = None,
         variant: Callable[[Figures], dict] | None = None,
     ):
-        self._make_step, self._modes, self._traces, self._exchanges = make_step, activation_checkpoints, {}, {}
+        self._make_step, self._modes, self._traces = make_step, activation_checkpoints, {}
+        self._exchanges: WeakKeyDictionary[Figures, dict] = WeakKeyDictionary()
         self.variant = variant or (lambda figures: {})
         self.max_depth, self.activation_checkpoints = max_depth, activation_checkpoints or ("none",)
         self.description = description or {"step": getattr(make_step, "__qualname__", repr(make_step))}
@@ -82,16 +84,14 @@ class StepTraces:
         from dgl_gt.trace.policy_exchanges import policy_exchanges
 
         check_strategy(figures, strategy, 1)
-        key = figures, strategy, activation_checkpoint
-        if key not in self._exchanges:
+        known, key = self._exchanges.setdefault(figures, {}), (strategy, activation_checkpoint)
+        if key not in known:
             modes, variant = () if self._modes is None else (activation_checkpoint,), self.variant(figures)
             try:
-                self._exchanges[key] = policy_exchanges(
-                    lambda sg: self._make_step(sg, *modes, **variant), strategy, figures
-                )
+                known[key] = policy_exchanges(lambda sg: self._make_step(sg, *modes, **variant), strategy, figures)
             except (ValueError, NotImplementedError) as error:
                 raise InputError(f"the step does not run with {strategy}: {error}") from error
-        return self._exchanges[key]
+        return known[key]
 
     def _trace(self, figures: Figures, strategy: str, depth: int, mode: str):
         """The trace, which all cuts with the same columns of data and the same number of parts share."""

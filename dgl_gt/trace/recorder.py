@@ -6,7 +6,7 @@ which are in torch 2.4 and in 2.13, recording fails with ``AttributeError``.
 - ``torch.ops.profiler._record_function_enter_new`` is the operation that a range of the profiler begins with.
 - ``TorchDispatchMode._should_skip_dynamo``, since torch 2.6, decides whether each call goes through a layer of torch.compile,
   which takes some 10 microseconds; without it, all calls do.
-- ``OpOverload._schema`` says whether an operation writes to its arguments, or returns them in another form.
+- ``OpOverload._schema`` says whether an operation writes to its arguments, or returns them in another form, and names them.
 """
 
 from __future__ import annotations

@@ -95,6 +95,6 @@ def _summary_writer():
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise InputError(
-            f"--tensorboard needs the package tensorboard ({error}); install it with pip install tensorboard"
+            f"--tensorboard needs the package tensorboard ({error}); install it with pip install 'tensorboard>=2.14'"
         ) from error
     return SummaryWriter

@@ -61,9 +61,9 @@ def find_not_finite(model: nn.Module, forward: Callable[[], object], feat: torch
     """The first place of a forward pass that holds NaN or infinity on any rank, in words; every rank calls it."""
     name = first_not_finite(dict(model.named_parameters()))
     if name is not None:  # the same on every rank
-        return f"{name} holds NaN or infinity already"
+        return f"The weights {name} hold NaN or infinity already"
     if comm.all_reduce(torch.tensor([int(not torch.isfinite(feat).all())]), "max")[0]:
-        return "the features hold NaN or infinity"
+        return "The features hold NaN or infinity"
     order, handles = [], []
 
     def note(name):
@@ -79,8 +79,8 @@ def find_not_finite(model: nn.Module, forward: Callable[[], object], feat: torch
     mine = next((number for number, (_, is_finite) in enumerate(order) if not is_finite), len(order))
     found = [each for each in comm.gather_objects([mine, order[mine][0] if mine < len(order) else None]) if each[1]]
     if not found:
-        return "all outputs of modules are finite, so the loss or its gradient is not"
-    return f"the output of {min(found)[1]} is the first that is not finite"
+        return "In a repeated forward pass, all outputs of modules are finite, so the loss or its gradient is not"
+    return f"In a repeated forward pass, the output of {min(found)[1]} is the first that is not finite"
 
 
 def _is_finite(output) -> bool:

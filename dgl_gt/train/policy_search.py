@@ -152,7 +152,7 @@ def _check(sg: ShardedGraph, config: TrainConfig, max_loss: float) -> None:
         )
     if config.activation_checkpoint == "full":
         raise InputError(
-            "activation_checkpoint is full, under which no policy of a search can train; choose keep_exchanges or none"
+            "activation_checkpoint is full, and a policy that is searched for needs keep_exchanges or none; choose one of them"
         )
 
 

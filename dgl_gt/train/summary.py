@@ -160,7 +160,9 @@ def _exchanged(run: dict) -> str:
     if not run["policy"]:
         return size(sent)
     exact = run["policy"]["exact_bytes_per_epoch"]
-    return f"{size(sent)}, {1 - sent / max(exact, 1):.1%} less than the {size(exact)} of exact steps"
+    if not exact:
+        return f"{size(sent)}, as in exact steps"
+    return f"{size(sent)}, {1 - sent / exact:.1%} less than the {size(exact)} of exact steps"
 
 
 def final_table(run: dict) -> str:

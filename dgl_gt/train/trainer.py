@@ -259,7 +259,7 @@ def _guarded_step(
             place = find_not_finite(
                 model, lambda: _training_logits(model, sg, task, epoch, config.seed), task.feat, sg.comm
             )
-            _check_finite("loss", loss, epoch, config, f". In a repeated forward pass, {place}")
+            _check_finite("loss", loss, epoch, config, f". {place}")
         return loss
     buffers = [each.clone() for each in model.buffers()]
     loss = train_step(model, *step, checks_gradients=True)

@@ -23,7 +23,7 @@ EDGE_SAMPLES = 10  # of a part's edges that are drawn before a run, K in CoFree-
 _LEAST_SHARE = 0.001
 _ALLOWED = (
     f"{', '.join(_BITS)}, stale=K with K from 1 to {_MOST_STALE} or auto, or sampled=Q with Q from {_LEAST_SHARE} to 1. "
-    "Bits may follow stale and sampled, as in stale=4,int8, and edges=Q may follow none, as in none,edges=0.5"
+    "Bits may follow stale and sampled, as in stale=4,int8, and edges=Q, with such a Q, none, as in none,edges=0.5"
 )
 _KEYS = ("mode", "layers", "direction", "peers")
 

@@ -34,7 +34,7 @@ class _Candidate(NamedTuple):
 
     score: tuple[float, float]  # largest load over its bound, at least 1, and predicted step (s); less is better
     owner: np.ndarray
-    balances_nodes: bool
+    even: tuple[str, ...]  # what the search kept even beside what the user bounds, see :func:`_kept_even`
     attempt: int  # counted from 1
 
 
@@ -73,16 +73,16 @@ def best_assignment(
             break
         report = _attempt_progress(progress, attempt, attempts, started_s)
         if attempt < 2 * num_initial or len(population) < 2 or not is_available(graph, parts):
-            owner, balances_nodes = _partition(graph, parts, undirected, balance, attempt, seed, report)
+            owner, even = _partition(graph, parts, undirected, balance, attempt, seed, report)
         else:
-            owner, balances_nodes = _recombine(graph, population, balance, attempt, seed, report)
+            owner, even = _recombine(graph, population, balance, attempt, seed, report)
         _fill_empty_parts(owner, parts)
         has_kept_bounds = has_kept_bounds or balance.largest_load(owner) <= 1
         if attempts == 1 and has_kept_bounds:
             return owner
         score = max(balance.largest_load(owner), 1.0) if balance.is_strict else 1.0, predicted_step_s(owner)
         if score not in (candidate.score for candidate in population):
-            insort(population, _Candidate(score, owner, balances_nodes, attempt + 1), key=attrgetter("score"))
+            insort(population, _Candidate(score, owner, even, attempt + 1), key=attrgetter("score"))
             del population[_POPULATION if attempts > 2 * num_initial else 1 :]
     best = population[0]
     progress(f"attempt {best.attempt} is kept: predicted step {best.score[1]:.3g} s")
@@ -110,7 +110,7 @@ def _partition(
     seed: int,
     progress: Callable,
 ):
-    """An initial partition by METIS, refined by the local search; and whether nodes were balanced, too."""
+    """An initial partition by METIS, refined by the local search; and what was kept even."""
     turn, number = divmod(attempt, len(_INITIAL_PARTITIONS))
     initial = _INITIAL_PARTITIONS[number]
     weights = {"step": balance.step, "edges": graph.in_degrees() + 1, "node": np.ones(graph.num_nodes, np.int64)}
@@ -126,15 +126,28 @@ def _partition(
         progress=progress,
     )
     progress("edge cut, local search")
-    balances_nodes = initial.balances_nodes != turn % 2
-    refine(graph, owner, with_default_bounds(balance, nodes=balances_nodes), seed)
-    return owner, balances_nodes
+    even = _kept_even(balance, initial.balances_nodes, bool(turn % 2))
+    refine(graph, owner, with_default_bounds(balance, *even), seed)
+    return owner, even
+
+
+def _kept_even(balance: Balance, balances_nodes: bool, inverted: bool) -> tuple[str, ...]:
+    """What an attempt keeps even beside what the user bounds: steps, nodes, both or nothing.
+
+    Beside a bound on edges, which is not one on steps where rows cost most, two more conflict and cost halo rows: so an
+    attempt has one of them, or none where inverted. The predicted step decides between attempts.
+    """
+    if "edges" in balance.kinds and "nodes" not in balance.kinds:
+        if inverted:
+            return ("step",) if balances_nodes else ()
+        return ("nodes",) if balances_nodes else ("step",)
+    return ("step", "nodes") if balances_nodes != inverted else ("step",)
 
 
 def _recombine(
     graph: Graph, population: list[_Candidate], balance: Balance, attempt: int, seed: int, progress: Callable
 ):
-    """Return an improved copy of a candidate, made by moving clusters of nodes, and its ``balances_nodes``.
+    """Return an improved copy of a candidate, made by moving clusters of nodes, and what was kept even.
 
     At first any nodes may share a cluster; later, only nodes that a second candidate keeps together, too.
     """
@@ -146,9 +159,9 @@ def _recombine(
         groups = np.zeros(graph.num_nodes, np.int64)
     else:
         groups = owner.astype(np.int64) * len(balance.shares) + other.owner
-    bounds = with_default_bounds(balance, nodes=better.balances_nodes)
+    bounds = with_default_bounds(balance, *better.even)
     refine_multilevel(graph, owner, bounds, groups, seed + attempt)
-    return owner, better.balances_nodes
+    return owner, better.even
 
 
 def _fill_empty_parts(owner: np.ndarray, parts: int) -> None:

@@ -120,16 +120,14 @@ def make_balance(
     )
 
 
-def with_default_bounds(balance: Balance, *, nodes: bool) -> Balance:
-    """Return the balance with a bound of 1.03 for steps, and with ``nodes`` one of 1.1 for nodes, where there is none.
+def with_default_bounds(balance: Balance, *kinds: str) -> Balance:
+    """Return the balance with a bound of 1.03 for steps and 1.1 for nodes, if among ``kinds`` and not bounded yet.
 
-    If edges are bounded, there is no bound for steps: they are most of a step, and a tighter bound than the user's would cost
-    halo rows.
+    If nodes and edges are both bounded, there is none for steps, because these bounds limit steps, too.
     """
-    defaults = {} if "edges" in balance.kinds else {"step": (balance.step, _STEP_BOUND)}
-    if nodes:
-        defaults["nodes"] = np.ones(len(balance.step), np.int64), _NODES_BOUND
-    new = [kind for kind in defaults if kind not in balance.kinds]
+    defaults = {"step": (balance.step, _STEP_BOUND), "nodes": (np.ones(len(balance.step), np.int64), _NODES_BOUND)}
+    known = {*balance.kinds, *(["step"] if {"nodes", "edges"} <= set(balance.kinds) else [])}
+    new = [kind for kind in kinds if kind not in known]
     return replace(
         balance,
         kinds=(*balance.kinds, *new),
@@ -167,8 +165,7 @@ def _checked_bounds(max_imbalance) -> dict[str, float]:
     unknown = [name for name in bounds if name not in KINDS]
     if unknown or not bounds:
         raise InputError(
-            f"max_imbalance bounds {', '.join(map(repr, unknown)) or 'nothing'}; allowed are {', '.join(KINDS)}: correct the "
-            "names"
+            f"max_imbalance bounds {', '.join(map(repr, unknown)) or 'nothing'}; name one or more of {', '.join(KINDS)}"
         )
     for name, bound in bounds.items():
         if isinstance(bound, bool) or not isinstance(bound, Real) or not 1 <= bound < math.inf:

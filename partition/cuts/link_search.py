@@ -52,7 +52,7 @@ def refined_on_links(graph: Graph, owner, balance: Balance, costs: Costs, profil
     ``owner``, int32 (N,), is the rank of each node.
     """
     byte_s, weight = 1 / profile.links(len(balance.shares)), np.ones(len(balance.shares))
-    bounds, without_gain, number = with_default_bounds(balance, nodes=False), 0, 0
+    bounds, without_gain, number = with_default_bounds(balance, "step"), 0, 0
     figures = count_assignment(graph, owner, balance.shares)
     best = _score(figures, balance, owner, costs, profile)
     while without_gain < _PATIENCE:

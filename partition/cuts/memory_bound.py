@@ -227,7 +227,7 @@ def check_memory_bound(
     if need > memory_bytes:
         raise InputError(
             f"writing this cut needs about {_in_mib(need)}, more than the bound of {size(memory_bytes)}; the part "
-            f"with most rows holds {largest_part:.2f} times an even share of the nodes, and the part with most edges "
+            f"with the most rows holds {largest_part:.2f} times an even share of the nodes, and that with the most edges "
             f"{most_edges:.2f} times its share of the edges: make more parts, or raise memory (--memory)"
         )
 

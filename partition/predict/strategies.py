@@ -105,7 +105,10 @@ def check_strategy(
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise InputError(f"depth is {depth!r}; it must be an integer of at least 1")
     if depth > 1 and strategy not in ("halo", "halo_h"):
-        raise InputError(f"depth is {depth} with strategy {strategy}; only halo can go beyond 1: use it, or depth 1")
+        other = "use halo" if figures.cut == "edge" else "partition with --cut edge"
+        raise InputError(
+            f"depth is {depth} with strategy {strategy}; only halo can go beyond 1: use depth 1, or {other}"
+        )
     if depth > max(figures.halo_depth, 1):
         raise InputError(
             f"depth is {depth}, but {shards} stores {figures.halo_depth} hop{'s' * (figures.halo_depth > 1)} of halo; "

@@ -86,7 +86,7 @@ def read_manifest(directory) -> dict:
         _check_version(directory, path, manifest)
         unchanged = written == _render(manifest)
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; check its owner and mode") from error
+        raise InputError(f"cannot read {path}: {error.strerror}; check the path, and who may read it") from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise

@@ -149,7 +149,7 @@ def test_narrow_rows_and_losses_that_are_not_finite_are_refused(shards):
     [
         ({"max_loss": 0.0}, "max_loss is 0.0; it must be above 0 and below 100"),
         ({"max_loss": 100}, "max_loss is 100; it must be above 0"),
-        ({"mode": "full"}, "activation_checkpoint is full, under which no policy"),
+        ({"mode": "full"}, "activation_checkpoint is full, and a policy that is searched for"),
         ({}, "one rank exchanges nothing"),
     ],
 )

@@ -88,8 +88,8 @@ def test_other_weights_of_a_model_stay():
 @pytest.mark.parametrize(
     ("state", "heads", "message"),
     [
-        ({}, 3, "the state has no q_proj.weight; it has nothing. Pass the state_dict of a SparseMHA"),
-        (nn.LSTM(2, 2, 2).state_dict(), 3, r"it has weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, \.\.\.\. Pass"),
+        ({}, 3, "the state has no q_proj.weight; it has nothing; pass the state_dict of a SparseMHA"),
+        (nn.LSTM(2, 2, 2).state_dict(), 3, r"it has weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, \.\.\.; pass"),
         (SparseMHA(C, H).state_dict(), 5, "num_heads is 5, which does not divide 12, the width of q_proj.weight"),
         (SparseMHA(C, H).state_dict(), 0, "num_heads is 0"),
     ],

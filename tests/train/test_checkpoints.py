@@ -19,7 +19,7 @@ from dgl_gt.train.interval import Interval
 from dgl_gt.train.metrics_log import MetricsLog
 from dgl_gt.train.run_directory import check_can_resume, checkpoints_in
 from dgl_gt.train.tensor_file import TensorFile
-from partition import InputError, partition
+from partition import InputError, from_edges, partition
 
 QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
 POLYNORMER = {"layer": "convolution", "score": "additive", "global_attention": "polynormer"}
@@ -282,6 +282,15 @@ def test_the_digest_is_of_the_contents(awkward_graph, tmp_path):
     partition(graph, 1, tmp_path / "two")
     one, two = (data_digest(dgl_gt.load(tmp_path / name), ["feat", "label"]) for name in ("one", "two"))
     assert [name for name in one if one[name] != two[name]] == ["feat"]
+
+
+def test_the_digest_stays_what_it_was(tmp_path):
+    """Else no run could be resumed from a checkpoint of an earlier version."""
+    node_data = {"feat": np.arange(12, dtype=np.float32).reshape(6, 2), "label": np.arange(6)}
+    partition(from_edges([0, 1, 2, 3, 4], [1, 2, 3, 4, 0], 6, node_data), 1, tmp_path / "one")
+    found = data_digest(dgl_gt.load(tmp_path / "one"), ["feat", "label"])
+    digests = {"edges": "363a65d040a821d2", "feat": "8a388127aec98f5f", "label": "4dfa553d09f45290"}
+    assert found == {"number of nodes": 6, "number of edges": 5, **digests}
 
 
 def test_intervals():

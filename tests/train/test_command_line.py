@@ -16,6 +16,7 @@ import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.train import load_model, predict
 from dgl_gt.train.predictions import write_predictions
+from dgl_gt.train.summary import final_table
 from partition import InputError, load_graph, partition
 
 ROOT = Path(__file__).parents[2]
@@ -178,6 +179,15 @@ def test_the_final_table(configured):
         "peak memory per rank",
     ):
         assert words in stdout
+
+
+@pytest.mark.parametrize(
+    ("exact", "text"), [(0, "0 B, as in exact steps"), (4096, "0 B, 100.0% less than the 4.0 KiB of exact steps")]
+)
+def test_a_policy_where_exact_steps_send_nothing(configured, exact, text):
+    record = json.loads((configured[1] / "record.json").read_text())
+    record |= {"exchanged_bytes_per_epoch": 0, "policy": {"rules": [{"mode": "int8"}], "exact_bytes_per_epoch": exact}}
+    assert text in final_table(record)
 
 
 def test_bad_options_are_refused(here, shards, tmp_path):

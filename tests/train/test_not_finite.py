@@ -114,8 +114,11 @@ def test_another_word_is_refused(sg):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda model, feat: model.last.bias.data.fill_(torch.nan), "last.bias holds NaN or infinity already"),
-        (lambda model, feat: feat[0].fill_(torch.inf), "the features hold NaN or infinity"),
+        (
+            lambda model, feat: model.last.bias.data.fill_(torch.nan),
+            "The weights last.bias hold NaN or infinity already",
+        ),
+        (lambda model, feat: feat[0].fill_(torch.inf), "The features hold NaN or infinity"),
         (lambda model, feat: feat.fill_(3e38), "the output of norm is the first"),
         (lambda model, feat: None, "all outputs of modules are finite"),
     ],

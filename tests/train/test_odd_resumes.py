@@ -37,7 +37,8 @@ def test_a_patience_that_has_run_out(sg, tmp_path):
     assert record["best_epoch"] < 10  # so that patience 1 is over after epoch 11
     with pytest.raises(
         InputError,
-        match="patience is 1, and the checkpoint after epoch 11 has used it up, because its best model is that of epoch 1",
+        match="patience is 1, and the checkpoint after epoch 11 has used it up, because its best model is that of epoch "
+        f"{record['best_epoch']};",
     ):
         train_and_save(sg, replace(QUICK, patience=1), tmp_path / "run", resume=True)
 

@@ -289,6 +289,6 @@ def _library():
         return library
     raise InputError(
         "vertex cuts need the compiled extension of dgl-gt, which is not installed: install a C++ compiler (on Debian or "
-        "Ubuntu: apt install g++) and then dgl-gt again (pip install --force-reinstall --no-deps . in its checkout), or make "
+        "Ubuntu: apt install g++) and then dgl-gt again (in its checkout: pip install --force-reinstall --no-deps .), or make "
         "an edge cut"
     )

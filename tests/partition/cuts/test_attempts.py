@@ -1,6 +1,7 @@
 """Later attempts at edge cuts: a cut is searched anew, clusters of nodes first."""
 
 import re
+from itertools import product
 
 import numpy as np
 import pytest
@@ -66,6 +67,28 @@ def test_what_two_cuts_agree_on_stays_together():
         cuts.append(cut)
     found = recombined(graph, cuts[0], cuts[0] * BLOCKS + cuts[1], balance)
     assert halo(graph, found) <= halo(graph, communities) < min(halo(graph, cut) for cut in cuts)
+
+
+def test_beside_a_bound_on_edges_an_attempt_keeps_steps_or_nodes_even_or_neither():
+    graph = from_edges([0, 1, 2], [1, 2, 0], 4)
+    found = {
+        bounds: [
+            attempts._kept_even(make_balance(graph, 3, kinds), *flags) for flags in product([False, True], repeat=2)
+        ]
+        for bounds, kinds in (("none", None), ("edges", {"edges": 1.1}), ("both", 1.1))
+    }
+    both = [("step",), ("step", "nodes"), ("step", "nodes"), ("step",)]
+    assert found == {"none": both, "both": both, "edges": [("step",), (), ("nodes",), ("step",)]}
+
+
+def test_a_bound_on_edges_leaves_steps_even():
+    """Most nodes have no in-edges, so a bound on edges says nothing of them, but their rows take time."""
+    rng = np.random.default_rng(0)
+    graph = from_edges(rng.integers(0, 2000, 8000), rng.integers(0, 400, 8000), 2000)
+    balance = make_balance(graph, 4, {"edges": 1.2})
+    cut = make_edge_cut(graph, 4, max_imbalance={"edges": 1.2})
+    loads = np.add.reduceat(balance.step[cut.order], cut.ptr[:-1])
+    assert loads.max() / loads.mean() < 1.1
 
 
 def test_nodes_that_nobody_keeps_together_are_searched_one_by_one():

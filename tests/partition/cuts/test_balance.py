@@ -32,11 +32,12 @@ def test_without_a_bound_a_cut_aims_at_even_steps(owned, edges):
     np.testing.assert_allclose(balance.weights[:, 0], np.maximum(expected, 1), atol=0.5)  # METIS refuses 0
 
 
-def test_steps_are_even_unless_edges_are_bounded():
+def test_default_bounds_are_added_where_the_user_gives_none():
+    """Bounds of nodes and edges bound the steps, too."""
     graph = graph_of(0)
-    for bounds, added in (({"nodes": 1.2}, ["step"]), ({"edges": 1.2}, ["nodes"]), (1.2, [])):
+    for bounds, added in (({"nodes": 1.2}, ["step"]), ({"edges": 1.2}, ["step", "nodes"]), (1.2, [])):
         balance = make_balance(graph, 3, bounds)
-        found = with_default_bounds(balance, nodes=True)
+        found = with_default_bounds(balance, "step", "nodes")
         assert list(found.kinds) == [*balance.kinds, *added]
         assert found.bounds.tolist() == [*balance.bounds, *({"step": 1.03, "nodes": 1.1}[kind] for kind in added)]
 
@@ -77,8 +78,8 @@ BAD_BOUNDS = [
     (True, "is True"),
     ("1.2", "is '1.2'"),
     ([1.1], r"is \[1.1\]"),
-    ({}, "bounds nothing; allowed are nodes, edges, train"),
-    ({"edge": 1.1}, "bounds 'edge'; allowed are nodes, edges, train"),
+    ({}, "bounds nothing; name one or more of nodes, edges, train"),
+    ({"edge": 1.1}, "bounds 'edge'; name one or more of nodes, edges, train"),
     ({"edges": 1.1, 7: 1.2}, "bounds 7"),
     ({"edges": 0.5}, "is 0.5 for edges"),
     ({"edges": None}, "is None for edges"),

@@ -53,7 +53,7 @@ REFUSED = [
     (["--max-imbalance", "nan"], "is nan"),
     (["--max-imbalance", "much"], "--max-imbalance: 'much'"),
     (["--max-imbalance", ""], "--max-imbalance"),
-    (["--max-imbalance", "edge=1.1"], "'edge'; allowed are nodes, edges, train"),
+    (["--max-imbalance", "edge=1.1"], "'edge'; name one or more of nodes, edges, train"),
     (["--max-imbalance", "edges=1.1,nodes"], "--max-imbalance"),
     (["--max-imbalance", "edges="], "--max-imbalance: ''"),
     (["--max-imbalance", "edges=1.1,edges=1.2"], "names a kind twice"),

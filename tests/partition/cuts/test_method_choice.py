@@ -122,6 +122,6 @@ def test_a_cut_whose_largest_part_is_too_large_to_write_is_refused(monkeypatch):
     memory_bound.check_memory_bound(found, "streaming", bound, 2.0, 1.1)
     with pytest.raises(
         InputError,
-        match="with most rows holds 90.00 times an even share of the nodes, .* 1.10 times its share of the edges: make more parts, or raise",
+        match="with the most rows holds 90.00 times an even share of the nodes, .* 1.10 times its share of the edges: make more parts, or raise",
     ):
         memory_bound.check_memory_bound(found, "streaming", bound // 40, 90.0, 1.1)
