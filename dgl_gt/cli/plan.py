@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from dgl_gt.selector.check import check_table, compare_with_prediction
 from dgl_gt.selector.forecast import forecast
 from dgl_gt.selector.plan import NothingFits, Plan
 from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan, text_of_policy
 from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, check_policy_of_model, policy_of, read_config
+from dgl_gt.train.prediction_check import check_table, compare_with_prediction
 from dgl_gt.transmission.policy import Policy
 from partition import console
 from partition.errors import InputError, LeftOutWarning

@@ -138,9 +138,12 @@ def _memory_advice(args, config) -> str:
 
 def _train_rank(args, config):
     """Train on this rank; the record of the run, and its table."""
+    import msgspec
+
     from dgl_gt.train import summary
     from dgl_gt.train.memory_check import check_memory
     from dgl_gt.train.model import check_settings
+    from dgl_gt.train.progress import show_progress
     from dgl_gt.train.run import train_and_save
     from dgl_gt.train.task import describe_unused_data
     from dgl_gt.train.trainer import train
@@ -155,16 +158,17 @@ def _train_rank(args, config):
         return _train_several(args, config, sg, plan, factory)
     if sg.comm.rank == 0 and (unused := describe_unused_data(sg.manifest, config.inputs)):
         print(f"dgl-gt: {unused}", file=sys.stderr)
-    with summary.show_progress(config.epochs, sg.comm.rank == 0) as progress:
+    with show_progress(config.epochs, sg.comm.rank == 0) as progress:
         on_epoch = progress and progress.after_epoch
         if not args.out:
-            record = summary.record(train(sg, config, on_epoch, factory=factory, on_nan=args.on_nan), sg) | plan
+            result = train(sg, config, on_epoch, factory=factory, on_nan=args.on_nan)
+            record = summary.finished_record(result, sg, plan)
         else:
             options = _options_of_run(args) | {"factory": factory, "on_epoch": on_epoch, "plan": plan}
             options["on_start"] = progress and progress.start
             record = train_and_save(sg, config, args.out, **options)[1]
     where = f"wrote {args.out}" if args.out else "the model was not saved; to save it, add --out DIR"
-    return record, f"{summary.final_table(record)}\n\n{where}"
+    return msgspec.to_builtins(record), f"{summary.final_table(record)}\n\n{where}"
 
 
 def _options_of_run(args) -> dict:
@@ -181,7 +185,10 @@ def _options_of_run(args) -> dict:
 
 def _train_several(args, config, sg, plan, factory):
     """Train on each split with each seed; the records of all runs with their mean and deviation, and the table."""
+    import msgspec
+
     from dgl_gt.train import summary
+    from dgl_gt.train.progress import show_progress
     from dgl_gt.train.task import node_classification
     from dgl_gt.train.trainer import train
 
@@ -191,13 +198,13 @@ def _train_several(args, config, sg, plan, factory):
         node_classification(sg, split, config.inputs)  # the same
     for split in splits:
         for seed in range(config.seed, config.seed + (args.seeds or 1)):
-            with summary.show_progress(config.epochs, sg.comm.rank == 0) as progress:
+            with show_progress(config.epochs, sg.comm.rank == 0) as progress:
                 settings, on_epoch = replace(config, split=split, seed=seed), progress and progress.after_epoch
                 result = train(sg, settings, on_epoch, factory=factory, on_nan=args.on_nan)
-            runs.append({"split": split, "seed": seed} | summary.record(result, sg))
+            runs.append(summary.OneOfSeveral(split, seed, summary.finished_record(result, sg)))
             del result  # and with it the model
-    record = summary.record_of_runs(runs) | plan
-    return record, summary.table_of_runs(record)
+    values = summary.values_of_runs(runs) | ({"plan": msgspec.to_builtins(plan)} if plan else {})
+    return values, summary.table_of_runs(runs)
 
 
 def _factory_on_all_ranks(args):
@@ -218,12 +225,12 @@ def _factory_on_all_ranks(args):
 
 
 def _load(args, config, factory):
-    """The sharded graph, the config, and the plan (empty unless ``--strategy auto`` made one)."""
+    """The sharded graph, the config, and the plan that ``--strategy auto`` made, or None."""
     if args.strategy != AUTO:
-        return load_shards(args), config, {}
+        return load_shards(args), config, None
     from dgl_gt.train.trial import load_fastest
 
-    sg, config, plan = load_fastest(
+    return load_fastest(
         [args.directory, *args.other_cut],
         config,
         args.auto_profile,
@@ -233,4 +240,3 @@ def _load(args, config, factory):
         timeout_s=args.timeout,
         factory=factory,
     )
-    return sg, config, {"plan": plan}

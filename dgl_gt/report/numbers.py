@@ -8,9 +8,11 @@ from statistics import fmean, median
 
 import msgspec
 
-from dgl_gt.selector.check import compare_with_prediction
+from dgl_gt.train.prediction_check import compared
+from dgl_gt.train.run_directory import RECORD
+from dgl_gt.train.time_line import TimeLine
 
-from .run_files import RECORD, RunFiles, Step
+from .run_files import RunFiles
 
 MOST_POINTS = 1000  # of a curve
 _CURVES = ("loss", "validation", "test", "lr", "nodes_per_s", "exchange_share")
@@ -33,10 +35,10 @@ def run_numbers(run: RunFiles) -> dict:
         "planned_epochs": _whole(run.settings.get("epochs")),
         **_best(run),
         **_measured(run),
-        "policy": msgspec.to_builtins(record.policy) if record else None,
+        "policy": msgspec.to_builtins(record.policy) if record and record.policy else None,
         "curves": _curves(run),
         "checkpoints": run.checkpoints,
-        "prediction": compare_with_prediction(run.directory / RECORD) if finished and record.plan else None,
+        "prediction": compared(record, run.directory / RECORD) if finished and record.plan else None,
         "step": _step(run.step) if run.step else None,
         "settings": {str(name): _plain(value) for name, value in run.settings.items()},
     }
@@ -110,7 +112,7 @@ def thinned(points: Iterable[tuple[int, float | None]]) -> list[list]:
     return [*kept, there[-1]]
 
 
-def _step(step: Step) -> dict:
+def _step(step: TimeLine) -> dict:
     """A profiled step without its spans: the seconds of each rank, and of the parts that take the most, mean over ranks."""
     sums: dict[tuple[str, str], float] = {}
     for rank in step.ranks:

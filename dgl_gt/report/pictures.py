@@ -12,9 +12,8 @@ from itertools import groupby
 
 from markupsafe import Markup
 
+from dgl_gt.train.time_line import RankStep
 from partition.report.formats import SPACE, printable, short
-
-from .run_files import RankStep
 
 MOST_RANKS = 64  # that the time line draws
 _TICKS = 4  # about as many labels as an axis has

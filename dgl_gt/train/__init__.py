@@ -8,6 +8,7 @@ _HOMES = {
     "train": "trainer",
     "train_and_save": "run",
     "TrainResult": "trainer",
+    "RunRecord": "run_record",
     "load_model": "saved_model",
     "save_model": "saved_model",
     "predict": "predictions",

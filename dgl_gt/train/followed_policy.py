@@ -15,6 +15,7 @@ from partition.errors import InputError
 from partition.predict.strategies import WITH_POLICY
 
 from .config import TrainConfig, check_policy_of_model, policy_of
+from .run_record import PolicyOfRun
 from .run_state import EpochFigures
 from .task import Task, edge_rows, node_classification
 
@@ -79,7 +80,7 @@ class FollowedPolicy:
         if self._transmission is not None:
             self._transmission.after_step(loss)
 
-    def record(self, measured: list[EpochFigures]) -> dict | None:
+    def record(self, measured: list[EpochFigures]) -> PolicyOfRun | None:
         """Return the rules and the bytes that an exact step would have sent, all ranks together; None if all is exact."""
         if not self._is_followed:
             return None
@@ -88,7 +89,7 @@ class FollowedPolicy:
         else:
             exact_bytes = (sum(each.sent_bytes for each in measured) + self._transmission.saved_bytes) / len(measured)
         exact = self._sg.comm.all_reduce(torch.tensor([exact_bytes], dtype=torch.float64))
-        return {"rules": self._policy.described(), "exact_bytes_per_epoch": round(float(exact[0]))}
+        return PolicyOfRun(self._policy.described(), round(float(exact[0])))
 
 
 def follow_policy(sg: ShardedGraph, task: Task, config: TrainConfig, model: torch.nn.Module) -> FollowedPolicy:

@@ -24,6 +24,7 @@ from .launcher_link import find_launcher
 from .metrics_log import MetricsLog
 from .model import ModelFactory
 from .peak_memory import peak_memory_on
+from .run_record import EpochNumbers
 from .run_state import EpochFigures, RunState, TrainHistory
 from .saved_model import BestModelWriter
 from .step_profile import StepProfiler
@@ -122,22 +123,21 @@ class RunKeeper:
         if self._late_stop is not None:
             self._stop.leave(self._late_stop)
 
-    def _numbers(self, epoch: int, figures: EpochFigures, agreed: _Agreed) -> dict:
-        """A line of ``metrics.jsonl``, with the names that docs/cli.md lists."""
+    def _numbers(self, epoch: int, figures: EpochFigures, agreed: _Agreed) -> EpochNumbers:
         seconds, whole = figures.seconds, self._sg.manifest
-        return {
-            "epoch": epoch,
-            "loss": figures.loss if math.isfinite(figures.loss) else None,
-            "validation": figures.validation,
-            "test": figures.test,
-            "lr": figures.lr,
-            "seconds": seconds,
-            "nodes_per_s": whole["nodes"] / seconds,
-            "edges_per_s": whole["edges"] / seconds,
-            "exchange_share": min(1.0, agreed.exchange_s / seconds),
-            "exchanged_bytes": agreed.sent_bytes,
-            "peak_memory_bytes": agreed.peak_memory_bytes,
-        }
+        return EpochNumbers(
+            epoch=epoch,
+            loss=figures.loss if math.isfinite(figures.loss) else None,
+            validation=figures.validation,
+            test=figures.test,
+            lr=figures.lr,
+            seconds=seconds,
+            nodes_per_s=whole["nodes"] / seconds,
+            edges_per_s=whole["edges"] / seconds,
+            exchange_share=min(1.0, agreed.exchange_s / seconds),
+            exchanged_bytes=agreed.sent_bytes,
+            peak_memory_bytes=agreed.peak_memory_bytes,
+        )
 
     def _write(self, state: RunState) -> Path | None:
         launcher = find_launcher()

@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from partition.errors import InputError
 from partition.system.atomic_write import new_file
 
 from .run_directory import METRICS_FILE
+from .run_record import EpochNumbers
 
 
 class MetricsLog:
@@ -39,9 +42,9 @@ class MetricsLog:
         with suppress(InputError), new_file(path, force=True) as file:
             file.write("".join(kept).encode())
 
-    def add(self, numbers: dict, is_there: bool) -> None:
+    def add(self, numbers: EpochNumbers, is_there: bool) -> None:
         """Write the numbers of one epoch; ``is_there`` says whether the directory is this run's by now."""
-        self._unwritten.append(numbers)
+        self._unwritten.append(msgspec.to_builtins(numbers))
         if not is_there:
             return
         try:

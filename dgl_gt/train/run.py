@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
@@ -18,6 +19,7 @@ from .keeper import Beginning, RunKeeper
 from .launcher_link import starter_name
 from .model import ModelFactory
 from .run_directory import MODEL, checkpoints_in, is_left_by
+from .run_record import GraphOfRun, PlanOfRun, RunRecord
 from .saved_model import BestModelWriter, is_run_of
 from .trainer import TrainResult, train
 
@@ -36,8 +38,8 @@ def train_and_save(
     factory: ModelFactory | None = None,
     on_epoch=None,
     on_start=None,
-    plan: dict | None = None,
-) -> tuple[TrainResult, dict]:
+    plan: PlanOfRun | None = None,
+) -> tuple[TrainResult, RunRecord]:
     """Train as :func:`dgl_gt.train.train` does, and keep the run in a directory; every rank calls it.
 
     After a first SIGINT (Ctrl-C), SIGTERM or SIGHUP, the epoch ends, a checkpoint and the best model are written, and then
@@ -70,13 +72,13 @@ def train_and_save(
     on_start : callable, optional
         Function that is called before the first epoch as ``on_start(history)``, with the losses and metrics of the run
         so far, which are empty unless it goes on from a checkpoint.
-    plan : dict, optional
-        Keys to add to the record, such as the plan of ``--strategy auto``.
+    plan : PlanOfRun, optional
+        What ``--strategy auto`` chose, for the record.
 
     Returns
     -------
     result : TrainResult
-    record : dict
+    record : RunRecord
         The run as plain values, as ``record.json`` holds it beside ``started_by``.
 
     Raises
@@ -84,18 +86,21 @@ def train_and_save(
     InputError
         As :func:`dgl_gt.train.train`; or ``out`` cannot be written, or there is no checkpoint of this run to go on from.
     """
-    writer, plan, starter = None, plan or {}, {"started_by": starter_name()}
+
+    def values(record: RunRecord) -> dict:
+        return msgspec.to_builtins(record) | {"started_by": starter_name()}
+
+    writer: BestModelWriter | None = None
     beginning: Beginning = "new"
     with sg.comm.together():  # what is wrong here may be wrong on rank 0 alone
         if sg.comm.rank == 0:
             beginning = _beginning(out, resume, config, factory, summary.described_graph(sg))
             is_own = beginning != "new"
             check_target(out, MODEL, force=force or is_own, foreign=is_own)
-            described = plan | starter
             writer = BestModelWriter(
                 out,
                 config,
-                lambda history: summary.unfinished_record(history, sg) | described,
+                lambda history: values(summary.unfinished_record(history, sg, plan)),
                 force=force,
                 factory=factory,
             )
@@ -106,14 +111,16 @@ def train_and_save(
         )
     with writer or nullcontext():
         result = train(sg, config, on_epoch, writer, factory, keeper, on_nan)
-        record = summary.record(result, sg) | plan
+        record = summary.finished_record(result, sg, plan)
         if writer:
-            writer.finish(result.model.state_dict(), record | starter)
+            writer.finish(result.model.state_dict(), values(record))
     keeper.leave_if_asked()
     return result, record
 
 
-def _beginning(out, resume: bool | str, config: TrainConfig, factory: ModelFactory | None, graph: dict) -> Beginning:
+def _beginning(
+    out, resume: bool | str, config: TrainConfig, factory: ModelFactory | None, graph: GraphOfRun
+) -> Beginning:
     """How a run begins, by what it is asked for and by what ``out`` holds."""
     if resume == "if_possible":
         if not is_left_by(out, starter_name()):

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import torch
 import yaml
 
@@ -28,6 +29,7 @@ from .launcher_link import find_launcher
 from .model import FactoryError, ModelFactory, build_model
 from .module_places import first_not_finite
 from .run_directory import CONFIG, RECORD, WEIGHTS, RunDirectory
+from .run_record import GraphOfRun, RunRecord
 from .run_state import TrainHistory
 from .tensor_file import TensorFile, read_bytes
 
@@ -115,8 +117,9 @@ class BestModelWriter:
         """Write that the run goes on, and with which settings, beside the model that is there."""
         with suppress(InputError, OSError, ValueError, TypeError):  # damaged ones are replaced with the next model
             record, config = json.loads((self.out / RECORD).read_text()), read_yaml(self.out / CONFIG)
-            of_now = {key: value for key, value in self._describe(history).items() if key in ("finished", "started_by")}
-            self.directory.write(_for_people({**config, **asdict(self._config)}, {**record, **of_now}))
+            of_now = msgspec.to_builtins(self._describe(history))
+            record |= {key: of_now[key] for key in ("finished", "started_by") if key in of_now}
+            self.directory.write(_for_people({**config, **asdict(self._config)}, record))
 
     def _best_epoch_there(self) -> int:
         """The epoch of the model in the directory, counted from 1; 0 if the model cannot be read."""
@@ -193,7 +196,9 @@ class BestModelWriter:
         return f"The model is in {other} instead"
 
 
-def save_model(out, state: dict, config: TrainConfig, shape: dict, record: dict, *, force: bool = False) -> None:
+def save_model(
+    out, state: dict, config: TrainConfig, shape: dict, record: RunRecord | dict, *, force: bool = False
+) -> None:
     """Write a model directory; it appears when it is complete.
 
     Parameters
@@ -205,8 +210,8 @@ def save_model(out, state: dict, config: TrainConfig, shape: dict, record: dict,
     shape : dict
         ``in_dim`` and ``classes`` of the model, the number of its ``edge_feats`` and ``edge_kinds`` if it has any, and the
         name of its ``model_factory`` if it has one.
-    record : dict
-        Record of the run, as ``dgl-gt train --json`` prints it.
+    record : RunRecord or dict
+        Record of the run, or its values as ``dgl-gt train --json`` prints them.
     force : bool
         Whether to replace ``out`` if it holds a model.
 
@@ -218,9 +223,11 @@ def save_model(out, state: dict, config: TrainConfig, shape: dict, record: dict,
     write_model(RunDirectory(out, force=force), state, config, shape, record)
 
 
-def write_model(directory: RunDirectory, state: dict | None, config: TrainConfig, shape: dict, record: dict) -> None:
+def write_model(
+    directory: RunDirectory, state: dict | None, config: TrainConfig, shape: dict, record: RunRecord | dict
+) -> None:
     """Do as :func:`save_model` does, in the directory of a run. Without a state, write the other files alone."""
-    settings = asdict(config)
+    settings, record = asdict(config), msgspec.to_builtins(record)
     files = _for_people(settings | shape, record)
     if state is not None:  # first: a kill between two files leaves a model that is newer than its record
         values = {"config": settings, "shape": shape, "best_epoch": record.get("best_epoch")}
@@ -234,16 +241,16 @@ def _for_people(settings: dict, record: dict) -> dict[str, bytes]:
     return {name: text.encode() for name, text in texts.items()}
 
 
-def is_run_of(directory, config: TrainConfig, factory: ModelFactory | None, graph: dict) -> bool:
+def is_run_of(directory, config: TrainConfig, factory: ModelFactory | None, graph: GraphOfRun) -> bool:
     """Whether the run in a directory is of a graph, a configuration, and a factory of this name or none.
 
-    ``graph`` is that of the run's record. Its cut and checksum may differ, and so may what does not change the result,
-    because ranks that are started again may choose another cut.
+    The cut and checksum of the graph may differ, and so may what does not change the result, because ranks that are
+    started again may choose another cut.
     """
     directory = Path(directory)
     try:
         found, of_run = read_yaml(directory / CONFIG), json.loads((directory / RECORD).read_text())["graph"]
-        is_same_graph = all(of_run[key] == graph[key] for key in ("source", "nodes", "edges"))
+        is_same_graph = all(of_run[key] == getattr(graph, key) for key in ("source", "nodes", "edges"))
     except (InputError, OSError, ValueError, KeyError, TypeError):
         return False
     wanted = {**asdict(config), "activation_checkpoint": found.get("activation_checkpoint")}

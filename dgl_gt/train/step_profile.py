@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import torch
 from torch.profiler import ProfilerActivity, profile
 
@@ -22,7 +23,7 @@ from partition.system.units import size
 from .run_directory import TIME_LINE, TRACE, trace_name
 from .run_state import TrainHistory
 from .saved_model import BestModelWriter
-from .time_line import RankRecording, time_line
+from .time_line import RankRecording, TimeLine, steps_of_ranks
 
 _EARLIER_EPOCHS = 2  # before the one that is recorded: the first ones allocate memory and make caches
 _MOST_TRACE_BYTES = 64 << 20  # of a rank, packed
@@ -76,10 +77,10 @@ class StepProfiler:
         self._trace = self._recording = None
         if writer is None:
             return
-        ranks = time_line([RankRecording(**json.loads(each)) for each in recordings])
-        values = {"epoch": self._epoch + 1, "strategy": self._sg.strategy.name, "ranks": ranks}
+        ranks = steps_of_ranks([RankRecording(**json.loads(each)) for each in recordings])
+        step = TimeLine(self._epoch + 1, self._sg.strategy.name, ranks)
         files = {trace_name(rank): trace for rank, trace in enumerate(traces) if trace}
-        files[TIME_LINE] = json.dumps(values, allow_nan=False).encode() + b"\n"
+        files[TIME_LINE] = msgspec.json.encode(step) + b"\n"
         try:
             writer.make_directory(history)
             _write_files(writer.out, files)

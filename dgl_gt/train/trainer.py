@@ -25,6 +25,7 @@ from .module_places import at_place, find_not_finite, first_not_finite, named_pl
 from .objective import Objective, make_objective
 from .optimizer import Schedule, make_optimizer
 from .peak_memory import peak_memory_on
+from .run_record import PolicyOfRun
 from .run_state import EpochFigures, RunState, TrainHistory
 from .saved_model import BestModelWriter
 from .sufficient_factors import SufficientFactors, factored_layers, saves_bytes
@@ -49,7 +50,7 @@ class TrainResult(TrainHistory):
     exchanged_bytes_per_epoch : int
         Bytes that all ranks together send in the boundary exchanges of one training step, forward and backward; the
         mean over the steps.
-    policy : dict or None
+    policy : PolicyOfRun or None
         The ``rules`` of the transmission policy, and ``exact_bytes_per_epoch``, what ranks would have sent without it;
         None where all is exact.
     peak_memory_bytes : list of int, (P,)
@@ -60,7 +61,7 @@ class TrainResult(TrainHistory):
     seconds_per_epoch: float
     exchange_share: float
     exchanged_bytes_per_epoch: int
-    policy: dict | None
+    policy: PolicyOfRun | None
     peak_memory_bytes: list[int]
 
 

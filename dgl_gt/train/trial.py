@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 import msgspec
 import torch
@@ -25,20 +25,11 @@ from .model import ModelFactory, build_model
 from .objective import make_objective
 from .optimizer import make_optimizer
 from .planned_step import step_traces
+from .run_record import PlanOfRun, Trial
 from .task import node_classification
 from .trainer import train_step, with_factors
 
 _TIMED_STEPS = 3
-
-
-@dataclass(frozen=True)
-class Trial:
-    """Measurements of a few training steps of one candidate."""
-
-    candidate: Candidate
-    seconds: float  # median of a step on the slowest rank
-    sent_bytes: int  # by all ranks together in one step
-    peak_bytes: int  # of live tensors, structure and features on the rank that has most; on a GPU, the allocator's
 
 
 def load_fastest(
@@ -51,15 +42,14 @@ def load_fastest(
     overlap: bool = True,
     timeout_s: float | None = None,
     factory: ModelFactory | None = None,
-) -> tuple[ShardedGraph, TrainConfig, dict]:
+) -> tuple[ShardedGraph, TrainConfig, PlanOfRun]:
     """Load the cut with the strategy that trains this model fastest; every rank calls it with the same arguments.
 
     The directories hold cuts of one graph. An ``activation_checkpoint`` other than ``none`` is kept; otherwise one is
     chosen if memory is short. With the default profile, a rank may take its share of the memory that the machine has
     available. ``factory`` makes the model, by default the graph transformer of the config. The other arguments are those
-    of :func:`dgl_gt.selector.choose` and :func:`dgl_gt.load`. Returns the graph,
-    the config with the activation checkpointing that was chosen, and the record: the plan, and the predictions and
-    measurements of each candidate that was tried.
+    of :func:`dgl_gt.selector.choose` and :func:`dgl_gt.load`. Returns the graph, the config with the activation
+    checkpointing that was chosen, and the plan with the predictions and measurements of each candidate that was tried.
     """
     profile = profile if overlap else msgspec.structs.replace(profile, overlap=0.0)
     options = {"overlap": overlap, "timeout_s": timeout_s}
@@ -69,12 +59,12 @@ def load_fastest(
         candidates, plan = _plan(sg, directories, config, profile, rank_memory, max_depth, factory)
     del sg
     trials = [_run_trial(each, config, options, factory) for each in candidates]
-    fastest = min(range(len(trials)), key=lambda number: trials[number].seconds)
-    chosen = trials[comm.broadcast_object(fastest)].candidate
+    fastest = min(range(len(trials)), key=lambda number: trials[number].measured_seconds)
+    chosen = candidates[comm.broadcast_object(fastest)]
     return (
         _load(chosen, options),
         replace(config, activation_checkpoint=chosen.activation_checkpoint),
-        _record(plan, chosen, trials),
+        PlanOfRun(plan["choice"], chosen.title, chosen, plan["profile"], plan["model"], trials),
     )
 
 
@@ -141,27 +131,12 @@ def _measure(sg: ShardedGraph, candidate: Candidate, config: TrainConfig, factor
     sent = torch.tensor([(comm.sent_bytes - before) // _TIMED_STEPS])
     slowest = comm.all_reduce(torch.tensor(seconds, dtype=torch.float64), "max").tolist()
     largest = int(comm.all_reduce(torch.tensor([peak_bytes]), "max")[0])
-    return Trial(candidate, statistics.median(slowest), int(comm.all_reduce(sent)[0]), largest)
-
-
-def _record(plan: dict, chosen: Candidate, trials: list[Trial]) -> dict:
-    """The documented key ``plan`` of a run's record."""
-    return {
-        "predicted_choice": plan["choice"],
-        "chosen": chosen.title,
-        "choice": asdict(chosen),
-        "profile": plan["profile"],
-        "model": plan["model"],
-        "trials": [
-            {
-                "choice": trial.candidate.title,
-                "predicted_seconds": trial.candidate.seconds,
-                "measured_seconds": trial.seconds,
-                "predicted_sent_bytes": trial.candidate.sent_bytes,
-                "measured_sent_bytes": trial.sent_bytes,
-                "predicted_peak_bytes": trial.candidate.peak_bytes,
-                "measured_peak_bytes": trial.peak_bytes,
-            }
-            for trial in trials
-        ],
-    }
+    return Trial(
+        choice=candidate.title,
+        predicted_seconds=candidate.seconds,
+        measured_seconds=statistics.median(slowest),
+        predicted_sent_bytes=candidate.sent_bytes,
+        measured_sent_bytes=int(comm.all_reduce(sent)[0]),
+        predicted_peak_bytes=candidate.peak_bytes,
+        measured_peak_bytes=largest,
+    )

@@ -11,6 +11,7 @@ import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.train import trainer
 from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.run_record import PolicyOfRun
 from dgl_gt.train.trainer import train
 from partition import InputError, partition
 
@@ -50,7 +51,7 @@ def test_full_and_a_staleness_of_one_are_exact_and_others_come_near(shards, stra
     assert found["stale=1"] == exact and exact[3] is None
     for name in names[2:]:
         losses, validations, sent, policy = found[name]
-        assert policy == {"rules": [{"mode": name}], "exact_bytes_per_epoch": exact[2]}
+        assert policy == PolicyOfRun([{"mode": name}], exact[2])
         assert losses != exact[0] and np.isfinite(losses).all()
         assert abs(losses[-1] - exact[0][-1]) < 0.1 * exact[0][0] and losses[-1] < 0.9 * losses[0]
         assert sent < exact[2] * (1 if name in ("bf16", "stale=3") else 0.6)
@@ -112,8 +113,8 @@ def test_rules_by_layer_direction_and_pair(shards, tmp_path):
     path = tmp_path / "rules.yaml"
     path.write_text("rules: [{mode: int8}, {mode: full, layers: [1], direction: rows, peers: [[0, 1]]}]")
     (policy, sent, exact, none), *_ = run_ranks(parts, rules_on_rank, folder, path)
-    assert none is None and policy["exact_bytes_per_epoch"] == exact
-    assert policy["rules"][1] == {"mode": "full", "layers": [1], "direction": "rows", "peers": [[0, 1]]}
+    assert none is None and policy.exact_bytes_per_epoch == exact
+    assert policy.rules[1] == {"mode": "full", "layers": [1], "direction": "rows", "peers": [[0, 1]]}
     rows = exact // (4 * 4 * 32)  # two layers, two directions
     one_pair = (sent - 4 * rows * (8 + 32)) / (4 * 32 - 8 - 32)  # rows from rank 0 to rank 1
     assert one_pair == int(one_pair) and 0 < one_pair < rows

@@ -39,7 +39,7 @@ def cuts(awkward_graph, tmp_path_factory):
 def trained(rank, shards, out, config, **options):
     """Losses and validations of a run, which every rank must agree on."""
     _, record = train_and_save(dgl_gt.load(shards), config, out, **options)
-    return record["losses"], record["validations"], record["metric"]
+    return record.losses, record.validations, record.metric
 
 
 def run(parts, *args, **options):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from html_page import Page
+from msgspec import to_builtins
 
 import dgl_gt
 from dgl_gt.cli.main import main
@@ -33,13 +34,28 @@ LINE = {
     "peak_memory_bytes": [1 << 20, 3 << 20],
 }
 PLAN = {
+    "predicted_choice": {},
     "chosen": "halo_h on <the> edge cut",
-    "choice": {"seconds": 0.3, "sent_bytes": 1024, "peak_bytes": 1000, "memory_bytes": 4 << 20},
+    "choice": {
+        "cut": "edge",
+        "strategy": "halo_h",
+        "depth": 1,
+        "activation_checkpoint": "none",
+        "seconds": 0.3,
+        "sent_bytes": 1024,
+        "peak_bytes": 1000,
+        "memory_bytes": 4 << 20,
+    },
+    "profile": {},
+    "model": {},
     "trials": [
         {
             "choice": "halo_h on <the> edge cut",
             "predicted_seconds": 0.3,
             "measured_seconds": 0.25,
+            "predicted_sent_bytes": 1024,
+            "measured_sent_bytes": 1024,
+            "predicted_peak_bytes": 1000,
             "measured_peak_bytes": 1100,
         }
     ],
@@ -99,7 +115,7 @@ def test_a_run_that_was_trained_and_profiled(awkward_graph, tmp_path):
     """The page holds the numbers of the record, needs nothing else, and has a style for narrow and for dark screens."""
     partition(awkward_graph(0), 1, tmp_path / "shards")
     sg = dgl_gt.load(tmp_path / "shards")
-    _, record = train_and_save(sg, QUICK, tmp_path / "run", profile_step=True, checkpoint_every=4)
+    record = to_builtins(train_and_save(sg, QUICK, tmp_path / "run", profile_step=True, checkpoint_every=4)[1])
     found = report(tmp_path / "run")
     page, numbers = found.page, found.numbers
     assert not re.search(
@@ -339,7 +355,7 @@ def test_the_best_epoch_of_an_unfinished_run_is_the_first_of_equals(awkward_grap
     """As the trainer's: the numbers of a finished run, read again as if it were not, name the same epoch."""
     partition(awkward_graph(0), 1, tmp_path / "shards")
     sg = dgl_gt.load(tmp_path / "shards")
-    _, record = train_and_save(sg, replace(QUICK, lr=1e-5, dropout=0.0), tmp_path / "run")
+    record = to_builtins(train_and_save(sg, replace(QUICK, lr=1e-5, dropout=0.0), tmp_path / "run")[1])
     (tmp_path / "run" / "record.json").write_text(json.dumps(record | {"finished": False}))
     numbers = report(tmp_path / "run").numbers
     assert numbers["best_epoch"] == record["best_epoch"] and numbers["metric"] == record["metric"]

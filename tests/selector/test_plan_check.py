@@ -7,15 +7,39 @@ import pytest
 from selector_cases import planned, refused
 
 
+def trial(choice, predicted_seconds, measured_seconds, measured_peak_bytes) -> dict:
+    return {
+        "choice": choice,
+        "predicted_seconds": predicted_seconds,
+        "measured_seconds": measured_seconds,
+        "predicted_sent_bytes": 1000,
+        "measured_sent_bytes": 1000,
+        "predicted_peak_bytes": 900,
+        "measured_peak_bytes": measured_peak_bytes,
+    }
+
+
+def without(values: dict, name: str) -> dict:
+    return {key: value for key, value in values.items() if key != name}
+
+
 def record(**changes) -> dict:
     """What a run leaves, as far as --check reads it."""
-    choice = {"seconds": 0.5, "sent_bytes": 1000, "peak_bytes": 900, "memory_bytes": 3000}
-    trials = [
-        {"choice": "a", "predicted_seconds": 0.5, "measured_seconds": 0.4, "measured_peak_bytes": 1000},
-        {"choice": "b", "predicted_seconds": 0.6, "measured_seconds": 0.8, "measured_peak_bytes": 500},
-    ]
-    plan = {"choice": choice, "chosen": "a", "trials": trials}
-    run = {"seconds_per_epoch": 0.4, "exchanged_bytes_per_epoch": 1000, "peak_memory_bytes": [2000, 2500]}
+    choice = {
+        "cut": "edge",
+        "strategy": "halo_h",
+        "depth": 1,
+        "activation_checkpoint": "none",
+        "seconds": 0.5,
+        "sent_bytes": 1000,
+        "peak_bytes": 900,
+        "memory_bytes": 3000,
+    }
+    trials = [trial("a", 0.5, 0.4, 1000), trial("b", 0.6, 0.8, 500)]
+    plan = {"predicted_choice": {}, "choice": choice, "chosen": "a", "profile": {}, "model": {}, "trials": trials}
+    metric = {"name": "accuracy", "validation": 0.5, "test": 0.5}
+    run = {"strategy": "halo_h", "ranks": 2, "losses": [], "metric": metric, "seconds_per_epoch": 0.4}
+    run |= {"exchanged_bytes_per_epoch": 1000, "peak_memory_bytes": [2000, 2500]}
     return {**run, "plan": {**plan, **changes}}
 
 
@@ -65,21 +89,33 @@ def test_check_of_cuts_of_one_kind(here, tmp_path):
 
 def test_check_of_what_is_no_run(here, tmp_path):
     files = {
-        "no-plan.json": (json.dumps({"strategy": "ring"}), "holds no plan; train with --strategy auto"),
-        "list.json": ("[1, 2]", "holds no plan"),
-        "null.json": (json.dumps(record() | {"plan": None}), "holds no plan"),
-        "text.json": ("not json", "is not valid JSON"),
-        "number.json": (json.dumps({"plan": 3}), "holds a plan that cannot be read"),
-        "half.json": (json.dumps({"plan": record()["plan"]}), "holds a plan that cannot be read"),
-        "text-figures.json": (json.dumps(record() | {"seconds_per_epoch": "0.5"}), "holds a plan that cannot be read"),
-        "huge.json": (json.dumps(record() | {"peak_memory_bytes": [10**400]}), "holds a plan that cannot be read"),
-        "deep.json": ("[" * 100_000, "is not valid JSON"),
+        "no-plan.json": (json.dumps(without(record(), "plan")), "holds no plan; train with --strategy auto"),
+        "list.json": ("[1, 2]", "Expected `object`, got `array`"),
+        "null.json": (json.dumps(record() | {"plan": None}), "Expected `object`, got `null` - at `$.plan`"),
+        "text.json": ("not json", "is malformed"),
+        "number.json": (json.dumps(record() | {"plan": 3}), "Expected `object`, got `int` - at `$.plan`"),
+        "half.json": (json.dumps({"plan": record()["plan"]}), "missing required field `strategy`"),
+        "text-figures.json": (
+            json.dumps(record() | {"seconds_per_epoch": "0.5"}),
+            "got `str` - at `$.seconds_per_epoch`",
+        ),
+        "huge.json": (
+            json.dumps(record() | {"peak_memory_bytes": [10**400]}),
+            "Expected `int` <= 4611686018427387904 - at `$.peak_memory_bytes[0]`",
+        ),
+        "huge-memory.json": (
+            json.dumps(record(choice=record()["plan"]["choice"] | {"memory_bytes": 10**400})),
+            "lacks figures of the candidate that was chosen, a",
+        ),
+        "deep.json": ("[" * 100_000, "Expected `object`, got `array`"),
         "early.json": (json.dumps(record() | {"finished": False}), "is the record of a run that ended early"),
-        "other.json": (json.dumps(record(chosen="c")), "holds a plan that cannot be read"),
+        "other.json": (json.dumps(record(chosen="c")), "lacks figures of the candidate that was chosen, c"),
+        "no-seconds.json": (json.dumps(without(record(), "seconds_per_epoch")), "lacks figures"),
+        "no-memory.json": (json.dumps(record() | {"peak_memory_bytes": []}), "lacks figures"),
     }
     for name, (content, message) in files.items():
         (tmp_path / name).write_text(content)
-        refused(here("plan", "--check", tmp_path / name), name, message)
+        refused(here("plan", "--check", tmp_path / name), name, message, "--strategy auto")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     refused(here("plan", "--check", tmp_path / "binary.json"), "not a text file")
     refused(here("plan", "--check", tmp_path / "nothing"), "no such file")

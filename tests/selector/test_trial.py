@@ -9,6 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from ranks import run_ranks
@@ -17,6 +18,7 @@ from selector_cases import profile_values, refused, write_profile
 from dgl_gt.cli.main import main
 from dgl_gt.selector import choose, read_profile
 from dgl_gt.train import TrainConfig, step_traces
+from dgl_gt.train.run_record import RunRecord
 from dgl_gt.train.summary import final_table
 from partition import load_graph, partition
 from partition.shards.counts import read_figures
@@ -128,7 +130,7 @@ def test_check_prints_the_errors(trained, here):
 
 def test_the_final_table_names_the_plan(trained):
     record = trained[0]
-    text = final_table(record)
+    text = final_table(msgspec.convert(record, RunRecord))
     assert "predicted seconds per epoch" in text and "predicted memory per rank with --rank-memory" in text
     for trial in record["plan"]["trials"]:
         assert f"trial of {trial['choice']}" in text
@@ -150,7 +152,7 @@ def load_on_rank(rank, calls):
         except InputError as error:
             found.append(str(error))
         else:
-            found.append(((sg.strategy.name, sg.depth, sg.manifest["cut"], chosen), record))
+            found.append(((sg.strategy.name, sg.depth, sg.manifest["cut"], chosen), msgspec.to_builtins(record)))
     return found
 
 
@@ -191,9 +193,9 @@ def decide_on_rank(rank, both, profile, seconds):
     from dgl_gt.train import trial
 
     clock = iter(seconds[rank])
-    trial._run_trial = lambda candidate, *_: trial.Trial(candidate, next(clock), 0, 1)
-    sg, _, record = trial.load_fastest(both, CONFIG, profile)
-    return sg.strategy.name, sg.depth, record["chosen"], [trial["choice"] for trial in record["trials"]]
+    trial._run_trial = lambda candidate, *_: trial.Trial(candidate.title, 0.5, next(clock), 0, 0, 0, 1)
+    sg, _, plan = trial.load_fastest(both, CONFIG, profile)
+    return sg.strategy.name, sg.depth, plan.chosen, [trial.choice for trial in plan.trials]
 
 
 @pytest.mark.parametrize("quicker", [0, 1])
@@ -210,8 +212,9 @@ def own_profile(rank, paths, profiles):
     """With a profile of its own, and the same shards elsewhere."""
     from dgl_gt.train import trial
 
-    trial._run_trial = lambda candidate, *_: trial.Trial(candidate, 1.0, 0, 1)
-    sg, _, record = trial.load_fastest(paths[rank], CONFIG, profiles[rank])
+    trial._run_trial = lambda candidate, *_: trial.Trial(candidate.title, 0.5, 1.0, 0, 0, 0, 1)
+    sg, _, plan = trial.load_fastest(paths[rank], CONFIG, profiles[rank])
+    record = msgspec.to_builtins(plan)
     return record["choice"].pop("directory"), sg.strategy.name, record
 
 

@@ -18,6 +18,7 @@ from dgl_gt.train.data_digest import data_digest
 from dgl_gt.train.interval import Interval
 from dgl_gt.train.metrics_log import MetricsLog
 from dgl_gt.train.run_directory import check_can_resume, checkpoints_in
+from dgl_gt.train.run_record import RunRecord
 from dgl_gt.train.tensor_file import TensorFile
 from partition import InputError, from_edges, partition
 
@@ -52,17 +53,17 @@ def stopped(sg, tmp_path):
     return tmp_path / "run", record
 
 
-def same_run(found: dict, expected: dict):
+def same_run(found: RunRecord, expected: RunRecord):
     """The same numbers to the last bit."""
     for name in ("losses", "validations", "metric", "best_epoch"):
-        assert found[name] == expected[name], name
+        assert getattr(found, name) == getattr(expected, name), name
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_that_goes_on_equals_one_that_was_not_interrupted(sg, tmp_path, case):
     config = replace(QUICK, **CASES[case])
     full, record = train_and_save(sg, config, tmp_path / "run", checkpoint_every=5)
-    assert len(record["losses"]) == 12 or case == "early stopping" and 5 < len(record["losses"]) < 12
+    assert len(record.losses) == 12 or case == "early stopping" and 5 < len(record.losses) < 12
     (tmp_path / "run" / "checkpoint-000010.safetensors").unlink(missing_ok=True)
     seen = []
     again, resumed = train_and_save(
@@ -98,7 +99,7 @@ def test_a_users_model_goes_on_with_the_random_numbers_that_it_would_have_drawn(
 def test_more_epochs_than_at_first(sg, stopped):
     folder, record = stopped
     _, longer = train_and_save(sg, replace(QUICK, epochs=15, patience=90), folder, resume=True)
-    assert longer["losses"][:12] == record["losses"] and len(longer["losses"]) == 15
+    assert longer.losses[:12] == record.losses and len(longer.losses) == 15
 
 
 @pytest.mark.parametrize(
@@ -245,7 +246,7 @@ def test_a_stop_before_the_first_evaluation_leaves_a_checkpoint_without_a_model(
     with pytest.raises(InputError, match="holds no model"):
         load_model(tmp_path / "run")
     undo()
-    assert train_and_save(sg, config, tmp_path / "run", resume=True)[1]["epochs"] == 12
+    assert train_and_save(sg, config, tmp_path / "run", resume=True)[1].epochs == 12
 
 
 def test_a_full_disk_costs_one_checkpoint(sg, tmp_path, monkeypatch, capsys):
@@ -330,15 +331,15 @@ def test_the_numbers_of_each_epoch(sg, stopped):
     folder, record = stopped
     lines = lines_of(folder)
     assert [each["epoch"] for each in lines] == list(range(1, 13))
-    assert [each["loss"] for each in lines] == record["losses"]
-    assert [each["validation"] for each in lines] == record["validations"]
+    assert [each["loss"] for each in lines] == record.losses
+    assert [each["validation"] for each in lines] == record.validations
     assert [each["lr"] for each in lines] == [0.01] + [0.02] * 11
     assert all(each["nodes_per_s"] == pytest.approx(60 / each["seconds"]) for each in lines)
     assert all(len(each["peak_memory_bytes"]) == 1 and each["exchanged_bytes"] == 0 for each in lines)
     train_and_save(sg, replace(QUICK, epochs=14), folder, resume=True)
     again = lines_of(folder)
     assert [each["epoch"] for each in again] == list(range(1, 15))
-    assert again[:9] == lines[:9] and [each["loss"] for each in again[:12]] == record["losses"]
+    assert again[:9] == lines[:9] and [each["loss"] for each in again[:12]] == record.losses
 
 
 def test_numbers_that_come_before_the_directory_are_kept(sg, tmp_path):
@@ -372,9 +373,9 @@ def test_tensorboard(sg, tmp_path):
     _, record = train_and_save(sg, QUICK, tmp_path / "run", tensorboard=True)
     found = EventAccumulator(str(tmp_path / "run"))
     found.Reload()
-    assert [each.value for each in found.Scalars("loss")] == pytest.approx(record["losses"])
+    assert [each.value for each in found.Scalars("loss")] == pytest.approx(record.losses)
     peaks = [each.value for each in found.Scalars("peak_memory_bytes/rank0")]
-    assert len(peaks) == 12 and peaks[-1] == pytest.approx(record["peak_memory_bytes"][0], rel=0.1)
+    assert len(peaks) == 12 and peaks[-1] == pytest.approx(record.peak_memory_bytes[0], rel=0.1)
     train_and_save(sg, QUICK, tmp_path / "run", force=True)
 
 

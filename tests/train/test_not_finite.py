@@ -63,7 +63,7 @@ def test_the_epoch_and_the_module_are_named(sg, tmp_path):
     assert [each.name for each in checkpoints_in(tmp_path / "run")][0] == "checkpoint-000004.safetensors"
     assert load_model(tmp_path / "run", FACTORY)
     BAD.clear()
-    assert train_and_save(sg, CONFIG, tmp_path / "run", factory=FACTORY, resume=True)[1]["epochs"] == 8
+    assert train_and_save(sg, CONFIG, tmp_path / "run", factory=FACTORY, resume=True)[1].epochs == 8
 
 
 def test_skipped_steps_leave_the_model_as_it_was(sg, tmp_path):
@@ -71,11 +71,11 @@ def test_skipped_steps_leave_the_model_as_it_was(sg, tmp_path):
     expected = train(sg, replace(CONFIG, epochs=6, warmup=0), factory=FACTORY)
     BAD.extend([2, 3])
     result, record = train_and_save(sg, replace(CONFIG, warmup=0), tmp_path / "run", factory=FACTORY, on_nan="skip")
-    assert record["losses"][2:4] == [None, None]
+    assert record.losses[2:4] == [None, None]
     assert [loss for loss in result.losses if loss is not None] == expected.losses
     state = expected.model.state_dict()
     assert all(torch.equal(result.model.state_dict()[name], value) for name, value in state.items())
-    assert json.loads((tmp_path / "run" / "record.json").read_text())["losses"] == record["losses"]
+    assert json.loads((tmp_path / "run" / "record.json").read_text())["losses"] == record.losses
 
 
 def test_ten_skipped_steps_in_a_row_are_an_error(sg):

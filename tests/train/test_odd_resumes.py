@@ -34,11 +34,11 @@ def sg(shards):
 
 def test_a_patience_that_has_run_out(sg, tmp_path):
     _, record = train_and_save(sg, QUICK, tmp_path / "run", checkpoint_every=11)
-    assert record["best_epoch"] < 10  # so that patience 1 is over after epoch 11
+    assert record.best_epoch < 10  # so that patience 1 is over after epoch 11
     with pytest.raises(
         InputError,
         match="patience is 1, and the checkpoint after epoch 11 has used it up, because its best model is that of epoch "
-        f"{record['best_epoch']};",
+        f"{record.best_epoch};",
     ):
         train_and_save(sg, replace(QUICK, patience=1), tmp_path / "run", resume=True)
 
@@ -76,7 +76,7 @@ def test_a_model_on_disk_that_is_newer_than_the_checkpoint_stays_until_the_run_i
     run, newer = tmp_path / "run", tmp_path / "newer"
     partition("sample:communities?nodes=300&seed=0", 1, tmp_path / "learnable")
     sg = dgl_gt.load(tmp_path / "learnable")
-    best = train_and_save(sg, QUICK, newer)[1]["best_epoch"]
+    best = train_and_save(sg, QUICK, newer)[1].best_epoch
 
     def stop_after(last):
         def stop(epoch, *_):
@@ -93,7 +93,7 @@ def test_a_model_on_disk_that_is_newer_than_the_checkpoint_stays_until_the_run_i
     with pytest.raises(InputError, match=f"stopped; the best model so far, of epoch {best}, is in "):
         train_and_save(sg, QUICK, run, resume=True, on_epoch=stop_after(4))
     assert (run / "model.safetensors").read_bytes() == kept
-    assert train_and_save(sg, QUICK, run, resume=True)[1]["best_epoch"] == best
+    assert train_and_save(sg, QUICK, run, resume=True)[1].best_epoch == best
 
 
 def test_a_signal_in_the_last_epoch_acts_after_the_run_is_written(sg, tmp_path):

@@ -61,7 +61,7 @@ def test_what_the_command_asks_for_when_ranks_start_again(monkeypatch):
 
 def test_ranks_that_start_again_take_up_their_own_run(sg, killed, capsys):
     assert json.loads((killed / "record.json").read_text())["started_by"] == starter_name()
-    assert train_and_save(sg, QUICK, killed, **STARTED_AGAIN)[1]["finished"]
+    assert train_and_save(sg, QUICK, killed, **STARTED_AGAIN)[1].finished
     assert "resuming after epoch 8 of 12" in capsys.readouterr().err
 
 
@@ -91,14 +91,14 @@ def test_what_resume_may_be(sg, tmp_path, resume):
 
 
 def test_ranks_that_start_again_before_anything_was_written_begin(sg, tmp_path):
-    assert train_and_save(sg, QUICK, tmp_path / "run", **STARTED_AGAIN)[1]["finished"]
+    assert train_and_save(sg, QUICK, tmp_path / "run", **STARTED_AGAIN)[1].finished
 
 
 def test_a_rank_that_is_killed_when_all_is_written_starts_again_and_ends(sg, tmp_path):
     _, record = train_and_save(sg, QUICK, tmp_path / "run", checkpoint_every=5)
-    assert "started_by" not in record and is_left_by(tmp_path / "run", starter_name())
+    assert is_left_by(tmp_path / "run", starter_name())
     again = train_and_save(sg, QUICK, tmp_path / "run", **STARTED_AGAIN)[1]
-    assert again["finished"] and again["losses"] == record["losses"]
+    assert again.finished and again.losses == record.losses
 
 
 def test_a_directory_that_was_moved_aside_is_put_back_before_it_is_looked_at(sg, killed, capsys):
@@ -128,7 +128,7 @@ def test_ranks_that_start_again_without_a_checkpoint_begin_in_the_directory_they
     with pytest.raises(InputError, match="holds no checkpoint"):
         train_and_save(sg, QUICK, run, resume=True)
     record = train_and_save(sg, QUICK, run, **STARTED_AGAIN)[1]
-    assert record["losses"] == train_and_save(sg, QUICK, tmp_path / "other")[1]["losses"]
+    assert record.losses == train_and_save(sg, QUICK, tmp_path / "other")[1].losses
     assert [json.loads(line)["epoch"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [*range(1, 13)]
     assert (run / "slurm.out").read_text() == "waiting"
 
@@ -246,7 +246,7 @@ def test_a_kill_between_two_files_leaves_a_model_that_can_be_read(tmp_path, monk
     load_model(run)
     monkeypatch.undo()
     full = train_and_save(sg, QUICK, tmp_path / "other")[1]
-    assert train_and_save(sg, QUICK, run, resume=True)[1]["losses"] == full["losses"]
+    assert train_and_save(sg, QUICK, run, resume=True)[1].losses == full.losses
     ours, theirs = (load_model(folder).state_dict() for folder in (run, tmp_path / "other"))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
@@ -269,7 +269,7 @@ def test_ranks_that_start_again_may_choose_another_activation_checkpoint(sg, tmp
     for path in checkpoints_in(tmp_path / "run"):
         path.unlink()
     config = replace(QUICK, activation_checkpoint="full")
-    assert train_and_save(sg, config, tmp_path / "run", **STARTED_AGAIN)[1]["finished"]
+    assert train_and_save(sg, config, tmp_path / "run", **STARTED_AGAIN)[1].finished
 
 
 def test_predictions_beside_the_run_do_not_keep_it_from_going_on(sg, killed, tmp_path):

@@ -115,7 +115,7 @@ def test_a_signal_lets_the_last_write_finish(sg, writer, rising, monkeypatch):
     with pytest.raises(KeyboardInterrupt), writer:
         result = trainer.train(sg, CONFIG, writer=writer)
         monkeypatch.setattr(saved_model, "write_model", raises_a_signal(saved_model.write_model))
-        writer.finish(result.model.state_dict(), summary.record(result, sg))
+        writer.finish(result.model.state_dict(), summary.finished_record(result, sg))
     assert record_of(writer.out)["finished"] is True
 
 
@@ -136,7 +136,7 @@ def test_a_signal_does_not_hide_where_the_last_model_is(sg, writer, rising, monk
         writer.directory.out = tmp_path / "file" / "model"
         (tmp_path / "file").write_text("")
         monkeypatch.setattr(saved_model, "write_model", raises_a_signal(saved_model.write_model))
-        writer.finish(result.model.state_dict(), summary.record(result, sg))
+        writer.finish(result.model.state_dict(), summary.finished_record(result, sg))
     err = capsys.readouterr().err
     assert "The model is in" in err and "the best model so far" not in err
 
@@ -158,7 +158,7 @@ def test_a_model_that_cannot_be_written_is_written_elsewhere(sg, writer, rising,
         result = trainer.train(sg, CONFIG, lose_the_disk, writer)
     assert len(result.losses) == 6 and "Training goes on" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"cannot write .*disk.*\. The model is in .*here/dgl-gt-model-\d+ instead"):
-        writer.finish(result.model.state_dict(), summary.record(result, sg))
+        writer.finish(result.model.state_dict(), summary.finished_record(result, sg))
     (place,) = (tmp_path / "here").iterdir()
     assert record_of(place)["finished"] is True
     for name, value in load_model(place).state_dict().items():

@@ -10,7 +10,7 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.train import TrainConfig, step_profile, train_and_save
-from dgl_gt.train.time_line import RankRecording, time_line
+from dgl_gt.train.time_line import RankRecording, steps_of_ranks
 from partition import partition
 
 QUICK = TrainConfig(layers=2, hidden=8, heads=2, epochs=5, patience=0, dropout=0.3, evaluate_every=4)
@@ -26,7 +26,7 @@ def profiled_on_rank(rank, folder, strategy):
     sg = dgl_gt.load(folder / "shards", strategy)
     record = train_and_save(sg, QUICK, folder / "run", profile_step=True)[1]
     assert sg.comm.timeline is None
-    return record["losses"], train_and_save(sg, QUICK, folder / "plain")[1]["losses"]
+    return record.losses, train_and_save(sg, QUICK, folder / "plain")[1].losses
 
 
 def names_in_trace(path):
@@ -86,7 +86,7 @@ def test_a_short_run_profiles_its_last_step(sg, tmp_path):
 def test_a_run_that_ends_early_says_that_nothing_was_profiled(sg, tmp_path, capsys):
     config = replace(QUICK, lr=1e-6, patience=1, evaluate_every=1, dropout=0.0)
     record = train_and_save(sg, config, tmp_path / "run", profile_step=True)[1]
-    assert record["epochs"] == 2
+    assert record.epochs == 2
     assert "no step was profiled: the run ended before epoch 3" in capsys.readouterr().err
 
 
@@ -112,18 +112,18 @@ def recording(started, blocked, senders=(0, 1), seconds=10.0):
 
 
 def kinds(rank):
-    return [(each["kind"], each["name"], each["start"], each["end"]) for each in rank["spans"]]
+    return [(each.kind, each.name, each.start, each.end) for each in rank.spans]
 
 
 def test_a_rank_waits_until_the_last_one_arrives():
-    early, late = time_line([recording(1.0, (2.0, 9.0)), recording(7.0, (7.5, 9.0))])
+    early, late = steps_of_ranks([recording(1.0, (2.0, 9.0)), recording(7.0, (7.5, 9.0))])
     assert kinds(early) == [
         ("compute", "a", 0.0, 2.0),
         ("wait", "x", 2.0, 7.0),
         ("exchange", "x", 7.0, 9.0),
         ("compute", "b", 9.0, 10.0),
     ]
-    assert (early["compute_s"], early["wait_s"], early["exchange_s"]) == (3.0, 5.0, 2.0)
+    assert (early.compute_s, early.wait_s, early.exchange_s) == (3.0, 5.0, 2.0)
     assert [each[:2] for each in kinds(late)] == [
         ("compute", "a"),
         ("compute", "b"),
@@ -133,10 +133,10 @@ def test_a_rank_waits_until_the_last_one_arrives():
 
 
 def test_a_rank_waits_for_those_alone_whose_rows_it_needs():
-    early, _ = time_line([recording(1.0, (2.0, 3.0), senders=()), recording(7.0, (7.5, 9.0), senders=(0,))])
-    assert early["wait_s"] == 0 and early["exchange_s"] == 1.0
+    early, _ = steps_of_ranks([recording(1.0, (2.0, 3.0), senders=()), recording(7.0, (7.5, 9.0), senders=(0,))])
+    assert early.wait_s == 0 and early.exchange_s == 1.0
 
 
 def test_an_exchange_that_ended_before_anybody_waited_for_it_takes_no_time():
-    (alone,) = time_line([recording(1.0, None, senders=())])
+    (alone,) = steps_of_ranks([recording(1.0, None, senders=())])
     assert kinds(alone) == [("compute", "a", 0.0, 5.0), ("compute", "b", 5.0, 10.0)]

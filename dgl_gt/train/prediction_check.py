@@ -1,0 +1,86 @@
+"""Compares what a run with ``--strategy auto`` was predicted to take with what it took."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+from msgspec import UNSET
+
+from partition.console import table
+from partition.errors import InputError
+from partition.system.units import size
+
+from .run_directory import RECORD
+from .run_record import MOST, RunRecord, read_json
+
+_ADVICE = "name a directory that `dgl-gt train --strategy auto --out RUN` wrote"
+
+
+def compare_with_prediction(run) -> dict:
+    """Predicted and measured figures of a run.
+
+    Parameters
+    ----------
+    run : path
+        A directory that ``dgl-gt train --strategy auto --out RUN`` wrote, or a file with its ``--json`` output.
+
+    Returns
+    -------
+    dict
+        ``choice``; ``figures``, a list of dicts with ``name, predicted, measured, error``, where the error is a share
+        of the measured figure; and ``trials``, as in the record.
+
+    Raises
+    ------
+    InputError
+        The run cannot be read, or its record holds no plan.
+    """
+    path = Path(run) / RECORD if os.path.isdir(run) else Path(run)
+    return compared(read_json(path, RunRecord, _ADVICE), path)
+
+
+def compared(record: RunRecord, path: Path) -> dict:
+    """Do as :func:`compare_with_prediction` does for a record that was read from ``path``."""
+    plan = record.plan
+    if not plan:
+        raise InputError(f"{path} holds no plan; train with --strategy auto")
+    if not record.finished:
+        raise InputError(
+            f"{path} is the record of a run that ended early, without measured figures; train again with --strategy auto"
+        )
+    choice = plan.choice
+    of_choice = (each for each in plan.trials if (each.choice, each.predicted_seconds) == (plan.chosen, choice.seconds))
+    trial = next(of_choice, None)  # two cuts may have the same title, and seconds tell them apart
+    is_measured = UNSET not in (record.seconds_per_epoch, record.exchanged_bytes_per_epoch) and record.peak_memory_bytes
+    if trial is None or not is_measured or not 0 < (choice.memory_bytes or 0) <= MOST:
+        raise InputError(f"{path} lacks figures of the candidate that was chosen, {plan.chosen}; {_ADVICE}")
+    figures = [
+        _compared("seconds per epoch", choice.seconds, record.seconds_per_epoch),
+        _compared("exchanged bytes per epoch", trial.predicted_sent_bytes, record.exchanged_bytes_per_epoch),
+        _compared("bytes of tensors, largest rank", trial.predicted_peak_bytes, trial.measured_peak_bytes),
+        _compared("bytes of the process, largest rank", choice.memory_bytes, max(record.peak_memory_bytes)),
+    ]
+    return {"choice": plan.chosen, "figures": figures, "trials": [msgspec.to_builtins(each) for each in plan.trials]}
+
+
+def _compared(name: str, predicted: float, measured: float) -> dict:
+    error = 0.0 if predicted == measured else (predicted - measured) / measured if measured else None
+    return {"name": name, "predicted": predicted, "measured": measured, "error": error}
+
+
+def check_table(comparison: dict) -> str:
+    """The result of :func:`compare_with_prediction` as tables."""
+
+    def row(figure: dict, is_bytes: bool) -> list[str]:
+        shown = [size(figure[key]) if is_bytes else f"{figure[key]:.3f}" for key in ("predicted", "measured")]
+        return [figure["name"], *shown, "" if figure["error"] is None else f"{figure['error']:+.1%}"]
+
+    figures = [row(each, "bytes" in each["name"]) for each in comparison["figures"]]
+    chosen = table([comparison["choice"], "predicted", "measured", "error"], figures)
+    steps = [
+        _compared(each["choice"], each["predicted_seconds"], each["measured_seconds"]) for each in comparison["trials"]
+    ]
+    trials = [row(each, is_bytes=False) for each in steps]
+    return f"{chosen}\n\n{table(['trials, seconds per step', 'predicted', 'measured', 'error'], trials)}"

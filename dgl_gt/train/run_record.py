@@ -1,0 +1,128 @@
+"""What a run leaves for people and reports: ``record.json`` and the lines of ``metrics.jsonl``; docs/cli.md has the keys.
+
+This module does not import torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from dgl_gt.selector.plan import Candidate
+from partition.errors import InputError
+from partition.system.output_checks import LONGEST_RECORD_BYTES
+from partition.system.yaml_file import read_text
+
+MOST = 2**62  # bytes, and whatever else is counted
+Number = Annotated[float, Meta(ge=-1e39, le=1e39)]  # float32 holds no larger one
+Count = Annotated[int, Meta(ge=0, le=MOST)]
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+
+
+class EpochNumbers(msgspec.Struct, kw_only=True):
+    """What was measured in an epoch: a line of ``metrics.jsonl``."""
+
+    epoch: Annotated[int, Meta(ge=1, le=2**53)]
+    loss: Number | None = None
+    validation: Number | None = None
+    test: Number | None = None
+    lr: Number | None = None
+    seconds: Seconds
+    nodes_per_s: Number
+    edges_per_s: Number
+    exchange_share: Number
+    exchanged_bytes: Count
+    peak_memory_bytes: list[Count]
+
+
+class Metric(msgspec.Struct):
+    """The metrics at the best epoch."""
+
+    name: str
+    validation: Number
+    test: Number
+
+
+class GraphOfRun(msgspec.Struct):
+    """The graph that a run trains on, and its cut."""
+
+    source: str
+    cut: str
+    nodes: Count
+    edges: Count
+    checksum: str
+
+
+class PolicyOfRun(msgspec.Struct):
+    """The transmission policy that a run followed, and what exact steps would have sent, all ranks together."""
+
+    rules: list[dict]
+    exact_bytes_per_epoch: Count
+
+
+class Trial(msgspec.Struct):
+    """Predictions and measurements of a few training steps of one candidate.
+
+    ``peak_bytes`` are those of live tensors, structure and features on the rank that has most; on a GPU, the allocator's.
+    """
+
+    choice: str
+    predicted_seconds: Seconds
+    measured_seconds: Seconds
+    predicted_sent_bytes: Count
+    measured_sent_bytes: Count
+    predicted_peak_bytes: Count
+    measured_peak_bytes: Count
+
+
+class PlanOfRun(msgspec.Struct):
+    """What ``--strategy auto`` chose, after trials of the best candidates."""
+
+    predicted_choice: dict
+    chosen: str  # in words
+    choice: Candidate
+    profile: dict
+    model: dict
+    trials: list[Trial]
+
+
+class RunRecord(msgspec.Struct, kw_only=True):
+    """A run as plain values; what is measured over the whole run is unset until it has ended.
+
+    The fields with defaults may be missing in a record that a user gave to :func:`dgl_gt.train.save_model`.
+    """
+
+    finished: bool = True
+    strategy: str
+    depth: Count = 1
+    ranks: Count
+    graph: GraphOfRun | None = None
+    epochs: Count = 0
+    best_epoch: Count = 0  # counted from 1
+    losses: list[Number | None]
+    validations: list[Number] = []
+    metric: Metric
+    seconds_per_epoch: Seconds | UnsetType = UNSET
+    exchange_share: Number | UnsetType = UNSET
+    exchanged_bytes_per_epoch: Count | UnsetType = UNSET
+    policy: PolicyOfRun | None | UnsetType = UNSET
+    peak_memory_bytes: list[Count] | UnsetType = UNSET
+    plan: PlanOfRun | UnsetType = UNSET
+
+
+def read_json(path: Path, kind, advice: str):
+    """Read a JSON file of a run as a struct of this kind.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or is damaged; the message ends with the advice.
+    """
+    text = read_text(path, LONGEST_RECORD_BYTES)
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InputError(f"{path} is damaged or from another version of dgl-gt: {error}; {advice}") from None
