@@ -16,11 +16,9 @@ from partition.system.units import size
 
 from .config import ASSUMED_CLASSES, OF_MODEL, TrainConfig
 from .model import ModelFactory, build_model, checkpoint_modes, max_depth
-from .objective import make_objective
-from .optimizer import make_optimizer
+from .step import assemble_step
 from .sufficient_factors import SufficientFactors, factored_layers
 from .task import Task, edge_rows, features, signed_columns
-from .trainer import train_step
 
 _OF_STEP = (
     "encodings",
@@ -65,13 +63,12 @@ class _TrainStep:
             signed_columns(sg, inputs.encodings),
             edge_rows(sg, inputs),
         )
-        model = build_model(config, feat.shape[1], self.classes, self.factory, **task.edges.widths).to(sg.device)
+        step = assemble_step(sg, config, task, self.factory)
         if factored:
             rows, others = task.rows["train"], [train_rows] + [0] * (sg.comm.world_size - 2)
-            task = replace(task, factors=SufficientFactors(sg.comm, model, factored, rows, [len(rows), *others]))
-        optimizer = make_optimizer(model, config)
-        objective = make_objective(config, task, sg.comm)
-        return lambda: train_step(model, sg, task, optimizer, 0, config.seed, objective)
+            factors = SufficientFactors(sg.comm, step.model, factored, rows, [len(rows), *others])
+            step = replace(step, task=replace(task, factors=factors))
+        return lambda: step(0)
 
 
 def step_traces(

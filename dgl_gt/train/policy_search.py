@@ -7,8 +7,6 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
-import torch
-
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.selector.policy_choice import MODES, Place, by_links, choose_modes, places, policy_of_modes
@@ -21,12 +19,10 @@ from partition.predict.strategies import WITH_POLICY
 
 from .config import TrainConfig
 from .metrics import choose_metric
-from .model import build_model
-from .objective import make_objective
-from .optimizer import Schedule, make_optimizer
+from .optimizer import Schedule
 from .planned_step import step_traces
-from .task import node_classification
-from .trainer import evaluate, train_step
+from .step import prepare_step
+from .trainer import evaluate
 
 _WARM_UP = 60  # exact steps before anything is measured, because rows change most at the beginning
 _STEPS, CHECKED_STEPS = 8, 80  # over which the loss of one mode, and of the policy that was found, is measured
@@ -98,7 +94,7 @@ def search_policy(
     """
     _check(sg, config, max_loss)
     probe = _Probe(sg, config, report)
-    traces, strategy = step_traces(config, figures.features, probe.task.classes), sg.strategy.name
+    traces, strategy = step_traces(config, figures.features, probe.step.task.classes), sg.strategy.name
     exchanges = traces.exchanges(figures, strategy, config.activation_checkpoint)
     costs = PolicyCosts.of_trace(
         traces.of(figures, strategy, 1, config.activation_checkpoint), figures, profile, exchanges
@@ -186,39 +182,35 @@ class _Probe:
     """A model after a few exact epochs, from which steps are taken under one policy after another."""
 
     def __init__(self, sg: ShardedGraph, config: TrainConfig, report):
-        self._sg, self._seed = sg, config.seed
-        self.task = task = node_classification(sg, config.split, config.inputs)
-        self.metric = choose_metric(config.metric, task.classes)
-        torch.manual_seed(config.seed)
-        self._model = build_model(config, task.feat.shape[1], task.classes, None, **task.edges.widths).to(sg.device)
-        if isinstance(self._model, GraphTransformer) and config.local_epochs:
-            self._model.uses_global = False
-        self._optimizer = make_optimizer(self._model, config)
-        self._objective = make_objective(config, task, sg.comm)
-        schedule = Schedule(self._optimizer, replace(config, schedule="constant"))  # a rate of 0 would lose nothing
+        self.step = prepare_step(sg, config)
+        self.metric = choose_metric(config.metric, self.step.task.classes)
+        model, optimizer = self.step.model, self.step.optimizer
+        if isinstance(model, GraphTransformer) and config.local_epochs:
+            model.uses_global = False
+        schedule = Schedule(optimizer, replace(config, schedule="constant"))  # a rate of 0 would lose nothing
         report(f"{_WARM_UP} exact epochs")
-        for step in range(_WARM_UP):
-            self._step(step)
+        for number in range(_WARM_UP):
+            self._take(number)
             schedule.step()
-        self._start = copy.deepcopy((self._model.state_dict(), self._optimizer.state_dict()))
+        self._start = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
 
-    def _step(self, step: int) -> None:
-        loss = train_step(self._model, self._sg, self.task, self._optimizer, step, self._seed, self._objective)
+    def _take(self, number: int) -> None:
+        loss = self.step(number)
         if not math.isfinite(loss):
-            raise InputError(f"the loss is {loss} in epoch {step + 1} of the search; lower lr or scale the features")
+            raise InputError(f"the loss is {loss} in epoch {number + 1} of the search; lower lr or scale the features")
 
     def metric_with(self, policy: Policy, steps: int) -> float:
         """Return the mean validation metric in the last half of a few steps under a policy."""
-        model, optimizer = copy.deepcopy(self._start)
-        self._model.load_state_dict(model)
-        self._optimizer.load_state_dict(optimizer)
-        strategy, values = self._sg.strategy, []
-        transmission = strategy.follow(policy, self._seed)
+        step, (model, optimizer) = self.step, copy.deepcopy(self._start)
+        step.model.load_state_dict(model)
+        step.optimizer.load_state_dict(optimizer)
+        strategy, values = step.sg.strategy, []
+        transmission = strategy.follow(policy, step.seed)
         try:
-            for step in range(_WARM_UP, _WARM_UP + steps):
-                self._step(step)
-                if step - _WARM_UP >= steps // 2:
-                    values.append(evaluate(self._model, self._sg, self.task, self.metric)[0])
+            for number in range(_WARM_UP, _WARM_UP + steps):
+                self._take(number)
+                if number - _WARM_UP >= steps // 2:
+                    values.append(evaluate(step.model, step.sg, step.task, self.metric)[0])
             transmission.close()
         finally:
             strategy.exchange_exactly()

@@ -7,29 +7,27 @@ import math
 import statistics
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.nn import GraphTransformer, dropout_seed
 from partition.errors import InputError
-from partition.shards.counts import read_figures
 
 from .config import ON_NAN, TrainConfig
 from .followed_policy import FollowedPolicy, follow_policy
 from .keeper import RunKeeper
 from .metrics import METRIC_FUNCTIONS, choose_metric
-from .model import ModelFactory, build_model, logits_of, share_weights
-from .module_places import at_place, find_not_finite, first_not_finite, named_places
-from .objective import Objective, make_objective
-from .optimizer import Schedule, make_optimizer
+from .model import ModelFactory, logits_of
+from .module_places import find_not_finite, first_not_finite, named_places
+from .objective import Objective
+from .optimizer import Schedule
 from .peak_memory import peak_memory_on
 from .run_record import PolicyOfRun
 from .run_state import EpochFigures, RunState, TrainHistory
 from .saved_model import BestModelWriter
-from .sufficient_factors import SufficientFactors, factored_layers, saves_bytes
-from .task import Task, flip_signs, node_classification
+from .step import prepare_step, train_step, training_logits, with_factors
+from .task import Task
 
 _MOST_SKIPPED = 10  # steps in a row
 
@@ -63,46 +61,6 @@ class TrainResult(TrainHistory):
     exchanged_bytes_per_epoch: int
     policy: PolicyOfRun | None
     peak_memory_bytes: list[int]
-
-
-def train_step(
-    model: torch.nn.Module,
-    sg: ShardedGraph,
-    task: Task,
-    optimizer,
-    step: int,
-    seed: int = 0,
-    objective: Objective | None = None,
-    checks_gradients: bool = False,
-) -> float:
-    """Take one full-graph step; returns the loss, which is that of the rows of all ranks.
-
-    If the loss is not finite, the optimiser does nothing. With ``checks_gradients`` the same holds for the gradients, and
-    NaN is returned.
-    """
-    optimizer.zero_grad()
-    factored = task.factors.summing() if task.factors else nullcontext()
-    with factored, sg.comm.summing_gradients(model.parameters()):
-        with sg.strategy.training_step(step):
-            loss = (objective or Objective())(_training_logits(model, sg, task, step, seed), task)
-            loss.backward()
-    total = float(sg.comm.all_reduce(loss.detach().double().reshape(1).cpu())[0])
-    if checks_gradients and not all(
-        torch.isfinite(each.grad).all() for each in model.parameters() if each.requires_grad
-    ):
-        total = math.nan  # on every rank, because gradients are summed over ranks
-    if math.isfinite(total):
-        with at_place("the optimiser", sg.comm):
-            optimizer.step()
-    return total
-
-
-def _training_logits(model: torch.nn.Module, sg: ShardedGraph, task: Task, step: int, seed: int) -> torch.Tensor:
-    model.train()
-    if isinstance(model, GraphTransformer):
-        model.set_dropout_step(seed, step)
-    feat = flip_signs(task.feat, task.signed, dropout_seed(seed, step, -1)) if task.signed else task.feat
-    return logits_of(model, sg, feat, task.classes, task.edges)
 
 
 @torch.no_grad()
@@ -160,19 +118,12 @@ def train(
 
 
 def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, keeper, on_nan) -> TrainResult:
-    task = node_classification(sg, config.split, config.inputs)
-    torch.manual_seed(config.seed)
-    model = build_model(config, task.feat.shape[1], task.classes, factory, **task.edges.widths).to(sg.device)
-    if factory:
-        share_weights(model, sg)
+    step = prepare_step(sg, config, factory)
+    model, task = step.model, step.task
     if writer:
         writer.start(model, task.feat.shape[1], task.classes, **task.edges.widths)
-    optimizer = make_optimizer(model, config)
     history = TrainHistory(choose_metric(config.metric, task.classes), [], [], -1, -1.0, -1.0)
-    state, objective = (
-        RunState(model, optimizer, Schedule(optimizer, config), history),
-        make_objective(config, task, sg.comm),
-    )
+    state = RunState(model, step.optimizer, Schedule(step.optimizer, config), history)
     if config.local_epochs:
         model.uses_global = False
     measured = []
@@ -184,7 +135,7 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
             keeper.start(state)
             _check_not_over(state, config)
         while not _is_over(state, config):
-            figures = _train_epoch(state, sg, task, policy, objective, config, writer, on_nan, keeper)
+            figures = _train_epoch(state, sg, task, policy, step.objective, config, writer, on_nan, keeper)
             measured.append(figures)
             if on_epoch:
                 latest = state.history.validations[-1] if state.history.validations else math.nan
@@ -194,18 +145,6 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
     model.load_state_dict(state.best)
     measurements = _measurements(sg, measured)
     return TrainResult(**vars(state.history), model=model, policy=policy.record(measured), **measurements)
-
-
-def with_factors(task: Task, model: torch.nn.Module, sg: ShardedGraph, config: TrainConfig) -> Task:
-    """The task, with the sums of gradients that take fewer bytes as factors; every rank calls it."""
-    names = factored_layers(model, read_figures(sg.manifest), config)
-    if not names:
-        return task
-    counts = sg.comm.gather_objects(len(task.rows["train"]))  # with the policy none, mirrors are among the rows
-    names = tuple(name for name in names if saves_bytes(model.get_submodule(name), counts))
-    if not names:
-        return task
-    return replace(task, factors=SufficientFactors(sg.comm, model, names, task.rows["train"], counts))
 
 
 def _train_epoch(
@@ -258,7 +197,7 @@ def _guarded_step(
         loss = train_step(model, *step)
         if not math.isfinite(loss):
             place = find_not_finite(
-                model, lambda: _training_logits(model, sg, task, epoch, config.seed), task.feat, sg.comm
+                model, lambda: training_logits(model, sg, task, epoch, config.seed), task.feat, sg.comm
             )
             _check_finite("loss", loss, epoch, config, f". {place}")
         return loss

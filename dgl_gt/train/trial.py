@@ -21,13 +21,11 @@ from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 
 from .config import TrainConfig
-from .model import ModelFactory, build_model
-from .objective import make_objective
-from .optimizer import make_optimizer
+from .model import ModelFactory
 from .planned_step import step_traces
 from .run_record import PlanOfRun, Trial
+from .step import prepare_step, with_factors
 from .task import node_classification
-from .trainer import train_step, with_factors
 
 _TIMED_STEPS = 3
 
@@ -109,24 +107,17 @@ def _run_trial(candidate: Candidate, config: TrainConfig, options: dict, factory
 
 
 def _measure(sg: ShardedGraph, candidate: Candidate, config: TrainConfig, factory) -> Trial:
-    task, comm = node_classification(sg, config.split, config.inputs), sg.comm
-    torch.manual_seed(config.seed)
-    config = replace(config, activation_checkpoint=candidate.activation_checkpoint)
-    model = build_model(config, task.feat.shape[1], task.classes, factory, **task.edges.widths).to(sg.device)
-    optimizer, objective = make_optimizer(model, config), make_objective(config, task, comm)
+    comm, config = sg.comm, replace(config, activation_checkpoint=candidate.activation_checkpoint)
+    step = prepare_step(sg, config, factory)
     if factory is None:  # as in training
-        task = with_factors(task, model, sg, config)
-
-    def step() -> None:
-        train_step(model, sg, task, optimizer, 0, config.seed, objective)
-
-    step()
-    peak_bytes = step_peak_bytes(sg, model, task.feat, step)
+        step = replace(step, task=with_factors(step.task, step.model, sg, config))
+    step(0)
+    peak_bytes = step_peak_bytes(sg, step.model, step.task.feat, lambda: step(0))
     before, seconds = comm.sent_bytes, []
     for _ in range(_TIMED_STEPS):
         comm.all_reduce(torch.zeros(1))
         started = time.perf_counter()
-        step()
+        step(0)
         seconds.append(time.perf_counter() - started)
     sent = torch.tensor([(comm.sent_bytes - before) // _TIMED_STEPS])
     slowest = comm.all_reduce(torch.tensor(seconds, dtype=torch.float64), "max").tolist()

@@ -11,8 +11,8 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer
+from dgl_gt.train.step import train_step
 from dgl_gt.train.task import node_classification
-from dgl_gt.train.trainer import train_step
 from partition import load_graph, partition
 
 EPOCHS = 20

@@ -10,8 +10,13 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.exchange.own_part import shares_of_nodes
 from dgl_gt.selector.policy_time import kept_bytes
-from dgl_gt.train import trainer
 from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.followed_policy import follow_policy
+from dgl_gt.train.model import build_model
+from dgl_gt.train.objective import make_objective
+from dgl_gt.train.run_record import PolicyOfRun
+from dgl_gt.train.step import training_logits
+from dgl_gt.train.task import node_classification
 from dgl_gt.train.trainer import train
 from partition import InputError, load_graph, partition
 from partition.graph import from_edges
@@ -45,16 +50,16 @@ def step_on_rank(rank, folder, changes):
     """The loss and the gradients of a step, the part's edges by user's ids, and the shares of nodes by user's id."""
     sg = dgl_gt.load(folder / "vertex")
     config = replace(CONFIG, **changes)
-    task = trainer.node_classification(sg, 0, config.inputs)
+    task = node_classification(sg, 0, config.inputs)
     torch.manual_seed(0)
-    model = trainer.build_model(config, task.feat.shape[1], task.classes).double()
+    model = build_model(config, task.feat.shape[1], task.classes).double()
     task = replace(task, feat=task.feat.double())
-    policy = trainer.follow_policy(sg, task, config, model)
+    policy = follow_policy(sg, task, config, model)
     if "edges" in config.policy:
-        check_samples(sg, policy, trainer.follow_policy(sg, task, config, model))
+        check_samples(sg, policy, follow_policy(sg, task, config, model))
     graph, task = policy.step_on(0)
     task = replace(task, feat=task.feat.double())
-    loss = trainer.make_objective(config, task, sg.comm)(trainer._training_logits(model, graph, task, 0, 0), task)
+    loss = make_objective(config, task, sg.comm)(training_logits(model, graph, task, 0, 0), task)
     loss.backward()
     sg.comm.sum_gradients(model.parameters())
     gradients = torch.cat([each.grad.flatten() for each in model.parameters()]).numpy()
@@ -86,7 +91,7 @@ def expected_step(graph, found, changes):
     label, is_train = torch.from_numpy(data["label"]).long(), torch.from_numpy(data["train_mask"])
     classes = int(label.max()) + 1
     torch.manual_seed(0)
-    model = trainer.build_model(config, data["feat"].shape[1], classes).double()
+    model = build_model(config, data["feat"].shape[1], classes).double()
     in_degrees, total = np.diff(graph.indptr), 0.0
     for rank, (_, _, (sources, destinations), shares) in enumerate(found):
         here = np.bincount(destinations, minlength=graph.num_nodes)
@@ -138,7 +143,7 @@ def test_steps_send_no_rows_and_evaluations_are_exact(shards):
     alone, exact, first_alone, first_exact, some, again = run_ranks(parts, runs_on_rank, folder, changes)[0]
     assert some == again and some[2] == 0 and some[0] != alone[0] and some[0][-1] < some[0][0]
     assert alone[2] == 0 and exact[2] > 0
-    assert alone[3] == {"rules": [{"mode": "none"}], "exact_bytes_per_epoch": exact[2]}
+    assert alone[3] == PolicyOfRun([{"mode": "none"}], exact[2])
     assert alone[0] != exact[0] and alone[0][-1] < alone[0][0]
     assert first_alone[1] == first_exact[1]  # the weights are those of the beginning
 

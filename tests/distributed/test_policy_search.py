@@ -108,7 +108,7 @@ def kept_on_rank(rank, folder, strategy):
         policy = read_policy(mode)
         transmission = sg.strategy.follow(policy, 0)
         for step in (1, 2):
-            probe._step(step)
+            probe._take(step)
         tensors = [each for lane in transmission._lanes.values() for each in (lane._here, lane._there, lane._error)]
         transmission.close()
         found.append(

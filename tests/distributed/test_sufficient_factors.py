@@ -16,9 +16,10 @@ from dgl_gt.train import sufficient_factors, trial
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.model import build_model
 from dgl_gt.train.planned_step import step_traces
+from dgl_gt.train.step import train_step
 from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers, saves_bytes
 from dgl_gt.train.task import node_classification
-from dgl_gt.train.trainer import train, train_step
+from dgl_gt.train.trainer import train
 from partition import partition, read_manifest
 from partition.shards.counts import read_figures
 
