@@ -65,33 +65,39 @@ def add_selection_options(command) -> None:
     add("--max-depth", type=positive_integer, metavar="R", help="largest halo depth to consider")
 
 
-def run_on_parts(args, work, memory_advice=None):
-    """Run ``work()`` on one rank per part of the shards; returns what :func:`dgl_gt.train.run_on_ranks` returns."""
+def run_on_parts(
+    argv: list[str],
+    directory: str,
+    work,
+    nproc: int | None = None,
+    timeout: float | None = None,
+    *,
+    choice: tuple[str | None, int] | None = None,
+    **options,
+):
+    """Run ``work()`` on one rank per part of the shards; returns what :func:`dgl_gt.train.run_on_ranks` returns.
+
+    ``nproc`` is what the user asked for, and ``choice`` a strategy and depth that the shards must allow. Both are checked
+    before ranks start. Other options are those of that function.
+    """
     from dgl_gt.train.run_on_ranks import run_on_ranks
 
     return run_on_ranks(
-        args.argv,
-        lambda: _number_of_parts(args),
-        work,
-        nproc=args.nproc,
-        keep_memory=getattr(args, "rank_memory", None) is None,
-        timeout=args.timeout,
-        memory_advice=memory_advice,
-        max_restarts=getattr(args, "max_restarts", 0),
+        argv, lambda: _number_of_parts(directory, nproc, choice), work, nproc=nproc, timeout=timeout, **options
     )
 
 
-def _number_of_parts(args) -> int:
-    """The number of ranks to start, after checking that the shards allow what the options ask for."""
-    manifest = read_manifest(args.directory)
+def _number_of_parts(directory: str, nproc: int | None, choice: tuple[str | None, int] | None) -> int:
+    """The number of ranks to start."""
+    manifest = read_manifest(directory)
     parts = manifest["parts"]
-    if args.nproc not in (None, parts):
+    if nproc not in (None, parts):
         raise InputError(
-            f"--nproc is {args.nproc} but {args.directory} has {counted(parts, 'part')}; use --nproc {parts}, or "
+            f"--nproc is {nproc} but {directory} has {counted(parts, 'part')}; use --nproc {parts}, or "
             "partition the graph again"
         )
-    if getattr(args, "auto_profile", None) is None:
-        check_choice(read_figures(manifest), args.strategy, args.depth, args.directory)
+    if choice:
+        check_choice(read_figures(manifest), *choice, directory)
     return parts
 
 

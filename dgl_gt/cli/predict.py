@@ -34,7 +34,10 @@ def _predict(args):
         raise InputError(f"--out is {args.out}; it must end in .npz or .csv")
     check_file(args.out, force=args.force)
     model = load_model(args.model, find_factory(args.model_factory))  # refuses a bad model before ranks start
-    return run_on_parts(args, lambda: _predict_rank(args, model))
+    choice = args.strategy, args.depth
+    return run_on_parts(
+        args.argv, args.directory, lambda: _predict_rank(args, model), args.nproc, args.timeout, choice=choice
+    )
 
 
 def _predict_rank(args, model):

@@ -10,7 +10,6 @@ from partition import console
 from partition.console import table
 from partition.errors import InputError
 from partition.predict.profile import Profile
-from partition.predict.strategies import WITH_POLICY
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 from partition.system.atomic_write import new_file
@@ -35,31 +34,25 @@ def run_search(args, config: TrainConfig, profile: Profile):
     if args.max_loss and args.max_loss >= 100:
         raise InputError(f"--max-loss is {args.max_loss:g}; it must be below 100, in points of the validation metric")
     check_file(out, force=args.force)
-    (args.directory,) = args.source
-    if read_manifest(args.directory)["parts"] == 1:
-        raise InputError(
-            f"{args.directory} has one part, and one rank exchanges nothing; partition into two parts or more"
-        )
-    args.nproc = args.timeout = args.strategy = None
-    args.depth = 1
-    return run_on_parts(args, lambda: _search_on_rank(args, config, profile, out))
+    (directory,) = args.source
+    if read_manifest(directory)["parts"] == 1:
+        raise InputError(f"{directory} has one part, and one rank exchanges nothing; partition into two parts or more")
+    return run_on_parts(args.argv, directory, lambda: _search_on_rank(directory, args, config, profile, out))
 
 
-def _search_on_rank(args, config: TrainConfig, profile: Profile, out: Path):
+def _search_on_rank(directory: str, args, config: TrainConfig, profile: Profile, out: Path):
     """Search on this rank; rank 0 writes the policy. Returns plain values, and a table of them."""
     import yaml
 
-    from dgl_gt import load
-    from dgl_gt.train.policy_search import CHECKED_STEPS, search_policy
+    from dgl_gt.train.policy_search import CHECKED_STEPS, load_for_policies, search_policy
 
-    figures, max_loss = read_figures(read_manifest(args.directory)), args.max_loss or MAX_LOSS
-    strategy, comm = _strategy(args, config, profile, figures)
-    sg = load(args.directory, strategy)
+    figures, max_loss = read_figures(read_manifest(directory)), args.max_loss or MAX_LOSS
+    sg = load_for_policies(directory, config, profile, args.rank_memory)
+    strategy, leads = sg.strategy.name, sg.comm.rank == 0
     with sg.comm.together(), console.Progress() as progress:
-        report = progress if comm.rank == 0 else lambda text: None
-        found = search_policy(sg, figures, config, profile, max_loss, report)
+        found = search_policy(sg, figures, config, profile, max_loss, progress if leads else lambda text: None)
     rules = found.policy.described() or [{"mode": "full"}]
-    if comm.rank == 0:
+    if leads:
         with new_file(out, force=args.force) as file:
             file.write(yaml.safe_dump({"rules": rules}, sort_keys=False).encode())
     values = {
@@ -87,28 +80,6 @@ def _search_on_rank(args, config: TrainConfig, profile: Profile, out: Path):
         values,
         f"{_text(values, found, CHECKED_STEPS)}\n\nwrote {out}; use it with dgl-gt train --strategy {strategy} --policy {out}",
     )
-
-
-def _strategy(args, config: TrainConfig, profile: Profile, figures):
-    """The strategy with the fastest exact steps among those that follow policies, and the ranks; rank 0 chooses."""
-    from dgl_gt import load
-    from dgl_gt.selector import choose
-    from dgl_gt.train import step_traces
-    from dgl_gt.train.task import node_classification
-
-    sg = load(args.directory)
-    plan = error = None
-    with sg.comm.together():
-        classes = node_classification(sg, config.split, config.inputs).classes
-        try:
-            if sg.comm.rank == 0:
-                step = step_traces(config, figures.features, classes)
-                options = {"rank_memory": args.rank_memory, "max_depth": 1, "strategies": WITH_POLICY}
-                plan = choose([(args.directory, figures)], step, profile, **options).choice.strategy
-        except InputError as caught:
-            error = caught
-        sg.comm.raise_together(error)
-        return sg.comm.broadcast_object(plan), sg.comm
 
 
 def _pairs(peers) -> str:

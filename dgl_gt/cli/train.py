@@ -11,7 +11,7 @@ from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
 from dgl_gt.train.launcher_link import find_launcher, restarts
 from dgl_gt.train.run_directory import MODEL, check_can_resume
 from partition.errors import InputError
-from partition.predict.profile import read_profile
+from partition.predict.profile import Profile, read_profile
 from partition.predict.strategies import AUTO, CHOICES, WITH_POLICY
 from partition.system.command_entry import is_rank
 from partition.system.output_checks import check_target
@@ -89,7 +89,7 @@ def _train(args):
     if args.out and (args.splits or args.seeds):
         raise InputError("--out saves one model, but --splits and --seeds train several; leave --out out")
     given = [name for name in _ONLY_FOR_AUTO if getattr(args, name)]
-    policy = policy_of(config)
+    policy, profile = policy_of(config), None
     if args.strategy == AUTO and not policy.is_exact:
         raise InputError(
             f"--policy is {config.policy}, and --strategy auto compares exact exchanges; choose one of "
@@ -98,12 +98,22 @@ def _train(args):
     if args.strategy == AUTO:
         if args.depth != 1:
             raise InputError(f"--depth is {args.depth}, but --strategy auto chooses it; bound it with --max-depth")
-        args.auto_profile = read_profile(args.profile, args.preset)
+        profile = read_profile(args.profile, args.preset)
     elif given:
         raise InputError(
             f"--{given[0].replace('_', '-')} needs --strategy auto; add that option, or leave this one out"
         )
-    return run_on_parts(args, lambda: _train_rank(args, config), lambda: _memory_advice(args, config))
+    return run_on_parts(
+        args.argv,
+        args.directory,
+        lambda: _train_rank(args, config, profile),
+        args.nproc,
+        args.timeout,
+        choice=None if profile else (args.strategy, args.depth),
+        keep_memory=args.rank_memory is None,
+        memory_advice=lambda: _memory_advice(args, config),
+        max_restarts=args.max_restarts,
+    )
 
 
 def _check_out(args) -> None:
@@ -136,8 +146,8 @@ def _memory_advice(args, config) -> str:
     return advice_for_strategy(args.directory, config, args.strategy, args.depth, args.model_factory)
 
 
-def _train_rank(args, config):
-    """Train on this rank; the record of the run, and its table."""
+def _train_rank(args, config, profile: Profile | None):
+    """Train on this rank; the record of the run, and its table. With ``--strategy auto`` there is a profile."""
     import msgspec
 
     from dgl_gt.train import summary
@@ -150,7 +160,7 @@ def _train_rank(args, config):
 
     factory = _factory_on_all_ranks(args)
     check_settings(config, factory)
-    sg, config, plan = _load(args, config, factory)
+    sg, config, plan = _load(args, config, profile, factory)
     if not plan:  # with --strategy auto, what does not fit was not chosen
         with sg.comm.together():
             check_memory(args.directory, sg, config, factory)
@@ -214,26 +224,20 @@ def _factory_on_all_ranks(args):
 
     if args.model_factory is None:
         return None
-    factory, problem = None, None
-    try:
-        factory = find_factory(args.model_factory)
-    except InputError as error:
-        problem = error
-    with Comm(timeout_s=args.timeout) as comm:
-        comm.raise_together(problem)
-    return factory
+    with Comm(timeout_s=args.timeout) as comm, comm.raising_together():
+        return find_factory(args.model_factory)
 
 
-def _load(args, config, factory):
+def _load(args, config, profile: Profile | None, factory):
     """The sharded graph, the config, and the plan that ``--strategy auto`` made, or None."""
-    if args.strategy != AUTO:
+    if profile is None:
         return load_shards(args), config, None
     from dgl_gt.train.trial import load_fastest
 
     return load_fastest(
         [args.directory, *args.other_cut],
         config,
-        args.auto_profile,
+        profile,
         rank_memory=args.rank_memory,
         max_depth=args.max_depth,
         overlap=args.overlap,

@@ -280,13 +280,15 @@ class Comm:
             return [value]
         return [json.loads(text) for text in self._gather_text(json.dumps(value))]
 
-    def raise_together(self, error: InputError | None) -> None:
-        """Raise on every rank if any rank has an error: its own, or the message of the first rank that has one."""
-        if self.world_size == 1:
-            if error:
-                raise error
-            return
-        for rank, message in enumerate(self._gather_text(str(error) if error else "")):
+    @contextmanager
+    def raising_together(self):
+        """A context: if a rank raises ``InputError`` in it, all raise one at its end, their own or that of the first such rank."""
+        error = None
+        try:
+            yield
+        except InputError as caught:
+            error = caught
+        for rank, message in enumerate(self._gather_text(str(error or ""))):
             if message:
                 raise error or InputError(f"rank {rank}: {message}")
 

@@ -78,8 +78,7 @@ def load(
 
 
 def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) -> ShardedGraph:
-    shard = error = None
-    try:
+    with comm.raising_together():
         check_flags(overlap=overlap)
         manifest = read_manifest(directory)
         strategy = check_choice(read_figures(manifest), strategy, depth, directory)
@@ -93,9 +92,6 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) ->
         shard = read_shard(directory, comm.rank, depth, manifest)
         if strategy == "heads" or ranks_per_host(strategy):  # they read other parts, which are not verified so far
             verify(directory, manifest, [part for part in range(parts) if part != comm.rank])
-    except InputError as caught:
-        error = caught
-    comm.raise_together(error)
     comm.check_agreement({"shards": manifest["checksum"], "strategy": strategy, "depth": depth, "overlap": overlap})
     shard = complete(shard.to(device), comm, strategy in WITH_RANK_ORDER)
     comm.reset_counters()

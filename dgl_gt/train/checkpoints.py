@@ -118,13 +118,10 @@ class Checkpoints:
         InputError
             There is none; it is of other data, another model or other settings; or it has had as many epochs already.
         """
-        content, path, problem = b"", "", None
-        if self._comm.rank == 0:
-            try:
+        content, path = b"", ""
+        with self._comm.raising_together():
+            if self._comm.rank == 0:
                 content, path = self._latest()
-            except InputError as error:
-                problem = error
-        self._comm.raise_together(problem)
         path = Path(self._comm.broadcast_object(str(path)))
         values, tensors = CHECKPOINT_FILE.unpack(_from_rank_0(content, self._comm))
         try:

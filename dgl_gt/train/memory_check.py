@@ -43,18 +43,23 @@ def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: Mode
     is_safe = is_plain and _rough_bytes(figures, config) < _SAFE_SHARE * available
     if int(comm.all_reduce(torch.tensor([int(not is_safe)]), "max")[0]) == 0:
         return
-    traces = problem = None
+    with comm.raising_together():
+        _check_step(directory, sg, figures, config, factory, available)
+
+
+def _check_step(directory, sg: ShardedGraph, figures: Figures, config: TrainConfig, factory, available: int) -> None:
     try:
         traces = step_traces(config, figures.features, factory=factory)
-    except InputError as error:
-        problem = None if factory else error  # the model is too large to be traced, or cannot be made of made-up sizes
-    needed = None if traces is None else _needed_bytes(traces, figures, sg, config)
+    except InputError:  # the model is too large to be traced; or one of the user's cannot be made of made-up sizes
+        if factory:
+            return
+        raise
+    needed = _needed_bytes(traces, figures, sg, config)
     if needed is not None and needed > available:
-        problem = InputError(
+        raise InputError(
             f"a training step is predicted to need {size(needed)} for tensors on this rank, and {size(available)} are "
             f"free; {_what_fits(directory, figures, traces, available, policy_of(config))}"
         )
-    comm.raise_together(problem)
 
 
 def _needed_bytes(traces, figures: Figures, sg: ShardedGraph, config: TrainConfig) -> int | None:

@@ -7,21 +7,25 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
+from dgl_gt.exchange.load import load
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.selector.policy_choice import MODES, Place, by_links, choose_modes, places, policy_of_modes
 from dgl_gt.selector.policy_time import PolicyCosts
+from dgl_gt.selector.select import choose
 from dgl_gt.transmission.policy import LEAST_COLUMNS, Mode, Policy
 from partition.errors import InputError
 from partition.predict.figures import Figures
 from partition.predict.profile import Profile
 from partition.predict.strategies import WITH_POLICY
+from partition.shards.counts import read_figures
 
 from .config import TrainConfig
 from .metrics import choose_metric
 from .optimizer import Schedule
 from .planned_step import step_traces
 from .step import prepare_step
+from .task import node_classification
 from .trainer import evaluate
 
 _WARM_UP = 60  # exact steps before anything is measured, because rows change most at the beginning
@@ -58,6 +62,24 @@ class FoundPolicy:
     exact_seconds: float
     sent_bytes: int
     exact_sent_bytes: int
+
+
+def load_for_policies(directory, config: TrainConfig, profile: Profile, rank_memory: int | None = None) -> ShardedGraph:
+    """Load shards with the strategy whose exact steps are fastest among those that follow policies; rank 0 chooses it.
+
+    Every rank calls it. The arguments are those of :func:`dgl_gt.load` and :func:`dgl_gt.selector.choose`.
+    """
+    sg, strategy = load(directory), None
+    with sg.comm.together():
+        classes = node_classification(sg, config.split, config.inputs).classes
+        figures = read_figures(sg.manifest)
+        with sg.comm.raising_together():
+            if sg.comm.rank == 0:
+                traces, options = step_traces(config, figures.features, classes), {"strategies": WITH_POLICY}
+                plan = choose([(directory, figures)], traces, profile, rank_memory=rank_memory, max_depth=1, **options)
+                strategy = plan.choice.strategy
+        strategy = sg.comm.broadcast_object(strategy)
+    return load(directory, strategy)
 
 
 def search_policy(

@@ -15,7 +15,6 @@ from dgl_gt.selector.calibrate import available_rank_memory
 from dgl_gt.selector.plan import Candidate
 from dgl_gt.selector.select import choose
 from dgl_gt.trace.live_tensors import step_peak_bytes
-from partition.errors import InputError
 from partition.predict.profile import DEFAULT, Profile
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
@@ -77,19 +76,11 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     available = int(-comm.all_reduce(torch.tensor([-available_rank_memory(comm)]), "max")[0])
     if rank_memory is None and profile.name == DEFAULT:
         rank_memory = available
-    plan = error = None
-    try:
+    plan = None
+    with comm.raising_together():
         if comm.rank == 0:
-            plan = choose(
-                cuts,
-                step_traces(config, cuts[0][1].features, classes, factory),
-                profile,
-                rank_memory=rank_memory,
-                max_depth=max_depth,
-            )
-    except InputError as caught:
-        error = caught
-    comm.raise_together(error)
+            traces = step_traces(config, cuts[0][1].features, classes, factory)
+            plan = choose(cuts, traces, profile, rank_memory=rank_memory, max_depth=max_depth)
     candidates = [asdict(each) for each in (plan.choice, plan.runner_up) if each is not None] if plan else None
     candidates, record, first = comm.broadcast_object([candidates, plan and plan.as_dict(), [name for name, _ in cuts]])
     here = dict(zip(first, (name for name, _ in cuts)))  # hosts may keep the same shards in different places

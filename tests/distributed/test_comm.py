@@ -83,7 +83,9 @@ def test_rows_are_gathered_on_a_rank_that_exists(to):
 
 def fail_on_one(rank):
     try:
-        Comm().raise_together(InputError("the disk is full") if rank == 1 else None)
+        with Comm().raising_together():
+            if rank == 1:
+                raise InputError("the disk is full")
     except InputError as error:
         return str(error)
 

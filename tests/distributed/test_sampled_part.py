@@ -11,6 +11,7 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.exchange.sampled_part import sampled_part
 from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.run_record import PolicyOfRun
 from dgl_gt.train.trainer import train
 from partition import load_graph, partition
 from partition.graph import from_edges
@@ -120,7 +121,7 @@ def test_runs_send_a_share_of_the_bytes(shards, strategy):
     exact, of_all, sampled, again, packed = first
     assert of_all == exact and again == sampled
     for (losses, sent, policy), name, most in ((sampled, names[2], 0.6), (packed, names[4], 0.35)):
-        assert policy == {"rules": [{"mode": name}], "exact_bytes_per_epoch": exact[1]}
+        assert policy == PolicyOfRun([{"mode": name}], exact[1])
         assert 0.01 * exact[1] < sent < most * exact[1]
         assert losses != exact[0] and np.isfinite(losses).all() and losses[-1] < losses[0]
 

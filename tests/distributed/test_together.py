@@ -147,7 +147,9 @@ def several_fail(rank):
 
     def all_refuse():
         with comm.together():
-            comm.raise_together(InputError("a bad number") if rank == 1 else None)
+            with comm.raising_together():
+                if rank == 1:
+                    raise InputError("a bad number")
 
     every = [outcome(all_fail), outcome(all_refuse)]
     return two, every, outcome(lambda: swap(comm, pause_s=0.5 if rank == 0 else 0)[1])

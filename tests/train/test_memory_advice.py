@@ -97,7 +97,9 @@ def test_advice_on_shards_without_rows_of_features(tmp_path, node_data):
 
 def test_advice_where_ranks_choose_names_no_figure_of_another_run(shards, monkeypatch):
     advised = []
-    monkeypatch.setattr("dgl_gt.cli.train.run_on_parts", lambda args, work, advice: advised.append(advice()) or 0)
+    monkeypatch.setattr(
+        "dgl_gt.cli.train.run_on_parts", lambda *_, memory_advice, **__: advised.append(memory_advice()) or 0
+    )
     assert main(["train", str(shards), "--strategy", "auto", "--hidden", "100000", "--heads", "1"]) == 0
     assert advised == [
         "choose a smaller model, partition into more parts on more machines, or let --rank-memory SIZE bound what "
