@@ -71,7 +71,13 @@ MAY_IMPORT = {
     "dgl_gt.as_csc": {"dgl_gt.edge_index", "dgl_gt.structure"},
     "dgl_gt.ops": {"dgl_gt.structure", "dgl_gt.as_csc"},
     "dgl_gt.comm": {"partition.errors", "dgl_gt.torch_internals"},
-    "dgl_gt.transmission": {"partition.errors", "partition.system", "dgl_gt.comm", "dgl_gt.ops"},
+    "dgl_gt.transmission": {
+        "partition.errors",
+        "partition.predict",
+        "partition.system",
+        "dgl_gt.comm",
+        "dgl_gt.ops",
+    },
     "dgl_gt.exchange": {
         "partition",
         "dgl_gt.as_csc",

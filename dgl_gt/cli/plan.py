@@ -11,7 +11,7 @@ from pathlib import Path
 from dgl_gt.selector.forecast import forecast
 from dgl_gt.selector.plan import NothingFits, Plan
 from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan, text_of_policy
-from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, check_policy_of_model, policy_of, read_config
+from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of, read_config
 from dgl_gt.train.prediction_check import check_table, compare_with_prediction
 from dgl_gt.transmission.policy import Policy
 from partition import console
@@ -188,7 +188,7 @@ def _cuts_for_policy(args, config: TrainConfig, policy: Policy) -> list[tuple[st
     """The directories and figures of the shards; refuses a policy for other layers, ranks or models before any work."""
     cuts = [(str(source), read_figures(read_manifest(source))) for source in args.source]
     policy.check(None if args.model_factory else config.layers, cuts[0][1].parts)
-    check_policy_of_model(policy, config)
+    policy.check_model(config.activation_checkpoint, config.global_attention)
     return cuts
 
 

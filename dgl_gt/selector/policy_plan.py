@@ -106,13 +106,9 @@ def _modes(cuts, traces: StepTraces, policy: Policy) -> tuple[str, ...]:
     """The modes of activation checkpointing that go with a policy; raises :class:`InputError` where nothing does."""
     if cuts[0][1].parts == 1:
         raise InputError("one part exchanges nothing, so a policy changes nothing; partition into two parts or more")
-    if policy.exchanges_nothing and all(figures.cut == "edge" for _, figures in cuts):
-        raise InputError("the policy none needs a vertex cut; partition with --cut vertex, or choose another policy")
-    modes = traces.activation_checkpoints
-    modes = modes if policy.exchanges_nothing else tuple(mode for mode in modes if mode != "full")
-    if not modes:
-        raise InputError(
-            "activation_checkpoint is full, which works only with the policy none; choose that policy, or activation_checkpoint "
-            "keep_exchanges or none"
-        )
-    return modes
+    if all(figures.cut == "edge" for _, figures in cuts):
+        policy.check_strategy("mirror", 1, "edge")
+    (mode, *others) = modes = traces.activation_checkpoints
+    if not others:
+        policy.check_model(mode)
+    return modes if policy.exchanges_nothing else tuple(mode for mode in modes if mode != "full")

@@ -277,21 +277,8 @@ def policy_of(config: TrainConfig) -> Policy:
         It cannot be read, or the config does not fit it.
     """
     policy = read_policy(config.policy)
-    if config.activation_checkpoint == "full" and not (policy.is_exact or policy.exchanges_nothing):
-        raise InputError(
-            f"policy is {config.policy}, but the activation_checkpoint full exchanges again in the backward pass; choose "
-            "keep_exchanges or none"
-        )
+    policy.check_model(config.activation_checkpoint)
     return policy
-
-
-def check_policy_of_model(policy: Policy, config: TrainConfig) -> None:
-    """Raise :class:`InputError` if the model of a config cannot train under a policy on several ranks."""
-    if policy.exchanges_nothing and config.global_attention != "none":
-        raise InputError(
-            f"with the policy none, each rank trains on its part in isolation, but global_attention is "
-            f"{config.global_attention}, which reads all nodes; set it to none, or choose another policy"
-        )
 
 
 def _split(names: str) -> tuple[str, ...]:

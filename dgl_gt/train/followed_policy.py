@@ -11,10 +11,8 @@ from dgl_gt.exchange.sampled_part import sampled_part
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer, dropout_seed
 from dgl_gt.transmission.policy import EDGE_SAMPLES, Policy
-from partition.errors import InputError
-from partition.predict.strategies import WITH_POLICY
 
-from .config import TrainConfig, check_policy_of_model, policy_of
+from .config import TrainConfig, policy_of
 from .run_record import PolicyOfRun
 from .run_state import EpochFigures
 from .task import Task, edge_rows, node_classification
@@ -103,25 +101,7 @@ def follow_policy(sg: ShardedGraph, task: Task, config: TrainConfig, model: torc
     policy = policy_of(config)
     sg.comm.check_agreement({"policy": policy.described()})
     policy.check(config.layers if isinstance(model, GraphTransformer) else None, sg.comm.world_size)
-    if not policy.is_exact and sg.comm.world_size > 1:
-        _check_fits(policy, sg, config)
+    if sg.comm.world_size > 1:
+        policy.check_strategy(sg.strategy.name, sg.depth, sg.manifest["cut"])
+        policy.check_model(config.activation_checkpoint, config.global_attention)
     return FollowedPolicy(sg, task, policy, config)
-
-
-def _check_fits(policy: Policy, sg: ShardedGraph, config: TrainConfig) -> None:
-    """Raise :class:`InputError` if an approximate policy does not fit the strategy."""
-    if sg.strategy.name not in WITH_POLICY:
-        raise InputError(
-            f"policy is {config.policy}, but the strategy {sg.strategy.name} follows no policy; use --strategy "
-            f"{' or '.join(WITH_POLICY)}, or the policy full"
-        )
-    if sg.depth > 1:
-        raise InputError(
-            f"policy is {config.policy}, which needs --depth 1, but the depth is {sg.depth}; use --depth 1, or the policy full"
-        )
-    check_policy_of_model(policy, config)
-    if policy.exchanges_nothing and sg.strategy.name != "mirror":
-        raise InputError(
-            "the policy none needs a vertex cut, and this is an edge cut, where neighbours on other ranks would be lost; "
-            "partition with --cut vertex, or choose another policy"
-        )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from partition.errors import InputError
+from partition.predict.strategies import WITH_POLICY
 from partition.system.yaml_file import check_keys, read_yaml
 
 DIRECTIONS = ("rows", "gradients")  # to the ranks that need a row, and home to its owner
@@ -137,6 +138,41 @@ class Policy:
                         f"the policy names the pair {list(pair)}, but there are {ranks} ranks, counted from 0; name "
                         "two of these"
                     )
+
+    def check_strategy(self, strategy: str, depth: int, cut: str) -> None:
+        """Raise :class:`InputError` if steps of a strategy, with a halo of this depth on this cut, cannot follow the policy."""
+        if self.is_exact:
+            return
+        if strategy not in WITH_POLICY:
+            raise InputError(
+                f"policy is {self}, but the strategy {strategy} follows no policy; use --strategy "
+                f"{' or '.join(WITH_POLICY)}, or the policy full"
+            )
+        if depth > 1:
+            raise InputError(
+                f"policy is {self}, which needs --depth 1, but the depth is {depth}; use --depth 1, or the policy full"
+            )
+        if self.exchanges_nothing and cut == "edge":
+            raise InputError(
+                "the policy none needs a vertex cut, and this is an edge cut, where neighbours on other ranks would be "
+                "lost; partition with --cut vertex, or choose another policy"
+            )
+
+    def check_model(self, activation_checkpoint: str, global_attention: str = "none") -> None:
+        """Raise :class:`InputError` if a model with these settings cannot follow the policy."""
+        if activation_checkpoint == "full" and not (self.is_exact or self.exchanges_nothing):
+            raise InputError(
+                f"policy is {self}, but the activation_checkpoint full exchanges again in the backward pass; choose "
+                "keep_exchanges or none"
+            )
+        if self.exchanges_nothing and global_attention != "none":
+            raise InputError(
+                f"with the policy none, each rank trains on its part in isolation, but global_attention is "
+                f"{global_attention}, which reads all nodes; set it to none, or choose another policy"
+            )
+
+    def __str__(self) -> str:
+        return "; ".join(str(rule.mode) for rule in self.rules)
 
     def described(self) -> list[dict]:
         """Return the rules as plain values, as a policy file has them."""

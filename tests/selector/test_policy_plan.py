@@ -61,7 +61,7 @@ def test_beside_an_exact_step(here, both, slow):
     ("words", "message"),
     [
         (["--policy", "int9"], "--policy is 'int9'; it must be full, bf16"),
-        (["--policy", "none"], "the policy none needs a vertex cut; partition with --cut vertex"),
+        (["--policy", "none"], "the policy none needs a vertex cut, and this is an edge cut"),
         (["--policy", "int8", "--search-policy", "a.yaml"], "leave --policy out"),
     ],
 )
@@ -125,7 +125,7 @@ def test_strategies_that_cannot_run_are_left_out(both):
 
 def test_no_policy_goes_with_exchanges_that_run_again(both):
     traces = step_traces(replace(CONFIG, activation_checkpoint="full"), 12, 10)
-    with pytest.raises(InputError, match="activation_checkpoint is full, which works only with the policy none"):
+    with pytest.raises(InputError, match="the activation_checkpoint full exchanges again in the backward pass"):
         plan_policy([figures_of(both[0])], traces, read_profile(), read_policy("int8"))
 
 
