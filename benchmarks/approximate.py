@@ -9,9 +9,9 @@ same processes. A run ends by its patience. The metric is that of the epoch with
 are those until the validation metric first reached the best one of the exact run with that seed less 0.2 points, in the
 mean over seeds, and over those of the exact run. Seconds are the median training step of the slowest rank. A graph
 without features gets random ones and no metric. ``--depth`` adds exact runs with halos of so many hops.
-``--alone`` then trains each part of a vertex cut as a graph of its own, in a process of its own, one after another: about
-the least that a step of ``none`` can take where each rank has a core. Nodes and edges are those of the rank; the order of rows
-is not, since a rank holds its masters before its mirrors.
+``--alone`` then trains each part of a vertex cut as a graph of its own, in a process of its own, one after another:
+about the least that a step of ``none`` can take where each rank has a core. Nodes and edges are those of the rank; the
+order of rows is not, since a rank holds its masters before its mirrors.
 """
 
 from __future__ import annotations

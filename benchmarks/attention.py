@@ -7,8 +7,8 @@ after an untimed pass of its own (so that none pays for memory that another gave
 runs. DGL: ``u_dot_v``, ``edge_softmax``, ``u_mul_e_sum``, its sparse formats made beforehand. PyG, where it is
 installed, on ``random`` at 8 heads of 16: the message path of its ``TransformerConv``, without its projections. All are
 in float32 but where the tool's name says otherwise. ``cluster order`` is the graph renumbered by
-clusters, as in a part, for both tools; each row is compared with DGL in the same order. ``floors`` is the time over six times that of
-``torch.embedding_bag``, which adds up a row for each edge: forward, dQ, and dK with dV each read two.
+clusters, as in a part, for both tools; each row is compared with DGL in the same order. ``floors`` is the time over six
+times that of ``torch.embedding_bag``, which adds up a row for each edge: forward, dQ, and dK with dV each read two.
 
 DGL and PyG take queries, keys and values as three tensors; dgl-gt takes them packed, in the layout in which its layers
 project them, which costs nothing: with the heads of a row side by side where there is a kernel for that. ``head after

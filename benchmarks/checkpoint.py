@@ -2,8 +2,8 @@
 
     python benchmarks/checkpoint.py
 
-Each model trains a few epochs on a generated graph, with a checkpoint after every epoch. Writing includes the flush to the
-disk, and the choice of the disk matters: ``--folder DIR`` says where.
+Each model trains a few epochs on a generated graph, with a checkpoint after every epoch. Writing includes the flush to
+the disk, and the choice of the disk matters: ``--folder DIR`` says where.
 """
 
 from __future__ import annotations

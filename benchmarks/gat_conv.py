@@ -3,8 +3,8 @@
     python benchmarks/gat_conv.py [--graph tolokers] ... [--size HxD] ... [--runs 5] [--json]
 
 Forward and backward, with the gradient of the features, from 128 features to H heads of width D, in float32 without
-dropout, with the same weights on the same graph with self-loops and the same threads, in turn within each run, each after
-an untimed step of its own; medians. DGL's sparse formats are made beforehand.
+dropout, with the same weights on the same graph with self-loops and the same threads, in turn within each run, each
+after an untimed step of its own; medians. DGL's sparse formats are made beforehand.
 """
 
 from __future__ import annotations

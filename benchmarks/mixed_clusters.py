@@ -2,15 +2,16 @@
 
     python benchmarks/mixed_clusters.py [--clusters tag,glad,hosts] [--graphs ogbn_arxiv_nofeat,large] [--json]
 
-`tag`: 16 GPUs of the kinds in TAG's testbed (arXiv 2302.06126): 4 V100 in one host, 8 GTX 1080 Ti and 4 P100 in hosts of
-two. `glad`: 12 edge servers of three kinds with speeds 1, 2 and 4, after GLAD's (arXiv 2210.17281), every other link at a
-tenth. `hosts`: 4 hosts of 8 A100, 100 Gbit/s between hosts. Speeds are datasheet peaks; the links are written below.
+`tag`: 16 GPUs of the kinds in TAG's testbed (arXiv 2302.06126): 4 V100 in one host, 8 GTX 1080 Ti and 4 P100 in hosts
+of two. `glad`: 12 edge servers of three kinds with speeds 1, 2 and 4, after GLAD's (arXiv 2210.17281), every other link
+at a tenth. `hosts`: 4 hosts of 8 A100, 100 Gbit/s between hosts. Speeds are datasheet peaks; the links are written
+below.
 
 Each training step of a graph transformer (3 layers, 8 heads) is traced, and its time predicted, in four ways:
 `plan` is what `dgl-gt plan` chooses on parts fitted to the ranks; `even` is an even edge cut with the default strategy
 `halo_h`; `replicas` are data-parallel: every rank has the whole graph and computes it for its share of the loss, and
-gradients are summed. `needed` are replicas that compute only what a random share of 1/P of the nodes needs: its in-edges
-in the last layer, those within one hop in the layer before, and so on.
+gradients are summed. `needed` are replicas that compute only what a random share of 1/P of the nodes needs: its
+in-edges in the last layer, those within one hop in the layer before, and so on.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@
 
 The model is that of ``large_graph_exp/arxiv.sh`` with its two layers of global attention: hidden 256, 7 local layers of
 GCN with batch norm, on ogbn_arxiv_nofeat made undirected, with self-loops and random features of width 128. Every tool
-keeps freed memory, and has two threads: one process of two, or two ranks of one. They take turns; medians of the training
-steps after the first of each turn, evaluation left out. The losses of both codes without dropout, from the same weights,
-are those of benchmarks/published_models.py. The published code needs torch_geometric, and memory: 3.5 GiB for a sixteenth of
-the graph, and more than 22 GiB for the whole even with two layers. Where its step does not fit, ``--pieces`` takes one of
-so many METIS parts of the graph, with the edges inside it, for every tool.
+keeps freed memory, and has two threads: one process of two, or two ranks of one. They take turns; medians of the
+training steps after the first of each turn, evaluation left out. The losses of both codes without dropout, from the
+same weights, are those of benchmarks/published_models.py. The published code needs torch_geometric, and memory: 3.5 GiB
+for a sixteenth of the graph, and more than 22 GiB for the whole even with two layers. Where its step does not fit,
+``--pieces`` takes one of so many METIS parts of the graph, with the edges inside it, for every tool.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ are measured as they are, the graph is partitioned evenly and by the weights tha
 Needs Linux and two cores.
 
 `ahead`: of a graph in 8 parts, the best of so many attempts, each part's training step runs alone on one core, what
-others would send being there at once, and so does the whole graph's. To the slowest part's seconds come exchanges, as far
-as the preset says that computation does not hide them, and the sum of gradients, over the links of that preset.
+others would send being there at once, and so does the whole graph's. To the slowest part's seconds come exchanges, as
+far as the preset says that computation does not hide them, and the sum of gradients, over the links of that preset.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ with the local search are mapped to ranks. From there, `search` is the search on
 A swap cut takes the nodes of two parts and divides them anew by a minimum cut (scipy's maximum flow). An edge between
 the two costs the price of their link, and so does an edge from one of them to a third part; a node costs its rank's
 computation, times a factor of that pair that is tried from 0 up so that parts may stay even. It is kept where the
-predicted step falls, and parts keep half of their shares, as in the search (`--floor`). All pairs are tried until none helps.
+predicted step falls, and parts keep half of their shares, as in the search (`--floor`). All pairs are tried until none
+helps.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python benchmarks/training_step.py [--threads 2] [--steps 6] [--json]
 
-ogbn_arxiv_nofeat in one part, with 128 random features: 3 layers, hidden 128, 8 heads, 40 classes. A step is the forward
-pass, the loss of all nodes, the backward pass and AdamW. Each setting runs in a process of its own, which keeps freed
-memory, as ``dgl-gt train`` does; a figure is the median of the steps after the first two. To compare two versions, run it
-in turn with PYTHONPATH set to the root of one checkout and of the other.
+ogbn_arxiv_nofeat in one part, with 128 random features: 3 layers, hidden 128, 8 heads, 40 classes. A step is the
+forward pass, the loss of all nodes, the backward pass and AdamW. Each setting runs in a process of its own, which keeps
+freed memory, as ``dgl-gt train`` does; a figure is the median of the steps after the first two. To compare two
+versions, run it in turn with PYTHONPATH set to the root of one checkout and of the other.
 """
 
 from __future__ import annotations

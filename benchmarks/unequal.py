@@ -4,10 +4,10 @@
 
 A setting is a number of ranks of one thread each, in network namespaces behind links of so many Mbit/s (Linux, root,
 iproute2). The link between ranks 0 and 1 has a tenth of that, and the last rank runs for a third of the time. Ranks and
-links are measured as they are (`dgl-gt calibrate`). Then the graph is partitioned evenly, with the parts in the order in
-which they were cut; by shares alone (`--target-weights` of the profile); and with `--profile`. Ranks train on these partitions in
-turn, with the default strategy `halo_h`, and with the cut, strategy and depth that `dgl-gt plan` chooses among shards
-made with `--profile`. Ratios are medians over the rounds of steps.
+links are measured as they are (`dgl-gt calibrate`). Then the graph is partitioned evenly, with the parts in the order
+in which they were cut; by shares alone (`--target-weights` of the profile); and with `--profile`. Ranks train on these
+partitions in turn, with the default strategy `halo_h`, and with the cut, strategy and depth that `dgl-gt plan` chooses
+among shards made with `--profile`. Ratios are medians over the rounds of steps.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ def _run() -> int:
     if launcher:
         die_with_parent(launcher.pid)
     # When torch is imported it makes this directory, by default a new one that stays. Nothing here writes into it.
-    # `tempfile.gettempdir()` would test the directory by writing a file, which a signal at this moment would leave behind.
+    # `tempfile.gettempdir()` would test the directory by writing a file, which a signal at this moment would leave
+    # behind.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TMPDIR") or "/tmp")
     from dgl_gt.cli.main import main
 

@@ -13,20 +13,20 @@ _CACHE = "_dgl_gt_csc"
 def csc(graph, device=None, num_nodes=None):
     """Return the structure of `graph` as a :class:`CSC`, made once and kept for as long as the graph lives.
 
-    Attention and layers that are given a graph call this function. For an ``edge_index`` a copy is kept, too, and compared
-    at every call, so that changed edges are noticed.
+    Attention and layers that are given a graph call this function. For an ``edge_index`` a copy is kept, too, and
+    compared at every call, so that changed edges are noticed.
 
     Parameters
     ----------
     graph : dgl.DGLGraph, CSC or torch.Tensor
         A DGL graph or block with one edge type; or a CSC, which is returned as it is; or an ``edge_index`` as in PyG,
-        (2, E) int32 or int64, with the source of each edge in row 0 and the destination in row 1. After edges or nodes are
-        added or removed, the next call makes the CSC again.
+        (2, E) int32 or int64, with the source of each edge in row 0 and the destination in row 1. After edges or nodes
+        are added or removed, the next call makes the CSC again.
     device : torch.device, optional
         Device of the result; the graph's own device by default.
     num_nodes : int, or pair of int, optional
-        Number of nodes of an ``edge_index``, which needs it; or the numbers of sources and of destinations, if these are
-        numbered separately.
+        Number of nodes of an ``edge_index``, which needs it; or the numbers of sources and of destinations, if these
+        are numbered separately.
 
     Returns
     -------

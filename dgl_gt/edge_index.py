@@ -6,8 +6,8 @@ import torch
 
 from .structure import CSC
 
-# For each living tensor, by its id: a weak reference to it, a copy of it, the numbers of nodes, and the CSC by device. The
-# copy is compared at every call, because a tensor's version does not show changes through .data or numpy.
+# For each living tensor, by its id: a weak reference to it, a copy of it, the numbers of nodes, and the CSC by device.
+# The copy is compared at every call, because a tensor's version does not show changes through .data or numpy.
 _KEPT: dict = {}
 
 

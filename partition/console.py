@@ -82,7 +82,8 @@ def _with_option_names(message: str, args: argparse.Namespace) -> str:
 
     A Python function that recommends an argument writes ``num_nodes (--num-nodes)`` or ``cut='edge' (--cut edge)``;
     only the option remains here. Names of arguments that the user gave become options, too; others stay, because
-    they may come from a file. Names without an underscore are common words, so they are replaced only in "NAME is ..." at the start.
+    they may come from a file. Names without an underscore are common words, so they are replaced only in "NAME is ..."
+    at the start.
     """
     recommended = r"(?<![\w/.-])(\w+)(?:='(\w+)')? \((--[a-z-]+)(?: (\w+))?\)"
     message = re.sub(recommended, _only_option, message)

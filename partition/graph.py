@@ -43,8 +43,8 @@ class Graph:
     encodings : dict of str to dict
         What :func:`partition.encode` computed, by the name of the node data or edge data.
     transforms : dict of str to dict
-        What :func:`partition.add_expander_edges` and :func:`partition.add_virtual_nodes` added. Nodes and edges that they
-        add have the last ids.
+        What :func:`partition.add_expander_edges` and :func:`partition.add_virtual_nodes` added. Nodes and edges that
+        they add have the last ids.
     """
 
     indptr: np.ndarray

@@ -115,8 +115,9 @@ def partition(
         Structural encodings to compute before the cut and to store as node data or edge data, see
         :func:`partition.encode`. They describe the graph without expander edges and virtual nodes.
     expander, virtual_nodes : int, optional
-        Degree of the expander edges, and number of virtual nodes. They are added before the cut, and after self-loops and
-        reverse edges, so virtual nodes get no self-loops; see :func:`partition.add_expander_edges` and :func:`partition.add_virtual_nodes`.
+        Degree of the expander edges, and number of virtual nodes. They are added before the cut, and after self-loops
+        and reverse edges, so virtual nodes get no self-loops; see :func:`partition.add_expander_edges` and
+        :func:`partition.add_virtual_nodes`.
 
     Returns
     -------

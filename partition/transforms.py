@@ -1,7 +1,7 @@
 """Transforms of a graph before it is cut: expander edges and virtual nodes (Exphormer, arXiv:2303.06147).
 
-Nodes and edges that a transform adds get the last ids, so the user's ids do not change. The edge data ``edge_kind`` tell a
-model which edges were added.
+Nodes and edges that a transform adds get the last ids, so the user's ids do not change. The edge data ``edge_kind``
+tell a model which edges were added.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def add_expander_edges(graph: Graph, degree: int, *, seed: int = 0) -> Graph:
     -------
     Graph
         The new edges have the ids after the existing ones: u -> v of each pair u < v in ascending order, then v -> u of
-        each pair. ``edge_data["edge_kind"]``, uint8 (E,), is 0 for an edge of the graph, 1 for an expander edge and 2 for
-        an edge from or to a virtual node. In other edge data the new edges have zeros.
+        each pair. ``edge_data["edge_kind"]``, uint8 (E,), is 0 for an edge of the graph, 1 for an expander edge and 2
+        for an edge from or to a virtual node. In other edge data the new edges have zeros.
 
     Raises
     ------
     InputError
-        The degree is not possible, the graph has expander edges or other data named ``edge_kind``, or it has the encoding
-        ``shortest_path``, which would lack the new edges.
+        The degree is not possible, the graph has expander edges or other data named ``edge_kind``, or it has the
+        encoding ``shortest_path``, which would lack the new edges.
 
     Examples
     --------

@@ -77,8 +77,8 @@ def run_on_parts(
 ):
     """Run ``work()`` on one rank per part of the shards; returns what :func:`dgl_gt.train.run_on_ranks` returns.
 
-    ``nproc`` is what the user asked for, and ``choice`` a strategy and depth that the shards must allow. Both are checked
-    before ranks start. Other options are those of that function.
+    ``nproc`` is what the user asked for, and ``choice`` a strategy and depth that the shards must allow. Both are
+    checked before ranks start. Other options are those of that function.
     """
     from dgl_gt.train.run_on_ranks import run_on_ranks
 

@@ -35,9 +35,9 @@ def sum_after_backward(comm, parameters: list[torch.nn.Parameter]) -> None:
 def sum_during_backward(comm, parameters: list[torch.nn.Parameter]) -> Iterator[None]:
     """Inside the block, gradients start to travel as soon as they are computed; at its end they are summed.
 
-    The result is that of :func:`sum_after_backward` at the end of the block, whatever is called inside it. If a gradient
-    changes after it has started to travel, as in a second backward pass on any rank, then all are summed again. On GPUs,
-    gradients travel after the block: collectives of two groups can block each other with nccl.
+    The result is that of :func:`sum_after_backward` at the end of the block, whatever is called inside it. If a
+    gradient changes after it has started to travel, as in a second backward pass on any rank, then all are summed
+    again. On GPUs, gradients travel after the block: collectives of two groups can block each other with nccl.
     """
     buckets = _buckets(parameters)
     is_plain = comm.world_size == 1 or len(buckets) < 2 or any(each.device.type != "cpu" for each in parameters)

@@ -282,7 +282,7 @@ class Comm:
 
     @contextmanager
     def raising_together(self):
-        """A context: if a rank raises ``InputError`` in it, all raise one at its end, their own or that of the first such rank."""
+        """A context: if ranks raise ``InputError`` in it, all raise one at its end, their own or that of the first."""
         error = None
         try:
             yield

@@ -50,8 +50,8 @@ class TapeContext:
 def kept_exchanges(comm) -> tuple[TapeContext, TapeContext]:
     """Return the contexts for ``torch.utils.checkpoint.checkpoint(context_fn=...)`` under which exchanges run once.
 
-    The rows that a layer's exchanges bring are kept. When backward computes the layer again, they are not fetched again,
-    even if there are several backward passes. The contexts set ``comm.tape``.
+    The rows that a layer's exchanges bring are kept. When backward computes the layer again, they are not fetched
+    again, even if there are several backward passes. The contexts set ``comm.tape``.
     """
     tape = Tape()
     return TapeContext(comm, tape, replay=False), TapeContext(comm, tape, replay=True)

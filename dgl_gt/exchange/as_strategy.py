@@ -17,8 +17,8 @@ def as_strategy(graph, feat: Tensor | None = None) -> Strategy:
 
     Graphs that one process holds get ``Local``. ``feat`` are the features. A DGL graph may stay on the CPU, and its
     structure is copied to their device once. An ``edge_index`` takes its number of nodes from them. Raises
-    ``ValueError`` if ``graph`` is none of these, an ``edge_index`` does not fit the features, or a DGL graph has several edge
-    types or edges between two types of nodes.
+    ``ValueError`` if ``graph`` is none of these, an ``edge_index`` does not fit the features, or a DGL graph has
+    several edge types or edges between two types of nodes.
     """
     device = None if feat is None else feat.device
     if isinstance(graph, Strategy):

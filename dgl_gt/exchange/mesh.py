@@ -23,8 +23,8 @@ from .shard import Shard
 class _HostRows(NamedTuple):
     """What the ranks of a host attend together: the in-edges of their rows, and which rows other hosts need.
 
-    ``pieces`` are the edges from rows of the host, and the edges from rows of other hosts. Each rank attends along both with
-    its share of the heads. ``send_rows`` are rows of the host, grouped by host; counts are per rank, (P,).
+    ``pieces`` are the edges from rows of the host, and the edges from rows of other hosts. Each rank attends along both
+    with its share of the heads. ``send_rows`` are rows of the host, grouped by host; counts are per rank, (P,).
     """
 
     pieces: list[CSC]
@@ -34,12 +34,12 @@ class _HostRows(NamedTuple):
 
 
 class Mesh(ShardStrategy):
-    """P ranks on G hosts, P = G x M. The M ranks of a host are neighbours in rank order; each has H / M heads of all its rows.
+    """P ranks on G hosts, P = G x M. The M ranks of a host are neighbours in rank order; each has H / M heads of its rows.
 
-    An all-to-all within the host turns rows with all heads into rows of the host with a share of the heads, as ``heads``
-    does. Rank m of a host then fetches keys and values of the host's halo, for its own heads, from rank m of other hosts,
-    and sends results home within the host. A row that several parts of a host need comes once. One host is ``heads``,
-    and one rank per host is ``halo_kv``.
+    An all-to-all within the host turns rows with all heads into rows of the host with a share of the heads, as
+    ``heads`` does. Rank m of a host then fetches keys and values of the host's halo, for its own heads, from rank m of
+    other hosts, and sends results home within the host. A row that several parts of a host need comes once. One host is
+    ``heads``, and one rank per host is ``halo_kv``.
     """
 
     def __init__(self, shard: Shard, comm: Comm, overlap: bool, per_host: int):

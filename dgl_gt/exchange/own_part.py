@@ -1,7 +1,7 @@
 """A part of a vertex cut as a graph of its own, for training steps that exchange no rows.
 
-The method is that of CoFree-GNN (Cao et al. 2023, arXiv 2308.03209), with its DropEdge-K: a step takes one of a few samples of
-the edges, which are drawn once.
+The method is that of CoFree-GNN (Cao et al. 2023, arXiv 2308.03209), with its DropEdge-K: a step takes one of a few
+samples of the edges, which are drawn once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .sharded_graph import ShardedGraph
 class OwnPart(ShardStrategy):
     """Attention of every row of a part, masters and mirrors, to its neighbours by the part's own edges.
 
-    It is not exact: a node on several ranks has a different result on each. Sums over ranks count the masters alone, so each
-    node counts once.
+    It is not exact: a node on several ranks has a different result on each. Sums over ranks count the masters alone, so
+    each node counts once.
     """
 
     name = "local"

@@ -16,11 +16,11 @@ class Project(Protocol):
 
     ``project(h, "q")`` returns ``q (rows, H, D)``; ``project(h, "kv")`` returns keys and values packed,
     ``(rows, 2, H, D)``; ``project(h, "qkv")`` returns all three, ``(rows, 3, H, D)``, as ``sparse_attention`` takes
-    them. On the CPU, the heads of a row may lie side by side in memory; a strategy that moves rows puts them in the order
-    of :func:`dgl_gt.ops.head_minor.in_wire_order`, which does not depend on how the rows of one rank lie. For additive
-    scores the shapes are ``(rows, H)``, ``(rows, H, D + 1)`` and ``(rows, H, D + 2)``. Row ``i`` of a result depends on row
-    ``i`` of ``h`` alone. Therefore it makes no difference whether a strategy first projects rows and then moves them, or
-    the other way round.
+    them. On the CPU, the heads of a row may lie side by side in memory; a strategy that moves rows puts them in the
+    order of :func:`dgl_gt.ops.head_minor.in_wire_order`, which does not depend on how the rows of one rank lie. For
+    additive scores the shapes are ``(rows, H)``, ``(rows, H, D + 1)`` and ``(rows, H, D + 2)``. Row ``i`` of a result
+    depends on row ``i`` of ``h`` alone. Therefore it makes no difference whether a strategy first projects rows and
+    then moves them, or the other way round.
     """
 
     def __call__(self, h: Tensor, which: str) -> Tensor: ...
@@ -30,9 +30,9 @@ class Strategy:
     """Base class of the strategies: attention over the in-edges of the owned rows, wherever their sources are.
 
     A strategy chooses which rows are projected and what travels, so a layer gives it the projection and not the
-    projected rows. Unless a transmission policy is followed, every strategy is exact: the owned rows of all ranks together
-    equal the result of one process, in outputs and gradients, up to the order of summation. The methods below are all
-    that a layer or a model calls. Owned rows come first in every tensor that holds other rows, too.
+    projected rows. Unless a transmission policy is followed, every strategy is exact: the owned rows of all ranks
+    together equal the result of one process, in outputs and gradients, up to the order of summation. The methods below
+    are all that a layer or a model calls. Owned rows come first in every tensor that holds other rows, too.
     """
 
     num_owned: int  # N_owned, the number of nodes that this rank owns: over all ranks, each node counts once
@@ -63,8 +63,8 @@ class Strategy:
     def add_ends(self, of_dst: Tensor, of_src: Tensor) -> Tensor:
         """Return for each edge of this process its destination's row plus its source's, (E, W); a collective.
 
-        ``of_dst`` (num_dst, W) are rows of the result, and ``of_src`` (N_src, W) rows that attend takes. The edges are in
-        the order of a bias.
+        ``of_dst`` (num_dst, W) are rows of the result, and ``of_src`` (N_src, W) rows that attend takes. The edges are
+        in the order of a bias.
         """
         raise NotImplementedError
 
@@ -119,9 +119,9 @@ class Strategy:
         With several ranks this is a collective: all ranks call it in the same order, even a rank without rows or edges.
 
         ``h`` (N_owned, C) are the rows that the projection reads; ``Local`` on a block takes those of all sources,
-        (N_src, C), with the destinations first. ``bias`` (E, H) is added to the scores; its rows are this rank's edges in
-        the order of their ids. ``dropout`` is a probability and the seed of the mask, which depends on (seed, global edge
-        id, global head) alone: ranks that share the seed draw the mask of one process. With a
+        (N_src, C), with the destinations first. ``bias`` (E, H) is added to the scores; its rows are this rank's edges
+        in the order of their ids. ``dropout`` is a probability and the seed of the mask, which depends on (seed, global
+        edge id, global head) alone: ranks that share the seed draw the mask of one process. With a
         ``negative_slope``, scores are additive. Returns (num_dst, H, D), with zeros in a row without edges.
         Raises ``ValueError`` if the rows of ``h`` or ``bias`` do not fit the graph.
         """

@@ -1,8 +1,8 @@
 """A part with a random sample of its copied rows, for one training step.
 
-The method is BNS-GCN's (Wan et al. 2022, arXiv 2203.10983): a copy takes part in a step with probability q. Edges from or to
-other copies are left out, and log(1/q) is added to the score of an edge for each copy among its ends. So the sums of weights
-over edges, before they are normalised, are right on average.
+The method is BNS-GCN's (Wan et al. 2022, arXiv 2203.10983): a copy takes part in a step with probability q. Edges from
+or to other copies are left out, and log(1/q) is added to the score of an edge for each copy among its ends. So the sums
+of weights over edges, before they are normalised, are right on average.
 """
 
 from __future__ import annotations

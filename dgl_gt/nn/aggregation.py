@@ -26,9 +26,9 @@ def make_aggregation(
 ) -> nn.Module:
     """Return the module that aggregates the rows of neighbours, (N_src, in_feats) -> (N_dst, feat_size).
 
-    ``score`` "dot" gives a :class:`BiasedMHA`, with its output projection. "additive" gives a :class:`GATConv`, and "gcn"
-    and "mean" a :class:`GraphConv` with ``norm`` "both" and "right", which has no weight matrix without ``has_weights``.
-    Raises ``ValueError`` if the sizes do not fit.
+    ``score`` "dot" gives a :class:`BiasedMHA`, with its output projection. "additive" gives a :class:`GATConv`, and
+    "gcn" and "mean" a :class:`GraphConv` with ``norm`` "both" and "right", which has no weight matrix without
+    ``has_weights``. Raises ``ValueError`` if the sizes do not fit.
     """
     check_one_of("score", score, CHOICES["score"])
     if score == "dot":

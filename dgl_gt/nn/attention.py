@@ -122,8 +122,8 @@ class BiasedMHA(EdgeAttention):
     ``True`` elsewhere, with one exception: for a node without in-edges this module returns the bias of the output
     projection, and the dense module NaN. Each of several parallel edges counts as an edge.
 
-    A call without a graph, ``mha(ndata, attn_bias=None, attn_mask=None)``, computes what the dense module computes, with
-    the same dropout masks for the same ``torch.manual_seed``: see its documentation for the shapes.
+    A call without a graph, ``mha(ndata, attn_bias=None, attn_mask=None)``, computes what the dense module computes,
+    with the same dropout masks for the same ``torch.manual_seed``: see its documentation for the shapes.
 
     Parameters
     ----------
@@ -204,8 +204,8 @@ class BiasedMHA(EdgeAttention):
             Seed of this pass's dropout mask where :attr:`dropout_seed` is None; the same on all ranks.
         ndata : Tensor, floating point, (B, N, C)
             Node features of a batch of graphs, for the dense call, with the arguments of ``dgl.nn.BiasedMHA``:
-            ``attn_bias`` (B, N, N, H) and ``attn_mask`` (B, N, N), in which a row is a query, and which is true where the
-            query may not see the key.
+            ``attn_bias`` (B, N, N, H) and ``attn_mask`` (B, N, N), in which a row is a query, and which is true where
+            the query may not see the key.
 
         Returns
         -------

@@ -16,8 +16,8 @@ class BatchNorm(nn.BatchNorm1d):
     .. math:: y = \gamma \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta
 
     Constructor arguments, ``state_dict`` keys and results are those of ``torch.nn.BatchNorm1d`` on one process; running
-    statistics take the unbiased variance, as there. Each node counts once, also where a deep halo computes copies of it.
-    In training, ranks exchange ``P (2C + 1)`` numbers forward and ``2 P C`` backward. Every rank takes part, even
+    statistics take the unbiased variance, as there. Each node counts once, also where a deep halo computes copies of
+    it. In training, ranks exchange ``P (2C + 1)`` numbers forward and ``2 P C`` backward. Every rank takes part, even
     one without nodes. The ranks' means and variances are joined as in Chan, Golub and LeVeque, *Updating formulae and a
     pairwise algorithm for computing sample variances* (1979).
     """

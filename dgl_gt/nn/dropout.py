@@ -67,8 +67,8 @@ class FeatureDropout(nn.Dropout):
     def forward(self, h: Tensor, node_ids: Tensor | None = None, seed: Tensor | None = None) -> Tensor:
         """Drop features of ``h``, (rows, C), whose node ids, (rows,) int64, are by default the row numbers.
 
-        Where :attr:`seed` is None, the argument is the seed; without it, torch's default CPU generator draws one. A batch
-        of dense graphs, (B, N, C), has the masks of ``nn.Dropout``.
+        Where :attr:`seed` is None, the argument is the seed; without it, torch's default CPU generator draws one. A
+        batch of dense graphs, (B, N, C), has the masks of ``nn.Dropout``.
         """
         if h.ndim == 3:
             return super().forward(h)

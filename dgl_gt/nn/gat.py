@@ -31,8 +31,8 @@ class GATConv(EdgeAttention):
     Constructor arguments, ``state_dict`` keys, initial weights and results are those of ``dgl.nn.GATConv``, but
     nothing of the size of all edges is stored, and the layer runs across ranks. A call takes what DGL's takes: a graph,
     a block or a bipartite graph, one tensor of features or a pair, dimensions between nodes and features, edge weights,
-    and whether to return attention weights. The differences are that ``ValueError`` takes the place of ``DGLError``, and
-    that on a ``ShardedGraph`` nodes without in-edges are always allowed.
+    and whether to return attention weights. The differences are that ``ValueError`` takes the place of ``DGLError``,
+    and that on a ``ShardedGraph`` nodes without in-edges are always allowed.
 
     Parameters
     ----------
@@ -137,11 +137,11 @@ class GATConv(EdgeAttention):
             Node features: for a block those of its sources (destinations first), for a ``ShardedGraph`` those of the
             owned nodes. A pair has the features of sources and of destinations; not for a ``ShardedGraph``.
         edge_weight : Tensor, floating point, (E,), optional
-            Factor of each edge's attention weights, in the order of edge ids. With it, the layer stores a row per edge. It
-            is not available on a ``ShardedGraph``.
+            Factor of each edge's attention weights, in the order of edge ids. With it, the layer stores a row per edge.
+            It is not available on a ``ShardedGraph``.
         get_attention : bool
-            Whether to return the attention weights, too. With it, the layer stores a number per edge and head. It is not
-            available on a ``ShardedGraph``.
+            Whether to return the attention weights, too. With it, the layer stores a number per edge and head. It is
+            not available on a ``ShardedGraph``.
 
         Returns
         -------
@@ -240,8 +240,8 @@ class GATConv(EdgeAttention):
     def _project(self, h: Tensor, which: str) -> Tensor:
         """Project rows for a strategy: "q" (rows, H), "kv" (rows, H, D + 1) or "qkv" (rows, H, D + 2).
 
-        The scores' vectors multiply the weights instead of the rows, so that one matrix product gives all numbers. Where
-        a row holds the features of several dimensions, each of them has heads of its own.
+        The scores' vectors multiply the weights instead of the rows, so that one matrix product gives all numbers.
+        Where a row holds the features of several dimensions, each of them has heads of its own.
         """
         linear = getattr(self, "fc", None) or (self.fc_dst if which == "q" else self.fc_src)
         ends = {"q": (self.attn_r,), "kv": (self.attn_l,), "qkv": (self.attn_l, self.attn_r)}[which]

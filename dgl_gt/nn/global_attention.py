@@ -48,8 +48,8 @@ class PolynormerAttention(GlobalAttention):
               x_n \leftarrow \mathrm{drop}(\mathrm{ReLU}(W_o(\mathrm{LN}(o_n) * (W_h x_n + \beta))))
 
     where :math:`W_o` is shared by the layers. Ranks exchange :math:`S` and :math:`z`, ``C (D + 1)`` numbers per layer
-    and direction. Heads are the slow index of a row, as elsewhere in this package; in the published code they are the fast
-    one.
+    and direction. Heads are the slow index of a row, as elsewhere in this package; in the published code they are the
+    fast one.
 
     Parameters
     ----------
@@ -169,8 +169,8 @@ class SGFormerAttention(GlobalAttention):
 
     .. math:: o_n = \frac{\tilde q_n^\top \sum_m \tilde k_m v_m^\top + N v_n}{\tilde q_n^\top \sum_m \tilde k_m + N}
 
-    and its result is :math:`\mathrm{drop}(\mathrm{LN}((\bar o_n + x_n) / 2))` with the mean :math:`\bar o_n` over heads.
-    Each head is as wide as the rows. Ranks exchange ``H C (C + 1) + 3`` numbers per layer and direction.
+    and its result is :math:`\mathrm{drop}(\mathrm{LN}((\bar o_n + x_n) / 2))` with the mean :math:`\bar o_n` over
+    heads. Each head is as wide as the rows. Ranks exchange ``H C (C + 1) + 3`` numbers per layer and direction.
 
     Parameters
     ----------

@@ -23,9 +23,10 @@ class GraphConv(nn.Module):
     .. math:: o_i = \sum_{j \to i} c_{ji} W^\top h_j + b
 
     with :math:`c_{ji} = 1 / \sqrt{d_j d_i}` where ``norm`` is "both", :math:`1 / d_i` (the mean) for "right",
-    :math:`1 / d_j` for "left" and 1 for "none". :math:`d_j` is the out-degree of the source and :math:`d_i` the in-degree
-    of the destination, in the whole graph. A sum is the mean times the in-degree, and a mean is attention whose scores
-    are all equal; so this layer runs on the kernels of attention, and with every strategy but ``heads`` and ``mesh=M``.
+    :math:`1 / d_j` for "left" and 1 for "none". :math:`d_j` is the out-degree of the source and :math:`d_i` the
+    in-degree of the destination, in the whole graph. A sum is the mean times the in-degree, and a mean is attention
+    whose scores are all equal; so this layer runs on the kernels of attention, and with every strategy but ``heads``
+    and ``mesh=M``.
 
     Constructor arguments, ``state_dict`` keys, initial weights and results are those of ``dgl.nn.GraphConv``. Pairs of
     features, an external ``weight`` and ``edge_weight`` are not available.

@@ -22,8 +22,9 @@ class InitialResidual(nn.Module):
     .. math:: s = (1 - \alpha) a + \alpha h_0, \qquad y = (1 - \beta_l) s + \beta_l W s, \qquad
         \beta_l = \log(\lambda / l + 1)
 
-    So a deep layer is near the identity, and every layer keeps a share of a node's initial row. With :math:`\lambda = 0` there
-    is no :math:`W`, and the layers propagate as in APPNP (Gasteiger et al., arXiv:1810.05997).
+    So a deep layer is near the identity, and every layer keeps a share of a node's initial row. With
+    :math:`\lambda = 0` there is no :math:`W`, and the layers propagate as in APPNP (Gasteiger et al.,
+    arXiv:1810.05997).
 
     Parameters
     ----------

@@ -28,8 +28,8 @@ class GraphTransformerLayer(GraphLayer):
     The layer of Graphormer (Ying et al., arXiv:2106.05234) with attention restricted to edges (Dwivedi and Bresson,
     arXiv:2012.09699). Constructor arguments, ``state_dict`` keys, initial weights and the order of operations are those
     of ``dgl.nn.GraphormerLayer``. So its checkpoints load, and the results on edges are the same, see
-    :class:`BiasedMHA`. A call without a graph, ``layer(nfeat, attn_bias=None, attn_mask=None)``, is DGL's dense one. The
-    arguments from ``score`` on are not in DGL's layer.
+    :class:`BiasedMHA`. A call without a graph, ``layer(nfeat, attn_bias=None, attn_mask=None)``, is DGL's dense one.
+    The arguments from ``score`` on are not in DGL's layer.
 
     Parameters
     ----------
@@ -56,7 +56,8 @@ class GraphTransformerLayer(GraphLayer):
     norm : {"layer", "rms", "batch", "none"}
         The norms; "batch" is :class:`BatchNorm`.
     edge_hidden : int
-        Width of the rows of edges, of which the layer makes a bias for each head; 0 for none. This needs the score "dot".
+        Width of the rows of edges, of which the layer makes a bias for each head; 0 for none. This needs the score
+        "dot".
     edge_update : bool
         Whether the layer updates these rows, too, see :class:`EdgeUpdate`.
 
@@ -138,8 +139,8 @@ class GraphTransformerLayer(GraphLayer):
         edge : Tensor, floating point, (E, edge_hidden), optional
             Rows of the edges, in the order of edge ids, for a layer that has an ``edge_hidden``.
         nfeat : Tensor, floating point, (B, N, C)
-            Node features of a batch of graphs, for the dense call. ``attn_bias`` and ``attn_mask`` are then those of the
-            dense call of :class:`BiasedMHA`. It needs the score "dot", no batch norm, and no ``edge_hidden``.
+            Node features of a batch of graphs, for the dense call. ``attn_bias`` and ``attn_mask`` are then those of
+            the dense call of :class:`BiasedMHA`. It needs the score "dot", no batch norm, and no ``edge_hidden``.
 
         Returns
         -------

@@ -24,12 +24,12 @@ from .norms import NORM_MODULES, normalise
 class GraphTransformer(nn.Module):
     r"""Model for node-level prediction on one graph, whose options cover graph transformers and tuned GNNs.
 
-    By default it has a linear projection with dropout and GELU, transformer layers of attention along edges (Dwivedi and
-    Bresson, arXiv:2012.09699) with GELU inside, and a linear projection. With ``norm_first`` the layers are pre-norm
-    and a norm precedes the last projection, as in the GT of Platonov et al. (arXiv:2302.11640). With
+    By default it has a linear projection with dropout and GELU, transformer layers of attention along edges (Dwivedi
+    and Bresson, arXiv:2012.09699) with GELU inside, and a linear projection. With ``norm_first`` the layers are
+    pre-norm and a norm precedes the last projection, as in the GT of Platonov et al. (arXiv:2302.11640). With
     ``layer="convolution"`` it has the layers of :class:`ConvolutionLayer` instead: with ``score`` "gcn", "mean" or
-    "additive" these are the tuned GCN, SAGE and GAT of Luo et al. (arXiv:2406.08993), and with a gate, ``jumping="sum"``
-    and ``global_attention="polynormer"`` the model is Polynormer (arXiv:2403.01232).
+    "additive" these are the tuned GCN, SAGE and GAT of Luo et al. (arXiv:2406.08993), and with a gate,
+    ``jumping="sum"`` and ``global_attention="polynormer"`` the model is Polynormer (arXiv:2403.01232).
     docs/models.md has a config for each. To save memory in training, see :func:`apply_activation_checkpoint`.
 
     Parameters
@@ -88,8 +88,8 @@ class GraphTransformer(nn.Module):
     global_weight : float
         Weight in [0, 1] of SGFormer's attention in the average.
     edge_feats, edge_kinds : int
-        Number of columns of numbers and of kinds that describe an edge, see :class:`EdgeEncoder`; 0 and 0 for none. Each
-        transformer layer adds a linear map of them to its scores, one number for each head.
+        Number of columns of numbers and of kinds that describe an edge, see :class:`EdgeEncoder`; 0 and 0 for none.
+        Each transformer layer adds a linear map of them to its scores, one number for each head.
     edge_hidden : int
         Width of the rows that the model makes of them.
     edge_update : bool
@@ -229,7 +229,8 @@ class GraphTransformer(nn.Module):
         *layer_seeds, encoder_seeds, global_seeds = self._seeds(first)
         x = self.input_dropout(feat, ids, None if encoder_seeds is None else encoder_seeds[-1])
         h = self.encoder(x, ids, encoder_seeds)
-        # With a deep halo, later layers also compute copies of rows, whose initial rows are among the first layer's sources.
+        # With a deep halo, later layers also compute copies of rows, whose initial rows are among the first layer's
+        # sources.
         initial = [first.source_rows(h)] if self.has_initial else []
         edges = self._edges(graph, edge_feat, edge_kind)
         outputs = []

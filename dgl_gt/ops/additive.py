@@ -9,8 +9,8 @@ from .reference import dropout_keep
 def attention_weights(csc, q, k, lse, dropout, negative_slope):
     """Return attention weights after dropout, (E, H), in the order of edge ids.
 
-    q is (N_dst, H), k (N_src, H), and ``lse`` (N_dst, H) is what ``sparse_attention`` returns for them; ``dropout`` is a pair
-    of probability and seed, or None.
+    q is (N_dst, H), k (N_src, H), and ``lse`` (N_dst, H) is what ``sparse_attention`` returns for them; ``dropout`` is
+    a pair of probability and seed, or None.
     """
     dst = _destinations(csc)
     scores = functional.leaky_relu(q.to(lse.dtype)[dst] + k.to(lse.dtype)[csc.indices.long()], negative_slope)

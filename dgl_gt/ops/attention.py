@@ -52,9 +52,9 @@ def sparse_attention(
     v : torch.Tensor, (N_src, H, D), optional
         Values.
     score : {"dot", "additive"}
-        How scores are made. With "additive", `q` is (N_dst, H) and `k` is (N_src, H), so that an edge reads D + 1 numbers per
-        head and not 2 D. Packed, `k` is (N_src, H, D + 1), which holds the values and then the keys, or `q` is
-        (N, H, D + 2), which holds the values, the keys and then the queries.
+        How scores are made. With "additive", `q` is (N_dst, H) and `k` is (N_src, H), so that an edge reads D + 1
+        numbers per head and not 2 D. Packed, `k` is (N_src, H, D + 1), which holds the values and then the keys, or `q`
+        is (N, H, D + 2), which holds the values, the keys and then the queries.
     negative_slope : float, default 0.2
         Slope of LeakyReLU below 0; only for additive scores.
     bias : torch.Tensor, (E, H), optional

@@ -34,8 +34,9 @@ def backend(device_type):
     return triton_kernels() if device_type == "cuda" else None
 
 
-# What torch.compiler.assume_constant_result sets, in torch 2.4 to 2.13. That decorator imports torch.compile's machinery,
-# two seconds in every process. Without the name, torch.compile(fullgraph=True) refuses the operator, and a test shows it.
+# What torch.compiler.assume_constant_result sets, in torch 2.4 to 2.13. That decorator imports torch.compile's
+# machinery, two seconds in every process. Without the name, torch.compile(fullgraph=True) refuses the operator, and a
+# test shows it.
 has_kernel._dynamo_marked_constant = True
 
 

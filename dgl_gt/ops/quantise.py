@@ -1,10 +1,10 @@
 """Rows in 16, 8 or 4 bits per number, as they travel where a policy allows it.
 
-With 8 and 4 bits, a packed row is its minimum m and its step s = (max - m) / (2^bits - 1), both float32, and then its codes.
-The code of a number x is floor((x - m) / s + u) with u from [0, 1), and is restored as m + s * code. So the mean over u is x
-itself (stochastic rounding, as in AdaQP, Wan et al. 2023, arXiv 2306.01381). u has 16 bits, those that keyed dropout draws for (seed, key of
-the row, column), see :func:`dgl_gt.ops.dropout.keyed_dropout`: the same row is rounded alike wherever it is. A row with NaN
-or infinity comes back as NaN.
+With 8 and 4 bits, a packed row is its minimum m and its step s = (max - m) / (2^bits - 1), both float32, and then its
+codes. The code of a number x is floor((x - m) / s + u) with u from [0, 1), and is restored as m + s * code. So the mean
+over u is x itself (stochastic rounding, as in AdaQP, Wan et al. 2023, arXiv 2306.01381). u has 16 bits, those that
+keyed dropout draws for (seed, key of the row, column), see :func:`dgl_gt.ops.dropout.keyed_dropout`: the same row is
+rounded alike wherever it is. A row with NaN or infinity comes back as NaN.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def packed_bytes(columns: int, bits: int) -> int:
 def pack_rows(rows: torch.Tensor, bits: int, keys: torch.Tensor, seed: int) -> torch.Tensor:
     """Return rows, floating point (n, C), as uint8, (n, packed_bytes(C, bits)).
 
-    ``bits`` is 16 (bfloat16, rounded to nearest), 8 or 4, and ``keys``, int64 (n,), with the seed decide how numbers are
-    rounded.
+    ``bits`` is 16 (bfloat16, rounded to nearest), 8 or 4, and ``keys``, int64 (n,), with the seed decide how numbers
+    are rounded.
     """
     if bits == 16:
         return rows.to(torch.bfloat16).contiguous().view(torch.uint8).view(len(rows), packed_bytes(rows.shape[1], 16))

@@ -1,6 +1,7 @@
 """The pictures of a run's report: curves and the time line of a step. They take their colours from the style sheet.
 
-Lines and bars stretch with the page, while the labels are text of the page: so they can be read in a narrow window, too.
+Lines and bars stretch with the page, while the labels are text of the page: so they can be read in a narrow window,
+too.
 """
 
 from __future__ import annotations

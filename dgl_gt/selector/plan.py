@@ -84,8 +84,8 @@ class Plan:
     profile : dict
         ``name`` and ``kind`` of the hardware profile; the kind is ``measured``, ``datasheet`` or ``default``.
     model : dict
-        Settings of the model, or the name of the function that makes the step; and what its ``variant`` says of the chosen
-        cut, see :class:`dgl_gt.selector.step_traces.StepTraces`.
+        Settings of the model, or the name of the function that makes the step; and what its ``variant`` says of the
+        chosen cut, see :class:`dgl_gt.selector.step_traces.StepTraces`.
     ranks : int
         Number of ranks P.
     one_rank_seconds : float or None

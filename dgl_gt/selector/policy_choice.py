@@ -1,8 +1,8 @@
 """Choose a transmission policy: the fastest step for which the measured losses together stay within a bound.
 
-The problem is that of Lin and Wang's searched transmission policy (2021, arXiv 2111.02489). Losses of single transmissions are
-taken to add up. A greedy search takes the change that saves most seconds for each point of loss, as long as the bound
-allows it; then single changes and pairs of changes improve what it found.
+The problem is that of Lin and Wang's searched transmission policy (2021, arXiv 2111.02489). Losses of single
+transmissions are taken to add up. A greedy search takes the change that saves most seconds for each point of loss, as
+long as the bound allows it; then single changes and pairs of changes improve what it found.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def choose_modes(
     max_loss : float
         Bound of the sum of losses (points).
     starts : iterable of dict of Place to Mode
-        More assignments from which the local search starts, beside what the greedy search finds; those beyond the bound are
-        left out.
+        More assignments from which the local search starts, beside what the greedy search finds; those beyond the bound
+        are left out.
     """
     search = _Search(seconds, losses, max_loss)
     found = [search.greedy(), *(each for each in starts if search.loss(each) <= max_loss)]
@@ -86,8 +86,8 @@ def choose_modes(
 def by_links(costs_of_place: dict[Place, float], target_s: float) -> dict[Place, Mode]:
     """Return a mode for each place: the longer its transmissions take, ``costs_of_place`` (s), the fewer bits.
 
-    A row shrinks by the ratio of that time to ``target_s``, but at least by 1 and at most by 8. This is the rule of AdaTopK in
-    FusionLLM (Tang et al. 2024, arXiv 2410.12707), with bits in place of a sparsity.
+    A row shrinks by the ratio of that time to ``target_s``, but at least by 1 and at most by 8. This is the rule of
+    AdaTopK in FusionLLM (Tang et al. 2024, arXiv 2410.12707), with bits in place of a sparsity.
     """
     modes = {32: _FULL, 16: Mode(16), 8: Mode(8), 4: Mode(4)}
     least = max(target_s, 1e-12)

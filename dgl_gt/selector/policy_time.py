@@ -94,9 +94,9 @@ class PolicyCosts:
     def seconds(self, policy: Policy) -> float:
         """Predict the time of a step (s).
 
-        An exchange lasts as long as the rank with the slowest arrivals needs. Rows of a stale mode have the whole step to
-        arrive, so their exchanges delay a step only by what they take beyond it, and rows that are packed are read and
-        written a few times more.
+        An exchange lasts as long as the rank with the slowest arrivals needs. Rows of a stale mode have the whole step
+        to arrive, so their exchanges delay a step only by what they take beyond it, and rows that are packed are read
+        and written a few times more.
         """
         step_s, hidden = self.compute_s, 0.0
         for number in range(len(self.exchanges)):

@@ -177,8 +177,8 @@ class Search:
     bounds : ndarray, (P,)
         Memory of each rank (bytes).
     also_kept : callable
-        Called with figures, strategy and mode of activation checkpointing; returns the bytes that each rank keeps beside
-        what a trace knows, (P,) or one number.
+        Called with figures, strategy and mode of activation checkpointing; returns the bytes that each rank keeps
+        beside what a trace knows, (P,) or one number.
     """
 
     traces: StepTraces

@@ -1,7 +1,7 @@
 """Tells which layer of a model a training step is in, forward and backward.
 
-One undocumented function of torch is used, which torch 2.4 and 2.13 have: ``torch._C._current_graph_task_id()`` returns -1
-while no backward pass runs. Without it, tracking fails with ``AttributeError``.
+One undocumented function of torch is used, which torch 2.4 and 2.13 have: ``torch._C._current_graph_task_id()`` returns
+-1 while no backward pass runs. Without it, tracking fails with ``AttributeError``.
 """
 
 from __future__ import annotations

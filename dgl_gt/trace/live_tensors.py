@@ -1,7 +1,7 @@
 """Counts the bytes of tensors that are alive at once.
 
-Three undocumented names of torch are used here. All are in torch 2.4, the oldest version that this package supports, and
-in 2.13; without one of them, importing this module or counting fails with ``ImportError`` or ``AttributeError``.
+Three undocumented names of torch are used here. All are in torch 2.4, the oldest version that this package supports,
+and in 2.13; without one of them, importing this module or counting fails with ``ImportError`` or ``AttributeError``.
 
 - ``torch.utils._python_dispatch.TorchDispatchMode``, older than torch 2.4, sees every operation, custom ones too.
 - ``torch.utils._pytree.tree_leaves``, since torch 2.2, lists the tensors among nested arguments.

@@ -65,8 +65,8 @@ def policy_exchanges(
     Parameters
     ----------
     make_step, strategy
-        See :func:`dgl_gt.trace.trace_step.trace_step`. The step must run inside ``sg.strategy.training_step``, as that of
-        ``dgl-gt train`` does; other steps have no such exchanges.
+        See :func:`dgl_gt.trace.trace_step.trace_step`. The step must run inside ``sg.strategy.training_step``, as that
+        of ``dgl-gt train`` does; other steps have no such exchanges.
     figures : Figures
         Figures of the cut.
     """
@@ -93,8 +93,8 @@ def _rows_between(figures: Figures, direction: str, is_of_results: bool) -> np.n
     figures : Figures
     direction : {"rows", "gradients"}
     is_of_results : bool
-        Whether partial results of mirrors travel. For them, and for the first hop of a deeper halo, the figures hold one
-        total per rank, which is assumed to divide among the other ranks as all its copies do.
+        Whether partial results of mirrors travel. For them, and for the first hop of a deeper halo, the figures hold
+        one total per rank, which is assumed to divide among the other ranks as all its copies do.
     """
     rows = figures.received_rows.astype(float)  # of all hops, in rank i of rank j
     wanted = figures.returned if is_of_results else figures.copies_by_hop[:, 0]

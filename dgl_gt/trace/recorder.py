@@ -1,12 +1,13 @@
 """Records what one training step does: each operation, exchange and tensor, in order, with its size.
 
-Besides the undocumented names of torch that ``live_tensors.py`` lists, it uses three more. Without one of the first two,
-which are in torch 2.4 and in 2.13, recording fails with ``AttributeError``.
+Besides the undocumented names of torch that ``live_tensors.py`` lists, it uses three more. Without one of the first
+two, which are in torch 2.4 and in 2.13, recording fails with ``AttributeError``.
 
 - ``torch.ops.profiler._record_function_enter_new`` is the operation that a range of the profiler begins with.
-- ``TorchDispatchMode._should_skip_dynamo``, since torch 2.6, decides whether each call goes through a layer of torch.compile,
-  which takes some 10 microseconds; without it, all calls do.
-- ``OpOverload._schema`` says whether an operation writes to its arguments, or returns them in another form, and names them.
+- ``TorchDispatchMode._should_skip_dynamo``, since torch 2.6, decides whether each call goes through a layer of
+  torch.compile, which takes some 10 microseconds; without it, all calls do.
+- ``OpOverload._schema`` says whether an operation writes to its arguments, or returns them in another form, and names
+  them.
 """
 
 from __future__ import annotations
@@ -148,7 +149,8 @@ class Recorder(TorchDispatchMode):
     def _add_freed(self, size: int) -> None:
         """Note bytes that are freed. Those that are freed one after the other are one event.
 
-        Their order is not always the same: autocast, for example, drops its copies of the weights in the order of a hash.
+        Their order is not always the same: autocast, for example, drops its copies of the weights in the order of a
+        hash.
         """
         if self._frees:
             self.sizes[-1] = (self.sizes[-1][0] - size,)

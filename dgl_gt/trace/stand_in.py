@@ -137,7 +137,8 @@ def make_layout(strategy: str, depth: int, parts: int, seed: int, node_data: dic
     Parameters
     ----------
     strategy, depth
-        As for :func:`dgl_gt.load`; ``strategy`` is one of :data:`partition.predict.strategies.STRATEGIES`, or ``mesh=M``.
+        As for :func:`dgl_gt.load`; ``strategy`` is one of :data:`partition.predict.strategies.STRATEGIES`, or
+        ``mesh=M``.
     parts : int
         Number of parts P.
     seed : int

@@ -24,8 +24,8 @@ from .memory_advice import out_of_memory_message
 from .started_ranks import StartedRank, ask_to_stop, end_all, first_failure, watch
 from .threads import threads_per_rank, warn_of_too_many_threads
 
-# Settings of glibc that keep freed memory for the next tensor. Without them it goes back to the system after every large
-# tensor and returns in pages of 4 KiB, which took 40 % of a training step on a CPU.
+# Settings of glibc that keep freed memory for the next tensor. Without them it goes back to the system after every
+# large tensor and returns in pages of 4 KiB, which took 40 % of a training step on a CPU.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 # Settings that give freed memory back at once, so that a process takes little more than its tensors.
 GIVE_BACK_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}

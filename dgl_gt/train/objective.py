@@ -55,8 +55,8 @@ class Objective:
 def make_objective(config: TrainConfig, task: Task, comm: Comm) -> Objective:
     """Return the objective of a config; a collective.
 
-    The balanced weight of a class is n / (k n_c): n training rows, k classes among them, and n_c rows of the class. So the
-    mean weight of a training row is 1.
+    The balanced weight of a class is n / (k n_c): n training rows, k classes among them, and n_c rows of the class. So
+    the mean weight of a training row is 1.
     """
     weights = None
     if config.class_weights == "balanced":

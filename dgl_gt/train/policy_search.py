@@ -87,11 +87,11 @@ def search_policy(
 ) -> FoundPolicy:
     """Search for the policy that makes a step fastest and loses at most ``max_loss``; every rank calls it.
 
-    After a few exact epochs, steps are taken from the same weights with one mode of one layer and direction at a time, and
-    exact ones beside them. The difference of the validation metrics, in the mean over the last half of the steps, is what
-    the mode loses. Seconds are predicted from the profile. The policy that was found is then measured as a whole. If it
-    loses more than allowed, the assumed losses of its modes are raised to match, and the search runs again. After five
-    such policies, the result is the exact one.
+    After a few exact epochs, steps are taken from the same weights with one mode of one layer and direction at a time,
+    and exact ones beside them. The difference of the validation metrics, in the mean over the last half of the steps,
+    is what the mode loses. Seconds are predicted from the profile. The policy that was found is then measured as a
+    whole. If it loses more than allowed, the assumed losses of its modes are raised to match, and the search runs
+    again. After five such policies, the result is the exact one.
 
     Parameters
     ----------
@@ -111,8 +111,8 @@ def search_policy(
     Raises
     ------
     InputError
-        ``max_loss`` is out of range, there is one rank alone, the strategy follows no policy, all rows are too narrow, or the
-        loss is not finite.
+        ``max_loss`` is out of range, there is one rank alone, the strategy follows no policy, all rows are too narrow,
+        or the loss is not finite.
     """
     _check(sg, config, max_loss)
     probe = _Probe(sg, config, report)

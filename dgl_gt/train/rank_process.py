@@ -114,8 +114,8 @@ def _warning_when_late(rank: int):
 def join_group(timeout: float | None = None, store=None) -> int:
     """Join the process group, nccl if each local rank has a GPU, otherwise gloo; returns the rank.
 
-    Ranks meet in ``store``, by default the place that the environment names, as torchrun sets it. ``RankError`` says that
-    another rank has ended, or has not joined within ``timeout`` seconds; by default there is no limit.
+    Ranks meet in ``store``, by default the place that the environment names, as torchrun sets it. ``RankError`` says
+    that another rank has ended, or has not joined within ``timeout`` seconds; by default there is no limit.
     """
     local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     options = {} if store is None else {"store": store}

@@ -42,8 +42,8 @@ def train_and_save(
 ) -> tuple[TrainResult, RunRecord]:
     """Train as :func:`dgl_gt.train.train` does, and keep the run in a directory; every rank calls it.
 
-    After a first SIGINT (Ctrl-C), SIGTERM or SIGHUP, the epoch ends, a checkpoint and the best model are written, and then
-    the signal has its usual effect. This works only in the main thread.
+    After a first SIGINT (Ctrl-C), SIGTERM or SIGHUP, the epoch ends, a checkpoint and the best model are written, and
+    then the signal has its usual effect. This works only in the main thread.
 
     Parameters
     ----------
@@ -84,7 +84,8 @@ def train_and_save(
     Raises
     ------
     InputError
-        As :func:`dgl_gt.train.train`; or ``out`` cannot be written, or there is no checkpoint of this run to go on from.
+        As :func:`dgl_gt.train.train`; or ``out`` cannot be written, or there is no checkpoint of this run to go on
+        from.
     """
 
     def values(record: RunRecord) -> dict:

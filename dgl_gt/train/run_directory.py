@@ -46,8 +46,8 @@ class RunDirectory:
     def write(self, files: dict[str, bytes]) -> None:
         """Write files by name.
 
-        The first call makes the directory, which appears when it is complete. Later calls replace the given files, each in
-        one step, and leave all others in the directory as they are.
+        The first call makes the directory, which appears when it is complete. Later calls replace the given files, each
+        in one step, and leave all others in the directory as they are.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What a run leaves for people and reports: ``record.json`` and the lines of ``metrics.jsonl``; docs/cli.md has the keys.
+"""What a run leaves for people and reports: ``record.json`` and ``metrics.jsonl``, whose keys docs/cli.md describes.
 
 This module does not import torch.
 """
@@ -66,7 +66,8 @@ class PolicyOfRun(msgspec.Struct):
 class Trial(msgspec.Struct):
     """Predictions and measurements of a few training steps of one candidate.
 
-    ``peak_bytes`` are those of live tensors, structure and features on the rank that has most; on a GPU, the allocator's.
+    ``peak_bytes`` are those of live tensors, structure and features on the rank that has most; on a GPU, the
+    allocator's.
     """
 
     choice: str

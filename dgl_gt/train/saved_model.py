@@ -43,9 +43,9 @@ _OTHER_BYTES = 1 << 20  # room for the record, the config and directories
 class BestModelWriter:
     """Writes the best model of a run to the directory ``out``, while it trains and at its end; for one rank.
 
-    While the model trains, a better one is written at most every few seconds. If the block ends by an error or a signal,
-    the best model is written unless it is on disk already; if the run finishes, call :meth:`finish` inside the block. A
-    signal does not interrupt these last writes. A run that is killed keeps the model of a few seconds before.
+    While the model trains, a better one is written at most every few seconds. If the block ends by an error or a
+    signal, the best model is written unless it is on disk already; if the run finishes, call :meth:`finish` inside the
+    block. A signal does not interrupt these last writes. A run that is killed keeps the model of a few seconds before.
 
     ``describe`` makes the record of an unfinished run from its :class:`dgl_gt.train.trainer.TrainHistory`. With
     ``force``, a model that is in ``out`` already is replaced.
@@ -77,7 +77,8 @@ class BestModelWriter:
         Raises
         ------
         InputError
-            The first model cannot be written. If a later one cannot be written it stays in memory, and training goes on.
+            The first model cannot be written. If a later one cannot be written it stays in memory, and training goes
+            on.
         """
         self._pending = state, history
         if time.monotonic() < self._next_write_s or self._is_behind(history):
@@ -208,8 +209,8 @@ def save_model(
         The model's ``state_dict``.
     config : TrainConfig
     shape : dict
-        ``in_dim`` and ``classes`` of the model, the number of its ``edge_feats`` and ``edge_kinds`` if it has any, and the
-        name of its ``model_factory`` if it has one.
+        ``in_dim`` and ``classes`` of the model, the number of its ``edge_feats`` and ``edge_kinds`` if it has any, and
+        the name of its ``model_factory`` if it has one.
     record : RunRecord or dict
         Record of the run, or its values as ``dgl-gt train --json`` prints them.
     force : bool

@@ -134,8 +134,8 @@ def ask_to_stop(ranks: list[StartedRank], signals: list[int]) -> None:
 def end_all(ranks: list[StartedRank]) -> None:
     """End all ranks that still run, and wait for them; a rank that failed on its own may report that first.
 
-    A rank that writes may finish that, unless it takes too long, as one that is frozen does. A rank that trains takes the
-    first signal as a request, and stops at once on the second.
+    A rank that writes may finish that, unless it takes too long, as one that is frozen does. A rank that trains takes
+    the first signal as a request, and stops at once on the second.
     """
     _wait(ranks, _CAUSE_WAIT_S, lambda: {each.failure.kind for each in ranks if each.failure} == {"relayed"})
     _wait(ranks, _WRITE_WAIT_S, lambda: _any_writes(ranks))

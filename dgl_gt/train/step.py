@@ -83,8 +83,8 @@ def train_step(
 ) -> float:
     """Take one full-graph step; returns the loss, which is that of the rows of all ranks.
 
-    If the loss is not finite, the optimiser does nothing. With ``checks_gradients`` the same holds for the gradients, and
-    NaN is returned.
+    If the loss is not finite, the optimiser does nothing. With ``checks_gradients`` the same holds for the gradients,
+    and NaN is returned.
     """
     optimizer.zero_grad()
     factored = task.factors.summing() if task.factors else nullcontext()

@@ -60,8 +60,8 @@ class Task:
 def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
     """``feat`` and encodings, side by side, as float32, of the rows that the first layer reads.
 
-    These are the owned rows, (N_owned, F), or with a deep halo all held rows, (N_held, F). ``InputError`` says that there
-    is no ``feat`` or no such encoding, or that the shape of ``feat`` is not (N, F) with F at least 1.
+    These are the owned rows, (N_owned, F), or with a deep halo all held rows, (N_held, F). ``InputError`` says that
+    there is no ``feat`` or no such encoding, or that the shape of ``feat`` is not (N, F) with F at least 1.
     """
     feat = _required(sg, "feat")
     if sg.depth > 1:
@@ -140,8 +140,8 @@ def flip_signs(feat: torch.Tensor, columns: range, seed: int) -> torch.Tensor:
 def node_classification(sg: ShardedGraph, split: int = 0, inputs: Inputs | None = None) -> Task:
     """Features with encodings, labels and masks of a sharded graph; every rank calls it. Rows without a label are left out.
 
-    ``InputError`` says that features, labels or masks are missing or have the wrong shape, that the split does not exist
-    or has no labelled row, or that the labels are not class numbers.
+    ``InputError`` says that features, labels or masks are missing or have the wrong shape, that the split does not
+    exist or has no labelled row, or that the labels are not class numbers.
     """
     inputs = inputs or Inputs()
     feat, label = features(sg, inputs), _required(sg, "label").long()

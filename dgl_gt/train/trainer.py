@@ -99,9 +99,9 @@ def train(
     keeper : RunKeeper, optional
         What writes checkpoints and goes on from one; on every rank. :func:`dgl_gt.train.train_and_save` makes it.
     on_nan : str
-        What happens where the loss is not finite: ``stop`` with an error that names the epoch and the module, or ``skip``
-        the step, also where gradients are not finite; then the weights and the batch statistics stay as they were. After
-        ten such steps in a row, that is an error, too.
+        What happens where the loss is not finite: ``stop`` with an error that names the epoch and the module, or
+        ``skip`` the step, also where gradients are not finite; then the weights and the batch statistics stay as they
+        were. After ten such steps in a row, that is an error, too.
 
     Raises
     ------

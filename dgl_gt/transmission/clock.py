@@ -14,8 +14,9 @@ class Clock:
     """Says which steps send rows; all ranks have the same.
 
     After a transmission, k is doubled if on every rank and in every exchange the rows differ from those that were sent
-    before by less than half of their own norm, ``|h - h_stale| < 0.5 |h|``. It is halved where the loss jumps. This follows
-    the adaptive period of DIGEST (Chai et al. 2022, arXiv 2206.00057), with the change of rows instead of a schedule.
+    before by less than half of their own norm, ``|h - h_stale| < 0.5 |h|``. It is halved where the loss jumps. This
+    follows the adaptive period of DIGEST (Chai et al. 2022, arXiv 2206.00057), with the change of rows instead of a
+    schedule.
 
     Attributes
     ----------

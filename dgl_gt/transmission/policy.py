@@ -1,8 +1,8 @@
 """Transmission policies: what travels between which ranks, in which layer and direction, and in how many bits.
 
 Stale rows follow DIGEST (Chai et al. 2022, arXiv 2206.00057) and PipeGCN (Wan et al. 2022, arXiv 2203.10428). Quantised
-rows follow AdaQP (Wan et al. 2023, arXiv 2306.01381), samples follow BNS-GCN (Wan et al. 2022, arXiv 2203.10983), and steps
-without an exchange follow CoFree-GNN (Cao et al. 2023, arXiv 2308.03209).
+rows follow AdaQP (Wan et al. 2023, arXiv 2306.01381), samples follow BNS-GCN (Wan et al. 2022, arXiv 2203.10983), and
+steps without an exchange follow CoFree-GNN (Cao et al. 2023, arXiv 2308.03209).
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ class Mode:
     Attributes
     ----------
     bits : int
-        Bits per number: 16 (bfloat16), 8 or 4 (see :mod:`dgl_gt.ops.quantise`), 32 for rows in the dtype that they have, or
-        0 where nothing travels.
+        Bits per number: 16 (bfloat16), 8 or 4 (see :mod:`dgl_gt.ops.quantise`), 32 for rows in the dtype that they
+        have, or 0 where nothing travels.
     every : int
         Steps from one transmission to the next, k. Unless k is 1, rows that are sent in one step are used from the next
         step on, for k steps. :data:`ADAPTIVE` lets k grow while rows change little.
     share : float
         Share q of the copied rows that take part in a step, see :mod:`dgl_gt.exchange.sampled_part`.
     edge_share : float
-        Where nothing travels, the share of a part's edges that take part in a step, see :mod:`dgl_gt.exchange.own_part`.
+        Where nothing travels, the share of a part's edges that take part in a step, see
+        :mod:`dgl_gt.exchange.own_part`.
     """
 
     bits: int = 32
@@ -140,7 +141,7 @@ class Policy:
                     )
 
     def check_strategy(self, strategy: str, depth: int, cut: str) -> None:
-        """Raise :class:`InputError` if steps of a strategy, with a halo of this depth on this cut, cannot follow the policy."""
+        """Raise :class:`InputError` if steps of this strategy, depth and cut cannot follow the policy."""
         if self.is_exact:
             return
         if strategy not in WITH_POLICY:
@@ -195,8 +196,8 @@ def is_policy_file(text: str) -> bool:
 def read_policy(text: str) -> Policy:
     """Return the policy that a text names: a mode for everything, such as ``stale=4,int8``, or a YAML file of rules.
 
-    The file holds a list under the key ``rules``. Each rule has a ``mode``, and where it is not for everything, ``layers``
-    (numbers from 0), ``direction`` (``rows`` or ``gradients``) and ``peers`` (pairs of sender and receiver).
+    The file holds a list under the key ``rules``. Each rule has a ``mode``, and where it is not for everything,
+    ``layers`` (numbers from 0), ``direction`` (``rows`` or ``gradients``) and ``peers`` (pairs of sender and receiver).
 
     Raises
     ------

@@ -19,15 +19,15 @@ from .policy import ADAPTIVE, DIRECTIONS, LEAST_COLUMNS, Policy
 class Transmission:
     """The exchanges of one strategy under a policy, on one rank; every rank has one.
 
-    Inside :meth:`step`, exchanges are counted in the order in which the forward pass begins them, and each keeps what it
-    needs from step to step. Outside, as in evaluations, :attr:`is_active` is false and strategies exchange exactly.
+    Inside :meth:`step`, exchanges are counted in the order in which the forward pass begins them, and each keeps what
+    it needs from step to step. Outside, as in evaluations, :attr:`is_active` is false and strategies exchange exactly.
 
     Attributes
     ----------
     comm : Comm
     exchanges : dict of tuple to tuple
-        For each exchange of a step, by (number, direction): its layer, the columns of a row, the size of a number (bytes),
-        and the number of rows to each rank.
+        For each exchange of a step, by (number, direction): its layer, the columns of a row, the size of a number
+        (bytes), and the number of rows to each rank.
     saved_bytes : int
         Bytes that this rank has saved so far, compared with exact exchanges.
     """

@@ -87,9 +87,9 @@ def make_balance(
     """Return the loads that the parts of a graph are to take, and their bounds.
 
     ``max_imbalance`` is the most that a part's load may be, over its share: one number for ``nodes``, ``edges`` and
-    ``train`` (training nodes), or a number for each by name. Without it, a cut aims at equal times of all ranks, predicted by
-    ``costs`` (by default :func:`partition.default_costs`), and no cut is refused. ``target_weights``, (P,), is the load of
-    each part relative to the others.
+    ``train`` (training nodes), or a number for each by name. Without it, a cut aims at equal times of all ranks,
+    predicted by ``costs`` (by default :func:`partition.default_costs`), and no cut is refused. ``target_weights``,
+    (P,), is the load of each part relative to the others.
     """
     step = step_weights(graph, default_costs() if costs is None else costs)
     bounds = {"step": _STEP_BOUND} if max_imbalance is None else _checked_bounds(max_imbalance)

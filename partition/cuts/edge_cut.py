@@ -56,8 +56,8 @@ def make_edge_cut(
 
     Of several attempts the one with the lowest predicted step time is kept. The first twelve are by METIS with
     different objectives and node weights; later attempts start from the best cuts so far (evolutionary partitioning,
-    Sanders and Schulz 2012). All are by METIS where the package has no compiled extension, or where a count for each node and part
-    would take far more memory than the edges.
+    Sanders and Schulz 2012). All are by METIS where the package has no compiled extension, or where a count for each
+    node and part would take far more memory than the edges.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """The local search of edge cuts: it moves nodes, or clusters of nodes, between parts for fewer halo rows.
 
 KaHyPar and Mt-KaHyPar minimise the same number, the connectivity metric of hypergraphs, but they allow one weight per
-node only, and no lower bound on the load of a part (https://github.com/kahypar/kahypar/issues/126 and 221). This search stays because it
-bounds nodes, edges and training nodes together, keeps a least load, and needs no library; docs/benchmarks.md has its
-results.
+node only, and no lower bound on the load of a part (https://github.com/kahypar/kahypar/issues/126 and 221). This search
+stays because it bounds nodes, edges and training nodes together, keeps a least load, and needs no library;
+docs/benchmarks.md has its results.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _TIGHTNESS = 0.8  # used when there are several bounds, because they conflict
 def is_available(graph: Graph, parts: int) -> bool:
     """Whether a graph can be searched.
 
-    It cannot where the package has no compiled extension, where ids do not fit into 32 bits, and where a count for each node
-    and part would take far more memory than the edges.
+    It cannot where the package has no compiled extension, where ids do not fit into 32 bits, and where a count for each
+    node and part would take far more memory than the edges.
     """
     return (
         native.counts_fit(graph.num_nodes, graph.num_edges, parts)

@@ -2,8 +2,8 @@
 
 ARPACK's Lanczos method needs one product with the matrix per step, but spends most of its time on keeping its vectors
 orthogonal. So it is given a polynomial of the matrix: a Chebyshev polynomial, which is small on all eigenvalues below a
-cut and grows quickly above it. This divides the number of steps by the degree of the polynomial. The cut is a lower bound on the last
-eigenvalue that is wanted, from two rounds of subspace iteration.
+cut and grows quickly above it. This divides the number of steps by the degree of the polynomial. The cut is a lower
+bound on the last eigenvalue that is wanted, from two rounds of subspace iteration.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ def encode(graph: Graph, encodings: str, *, seed: int = 0, progress=None) -> Gra
     """Compute structural encodings of a graph, and return the graph with them as node data or edge data.
 
     They describe the place of each node in the whole graph, so they are computed before the graph is cut. All but
-    ``degree`` and ``shortest_path`` see the graph as METIS does: undirected, without parallel edges and self-loops. None of
-    them sees expander edges or virtual nodes; virtual nodes have zeros in this node data.
+    ``degree`` and ``shortest_path`` see the graph as METIS does: undirected, without parallel edges and self-loops.
+    None of them sees expander edges or virtual nodes; virtual nodes have zeros in this node data.
 
     Parameters
     ----------
@@ -47,10 +47,10 @@ def encode(graph: Graph, encodings: str, *, seed: int = 0, progress=None) -> Gra
           (after arXiv:2312.01342).
         - ``hops=K``, (N, K F): ``feat``, (N, F), multiplied 1 to K times by the normalised adjacency. With
           ``hops=KxW``, features wider than W are projected to W random directions first (after arXiv:2310.14481).
-        - ``shortest_path=K``, uint8 (E, 2), edge data: for an edge u -> v, the number of hops from u to v, and from v to
-          u, along directed edges; K + 1 for a longer path or none. The first is 1 for every edge of the graph itself,
-          so it is informative only for expander edges. Both are 0 for self-loops, and K + 1 for edges of virtual nodes (after the
-          bias of Graphormer, arXiv:2106.05234).
+        - ``shortest_path=K``, uint8 (E, 2), edge data: for an edge u -> v, the number of hops from u to v, and from v
+          to u, along directed edges; K + 1 for a longer path or none. The first is 1 for every edge of the graph
+          itself, so it is informative only for expander edges. Both are 0 for self-loops, and K + 1 for edges of
+          virtual nodes (after the bias of Graphormer, arXiv:2106.05234).
     seed : int
         Seed of start vectors, estimates and projections; the same seed gives the same encodings.
     progress : callable, optional

@@ -1,10 +1,10 @@
 """``shortest_path``: how far it is from one end of an edge to the other and back (the bias of Graphormer, arXiv:2106.05234).
 
 The distances of chosen pairs (s, t) are needed, up to a few hops. Walks of a few hops reach most of a graph through its
-hubs, so hubs are treated apart. A shortest path through a hub consists of a path to it and a path from it: breadth-first
-searches from and to 64 hubs at a time, one bit each, find the lengths of these for all nodes. All other paths lie in the
-graph without hubs, whose walks are few: there the nodes that walks from s reach are compared with those from which walks
-reach t, half of the path each.
+hubs, so hubs are treated apart. A shortest path through a hub consists of a path to it and a path from it:
+breadth-first searches from and to 64 hubs at a time, one bit each, find the lengths of these for all nodes. All other
+paths lie in the graph without hubs, whose walks are few: there the nodes that walks from s reach are compared with
+those from which walks reach t, half of the path each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _HUB_EDGE_NS, _HUB_PAIR_NS, _WALK_NS = 12, 6, 30
 def shortest_path_encoding(graph: Graph, plain: Graph, most: int) -> np.ndarray:
     """Return the hops from source to destination and back for each edge, uint8 (E, 2), at most ``most`` + 1.
 
-    Hops are those of ``plain``, the graph without what transforms added; ``most`` + 1 stands for a longer path, or none.
+    Hops are those of ``plain``, the graph without what transforms added; ``most`` + 1 stands for a longer path, or
+    none.
     """
     src, dst = graph.edges()
     result = np.full((graph.num_edges, 2), most + 1, np.uint8)

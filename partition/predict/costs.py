@@ -121,10 +121,10 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def step_seconds(self, figures: Figures, profile: Profile | None = None) -> float:
         """Predicted time of a training step (s).
 
-        The time is the longest computation of any rank, plus the longest exchange of any rank, plus sums over ranks. With
-        a profile, part i is on rank i, speeds and links are those of the profile, and computation is assumed to hide
-        nothing of an exchange. Without a profile, a rank with twice the share (``figures.shares``) is assumed to compute
-        twice as fast.
+        The time is the longest computation of any rank, plus the longest exchange of any rank, plus sums over ranks.
+        With a profile, part i is on rank i, speeds and links are those of the profile, and computation is assumed to
+        hide nothing of an exchange. Without a profile, a rank with twice the share (``figures.shares``) is assumed to
+        compute twice as fast.
         """
         costs, parts = self.of(figures.cut), figures.parts
         compute = costs.compute_s.of(figures)

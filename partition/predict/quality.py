@@ -14,8 +14,8 @@ class CutQuality:
     Attributes
     ----------
     volume : int
-        Rows that cross ranks per layer and direction (with a halo of r hops, per r layers), summed over parts. A vertex cut sends one to each mirror, and one
-        back from each mirror that has in-edges.
+        Rows that cross ranks per layer and direction (with a halo of r hops, per r layers), summed over parts. A vertex
+        cut sends one to each mirror, and one back from each mirror that has in-edges.
     replication_factor : float
         Rows held by all parts, over nodes.
     max_copies_factor : float

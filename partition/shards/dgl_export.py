@@ -31,8 +31,8 @@ _FILES = {
 def export_dgl(directory, out, *, graph_name: str | None = None, force: bool = False, progress=None) -> Path:
     """Write the shards of an edge cut as ``dgl.distributed.partition_graph(num_hops=1)`` would have written this cut.
 
-    Node ids are the shards' new ids. Edge ids count the edges part by part, in the shards' order. The halo is DGL's: all
-    in- and out-neighbours, whatever the shards' halo depth. DGL drops the user's ids; they are kept in
+    Node ids are the shards' new ids. Edge ids count the edges part by part, in the shards' order. The halo is DGL's:
+    all in- and out-neighbours, whatever the shards' halo depth. DGL drops the user's ids; they are kept in
     ``part{i}/original_ids.safetensors`` as ``node_ids`` and ``edge_ids``, int64, of the inner nodes and inner edges.
 
     Parameters

@@ -26,8 +26,8 @@ from .transform_records import TRANSFORMS, check_transform_records
 
 FORMAT = "dgl-gt shards"
 MANIFEST = "manifest.json"
-# What each version added. 2: left_out; 3: returned_edges, masked; 4: profile, in place of speeds, in choice; 5: encodings;
-# 6: transforms; 7: mapping; 8: hosts.
+# What each version added. 2: left_out; 3: returned_edges, masked; 4: profile, in place of speeds, in choice; 5:
+# encodings; 6: transforms; 7: mapping; 8: hosts.
 FORMAT_VERSION = 8
 PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
 SHARDS = Kind(

@@ -1,7 +1,7 @@
 """Checks of JSON values, from which :mod:`.manifest` builds a table of what each field must be.
 
-A check is a function of a value and of the value's place in the file. It raises :class:`InputError` where the value does
-not fit. A schema library would not be shorter here: most lengths and keys depend on other fields (parts, hops).
+A check is a function of a value and of the value's place in the file. It raises :class:`InputError` where the value
+does not fit. A schema library would not be shorter here: most lengths and keys depend on other fields (parts, hops).
 """
 
 from __future__ import annotations

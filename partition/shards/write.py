@@ -21,8 +21,9 @@ def write_shards(
 ) -> dict:
     """Write a cut as shards into an empty directory, and return the manifest, written last.
 
-    :func:`partition.partition` passes a temporary directory, so that incomplete shards never appear. The manifest records the seed, the reason for this cut and not another
-    (``choice``), and the method, one of :data:`partition.cuts.memory_bound.METHODS`.
+    :func:`partition.partition` passes a temporary directory, so that incomplete shards never appear. The manifest
+    records the seed, the reason for this cut and not another (``choice``), and the method, one of
+    :data:`partition.cuts.memory_bound.METHODS`.
     """
     graph, cut, files, part_bytes = layout.graph, layout.cut, {}, []
     for index in range(cut.parts):

@@ -168,8 +168,8 @@ def _features(rng: np.random.Generator, label: np.ndarray, classes: int, width: 
 def _strength(classes: int, signal: float) -> float:
     """Return the length s of orthogonal class means at which the best guess is right with probability ``signal``.
 
-    With unit normal noise, the guess is right if the coordinate of the true class, ``z + s``, exceeds the K - 1 others, which has the
-    probability E[Phi(z + s)^(K - 1)] for normal z.
+    With unit normal noise, the guess is right if the coordinate of the true class, ``z + s``, exceeds the K - 1 others,
+    which has the probability E[Phi(z + s)^(K - 1)] for normal z.
     """
     points, weights = np.polynomial.hermite_e.hermegauss(80)
     weights = weights / weights.sum()

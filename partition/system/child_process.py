@@ -14,7 +14,7 @@ from partition.errors import InputError
 
 
 def environment() -> dict[str, str]:
-    """Return an environment in which ``python -m`` finds this project, not another package of that name in the working directory."""
+    """Return an environment where ``python -m`` finds this project, not a namesake in the working directory."""
     home = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # Python 3.10 ignores the latter

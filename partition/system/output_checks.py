@@ -36,8 +36,8 @@ class Kind:
 def check_target(out, kind: Kind, *, force: bool, foreign: bool = False) -> Path:
     """Return the real path of a directory that may be made, or with ``force`` replaced; else raise :class:`InputError`.
 
-    An old directory that a killed run moved aside is put back first. With ``foreign``, other files in it are no reason to
-    refuse; the caller keeps them.
+    An old directory that a killed run moved aside is put back first. With ``foreign``, other files in it are no reason
+    to refuse; the caller keeps them.
     """
     check_flags(force=force)
     given = Path(out).absolute()

@@ -1,8 +1,8 @@
 """Names of temporary outputs that tell which process writes them, so that other runs know whether it is alive.
 
 A name holds the host and its system's installation, the process id namespace (every container has its own ids), the
-process id, and the time at which the process started, because ids are used again. A lock file would be simpler. But some
-network file systems do not pass locks on to other hosts, so a writer that is alive there would look dead here.
+process id, and the time at which the process started, because ids are used again. A lock file would be simpler. But
+some network file systems do not pass locks on to other hosts, so a writer that is alive there would look dead here.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ def check_keys(values: dict, allowed, where: str) -> None:
 def typed(value, kind, name: str = ""):
     """``value`` converted to a type that :mod:`msgspec` understands, such as a ``msgspec.Struct``.
 
-    If a key is missing, or a value is not of its type, ``InputError`` names the key, after ``name`` if there is one, shows
-    the value, and says what is allowed in the words of the type's ``msgspec.Meta(description=...)``.
+    If a key is missing, or a value is not of its type, ``InputError`` names the key, after ``name`` if there is one,
+    shows the value, and says what is allowed in the words of the type's ``msgspec.Meta(description=...)``.
     """
     try:
         return msgspec.convert(value, kind)
@@ -75,8 +75,8 @@ def read_text(path, max_bytes: int = _MAX_BYTES) -> str:
 def read_yaml(path) -> dict:
     """A YAML mapping, read safely; {} for an empty file.
 
-    The file may hold maps, lists, numbers, text, true, false and null. Anchors, aliases, tags, dates and merged maps are
-    refused with ``InputError``. A key must be text or a whole number, and may be given once.
+    The file may hold maps, lists, numbers, text, true, false and null. Anchors, aliases, tags, dates and merged maps
+    are refused with ``InputError``. A key must be text or a whole number, and may be given once.
     """
     text = read_text(path)
     try:

@@ -1,8 +1,9 @@
 """The documents: their code runs, their links and paths exist, their figures are those of the script.
 
-The convention, which docs/contributing.md states: the ``python`` blocks of a page run in order in one namespace; one with a
-``title`` is written to a file of that name; each line of a ``bash`` block runs as a command. They run in a folder of
-their own, which holds a small ``my_graph.npz``, and ``weighted.npz`` with edge data. A block that cannot run here follows a comment ``not run: REASON``.
+The convention, which docs/contributing.md states: the ``python`` blocks of a page run in order in one namespace; one
+with a ``title`` is written to a file of that name; each line of a ``bash`` block runs as a command. They run in a
+folder of their own, which holds a small ``my_graph.npz``, and ``weighted.npz`` with edge data. A block that cannot run
+here follows a comment ``not run: REASON``.
 """
 
 import os

@@ -2,9 +2,9 @@
 
     python tests/hostile/faults.py --faults 200
 
-Each run meets several faults, one after the other: a rank is killed or frozen, once or twice in a row, in the middle of a
-step or while a checkpoint is written; the latest checkpoint is truncated between two parts of a run; the disk is full for
-a while. The tests inject a few.
+Each run meets several faults, one after the other: a rank is killed or frozen, once or twice in a row, in the middle of
+a step or while a checkpoint is written; the latest checkpoint is truncated between two parts of a run; the disk is full
+for a while. The tests inject a few.
 """
 
 import argparse

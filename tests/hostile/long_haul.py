@@ -2,8 +2,9 @@
 
     python tests/hostile/long_haul.py --epochs 500 --ranks 4
 
-Rank processes are looked at from outside, at several moments of each epoch. After the first fifth of the epochs, nothing may
-grow any more: what a rank holds in the last fifth is compared with what it held in the second. The tests run a short form.
+Rank processes are looked at from outside, at several moments of each epoch. After the first fifth of the epochs,
+nothing may grow any more: what a rank holds in the last fifth is compared with what it held in the second. The tests
+run a short form.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     python tests/hostile/readers.py --inputs 100000
 
-The files are those of ``trial.py``, which runs whole commands on them; here the function that reads such a file is called.
-An input passes where the reader returns, or raises an error that is meant for users. It fails with any other exception, by a
-signal, after the time bound, with too much memory, or where it leaves or changes a file.
+The files are those of ``trial.py``, which runs whole commands on them; here the function that reads such a file is
+called. An input passes where the reader returns, or raises an error that is meant for users. It fails with any other
+exception, by a signal, after the time bound, with too much memory, or where it leaves or changes a file.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ MORE_CASES = [
     Case("heads that leave a group half full", 7, 7, 20, heads=11, width=16, bias=True, dropout_p=0.2),
     Case("one narrow head", 10, 10, 60, heads=1, width=2, bias=True, dropout_p=0.2, packed=True),
 ]
-# The interpreter takes milliseconds an edge. Dtypes other than float32, which change no order of sums, have these there;
-# bfloat16 is truncated there, where a GPU rounds.
+# The interpreter takes milliseconds an edge. Dtypes other than float32, which change no order of sums, have these
+# there; bfloat16 is truncated there, where a GPU rounds.
 SLOW = ("large hub", "large hub, eight heads", "many chunks")
 OTHER_DTYPES = ("self loops and parallel edges", "packed", "no source")
 CUT_CASES = [

@@ -157,7 +157,7 @@ def load_on_rank(rank, calls):
 
 
 def test_memory_depth_and_activation_checkpointing_are_kept(both, profile):
-    """Whatever is chosen, both ranks choose it, within the bounds; a activation checkpointing that was asked for stays."""
+    """Whatever is chosen, both ranks choose it, within the bounds; an activation checkpointing that was asked for stays."""
     cuts = [(str(folder), read_figures(read_manifest(folder))) for folder in both]
     candidates = choose(cuts, step_traces(CONFIG, 12, 10), profile).candidates
     bound = min(each.memory_bytes for each in candidates) - 1

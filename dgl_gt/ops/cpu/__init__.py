@@ -137,8 +137,8 @@ def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
 def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads, negative_slope=None):
     """Run the backward kernels on the arguments and results of :func:`forward` and the gradients of the results.
 
-    ``grads`` are tensors that receive the gradients of q, k, v and bias, each with its input's shape and dtype, and with
-    any strides of rows and heads. A gradient that is None is not computed; k and v have both gradients or none.
+    ``grads`` are tensors that receive the gradients of q, k, v and bias, each with its input's shape and dtype, and
+    with any strides of rows and heads. A gradient that is None is not computed; k and v have both gradients or none.
     """
     additive = negative_slope is not None
     minor = not additive and gathers_head_minor(csc, q, k, v)
