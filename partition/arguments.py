@@ -2,12 +2,101 @@
 
 from __future__ import annotations
 
-from partition.predict.profile import Profile
+from dataclasses import dataclass
 
-from .errors import InputError, check_one_of, check_type
+from partition.cuts import metis
+from partition.cuts.balance import shares
+from partition.cuts.edge_cut import MOST_ATTEMPTS
+from partition.encodings.parse import parse_encodings
+from partition.predict.costs import Costs, default_costs
+from partition.predict.profile import Profile
+from partition.sources.load import check_additions
+
+from .errors import InputError, check_one_of, check_type, whole_number
+from .transforms import check_transforms
 
 CUTS = ("edge", "vertex", "auto")
 MOST_HALO_DEPTH = 100  # hops; the halos of a connected graph hold every node long before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What :func:`partition.partition` is asked for, after all checks that need no graph.
+
+    ``cut`` and ``target_weights`` are those that follow from the other arguments. ``additions`` and ``transforms`` are
+    keyword arguments of :func:`partition.load_graph` and :func:`partition.transforms.transformed`.
+    """
+
+    parts: int
+    cut: str | None
+    halo_depth: int
+    attempts: int
+    max_imbalance: dict[str, float] | float | None
+    target_weights: list[float] | None
+    owner: object
+    costs: Costs
+    profile: Profile | None
+    memory: int | None
+    rank_memory: int | None
+    seed: int
+    encodings: tuple
+    additions: dict
+    transforms: dict
+
+
+def checked_request(
+    parts,
+    *,
+    cut,
+    halo_depth,
+    attempts,
+    max_imbalance,
+    target_weights,
+    owner,
+    costs,
+    profile,
+    memory,
+    rank_memory,
+    seed,
+    encode,
+    additions: dict,
+    transforms: dict,
+) -> Request:
+    """Check arguments of :func:`partition.partition`, which describes them; :class:`InputError` says what is wrong."""
+    parts, seed = whole_number("parts", parts), metis.check_seed(seed)
+    halo_depth = whole_number("halo_depth", halo_depth, 1, MOST_HALO_DEPTH)
+    attempts = whole_number("attempts", attempts, 1, MOST_ATTEMPTS)
+    costs = default_costs() if costs is None else costs
+    check_type("costs", costs, Costs)
+    if profile is not None:
+        target_weights = weights_for(profile, parts, target_weights, owner)
+    memory = None if memory is None else whole_number("memory", memory, 1)
+    rank_memory = None if rank_memory is None else whole_number("rank_memory", rank_memory, 1)
+    cut = resolve_cut(cut, halo_depth, attempts, max_imbalance=max_imbalance, owner=owner)
+    for kind in ("vertex", "edge") if cut == "auto" else (cut or "edge",):
+        costs.of(kind)  # raises if they do not cover this kind of cut
+    if target_weights is not None:
+        shares(parts, target_weights)  # raises if they are no shares of so many parts
+    check_additions(**additions)
+    encodings = parse_encodings(encode)
+    check_transforms(None, **transforms)
+    return Request(
+        parts=parts,
+        cut=cut,
+        halo_depth=halo_depth,
+        attempts=attempts,
+        max_imbalance=max_imbalance,
+        target_weights=target_weights,
+        owner=owner,
+        costs=costs,
+        profile=profile,
+        memory=memory,
+        rank_memory=rank_memory,
+        seed=seed,
+        encodings=encodings,
+        additions=additions,
+        transforms=transforms,
+    )
 
 
 def resolve_cut(cut: str | None, halo_depth: int = 1, attempts: int = 1, **edge_options) -> str | None:

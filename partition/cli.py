@@ -17,23 +17,20 @@ from partition.cuts.memory_bound import (
     measure_source,
     possible_methods,
 )
-from partition.cuts.metis import check_seed
 from partition.cuts.permutation import check_parts
 from partition.encodings.encode import check_encodable
-from partition.encodings.parse import parse_encodings
 from partition.predict.costs import read_costs
 from partition.predict.profile import PRESETS, Profile, read_profile
 from partition.shards.manifest import read_manifest, verify
-from partition.sources.load import check_additions, open_source
+from partition.sources.load import open_source
 from partition.system.memory import children_memory, peak_memory_bytes
 from partition.system.output_checks import free_disk_bytes
 from partition.system.units import parse_size, size
 from partition.system.user_files import regular_file
 
 from . import console
-from .arguments import CUTS, MOST_HALO_DEPTH, resolve_cut, weights_for
-from .cuts.edge_cut import MOST_ATTEMPTS
-from .errors import InputError, LeftOutWarning, whole_number
+from .arguments import CUTS, checked_request
+from .errors import InputError, LeftOutWarning
 from .pipeline import partition
 from .tables import estimates_table, quality_table
 from .transforms import check_transforms
@@ -264,21 +261,11 @@ def _partition(args) -> tuple[dict, str]:
             args.source,
             args.parts,
             args.out,
-            cut=args.cut,
-            halo_depth=args.halo_depth,
-            attempts=args.attempts,
-            max_imbalance=_imbalance(args.max_imbalance),
-            target_weights=_weights(args.target_weights),
-            costs=args.costs and read_costs(args.costs),
-            profile=_profile(args),
-            memory=args.memory,
-            rank_memory=args.rank_memory,
-            seed=args.seed,
             force=args.force,
             progress=progress,
             num_nodes=args.num_nodes,
             node_data=args.node_data,
-            encode=args.encode,
+            **_requested(args),
             **_additions(args),
             **_transforms(args),
         )
@@ -287,6 +274,23 @@ def _partition(args) -> tuple[dict, str]:
     chosen = f"chosen: {manifest['choice']['reason']}\n\n" if manifest["choice"] else ""
     by = f" (cut by {METHOD_NAMES[manifest['method']]})" if args.memory else ""
     return result, f"{quality_table(manifest)}\n\n{chosen}{_written(args.out + by, result)}"
+
+
+def _requested(args) -> dict:
+    """Arguments of :func:`partition.partition` that say how to cut."""
+    return {
+        "cut": args.cut,
+        "halo_depth": args.halo_depth,
+        "attempts": args.attempts,
+        "max_imbalance": _imbalance(args.max_imbalance),
+        "target_weights": _weights(args.target_weights),
+        "costs": args.costs and read_costs(args.costs),
+        "profile": _profile(args),
+        "memory": args.memory,
+        "rank_memory": args.rank_memory,
+        "seed": args.seed,
+        "encode": args.encode,
+    }
 
 
 def _profile(args) -> Profile | None:
@@ -303,27 +307,20 @@ def _transforms(args) -> dict:
 
 
 def _dry_run(args) -> tuple[dict, str]:
-    whole_number("attempts", args.attempts, 1, MOST_ATTEMPTS)
-    whole_number("halo_depth", args.halo_depth, 1, MOST_HALO_DEPTH)
-    check_seed(args.seed)
-    check_additions(**_additions(args))
-    encodings, transforms = parse_encodings(args.encode), _transforms(args)
-    check_transforms(None, **transforms)
-    weights, profile = _weights(args.target_weights), _profile(args)
-    if profile is not None:
-        weights = weights_for(profile, args.parts, weights)
-    of_parts = shares(args.parts, weights) if weights is not None else None
-    cut = resolve_cut(args.cut, args.halo_depth, args.attempts, max_imbalance=_imbalance(args.max_imbalance))
+    additions, transforms = _additions(args), _transforms(args)
+    request = checked_request(args.parts, owner=None, additions=additions, transforms=transforms, **_requested(args))
     disk_free_bytes = free_disk_bytes(args.out or ".")
     source = open_source(args.source, num_nodes=args.num_nodes, node_data=args.node_data)
-    check_encodable(source, encodings, args.random_features)
+    check_encodable(source, request.encodings, args.random_features)
     check_transforms(source, **transforms)
-    sizes = measure_source(source, args.parts, encode=encodings, **_additions(args), **transforms)
-    check_parts(sizes.nodes, args.parts)
+    sizes = measure_source(source, request.parts, encode=request.encodings, **additions, **transforms)
+    check_parts(sizes.nodes, request.parts)
     try:
-        method, advice = choose_method(sizes, args.memory, cut), ""
+        method, advice = choose_method(sizes, request.memory, request.cut), ""
     except InputError as error:  # no method fits: the estimates show by how much
         method, advice = None, f"\n\n{error}"
+    weights = request.target_weights
+    of_parts = None if weights is None else shares(request.parts, weights)
     estimates = {name: estimate_needs(sizes, name) for name in possible_methods(sizes)}
     result = {
         "nodes": sizes.nodes,

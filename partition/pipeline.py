@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from partition.cuts import metis
-from partition.cuts.balance import shares
-from partition.cuts.edge_cut import MOST_ATTEMPTS, make_edge_cut
+from partition.cuts.edge_cut import make_edge_cut
 from partition.cuts.memory_bound import (
     METHOD_NAMES,
     SourceSizes,
@@ -20,14 +18,13 @@ from partition.cuts.permutation import check_parts
 from partition.cuts.streamed_cut import open_stream, streamed_cut
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.encodings.encode import add_encodings, check_encodable
-from partition.encodings.parse import parse_encodings
-from partition.predict.costs import Costs, default_costs
+from partition.predict.costs import Costs
 from partition.predict.profile import Profile
 from partition.shards.cut_selection import check_memory, choose_cut
 from partition.shards.layout import mapped_layout
 from partition.shards.manifest import SHARDS
 from partition.shards.write import write_shards
-from partition.sources.load import build_graph, check_additions, open_source
+from partition.sources.load import build_graph, open_source
 from partition.system.atomic_write import new_directory
 from partition.system.memory import (
     available_memory_bytes,
@@ -37,8 +34,7 @@ from partition.system.memory import (
 )
 from partition.system.units import size
 
-from .arguments import MOST_HALO_DEPTH, resolve_cut, weights_for
-from .errors import check_type, whole_number
+from .arguments import Request, checked_request
 from .transforms import check_transforms, transformed
 
 
@@ -134,75 +130,95 @@ def partition(
     >>> from dgl_gt.partition import partition
     >>> manifest = partition("sample:communities?nodes=1000", parts=2, out="communities-2")  # doctest: +SKIP
     """
-    parts, seed = whole_number("parts", parts), metis.check_seed(seed)
-    halo_depth = whole_number("halo_depth", halo_depth, 1, MOST_HALO_DEPTH)
-    attempts = whole_number("attempts", attempts, 1, MOST_ATTEMPTS)
-    costs = default_costs() if costs is None else costs
-    check_type("costs", costs, Costs)
-    if profile is not None:
-        target_weights = weights_for(profile, parts, target_weights, owner)
-    memory = None if memory is None else whole_number("memory", memory, 1)
-    rank_memory = None if rank_memory is None else whole_number("rank_memory", rank_memory, 1)
-    edge_options = {"max_imbalance": max_imbalance, "owner": owner}
-    cut = resolve_cut(cut, halo_depth, attempts, **edge_options)
-    for kind in ("vertex", "edge") if cut == "auto" else (cut or "edge",):
-        costs.of(kind)  # raises before the graph is read
-    edge_options |= {"attempts": attempts, "costs": costs, "profile": profile}
-    if target_weights is not None:
-        shares(parts, target_weights)  # raises before the graph is read
-    additions = {"self_loops": self_loops, "undirected": undirected, "random_features": random_features}
-    check_additions(**additions)
-    encodings, transforms = parse_encodings(encode), {"expander": expander, "virtual_nodes": virtual_nodes}
-    check_transforms(None, **transforms)
+    request = checked_request(
+        parts,
+        cut=cut,
+        halo_depth=halo_depth,
+        attempts=attempts,
+        max_imbalance=max_imbalance,
+        target_weights=target_weights,
+        owner=owner,
+        costs=costs,
+        profile=profile,
+        memory=memory,
+        rank_memory=rank_memory,
+        seed=seed,
+        encode=encode,
+        additions={"self_loops": self_loops, "undirected": undirected, "random_features": random_features},
+        transforms={"expander": expander, "virtual_nodes": virtual_nodes},
+    )
     progress = progress or (lambda stage: None)
-
     with new_directory(out, SHARDS, force=force) as folder, ExitStack() as until_written:
         peak_before, resident_before = peak_memory_bytes(), resident_memory_bytes()
-        memory = None if memory is None else _lowered_to_available(memory, progress)
+        memory = None if request.memory is None else _lowered_to_available(request.memory, progress)
         progress("reading the graph")
         graph = open_source(source, num_nodes=num_nodes, node_data=node_data)
-        check_encodable(graph, encodings, random_features)
-        check_transforms(graph, **transforms)
+        check_encodable(graph, request.encodings, random_features)
+        check_transforms(graph, **request.transforms)
         method = "metis"
         if memory is not None:
-            sizes = measure_source(graph, parts, encode=encodings, **additions, **transforms)
-            if owner is None or parts < 1:
-                check_parts(sizes.nodes, parts)
+            sizes = _measured(graph, request)
             peak = peak_memory_bytes()
             reading_bytes = peak - resident_before if peak > peak_before else 0
-            method = _method_within(memory, sizes, cut, reading_bytes, progress)
+            method = _method_within(memory, sizes, request.cut, reading_bytes, progress)
         if method == "streaming":
             graph = open_stream(graph)
             check_disk_space(graph, out, method)
-            cuts = [until_written.enter_context(streamed_cut(graph, parts, folder / "edges", progress, target_weights))]
+            streamed = streamed_cut(graph, request.parts, folder / "edges", progress, request.target_weights)
+            cuts = [until_written.enter_context(streamed)]
         else:
-            graph = build_graph(graph, seed=seed, **additions)
-            graph = transformed(graph, **transforms, seed=seed)
-            graph = add_encodings(graph, encodings, seed=seed, progress=progress)
+            graph = build_graph(graph, seed=request.seed, **request.additions)
+            graph = transformed(graph, **request.transforms, seed=request.seed)
+            graph = add_encodings(graph, request.encodings, seed=request.seed, progress=progress)
             check_disk_space(graph, out, method)
-            cuts = _cuts_in_memory(graph, parts, cut, method, target_weights, edge_options, seed, progress)
+            cuts = _cuts_in_memory(graph, method, request, progress)
         if memory is not None:
             return_freed_memory()
-        layouts = [mapped_layout(graph, each, halo_depth, costs, profile) for each in cuts]
-        choice = choose_cut(layouts, costs, rank_memory, profile) if cut == "auto" else None
-        (layout,) = (each for each in layouts if choice is None or each.figures.cut == choice["cut"])
-        check_memory(layout.figures, costs, rank_memory, is_only=len(layouts) == 1)
-        del layouts, cuts  # the other cut takes memory
+        layout, choice = _layout_of_choice(graph, cuts, request)
+        del cuts  # the other cut takes memory
         if memory is not None:
             quality = layout.quality
             check_memory_bound(sizes, method, memory, quality.max_copies_factor, quality.edge_balance)
-        return write_shards(layout, folder, seed=seed, choice=choice, method=method, progress=progress)
+        return write_shards(layout, folder, seed=request.seed, choice=choice, method=method, progress=progress)
 
 
-def _cuts_in_memory(
-    graph, parts: int, cut: str | None, method: str, weights, edge_options: dict, seed: int, progress
-) -> list:
+def _measured(graph, request: Request) -> SourceSizes:
+    """Sizes of the graph that will be cut, from those of its source."""
+    sizes = measure_source(graph, request.parts, encode=request.encodings, **request.additions, **request.transforms)
+    if request.owner is None or request.parts < 1:
+        check_parts(sizes.nodes, request.parts)
+    return sizes
+
+
+def _layout_of_choice(graph, cuts: list, request: Request):
+    """The layout of the cut to write, and why it was chosen; None where there was one alone."""
+    costs, profile = request.costs, request.profile
+    layouts = [mapped_layout(graph, each, request.halo_depth, costs, profile) for each in cuts]
+    choice = choose_cut(layouts, costs, request.rank_memory, profile) if request.cut == "auto" else None
+    (layout,) = (each for each in layouts if choice is None or each.figures.cut == choice["cut"])
+    check_memory(layout.figures, costs, request.rank_memory, is_only=len(layouts) == 1)
+    return layout, choice
+
+
+def _cuts_in_memory(graph, method: str, request: Request, progress) -> list:
     """Make one cut, or with ``"auto"`` both kinds if METIS fits into the memory bound."""
-    cuts, options = [], {"seed": seed, "target_weights": weights, "progress": progress}
-    if method == "expansion" or cut in ("vertex", "auto"):  # comes first, because it may refuse the graph
+    cuts, parts = [], request.parts
+    options = {"seed": request.seed, "target_weights": request.target_weights, "progress": progress}
+    if method == "expansion" or request.cut in ("vertex", "auto"):  # comes first, because it may refuse the graph
         cuts.append(make_vertex_cut(graph, parts, by_metis=method == "metis", **options))
-    if method == "metis" and cut != "vertex":
-        cuts.append(make_edge_cut(graph, parts, **options, **edge_options))
+    if method == "metis" and request.cut != "vertex":
+        cuts.append(
+            make_edge_cut(
+                graph,
+                parts,
+                **options,
+                attempts=request.attempts,
+                max_imbalance=request.max_imbalance,
+                owner=request.owner,
+                costs=request.costs,
+                profile=request.profile,
+            )
+        )
     return cuts
 
 

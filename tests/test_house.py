@@ -47,7 +47,14 @@ MAY_IMPORT = {
     "partition.report": {"partition.errors", "partition.system", "partition.predict", "partition.shards"},
     "partition.console": {"partition.errors", "partition.system"},
     "partition.tables": {"partition.console", "partition.system", "partition.cuts", "partition.shards"},
-    "partition.arguments": {"partition.errors", "partition.predict"},
+    "partition.arguments": {
+        "partition.errors",
+        "partition.transforms",
+        "partition.encodings",
+        "partition.sources",
+        "partition.predict",
+        "partition.cuts",
+    },
     "partition.pipeline": {
         "partition.arguments",
         "partition.errors",
