@@ -69,6 +69,46 @@ def choose(
         the memory.
     """
     ranks = _check_cuts(cuts)
+    search = _make_search(step, profile, ranks, rank_memory, max_depth, strategies, activation_checkpoints)
+    traces = search.traces
+    found = [search.candidates(figures, directory) for directory, figures in cuts]
+    candidates = [each for of_cut in found for each in of_cut]
+    if not candidates:
+        raise InputError(
+            f"no strategy of {', '.join(search.strategies)} runs on the {cuts[0][1].cut} cut; allow more strategies"
+        )
+    fitting = sorted((each for each in candidates if not each.refused), key=lambda it: (it.seconds, it.memory_bytes))
+    if not fitting:
+        raise search.refusal(candidates, cuts[0][1])
+    refused = sorted((each for each in candidates if each.refused), key=lambda each: each.seconds or np.inf)
+    choice, runner_up = fitting[0], fitting[1] if len(fitting) > 1 else None
+    alone = traces.of_one_rank(cuts[0][1])
+    of_choice = next(figures for (_, figures), of_cut in zip(cuts, found) if choice in of_cut)
+    return Plan(
+        choice=choice,
+        runner_up=runner_up,
+        reason=_reason(choice, runner_up, refused, search.bounds),
+        candidates=fitting + refused,
+        profile={"name": profile.name, "kind": profile.kind},
+        model={**traces.description, **traces.variant(of_choice)},
+        ranks=ranks,
+        one_rank_seconds=alone and traced_time(alone, cuts[0][1].in_one_part(), profile.of_slowest_rank()).total_s,
+        costs=Costs(
+            model={
+                name: value if isinstance(value, (str, int, float)) else str(value)
+                for name, value in traces.description.items()
+            },
+            profile=profile.name,
+            row_s=float(profile.row_seconds(ranks).mean()),
+            **{kind: search.linear_costs(kind, zip(cuts, found)) for kind in ("edge", "vertex")},
+        ),
+    )
+
+
+def _make_search(
+    step, profile: Profile, ranks: int, rank_memory, max_depth, strategies, activation_checkpoints
+) -> Search:
+    """The search that the arguments of :func:`choose` ask for."""
     check_type("profile", profile, Profile)
     profile.check_ranks(ranks)
     if rank_memory is not None:
@@ -90,39 +130,7 @@ def choose(
         check_one_of("activation_checkpoints", mode, traces.activation_checkpoints)
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
     deepest = min(max_depth or traces.max_depth, traces.max_depth)
-    search = Search(traces, profile, bounds, modes, deepest, strategies)
-    found = [search.candidates(figures, directory) for directory, figures in cuts]
-    candidates = [each for of_cut in found for each in of_cut]
-    if not candidates:
-        raise InputError(
-            f"no strategy of {', '.join(strategies)} runs on the {cuts[0][1].cut} cut; allow more strategies"
-        )
-    fitting = sorted((each for each in candidates if not each.refused), key=lambda it: (it.seconds, it.memory_bytes))
-    if not fitting:
-        raise search.refusal(candidates, cuts[0][1])
-    refused = sorted((each for each in candidates if each.refused), key=lambda each: each.seconds or np.inf)
-    choice, runner_up = fitting[0], fitting[1] if len(fitting) > 1 else None
-    alone = traces.of_one_rank(cuts[0][1])
-    of_choice = next(figures for (_, figures), of_cut in zip(cuts, found) if choice in of_cut)
-    return Plan(
-        choice=choice,
-        runner_up=runner_up,
-        reason=_reason(choice, runner_up, refused, bounds),
-        candidates=fitting + refused,
-        profile={"name": profile.name, "kind": profile.kind},
-        model={**traces.description, **traces.variant(of_choice)},
-        ranks=ranks,
-        one_rank_seconds=alone and traced_time(alone, cuts[0][1].in_one_part(), profile.of_slowest_rank()).total_s,
-        costs=Costs(
-            model={
-                name: value if isinstance(value, (str, int, float)) else str(value)
-                for name, value in traces.description.items()
-            },
-            profile=profile.name,
-            row_s=float(profile.row_seconds(ranks).mean()),
-            **{kind: search.linear_costs(kind, zip(cuts, found)) for kind in ("edge", "vertex")},
-        ),
-    )
+    return Search(traces, profile, bounds, modes, deepest, strategies)
 
 
 def _names(name: str, value) -> tuple[str, ...]:
