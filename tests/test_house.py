@@ -266,6 +266,20 @@ def test_ranks_start_before_torch_is_imported(tmp_path):
     assert not loaded_after(code) & {"torch", "dgl"}
 
 
+def test_steps_and_plans_do_not_load_the_compiler(tmp_path):
+    """The machinery of torch.compile takes each process more than a second and 70 MB."""
+    code = (
+        "import dgl_gt, partition; from dgl_gt.selector import choose, read_profile; "
+        "from dgl_gt.train import TrainConfig, step_traces, train; "
+        f"partition.partition('sample:communities?nodes=200', 1, {str(tmp_path / 'out')!r}); "
+        f"sg = dgl_gt.load({str(tmp_path / 'out')!r}); config = TrainConfig(epochs=2, hidden=8, layers=1, dropout=0.5); "
+        "assert len(train(sg, config).losses) == 2; figures = partition.read_figures(sg.manifest); "
+        "choose([(None, figures)], step_traces(config, figures.features), read_profile()); "
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    assert "torch" in loaded_after(code)
+
+
 def test_partitioning_needs_no_torch(tmp_path):
     code = f"import partition; partition.partition('sample:communities?nodes=200', 2, {str(tmp_path / 'out')!r})"
     assert not loaded_after(code) & {"torch", "dgl"}

@@ -10,6 +10,7 @@ from dgl_gt.structure import CSC
 from . import dispatch
 from .checks import check_dropout, check_tensors, unpack
 from .head_minor import result_strides
+from .operator import operator
 from .reference import accumulation_dtype, reference_attention
 
 
@@ -131,25 +132,32 @@ def _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope):
     return _attention(q, k, v, bias, *fields, graph.rev_dst, graph.rev_position, seed, *numbers)
 
 
-@torch.library.custom_op("dgl_gt::sparse_attention", mutates_args=())
+_ARGUMENTS = (
+    "Tensor q, Tensor? k, Tensor? v, Tensor? bias, Tensor indptr, Tensor indices, Tensor? edge_ids, "
+    "Tensor? global_edge_ids, Tensor rev_indptr, Tensor rev_dst, Tensor rev_position, Tensor? seed, SymInt head_offset, "
+    "float scale, float dropout_p, float? negative_slope"
+)
+
+
+@operator(f"sparse_attention({_ARGUMENTS}) -> (Tensor, Tensor)")
 def _attention(
-    q: torch.Tensor,
-    k: torch.Tensor | None,
-    v: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    indptr: torch.Tensor,
-    indices: torch.Tensor,
-    edge_ids: torch.Tensor | None,
-    global_edge_ids: torch.Tensor | None,
-    rev_indptr: torch.Tensor,
-    rev_dst: torch.Tensor,
-    rev_position: torch.Tensor,
-    seed: torch.Tensor | None,
-    head_offset: int,
-    scale: float,
-    dropout_p: float,
-    negative_slope: float | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    q,
+    k,
+    v,
+    bias,
+    indptr,
+    indices,
+    edge_ids,
+    global_edge_ids,
+    rev_indptr,
+    rev_dst,
+    rev_position,
+    seed,
+    head_offset,
+    scale,
+    dropout_p,
+    negative_slope,
+):
     q, k, v = unpack(q, k, v, negative_slope is not None)
     structure = CSC(
         indptr, indices, edge_ids, global_edge_ids, k.shape[0], head_offset, rev_indptr, rev_dst, rev_position
@@ -162,7 +170,7 @@ def _new_empty(rows, additive):
     return rows.new_empty(rows.shape) if additive else rows.new_empty_strided(rows.shape, result_strides(rows))
 
 
-@_attention.register_fake
+@torch.library.register_fake(_attention)
 def _attention_fake(q, k, v, *rest):
     q, _, v = unpack(q, k, v, rest[-1] is not None)
     out = q.new_empty(len(q), *v.shape[1:]) if rest[-1] is not None else _new_empty(q, False)
@@ -170,32 +178,35 @@ def _attention_fake(q, k, v, *rest):
 
 
 # An operator cannot return None: where a gradient is not wanted, an empty tensor takes its place.
-@torch.library.custom_op("dgl_gt::sparse_attention_backward", mutates_args=())
+@operator(
+    f"sparse_attention_backward(Tensor grad_out, Tensor grad_lse, Tensor out, Tensor lse, {_ARGUMENTS}, "
+    "bool needs_q, bool needs_kv, bool needs_bias) -> (Tensor, Tensor, Tensor, Tensor)"
+)
 def _attention_backward(
-    grad_out: torch.Tensor,
-    grad_lse: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor | None,
-    v: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    indptr: torch.Tensor,
-    indices: torch.Tensor,
-    edge_ids: torch.Tensor | None,
-    global_edge_ids: torch.Tensor | None,
-    rev_indptr: torch.Tensor,
-    rev_dst: torch.Tensor,
-    rev_position: torch.Tensor,
-    seed: torch.Tensor | None,
-    head_offset: int,
-    scale: float,
-    dropout_p: float,
-    negative_slope: float | None,
-    needs_q: bool,
-    needs_kv: bool,
-    needs_bias: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    grad_out,
+    grad_lse,
+    out,
+    lse,
+    q,
+    k,
+    v,
+    bias,
+    indptr,
+    indices,
+    edge_ids,
+    global_edge_ids,
+    rev_indptr,
+    rev_dst,
+    rev_position,
+    seed,
+    head_offset,
+    scale,
+    dropout_p,
+    negative_slope,
+    needs_q,
+    needs_kv,
+    needs_bias,
+):
     needs = _needed(k, v, needs_q, needs_kv, needs_bias)
     additive = negative_slope is not None
     grads = [dispatch.empty_like(x, additive) if needed else q.new_empty(0) for x, needed in zip((q, k, v), needs)]
@@ -220,7 +231,7 @@ def _needed(k, v, needs_q, needs_kv, needs_bias):
     return needs_q, needs_kv and k is not None, needs_kv and v is not None, needs_bias
 
 
-@_attention_backward.register_fake
+@torch.library.register_fake(_attention_backward)
 def _attention_backward_fake(grad_out, grad_lse, out, lse, q, k, v, bias, *rest):
     *needs, needs_bias = _needed(k, v, *rest[-3:])
     grads = [_new_empty(x, rest[-4] is not None) if needed else q.new_empty(0) for x, needed in zip((q, k, v), needs)]
@@ -255,8 +266,10 @@ def _refuse_vmap(*_):
     )
 
 
-if hasattr(_attention, "register_vmap"):  # torch 2.5
-    _attention.register_vmap(_refuse_vmap)
-    _attention_backward.register_vmap(_refuse_vmap)
-_attention.register_autograd(_differentiate, setup_context=_save)
-_attention_backward.register_autograd(_refuse_second_derivative)
+for each, backward, options in (
+    (_attention, _differentiate, {"setup_context": _save}),
+    (_attention_backward, _refuse_second_derivative, {}),
+):
+    torch.library.register_autograd(each, backward, **options)
+    if hasattr(torch.library, "register_vmap"):  # torch 2.5
+        torch.library.register_vmap(each, _refuse_vmap)

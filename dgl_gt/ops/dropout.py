@@ -4,6 +4,7 @@ import torch
 
 from . import cpu, dispatch
 from .checks import DTYPES, check_seed
+from .operator import operator
 from .reference import column_keep
 
 _STEPS = 2**16  # a probability is rounded to a multiple of 1 / _STEPS
@@ -36,8 +37,8 @@ def keyed_dropout(x, p, seed, ids=None):
     return _drop(x, p, seed, ids)
 
 
-@torch.library.custom_op("dgl_gt::keyed_dropout", mutates_args=())
-def _drop(x: torch.Tensor, p: float, seed: torch.Tensor, ids: torch.Tensor | None) -> torch.Tensor:
+@operator("keyed_dropout(Tensor x, float p, Tensor seed, Tensor? ids) -> Tensor")
+def _drop(x, p, seed, ids):
     threshold = min(round(p * _STEPS), _STEPS - 1)
     scale = _STEPS / (_STEPS - threshold)
     kernel = _kernel(x.device.type, x.dtype)
@@ -59,7 +60,7 @@ def _kernel(device_type, dtype):
     return dropout.drop
 
 
-@_drop.register_fake
+@torch.library.register_fake(_drop)
 def _drop_fake(x, p, seed, ids):
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -73,4 +74,4 @@ def _differentiate(ctx, grad):
     return _drop(grad, ctx.p, *ctx.saved_tensors), None, None, None
 
 
-_drop.register_autograd(_differentiate, setup_context=_save)
+torch.library.register_autograd(_drop, _differentiate, setup_context=_save)

@@ -198,7 +198,8 @@ def available_rank_memory(comm: Comm) -> int:
 
 
 def _memory(comm: Comm) -> dict[str, float]:
-    # This is the first measurement; training loads more modules, and its transport has buffers.
+    # This is the first measurement; training loads more modules, most of them for activation checkpointing, and its
+    # transport has buffers.
     process = 0 if comm.device.type == "cuda" else peak_memory_bytes() + _TRAINING_BYTES
     return {"memory_bytes": available_rank_memory(comm), "process_bytes": process}
 

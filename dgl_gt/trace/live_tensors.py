@@ -1,9 +1,9 @@
 """Counts the bytes of tensors that are alive at once.
 
-Three undocumented names of torch are used here. All are in torch 2.4, the oldest version that this package supports,
-and in 2.13; without one of them, importing this module or counting fails with ``ImportError`` or ``AttributeError``.
+Besides those of ``operation_mode.py``, two undocumented names of torch are used here. Both are in torch 2.4, the oldest
+version that this package supports, and in 2.13; without one of them, importing this module or counting fails with
+``ImportError`` or ``AttributeError``.
 
-- ``torch.utils._python_dispatch.TorchDispatchMode``, older than torch 2.4, sees every operation, custom ones too.
 - ``torch.utils._pytree.tree_leaves``, since torch 2.2, lists the tensors among nested arguments.
 - ``torch.UntypedStorage._cdata``, older than torch 2.4, tells storages apart; ``data_ptr()`` is 0 for every empty one.
 """
@@ -13,11 +13,12 @@ from __future__ import annotations
 import weakref
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from .operation_mode import OperationMode
 
-class LiveTensors(TorchDispatchMode):
+
+class LiveTensors(OperationMode):
     """Inside the block, counts the bytes of tensors that are made and not yet freed.
 
     Attributes

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.announce import EDGES
 
 from .layer_tracker import LayerTracker
+from .operation_mode import OperationMode
 from .recorder import RANGE, kind_of
 
 _STEPS = 3
@@ -42,7 +42,7 @@ class MeasuredStep:
     sent_bytes: int
 
 
-class StepTimer(TorchDispatchMode):
+class StepTimer(OperationMode):
     """Inside the block, adds up the seconds of this rank by layer and by kind of work.
 
     Attributes

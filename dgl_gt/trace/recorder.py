@@ -1,11 +1,9 @@
 """Records what one training step does: each operation, exchange and tensor, in order, with its size.
 
-Besides the undocumented names of torch that ``live_tensors.py`` lists, it uses three more. Without one of the first
-two, which are in torch 2.4 and in 2.13, recording fails with ``AttributeError``.
+Besides the undocumented names of torch that ``operation_mode.py`` and ``live_tensors.py`` list, it uses two more. Both
+are in torch 2.4 and in 2.13; without one of them, recording fails with ``AttributeError``.
 
 - ``torch.ops.profiler._record_function_enter_new`` is the operation that a range of the profiler begins with.
-- ``TorchDispatchMode._should_skip_dynamo``, since torch 2.6, decides whether each call goes through a layer of
-  torch.compile, which takes some 10 microseconds; without it, all calls do.
 - ``OpOverload._schema`` says whether an operation writes to its arguments, or returns them in another form, and names
   them.
 """
@@ -17,7 +15,6 @@ import weakref
 from functools import cache
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
@@ -26,6 +23,7 @@ from dgl_gt.ops.checks import unpack
 
 from .layer_tracker import LayerTracker
 from .live_tensors import storage_bytes, tensors_in
+from .operation_mode import OperationMode
 from .step_trace import Event
 
 _OVERWRITE = {torch.ops.aten.copy_, torch.ops.aten.fill_, torch.ops.aten.zero_}  # their first argument is not read
@@ -34,7 +32,7 @@ _COPY = torch.ops.aten.clone.default
 RANGE = torch.ops.profiler._record_function_enter_new.default
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(OperationMode):
     """Inside the block, records a step on a made-up part.
 
     Attributes
@@ -60,10 +58,6 @@ class Recorder(TorchDispatchMode):
         of_shard = {x.untyped_storage()._cdata for x in tensors_in(self._sg)}
         storages = [(key, storage) for key, found in self._found.items() if (storage := found()) is not None]
         return storage_bytes(self._sg) + sum(storage.nbytes() for key, storage in storages if key not in of_shard)
-
-    @classmethod
-    def _should_skip_dynamo(cls):
-        return False  # no step is compiled while it is recorded
 
     def __enter__(self):
         self._collects_garbage = gc.isenabled()
@@ -159,7 +153,7 @@ class Recorder(TorchDispatchMode):
             self._frees = True
 
 
-class OperationCounter(TorchDispatchMode):
+class OperationCounter(OperationMode):
     """Inside the block, counts operations as :class:`Recorder` does, all of the kind ``rows``.
 
     Attributes
@@ -180,7 +174,7 @@ class OperationCounter(TorchDispatchMode):
         return result
 
 
-class Reads(TorchDispatchMode):
+class Reads(OperationMode):
     """Inside the block, notes the storages of the tensors that operations get.
 
     Attributes

@@ -20,7 +20,7 @@ def commands_that_fail_on_one(rank, folder):
     found = [outcome(lambda: predict(GraphTransformer(5 + rank, 8, 3, layers=1, heads=2), sg))[:2]]
     trial._load = lambda *_: dgl_gt.load(folder, group=dist.new_group([0, 1]))
     if rank == 1:
-        trial.build_model = None
+        trial.prepare_step = None
     candidate = trial.Candidate(
         cut="edge", strategy="halo", depth=1, activation_checkpoint="none", directory=str(folder)
     )
