@@ -51,7 +51,7 @@ def add_timeout(command) -> None:
 
 def add_model_factory(command) -> None:
     """Add ``--model-factory``."""
-    text = "your own model: a function of (in_dim, classes) that returns a torch.nn.Module; see docs/selector.md"
+    text = "your own model: a function of (in_dim, classes) that returns a torch.nn.Module; see docs/own_model.md"
     command.add_argument("--model-factory", metavar="MODULE:FUNCTION", help=text)
 
 

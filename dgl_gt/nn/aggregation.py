@@ -8,7 +8,7 @@ from dgl_gt.exchange import Strategy
 from dgl_gt.model_limits import CHOICES
 from partition.errors import check_one_of
 
-from .attention import BiasedMHA
+from .attention import BiasedMHA, check_heads
 from .gat import GATConv
 from .graph_conv import GraphConv
 
@@ -39,11 +39,7 @@ def make_aggregation(
             )
         return BiasedMHA(feat_size, num_heads, attn_bias_type=attn_bias_type, attn_drop=attn_drop)
     if score == "additive":
-        if feat_size % num_heads:
-            raise ValueError(
-                f"num_heads={num_heads} does not divide feat_size={feat_size}; choose a width that is a multiple of the "
-                "number of heads"
-            )
+        check_heads(feat_size, num_heads)
         return GATConv(
             in_feats, feat_size // num_heads, num_heads, attn_drop=attn_drop, bias=False, allow_zero_in_degree=True
         )

@@ -47,6 +47,16 @@ def check_sizes(**sizes) -> None:
             raise ValueError(f"{name} is {reprlib.repr(size)}; it must be a whole number of at least 1")
 
 
+def check_heads(feat_size: int, num_heads: int) -> None:
+    """Raise ``ValueError`` unless both are at least 1 and heads have equal widths."""
+    check_sizes(feat_size=feat_size, num_heads=num_heads)
+    if feat_size % num_heads:
+        raise ValueError(
+            f"num_heads={num_heads} does not divide feat_size={feat_size} into heads of equal width; choose a width that "
+            "is a multiple of the number of heads"
+        )
+
+
 def check_probability(name: str, p: float) -> float:
     """Return ``p``; raise ``ValueError`` with the argument's name unless it is in [0, 1)."""
     if not isinstance(p, Real) or not 0.0 <= p < 1.0:
@@ -154,13 +164,8 @@ class BiasedMHA(EdgeAttention):
         attn_drop: float = 0.1,
     ):
         super().__init__(attn_drop)
-        check_sizes(feat_size=feat_size, num_heads=num_heads)
+        check_heads(feat_size, num_heads)
         check_flags(bias=bias)
-        if feat_size % num_heads:
-            raise ValueError(
-                f"num_heads={num_heads} does not divide feat_size={feat_size} into heads of equal width; choose a "
-                "width that is a multiple of the number of heads"
-            )
         check_one_of("attn_bias_type", attn_bias_type, ("add", "mul"))
         self.feat_size = feat_size
         self.num_heads = num_heads

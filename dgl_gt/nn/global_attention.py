@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from dgl_gt.exchange import Strategy, as_strategy
 
-from .attention import check_features, check_probability, check_sizes
+from .attention import check_features, check_heads, check_probability, check_sizes
 from .dropout import FeatureDropout
 from .dropout import draw_seeds as new_seeds
 
@@ -83,12 +83,8 @@ class PolynormerAttention(GlobalAttention):
         beta_start: float = 0.9,
     ):
         super().__init__()
-        check_sizes(feat_size=feat_size, num_heads=num_heads, layers=layers)
-        if feat_size % num_heads:
-            raise ValueError(
-                f"num_heads={num_heads} does not divide feat_size={feat_size}; choose a width that is a multiple of the "
-                "number of heads"
-            )
+        check_heads(feat_size, num_heads)
+        check_sizes(layers=layers)
         self.feat_size, self.num_heads, self.sites = feat_size, num_heads, layers
         self.h_proj, self.k_proj, self.v_proj = (
             nn.ModuleList(nn.Linear(feat_size, feat_size) for _ in range(layers)) for _ in range(3)
