@@ -10,7 +10,7 @@ MAP_WEIGHTS = (0.0, 1.7)  # of map_weight; above it, the weight of the first lay
 EDGE_KINDS = 256  # number of kinds that a column of whole numbers in the edge features may have
 PRECISIONS = ("fp32", "bf16")
 TRANSFORMER_RESIDUALS = ("identity", "linear")
-CHOICES = {  # allowed values of the options that take a name
+OPTION_VALUES = {  # allowed values of the options that take a name
     "layer": ("transformer", "convolution"),
     "score": ("dot", "additive", "gcn", "mean"),
     "residual": ("none", "identity", "linear", "initial"),

@@ -256,7 +256,7 @@ def _partition(args) -> tuple[dict, str]:
         return _dry_run(args)
     if args.out is None:
         raise InputError("--out is missing: name the shard directory to write, or add --dry-run")
-    with console.Progress() as progress, children_memory() as children:
+    with console.Stages() as progress, children_memory() as children:
         manifest = partition(
             args.source,
             args.parts,
@@ -362,7 +362,7 @@ def report_written(args, write) -> tuple[dict, str]:
 def _export(args) -> tuple[dict, str]:
     from partition.shards.dgl_export import export_dgl
 
-    with console.Progress() as progress:
+    with console.Stages() as progress:
         path = export_dgl(args.directory, args.out, graph_name=args.name, force=args.force, progress=progress)
     parts = read_manifest(args.directory)["parts"]
     text = f"wrote {path}; read it with dgl.distributed.load_partition({str(path)!r}, part)"
@@ -373,7 +373,7 @@ def _import(args) -> tuple[dict, str]:
     from partition.shards.dgl_import import import_dgl
 
     started = time.monotonic()
-    with console.Progress() as progress, children_memory() as children:
+    with console.Stages() as progress, children_memory() as children:
         manifest = import_dgl(args.config, args.out, seed=args.seed, force=args.force, progress=progress)
     result = _figures(manifest, started, children.peak_bytes)
     return result, f"{quality_table(manifest)}\n\n{_written(args.out, result)}"

@@ -105,7 +105,7 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-class Progress:
+class Stages:
     """Stages of work, one line each on stderr with the seconds that it took.
 
     On a terminal the seconds of the running stage count up; elsewhere a line is printed when its stage ends. Call the
@@ -115,7 +115,7 @@ class Progress:
     def __init__(self):
         self._stage, self._since = None, 0.0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Stages:
         return self
 
     def __exit__(self, *_) -> None:

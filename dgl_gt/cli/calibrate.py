@@ -56,7 +56,7 @@ def _calibrate_rank(args, out: Path):
     from dgl_gt.selector.calibrate import measure
 
     comm = Comm(timeout_s=args.timeout)
-    with comm.together(), console.Progress() as progress:
+    with comm.together(), console.Stages() as progress:
         profile = measure(comm, progress if comm.rank == 0 else None)
     values = profile.as_dict()
     if comm.rank == 0:

@@ -109,7 +109,7 @@ def _plan(args):
     if not policy.is_exact:
         from dgl_gt.selector.policy_plan import plan_policy  # here, because --help needs no torch
 
-        with console.Progress() as progress:
+        with console.Stages() as progress:
             progress("predicting the policy")
             of_policy = plan_policy(cuts, traces_of(cuts[0][1].features), profile, policy, args.rank_memory)
     if args.save_costs:
@@ -168,7 +168,7 @@ def _traces_of(args, config: TrainConfig):
 def _forecast(args, traces_of, profile) -> dict:
     """A plan, or the reason why there is none, for each number of ranks."""
     warnings.simplefilter("ignore", LeftOutWarning)  # said below, in the form of the command line
-    with console.Progress() as progress:
+    with console.Stages() as progress:
         return forecast(
             args.source,
             args.world_size,

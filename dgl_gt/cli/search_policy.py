@@ -49,7 +49,7 @@ def _search_on_rank(directory: str, args, config: TrainConfig, profile: Profile,
     figures, max_loss = read_figures(read_manifest(directory)), args.max_loss or MAX_LOSS
     sg = load_for_policies(directory, config, profile, args.rank_memory)
     strategy, leads = sg.strategy.name, sg.comm.rank == 0
-    with sg.comm.together(), console.Progress() as progress:
+    with sg.comm.together(), console.Stages() as progress:
         found = search_policy(sg, figures, config, profile, max_loss, progress if leads else lambda text: None)
     rules = found.policy.described() or [{"mode": "full"}]
     if leads:

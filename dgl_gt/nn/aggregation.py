@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from dgl_gt.exchange import Strategy
-from dgl_gt.model_limits import CHOICES
+from dgl_gt.model_limits import OPTION_VALUES
 from partition.errors import check_one_of
 
 from .attention import BiasedMHA, check_heads
@@ -30,7 +30,7 @@ def make_aggregation(
     "gcn" and "mean" a :class:`GraphConv` with ``norm`` "both" and "right", which has no weight matrix without
     ``has_weights``. Raises ``ValueError`` if the sizes do not fit.
     """
-    check_one_of("score", score, CHOICES["score"])
+    check_one_of("score", score, OPTION_VALUES["score"])
     if score == "dot":
         if in_feats != feat_size:
             raise ValueError(

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import leading_rows
-from dgl_gt.model_limits import CHOICES
+from dgl_gt.model_limits import OPTION_VALUES
 from partition.errors import check_flags, check_one_of
 
 from .aggregation import aggregate, make_aggregation
@@ -81,9 +81,9 @@ class ConvolutionLayer(GraphLayer):
     ):
         super().__init__()
         check_sizes(in_feats=in_feats, feat_size=feat_size, num_heads=num_heads)
-        check_one_of("residual", residual, CHOICES["residual"])
-        check_one_of("norm", norm, CHOICES["norm"])
-        check_one_of("gate", gate, CHOICES["gate"])
+        check_one_of("residual", residual, OPTION_VALUES["residual"])
+        check_one_of("norm", norm, OPTION_VALUES["norm"])
+        check_one_of("gate", gate, OPTION_VALUES["gate"])
         check_flags(norm_first=norm_first)
         check_probability("dropout", dropout)
         if residual in ("identity", "initial") and in_feats != feat_size:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dgl_gt.exchange import Strategy, as_strategy
 from dgl_gt.exchange.local import leading_rows
-from dgl_gt.model_limits import CHOICES, TRANSFORMER_RESIDUALS
+from dgl_gt.model_limits import OPTION_VALUES, TRANSFORMER_RESIDUALS
 from partition.errors import check_flags, check_one_of
 
 from .aggregation import aggregate, make_aggregation
@@ -91,9 +91,9 @@ class GraphTransformerLayer(GraphLayer):
         check_flags(norm_first=norm_first, edge_update=edge_update)
         check_probability("dropout", dropout)
         check_one_of("residual", residual, TRANSFORMER_RESIDUALS)
-        check_one_of("norm", norm, CHOICES["norm"])
+        check_one_of("norm", norm, OPTION_VALUES["norm"])
         if not isinstance(activation, nn.Module):
-            check_one_of("activation", activation, CHOICES["activation"])
+            check_one_of("activation", activation, OPTION_VALUES["activation"])
         self.feat_size, self.norm_first = feat_size, norm_first
         self.attn = make_aggregation(score, feat_size, feat_size, num_heads, attn_dropout, attn_bias_type)
         self.edge_bias: nn.Module | None = None

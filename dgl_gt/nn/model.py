@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from dgl_gt.exchange import Local, Strategy, strategies_of_layers
 from dgl_gt.exchange.local import leading_rows
-from dgl_gt.model_limits import CHOICES, MODEL_LIMITS, check_contradictions
+from dgl_gt.model_limits import MODEL_LIMITS, OPTION_VALUES, check_contradictions
 from partition.errors import check_flags, check_one_of, whole_number
 
 from .attention import EdgeAttention, check_features, check_probability, check_sizes
@@ -153,7 +153,7 @@ class GraphTransformer(nn.Module):
             check_probability(name, value)
         choices = {"layer": layer, "activation": activation, "input": input, "output": output, "jumping": jumping}
         for name, value in (choices | {"global_attention": global_attention}).items():
-            check_one_of(name, value, CHOICES[name])
+            check_one_of(name, value, OPTION_VALUES[name])
         if not 0.0 <= global_weight <= 1.0:
             raise ValueError(f"global_weight is {global_weight!r}; it must be from 0 to 1")
         has_edges = bool(edge_feats or edge_kinds)

@@ -8,7 +8,7 @@ from typing import Annotated, get_type_hints
 
 from msgspec import Meta
 
-from dgl_gt.model_limits import CHOICES, EDGE_KINDS, MAP_WEIGHTS, MODEL_LIMITS, PRECISIONS, check_contradictions
+from dgl_gt.model_limits import EDGE_KINDS, MAP_WEIGHTS, MODEL_LIMITS, OPTION_VALUES, PRECISIONS, check_contradictions
 from dgl_gt.transmission.policy import Policy, is_policy_file, parse_mode, read_policy
 from partition.errors import InputError
 from partition.predict.strategies import ACTIVATION_CHECKPOINTS
@@ -103,13 +103,13 @@ class TrainConfig:
     dropout: _Share = _setting(0.2, "share of features to drop")
     attention_dropout: _Share = _setting(0.0, "share of attention weights to drop")
     norm_first: _Flag = _setting(True, "normalise the input of each layer (pre-norm) instead of its result (post-norm)")
-    layer: Annotated[str, _one_of(CHOICES["layer"])] = _setting(
+    layer: Annotated[str, _one_of(OPTION_VALUES["layer"])] = _setting(
         "transformer", "kind of layer: transformer or convolution"
     )
-    score: Annotated[str, _one_of(CHOICES["score"])] = _setting(
+    score: Annotated[str, _one_of(OPTION_VALUES["score"])] = _setting(
         "dot", "what a layer does along edges: attention with dot or additive scores, gcn (a sum by degrees) or mean"
     )
-    residual: Annotated[str, _one_of(CHOICES["residual"])] = _setting(
+    residual: Annotated[str, _one_of(OPTION_VALUES["residual"])] = _setting(
         "identity",
         "what a layer adds to its result: identity (the row itself), linear (its projection), initial (GCNII's) or none",
     )
@@ -120,27 +120,29 @@ class TrainConfig:
         0.5,
         "lambda of the residual initial: the linear map of layer l has the weight log(lambda / l + 1); 0 for no map",
     )
-    norm: Annotated[str, _one_of(CHOICES["norm"])] = _setting("layer", "norm of the layers: layer, rms, batch or none")
-    activation: Annotated[str, _one_of(CHOICES["activation"])] = _setting(
+    norm: Annotated[str, _one_of(OPTION_VALUES["norm"])] = _setting(
+        "layer", "norm of the layers: layer, rms, batch or none"
+    )
+    activation: Annotated[str, _one_of(OPTION_VALUES["activation"])] = _setting(
         "gelu", "activation of feed-forward networks, input and output: relu, gelu or swiglu"
     )
-    input: Annotated[str, _one_of(CHOICES["input"])] = _setting(
+    input: Annotated[str, _one_of(OPTION_VALUES["input"])] = _setting(
         "activated", "projection before the layers: activated (linear with an activation), linear, mlp or none"
     )
-    output: Annotated[str, _one_of(CHOICES["output"])] = _setting(
+    output: Annotated[str, _one_of(OPTION_VALUES["output"])] = _setting(
         "linear", "projection after the layers: linear or mlp"
     )
     input_dropout: _Share = _setting(0.0, "share of node features to drop")
-    jumping: Annotated[str, _one_of(CHOICES["jumping"])] = _setting(
+    jumping: Annotated[str, _one_of(OPTION_VALUES["jumping"])] = _setting(
         "last", "what the output reads: the last layer, or the sum or concat of all"
     )
-    gate: Annotated[str, _one_of(CHOICES["gate"])] = _setting(
+    gate: Annotated[str, _one_of(OPTION_VALUES["gate"])] = _setting(
         "none", "Polynormer's gate in convolution layers: none, sigmoid, free or constant"
     )
     gate_start: Annotated[float, _between(-1000.0, 1000.0)] = _setting(
         0.9, "initial value of a free gate, or value of a constant gate"
     )
-    global_attention: Annotated[str, _one_of(CHOICES["global_attention"])] = _setting(
+    global_attention: Annotated[str, _one_of(OPTION_VALUES["global_attention"])] = _setting(
         "none", "attention of every node to every node: none, polynormer or sgformer"
     )
     global_layers: Annotated[int, _between(*MODEL_LIMITS["layers"])] = _setting(

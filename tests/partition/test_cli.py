@@ -285,7 +285,7 @@ def test_messages_name_options(message, shown):
 
 
 def test_progress_prints_a_line_at_the_end_of_each_stage(capsys):
-    with console.Progress() as progress:
+    with console.Stages() as progress:
         for stage in ("reading", "reading", "writing"):
             progress(stage)
             before = capsys.readouterr().err if stage == "reading" else ""
