@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from free_port import free_port
 
 from partition.graph import from_edges
 
@@ -45,18 +46,28 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def measured_profile(tmp_path_factory) -> Path:
-    """What one run of ``dgl-gt calibrate --nproc 2`` wrote; the workers of pytest-xdist share it, as it takes a minute."""
+    """What one run of ``dgl-gt calibrate`` on two ranks wrote, with shorter measurements than a user's.
+
+    The workers of pytest-xdist share it, as it takes ten seconds.
+    """
     folder = tmp_path_factory.getbasetemp()
     folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     profile = folder / "two.yaml"
     with open(folder / "two.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not profile.exists():
-            command = [sys.executable, "-m", "dgl_gt", "calibrate", "--nproc", "2", "--out", profile]
-            path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-            subprocess.run(
-                command, check=True, timeout=600, env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+            code = (
+                "from dgl_gt.selector import calibrate; calibrate._BATCHES, calibrate._BATCH_S = 1, 0.02; "
+                f"from dgl_gt.cli.main import main; main(['calibrate', '--out', {str(profile)!r}])"
             )
+            path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+            options = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": "2"}
+            options |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+            ranks = [
+                subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **options, "RANK": str(rank)})
+                for rank in range(2)
+            ]
+            assert [each.wait(timeout=300) for each in ranks] == [0, 0]
     return profile
 
 

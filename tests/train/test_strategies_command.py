@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from free_port import free_port
 from torch.distributed import TCPStore
 
 from dgl_gt.cli.main import main
@@ -31,12 +31,6 @@ def folder(tmp_path_factory):
     for name, options in (("edge", {}), ("deep", {"halo_depth": 2}), ("vertex", {"cut": "vertex"})):
         partition(graph, 2, made / name, **options)
     return made
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
 
 
 def as_rank(rank, port, output, arguments):
