@@ -1,7 +1,8 @@
 """The undocumented names of torch that a run needs.
 
-Two others are explained where they are used: ``_dynamo_marked_constant`` in ``ops/dispatch.py``, and
-``torch.utils._pytree`` in ``nn/precision.py``. ``dgl_gt/trace``, which measures steps, uses more.
+Others are explained where they are used: ``_dynamo_marked_constant`` in ``ops/dispatch.py``, ``torch.utils._pytree`` in
+``nn/precision.py``, and the wrappers of optimisers in ``train/optimizer.py``, without which nothing changes.
+``dgl_gt/trace``, which measures steps, uses more.
 
 Each function says what it does, which versions of torch have the name, and what happens where a version lacks it. The
 oldest version that this package supports is 2.4; all names are present in 2.13.

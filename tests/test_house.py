@@ -126,7 +126,7 @@ MAY_IMPORT = {
         "dgl_gt.trace",
         "dgl_gt.transmission.policy",
     },
-    "dgl_gt.report": {"partition", "dgl_gt.selector", "dgl_gt.train"},
+    "dgl_gt.report": {"partition", "dgl_gt.train"},
     "dgl_gt.cli": {
         "partition",
         "dgl_gt",

@@ -266,10 +266,8 @@ def _refuse_vmap(*_):
     )
 
 
-for each, backward, options in (
-    (_attention, _differentiate, {"setup_context": _save}),
-    (_attention_backward, _refuse_second_derivative, {}),
-):
-    torch.library.register_autograd(each, backward, **options)
-    if hasattr(torch.library, "register_vmap"):  # torch 2.5
-        torch.library.register_vmap(each, _refuse_vmap)
+torch.library.register_autograd(_attention, _differentiate, setup_context=_save)
+torch.library.register_autograd(_attention_backward, _refuse_second_derivative)
+if hasattr(torch.library, "register_vmap"):  # torch 2.5
+    torch.library.register_vmap(_attention, _refuse_vmap)
+    torch.library.register_vmap(_attention_backward, _refuse_vmap)

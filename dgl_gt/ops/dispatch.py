@@ -35,7 +35,7 @@ def backend(device_type):
 
 
 # What torch.compiler.assume_constant_result sets, in torch 2.4 to 2.13. That decorator imports torch.compile's
-# machinery, two seconds in every process. Without the name, torch.compile(fullgraph=True) refuses the operator, and a
+# machinery, a second in every process. Without the name, torch.compile(fullgraph=True) refuses the operator, and a
 # test shows it.
 has_kernel._dynamo_marked_constant = True
 

@@ -107,8 +107,8 @@ def _modes(cuts, traces: StepTraces, policy: Policy) -> tuple[str, ...]:
     if cuts[0][1].parts == 1:
         raise InputError("one part exchanges nothing, so a policy changes nothing; partition into two parts or more")
     if all(figures.cut == "edge" for _, figures in cuts):
-        policy.check_strategy("mirror", 1, "edge")
-    (mode, *others) = modes = traces.activation_checkpoints
-    if not others:
-        policy.check_model(mode)
-    return modes if policy.exchanges_nothing else tuple(mode for mode in modes if mode != "full")
+        policy.check_cut("edge")
+    modes = traces.activation_checkpoints
+    if modes == ("full",):
+        policy.check_model("full")
+    return tuple(mode for mode in modes if mode != "full" or policy.exchanges_nothing or policy.is_exact)

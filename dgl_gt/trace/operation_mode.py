@@ -4,8 +4,8 @@ Two undocumented names of torch are used here.
 
 - ``torch.utils._python_dispatch.TorchDispatchMode``, older than torch 2.4, sees every operation, custom ones too.
 - ``TorchDispatchMode._should_skip_dynamo``, since torch 2.6, decides whether each call goes through a layer of
-  torch.compile. That layer takes some 10 microseconds, and a second for its import at the first call; without the name,
-  all calls do.
+  torch.compile. That layer takes some 10 microseconds, and a second for its import at the first call. Without the name,
+  every call goes through it.
 """
 
 from torch.utils._python_dispatch import TorchDispatchMode

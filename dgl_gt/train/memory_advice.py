@@ -30,7 +30,7 @@ _TERMS = {  # what a rank holds, by the first word of the count on which it depe
 def advice_for_strategy(
     directory, config: TrainConfig, strategy: str | None, depth: int, model_factory: str | None = None
 ) -> str:
-    """What a step on these shards was predicted to need on the largest rank, most of it for what, and what to change."""
+    """What a training step was predicted to need on the largest rank, what most of that is for, and what to change."""
     from .model import find_factory  # here, because a launcher does without torch until memory runs out
     from .planned_step import step_traces
 

@@ -79,6 +79,7 @@ def load_for_policies(directory, config: TrainConfig, profile: Profile, rank_mem
                 plan = choose([(directory, figures)], traces, profile, rank_memory=rank_memory, max_depth=1, **options)
                 strategy = plan.choice.strategy
         strategy = sg.comm.broadcast_object(strategy)
+    del sg  # one copy of the part at a time
     return load(directory, strategy)
 
 

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import msgspec
-from msgspec import UNSET
 
 from partition.console import table
 from partition.errors import InputError
@@ -53,9 +52,12 @@ def compared(record: RunRecord, path: Path) -> dict:
     choice = plan.choice
     of_choice = (each for each in plan.trials if (each.choice, each.predicted_seconds) == (plan.chosen, choice.seconds))
     trial = next(of_choice, None)  # two cuts may have the same title, and seconds tell them apart
-    is_measured = UNSET not in (record.seconds_per_epoch, record.exchanged_bytes_per_epoch) and record.peak_memory_bytes
+    of_run = record.seconds_per_epoch, record.exchanged_bytes_per_epoch
+    is_measured = all(isinstance(each, (int, float)) for each in of_run) and record.peak_memory_bytes
     if trial is None or not is_measured or not 0 < (choice.memory_bytes or 0) <= MOST:
-        raise InputError(f"{path} lacks figures of the candidate that was chosen, {plan.chosen}; {_ADVICE}")
+        raise InputError(
+            f"{path} lacks figures of the candidate that was chosen, {plan.chosen}; train again with --strategy auto"
+        )
     figures = [
         _compared("seconds per epoch", choice.seconds, record.seconds_per_epoch),
         _compared("exchanged bytes per epoch", trial.predicted_sent_bytes, record.exchanged_bytes_per_epoch),

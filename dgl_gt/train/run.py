@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from partition.errors import InputError
+from partition.errors import InputError, check_type
 from partition.system.output_checks import check_target
 
 from . import summary
@@ -88,8 +88,12 @@ def train_and_save(
         from.
     """
 
+    if plan is not None:
+        check_type("plan", plan, PlanOfRun)
+    starter = starter_name()
+
     def values(record: RunRecord) -> dict:
-        return msgspec.to_builtins(record) | {"started_by": starter_name()}
+        return msgspec.to_builtins(record) | {"started_by": starter}
 
     writer: BestModelWriter | None = None
     beginning: Beginning = "new"

@@ -66,8 +66,8 @@ class PolicyOfRun(msgspec.Struct):
 class Trial(msgspec.Struct):
     """Predictions and measurements of a few training steps of one candidate.
 
-    ``peak_bytes`` are those of live tensors, structure and features on the rank that has most; on a GPU, the
-    allocator's.
+    Seconds are the median of a step on the slowest rank. Bytes sent are those of all ranks in a step. The peak is that of
+    live tensors, structure and features on the rank that has most; on a GPU, that of the allocator.
     """
 
     choice: str
@@ -93,7 +93,8 @@ class PlanOfRun(msgspec.Struct):
 class RunRecord(msgspec.Struct, kw_only=True):
     """A run as plain values; what is measured over the whole run is unset until it has ended.
 
-    The fields with defaults may be missing in a record that a user gave to :func:`dgl_gt.train.save_model`.
+    The fields with defaults may be missing, and values that are unset be null, in a record that a user gave to
+    :func:`dgl_gt.train.save_model`.
     """
 
     finished: bool = True
@@ -104,14 +105,14 @@ class RunRecord(msgspec.Struct, kw_only=True):
     epochs: Count = 0
     best_epoch: Count = 0  # counted from 1
     losses: list[Number | None]
-    validations: list[Number] = []
+    validations: list[Number | None] = []
     metric: Metric
-    seconds_per_epoch: Seconds | UnsetType = UNSET
-    exchange_share: Number | UnsetType = UNSET
-    exchanged_bytes_per_epoch: Count | UnsetType = UNSET
+    seconds_per_epoch: Seconds | None | UnsetType = UNSET
+    exchange_share: Number | None | UnsetType = UNSET
+    exchanged_bytes_per_epoch: Count | None | UnsetType = UNSET
     policy: PolicyOfRun | None | UnsetType = UNSET
     peak_memory_bytes: list[Count] | UnsetType = UNSET
-    plan: PlanOfRun | UnsetType = UNSET
+    plan: PlanOfRun | None | UnsetType = UNSET
 
 
 def read_json(path: Path, kind, advice: str):

@@ -129,7 +129,7 @@ class BestModelWriter:
         except (InputError, ValueError, KeyError, TypeError):
             return 0
 
-    def finish(self, state: dict, record: dict) -> None:
+    def finish(self, state: dict, record: RunRecord | dict) -> None:
         """Write the best model with the record of the finished run; to another place if ``out`` cannot be written.
 
         Raises
@@ -164,10 +164,10 @@ class BestModelWriter:
         if kept:
             print(f"dgl-gt: {kept}", file=sys.stderr)
 
-    def _write(self, state: dict, record: dict) -> None:
+    def _write(self, state: dict, record: RunRecord | dict) -> None:
         write_model(self.directory, state, self._config, self._shape, record)
 
-    def _write_somewhere(self, state: dict, record: dict) -> tuple[str | None, list[int]]:
+    def _write_somewhere(self, state: dict, record: RunRecord | dict) -> tuple[str | None, list[int]]:
         """Write to ``out``, or else to the directory for temporary files; no signal interrupts that.
 
         Returns None, or a message that says where the model is; and the signals that came meanwhile.
@@ -185,7 +185,7 @@ class BestModelWriter:
                 launcher.report(state="joined")
         return failure, signals
 
-    def _write_elsewhere(self, state: dict, record: dict) -> str:
+    def _write_elsewhere(self, state: dict, record: RunRecord | dict) -> str:
         other = Path(tempfile.gettempdir()) / f"dgl-gt-model-{os.getpid()}"
         try:
             save_model(other, state, self._config, self._shape, record)
@@ -228,7 +228,8 @@ def write_model(
     directory: RunDirectory, state: dict | None, config: TrainConfig, shape: dict, record: RunRecord | dict
 ) -> None:
     """Do as :func:`save_model` does, in the directory of a run. Without a state, write the other files alone."""
-    settings, record = asdict(config), msgspec.to_builtins(record)
+    settings = asdict(config)
+    record = msgspec.to_builtins(record) if isinstance(record, RunRecord) else record
     files = _for_people(settings | shape, record)
     if state is not None:  # first: a kill between two files leaves a model that is newer than its record
         values = {"config": settings, "shape": shape, "best_epoch": record.get("best_epoch")}

@@ -38,7 +38,7 @@ class TrainingStep:
 
 
 def prepare_step(sg: ShardedGraph, config: TrainConfig, factory: ModelFactory | None = None) -> TrainingStep:
-    """The first step of a run: the task of the graph, and a new model with the same weights on every rank.
+    """A training step of a new model on the task of the graph; all ranks get the same weights.
 
     It sets the seed of torch, and every rank calls it.
     """

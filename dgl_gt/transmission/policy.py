@@ -8,7 +8,7 @@ steps without an exchange follow CoFree-GNN (Cao et al. 2023, arXiv 2308.03209).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from partition.errors import InputError
@@ -91,9 +91,13 @@ class Rule:
 
 @dataclass(frozen=True)
 class Policy:
-    """Rules. The last rule that applies decides; where none applies, rows travel as they are."""
+    """Rules. The last rule that applies decides; where none applies, rows travel as they are.
+
+    ``text`` is what a user calls the policy: its mode, or the name of its file.
+    """
 
     rules: tuple[Rule, ...] = ()
+    text: str = field(default="full", compare=False)
 
     def mode(self, layer: int, direction: str, sender: int, receiver: int) -> Mode:
         """Return how rows (or gradients, by ``direction``) of a layer, counted from 0, travel from a rank to another."""
@@ -122,7 +126,8 @@ class Policy:
 
     def without_sampling(self) -> Policy:
         """Return this policy without the sampling: the rows of a sample travel by it."""
-        return Policy(tuple(replace(rule, mode=replace(rule.mode, share=1.0)) for rule in self.rules))
+        rules = tuple(replace(rule, mode=replace(rule.mode, share=1.0)) for rule in self.rules)
+        return replace(self, rules=rules)
 
     def check(self, layers: int | None, ranks: int) -> None:
         """Raise :class:`InputError` if a rule names a layer or a rank that is not there; ``layers`` None means unknown."""
@@ -146,13 +151,17 @@ class Policy:
             return
         if strategy not in WITH_POLICY:
             raise InputError(
-                f"policy is {self}, but the strategy {strategy} follows no policy; use --strategy "
+                f"policy is {self.text}, but the strategy {strategy} follows no policy; use --strategy "
                 f"{' or '.join(WITH_POLICY)}, or the policy full"
             )
         if depth > 1:
             raise InputError(
-                f"policy is {self}, which needs --depth 1, but the depth is {depth}; use --depth 1, or the policy full"
+                f"policy is {self.text}, which needs --depth 1, but the depth is {depth}; use --depth 1, or the policy full"
             )
+        self.check_cut(cut)
+
+    def check_cut(self, cut: str) -> None:
+        """Raise :class:`InputError` if steps on this cut, edge or vertex, cannot follow the policy."""
         if self.exchanges_nothing and cut == "edge":
             raise InputError(
                 "the policy none needs a vertex cut, and this is an edge cut, where neighbours on other ranks would be "
@@ -163,7 +172,7 @@ class Policy:
         """Raise :class:`InputError` if a model with these settings cannot follow the policy."""
         if activation_checkpoint == "full" and not (self.is_exact or self.exchanges_nothing):
             raise InputError(
-                f"policy is {self}, but the activation_checkpoint full exchanges again in the backward pass; choose "
+                f"policy is {self.text}, but the activation_checkpoint full exchanges again in the backward pass; choose "
                 "keep_exchanges or none"
             )
         if self.exchanges_nothing and global_attention != "none":
@@ -171,9 +180,6 @@ class Policy:
                 f"with the policy none, each rank trains on its part in isolation, but global_attention is "
                 f"{global_attention}, which reads all nodes; set it to none, or choose another policy"
             )
-
-    def __str__(self) -> str:
-        return "; ".join(str(rule.mode) for rule in self.rules)
 
     def described(self) -> list[dict]:
         """Return the rules as plain values, as a policy file has them."""
@@ -205,14 +211,14 @@ def read_policy(text: str) -> Policy:
         The mode is none of those allowed, or the file cannot be read or holds no such rules.
     """
     if not is_policy_file(text):
-        return Policy((Rule(parse_mode(text)),))
+        return Policy((Rule(parse_mode(text)),), text)
     values = read_yaml(text)
     check_keys(values, ("rules",), text)
     rules = values.get("rules")
     if not isinstance(rules, list):
         raise InputError(f"{text}: rules is {rules!r}; it must be a list of rules, such as '- mode: int8'")
     try:
-        policy = Policy(tuple(map(_rule, rules)))
+        policy = Policy(tuple(map(_rule, rules)), text)
         for rule in policy.rules:
             if (rule.mode.bits == 0 or rule.mode.share < 1) and policy != Policy((Rule(rule.mode),)):
                 raise InputError(

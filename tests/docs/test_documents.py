@@ -28,7 +28,7 @@ _NETWORK = "its example is a network of DGL"
 NEED_DGL = {"cli.md": "export and import need DGL", "own_model.md": _NETWORK, "selector.md": _NETWORK}
 NOT_RUN = 2  # blocks that are marked so: installing packages, and two machines
 TIMEOUT_S = 300
-CALIBRATE = "dgl-gt calibrate --nproc 2 --out two.yaml"  # about a minute: one run is shared by all tests
+CALIBRATE = "dgl-gt calibrate --nproc 2 --out two.yaml"  # one run is shared by all tests
 # What the documents show takes minutes; the same on small graphs takes seconds.
 SMALLER = [
     (r"nodes=20000", "nodes=400"),

@@ -2,8 +2,7 @@
 
     python tests/hostile/trial.py --cases 20000 --seed 0 --jobs 2
     python tests/hostile/trial.py --seed 0 --number 1234          # one case again; if it fails, its files are kept
-    python tests/hostile/trial.py --arguments 1                   # every argument of the Python interface, every odd
-    object
+    python tests/hostile/trial.py --arguments 1                   # every argument of the Python interface
 
 A parent that has imported everything forks a child for each case, in a directory of its own, and watches exit code,
 signal, time and memory. No case may end with a traceback, by a signal, after the time bound, or with an exit code that

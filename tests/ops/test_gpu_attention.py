@@ -34,9 +34,7 @@ MORE_CASES = [
 # The interpreter takes milliseconds an edge. Dtypes other than float32, which change no order of sums, have these
 # there; bfloat16 is truncated there, where a GPU rounds.
 SLOW = ("large hub", "large hub, eight heads", "many chunks")
-SHORTER = {
-    name: HUB[:120] + HUB[-5:] for name in ("eight heads", "given head-minor")
-}  # beside "hub" with all its edges
+SHORTER = {name: HUB[:120] + HUB[-5:] for name in ("eight heads", "given head-minor")}  # "hub" has all edges
 OTHER_DTYPES = ("self loops and parallel edges", "packed", "no source")
 CUT_CASES = [
     Case("some rows cut", 10, 12, 65, heads=2, width=4, bias=True, dropout_p=0.3),

@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 
 from dgl_gt import csc, sparse_attention
 from dgl_gt.ops import cpu
+from dgl_gt.ops.operator import operator
 from dgl_gt.ops.reference import reference_attention
 
 needs_kernel = pytest.mark.skipif(cpu.library() is None, reason="the CPU kernel is not built")
@@ -183,3 +184,26 @@ def test_forward_mode_is_refused(name):
         attend(forward_ad.make_dual(x, tangent))
     with forward_ad.dual_level():
         assert torch.equal(attend(x), sparse_attention(made, **inputs)), "without a tangent there is nothing to lose"
+
+
+def test_functions_of_operators_are_hidden_from_the_compiler():
+    """Also where a frame cannot be compiled, and what it calls is compiled by itself."""
+    traced, graphs = [], []
+
+    @operator("add_one(Tensor x) -> Tensor")
+    def add_one(x):
+        traced.append(torch.compiler.is_compiling())
+        return x + 1
+
+    def compiled(graph, _):
+        graphs.extend(node.name for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    def steps(x):
+        for _ in range(2):
+            print(end="")  # the compiler gives up on a loop with such a call
+            x = add_one(x)
+        return x
+
+    assert torch.compile(steps, backend=compiled)(torch.zeros(2)).tolist() == [2, 2]
+    assert traced == [False, False] and "add" not in graphs

@@ -6,6 +6,7 @@ import shutil
 import signal
 from collections import namedtuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -171,7 +172,7 @@ def test_a_model_elsewhere_takes_no_other_models_place(monkeypatch, tmp_path):
     monkeypatch.setattr(saved_model.tempfile, "gettempdir", lambda: tmp_path)
     (tmp_path / "file").write_text("")
     other = tmp_path / f"dgl-gt-model-{saved_model.os.getpid()}"
-    record = {"strategy": "local", "ranks": 1, "losses": [], "metric": {}}
+    record = {"strategy": "local", "ranks": 1, "losses": [np.float64(0.5)], "metric": {}}  # as a loop of one's own has
     save_model(other, model.state_dict(), CONFIG, {"in_dim": 5, "classes": 3}, record)
     writer = BestModelWriter(tmp_path / "file" / "model", CONFIG, None, force=True)
     with pytest.raises(InputError, match=r"could not be written to another place either \(.*; no model was written"):

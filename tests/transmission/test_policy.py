@@ -165,3 +165,13 @@ def test_a_sample_travels_as_the_rest_of_the_mode_says():
     policy = read_policy("sampled=0.25,int8")
     assert policy.sampled_share == 0.25 and policy.without_sampling() == read_policy("int8")
     assert read_policy("stale=2,int8").sampled_share == Policy().sampled_share == 1
+
+
+def test_messages_name_the_file_that_the_user_gave(policy_file):
+    policy = read_policy(policy_file)
+    with pytest.raises(InputError, match=f"policy is {policy_file}, but the strategy ring follows no policy"):
+        policy.check_strategy("ring", 1, "edge")
+    with pytest.raises(InputError, match=f"policy is {policy_file}, which needs --depth 1, but the depth is 2"):
+        policy.check_strategy("halo_h", 2, "edge")
+    with pytest.raises(InputError, match=f"policy is {policy_file}, but the activation_checkpoint full"):
+        policy.check_model("full")
