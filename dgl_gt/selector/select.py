@@ -268,7 +268,9 @@ def _predicted(
     """
     time, kept = traced_time(trace, figures, profile), trace.kept(figures) + also_kept
     tensors = trace.peak_bytes(figures) + also_kept
-    process = (tensors + np.broadcast_to(profile.process_bytes, figures.parts)).astype(np.int64)
+    libraries = np.broadcast_to(profile.process_bytes, figures.parts)
+    libraries = libraries + (profile.checkpointing_bytes if way.activation_checkpoint != "none" else 0.0)
+    process = (tensors + libraries).astype(np.int64)
     largest, shortest = int(process.argmax()), int((process / bounds).argmax())
     refused, shortage = None, float(process[shortest] / bounds[shortest])
     if shortage > 1:

@@ -85,6 +85,8 @@ class Profile(Struct, frozen=True, kw_only=True):
         Number of ranks P; None if the figures hold for any number of ranks.
     memory_bytes, process_bytes : float or list
         Memory of a rank, and the part of it that the interpreter and its libraries take (bytes).
+    checkpointing_bytes : float
+        Libraries that only activation checkpointing loads, beside those (bytes).
     stream_bytes_per_s : float or list
         Bandwidth of norms, activation functions and all operations without a figure below: what they read and write
         (bytes/s).
@@ -118,6 +120,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     ]
     memory_bytes: _PositiveByRank
     process_bytes: _ByRank
+    checkpointing_bytes: _NotNegative = 0.0
     stream_bytes_per_s: _PositiveByRank
     simple_bytes_per_s: _PositiveByRank
     operation_s: _ByRank

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from selector_cases import MadeUpTraces, every_way, half_speed, profile_values, write_profile
@@ -187,6 +188,17 @@ def test_only_the_wanted_activation_checkpointing(few_nodes, profile, parts, act
         activation_checkpoints=(activation_checkpoint,),
     )
     assert {each.activation_checkpoint for each in plan.candidates if not each.refused} == {activation_checkpoint}
+
+
+def test_libraries_that_activation_checkpointing_loads_take_memory(few_nodes, profile):
+    cuts = [("few", few_nodes(2))]
+    for mode, more in (("none", 0), ("keep_exchanges", 5e6), ("full", 5e6)):
+        options = {"activation_checkpoints": (mode,), "strategies": ("halo_h",), "max_depth": 1}
+        without, with_libraries = (
+            choose(cuts, STEPS["small"], each, **options).choice.memory_bytes
+            for each in (profile(), msgspec.structs.replace(profile(), checkpointing_bytes=5e6))
+        )
+        assert with_libraries == without + more
 
 
 # ---- what cannot be chosen ----------------------------------------------------------------------------------------
