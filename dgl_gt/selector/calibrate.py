@@ -29,7 +29,7 @@ _MESSAGE_BYTES = (2**12, 2**20, 2**24)  # of one exchange with one rank
 _BATCHES, _BATCH_S = 3, 0.25
 _EXCHANGE_RUNS = 5
 _MAX_EXCHANGE_BYTES = 2**28  # of the exchange that is overlapped with computation
-_TRAINING_BYTES, _CHECKPOINTING_BYTES = 32 * 2**20, 70 * 2**20
+_TRAINING_BYTES, _CHECKPOINTING_BYTES = 48 * 2**20, 70 * 2**20
 _DIGITS = 4
 
 

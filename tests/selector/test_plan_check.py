@@ -93,7 +93,7 @@ def test_check_of_what_is_no_run(here, tmp_path):
         "list.json": ("[1, 2]", "Expected `object`, got `array`"),
         "null.json": (json.dumps(record() | {"plan": None}), "holds no plan"),
         "text.json": ("not json", "is malformed"),
-        "number.json": (json.dumps(record() | {"plan": 3}), "Expected `object`, got `int` - at `$.plan`"),
+        "number.json": (json.dumps(record() | {"plan": 3}), "got `int` - at `$.plan`"),
         "half.json": (json.dumps({"plan": record()["plan"]}), "missing required field `strategy`"),
         "text-figures.json": (
             json.dumps(record() | {"seconds_per_epoch": "0.5"}),
