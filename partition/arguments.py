@@ -16,7 +16,7 @@ from .errors import InputError, check_one_of, check_type, whole_number
 from .transforms import check_transforms
 
 CUTS = ("edge", "vertex", "auto")
-MOST_HALO_DEPTH = 100  # hops; the halos of a connected graph hold every node long before
+_MOST_HALO_DEPTH = 100  # hops; the halos of a connected graph hold every node long before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +64,15 @@ def checked_request(
 ) -> Request:
     """Check arguments of :func:`partition.partition`, which describes them; :class:`InputError` says what is wrong."""
     parts, seed = whole_number("parts", parts), metis.check_seed(seed)
-    halo_depth = whole_number("halo_depth", halo_depth, 1, MOST_HALO_DEPTH)
+    halo_depth = whole_number("halo_depth", halo_depth, 1, _MOST_HALO_DEPTH)
     attempts = whole_number("attempts", attempts, 1, MOST_ATTEMPTS)
     costs = default_costs() if costs is None else costs
     check_type("costs", costs, Costs)
     if profile is not None:
-        target_weights = weights_for(profile, parts, target_weights, owner)
+        target_weights = _weights_for(profile, parts, target_weights, owner)
     memory = None if memory is None else whole_number("memory", memory, 1)
     rank_memory = None if rank_memory is None else whole_number("rank_memory", rank_memory, 1)
-    cut = resolve_cut(cut, halo_depth, attempts, max_imbalance=max_imbalance, owner=owner)
+    cut = _resolve_cut(cut, halo_depth, attempts, max_imbalance=max_imbalance, owner=owner)
     for kind in ("vertex", "edge") if cut == "auto" else (cut or "edge",):
         costs.of(kind)  # raises if they do not cover this kind of cut
     if target_weights is not None:
@@ -99,7 +99,7 @@ def checked_request(
     )
 
 
-def resolve_cut(cut: str | None, halo_depth: int = 1, attempts: int = 1, **edge_options) -> str | None:
+def _resolve_cut(cut: str | None, halo_depth: int = 1, attempts: int = 1, **edge_options) -> str | None:
     """Return the cut to make: ``"edge"`` if options are given that only edge cuts have, else ``cut``.
 
     ``edge_options`` are other options that only edge cuts have; None stands for one that was not given.
@@ -115,7 +115,7 @@ def resolve_cut(cut: str | None, halo_depth: int = 1, attempts: int = 1, **edge_
     return "edge" if given else cut
 
 
-def weights_for(profile: Profile, parts: int, target_weights=None, owner=None) -> list[float] | None:
+def _weights_for(profile: Profile, parts: int, target_weights=None, owner=None) -> list[float] | None:
     """Return the load of each part by a profile; None for equal loads.
 
     :class:`InputError` if the profile is for another number of ranks, or if an option that it replaces is given, too.
