@@ -53,6 +53,7 @@ def figures(printed: str, name: str) -> np.ndarray:
     return np.array([float(figure) for figure in re.findall(rf"{name} (\S+)", printed)])
 
 
+@pytest.mark.needs_dgl
 def test_the_dgl_script_prints_the_same_losses_across_ranks(tmp_path):
     shards = tmp_path / "shards"
     partition_arguments = documented_command("dgl-gt")

@@ -114,6 +114,7 @@ def pull_step(sg, mode="none"):
     return step
 
 
+@pytest.mark.needs_dgl
 def test_strategies_that_cannot_run_are_left_out(both):
     """halo_kv runs as halo_h, and the vertex cut not at all."""
     cuts = [figures_of(folder) for folder in both]

@@ -89,9 +89,12 @@ def test_the_first_failure_is_named_and_all_ranks_end(started, scripts, expected
     assert (number, failure.kind, failure.text) == (expected or (1, "error", "it broke"))
 
 
-def test_of_a_mistake_that_all_ranks_find_the_first_ranks_words_are_shown(started, monkeypatch):
+def test_of_a_mistake_that_all_ranks_find_the_first_ranks_words_are_shown(started):
     script = failed("input", "rank 1: a bad number") + "exit 2", failed("input", "a bad number") + "exit 2"
-    assert outcome(started(*script))[1].text == "rank 1: a bad number"
+    ranks = started(*script)
+    for each in ranks:
+        each.process.wait()  # both have said what they found
+    assert outcome(ranks)[1].text == "rank 1: a bad number"
 
 
 def test_what_the_launcher_ends_is_no_failure(started):
