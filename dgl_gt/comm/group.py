@@ -294,9 +294,8 @@ class Comm:
 
     def check_agreement(self, settings: dict) -> None:
         """Raise ``InputError`` on every rank unless all ranks have the same settings, JSON values by name."""
-        of_ranks = self.gather_objects(settings)
-        for rank, other in enumerate(of_ranks):
-            first = of_ranks[0]
+        first, *others = self.gather_objects(settings)
+        for rank, other in enumerate(others, 1):
             for name in sorted({*first, *other}):
                 if first.get(name) != other.get(name):
                     raise InputError(

@@ -140,7 +140,11 @@ _ARGUMENTS = (
 
 
 @operator(f"sparse_attention({_ARGUMENTS}) -> (Tensor, Tensor)")
-def _attention(
+def _attention(q, *rest):
+    return dispatch.backend(q.device.type).forward(*_of_kernel(q, *rest))
+
+
+def _of_kernel(
     q,
     k,
     v,
@@ -158,11 +162,12 @@ def _attention(
     dropout_p,
     negative_slope,
 ):
+    """The arguments of a kernel, from those of the operators."""
     q, k, v = unpack(q, k, v, negative_slope is not None)
     structure = CSC(
         indptr, indices, edge_ids, global_edge_ids, k.shape[0], head_offset, rev_indptr, rev_dst, rev_position
     )
-    return dispatch.backend(q.device.type).forward(structure, q, k, v, bias, scale, dropout_p, seed, negative_slope)
+    return structure, q, k, v, bias, scale, dropout_p, seed, negative_slope
 
 
 def _new_empty(rows, additive):
@@ -182,47 +187,18 @@ def _attention_fake(q, k, v, *rest):
     f"sparse_attention_backward(Tensor grad_out, Tensor grad_lse, Tensor out, Tensor lse, {_ARGUMENTS}, "
     "bool needs_q, bool needs_kv, bool needs_bias) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-def _attention_backward(
-    grad_out,
-    grad_lse,
-    out,
-    lse,
-    q,
-    k,
-    v,
-    bias,
-    indptr,
-    indices,
-    edge_ids,
-    global_edge_ids,
-    rev_indptr,
-    rev_dst,
-    rev_position,
-    seed,
-    head_offset,
-    scale,
-    dropout_p,
-    negative_slope,
-    needs_q,
-    needs_kv,
-    needs_bias,
-):
-    needs = _needed(k, v, needs_q, needs_kv, needs_bias)
-    additive = negative_slope is not None
+def _attention_backward(grad_out, grad_lse, out, lse, *rest):
+    *arguments, needs_q, needs_kv, needs_bias = rest
+    q, k, v, bias = arguments[:4]
+    needs, additive = _needed(k, v, needs_q, needs_kv, needs_bias), arguments[-1] is not None
     grads = [dispatch.empty_like(x, additive) if needed else q.new_empty(0) for x, needed in zip((q, k, v), needs)]
     grads.append(torch.empty_like(bias) if needs_bias else q.new_empty(0))
-    packed = [grad if needed else None for grad, needed in zip(grads, needs)]
+    *packed, of_bias = [grad if needed else None for grad, needed in zip(grads, needs)]
     is_packed = needs_q if k is None else needs_kv and v is None
-    written = unpack(*packed[:3], additive) if is_packed else packed[:3]
-    q, k, v = unpack(q, k, v, negative_slope is not None)
-    structure = CSC(
-        indptr, indices, edge_ids, global_edge_ids, k.shape[0], head_offset, rev_indptr, rev_dst, rev_position
-    )
-    written = (*written, packed[3])
+    written = (*(unpack(*packed, additive) if is_packed else packed), of_bias)
+    structure, q, k, v, bias, scale, dropout_p, seed, slope = _of_kernel(*arguments)
     backend = dispatch.backend(q.device.type)
-    backend.backward(
-        structure, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, written, negative_slope
-    )
+    backend.backward(structure, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, written, slope)
     return tuple(grads)
 
 
