@@ -1,6 +1,6 @@
 """The sum of gradients over ranks: after backward, in buckets during it, and not at all; seconds of a training step.
 
-    python benchmarks/gradient_sum.py [--graph cora] [--hidden 512] [--parts 2] [--links 0,1000,50] [--runs 9] [--json]
+    python benchmarks/gradient_sum.py [--graph cora] [--hidden 512] [--parts 2] [--links 0,1000,200,50] [--runs 9]
 
 A step is forward, backward, gradient sum and optimiser of a 3-layer graph transformer with 8 heads, ``halo_h``,
 float32. The three ways take turns, one step each, after an untimed one; medians of the slowest rank's seconds, and the

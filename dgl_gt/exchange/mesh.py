@@ -34,7 +34,7 @@ class _HostRows(NamedTuple):
 
 
 class Mesh(ShardStrategy):
-    """P ranks on G hosts, P = G x M. The M ranks of a host are neighbours in rank order; each has H / M heads of all rows there.
+    """P ranks on G hosts, P = G x M. The M ranks of a host are neighbours; each has H / M heads of all rows there.
 
     An all-to-all within the host turns rows with all heads into rows of the host with a share of the heads, as
     ``heads`` does. Rank m of a host then fetches keys and values of the host's halo, for its own heads, from rank m of

@@ -8,7 +8,8 @@ from functools import cache, wraps
 
 import torch
 
-# The layout of results follows that of the rows, so the compiler must not change it. The first tag is newer than torch 2.6.
+# The layout of results follows that of the rows, so the compiler must not change it. The tag "needs_exact_strides" is
+# newer than torch 2.6.
 _TAGS = (
     torch.Tag.pt2_compliant_tag,
     getattr(torch.Tag, "needs_exact_strides", None) or torch.Tag.needs_fixed_stride_order,
@@ -20,8 +21,8 @@ def operator(schema: str) -> Callable[[Callable], Callable]:
     """Return a decorator that makes a function the operator of a schema, such as ``double(Tensor x) -> Tensor``.
 
     The function runs on all devices, without autograd, and returns new tensors. The decorator does what
-    ``torch.library.custom_op`` does, but a call does not import the machinery of torch.compile, which takes a second and
-    70 MB in every process. Where that machinery is loaded, the function is hidden from it.
+    ``torch.library.custom_op`` does, but a call does not import the machinery of torch.compile, which takes a second
+    and 70 MB in every process. Where that machinery is loaded, the function is hidden from it.
     """
     name = f"dgl_gt::{schema.partition('(')[0]}"
 

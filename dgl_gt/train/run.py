@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import nullcontext
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
@@ -19,7 +18,7 @@ from .keeper import Beginning, RunKeeper
 from .launcher_link import starter_name
 from .model import ModelFactory
 from .run_directory import MODEL, checkpoints_in, is_left_by
-from .run_record import GraphOfRun, PlanOfRun, RunRecord
+from .run_record import GraphOfRun, PlanOfRun, RunRecord, values_of
 from .saved_model import BestModelWriter, is_run_of
 from .trainer import TrainResult, train
 
@@ -93,7 +92,7 @@ def train_and_save(
     starter = starter_name()
 
     def values(record: RunRecord) -> dict:
-        return msgspec.to_builtins(record) | {"started_by": starter}
+        return values_of(record) | {"started_by": starter}
 
     writer: BestModelWriter | None = None
     beginning: Beginning = "new"

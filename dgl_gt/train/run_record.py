@@ -66,8 +66,8 @@ class PolicyOfRun(msgspec.Struct):
 class Trial(msgspec.Struct):
     """Predictions and measurements of a few training steps of one candidate.
 
-    Seconds are the median of a step on the slowest rank. Bytes sent are those of all ranks in a step. The peak is that of
-    live tensors, structure and features on the rank that has most; on a GPU, that of the allocator.
+    Seconds are the median of a step on the slowest rank. Bytes sent are those of all ranks in a step. The peak is that
+    of live tensors, structure and features on the rank that has most; on a GPU, that of the allocator.
     """
 
     choice: str
@@ -111,8 +111,13 @@ class RunRecord(msgspec.Struct, kw_only=True):
     exchange_share: Number | None | UnsetType = UNSET
     exchanged_bytes_per_epoch: Count | None | UnsetType = UNSET
     policy: PolicyOfRun | None | UnsetType = UNSET
-    peak_memory_bytes: list[Count] | UnsetType = UNSET
+    peak_memory_bytes: list[Count] | None | UnsetType = UNSET
     plan: PlanOfRun | None | UnsetType = UNSET
+
+
+def values_of(record: RunRecord) -> dict:
+    """The record as JSON holds it, without what is unset; numbers may be those of numpy."""
+    return msgspec.to_builtins(record, enc_hook=lambda number: number.item())
 
 
 def read_json(path: Path, kind, advice: str):

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-import msgspec
 import torch
 import yaml
 
@@ -29,7 +28,7 @@ from .launcher_link import find_launcher
 from .model import FactoryError, ModelFactory, build_model
 from .module_places import first_not_finite
 from .run_directory import CONFIG, RECORD, WEIGHTS, RunDirectory
-from .run_record import GraphOfRun, RunRecord
+from .run_record import GraphOfRun, RunRecord, values_of
 from .run_state import TrainHistory
 from .tensor_file import TensorFile, read_bytes
 
@@ -118,7 +117,8 @@ class BestModelWriter:
         """Write that the run goes on, and with which settings, beside the model that is there."""
         with suppress(InputError, OSError, ValueError, TypeError):  # damaged ones are replaced with the next model
             record, config = json.loads((self.out / RECORD).read_text()), read_yaml(self.out / CONFIG)
-            of_now = msgspec.to_builtins(self._describe(history))
+            of_now = self._describe(history)
+            of_now = values_of(of_now) if isinstance(of_now, RunRecord) else of_now
             record |= {key: of_now[key] for key in ("finished", "started_by") if key in of_now}
             self.directory.write(_for_people({**config, **asdict(self._config)}, record))
 
@@ -229,7 +229,7 @@ def write_model(
 ) -> None:
     """Do as :func:`save_model` does, in the directory of a run. Without a state, write the other files alone."""
     settings = asdict(config)
-    record = msgspec.to_builtins(record) if isinstance(record, RunRecord) else record
+    record = values_of(record) if isinstance(record, RunRecord) else record
     files = _for_people(settings | shape, record)
     if state is not None:  # first: a kill between two files leaves a model that is newer than its record
         values = {"config": settings, "shape": shape, "best_epoch": record.get("best_epoch")}

@@ -93,11 +93,11 @@ class Rule:
 class Policy:
     """Rules. The last rule that applies decides; where none applies, rows travel as they are.
 
-    ``text`` is what a user calls the policy: its mode, or the name of its file.
+    ``text`` is what a user calls the policy: its mode, or the name of its file. Without it, messages list the modes.
     """
 
     rules: tuple[Rule, ...] = ()
-    text: str = field(default="full", compare=False)
+    text: str = field(default="", compare=False)
 
     def mode(self, layer: int, direction: str, sender: int, receiver: int) -> Mode:
         """Return how rows (or gradients, by ``direction``) of a layer, counted from 0, travel from a rank to another."""
@@ -151,12 +151,12 @@ class Policy:
             return
         if strategy not in WITH_POLICY:
             raise InputError(
-                f"policy is {self.text}, but the strategy {strategy} follows no policy; use --strategy "
+                f"policy is {self}, but the strategy {strategy} follows no policy; use --strategy "
                 f"{' or '.join(WITH_POLICY)}, or the policy full"
             )
         if depth > 1:
             raise InputError(
-                f"policy is {self.text}, which needs --depth 1, but the depth is {depth}; use --depth 1, or the policy full"
+                f"policy is {self}, which needs --depth 1, but the depth is {depth}; use --depth 1, or the policy full"
             )
         self.check_cut(cut)
 
@@ -172,7 +172,7 @@ class Policy:
         """Raise :class:`InputError` if a model with these settings cannot follow the policy."""
         if activation_checkpoint == "full" and not (self.is_exact or self.exchanges_nothing):
             raise InputError(
-                f"policy is {self.text}, but the activation_checkpoint full exchanges again in the backward pass; choose "
+                f"policy is {self}, but the activation_checkpoint full exchanges again in the backward pass; choose "
                 "keep_exchanges or none"
             )
         if self.exchanges_nothing and global_attention != "none":
@@ -180,6 +180,9 @@ class Policy:
                 f"with the policy none, each rank trains on its part in isolation, but global_attention is "
                 f"{global_attention}, which reads all nodes; set it to none, or choose another policy"
             )
+
+    def __str__(self) -> str:
+        return self.text or "; ".join(str(rule.mode) for rule in self.rules) or "full"
 
     def described(self) -> list[dict]:
         """Return the rules as plain values, as a policy file has them."""
@@ -218,7 +221,7 @@ def read_policy(text: str) -> Policy:
     if not isinstance(rules, list):
         raise InputError(f"{text}: rules is {rules!r}; it must be a list of rules, such as '- mode: int8'")
     try:
-        policy = Policy(tuple(map(_rule, rules)), text)
+        policy = Policy(tuple(map(_rule, rules)), str(text))
         for rule in policy.rules:
             if (rule.mode.bits == 0 or rule.mode.share < 1) and policy != Policy((Rule(rule.mode),)):
                 raise InputError(

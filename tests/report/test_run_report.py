@@ -190,7 +190,11 @@ def test_a_run_that_still_goes_on(run):
         (None, lines_of(4), "it has had 4 epochs, and"),
         (None, [], "it has had 0 epochs"),
         (RECORD, None, "The run has finished after 1 epoch."),
-        (RECORD | {"plan": None, "seconds_per_epoch": None, "validations": [None]}, None, "The run has finished"),
+        (
+            RECORD | {"plan": None, "seconds_per_epoch": None, "validations": [None], "peak_memory_bytes": None},
+            None,
+            "The run has finished",
+        ),
         (RECORD | {"best_epoch": 0, "losses": [], "finished": False}, None, "No epoch has been evaluated yet."),
         (None, [LINE | {"loss": None, "validation": None, "test": None}], "No epoch has been evaluated yet."),
         ({key: RECORD[key] for key in ("strategy", "ranks", "losses", "metric")}, None, "The run has finished"),

@@ -14,6 +14,7 @@ import dgl_gt
 from dgl_gt.train import saved_model, summary, trainer
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.model import build_model
+from dgl_gt.train.run_record import Metric, RunRecord
 from dgl_gt.train.saved_model import MODEL_FILE, BestModelWriter, load_model, save_model
 from partition import InputError, partition
 
@@ -174,6 +175,11 @@ def test_a_model_elsewhere_takes_no_other_models_place(monkeypatch, tmp_path):
     other = tmp_path / f"dgl-gt-model-{saved_model.os.getpid()}"
     record = {"strategy": "local", "ranks": 1, "losses": [np.float64(0.5)], "metric": {}}  # as a loop of one's own has
     save_model(other, model.state_dict(), CONFIG, {"in_dim": 5, "classes": 3}, record)
+    numbers = RunRecord(
+        strategy="local", ranks=1, losses=[np.float64(0.5)], metric=Metric("accuracy", np.float32(1), 1.0)
+    )
+    save_model(tmp_path / "numbers", model.state_dict(), CONFIG, {"in_dim": 5, "classes": 3}, numbers)
+    assert record_of(tmp_path / "numbers")["losses"] == [0.5]
     writer = BestModelWriter(tmp_path / "file" / "model", CONFIG, None, force=True)
     with pytest.raises(InputError, match=r"could not be written to another place either \(.*; no model was written"):
         writer.finish(model.state_dict(), {**record, "losses": [1.0]})
