@@ -1,14 +1,12 @@
 """Sparse attention: the public function, which checks and dispatches, and its torch operators."""
 
-import math
-
 import torch
 
 from dgl_gt.as_csc import csc
 from dgl_gt.structure import CSC
 
 from . import dispatch
-from .checks import check_dropout, check_tensors, unpack
+from .checks import checked_numbers, unpack
 from .head_minor import result_strides
 from .operator import operator
 from .reference import accumulation_dtype, reference_attention
@@ -113,23 +111,15 @@ def attend_rows(graph, q, kv=None, *, bias=None, dropout=None, negative_slope=No
 
 def _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope):
     """Check the arguments and attend, with the operator where there is a kernel."""
-    additive = negative_slope is not None
-    rows = unpack(q, k, v, additive)
-    check_tensors(graph, *rows, bias, graph.num_edges, negative_slope)
-    num_heads, head_dim = rows[2].shape[1:]
-    check_dropout(graph, num_heads, dropout_p, seed)
-    scale = 1 / math.sqrt(head_dim) if scale is None else float(scale)
-    if dropout_p == 0:
-        seed = None
-    elif not isinstance(seed, torch.Tensor):
-        seed = torch.tensor(seed, device="cpu")  # on the CPU, whatever the default device is
-    negative_slope = float(negative_slope) if additive else None
+    rows = unpack(q, k, v, negative_slope is not None)
+    numbers = checked_numbers(graph, rows, bias, graph.num_edges, scale, dropout_p, seed, negative_slope)
     if not dispatch.has_kernel(q.device.type):
-        return reference_attention(graph, *rows, bias, scale, float(dropout_p), seed, negative_slope)
+        return reference_attention(graph, *rows, bias, *numbers)
     dispatch.refuse_forward_mode("sparse_attention", q, k, v, bias)
+    scale, dropout_p, seed, negative_slope = numbers
     fields = (graph.indptr, graph.indices, graph.edge_ids, graph.global_edge_ids, graph.rev_indptr)
-    numbers = graph.head_offset, scale, float(dropout_p), negative_slope
-    return _attention(q, k, v, bias, *fields, graph.rev_dst, graph.rev_position, seed, *numbers)
+    rest = graph.rev_dst, graph.rev_position, seed, graph.head_offset, scale, dropout_p, negative_slope
+    return _attention(q, k, v, bias, *fields, *rest)
 
 
 _ARGUMENTS = (

@@ -37,11 +37,24 @@ def unpack(q, k, v, additive=False):
     return packed.unbind(1) if k is None else (q, *packed.unbind(1))
 
 
-def check_tensors(graph, q, k, v, bias, num_edges, negative_slope=None):
-    """Check the shapes, dtypes and devices of the tensors that attention on a CSC takes; the bias has num_edges rows.
+def checked_numbers(graph, rows, bias, num_edges, scale, dropout_p, seed, negative_slope):
+    """Check all arguments of attention on a CSC; return the last four as kernels take them.
 
-    With a negative slope, scores are additive.
+    ``rows`` are q, k and v, and the bias has ``num_edges`` rows. With a negative slope, scores are additive. A scale of
+    None becomes ``1 / sqrt(D)``, and the seed a tensor () int64 on the CPU, or None without dropout.
     """
+    _check_tensors(graph, *rows, bias, num_edges, negative_slope)
+    num_heads, head_dim = rows[2].shape[1:]
+    _check_dropout(graph, num_heads, dropout_p, seed)
+    scale = 1 / math.sqrt(head_dim) if scale is None else float(scale)
+    if dropout_p == 0:
+        seed = None
+    elif not isinstance(seed, torch.Tensor):
+        seed = torch.tensor(seed, device="cpu")  # on the CPU, whatever the default device is
+    return scale, float(dropout_p), seed, None if negative_slope is None else float(negative_slope)
+
+
+def _check_tensors(graph, q, k, v, bias, num_edges, negative_slope):
     if negative_slope is None:
         _check_dot_shapes(graph, q, k, v)
     else:
@@ -104,7 +117,7 @@ def _check_additive_shapes(graph, q, k, v, bias, negative_slope):
         raise ValueError(f"negative_slope is {negative_slope!r}; allowed: a finite number")
 
 
-def check_dropout(graph, num_heads, dropout_p, seed):
+def _check_dropout(graph, num_heads, dropout_p, seed):
     """Check the probability and seed of attention dropout, and that its masks can tell the heads apart."""
     if not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p is {dropout_p}; allowed: 0 <= dropout_p < 1")

@@ -7,7 +7,6 @@ gradients from the final ``out`` and ``lse`` alone, as soon as its keys and valu
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,7 +15,7 @@ from dgl_gt.structure import CSC
 
 from . import dispatch
 from .announce import ADDITIVE_PASS, edge_range
-from .checks import check_dropout, check_tensors, unpack
+from .checks import checked_numbers, unpack
 from .merge import merge_into
 from .reference import reference_attention
 
@@ -58,11 +57,8 @@ def prepare(csc: CSC, q, kv, bias=None, dropout=None, negative_slope=None):
     q, kv = dispatch.autocast(q, kv)
     p, seed = dropout or (0.0, None)
     rows = unpack(q, kv, None, negative_slope is not None)
-    check_tensors(csc, *rows, bias, 0 if bias is None else len(bias), negative_slope)
-    num_heads, head_dim = rows[2].shape[1:]
-    check_dropout(csc, num_heads, p, seed)
-    seed = None if p == 0 else torch.as_tensor(seed, dtype=torch.int64, device="cpu")
-    return q, kv, AttentionSettings(1 / math.sqrt(head_dim), float(p), seed, negative_slope)
+    num_edges = 0 if bias is None else len(bias)
+    return q, kv, AttentionSettings(*checked_numbers(csc, rows, bias, num_edges, None, p, seed, negative_slope))
 
 
 @torch.inference_mode(False)  # strategies keep the pieces, and training needs them, too
