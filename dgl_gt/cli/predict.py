@@ -27,23 +27,20 @@ def add_command(commands) -> None:
 
 
 def _predict(args):
-    from dgl_gt.train.model import find_factory
-    from dgl_gt.train.saved_model import load_model
-
     if Path(args.out).suffix not in (".npz", ".csv"):
         raise InputError(f"--out is {args.out}; it must end in .npz or .csv")
     check_file(args.out, force=args.force)
-    model = load_model(args.model, find_factory(args.model_factory))  # refuses a bad model before ranks start
     choice = args.strategy, args.depth
-    return run_on_parts(
-        args.argv, args.directory, lambda: _predict_rank(args, model), args.nproc, args.timeout, choice=choice
-    )
+    return run_on_parts(args.argv, args.directory, lambda: _predict_rank(args), args.nproc, args.timeout, choice=choice)
 
 
-def _predict_rank(args, model):
+def _predict_rank(args):
     """Predict on this rank; rank 0 writes the file and returns what to print."""
+    from dgl_gt.train.model import find_factory
     from dgl_gt.train.predictions import predict, write_predictions
+    from dgl_gt.train.saved_model import load_model
 
+    model = load_model(args.model, find_factory(args.model_factory))
     found = predict(model, load_shards(args))
     if found is None:  # all ranks but rank 0
         return None
