@@ -11,7 +11,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from dgl_gt.train.launch import KEEP_MEMORY
+from dgl_gt.ranks.launch import KEEP_MEMORY
 
 _NUMBERS = itertools.count()
 _LIMIT_S = 3600

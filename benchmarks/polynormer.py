@@ -30,7 +30,7 @@ import yaml
 from machine import DATA, processor
 from torch.nn import functional
 
-from dgl_gt.train.launch import KEEP_MEMORY
+from dgl_gt.ranks.launch import KEEP_MEMORY
 from partition import load_graph, make_edge_cut, partition
 from partition.console import table
 from partition.system.units import size

@@ -41,7 +41,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dgl_gt.train.launch import KEEP_MEMORY
+from dgl_gt.ranks.launch import KEEP_MEMORY
 from partition import partition
 from partition.console import table
 from partition.shards.dgl_export import export_dgl

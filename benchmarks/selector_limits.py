@@ -31,9 +31,9 @@ from pathlib import Path
 
 from machine import DATA, processor
 
+from dgl_gt.ranks.launch import KEEP_MEMORY
 from dgl_gt.selector import StepTraces, read_profile
 from dgl_gt.selector.traced_time import traced_time
-from dgl_gt.train.launch import KEEP_MEMORY
 from partition import partition, read_manifest
 from partition.console import table
 from partition.shards.counts import read_figures

@@ -70,7 +70,7 @@ def main(argv=None) -> None:
     if args.child:
         shards, precision, *dropouts = args.child
         return print(json.dumps(steps(shards, precision, *map(float, dropouts), args.threads, args.steps)))
-    from dgl_gt.train.launch import KEEP_MEMORY
+    from dgl_gt.ranks.launch import KEEP_MEMORY
 
     with tempfile.TemporaryDirectory() as folder:
         shards = Path(folder) / "shards"

@@ -12,7 +12,7 @@ def main() -> int:
 
 
 def _run() -> int:
-    from dgl_gt.train.launcher_link import find_launcher
+    from dgl_gt.ranks.launcher_link import find_launcher
     from partition.system.child_process import die_with_parent
 
     launcher = find_launcher()

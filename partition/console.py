@@ -12,11 +12,10 @@ import time
 from contextlib import contextmanager
 
 from partition.system.command_entry import after_imports, is_rank, print_out
+from partition.system.signals import SAME_STOP_S, handling_stops
 
 from .errors import InputError, printable
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SAME_STOP_S = 1.0  # signals within this time are one request: shells and `timeout` signal a process and its group
 _MOST_NAMES = 10  # in a line
 
 
@@ -61,14 +60,8 @@ def _cleanups_when_stopped():
         if time.monotonic() - first > SAME_STOP_S:
             os._exit(128 + number)
 
-    not_ignored = [each for each in STOPPING if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores SIGHUP
-    stop = after_imports(stop)
-    previous = {each: signal.signal(each, stop) for each in not_ignored}
-    try:
+    with handling_stops(after_imports(stop)):
         yield
-    finally:
-        for each, handler in previous.items():
-            signal.signal(each, handler)
 
 
 def _encodable(text: str) -> str:

@@ -115,6 +115,8 @@ MAY_IMPORT = {
         "dgl_gt.trace",
         "dgl_gt.transmission.policy",
     },
+    "dgl_gt.ranks": {"partition.errors", "partition.system", "dgl_gt.comm"},
+    "dgl_gt.run_files": {"partition.console", "partition.errors", "partition.system", "dgl_gt.selector.plan"},
     "dgl_gt.train": {
         "partition",
         "dgl_gt.comm",
@@ -122,22 +124,25 @@ MAY_IMPORT = {
         "dgl_gt.model_limits",
         "dgl_gt.nn",
         "dgl_gt.ops.reference",
+        "dgl_gt.ranks",
+        "dgl_gt.run_files",
         "dgl_gt.selector",
         "dgl_gt.trace",
         "dgl_gt.transmission.policy",
     },
-    "dgl_gt.report": {"partition", "dgl_gt.train"},
+    "dgl_gt.report": {"partition", "dgl_gt.run_files", "dgl_gt.train"},
     "dgl_gt.cli": {
         "partition",
         "dgl_gt",
         "dgl_gt.comm",
-        "dgl_gt.exchange",
+        "dgl_gt.ranks",
         "dgl_gt.report",
+        "dgl_gt.run_files",
         "dgl_gt.selector",
         "dgl_gt.train",
         "dgl_gt.transmission.policy",
     },
-    "dgl_gt.__main__": {"partition.system", "dgl_gt.cli", "dgl_gt.train.launcher_link"},
+    "dgl_gt.__main__": {"partition.system", "dgl_gt.cli", "dgl_gt.ranks.launcher_link"},
 }
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from dgl_gt.run_files.prediction_check import check_table, compare_with_prediction
 from dgl_gt.selector.forecast import forecast
 from dgl_gt.selector.plan import NothingFits, Plan
 from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan, text_of_policy
 from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of, read_config
-from dgl_gt.train.prediction_check import check_table, compare_with_prediction
 from dgl_gt.transmission.policy import Policy
 from partition import console
 from partition.errors import InputError, LeftOutWarning
@@ -158,7 +158,7 @@ def _check_options(args) -> None:
 def _traces_of(args, config: TrainConfig):
     """A function that returns the traces of the model's step, for a number of features."""
     from dgl_gt.train.model import check_settings, find_factory  # here, because --help needs no torch
-    from dgl_gt.train.planned_step import step_traces
+    from dgl_gt.train.planning.planned_step import step_traces
 
     factory = find_factory(args.model_factory)
     check_settings(config, factory)

@@ -49,7 +49,7 @@ def _search_on_rank(directory: str, args, config: TrainConfig, profile: Profile,
     """Search on this rank; rank 0 writes the policy. Returns plain values, and a table of them."""
     import yaml
 
-    from dgl_gt.train.policy_search import CHECKED_STEPS, load_for_policies, search_policy
+    from dgl_gt.train.planning.policy_search import CHECKED_STEPS, load_for_policies, search_policy
 
     figures, max_loss = read_figures(read_manifest(directory)), args.max_loss or MAX_LOSS
     sg = load_for_policies(directory, config, profile, args.rank_memory)

@@ -6,10 +6,10 @@ import os
 import sys
 from dataclasses import fields, replace
 
+from dgl_gt.ranks.launcher_link import find_launcher, restarts
+from dgl_gt.run_files.run_directory import MODEL, check_can_resume
 from dgl_gt.train.config import ON_NAN, TrainConfig, policy_of, read_config
 from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
-from dgl_gt.train.launcher_link import find_launcher, restarts
-from dgl_gt.train.run_directory import MODEL, check_can_resume
 from partition.errors import InputError
 from partition.predict.profile import Profile, read_profile
 from partition.predict.strategies import AUTO, CHOICES, WITH_POLICY
@@ -139,7 +139,7 @@ def _leads() -> bool:
 
 
 def _memory_advice(args, config) -> str:
-    from dgl_gt.train.memory_advice import advice_for_auto, advice_for_strategy
+    from dgl_gt.train.planning.memory_advice import advice_for_auto, advice_for_strategy
 
     if args.strategy == AUTO:
         return advice_for_auto()
@@ -151,8 +151,8 @@ def _train_rank(args, config, profile: Profile | None):
     import msgspec
 
     from dgl_gt.train import summary
-    from dgl_gt.train.memory_check import check_memory
     from dgl_gt.train.model import check_settings
+    from dgl_gt.train.planning.memory_check import check_memory
     from dgl_gt.train.progress import show_progress
     from dgl_gt.train.run import train_and_save
     from dgl_gt.train.task import describe_unused_data
@@ -232,7 +232,7 @@ def _load(args, config, profile: Profile | None, factory):
     """The sharded graph, the config, and the plan that ``--strategy auto`` made, or None."""
     if profile is None:
         return load_shards(args), config, None
-    from dgl_gt.train.trial import load_fastest
+    from dgl_gt.train.planning.trial import load_fastest
 
     return load_fastest(
         [args.directory, *args.other_cut],

@@ -8,9 +8,9 @@ from statistics import fmean, median
 
 import msgspec
 
-from dgl_gt.train.prediction_check import compared
-from dgl_gt.train.run_directory import RECORD
-from dgl_gt.train.time_line import TimeLine
+from dgl_gt.run_files.prediction_check import compared
+from dgl_gt.run_files.run_directory import RECORD
+from dgl_gt.run_files.time_line import TimeLine
 
 from .run_files import RunFiles
 

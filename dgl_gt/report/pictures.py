@@ -13,7 +13,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from dgl_gt.train.time_line import RankStep
+from dgl_gt.run_files.time_line import RankStep
 from partition.report.formats import SPACE, printable, short
 
 MOST_RANKS = 64  # that the time line draws

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from dgl_gt.train.run_directory import CONFIG, METRICS_FILE, RECORD, TIME_LINE, checkpoints_in
-from dgl_gt.train.run_record import EpochNumbers, RunRecord, read_json
-from dgl_gt.train.time_line import TimeLine
+from dgl_gt.run_files.run_directory import CONFIG, METRICS_FILE, RECORD, TIME_LINE, checkpoints_in
+from dgl_gt.run_files.run_record import EpochNumbers, RunRecord, read_json
+from dgl_gt.run_files.time_line import TimeLine
 from partition.errors import InputError
 from partition.system.user_files import reading, regular_file
 from partition.system.yaml_file import read_yaml

@@ -3,18 +3,18 @@
 from importlib import import_module
 
 _HOMES = {
-    "TrainConfig": "config",
-    "read_config": "config",
-    "train": "trainer",
-    "train_and_save": "run",
-    "TrainResult": "trainer",
-    "RunRecord": "run_record",
-    "load_model": "saved_model",
-    "save_model": "saved_model",
-    "predict": "predictions",
-    "step_traces": "planned_step",
-    "search_policy": "policy_search",
-    "ModelFactory": "model",
+    "TrainConfig": "dgl_gt.train.config",
+    "read_config": "dgl_gt.train.config",
+    "train": "dgl_gt.train.trainer",
+    "train_and_save": "dgl_gt.train.run",
+    "TrainResult": "dgl_gt.train.trainer",
+    "RunRecord": "dgl_gt.run_files.run_record",
+    "load_model": "dgl_gt.train.saved_model",
+    "save_model": "dgl_gt.train.saved_model",
+    "predict": "dgl_gt.train.predictions",
+    "step_traces": "dgl_gt.train.planning.planned_step",
+    "search_policy": "dgl_gt.train.planning.policy_search",
+    "ModelFactory": "dgl_gt.train.model",
 }
 __all__ = sorted(_HOMES)
 
@@ -22,4 +22,4 @@ __all__ = sorted(_HOMES)
 def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)

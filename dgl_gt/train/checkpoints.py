@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from dgl_gt.comm.group import Comm
+from dgl_gt.run_files.checkpoint_file import CHECKPOINT_FILE, write_checkpoint
+from dgl_gt.run_files.run_directory import checkpoints_in
+from dgl_gt.run_files.tensor_file import read_bytes
 from dgl_gt.transmission.policy import is_policy_file, read_policy
 from partition.errors import InputError
 
-from .checkpoint_file import CHECKPOINT_FILE, write_checkpoint
 from .config import TrainConfig
 from .interval import Interval
 from .module_places import first_not_finite
-from .run_directory import checkpoints_in
 from .run_state import RunState
 from .saved_model import BestModelWriter
-from .tensor_file import read_bytes
 
 KEPT = 2  # one more than is needed if no file is ever damaged
 

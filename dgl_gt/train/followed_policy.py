@@ -10,10 +10,10 @@ from dgl_gt.exchange.own_part import own_part, shares_of_nodes, with_some_edges
 from dgl_gt.exchange.sampled_part import sampled_part
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer, dropout_seed
+from dgl_gt.run_files.run_record import PolicyOfRun
 from dgl_gt.transmission.policy import EDGE_SAMPLES, Policy
 
 from .config import TrainConfig, policy_of
-from .run_record import PolicyOfRun
 from .run_state import EpochFigures
 from .task import Task, edge_rows, node_classification
 

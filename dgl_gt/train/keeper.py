@@ -14,17 +14,17 @@ from typing import Literal
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from partition.console import STOPPING
+from dgl_gt.ranks.launcher_link import find_launcher
+from dgl_gt.run_files.metrics_log import MetricsLog
+from dgl_gt.run_files.run_record import EpochNumbers
+from partition.system.signals import STOPPING
 
 from .checkpoints import Checkpoints, Identity
 from .config import TrainConfig
 from .data_digest import data_digest
 from .interval import Interval
-from .launcher_link import find_launcher
-from .metrics_log import MetricsLog
 from .model import ModelFactory
 from .peak_memory import peak_memory_on
-from .run_record import EpochNumbers
 from .run_state import EpochFigures, RunState, TrainHistory
 from .saved_model import BestModelWriter
 from .step_profile import StepProfiler

@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.ranks.launcher_link import starter_name
+from dgl_gt.run_files.run_directory import MODEL, checkpoints_in, is_left_by
+from dgl_gt.run_files.run_record import GraphOfRun, PlanOfRun, RunRecord, values_of
 from partition.errors import InputError, check_type
 from partition.system.output_checks import check_target
 
@@ -15,10 +18,7 @@ from . import summary
 from .config import TrainConfig
 from .interval import CHECKPOINT_EVERY
 from .keeper import Beginning, RunKeeper
-from .launcher_link import starter_name
 from .model import ModelFactory
-from .run_directory import MODEL, checkpoints_in, is_left_by
-from .run_record import GraphOfRun, PlanOfRun, RunRecord, values_of
 from .saved_model import BestModelWriter, is_run_of
 from .trainer import TrainResult, train
 

@@ -18,19 +18,19 @@ from pathlib import Path
 import torch
 import yaml
 
+from dgl_gt.ranks.held_signals import received_signals
+from dgl_gt.ranks.launcher_link import find_launcher
+from dgl_gt.run_files.run_directory import CONFIG, RECORD, WEIGHTS, RunDirectory
+from dgl_gt.run_files.run_record import GraphOfRun, RunRecord, values_of
+from dgl_gt.run_files.tensor_file import TensorFile, read_bytes
 from partition.errors import InputError
 from partition.system.output_checks import check_room
 from partition.system.yaml_file import read_yaml
 
 from .config import TrainConfig
-from .held_signals import received_signals
-from .launcher_link import find_launcher
 from .model import FactoryError, ModelFactory, build_model
 from .module_places import first_not_finite
-from .run_directory import CONFIG, RECORD, WEIGHTS, RunDirectory
-from .run_record import GraphOfRun, RunRecord, values_of
 from .run_state import TrainHistory
-from .tensor_file import TensorFile, read_bytes
 
 MODEL_FILE = TensorFile("model", 1)
 _MIN_PAUSE_S = 5.0  # between two writes while a model trains

@@ -16,14 +16,14 @@ from torch.profiler import ProfilerActivity, profile
 
 from dgl_gt.comm.timeline import Timeline
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.run_files.run_directory import TIME_LINE, TRACE, trace_name
+from dgl_gt.run_files.time_line import RankRecording, TimeLine, steps_of_ranks
 from partition.errors import InputError
 from partition.system.atomic_write import new_file
 from partition.system.units import size
 
-from .run_directory import TIME_LINE, TRACE, trace_name
 from .run_state import TrainHistory
 from .saved_model import BestModelWriter
-from .time_line import RankRecording, TimeLine, steps_of_ranks
 
 _EARLIER_EPOCHS = 2  # before the one that is recorded: the first ones allocate memory and make caches
 _MOST_TRACE_BYTES = 64 << 20  # of a rank, packed

@@ -7,13 +7,14 @@ import signal
 import threading
 import time
 
-from partition.console import SAME_STOP_S, STOPPING
+from partition.system.signals import SAME_STOP_S, handling_stops
 
 _GRACE_S = 20.0  # schedulers kill what still runs half a minute after SIGTERM
 
 
 class StopRequest:
-    """Inside this context, a first signal is only noted, in ``number``; a second one has its usual effect.
+    """Inside this context, a first signal is only noted, in ``number``. A second one has its usual effect, if it
+    comes more than a second later: signals closer together are one request.
 
     After Ctrl-C, the run may take as long as its epoch needs. After any other signal it has 20 s. Then it is stopped
     wherever it is, so that the best model is written before a scheduler kills the process.
@@ -22,17 +23,15 @@ class StopRequest:
     def __init__(self) -> None:
         self.number: int | None = None
         self._since, self._before, self._timer = 0.0, {}, None
+        self._handling = handling_stops(self._note)
 
     def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():  # no other thread is interrupted by a signal
-            caught = [each for each in STOPPING if signal.getsignal(each) is not signal.SIG_IGN]
-            self._before = {each: signal.signal(each, self._note) for each in caught}
+        self._before = self._handling.__enter__()
         return self
 
     def __exit__(self, *_) -> None:
         self.epoch_ended()
-        for each, handler in self._before.items():
-            signal.signal(each, handler)
+        self._handling.__exit__(None, None, None)
 
     def epoch_ended(self) -> None:
         """Give what follows, a checkpoint, the time that it takes."""

@@ -9,11 +9,11 @@ import msgspec
 from msgspec import UNSET
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.run_files.run_record import GraphOfRun, Metric, PlanOfRun, PolicyOfRun, RunRecord
 from partition.console import table
 from partition.system.units import size
 
 from .config import METRIC_TITLES
-from .run_record import GraphOfRun, Metric, PlanOfRun, PolicyOfRun, RunRecord
 from .run_state import TrainHistory
 from .trainer import TrainResult
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.run_files.run_record import PolicyOfRun
 from partition.errors import InputError
 
 from .config import ON_NAN, TrainConfig
@@ -23,7 +24,6 @@ from .module_places import find_not_finite, first_not_finite, named_places
 from .objective import Objective
 from .optimizer import Schedule
 from .peak_memory import peak_memory_on
-from .run_record import PolicyOfRun
 from .run_state import EpochFigures, RunState, TrainHistory
 from .saved_model import BestModelWriter
 from .step import prepare_step, train_step, training_logits, with_factors

@@ -9,7 +9,7 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.planned_step import step_traces
+from dgl_gt.train.planning.planned_step import step_traces
 from dgl_gt.train.task import node_classification
 from dgl_gt.train.trainer import train
 from partition import partition

@@ -100,7 +100,9 @@ def on_rank(rank, folder, feat, checkpoint):
     found = {}
     for number, (strategy, depth) in enumerate(WAYS):
         sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy, depth)
-        names = list(MODELS) if sg.comm.world_size < 4 else list(MODELS)[number % 3 :: 3]  # on four ranks, two ways for each
+        names = (
+            list(MODELS) if sg.comm.world_size < 4 else list(MODELS)[number % 3 :: 3]
+        )  # on four ranks, two ways for each
         for name, from_held in [
             *((name, depth > 1) for name in names),
             *((name, False) for name in FROM_OWNED if depth > 1),

@@ -9,12 +9,12 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.exchange.own_part import shares_of_nodes
+from dgl_gt.run_files.run_record import PolicyOfRun
 from dgl_gt.selector.policy_time import kept_bytes
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.followed_policy import follow_policy
 from dgl_gt.train.model import build_model
 from dgl_gt.train.objective import make_objective
-from dgl_gt.train.run_record import PolicyOfRun
 from dgl_gt.train.step import training_logits
 from dgl_gt.train.task import node_classification
 from dgl_gt.train.trainer import train

@@ -11,9 +11,9 @@ import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.selector import read_profile
 from dgl_gt.selector.policy_time import PolicyCosts, kept_bytes
-from dgl_gt.train import policy_search
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.planned_step import step_traces
+from dgl_gt.train.planning import policy_search
+from dgl_gt.train.planning.planned_step import step_traces
 from dgl_gt.train.trainer import train
 from dgl_gt.transmission.policy import read_policy
 from partition import InputError, partition

@@ -10,8 +10,8 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.exchange.sampled_part import sampled_part
+from dgl_gt.run_files.run_record import PolicyOfRun
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.run_record import PolicyOfRun
 from dgl_gt.train.trainer import train
 from partition import load_graph, partition
 from partition.graph import from_edges

@@ -12,10 +12,11 @@ import dgl_gt
 from dgl_gt.comm import gradient_sum
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.selector.plan import Candidate
-from dgl_gt.train import sufficient_factors, trial
+from dgl_gt.train import sufficient_factors
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.model import build_model
-from dgl_gt.train.planned_step import step_traces
+from dgl_gt.train.planning import trial
+from dgl_gt.train.planning.planned_step import step_traces
 from dgl_gt.train.step import train_step
 from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers, saves_bytes
 from dgl_gt.train.task import node_classification

@@ -33,12 +33,12 @@ RARE = ("dgl_file", "dgl_directory")  # each starts DGL or METIS in a process of
 def readers() -> dict:
     """For each kind of damaged file the function that reads it, from ``in`` in the working directory."""
     import dgl_gt
+    from dgl_gt.run_files.checkpoint_file import CHECKPOINT_FILE
+    from dgl_gt.run_files.prediction_check import compare_with_prediction
+    from dgl_gt.run_files.tensor_file import read_bytes
     from dgl_gt.selector import read_profile
-    from dgl_gt.train.checkpoint_file import CHECKPOINT_FILE
     from dgl_gt.train.config import read_config
-    from dgl_gt.train.prediction_check import compare_with_prediction
     from dgl_gt.train.saved_model import load_model
-    from dgl_gt.train.tensor_file import read_bytes
     from partition import load_graph, read_manifest, verify
     from partition.shards.dgl_import import import_dgl
 

@@ -16,9 +16,9 @@ from ranks import run_ranks
 from selector_cases import profile_values, refused, write_profile
 
 from dgl_gt.cli.main import main
+from dgl_gt.run_files.run_record import RunRecord
 from dgl_gt.selector import choose, read_profile
 from dgl_gt.train import TrainConfig, step_traces
-from dgl_gt.train.run_record import RunRecord
 from dgl_gt.train.summary import final_table
 from partition import load_graph, partition
 from partition.shards.counts import read_figures
@@ -141,7 +141,7 @@ def test_the_final_table_names_the_plan(trained):
 
 def load_on_rank(rank, calls):
     """Of each (directories, config, profile, options): choice and record, or what was refused."""
-    from dgl_gt.train.trial import load_fastest
+    from dgl_gt.train.planning.trial import load_fastest
     from partition.errors import InputError
 
     found = []
@@ -190,7 +190,7 @@ def test_memory_depth_and_activation_checkpointing_are_kept(both, profile):
 
 def decide_on_rank(rank, both, profile, seconds):
     """With trials that take so many seconds on this rank: the choice by each rank's own clock would differ."""
-    from dgl_gt.train import trial
+    from dgl_gt.train.planning import trial
 
     clock = iter(seconds[rank])
     trial._run_trial = lambda candidate, *_: trial.Trial(candidate.title, 0.5, next(clock), 0, 0, 0, 1)
@@ -210,7 +210,7 @@ def test_rank_0_decides_by_what_it_measured(both, profile, quicker):
 
 def own_profile(rank, paths, profiles):
     """With a profile of its own, and the same shards elsewhere."""
-    from dgl_gt.train import trial
+    from dgl_gt.train.planning import trial
 
     trial._run_trial = lambda candidate, *_: trial.Trial(candidate.title, 0.5, 1.0, 0, 0, 0, 1)
     sg, _, plan = trial.load_fastest(paths[rank], CONFIG, profiles[rank])
@@ -313,7 +313,7 @@ def test_bad_options_are_refused_before_ranks_start(here, shards, tmp_path):
 
 def command_on_rank(rank, commands):
     """Exit code, standard output and standard error of commands, as a rank that a launcher started."""
-    from dgl_gt.train import rank_process as rank_module
+    from dgl_gt.ranks import rank_process as rank_module
 
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
     rank_module.join_group, rank_module.leave_group, rank_module._REPORT_WAIT_S = (lambda *_: rank), (lambda: None), 0.0

@@ -12,14 +12,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import dgl_gt
-from dgl_gt.train import ModelFactory, TrainConfig, checkpoint_file, load_model, train_and_save, trainer
-from dgl_gt.train.checkpoint_file import CHECKPOINT_FILE
+from dgl_gt.run_files import checkpoint_file
+from dgl_gt.run_files.checkpoint_file import CHECKPOINT_FILE
+from dgl_gt.run_files.metrics_log import MetricsLog
+from dgl_gt.run_files.run_directory import check_can_resume, checkpoints_in
+from dgl_gt.run_files.run_record import RunRecord
+from dgl_gt.run_files.tensor_file import TensorFile
+from dgl_gt.train import ModelFactory, TrainConfig, load_model, train_and_save, trainer
 from dgl_gt.train.data_digest import data_digest
 from dgl_gt.train.interval import Interval
-from dgl_gt.train.metrics_log import MetricsLog
-from dgl_gt.train.run_directory import check_can_resume, checkpoints_in
-from dgl_gt.train.run_record import RunRecord
-from dgl_gt.train.tensor_file import TensorFile
 from partition import InputError, from_edges, partition
 
 QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)

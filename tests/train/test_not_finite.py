@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import dgl_gt
+from dgl_gt.run_files.run_directory import checkpoints_in
 from dgl_gt.train import ModelFactory, TrainConfig, load_model, train, train_and_save, trainer
 from dgl_gt.train.module_places import find_not_finite, named_places
-from dgl_gt.train.run_directory import checkpoints_in
 from partition import InputError, partition
 
 CONFIG = TrainConfig(epochs=8, patience=0)

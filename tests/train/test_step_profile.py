@@ -9,8 +9,8 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.cli.main import main
+from dgl_gt.run_files.time_line import RankRecording, steps_of_ranks
 from dgl_gt.train import TrainConfig, step_profile, train_and_save
-from dgl_gt.train.time_line import RankRecording, steps_of_ranks
 from partition import partition
 
 QUICK = TrainConfig(layers=2, hidden=8, heads=2, epochs=5, patience=0, dropout=0.3, evaluate_every=4)

@@ -11,8 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from partition.console import SAME_STOP_S, STOPPING
 from partition.errors import InputError
+from partition.system.signals import SAME_STOP_S, STOPPING
 
 from .launcher_link import LATE_AFTER_S, STILL_WAITING, Failure
 

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 import dgl_gt
-from dgl_gt.train import TrainConfig, memory_check
-from dgl_gt.train.memory_check import check_memory
+from dgl_gt.train import TrainConfig
+from dgl_gt.train.planning import memory_check
+from dgl_gt.train.planning.memory_check import check_memory
 from partition import InputError, load_graph, partition, read_figures, read_manifest
 
 CONFIG = TrainConfig(layers=3, hidden=32, heads=4)
@@ -61,7 +62,7 @@ def test_nothing_fits(shards, with_memory):
 
 
 def test_the_rough_bound_is_above_the_prediction(shards):
-    from dgl_gt.train.planned_step import step_traces
+    from dgl_gt.train.planning.planned_step import step_traces
     from partition.shards.counts import read_figures
     from partition.shards.manifest import read_manifest
 

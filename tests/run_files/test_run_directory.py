@@ -12,9 +12,10 @@ import torch
 import dgl_gt
 from dgl_gt.cli import train as train_command
 from dgl_gt.cli.main import main
-from dgl_gt.train import TrainConfig, load_model, run_directory, saved_model, train_and_save
-from dgl_gt.train.launcher_link import starter_name
-from dgl_gt.train.run_directory import RunDirectory, checkpoints_in, is_left_by
+from dgl_gt.ranks.launcher_link import starter_name
+from dgl_gt.run_files import run_directory
+from dgl_gt.run_files.run_directory import RunDirectory, checkpoints_in, is_left_by
+from dgl_gt.train import TrainConfig, load_model, saved_model, train_and_save
 from dgl_gt.train.saved_model import MODEL_FILE
 from partition import InputError, partition
 from partition.system import atomic_write

@@ -11,20 +11,20 @@ import torch
 
 from dgl_gt.exchange.load import load
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.run_files.run_record import PlanOfRun, Trial
 from dgl_gt.selector.calibrate import available_rank_memory
 from dgl_gt.selector.plan import Candidate
 from dgl_gt.selector.select import choose
 from dgl_gt.trace.live_tensors import step_peak_bytes
+from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.model import ModelFactory
+from dgl_gt.train.step import prepare_step, with_factors
+from dgl_gt.train.task import node_classification
 from partition.predict.profile import DEFAULT, Profile
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 
-from .config import TrainConfig
-from .model import ModelFactory
 from .planned_step import step_traces
-from .run_record import PlanOfRun, Trial
-from .step import prepare_step, with_factors
-from .task import node_classification
 
 _TIMED_STEPS = 3
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dgl_gt.cli.main import main
-from dgl_gt.train import rank_process, threads
-from dgl_gt.train.launcher_link import Launcher
+from dgl_gt.ranks import rank_process, threads
+from dgl_gt.ranks.launcher_link import Launcher
 from partition import partition
 
 

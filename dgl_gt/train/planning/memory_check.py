@@ -10,6 +10,8 @@ from dgl_gt.selector.calibrate import available_rank_memory
 from dgl_gt.selector.policy_plan import plan_policy
 from dgl_gt.selector.policy_time import kept_bytes
 from dgl_gt.selector.select import choose
+from dgl_gt.train.config import TrainConfig, policy_of
+from dgl_gt.train.model import ModelFactory
 from dgl_gt.transmission.policy import Policy
 from partition.errors import InputError
 from partition.predict.figures import Figures
@@ -18,8 +20,6 @@ from partition.predict.strategies import WITH_POLICY
 from partition.shards.counts import read_figures
 from partition.system.units import size
 
-from .config import TrainConfig, policy_of
-from .model import ModelFactory
 from .planned_step import step_traces
 
 _ROWS_OF_A_LAYER = 40  # of width hidden that a transformer layer keeps for the backward pass; more than any does

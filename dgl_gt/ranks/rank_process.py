@@ -18,13 +18,13 @@ import torch.distributed as dist
 from torch.distributed import destroy_process_group as leave_group
 
 from dgl_gt.comm.group import RankError
-from partition.console import STOPPING
 from partition.errors import InputError
 from partition.system.command_entry import after_imports
+from partition.system.signals import STOPPING
 from partition.system.units import size
 
 from .launcher_link import LATE_AFTER_S, STILL_WAITING, Failure, Launcher
-from .memory_advice import out_of_memory_message
+from .out_of_memory import out_of_memory_message
 from .threads import warn_of_too_many_threads
 
 _REPORT_WAIT_S = 3.0  # time for rank 0 to say what went wrong: torchrun ends all ranks as soon as one has ended

@@ -13,6 +13,12 @@ from dgl_gt.nn import GraphTransformer
 from dgl_gt.selector.policy_choice import MODES, Place, by_links, choose_modes, places, policy_of_modes
 from dgl_gt.selector.policy_time import PolicyCosts
 from dgl_gt.selector.select import choose
+from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.metrics import choose_metric
+from dgl_gt.train.optimizer import Schedule
+from dgl_gt.train.step import prepare_step
+from dgl_gt.train.task import node_classification
+from dgl_gt.train.trainer import evaluate
 from dgl_gt.transmission.policy import LEAST_COLUMNS, Mode, Policy
 from partition.errors import InputError
 from partition.predict.figures import Figures
@@ -20,13 +26,7 @@ from partition.predict.profile import Profile
 from partition.predict.strategies import WITH_POLICY
 from partition.shards.counts import read_figures
 
-from .config import TrainConfig
-from .metrics import choose_metric
-from .optimizer import Schedule
 from .planned_step import step_traces
-from .step import prepare_step
-from .task import node_classification
-from .trainer import evaluate
 
 _WARM_UP = 60  # exact steps before anything is measured, because rows change most at the beginning
 _STEPS, CHECKED_STEPS = 8, 80  # over which the loss of one mode, and of the policy that was found, is measured

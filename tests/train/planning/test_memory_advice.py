@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dgl_gt.cli.main import main
-from dgl_gt.train import launch
+from dgl_gt.ranks import launch
 from partition import from_edges, partition
 from partition.errors import InputError
 
@@ -21,7 +21,7 @@ def shards(tmp_path_factory):
 @pytest.mark.parametrize("strategy", [None, "halo", "halo_kv"])
 def test_advice_names_what_was_predicted(shards, strategy):
     from dgl_gt.train.config import TrainConfig
-    from dgl_gt.train.memory_advice import advice_for_strategy
+    from dgl_gt.train.planning.memory_advice import advice_for_strategy
 
     text = advice_for_strategy(shards, TrainConfig(), strategy, 1)
     assert "--layers 2 --hidden 64 is predicted to need" in text and "MiB of that for rows of its own nodes" in text
@@ -34,7 +34,7 @@ def test_advice_names_what_was_predicted(shards, strategy):
 def test_advice_names_the_largest_term(shards, tmp_path):
     """Each term in turn: a large model; many edges; layers that are computed for two hops of copies."""
     from dgl_gt.train.config import TrainConfig
-    from dgl_gt.train.memory_advice import advice_for_strategy
+    from dgl_gt.train.planning.memory_advice import advice_for_strategy
 
     wide = TrainConfig(layers=1, hidden=2048, heads=8)
     text = advice_for_strategy(shards, wide, "halo_h", 1)
@@ -57,7 +57,7 @@ def test_advice_names_the_largest_term(shards, tmp_path):
 
 def test_a_model_of_the_users_is_not_told_to_change_options_that_it_has_not(shards, tmp_path, monkeypatch):
     from dgl_gt.train.config import TrainConfig
-    from dgl_gt.train.memory_advice import advice_for_strategy
+    from dgl_gt.train.planning.memory_advice import advice_for_strategy
 
     (tmp_path / "wide_model.py").write_text(
         "import torch, dgl_gt\nclass Model(torch.nn.Module):\n"
@@ -89,7 +89,7 @@ def test_advice_that_cannot_be_given_does_not_replace_the_message(problem):
 @pytest.mark.parametrize("node_data", [{}, {"feat": np.ones(4, np.float32)}], ids=["none", "one number a node"])
 def test_advice_on_shards_without_rows_of_features(tmp_path, node_data):
     from dgl_gt.train.config import TrainConfig
-    from dgl_gt.train.memory_advice import advice_for_strategy
+    from dgl_gt.train.planning.memory_advice import advice_for_strategy
 
     partition(from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4, node_data), 2, tmp_path / "shards")
     assert "no node data 'feat'" in advice_for_strategy(tmp_path / "shards", TrainConfig(), None, 1)

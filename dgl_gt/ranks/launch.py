@@ -14,13 +14,13 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 
-from partition.console import STOPPING
 from partition.errors import InputError
 from partition.system import child_process
+from partition.system.signals import STOPPING
 
 from .held_signals import received_signals
 from .launcher_link import LAUNCHED, Failure
-from .memory_advice import out_of_memory_message
+from .out_of_memory import out_of_memory_message
 from .started_ranks import StartedRank, ask_to_stop, end_all, first_failure, watch
 from .threads import threads_per_rank, warn_of_too_many_threads
 

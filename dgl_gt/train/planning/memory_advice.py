@@ -1,16 +1,14 @@
-"""Messages for a training run that runs out of memory."""
+"""What to change where a training run has run out of memory."""
 
 from __future__ import annotations
 
+from dgl_gt.train.config import TrainConfig
 from partition.errors import InputError
 from partition.predict.strategies import default_form, default_strategy
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 from partition.system.units import size
 
-from .config import TrainConfig
-
-_GENERAL = "free memory, or partition into more parts on more machines"
 _CHANGE = "choose a smaller model, partition into more parts on more machines"
 _SMALLER = "a smaller --hidden"
 _TERMS = {  # what a rank holds, by the first word of the count on which it depends; and what makes it smaller
@@ -31,7 +29,8 @@ def advice_for_strategy(
     directory, config: TrainConfig, strategy: str | None, depth: int, model_factory: str | None = None
 ) -> str:
     """What a training step was predicted to need on the largest rank, what most of that is for, and what to change."""
-    from .model import find_factory  # here, because a launcher does without torch until memory runs out
+    from dgl_gt.train.model import find_factory  # here, because a launcher does without torch until memory runs out
+
     from .planned_step import step_traces
 
     figures = read_figures(read_manifest(directory))
@@ -67,12 +66,3 @@ def _changes(largest: str, config: TrainConfig, model_factory: str | None) -> st
 def advice_for_auto() -> str:
     """What to change with ``--strategy auto``, where only the ranks know what was predicted."""
     return f"{_CHANGE}, or let --rank-memory SIZE bound what --strategy auto chooses from"
-
-
-def out_of_memory_message(rank: int, problem: str, memory_advice=None) -> str:
-    """The message for a rank that ran out of memory; ``memory_advice()`` gives its last part, unless it fails."""
-    try:
-        advice = memory_advice() if memory_advice else _GENERAL
-    except Exception:  # for instance because the shards are gone, or memory is short here, too
-        advice = _GENERAL
-    return f"rank {rank} ran out of memory: {problem}; {advice}"
