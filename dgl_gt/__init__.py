@@ -22,6 +22,8 @@ _ATTRIBUTES = {
     "merge": "dgl_gt.ops.merge",
     "load": "dgl_gt.exchange.load",
     "ShardedGraph": "dgl_gt.exchange.sharded_graph",
+    "Comm": "dgl_gt.comm.group",
+    "RankError": "dgl_gt.comm.failure",
     "report_costs": "dgl_gt.selector.step_costs",
 }
 _SUBMODULES = ("nn", "partition", "selector", "train")

@@ -167,13 +167,17 @@ def _check_indices(indices, indptr, num_src):
     if indices.device != indptr.device:
         raise ValueError(f"indices is on {indices.device}, but indptr is on {indptr.device}; move them to one device")
     if int(indptr[-1]) != len(indices):
-        raise ValueError(f"indptr ends at {int(indptr[-1])}, but there are {len(indices)} indices; they must agree")
+        raise ValueError(
+            f"indptr ends at {int(indptr[-1])}, but there are {len(indices)} indices; make both numbers equal"
+        )
     if num_src < 0:
         raise ValueError(f"num_src is {num_src}; allowed: 0 or more")
     if len(indices):
         low, high = (int(bound) for bound in torch.aminmax(indices))
         if low < 0 or high >= num_src:
-            raise ValueError(f"indices span {low} to {high}; allowed: 0 to num_src - 1 = {num_src - 1}")
+            raise ValueError(
+                f"indices span {low} to {high}; allowed: 0 to num_src - 1 = {num_src - 1}; correct them, or pass a larger num_src"
+            )
 
 
 def _check_ids(name, ids, indices):

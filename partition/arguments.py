@@ -76,7 +76,7 @@ def checked_request(
     for kind in ("vertex", "edge") if cut == "auto" else (cut or "edge",):
         costs.of(kind)  # raises if they do not cover this kind of cut
     if target_weights is not None:
-        shares(parts, target_weights)  # raises if they are no shares of so many parts
+        shares(parts, target_weights)  # raises unless they are valid weights for this many parts
     check_additions(**additions)
     encodings = parse_encodings(encode)
     check_transforms(None, **transforms)

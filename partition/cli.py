@@ -59,17 +59,15 @@ def add_commands(commands, report_on: ReportOn | None = None) -> None:
     ``report_on`` replaces what the command ``report`` accepts and how it writes; by default it accepts shards.
     """
     _add_partition(commands)
-    inspect = commands.add_parser("inspect", help="print the figures of a shard directory and verify its checksums")
+    inspect = commands.add_parser("inspect", help="print the statistics of a shard directory and verify its checksums")
     inspect.add_argument("directory", metavar="DIR", help="shard directory")
     inspect.set_defaults(command=_inspect)
 
     report_on = report_on or ReportOn("a shard directory", _report)
-    text = f"write a page with pictures on {report_on.what}, and its numbers as JSON"
+    text = f"write an HTML report about {report_on.what}, with plots, and its numbers as JSON"
     report = commands.add_parser("report", help=text)
     report.add_argument("directory", metavar="DIR", help=report_on.what)
-    report.add_argument(
-        "-o", "--out", required=True, metavar="FILE.html", help="page to write; it can be read without a network"
-    )
+    report.add_argument("-o", "--out", required=True, metavar="FILE.html", help="page to write; it needs no network")
     report.add_argument("--force", action="store_true", help="replace existing files")
     report.set_defaults(command=report_on.command)
 
@@ -163,7 +161,8 @@ def _add_memory(group) -> None:
         "--rank-memory",
         type=size_in_bytes,
         metavar="SIZE",
-        help="memory for the tensors of a training rank, without some 0.5 GiB for its process; cuts that exceed it are refused",
+        help="memory for the tensors of a training rank, excluding about 0.5 GiB for its process (unlike --rank-memory of "
+        "train and plan); cuts that need more are refused",
     )
 
 

@@ -20,7 +20,8 @@ _MOST_NAMES = 10  # in a line
 
 
 def run(parser: argparse.ArgumentParser, argv=None) -> int:
-    """Parse the arguments, run the chosen command and return the exit code (2 for a mistake of the user).
+    """Parse the arguments, run the chosen command and return the exit code (2 if the user can fix the cause,
+    lack of memory included).
 
     A command returns an exit code, or a pair of its result as a JSON value and as text; one of the two is printed.
     """

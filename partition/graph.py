@@ -123,8 +123,14 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
     num_nodes : int, optional
         N; by default the largest id plus one.
     node_data, edge_data : dict of str to array, (N, ...) and (E, ...), optional
+        Booleans, and integers or floats of at most 64 bits; torch tensors and sparse matrices are converted. ``label``
+        is integers (N,), -1 where a node has no label; masks are bool, (N,) or (N, splits), and do not overlap.
     name : str
         The source of the graph, for messages.
+
+    Returns
+    -------
+    Graph
 
     Raises
     ------
@@ -264,7 +270,8 @@ def _check_labels_and_masks(graph: Graph) -> None:
                 f"{graph.name}: {key} must be bool of shape (N,) or (N, splits), not {mask.dtype} {mask.shape}"
             )
         if not mask.any(axis=0).all():
-            raise InputError(f"{graph.name}: {key} selects no node (in at least one split); it must select some")
+            split = f" in split {int(mask.any(axis=0).argmin())}" if mask.ndim == 2 else ""
+            raise InputError(f"{graph.name}: {key} selects no node{split}; set one at least, or leave the mask out")
     if len({mask.shape for mask in masks.values()}) > 1:
         shapes = {key: mask.shape for key, mask in masks.items()}
         raise InputError(f"{graph.name}: the masks differ in shape: {shapes}; give each the same splits")

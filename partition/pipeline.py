@@ -96,9 +96,10 @@ def partition(
     memory : int, optional
         Bound on the peak memory of this process and its children, bytes; it includes 80 MiB for the interpreter, and
         is lowered to what the system has available. The first method that fits is used: METIS, neighbour expansion (a
-        vertex cut), or streaming over edges on disk (a vertex cut). :mod:`partition.cuts.memory_bound` estimates them.
+        vertex cut), or streaming over edges on disk (a vertex cut). ``dgl-gt partition --dry-run`` prints estimates.
     rank_memory : int, optional
-        Memory of a training rank, bytes; a cut whose largest part needs more is refused.
+        Memory for the tensors of a training rank (bytes), without about 0.5 GiB for its process. A cut whose largest part
+        needs more is refused.
     seed : int
         The same seed gives the same shards.
     force : bool
@@ -167,9 +168,7 @@ def partition(
             streamed = streamed_cut(graph, request.parts, folder / "edges", progress, request.target_weights)
             cuts = [until_written.enter_context(streamed)]
         else:
-            graph = build_graph(graph, seed=request.seed, **request.additions)
-            graph = transformed(graph, **request.transforms, seed=request.seed)
-            graph = add_encodings(graph, request.encodings, seed=request.seed, progress=progress)
+            graph = _whole_graph(graph, request, progress)
             check_disk_space(graph, out, method)
             cuts = _cuts_in_memory(graph, method, request, progress)
         if memory is not None:
@@ -188,6 +187,13 @@ def _measured(graph, request: Request) -> SourceSizes:
     if request.owner is None or request.parts < 1:
         check_parts(sizes.nodes, request.parts)
     return sizes
+
+
+def _whole_graph(source, request: Request, progress):
+    """The graph in memory, with all that is added before the cut."""
+    graph = build_graph(source, seed=request.seed, **request.additions)
+    graph = transformed(graph, **request.transforms, seed=request.seed)
+    return add_encodings(graph, request.encodings, seed=request.seed, progress=progress)
 
 
 def _layout_of_choice(graph, cuts: list, request: Request):

@@ -165,7 +165,7 @@ def _clash(name: str, kind: str, key: str, option: str) -> str:
 
 
 def check_degree(name: str, degree: int, nodes: int) -> None:
-    """Raise :class:`InputError` unless a simple graph of so many nodes can be regular of a degree."""
+    """Raise :class:`InputError` unless a simple graph of this many nodes can be regular of a degree."""
     if degree >= nodes:
         advice = f"choose an even number below {nodes}, or leave" if nodes > 2 else "leave"
         raise InputError(
@@ -181,7 +181,7 @@ def transformed(graph: Graph, *, expander: int | None, virtual_nodes: int | None
 
 
 def added_sizes(nodes: int, *, expander: int | None = None, virtual_nodes: int | None = None) -> tuple[int, int]:
-    """Return how many nodes, and at most how many edges, transforms add to a graph of so many nodes."""
+    """Return how many nodes, and at most how many edges, transforms add to a graph of this many nodes."""
     return virtual_nodes or 0, nodes * ((expander or 0) + 2 * (virtual_nodes or 0))
 
 

@@ -207,6 +207,18 @@ def test_the_list_of_rooms_in_the_docs_goes_from_the_top_to_the_ground():
                 assert place[here] <= place[there], f"{name} imports {module}, which is listed above it"
 
 
+@pytest.mark.parametrize(("name", "path"), list(modules()), ids=[name for name, _ in modules()])
+def test_files_and_functions_are_short(name, path):
+    """At most 400 lines in a file, and 60 in a function beside its signature and docstring."""
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400, f"{name} is long: divide it"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            length = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+            assert length <= 60, f"{name}.{node.name} has {length} lines: cut it along its seams"
+
+
 def test_every_folder_of_modules_is_installed():
     """An editable installation finds folders that setup.cfg does not list; any other leaves them out."""
     settings = configparser.ConfigParser()

@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 
 import dgl_gt
+import partition
 
 ROOT = Path(__file__).parents[1]
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").iterdir())]
@@ -32,9 +33,40 @@ def test_every_name_that_users_read_is_public(path):
             value = getattr(value, part)
 
 
+def public_objects():
+    """Each public class and function once, with its name."""
+    found = {}
+    for package in (dgl_gt, dgl_gt.nn, dgl_gt.partition, dgl_gt.selector, dgl_gt.train):
+        for name in package.__all__:
+            value = getattr(package, name)
+            if callable(value):
+                found.setdefault(id(value), (f"{package.__name__}.{name}", value))
+    return list(found.values())
+
+
+@pytest.mark.parametrize(("name", "value"), public_objects(), ids=[name for name, _ in public_objects()])
+def test_docstrings_of_public_names_send_readers_to_public_names(name, value):
+    docs = [value.__doc__ or ""]
+    if isinstance(value, type):
+        docs += [
+            each.__doc__ or ""
+            for key, each in vars(value).items()
+            if not key.startswith("_") and hasattr(each, "__doc__")
+        ]
+    for target in re.findall(
+        r":\w+:`((?:dgl_gt|partition)\.[\w.]+)`|``((?:dgl_gt|partition)\.[\w.]+)", "\n".join(docs)
+    ):
+        target = next(filter(None, target)).rstrip(".")
+        value = partition if target.startswith("partition.") else dgl_gt
+        for part in target.split(".")[1:]:
+            if isinstance(value, ModuleType):
+                assert part in value.__all__, f"the docstring of {name} mentions {target}, which is not public"
+            value = getattr(value, part)
+
+
 def test_the_public_surface_is_complete():
     """What a user needs for a loop of their own is found without the name of an inner module."""
-    for name in ("load", "ShardedGraph", "csc", "CSC", "merge", "sparse_attention"):
+    for name in ("load", "ShardedGraph", "csc", "CSC", "merge", "sparse_attention", "Comm", "RankError"):
         assert callable(getattr(dgl_gt, name))
     for module, names in {
         "train": (

@@ -23,7 +23,7 @@ def add_command(commands) -> None:
         description="Measure how fast ranks and the links between them are, all at the same time, and write a hardware "
         "profile. This takes about a minute. Under torchrun, join the ranks that torchrun started.",
     )
-    text = "ranks to start here (default: 1)"
+    text = "number of ranks to start on this machine (default: 1)"
     command.add_argument("--nproc", type=positive_integer, metavar="P", help=text)
     command.add_argument("--out", required=True, metavar="FILE.yaml", help="hardware profile to write")
     add_timeout(command)

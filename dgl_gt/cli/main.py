@@ -14,7 +14,10 @@ from .report import ON_SHARDS_OR_RUNS
 
 
 def main(argv=None) -> int:
-    """Run ``dgl-gt``; returns the exit code: 0, 2 if the user can fix the cause, 1 for a bug in dgl-gt."""
+    """Run ``dgl-gt``; returns the exit code: 0, 2 if the user can fix the cause, 130 after Ctrl-C.
+
+    Other signals raise ``SystemExit(128 + N)``, and a bug in dgl-gt raises its own exception.
+    """
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = argparse.ArgumentParser(
         prog="dgl-gt", description="Full-graph, distributed training of graph transformers on large graphs."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import reprlib
 
@@ -22,7 +23,8 @@ def add_shard_options(command, strategies=CHOICES) -> None:
     """Add the options of a verb that runs on shards, one rank per part."""
     add = command.add_argument
     add("directory", metavar="DIR", help="shards made by `dgl-gt partition`")
-    add("--nproc", type=int, metavar="P", help="ranks to start here, one per part (default: the number of parts)")
+    text = "number of ranks to start on this machine, one per part (default: the number of parts)"
+    add("--nproc", type=int, metavar="P", help=text)
     add_timeout(command)
     names = ", ".join(strategies)
     add(
@@ -118,11 +120,11 @@ def whole_number(text: str, least: int = 0) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not a whole number") from None
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(number)} is not at least {least}")
-    if number > _LARGEST:
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(number)} is more than {_LARGEST:,}")
+        number = -1
+    if not least <= number <= _LARGEST:
+        raise argparse.ArgumentTypeError(
+            f"{reprlib.repr(text)} is not allowed; give a whole number from {least} to {_LARGEST:,}"
+        )
     return number
 
 
@@ -146,7 +148,9 @@ def positive_float(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not a number") from None
+        number = math.nan
     if not _SMALLEST_FLOAT <= number <= _LARGEST:
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not from {_SMALLEST_FLOAT:g} to {_LARGEST:g}")
+        raise argparse.ArgumentTypeError(
+            f"{reprlib.repr(text)} is not allowed; give a number from {_SMALLEST_FLOAT:g} to {_LARGEST:g}"
+        )
     return number

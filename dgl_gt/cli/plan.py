@@ -50,7 +50,7 @@ def add_command(commands) -> None:
     add("--world-size", type=_world_sizes, metavar="P,P,..", help=text)
     add("--config", metavar="FILE", help="YAML file with settings of `dgl-gt train`; options override the file")
     add_settings(command, _OF_CONFIG)
-    text = "transmission policy to predict as well, beside exact steps, on shards; the policy in --config is ignored"
+    text = "also predict steps under this transmission policy (shards only); the policy in --config is ignored"
     add("--policy", metavar="POLICY", help=text)
     text = f"number of classes (default: {ASSUMED_CLASSES})"
     add("--classes", type=positive_integer, metavar="N", help=text)

@@ -26,4 +26,4 @@ def _report(args) -> tuple[dict, str]:
     )
 
 
-ON_SHARDS_OR_RUNS = ReportOn("a shard directory, or the directory of a run of `dgl-gt train`", _report)
+ON_SHARDS_OR_RUNS = ReportOn("a shard directory or a run directory of `dgl-gt train`", _report)

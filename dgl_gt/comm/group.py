@@ -53,14 +53,14 @@ class Comm:
     rank, world_size : int
         Number of this rank, and number of ranks.
     sent_bytes, received_bytes : int
-        Payload of the exchanges, forward and backward, since the graph was loaded (bytes). Rows that stay on this rank
-        are not counted.
+        Payload of the exchanges, forward and backward, since the graph was loaded or :meth:`reset_counters` was called
+        (bytes). Rows that stay on this rank are not counted.
     exchange_s : float
-        Time spent in starting exchanges and in waiting for them, slower ranks included (s).
+        Time spent since then in starting exchanges and in waiting for them, slower ranks included (s).
     place : str
         Part of the model that runs now, for messages; empty where that is not known.
     tape : Tape or None
-        Tape that exchanges now write to or read from; see :func:`dgl_gt.comm.tape.kept_exchanges`.
+        Tape that exchanges now write to or read from, see ``ShardedGraph.kept_exchanges``.
     timeline : Timeline or None
         Where the times of the step that runs now are recorded; None unless a step is profiled.
     """

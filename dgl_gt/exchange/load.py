@@ -60,9 +60,14 @@ def load(
     overlap : bool
         Whether to compute while rows travel.
     timeout_s : float, optional
-        Time that a rank waits for the others in one exchange before it raises :class:`dgl_gt.comm.failure.RankError`,
+        Time that a rank waits for the others in one exchange before it raises :class:`dgl_gt.RankError`,
         which names the ranks for which it waits (s). It also becomes the timeout of the group. By default a rank waits
         as long as the group allows. A rank that waits longer than a minute says on stderr for which ranks it waits.
+
+    Returns
+    -------
+    ShardedGraph
+        The part of this rank, with its tensors on ``device``.
 
     Raises
     ------

@@ -69,7 +69,7 @@ def own_part(mirror: Mirror) -> ShardedGraph:
 
 @torch.inference_mode(False)
 def with_some_edges(part: ShardedGraph, share: float, seed: int) -> ShardedGraph:
-    """Return an own part with a share of its edges; the seed and the user's id of an edge decide which."""
+    """Return an isolated part with a share of its edges; the seed and the user's id of an edge decide which."""
     shard, masters = part.strategy.shard, part.strategy.num_owned
     kept = some_edges(shard, is_drawn(shard.edge_ids[: shard.edges[0]], share, seed))
     some = replace(shard, **kept | {"edges": kept["edges"] * 2})

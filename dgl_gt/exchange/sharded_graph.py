@@ -152,7 +152,8 @@ class ShardedGraph:
         """This part as a DGL block, made at first use; sources are held rows, destinations owned rows. Needs DGL.
 
         With :meth:`pull`, DGL convolutions that take blocks train full-graph across ranks:
-        ``conv(sg.block, sg.pull(h))``. The in- and out-degrees are those in the whole graph.
+        ``conv(sg.block, sg.pull(h))``. The in- and out-degrees are those in the whole graph. A vertex cut has no block,
+        and raises :class:`InputError`.
         """
         from dgl_gt.dgl_part import to_block
 
@@ -164,7 +165,7 @@ class ShardedGraph:
 
         For DGL convolutions that refuse blocks, or that reach over several hops: ``conv(sg.graph, h)`` takes and
         returns owned rows. Node data that the convolution sets are exchanged at once. The degrees are those in the
-        whole graph.
+        whole graph. A vertex cut has no such graph, and raises :class:`InputError`.
         """
         from dgl_gt.dgl_part import to_owned_graph
 
@@ -214,7 +215,8 @@ class ShardedGraph:
         """Return held rows from owned rows, (N_owned, ...) -> (N_held, ...): the differentiable exchange by itself.
 
         Owned rows come first. The backward pass sums the gradients of halo rows at their owners. Every rank calls it.
-        If ``x`` needs a gradient on one rank, every rank takes part in the backward pass.
+        If ``x`` needs a gradient on one rank, every rank takes part in the backward pass. ``ValueError`` says that ``x``
+        has another number of rows, and :class:`dgl_gt.RankError` that another rank has stopped.
         """
         self._warn_inside_ddp()
         return pull(self._shard, self.comm, self.comm.agree_on_grad(x))

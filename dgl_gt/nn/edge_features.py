@@ -13,7 +13,7 @@ from .attention import check_sizes
 
 
 class EdgeEncoder(nn.Module):
-    r"""The first rows of edges, from edge data: a linear map of numbers, plus a learned row for each kind.
+    r"""The first edge embeddings, from edge data: a linear map of numbers, plus a learned row for each kind.
 
     .. math:: e = W x + b + \sum_i \mathrm{table}_i[\mathrm{kind}_i]
 
@@ -36,7 +36,7 @@ class EdgeEncoder(nn.Module):
         self.tables = nn.ModuleList(nn.Embedding(EDGE_KINDS, edge_hidden) for _ in range(edge_kinds))
 
     def forward(self, edge_feat: Tensor | None = None, edge_kind: Tensor | None = None) -> Tensor:
-        """Return the rows of edges.
+        """Return the edge embeddings.
 
         Parameters
         ----------
@@ -73,7 +73,7 @@ class EdgeEncoder(nn.Module):
 
 
 class EdgeUpdate(nn.Module):
-    r"""New rows of edges, from the old ones and from attention's queries and keys at the two ends.
+    r"""New edge embeddings, from the old ones and from attention's queries and keys at the two ends.
 
     For the edge :math:`j \to i`, where :math:`[\,]` puts rows side by side,
 
@@ -86,7 +86,7 @@ class EdgeUpdate(nn.Module):
     Parameters
     ----------
     edge_hidden : int
-        Width of the rows of edges, and of the hidden layer.
+        Width of the edge embeddings, and of the hidden layer.
     feat_size : int
         ``C``, the width of queries and of keys.
     """

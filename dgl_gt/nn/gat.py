@@ -132,7 +132,7 @@ class GATConv(EdgeAttention):
         Parameters
         ----------
         graph : DGLGraph, DGL block, CSC, ShardedGraph, or Tensor (2, E)
-            Graph whose edges are attended; a tensor is an ``edge_index``, see :func:`dgl_gt.csc`.
+            Graph along whose edges nodes attend; a tensor is an ``edge_index``, see :func:`dgl_gt.csc`.
         feat : Tensor, floating point, (N_src, ..., in_feats), or pair of Tensor
             Node features: for a block those of its sources (destinations first), for a ``ShardedGraph`` those of the
             owned nodes. A pair has the features of sources and of destinations; not for a ``ShardedGraph``.

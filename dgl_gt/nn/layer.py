@@ -56,7 +56,7 @@ class GraphTransformerLayer(GraphLayer):
     norm : {"layer", "rms", "batch", "none"}
         The norms; "batch" is :class:`BatchNorm`.
     edge_hidden : int
-        Width of the rows of edges, of which the layer makes a bias for each head; 0 for none. This needs the score
+        Width of the edge embeddings, of which the layer makes a bias for each head; 0 for none. This needs the score
         "dot".
     edge_update : bool
         Whether the layer updates these rows, too, see :class:`EdgeUpdate`.
@@ -107,7 +107,7 @@ class GraphTransformerLayer(GraphLayer):
             self.edge_bias = nn.Linear(edge_hidden, num_heads)
             self.edge_update = EdgeUpdate(edge_hidden, feat_size) if edge_update else None
         elif edge_update:
-            raise ValueError("edge_update is True, but edge_hidden is 0; give the width of the rows of edges")
+            raise ValueError("edge_update is True, but edge_hidden is 0; give the width of the edge embeddings")
         self.ffn = feed_forward(feat_size, hidden_size, activation, dropout) if hidden_size else None
         self.dropout = FeatureDropout(dropout)
         self.residual = nn.Linear(feat_size, feat_size) if residual == "linear" else nn.Identity()
@@ -196,14 +196,17 @@ class GraphTransformerLayer(GraphLayer):
         return normalise(self.ffn_layer_norm, h + self.ffn(h, ids, ffn_seeds), strategy)
 
     def _bias(self, attn_bias: Tensor | None, edge: Tensor | None) -> Tensor | None:
-        """Return the bias of attention, of which the rows of edges are a part."""
+        """Return the bias of attention: ``attn_bias`` plus a linear map of the edge embeddings."""
         if edge is None and self.edge_bias is None:
             return attn_bias
-        if edge is None or self.edge_bias is None:
-            given, needed = ("no rows", "needs") if edge is None else ("rows", "takes no")
+        if edge is None:
+            width = self.edge_bias.in_features
+            raise ValueError(f"edge is missing, but edge_hidden is {width}; pass edge, a tensor (E, {width})")
+        if self.edge_bias is None:
             raise ValueError(
-                f"{given} of edges are given, but this layer {needed} rows of edges; pass edge "
-                "exactly if the layer has an edge_hidden above 0"
+                "edge is given, but the layer has edge_hidden=0; leave edge out, or make the layer with an edge_hidden "
+                "above 0"
             )
+
         bias = self.edge_bias(edge)
         return bias if attn_bias is None else bias + attn_bias

@@ -200,7 +200,7 @@ class GraphTransformer(nn.Module):
         Parameters
         ----------
         graph : DGLGraph, CSC, ShardedGraph, Tensor (2, E), or list of ``L`` DGL blocks
-            Graph whose edges are attended; a tensor is an ``edge_index``, see :func:`dgl_gt.csc`. A list gives each
+            Graph along whose edges nodes attend; a tensor is an ``edge_index``, see :func:`dgl_gt.csc`. A list gives each
             layer its own block, outermost first, as DGL's samplers return them.
         feat : Tensor, floating point, (N_src, in_dim)
             Node features, as :meth:`BiasedMHA.forward` takes them; for blocks those of the first block's sources.
@@ -250,7 +250,7 @@ class GraphTransformer(nn.Module):
         return self.output(h)
 
     def _edges(self, graph, edge_feat: Tensor | None, edge_kind: Tensor | None) -> list[Tensor]:
-        """Return the rows of edges with which the first layer begins; none for a model that takes none."""
+        """Return the edge embeddings with which the first layer begins; None for a model without edge features."""
         if self.edge_encoder is None:
             if edge_feat is not None or edge_kind is not None:
                 raise ValueError("the model takes no edge_feat or edge_kind; make it with edge_feats or edge_kinds")

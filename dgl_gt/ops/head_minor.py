@@ -13,8 +13,8 @@ _WIDEST = 32
 def has_head_minor_kernel(num_heads: int, head_dim: int, rows: torch.Tensor) -> bool:
     """Return whether kernels attend to head-minor rows of this dtype and on this device.
 
-    They do on the CPU, where rows fill vectors of 16 numbers and are summed in float32. Meta tensors stand for those of
-    the CPU.
+    They do on the CPU, for 4, 8 or 16 heads of width at most 32, where the width of a row is a multiple of 16 and sums
+    are in float32. Meta tensors stand for those of the CPU.
     """
     fits = num_heads in _HEADS and num_heads * head_dim % 16 == 0 and head_dim <= _WIDEST
     return fits and rows.device.type in ("cpu", "meta") and rows.dtype in (torch.float32, torch.bfloat16, torch.float16)

@@ -95,6 +95,27 @@ class RunRecord(msgspec.Struct, kw_only=True):
 
     The fields with defaults may be missing, and values that are unset be null, in a record that a user gave to
     :func:`dgl_gt.train.save_model`.
+
+    Attributes
+    ----------
+    finished : bool
+        False where the run was ended early.
+    strategy, depth : str and int
+        As run.
+    losses, validations : list of float or None, one per epoch
+        Training loss, None where the step was skipped; validation metric, None where it was not evaluated.
+    best_epoch : int
+        The epoch that validated best, counted from 1; ``metric`` is that of this epoch.
+    seconds_per_epoch : float
+        Median training step of the slowest rank (s).
+    exchange_share : float
+        Share of that time spent in exchanges, 0 to 1.
+    exchanged_bytes_per_epoch : int
+        What all ranks together send in the exchanges of a step (bytes).
+    peak_memory_bytes : list of int, (P,)
+        Peak memory of each rank (bytes).
+    policy, plan : struct or None
+        The transmission policy, and the plan of ``--strategy auto``; docs/cli.md lists their keys.
     """
 
     finished: bool = True

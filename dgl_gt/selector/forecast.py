@@ -165,7 +165,7 @@ class _Planner:
         """A sentence on how many ranks would be enough, when ``ranks`` are not."""
         fixed = self.profile.process_bytes + error.fixed_bytes
         if fixed > (self.bounds["rank_memory"] or self.profile.memory_bytes):
-            return f"no number of ranks would do: process, parameters and optimiser alone take {size(fixed)}"
+            return f"no number of ranks is enough: process, parameters and optimiser alone take {size(fixed)}"
         tried = ranks
         while 2 * tried <= _MOST_RANKS:
             try:
@@ -175,8 +175,8 @@ class _Planner:
                 continue
             except InputError:  # more parts than nodes
                 break
-            return f"{2 * tried} ranks would do"
-        return f"{tried} ranks would not do either" if tried > ranks else "more ranks were not tried"
+            return f"{2 * tried} ranks would be enough"
+        return f"{tried} ranks would not be enough either" if tried > ranks else "more ranks were not tried"
 
     def _cuts(self, ranks: int) -> list[Figures]:
         """Figures of the cuts that the graph can have."""

@@ -64,7 +64,7 @@ def _tensor_bytes(trace: StepTrace, figures: Figures) -> PerCount:
     """Bytes per unit of each count at the peak of the rank that needs most, without node and edge data."""
     memory, largest = trace.positions("memory"), int(trace.peak_bytes(figures).argmax())
     alive = np.concatenate([[0.0], trace.sizes_of(figures)[largest, memory].cumsum()])
-    until = int(alive.argmax())  # so many tensors have been made or freed by then
+    until = int(alive.argmax())  # this many tensors have been made or freed by then
     per_count = _per_count(trace.kept_bytes + trace.sizes[:, memory[:until]].sum(axis=1), trace, figures)
     data = {"owned": figures.feature_bytes + figures.node_bytes, "edges": figures.edge_bytes}
     return msgspec.structs.replace(

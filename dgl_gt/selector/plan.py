@@ -18,7 +18,7 @@ class Candidate:
     ----------
     cut : {"edge", "vertex"}
     strategy : str
-        One of :data:`partition.predict.strategies.STRATEGIES`, or ``mesh=M``.
+        A strategy of :func:`dgl_gt.load`.
     depth : int
         Hops of halo that one exchange fills.
     activation_checkpoint : {"none", "keep_exchanges", "full"}
@@ -27,7 +27,7 @@ class Candidate:
     seconds : float or None
         Time of a step (s).
     seconds_by_term : dict of str to float, or None
-        What the time is spent on, see :class:`dgl_gt.selector.traced_time.TracedTime` (s).
+        What the time is spent on (s).
     sent_bytes : int or None
         Bytes that all ranks send in a step; exact.
     peak_bytes : int or None
@@ -85,7 +85,7 @@ class Plan:
         ``name`` and ``kind`` of the hardware profile; the kind is ``measured``, ``datasheet`` or ``default``.
     model : dict
         Settings of the model, or the name of the function that makes the step; and what its ``variant`` says of the
-        chosen cut, see :class:`dgl_gt.selector.step_traces.StepTraces`.
+        chosen cut, see :class:`dgl_gt.selector.StepTraces`.
     ranks : int
         Number of ranks P.
     one_rank_seconds : float or None

@@ -82,7 +82,7 @@ def forecast_table(plans: dict[int, Plan | NothingFits], profile: Profile) -> st
         figures = [f"{choice.seconds:.3g}", f"{speed_up:.2f}", f"{speed_up / plan.ranks:.0%}"]
         rows.append([ranks, *named, *figures, size(choice.sent_bytes), size(choice.memory_bytes)])
     header = "ranks|cut|strategy|depth|checkpoint|s / step|speed-up|efficiency|sent|memory / rank".split("|")
-    measured = "rows, edges and bytes are those of real cuts into so many parts; " + _KINDS[profile.kind]
+    measured = "rows, edges and bytes are those of real cuts into that many parts; " + _KINDS[profile.kind]
     return f"{table(header, rows)}\n\n{_MEMORY}\n{measured}"
 
 

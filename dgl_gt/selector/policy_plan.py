@@ -30,7 +30,7 @@ class PolicyPlan:
     seconds : float
         Time of a step (s).
     sent_bytes : int
-        Bytes that all ranks send in a step, in the mean over steps.
+        Bytes that all ranks send in a step, on average.
     kept_bytes : int
         Rows, errors and samples of edges that the policy keeps from step to step, on the rank that keeps most (bytes).
     """
@@ -63,9 +63,9 @@ def plan_policy(
 ) -> PolicyPlan:
     """Predict a training step under a policy, for the cut and strategy with which it is fastest.
 
-    Edges that a step leaves out, at a sampled boundary or inside the part, still count. Under the policy none, memory
+    Edges that a step leaves out, at a sampled boundary or inside the part, still count. Under the policy ``none``, memory
     other than that of the samples of edges is assumed to be that of ``mirror``. Under an adaptive period,
-    rows count as sent in every step and used in the next.
+    rows count as sent in every step and used in the next, as in its first steps.
 
     Parameters
     ----------

@@ -132,7 +132,7 @@ class PolicyCosts:
         return {}
 
     def sent_bytes(self, policy: Policy) -> int:
-        """Return the bytes that all ranks send in a step, in the mean over steps."""
+        """Return the bytes that all ranks send in a step, on average."""
         total = 0.0
         for each in self.exchanges:
             row_bytes = np.array([[each.row_bytes(mode) for mode in row] for row in modes_of(each, policy)])

@@ -39,7 +39,7 @@ def choose(
     ----------
     cuts : list of (str or None, Figures)
         Cuts of one graph with the same number of parts: the shard directory of each, or None, and its figures, see
-        :func:`partition.shards.counts.read_figures`.
+        :func:`partition.read_figures`.
     step : StepTraces or callable
         Training step: ``dgl_gt.train.step_traces(config, features, classes)`` for that of ``dgl-gt train``; or a
         function that makes a step of any other model, as :func:`report_costs` takes it.
@@ -253,7 +253,7 @@ class Search:
 
 
 def _is_for_cut(strategy: str, figures: Figures) -> bool:
-    """Whether a strategy is for this kind of cut, and of use for so many parts."""
+    """Whether a strategy is for this kind of cut, and of use for this many parts."""
     if figures.cut == "vertex":
         return strategy == "mirror"
     return strategy == "local" if figures.parts == 1 else strategy not in ("local", "mirror")

@@ -52,7 +52,7 @@ class StepTraces:
         self.description = description or {"step": getattr(make_step, "__qualname__", repr(make_step))}
 
     def of(self, figures: Figures, strategy: str, depth: int, activation_checkpoint: str = "none"):
-        """The :class:`dgl_gt.trace.step_trace.StepTrace` for a cut.
+        """What a step does on a cut: its operations, exchanges and tensors, as functions of the counts of a part.
 
         Raises
         ------

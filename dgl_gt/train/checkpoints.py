@@ -165,7 +165,7 @@ class Checkpoints:
                 text = str(error) if str(error).startswith(str(path)) else f"{path} {error}"
                 print(f"dgl-gt: warning: {text}; looking for an earlier checkpoint", file=sys.stderr)
         many = "no checkpoint" if not found else "no whole checkpoint"
-        raise InputError(f"{self._folder} holds {many}; start the run again, without --resume")
+        raise InputError(f"{self._folder} holds {many}; start the run again without resume (--resume)")
 
 
 def _from_rank_0(content: bytes, comm: Comm) -> bytes:

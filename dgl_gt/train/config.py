@@ -63,7 +63,7 @@ def _one_of(names: tuple[str, ...]) -> Meta:
 
 
 _ENCODINGS = r"^([a-z_]+(,[a-z_]+)*)?$"
-_NAMES = r"^([^,]+(,[^,]+)*)?$"  # edge data may have any name; one with a comma has none here
+_NAMES = r"^([^,]+(,[^,]+)*)?$"  # edge data may have any name, but one with a comma cannot be given here
 _Count = Annotated[int, _between(0, 10**9)]
 _Share = Annotated[float, Meta(ge=0, lt=1, description="at least 0 and below 1")]
 _Flag = Annotated[bool, Meta(description="true or false")]
@@ -114,11 +114,11 @@ class TrainConfig:
         "what a layer adds to its result: identity (the row itself), linear (its projection), initial (GCNII's) or none",
     )
     initial_weight: Annotated[float, _between(0.0, 1.0)] = _setting(
-        0.1, "weight of the rows before the first layer in the residual initial"
+        0.1, "for --residual initial: weight of the rows before the first layer"
     )
     map_weight: Annotated[float, _between(*MAP_WEIGHTS)] = _setting(
         0.5,
-        "lambda of the residual initial: the linear map of layer l has the weight log(lambda / l + 1); 0 for no map",
+        "for --residual initial: lambda; the linear map of layer l has the weight log(lambda / l + 1); 0 for no map",
     )
     norm: Annotated[str, _one_of(OPTION_VALUES["norm"])] = _setting(
         "layer", "norm of the layers: layer, rms, batch or none"
@@ -216,9 +216,10 @@ class TrainConfig:
         str, Meta(min_length=1, description="a transmission policy, or the name of a .yaml file with one")
     ] = _setting(
         "full",
-        "what ranks send each other in training steps: full, bf16, int8 or int4; stale=K (every K steps, or auto) or "
-        "sampled=Q (a share of the copies), each of which bits may follow, as in stale=4,int8; none, or none,edges=Q (a "
-        "share of the edges), on a vertex cut; or a .yaml file of rules. All but full are approximate; evaluations are exact",
+        "what ranks send each other in training steps: full, bf16, int8 or int4; stale=K (send every K steps; K may be "
+        "auto) or sampled=Q (send a share Q of the copies), either with a precision, as in stale=4,int8; on a vertex cut "
+        "none, or none,edges=Q (train on a share Q of the edges); or a .yaml file of rules. All but full are "
+        "approximate; evaluations are exact",
     )
 
     def __post_init__(self):
@@ -295,6 +296,17 @@ def _types() -> dict:
 
 def read_config(path=None, **overrides) -> TrainConfig:
     """A config from a YAML file, or the defaults, with the overrides that are not None.
+
+    Parameters
+    ----------
+    path : path, optional
+        YAML file with settings.
+    **overrides
+        Settings that win over the file, by name.
+
+    Returns
+    -------
+    TrainConfig
 
     Raises
     ------

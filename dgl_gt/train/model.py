@@ -188,7 +188,7 @@ def logits_of(
         return model(sg.blocks(len(model.layers), from_held=True), feat, edge_feat=edges.feat, edge_kind=edges.kind)
     if sg.depth > 1:
         raise InputError(
-            f"depth is {sg.depth}, and only a GraphTransformer takes halos of several hops; leave --depth out for this model"
+            f"depth is {sg.depth}, and only a GraphTransformer takes halos of several hops; leave depth (--depth) out for this model"
         )
     try:
         logits = model(sg, feat)

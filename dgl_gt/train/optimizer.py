@@ -19,7 +19,7 @@ _SPARED = (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, Gate)
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """Return AdamW (Loshchilov and Hutter, arXiv:1711.05101), or Adam with weight decay in the gradient.
 
-    All parameters are updated in one operation. With ``decay`` "weights", biases and the parameters of norms and gates
+    Parameters are updated by torch's fused kernels. With ``decay`` "weights", biases and the parameters of norms and gates
     do not decay.
     """
     spared = set()
@@ -39,7 +39,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 def without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """Return a class of optimisers that computes the same, and does not import the machinery of torch.compile.
 
-    Torch wraps these methods so that the compiler leaves them alone. To do so, a wrapper imports it, which takes every
+    Torch wraps these methods so that the compiler leaves them alone. To do so, the wrapper imports the compiler, which takes every
     rank a second and 70 MB although nothing is compiled.
     """
     names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")

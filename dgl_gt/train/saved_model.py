@@ -306,7 +306,9 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
 def _check_factory(path: Path, made_by, factory: ModelFactory | None) -> None:
     """Raise :class:`FactoryError` unless a model that a factory made is read with a factory, and no other is."""
     if made_by is not None and factory is None:
-        raise FactoryError(f"{path} holds a model that --model-factory {made_by} made; give that option again")
+        raise FactoryError(
+            f"{path} holds a model that the factory {made_by} made; pass factory (--model-factory) again"
+        )
     if made_by is None and factory is not None:
         raise FactoryError(
             f"{path} holds a graph transformer of dgl-gt, which --model-factory {factory.name} did not make; leave that "

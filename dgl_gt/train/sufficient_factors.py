@@ -35,7 +35,7 @@ def factored_layers(model: GraphTransformer, figures: Figures, config: TrainConf
 
 
 def saves_bytes(layer: nn.Linear, rows: list[int]) -> bool:
-    """Whether a layer's factors take fewer bytes than an all-reduce of its gradient, for so many rows on each rank.
+    """Whether a layer's factors take fewer bytes than an all-reduce of its gradient, for this many rows on each rank.
 
     What counts is the rank that sends or receives most. A ring moves 2 (P - 1) / P times the gradient.
     """

@@ -101,14 +101,13 @@ def train(
     on_nan : str
         What happens where the loss is not finite: ``stop`` with an error that names the epoch and the module, or
         ``skip`` the step, also where gradients are not finite; then the weights and the batch statistics stay as they
-        were. After ten such steps in a row, that is an error, too.
+        were. Ten such steps in a row are an error.
 
     Raises
     ------
     InputError
-        Data are missing or wrong (see :func:`dgl_gt.train.task.node_classification`), the metric does not suit the
-        number of classes, the loss or the weights are not finite, or the factory's models do not fit, see
-        :mod:`dgl_gt.train.model`.
+        Data are missing or wrong , the metric does not suit the
+        number of classes, the loss or the weights are not finite, or the factory's models do not fit.
     """
     if on_nan not in ON_NAN:
         raise InputError(f"on_nan is {on_nan!r}; it must be {' or '.join(ON_NAN)}")

@@ -75,8 +75,8 @@ class Lane:
             return
         if rows.dtype == torch.float64 and any(mode.bits < 32 for mode in self._sent_modes + self._received_modes):
             raise InputError(
-                "the policy sends rows in 16 bits or less, but the model computes in float64; use the policy full or "
-                "stale=K, or train in float32"
+                "the policy sends rows in 16 bits or less, but the model computes in float64; use policy 'full' or "
+                "'stale=K', or train in float32"
             )
         self._shape, self._uses = shape, 0
         columns = rows.shape[1:].numel()

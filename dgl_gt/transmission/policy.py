@@ -24,7 +24,7 @@ EDGE_SAMPLES = 10  # of a part's edges that are drawn before a run, K in CoFree-
 _LEAST_SHARE = 0.001
 _ALLOWED = (
     f"{', '.join(_BITS)}, stale=K with K from 1 to {_MOST_STALE} or auto, or sampled=Q with Q from {_LEAST_SHARE} to 1. "
-    "Bits may follow stale and sampled, as in stale=4,int8, and edges=Q, with such a Q, none, as in none,edges=0.5"
+    "bf16, int8 or int4 may follow stale or sampled, as in stale=4,int8; edges=Q may follow none, as in none,edges=0.5"
 )
 _KEYS = ("mode", "layers", "direction", "peers")
 
@@ -152,11 +152,11 @@ class Policy:
         if strategy not in WITH_POLICY:
             raise InputError(
                 f"policy is {self}, but the strategy {strategy} follows no policy; use --strategy "
-                f"{' or '.join(WITH_POLICY)}, or the policy full"
+                f"{' or '.join(WITH_POLICY)}, or policy 'full'"
             )
         if depth > 1:
             raise InputError(
-                f"policy is {self}, which needs --depth 1, but the depth is {depth}; use --depth 1, or the policy full"
+                f"policy is {self}, which needs --depth 1, but the depth is {depth}; use --depth 1, or policy 'full'"
             )
         self.check_cut(cut)
 
@@ -164,7 +164,7 @@ class Policy:
         """Raise :class:`InputError` if steps on this cut, edge or vertex, cannot follow the policy."""
         if self.exchanges_nothing and cut == "edge":
             raise InputError(
-                "the policy none needs a vertex cut, and this is an edge cut, where neighbours on other ranks would be "
+                "policy 'none' needs a vertex cut, and this is an edge cut, where neighbours on other ranks would be "
                 "lost; partition with --cut vertex, or choose another policy"
             )
 
@@ -172,13 +172,13 @@ class Policy:
         """Raise :class:`InputError` if a model with these settings cannot follow the policy."""
         if activation_checkpoint == "full" and not (self.is_exact or self.exchanges_nothing):
             raise InputError(
-                f"policy is {self}, but the activation_checkpoint full exchanges again in the backward pass; choose "
-                "keep_exchanges or none"
+                f"policy is {self}, but activation_checkpoint 'full' exchanges again in the backward pass; choose "
+                "'keep_exchanges' or 'none'"
             )
         if self.exchanges_nothing and global_attention != "none":
             raise InputError(
-                f"with the policy none, each rank trains on its part in isolation, but global_attention is "
-                f"{global_attention}, which reads all nodes; set it to none, or choose another policy"
+                f"with policy 'none', each rank trains on its part in isolation, but global_attention is "
+                f"{global_attention!r}, which reads all nodes; set it to 'none', or choose another policy"
             )
 
     def __str__(self) -> str:

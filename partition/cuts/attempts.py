@@ -132,10 +132,11 @@ def _partition(
 
 
 def _kept_even(balance: Balance, balances_nodes: bool, inverted: bool) -> tuple[str, ...]:
-    """What an attempt keeps even beside what the user bounds: steps, nodes, both or nothing.
+    """What an attempt keeps even besides what the user bounds: steps, nodes, both or nothing.
 
-    Beside a bound on edges, which is not one on steps where rows cost most, two more conflict and cost halo rows: so an
-    attempt has one of them, or none where inverted. The predicted step decides between attempts.
+    If the user bounds edges but not nodes, two more bounds would conflict with that one and cost halo rows. So an
+    attempt has at most one more: nodes if ``balances_nodes``, otherwise steps; inverted, steps if ``balances_nodes``,
+    otherwise none. The predicted step decides between attempts.
     """
     if "edges" in balance.kinds and "nodes" not in balance.kinds:
         if inverted:

@@ -24,7 +24,7 @@ _LEAST_SHARE = 1e-6  # of an equal share
 class Balance:
     """The load that each part is to take, of each kind, and its bounds."""
 
-    kinds: tuple[str, ...]  # of ``KINDS``, ``train`` once for each split; or ``step``, see :func:`step_weights`
+    kinds: tuple[str, ...]  # of ``KINDS`` (``train`` once for each split) and ``step``, see :func:`step_weights`
     weights: np.ndarray  # load that a node adds to its part, int64, (N, kinds): 1, its in-edges, or 1 if in the split
     shares: np.ndarray  # share of the whole load that each part is to take, (P,); they add up to one
     bounds: np.ndarray  # the most that a part's load may be, over its share, (kinds,)

@@ -18,7 +18,7 @@ _LEAST_SHRINKAGE = 1.05  # a level whose number of clusters shrinks by a smaller
 _SWEEPS = 3
 _CLUSTERS_PER_PART = 64  # at least; METIS must be able to balance what they weigh
 _MOST_CLUSTERS = 0.5  # clusters over nodes; with more, METIS's own coarsening does as well
-_LEAST_ENTRIES = 2_000_000  # both directions of an edge count; METIS takes half a second for so many
+_LEAST_ENTRIES = 2_000_000  # both directions of an edge count; METIS takes half a second for this many
 
 
 def order_in_parts(undirected: scipy.sparse.csr_array, owner: np.ndarray, *, seed: int = 0) -> np.ndarray:

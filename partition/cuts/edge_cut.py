@@ -29,6 +29,12 @@ class EdgeCut(Permutation):
 
     Attributes
     ----------
+    order : ndarray of integers, (N,)
+        The user's node id of each new id.
+    ptr : ndarray, int64, (P + 1,)
+        The slice pointers: part i owns the new ids ``ptr[i]:ptr[i + 1]``.
+    mapping : Mapping or None
+        The rank of each part; None where no profile was given.
     shares : ndarray, float64, (P,)
         The share of the whole load that each part was to take.
     """
@@ -71,16 +77,25 @@ def make_edge_cut(
     attempts : int
         The number of cuts to make, at least 1. If none of them keeps the bounds, more are made, until one
         does or there are six.
-    max_imbalance, target_weights
-        See :func:`partition.cuts.balance.make_balance`.
+    max_imbalance : float or dict, optional
+        Upper bound on a part's load over its share, at least 1: one for all, or one for some of "nodes", "edges" and
+        "train". A cut that exceeds it is refused. By default the predicted times of parts are kept even, and no cut is
+        refused.
+    target_weights : sequence of float, (P,), optional
+        Load of each part relative to the others; equal by default.
+
     costs : Costs, optional
         What a training step costs, by default that of :func:`partition.default_costs`.
     profile : Profile, optional
         The ranks that will train and the links between them: attempts are compared with parts on the ranks that suit
         them best, and nodes of the best cut then move where that makes the slowest rank faster
-        (:mod:`partition.cuts.link_search`). A given ``owner`` stays as it is.
+        (``link_search.py``). A given ``owner`` stays as it is.
     progress : callable, optional
         Called as ``progress(stage)``.
+
+    Returns
+    -------
+    EdgeCut
 
     Raises
     ------

@@ -136,7 +136,7 @@ def count_masked(graph, order: np.ndarray, ptr: np.ndarray) -> dict[str, np.ndar
 
 
 def row_type(held: int) -> type:
-    """The integer type of ids of so many rows."""
+    """The integer type of ids of this many rows."""
     return np.int32 if held < 2**31 else np.int64
 
 

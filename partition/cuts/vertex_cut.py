@@ -34,6 +34,8 @@ class VertexCut(Permutation):
         The user's node id of each new id.
     ptr : ndarray, int64, (P + 1,)
         The slice pointers: part i is the master of the new ids ``ptr[i]:ptr[i + 1]``.
+    mapping : Mapping or None
+        The rank of each part; None where no profile was given.
     edge_part : ndarray, int32, (E,)
         The part of the edge at each position of the graph's CSR.
     shares : ndarray, float64, (P,)
@@ -79,6 +81,10 @@ def make_vertex_cut(
         Edges of each part relative to the others; equal by default. Masters and copies follow.
     progress : callable, optional
         Called as ``progress(stage)``.
+
+    Returns
+    -------
+    VertexCut
 
     Raises
     ------

@@ -92,7 +92,7 @@ def check_encodable(source, encodings: Sequence[Encoding], random_features: int 
             )
         if each.name == "hops" and "feat" not in source.node_data and random_features is None:
             raise InputError(
-                f"{source.name} has no features, which the encoding hops propagates; add node data feat, or leave hops out "
+                f"{source.name} has no features, which the encoding 'hops' needs; add node data 'feat', or leave 'hops' out "
                 "of encode (--encode)"
             )
 

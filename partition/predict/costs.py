@@ -95,7 +95,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     profile : str
         Name of the hardware profile.
     row_s : float
-        Mean of :meth:`partition.predict.profile.Profile.row_seconds` over the ranks of that profile (s); the speed of
+        Mean of :meth:`Profile.row_seconds` over the ranks of that profile (s); the speed of
         other ranks is measured by it.
     edge, vertex : CutCosts or None
         Costs on each kind of cut.
@@ -171,7 +171,11 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def read_costs(path) -> Costs:
-    """Read costs that ``dgl-gt plan --save-costs`` wrote.
+    """Read costs from a file that ``dgl-gt plan --save-costs`` wrote.
+
+    Returns
+    -------
+    Costs
 
     Raises
     ------

@@ -15,7 +15,7 @@ from .profile import Profile
 MOST_EXACT = 8  # parts for which all orders are tried: 40,320 of them
 _SWAP_WORK = 5 * 10**7  # entries of tables that a search by swaps looks at, at most; about 3 s
 _RANDOM_STARTS, _MOST_RESTARTED = 8, 64  # searches from random orders, and the most parts for which they are quick
-_DIGITS = 1e9  # step times that differ by less than one part in so many are equal
+_DIGITS = 1e9  # step times that differ by less than one part in this many are equal
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,7 @@ class Profile(Struct, frozen=True, kw_only=True):
         Bandwidth of norms, activation functions and all operations without a figure below: what they read and write
         (bytes/s).
     simple_bytes_per_s : float or list
-        Bandwidth of simple operations, such as sums, zeros and selected rows, see
-        :data:`dgl_gt.selector.traced_time.SIMPLE` (bytes/s).
+        Bandwidth of simple operations, such as sums, zeros and selected rows (bytes/s).
     operation_s : float or list
         Fixed time per operation, whatever its size (s).
     products : dict of int to float or list
@@ -277,6 +276,17 @@ def _interpolated(figures: dict, sizes: np.ndarray) -> np.ndarray:
 
 def read_profile(path=None, preset: str | None = None) -> Profile:
     """A profile from a file that ``dgl-gt calibrate`` wrote, from a preset, or, with neither, the documented default.
+
+    Parameters
+    ----------
+    path : path, optional
+        File that ``dgl-gt calibrate`` wrote.
+    preset : str, optional
+        Name of a preset, one of ``dgl_gt.selector.PRESETS``; give at most one of the two.
+
+    Returns
+    -------
+    Profile
 
     Raises
     ------

@@ -28,7 +28,7 @@ def default_form(strategy: str | None) -> str | None:
 
 
 def mesh_of(ranks_per_host: int) -> str:
-    """The name of the strategy ``mesh`` for so many ranks per host, such as ``mesh=4``."""
+    """The name of the strategy ``mesh`` for this many ranks per host, such as ``mesh=4``."""
     return f"{_MESH}{ranks_per_host}"
 
 
@@ -62,7 +62,7 @@ def check_strategy(
     allowed: tuple[str, ...] = STRATEGIES,
     shards="the partition",
 ) -> None:
-    """Raise an error unless a partition can have a strategy.
+    """Raise an error unless a strategy can run on a partition.
 
     Parameters
     ----------

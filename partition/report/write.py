@@ -32,7 +32,7 @@ def write_report(directory, out, *, force: bool = False) -> dict:
     Returns
     -------
     dict
-        The numbers, see :func:`partition.report.counts.count_shards`.
+        The numbers; docs/cli.md lists their keys.
 
     Raises
     ------

@@ -54,7 +54,7 @@ def read_figures(manifest: dict) -> Figures:
     Parameters
     ----------
     manifest : dict
-        See :func:`partition.shards.manifest.read_manifest`, which checks it.
+        See :func:`partition.read_manifest`, which checks it.
     """
     parts = manifest["per_part"]
 

@@ -71,6 +71,11 @@ def file_entry(path: Path) -> dict:
 def read_manifest(directory) -> dict:
     """Read and check a shard directory's manifest.
 
+    Returns
+    -------
+    dict
+        The fields that docs/format.md lists.
+
     Raises
     ------
     InputError
@@ -86,7 +91,7 @@ def read_manifest(directory) -> dict:
         _check_version(directory, path, manifest)
         unchanged = written == _render(manifest)
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; check the path, and who may read it") from error
+        raise InputError(f"cannot read {path}: {error.strerror}; check the path and its permissions") from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
@@ -171,6 +176,15 @@ def _mapping(parts: int) -> Check:
 
 def verify(directory, manifest: dict, parts=None) -> None:
     """Compare the files of the given parts (default: all) with the manifest's sizes, checksums and counts.
+
+    Parameters
+    ----------
+    directory : path
+        Shard directory.
+    manifest : dict
+        What :func:`partition.read_manifest` returned for it.
+    parts : iterable of int, optional
+        The parts whose files are read; all by default.
 
     Raises
     ------

@@ -71,7 +71,7 @@ class ShardReader:
             with safe_open(path, framework=self.framework) as file:
                 return {key: _first_rows(file, key, lengths.get(key)) for key in names or file.keys()}
         except OSError as error:
-            raise InputError(f"cannot read {path}: {error}; check the path, and who may read it") from error
+            raise InputError(f"cannot read {path}: {error}; check the path and its permissions") from error
         except SafetensorError as error:
             raise InputError(f"cannot read {path}: {error}; partition the graph again") from error
 

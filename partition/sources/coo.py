@@ -130,11 +130,13 @@ def _bool_mask(mask: np.ndarray, key: str, name: str) -> np.ndarray:
     if mask.dtype == bool:
         return mask
     if mask.dtype.kind not in "iuf":
-        raise InputError(f"{name}: {key} holds {mask.dtype}; a mask is bool, or 0 and 1")
+        raise InputError(f"{name}: {key} holds {mask.dtype}; a mask must hold bool, or only 0 and 1; convert it")
     as_bool = mask == 1
     other = ~as_bool & (mask != 0)
     if other.any():
-        raise InputError(f"{name}: {key} holds {mask[other].ravel()[0]}; a mask is bool, or 0 and 1")
+        raise InputError(
+            f"{name}: {key} holds {mask[other].ravel()[0]}; a mask must hold bool, or only 0 and 1; convert it"
+        )
     return as_bool
 
 

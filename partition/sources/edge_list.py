@@ -173,7 +173,10 @@ def _table_format(path: Path) -> _TableFormat:
             try:
                 cells = _cells(line, delimiter)
             except csv.Error as error:
-                raise InputError(f"{path}, line {number} is no line of a table ({error}); is it a text file?") from None
+                raise InputError(
+                    f"{path}, line {number} cannot be split into columns ({error}); correct it, or name the file by its "
+                    "format"
+                ) from None
             if header is None and not any(parses(float, cell) for cell in cells):
                 header, header_line = cells, number
                 continue
@@ -326,5 +329,6 @@ def _in_node_order(path: Path, data: dict[str, np.ndarray]) -> dict[str, np.ndar
         return data
     found, position = np.unique(order, return_index=True)
     if not np.array_equal(found, np.arange(len(order))):
-        raise InputError(f"{path}: the node ids must be each of 0..{len(order) - 1} once; some are missing or repeated")
+        missing = np.setdiff1d(np.arange(len(order)), found)[0]
+        raise InputError(f"{path}: node {missing} is missing; list each node from 0 to {len(order) - 1} once")
     return {key: value[position] for key, value in data.items()}

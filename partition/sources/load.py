@@ -57,12 +57,11 @@ def load_graph(
           Other arrays are left out. Large arrays of an uncompressed archive are memory-mapped.
         - ``*.npy``: only ``edge_index``, memory-mapped.
         - ``*.bin``, ``*.dgl``: one homogeneous graph written by ``dgl.save_graphs``.
-        - ``*.csv``, ``*.tsv``, ``*.txt``, also ``.gz``: one edge per line, see
-          :func:`partition.sources.edge_list.read_edge_list`.
-        - ``*.graph``, also ``.gz``: a METIS file, see :func:`partition.sources.metis_file.read_metis`.
+        - ``*.csv``, ``*.tsv``, ``*.txt``, also ``.gz``: one edge per line, see docs/cli.md.
+        - ``*.graph``, also ``.gz``: a METIS file.
         - ``dgl:NAME?raw_dir=DIR``, ``ogb:NAME?root=DIR``: a data set of ``dgl.data`` or ``ogb.nodeproppred``.
-        - ``sample:communities?nodes=20000&degree=20&classes=10&features=64&signal=0.55&seed=0``: a generated graph,
-          see :func:`partition.sources.sample.communities`.
+        - ``sample:communities?nodes=20000&degree=20&classes=10&features=64&signal=0.55&seed=0``: a generated graph
+          of communities.
         - An array or tensor of integers, (2, E), sources first, or a tuple ``(src, dst)`` of two of shape (E,).
         - A square sparse matrix of scipy, (N, N): each stored entry (i, j) is an edge i -> j, as in
           ``dgl.from_scipy``. Its values become edge data ``weight`` unless all of them are one.
@@ -70,8 +69,8 @@ def load_graph(
         N, if ``source`` does not say; by default the rows of ``node_data``, else the largest id plus one.
     node_data : path, list of paths or dict of str to array, optional
         Columns to add: an ``.npz`` with the node keys above, a ``.npy`` with the column that its name says
-        (``feat.npy``), a table (``.csv``, ``.tsv``, ``.txt``, also ``.gz``; see
-        :func:`partition.sources.edge_list.read_node_table`), or arrays (N, ...) under the names that Graph uses.
+        (``feat.npy``), a table (``.csv``, ``.tsv``, ``.txt``, also ``.gz``; see docs/cli.md),
+        or arrays (N, ...) under the names that Graph uses.
     self_loops : bool
         Add a self-loop to each node that has none.
     undirected : bool
@@ -300,5 +299,5 @@ def _check_plausible_nodes(opened: COOGraph, num_nodes: int, evidence: str) -> N
     if num_nodes > _MOST_NODES_PER_EDGE * len(opened.src) + _ALWAYS_ALLOWED_NODES:
         raise InputError(
             f"{opened.name}: {evidence}, but the number of edges is {len(opened.src)}; number the nodes from 0 without "
-            "gaps, or pass num_nodes (--num-nodes) if so many nodes have no edge"
+            "gaps, or pass num_nodes (--num-nodes) if that many nodes have no edge"
         )

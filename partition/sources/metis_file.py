@@ -15,7 +15,7 @@ from .coo import COOGraph
 from .text_blocks import first_bad_line, parses, text_blocks
 
 _LARGEST = np.iinfo(np.int64).max
-_MOST_DIGITS = 18  # counts of so many digits fit int64
+_MOST_DIGITS = 18  # counts of this many digits fit int64
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ def read_metis(path: Path) -> COOGraph:
         seen += len(counts)
     if seen < header.num_nodes - 1:  # an empty last line without a newline looks like no line
         raise InputError(
-            f"{path}: {seen} lines of neighbours for the {header.num_nodes} nodes of the header; it may be cut short"
+            f"{path}: {seen} lines of neighbours for the {header.num_nodes} nodes of the header; the file may be "
+            "truncated: fetch it again, or correct the header"
         )
     edge_data = {"weight": np.concatenate(weight)} if header.has_edge_weights else {}
     unused = [("node sizes", header.node_sizes), ("node weights", header.node_weights)]
@@ -130,7 +131,7 @@ def _neighbour_lines(header: _Header) -> Iterator[tuple[np.ndarray, np.ndarray]]
             )
             shown = line.strip()[:80]
             raise InputError(
-                f"{header.path}, line {number}: {shown!r} must hold only whole numbers below 2**63 - 1"
+                f"{header.path}, line {number}: {shown!r} must hold only whole numbers below 2**63 - 1; correct it"
             ) from None
 
 
@@ -170,8 +171,8 @@ def _check_lines(header: _Header, counts: np.ndarray, seen: int) -> None:
         at = int(bad.argmax())
         form = "pairs of neighbour and weight" if header.has_edge_weights else "neighbours"
         raise InputError(
-            f"{header.path}: the line of node {seen + at + 1} has {counts[at]} numbers; by the header's fmt it must "
-            f"have {header.numbers_before} numbers for the node, then {form}"
+            f"{header.path}: the line of node {seen + at + 1} has {counts[at]} numbers; the header's fmt asks "
+            f"for {header.numbers_before} numbers of the node, then {form}; correct the line, or fmt"
         )
 
 

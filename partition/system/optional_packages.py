@@ -6,7 +6,7 @@ from types import ModuleType
 
 from partition.errors import InputError
 
-INSTALL_DGL = "pip install 'dgl>=1.1.3' (wheels up to Python 3.11; see docs.dgl.ai for newer)"
+INSTALL_DGL = "pip install 'dgl>=1.1.3,!=2.0.*,!=2.1.*' (wheels up to Python 3.11; see https://www.dgl.ai/pages/start.html for newer)"
 
 
 def need(module: str, purpose: str, install: str) -> ModuleType:

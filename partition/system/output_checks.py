@@ -89,7 +89,7 @@ def check_file(out, *, force: bool = False) -> Path:
 
 def already_there(out: Path, kind: str, found: str = "exists") -> InputError:
     """Return the error to raise where a file or a directory must not be replaced."""
-    return InputError(f"{out} {found}; choose another {kind}, or replace it with --force")
+    return InputError(f"{out} {found}; choose another {kind}, or replace it with force (--force)")
 
 
 def check_parent(out: Path) -> None:

@@ -86,7 +86,7 @@ def _widened(elements):
 @triton.jit
 def _at(array, rows, row_stride, head_stride, heads, columns, ALIGN: tl.constexpr):
     """Return pointers (rows, BLOCK_H, BLOCK_D)."""
-    # Strides come divided by ALIGN: the product tells the compiler that reads of so many elements are aligned.
+    # Strides come divided by ALIGN: the product tells the compiler that reads of this many elements are aligned.
     starts = rows[:, None, None] * row_stride + heads[None, :, None] * head_stride
     return array + (starts * ALIGN + columns)
 
