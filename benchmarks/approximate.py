@@ -32,7 +32,7 @@ from partition import load_graph, partition
 from partition.console import table
 from partition.cuts.vertex_cut import make_vertex_cut
 from partition.graph import from_edges, with_self_loops
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 _WIDTH = 128  # of random features
 _WITHIN = 0.002  # of the exact run's best validation metric
@@ -119,7 +119,7 @@ def report(rows: list[dict], has_metric: bool) -> str:
     """The rows as a table."""
     exact, cells = rows[0], []
     for row in rows:
-        cell = [row["policy"], size(row["sent_bytes"]), f"{row['sent_bytes'] / exact['sent_bytes'] - 1:+.1%}"]
+        cell = [row["policy"], format_bytes(row["sent_bytes"]), f"{row['sent_bytes'] / exact['sent_bytes'] - 1:+.1%}"]
         cell += [f"{row['seconds']:.3f}", f"{exact['seconds'] / row['seconds']:.2f}"]
         if has_metric:
             epochs = "not reached" if row["epochs"] is None else f"{row['epochs']:.2f}"

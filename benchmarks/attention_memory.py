@@ -24,7 +24,7 @@ from machine import processor
 
 from dgl_gt import csc, sparse_attention
 from partition.console import table
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 TOOLS = ("DGL", "PyG", "dgl-gt") if find_spec("torch_geometric") else ("DGL", "dgl-gt")
 
@@ -96,7 +96,10 @@ def main(argv=None) -> None:
         print(json.dumps({"graph": args.graph, "heads": args.heads, "width": args.width, "tools": found}))
         return
     ours = sum(found["dgl-gt"].values())
-    rows = [[tool, *map(size, each.values()), f"{1 - ours / sum(each.values()):.1%}"] for tool, each in found.items()]
+    rows = [
+        [tool, *map(format_bytes, each.values()), f"{1 - ours / sum(each.values()):.1%}"]
+        for tool, each in found.items()
+    ]
     print(f"{args.graph}, H {args.heads}, D {args.width}, float32, forward + backward; {processor()}")
     print()
     print(table(["tool", "structure", "pass", "ours is lower by"], rows))

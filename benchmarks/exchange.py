@@ -34,7 +34,7 @@ from dgl_gt.trace.trace_step import trace_step
 from partition import load_graph, partition, read_manifest
 from partition.console import table
 from partition.shards.counts import read_figures
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 WIDTH, CLASSES, LAYERS, HIDDEN, HEADS = 128, 40, 3, 128, 8
 EDGE = [("halo_h", 1), ("halo_kv", 1), ("halo_h", 2), ("halo_h", 3), ("gather", 1), ("heads", 1), ("ring", 1)]
@@ -206,10 +206,14 @@ def report(rows: list[dict]) -> str:
     for row in rows:
         name = row["strategy"] + (f", depth {row['depth']}" if row["depth"] > 1 else "")
         cell = [row["ranks"], name, "yes" if row["overlap"] else "no", f"{row['seconds']:.3f}"]
-        cell += [f"{alone['seconds'] / row['seconds']:.2f}" if alone else "", size(row["sent_bytes"])]
+        cell += [f"{alone['seconds'] / row['seconds']:.2f}" if alone else "", format_bytes(row["sent_bytes"])]
         if row["live_bytes"]:
             share = f"{row['live_bytes'] / alone['live_bytes']:.2f}" if alone else ""
-            cell += [size(row["live_bytes"]), share, size(max(row["buffer_bytes"], 0)) if row["depth"] == 1 else ""]
+            cell += [
+                format_bytes(row["live_bytes"]),
+                share,
+                format_bytes(max(row["buffer_bytes"], 0)) if row["depth"] == 1 else "",
+            ]
         cells.append(cell)
     header = "ranks|strategy|overlap|s / step|speed-up|sent / rank|tensors / rank|of one|buffers".split("|")
     return table(header[: len(cells[-1])], cells)

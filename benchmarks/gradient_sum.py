@@ -22,7 +22,7 @@ from machine import DATA, processor
 
 from partition import load_graph, partition
 from partition.console import table
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 WAYS = ("after", "during", "none")
 
@@ -99,7 +99,7 @@ def main() -> None:
     rows = [
         [
             each["link_mbit"] or "loopback",
-            size(each["bytes"]),
+            format_bytes(each["bytes"]),
             *(f"{each[way]:.3f}" for way in WAYS),
             f"{each['ratio']:.2f}",
         ]

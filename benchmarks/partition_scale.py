@@ -20,7 +20,7 @@ import numpy as np
 from machine import memory_bytes, processor
 
 from partition.console import table
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 FEATURES, COMMUNITY, INSIDE = 64, 2000, 0.8
 _INTERVAL_S = 0.1
@@ -97,8 +97,8 @@ def main() -> int:
     rows = [
         [
             *(each["memory"], each["method"], each["cut"]),
-            *(size(value) for value in (each["estimate"]["memory_bytes"], each["peak_bytes"])),
-            *(size(value) for value in (each["estimate"]["disk_bytes"], each["disk_bytes"])),
+            *(format_bytes(value) for value in (each["estimate"]["memory_bytes"], each["peak_bytes"])),
+            *(format_bytes(value) for value in (each["estimate"]["disk_bytes"], each["disk_bytes"])),
             *(f"{value:,.0f}" for value in (each["estimate"]["seconds"], each["seconds"])),
             f"{each['quality']['replication_factor']:.2f}",
             f"{each['quality']['max_copies_factor']:.2f}",

@@ -32,7 +32,7 @@ from machine import DATA, memory_bytes, processor
 
 from partition.console import table
 from partition.errors import InputError
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 GENERATED = "sample:communities?nodes=500000&degree=20&features=32&seed=0"
 REAL = "ogbn_arxiv_nofeat.npz"
@@ -280,7 +280,9 @@ def compare(source: str, parts: int, runs: int, interval_s: float) -> dict:
             for tool in TOOLS:
                 results[tool].append(measure(tool, Path(folder), parts, interval_s))
                 last = results[tool][-1]
-                note = f"run {run + 1}, {tool}: {last['seconds']:.2f} s, {size(last['peak_bytes'])} over the graph"
+                note = (
+                    f"run {run + 1}, {tool}: {last['seconds']:.2f} s, {format_bytes(last['peak_bytes'])} over the graph"
+                )
                 print(note, file=sys.stderr, flush=True)
     medians = {
         tool: {key: statistics.median(run[key] for run in each) for key in each[0] if each[0][key] is not None}

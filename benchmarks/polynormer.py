@@ -33,7 +33,7 @@ from torch.nn import functional
 from dgl_gt.ranks.launch import KEEP_MEMORY
 from partition import load_graph, make_edge_cut, partition
 from partition.console import table
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 FEATURES, CLASSES = 128, 40
 CONFIG = {
@@ -167,7 +167,7 @@ def main() -> None:
         return
     base = rows["published code, PyG"]["seconds"]
     cells = [
-        [tool, f"{row['seconds']:.2f}", f"{base / row['seconds']:.2f}x", size(row["peak_bytes"])]
+        [tool, f"{row['seconds']:.2f}", f"{base / row['seconds']:.2f}x", format_bytes(row["peak_bytes"])]
         for tool, row in rows.items()
     ]
     print(f"{nodes:,} nodes, {edges:,} edges, {args.layers} local layers; {processor()}")

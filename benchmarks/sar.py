@@ -45,7 +45,7 @@ from dgl_gt.ranks.launch import KEEP_MEMORY
 from partition import partition
 from partition.console import table
 from partition.shards.dgl_export import export_dgl
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 MODELS = {"dotgat": 1, "qkv": 3}  # and their projections
 STRATEGIES = {"dotgat": "halo_h", "qkv": "halo_kv"}  # of dgl-gt: in dotgat, keys and values are the same row
@@ -301,8 +301,8 @@ def report(rows: list[dict]) -> str:
     for row in rows:
         both = row["as_is"], row["kept"]
         cell = [row["model"], row["name"], row["ranks"], *(f"{each['seconds']:.2f}" for each in both)]
-        cell += [f"{row['of_ours']:.2f}", size(row["sent_bytes"]) if row["ranks"] > 1 else ""]
-        cell += [size(each["rss_bytes"]) for each in both]
+        cell += [f"{row['of_ours']:.2f}", format_bytes(row["sent_bytes"]) if row["ranks"] > 1 else ""]
+        cell += [format_bytes(each["rss_bytes"]) for each in both]
         cells.append([*cell, *(f"{each['others_cores']:.2f}" for each in both)])
     return table([*header, "others' cores", "kept"], cells)
 

@@ -37,7 +37,7 @@ from dgl_gt.selector.traced_time import traced_time
 from partition import partition, read_manifest
 from partition.console import table
 from partition.shards.counts import read_figures
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 LAYERS, HIDDEN, HEADS, WIDTH = 3, 128, 8, 128
 
@@ -73,14 +73,14 @@ def budget(args) -> str:
             done = command("train", edge, *auto, *model, "--epochs", 3, "--dropout", 0, "--json", check=False)
             if done.returncode:
                 rows.append(
-                    [size(bound), f"exit {done.returncode}: {done.stderr.splitlines()[-1][:60]}...", "", "", ""]
+                    [format_bytes(bound), f"exit {done.returncode}: {done.stderr.splitlines()[-1][:60]}...", "", "", ""]
                 )
                 break
             run = json.loads(done.stdout)
             choice, peak = run["plan"]["chosen"], max(run["peak_memory_bytes"])
             predicted = run["plan"]["choice"]["memory_bytes"]
             fits = "yes" if peak <= bound else "NO"
-            rows.append([size(bound), choice, size(predicted), size(peak), fits])
+            rows.append([format_bytes(bound), choice, format_bytes(predicted), format_bytes(peak), fits])
             print(rows[-1], file=sys.stderr, flush=True)
             bound = predicted - 2**20
     return table(["budget of a rank", "choice", "predicted", "resident", "below"], rows)

@@ -24,7 +24,7 @@ from machine import DATA, processor
 
 from partition import InputError, load_graph
 from partition.console import table
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 REAL = "ogbn_arxiv_nofeat.npz"
 MODEL = ("layers", "hidden", "heads", "epochs", "precision")
@@ -81,7 +81,7 @@ def _report(source: str, rows: list[dict]) -> str:
             f"{rows[0]['seconds_per_epoch'] / seconds:.2f}",
             f"{row['exchange_share']:.1%}",
         ]
-        cell += [size(row["exchanged_bytes_per_epoch"]), size(max(peaks)), f"{row['halo']:,}"]
+        cell += [format_bytes(row["exchanged_bytes_per_epoch"]), format_bytes(max(peaks)), f"{row['halo']:,}"]
         cells.append([*cell, f"{row['cut_ratio']:.2%}", f"{row['edge_balance']:.3f}"])
     return f"{Path(source).name}: {rows[0]['nodes']:,} nodes, {rows[0]['edges']:,} edges\n\n{table(header, cells)}"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from partition.cuts import metis
 from partition.cuts.balance import shares
-from partition.cuts.edge_cut import MOST_ATTEMPTS
+from partition.cuts.edge_cut import MAX_ATTEMPTS
 from partition.encodings.parse import parse_encodings
 from partition.predict.costs import Costs, default_costs
 from partition.predict.profile import Profile
@@ -16,7 +16,7 @@ from .errors import InputError, check_one_of, check_type, whole_number
 from .transforms import check_transforms
 
 CUTS = ("edge", "vertex", "auto")
-_MOST_HALO_DEPTH = 100  # hops; the halos of a connected graph hold every node long before
+_MAX_HALO_DEPTH = 100  # hops; the halos of a connected graph hold every node long before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +64,8 @@ def checked_request(
 ) -> Request:
     """Check arguments of :func:`partition.partition`, which describes them; :class:`InputError` says what is wrong."""
     parts, seed = whole_number("parts", parts), metis.check_seed(seed)
-    halo_depth = whole_number("halo_depth", halo_depth, 1, _MOST_HALO_DEPTH)
-    attempts = whole_number("attempts", attempts, 1, MOST_ATTEMPTS)
+    halo_depth = whole_number("halo_depth", halo_depth, 1, _MAX_HALO_DEPTH)
+    attempts = whole_number("attempts", attempts, 1, MAX_ATTEMPTS)
     costs = default_costs() if costs is None else costs
     check_type("costs", costs, Costs)
     if profile is not None:

@@ -25,7 +25,7 @@ from partition.shards.manifest import read_manifest, verify
 from partition.sources.load import open_source
 from partition.system.memory import children_memory, peak_memory_bytes
 from partition.system.output_checks import free_disk_bytes
-from partition.system.units import parse_size, size
+from partition.system.units import format_bytes, parse_size
 from partition.system.user_files import regular_file
 
 from . import console
@@ -332,7 +332,7 @@ def _dry_run(args) -> tuple[dict, str]:
         "disk_free_bytes": disk_free_bytes,
     }
     disk = "" if of_parts is None else f"\n\nshares of the parts: {', '.join(f'{share:.3f}' for share in of_parts)}"
-    disk += f"\n\n{size(disk_free_bytes)} are free on the disk of {args.out or 'this directory'}"
+    disk += f"\n\n{format_bytes(disk_free_bytes)} are free on the disk of {args.out or 'this directory'}"
     if method and estimates[method].disk_bytes > disk_free_bytes:
         disk += ", which may not be enough: free space, or choose another disk with --out"
     console.print_left_out(source.left_out)
@@ -379,7 +379,7 @@ def _import(args) -> tuple[dict, str]:
 
 
 def _written(out: str, result: dict) -> str:
-    return f"wrote {out} in {result['seconds']:.1f} s, peak memory {size(result['peak_memory_bytes'])}"
+    return f"wrote {out} in {result['seconds']:.1f} s, peak memory {format_bytes(result['peak_memory_bytes'])}"
 
 
 def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:

@@ -16,7 +16,7 @@ from partition.system.signals import SAME_STOP_S, handling_stops
 
 from .errors import InputError, printable
 
-_MOST_NAMES = 10  # in a line
+_MAX_NAMES = 10  # in a line
 
 
 def run(parser: argparse.ArgumentParser, argv=None) -> int:
@@ -135,8 +135,8 @@ class Stages:
 def print_left_out(notes) -> None:
     """Print one line on stderr that names what the source has but the shards do not."""
     if notes:
-        more = f" and {len(notes) - _MOST_NAMES} more (--json lists all)" if len(notes) > _MOST_NAMES else ""
-        print(printable(f"left out: {', '.join(notes[:_MOST_NAMES])}{more}"), file=sys.stderr)
+        more = f" and {len(notes) - _MAX_NAMES} more (--json lists all)" if len(notes) > _MAX_NAMES else ""
+        print(printable(f"left out: {', '.join(notes[:_MAX_NAMES])}{more}"), file=sys.stderr)
 
 
 def table(header, rows) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import scipy  # imports its parts at their first use
 
 from partition.system.mapped_arrays import is_mapped, release_pages
-from partition.system.optional_packages import INSTALL_DGL, first_line, need
+from partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
 from partition.system.user_files import check_fits_memory
 
 from .errors import InputError, whole_number
@@ -97,7 +97,7 @@ class Graph:
         InputError
             DGL cannot be imported.
         """
-        dgl, torch = (need(package, "to_dgl()", INSTALL_DGL) for package in ("dgl", "torch"))
+        dgl, torch = (import_optional(package, "to_dgl()", INSTALL_DGL) for package in ("dgl", "torch"))
         src, dst = self.edges()
         made = dgl.graph((torch.from_numpy(src), torch.from_numpy(dst)), num_nodes=self.num_nodes)
         for columns, data in ((made.ndata, self.node_data), (made.edata, self.edge_data)):

@@ -32,7 +32,7 @@ from partition.system.memory import (
     resident_memory_bytes,
     return_freed_memory,
 )
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 from .arguments import Request, checked_request
 from .transforms import check_transforms, transformed
@@ -233,7 +233,7 @@ def _lowered_to_available(memory: int, progress) -> int:
     available = available_memory_bytes() + resident_memory_bytes()
     if available >= memory:
         return memory
-    progress(f"only {size(available)} of {size(memory)} are available")
+    progress(f"only {format_bytes(available)} of {format_bytes(memory)} are available")
     return available
 
 
@@ -242,7 +242,7 @@ def _method_within(memory: int, sizes: SourceSizes, cut: str | None, reading_byt
     method = choose_method(sizes, memory, cut, reading_bytes)
     return_freed_memory()
     if method == "metis":
-        progress(f"within {size(memory)}: {METHOD_NAMES[method]}")
+        progress(f"within {format_bytes(memory)}: {METHOD_NAMES[method]}")
     else:
-        progress(f"{metis_need(sizes)}, which exceeds {size(memory)}: vertex cut by {METHOD_NAMES[method]}")
+        progress(f"{metis_need(sizes)}, which exceeds {format_bytes(memory)}: vertex cut by {METHOD_NAMES[method]}")
     return method

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from partition.cuts.memory_bound import METHOD_NAMES, Needs, SourceSizes
 from partition.shards.transform_records import describe_transforms
-from partition.system.units import counted, size
+from partition.system.units import format_bytes, format_count
 
 from .console import table
 
@@ -16,7 +16,7 @@ def quality_table(manifest: dict) -> str:
     parts = table(
         ["part", "owned nodes", f"{copies} nodes" if cut == "edge" else copies, "edges", "rows sent", "size"],
         [
-            [i, *(f"{part[key]:,}" for key in ("owned", copies, "edges", "sent")), size(part["bytes"])]
+            [i, *(f"{part[key]:,}" for key in ("owned", copies, "edges", "sent")), format_bytes(part["bytes"])]
             for i, part in enumerate(manifest["per_part"])
         ],
     )
@@ -35,8 +35,8 @@ def quality_table(manifest: dict) -> str:
         lines.insert(0, ("cut ratio", f"{quality['cut_ratio']:.2%}", "edges whose source another part owns"))
     figures = "\n".join(f"{name:<13} {value:>12}  {meaning}" for name, value, meaning in lines)
     depth = f", halo depth {manifest['halo_depth']}" if manifest["halo_depth"] > 1 else ""
-    sizes = f"{counted(manifest['nodes'], 'node')}, {counted(manifest['edges'], 'edge')}"
-    counts = f"{sizes}, {counted(manifest['parts'], 'part')}, {cut} cut{depth}"
+    sizes = f"{format_count(manifest['nodes'], 'node')}, {format_count(manifest['edges'], 'edge')}"
+    counts = f"{sizes}, {format_count(manifest['parts'], 'part')}, {cut} cut{depth}"
     notes = [f"added: {added}"] if (added := describe_transforms(manifest["transforms"])) else []
     notes += [_mapping(manifest["mapping"], manifest["shares"])] if manifest["mapping"] else []
     notes += [f"encodings: {_encodings(manifest['encodings'])}"] if manifest["encodings"] else []
@@ -63,7 +63,7 @@ def _encodings(records: dict) -> str:
     """Name encodings with their columns, and say which columns are estimates or empty."""
     named = []
     for name, record in records.items():
-        notes = [counted(record["columns"], "column")]
+        notes = [format_count(record["columns"], "column")]
         if record.get("probes"):
             notes.append(
                 f"estimated with {record['probes']} random vectors from column {record['exact_columns'] + 1} on"
@@ -81,11 +81,13 @@ def estimates_table(source: str, sizes: SourceSizes, estimates: dict[str, Needs]
     rows = [
         [
             METHOD_NAMES[method] + (" (would be used)" if method == chosen else ""),
-            size(each.memory_bytes),
-            size(each.disk_bytes),
+            format_bytes(each.memory_bytes),
+            format_bytes(each.disk_bytes),
             f"{each.seconds:,.0f} s" if each.seconds >= 1 else "under 1 s",
         ]
         for method, each in estimates.items()
     ]
-    counts = f"{counted(sizes.nodes, 'node')}, {counted(sizes.edges, 'edge')}, {counted(sizes.parts, 'part')}"
+    counts = (
+        f"{format_count(sizes.nodes, 'node')}, {format_count(sizes.edges, 'edge')}, {format_count(sizes.parts, 'part')}"
+    )
     return f"{source}: {counts}; estimates only, nothing is written\n\n{table(['method', 'peak memory', 'disk', 'time'], rows)}"

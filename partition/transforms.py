@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from partition.system.units import counted
+from partition.system.units import format_count
 from partition.system.user_files import check_fits_memory
 
 from .errors import InputError, check_type, whole_number
@@ -18,7 +18,7 @@ from .graph import Graph, with_more_edges
 
 EDGE_KIND, VIRTUAL_NODE = "edge_kind", "virtual_node"
 _EDGE_KINDS = {"expander": 1, "virtual_nodes": 2}  # in edge_kind; 0 are the edges of the graph
-MOST_DEGREE, MOST_VIRTUAL_NODES = 128, 128
+MAX_DEGREE, MAX_VIRTUAL_NODES = 128, 128
 EDGE_BYTES = 48  # to build the in-edges of a graph, per edge
 
 
@@ -138,7 +138,7 @@ def check_transforms(source, *, expander: int | None = None, virtual_nodes: int 
     for name, value in (("expander", expander), ("virtual_nodes", virtual_nodes)):
         if value is None:
             continue
-        most = MOST_DEGREE if name == "expander" else MOST_VIRTUAL_NODES
+        most = MAX_DEGREE if name == "expander" else MAX_VIRTUAL_NODES
         if whole_number(name, value, 1, most) % 2 and name == "expander":
             raise InputError(
                 f"expander is {value}; it must be an even number from 2 to {most}, as each cycle gives a node two neighbours"
@@ -169,7 +169,7 @@ def check_degree(name: str, degree: int, nodes: int) -> None:
     if degree >= nodes:
         advice = f"choose an even number below {nodes}, or leave" if nodes > 2 else "leave"
         raise InputError(
-            f"expander is {degree}, but {name} has {counted(nodes, 'node')}, so a node has at most {nodes - 1} neighbours; "
+            f"expander is {degree}, but {name} has {format_count(nodes, 'node')}, so a node has at most {nodes - 1} neighbours; "
             f"{advice} expander (--expander) out"
         )
 

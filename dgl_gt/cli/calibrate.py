@@ -10,7 +10,7 @@ from partition.errors import InputError
 from partition.predict.profile import MAX_RANKS
 from partition.system.atomic_write import new_file
 from partition.system.output_checks import check_file
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 from .options import add_json, add_timeout, positive_integer
 
@@ -76,7 +76,10 @@ def _profile_table(values: dict, target_weights: list[float]) -> str:
         ("element-wise sums (GB/s)", listed(values["simple_bytes_per_s"], 1e9)),
         ("attention, rows nearby, per edge and column (ns)", listed(values["attention"]["near_column_s"], 1e-9, 2)),
         *(
-            (f"attention, rows anywhere in {size(held_bytes)}, per edge and column (ns)", listed(seconds, 1e-9, 2))
+            (
+                f"attention, rows anywhere in {format_bytes(held_bytes)}, per edge and column (ns)",
+                listed(seconds, 1e-9, 2),
+            )
             for held_bytes, seconds in values["attention"]["far_column_s"].items()
         ),
         ("memory (GiB)", listed(values["memory_bytes"], 2**30)),

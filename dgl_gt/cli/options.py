@@ -13,9 +13,9 @@ from partition.predict.profile import PRESETS
 from partition.predict.strategies import CHOICES, check_choice
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
-from partition.system.units import counted
+from partition.system.units import format_count
 
-_MOST_NUMBERS = 1000  # in a list
+_MAX_NUMBERS = 1000  # in a list
 _LARGEST, _SMALLEST_FLOAT = 10**9, 1e-6  # allowed numbers of options, far beyond any use
 
 
@@ -95,7 +95,7 @@ def _number_of_parts(directory: str, nproc: int | None, choice: tuple[str | None
     parts = manifest["parts"]
     if nproc not in (None, parts):
         raise InputError(
-            f"--nproc is {nproc} but {directory} has {counted(parts, 'part')}; use --nproc {parts}, or "
+            f"--nproc is {nproc} but {directory} has {format_count(parts, 'part')}; use --nproc {parts}, or "
             "partition the graph again"
         )
     if choice:
@@ -133,13 +133,13 @@ def numbers(text: str) -> list[int]:
     found = []
     for piece in text.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", piece)
-        if not match or int(match[2] or match[1]) - int(match[1]) not in range(_MOST_NUMBERS):
+        if not match or int(match[2] or match[1]) - int(match[1]) not in range(_MAX_NUMBERS):
             raise argparse.ArgumentTypeError(
-                f"{reprlib.repr(text)} is not a list of numbers; write it as 0-9 or 0,2, with at most {_MOST_NUMBERS:,}"
+                f"{reprlib.repr(text)} is not a list of numbers; write it as 0-9 or 0,2, with at most {_MAX_NUMBERS:,}"
             )
         found += range(int(match[1]), int(match[2] or match[1]) + 1)
-    if len(found) > _MOST_NUMBERS:
-        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} has more than {_MOST_NUMBERS:,} numbers; write fewer")
+    if len(found) > _MAX_NUMBERS:
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} has more than {_MAX_NUMBERS:,} numbers; write fewer")
     return list(dict.fromkeys(found))
 
 

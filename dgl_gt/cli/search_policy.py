@@ -14,7 +14,7 @@ from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 from partition.system.atomic_write import new_file
 from partition.system.output_checks import check_file
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 from .options import run_on_parts
 
@@ -105,7 +105,7 @@ def _text(values: dict, found, epochs: int) -> str:
         "",
         f"strategy                  {values['strategy']}",
         f"a step, predicted         {found.seconds:.3g} s instead of {found.exact_seconds:.3g} s",
-        f"sent in a step            {size(found.sent_bytes)}, {saved:.1%} less than {size(found.exact_sent_bytes)}",
+        f"sent in a step            {format_bytes(found.sent_bytes)}, {saved:.1%} less than {format_bytes(found.exact_sent_bytes)}",
         f"lost in {epochs} epochs         {found.loss:+.2f} points of {found.metric} (allowed: {values['max_loss_points']:g})",
     ]
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from partition.errors import InputError, check_flags
 from partition.predict.strategies import check_choice, ranks_per_host
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest, verify
-from partition.system.units import counted
+from partition.system.units import format_count
 
 from .gather import Gather
 from .halo import Halo
@@ -89,7 +89,7 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) ->
         strategy = check_choice(read_figures(manifest), strategy, depth, directory)
         if (parts := manifest["parts"]) != comm.world_size:
             raise InputError(
-                f"{directory} has {counted(parts, 'part')}, but the number of ranks is {comm.world_size}; start "
+                f"{directory} has {format_count(parts, 'part')}, but the number of ranks is {comm.world_size}; start "
                 f"{parts} (torchrun --nproc-per-node {parts}, then torch.distributed.init_process_group), or partition "
                 "again"
             )

@@ -21,7 +21,7 @@ from dgl_gt.comm.group import RankError
 from partition.errors import InputError
 from partition.system.command_entry import after_imports
 from partition.system.signals import STOPPING
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 from .launcher_link import LATE_AFTER_S, STILL_WAITING, Failure, Launcher
 from .out_of_memory import out_of_memory_message
@@ -165,5 +165,5 @@ def _allocation_problem(error: BaseException) -> str | None:
         return text.split(". ")[1] if ". " in text else text
     found = re.search(r"(?:can't allocate memory|not enough memory): you tried to allocate (\d+) bytes", text)
     if found:
-        return f"it asked for {size(int(found[1]))} at once"
+        return f"it asked for {format_bytes(int(found[1]))} at once"
     return (text or "an allocation failed") if isinstance(error, MemoryError) else None

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from partition.errors import InputError
-from partition.system.units import counted
+from partition.system.units import format_count
 
 from .launch import launch
 from .launcher_link import find_launcher
@@ -57,7 +57,7 @@ def run_on_ranks(
         started = int(os.environ["WORLD_SIZE"])
         if nproc not in (None, started):
             raise InputError(
-                f"nproc is {nproc}, but torchrun has started {counted(started, 'rank')}; leave --nproc out"
+                f"nproc is {nproc}, but torchrun has started {format_count(started, 'rank')}; leave --nproc out"
             )
         return work()
 

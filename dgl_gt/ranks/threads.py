@@ -6,7 +6,7 @@ import os
 import sys
 
 from partition.system.memory import available_cpus
-from partition.system.units import counted
+from partition.system.units import format_count
 
 
 def threads_per_rank(ranks: int) -> int:
@@ -20,7 +20,7 @@ def warn_of_too_many_threads(ranks: int) -> None:
     if wanted.isdecimal() and int(wanted) * ranks > max(processors, ranks):
         who = "1 rank has" if ranks == 1 else f"{ranks} ranks share"
         print(
-            f"dgl-gt: warning: OMP_NUM_THREADS is {wanted}, but {who} {counted(processors, 'processor')}, so threads "
+            f"dgl-gt: warning: OMP_NUM_THREADS is {wanted}, but {who} {format_count(processors, 'processor')}, so threads "
             f"wait for each other; set it to {threads_per_rank(ranks)}, or unset it",
             file=sys.stderr,
         )

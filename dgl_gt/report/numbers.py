@@ -14,9 +14,9 @@ from dgl_gt.run_files.time_line import TimeLine
 
 from .run_files import RunFiles
 
-MOST_POINTS = 1000  # of a curve
+MAX_POINTS = 1000  # of a curve
 _CURVES = ("loss", "validation", "test", "lr", "nodes_per_s", "exchange_share")
-_MOST_PARTS = 12  # of the step, in the table of where its time goes
+_MAX_PARTS = 12  # of the step, in the table of where its time goes
 
 
 def run_numbers(run: RunFiles) -> dict:
@@ -96,15 +96,15 @@ def _median(values: Iterable[float]) -> float | None:
 
 
 def thinned(points: Iterable[tuple[int, float | None]]) -> list[list]:
-    """At most :data:`MOST_POINTS` points of a curve, ``[epoch, value]``; peaks stay, and so do the first and the last.
+    """At most :data:`MAX_POINTS` points of a curve, ``[epoch, value]``; peaks stay, and so do the first and the last.
 
     Epochs without a value are left out.
     """
     there = [[epoch, value] for epoch, value in points if value is not None]
-    if len(there) <= MOST_POINTS:
+    if len(there) <= MAX_POINTS:
         return there
     inner, kept = there[1:-1], [there[0]]
-    length = math.ceil(len(inner) / ((MOST_POINTS - 2) // 2))
+    length = math.ceil(len(inner) / ((MAX_POINTS - 2) // 2))
     for start in range(0, len(inner), length):
         piece = inner[start : start + length]
         ends = [min(piece, key=lambda each: each[1]), max(piece, key=lambda each: each[1])]
@@ -119,7 +119,7 @@ def _step(step: TimeLine) -> dict:
         for span in rank.spans:
             key = span.name, span.kind
             sums[key] = sums.get(key, 0.0) + (span.end - span.start) / len(step.ranks)
-    longest = sorted(sums.items(), key=lambda item: -item[1])[:_MOST_PARTS]
+    longest = sorted(sums.items(), key=lambda item: -item[1])[:_MAX_PARTS]
     names = ("seconds", "compute_s", "exchange_s", "wait_s")
     return {
         "epoch": step.epoch,

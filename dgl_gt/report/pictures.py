@@ -16,10 +16,10 @@ from markupsafe import Markup
 from dgl_gt.run_files.time_line import RankStep
 from partition.report.formats import SPACE, printable, short
 
-MOST_RANKS = 64  # that the time line draws
+MAX_RANKS = 64  # that the time line draws
 _TICKS = 4  # about as many labels as an axis has
 _WIDTH = 1000  # of a picture, in its own units
-_MOST_SPANS = 8000  # of all ranks; with more, a rank's spans share columns
+_MAX_SPANS = 8000  # of all ranks; with more, a rank's spans share columns
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,10 @@ def _path(curve: list, x: Axis, y: Axis) -> str:
 
 
 def time_line_bars(ranks: list[RankStep]) -> list[Markup]:
-    """Draw the step of each of the first :data:`MOST_RANKS` ranks: a bar of computing, exchanging and waiting."""
+    """Draw the step of each of the first :data:`MAX_RANKS` ranks: a bar of computing, exchanging and waiting."""
     longest = max(max(rank.seconds for rank in ranks), 1e-9)
-    shown = ranks[:MOST_RANKS]
-    return [_bar(number, rank, longest, _MOST_SPANS // len(shown)) for number, rank in enumerate(shown)]
+    shown = ranks[:MAX_RANKS]
+    return [_bar(number, rank, longest, _MAX_SPANS // len(shown)) for number, rank in enumerate(shown)]
 
 
 def _bar(number: int, rank: RankStep, longest: float, most: int) -> Markup:

@@ -68,7 +68,7 @@ def run_page(run: RunFiles, numbers: dict) -> str:
         share=pictures.share,
         bar=bar,
         time_line=pictures.time_line_bars(run.step.ranks) if run.step else [],
-        most_ranks=pictures.MOST_RANKS,
+        most_ranks=pictures.MAX_RANKS,
     )
 
 

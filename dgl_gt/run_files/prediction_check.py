@@ -9,10 +9,10 @@ import msgspec
 
 from partition.console import table
 from partition.errors import InputError
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 from .run_directory import RECORD
-from .run_record import MOST, RunRecord, read_json
+from .run_record import MAX, RunRecord, read_json
 
 _ADVICE = "name a directory that `dgl-gt train --strategy auto --out RUN` wrote"
 
@@ -54,7 +54,7 @@ def compared(record: RunRecord, path: Path) -> dict:
     trial = next(of_choice, None)  # two cuts may have the same title, and seconds tell them apart
     of_run = record.seconds_per_epoch, record.exchanged_bytes_per_epoch
     is_measured = all(isinstance(each, (int, float)) for each in of_run) and record.peak_memory_bytes
-    if trial is None or not is_measured or not 0 < (choice.memory_bytes or 0) <= MOST:
+    if trial is None or not is_measured or not 0 < (choice.memory_bytes or 0) <= MAX:
         raise InputError(
             f"{path} lacks figures of the candidate that was chosen, {plan.chosen}; train again with --strategy auto"
         )
@@ -76,7 +76,7 @@ def check_table(comparison: dict) -> str:
     """The result of :func:`compare_with_prediction` as tables."""
 
     def row(figure: dict, is_bytes: bool) -> list[str]:
-        shown = [size(figure[key]) if is_bytes else f"{figure[key]:.3f}" for key in ("predicted", "measured")]
+        shown = [format_bytes(figure[key]) if is_bytes else f"{figure[key]:.3f}" for key in ("predicted", "measured")]
         return [figure["name"], *shown, "" if figure["error"] is None else f"{figure['error']:+.1%}"]
 
     figures = [row(each, "bytes" in each["name"]) for each in comparison["figures"]]

@@ -18,14 +18,14 @@ from partition.shards.counts import read_figures
 from partition.shards.layout import mapped_layout
 from partition.shards.manifest import is_shards, read_manifest
 from partition.sources.load import load_graph
-from partition.system.units import counted, size
+from partition.system.units import format_bytes, format_count
 
 from .plan import NothingFits, Plan
 from .select import choose
 from .step_traces import StepTraces
 
 _LEAST_MEMORY = ("local", "halo_h", "mirror")  # strategies that are tried for it
-_MOST_RANKS = 128  # the most that are tried to find out how many ranks would do
+_MAX_RANKS = 128  # the most that are tried to find out how many ranks would do
 
 
 def forecast(
@@ -97,7 +97,7 @@ def _plan_of_shards(
     figures = cuts[0][1]
     if world_sizes not in (None, [figures.parts]):
         raise InputError(
-            f"--world-size is {','.join(map(str, world_sizes))}, but {sources[0]} has {counted(figures.parts, 'part')}; "
+            f"--world-size is {','.join(map(str, world_sizes))}, but {sources[0]} has {format_count(figures.parts, 'part')}; "
             "give the graph instead of its shards to plan for other numbers of ranks"
         )
     profile.check_ranks(figures.parts)
@@ -151,7 +151,7 @@ class _Planner:
         """The plan for a number of ranks; raises :class:`NothingFits`. Options are those of :func:`choose`."""
         cuts = [(None, each) for each in self._cuts(ranks)]
         if self.progress:
-            self.progress(f"tracing steps on {counted(ranks, 'rank')}")
+            self.progress(f"tracing steps on {format_count(ranks, 'rank')}")
         return choose(cuts, self.traces, self.profile, **self.bounds, **options)
 
     def plan_or_error(self, ranks: int) -> Plan | NothingFits:
@@ -165,9 +165,9 @@ class _Planner:
         """A sentence on how many ranks would be enough, when ``ranks`` are not."""
         fixed = self.profile.process_bytes + error.fixed_bytes
         if fixed > (self.bounds["rank_memory"] or self.profile.memory_bytes):
-            return f"no number of ranks is enough: process, parameters and optimiser alone take {size(fixed)}"
+            return f"no number of ranks is enough: process, parameters and optimiser alone take {format_bytes(fixed)}"
         tried = ranks
-        while 2 * tried <= _MOST_RANKS:
+        while 2 * tried <= _MAX_RANKS:
             try:
                 self.plan(2 * tried, strategies=_LEAST_MEMORY)
             except NothingFits:

@@ -9,7 +9,7 @@ from partition.console import table
 from partition.errors import InputError
 from partition.predict.profile import Profile
 from partition.system.atomic_write import new_file
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 from .plan import NothingFits, Plan
 
@@ -38,7 +38,7 @@ def text_of_plan(plan: Plan) -> str:
         seconds = [f"{terms[key]:.3g}" for key in ("products_s", "rows_s", "attention_s")] if terms else [""] * 3
         exchange = f"{terms['exchange_s'] - terms['hidden_s']:.3g}" if terms else ""
         figures = [f"{each.seconds:.3g}", *seconds, exchange] if terms else [""] * 5
-        moved = [size(each.sent_bytes), size(each.memory_bytes)] if terms else ["", ""]
+        moved = [format_bytes(each.sent_bytes), format_bytes(each.memory_bytes)] if terms else ["", ""]
         rows.append(
             [each.cut, each.strategy, each.depth, each.activation_checkpoint, *figures, *moved, each.refused or ""]
         )
@@ -58,14 +58,16 @@ def text_of_policy(planned: PolicyPlan, policy: str) -> str:
     exact = planned.candidate
     saved = 1 - planned.sent_bytes / exact.sent_bytes if exact.sent_bytes else 0.0
     kept = (
-        f", of which the policy keeps up to {size(planned.kept_bytes)} from step to step" if planned.kept_bytes else ""
+        f", of which the policy keeps up to {format_bytes(planned.kept_bytes)} from step to step"
+        if planned.kept_bytes
+        else ""
     )
     lines = [
         f"policy, approximate       {policy}",
         f"strategy                  {exact.title}",
         f"a step, predicted         {planned.seconds:.3g} s instead of {exact.seconds:.3g} s",
-        f"sent in a step            {size(planned.sent_bytes)}, {saved:.1%} less than {size(exact.sent_bytes)}",
-        f"memory / rank             {size(exact.memory_bytes)}{kept}",
+        f"sent in a step            {format_bytes(planned.sent_bytes)}, {saved:.1%} less than {format_bytes(exact.sent_bytes)}",
+        f"memory / rank             {format_bytes(exact.memory_bytes)}{kept}",
     ]
     return "\n".join(lines)
 
@@ -75,12 +77,12 @@ def forecast_table(plans: dict[int, Plan | NothingFits], profile: Profile) -> st
     rows = []
     for ranks, plan in plans.items():
         if isinstance(plan, NothingFits):
-            rows.append([ranks, *["-"] * 8, f"{size(plan.least_bytes)} at least: does not fit"])
+            rows.append([ranks, *["-"] * 8, f"{format_bytes(plan.least_bytes)} at least: does not fit"])
             continue
         choice, speed_up = plan.choice, (plan.one_rank_seconds or math.nan) / plan.choice.seconds
         named = [choice.cut, choice.strategy, choice.depth, choice.activation_checkpoint]
         figures = [f"{choice.seconds:.3g}", f"{speed_up:.2f}", f"{speed_up / plan.ranks:.0%}"]
-        rows.append([ranks, *named, *figures, size(choice.sent_bytes), size(choice.memory_bytes)])
+        rows.append([ranks, *named, *figures, format_bytes(choice.sent_bytes), format_bytes(choice.memory_bytes)])
     header = "ranks|cut|strategy|depth|checkpoint|s / step|speed-up|efficiency|sent|memory / rank".split("|")
     measured = "rows, edges and bytes are those of real cuts into that many parts; " + _KINDS[profile.kind]
     return f"{table(header, rows)}\n\n{_MEMORY}\n{measured}"

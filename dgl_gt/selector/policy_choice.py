@@ -19,9 +19,9 @@ from dgl_gt.transmission.policy import Mode, Policy, Rule, parse_mode
 MODES = tuple(map(parse_mode, ("full", "bf16", "int8", "int4", "stale=4,int8", "stale=4,int4")))
 _FULL = MODES[0]
 _NO_LOSS = 1e-3  # points; a smaller loss counts as this
-_LEAST_GAIN = 1e-4  # share of the seconds; what saves less is not worth a loss
+_MIN_GAIN = 1e-4  # share of the seconds; what saves less is not worth a loss
 _KINDS_OF_LINKS = 4  # up to 2, 4, 8 or more times slower than the fastest, as many as there are numbers of bits
-_MOST_SHRUNK = 8  # from 32 bits to 4
+_MAX_SHRUNK = 8  # from 32 bits to 4
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def by_links(costs_of_place: dict[Place, float], target_s: float) -> dict[Place,
     """
     modes = {32: _FULL, 16: Mode(16), 8: Mode(8), 4: Mode(4)}
     least = max(target_s, 1e-12)
-    ratios = {place: min(max(cost / least, 1.0), _MOST_SHRUNK) for place, cost in costs_of_place.items()}
+    ratios = {place: min(max(cost / least, 1.0), _MAX_SHRUNK) for place, cost in costs_of_place.items()}
     return {place: modes[32 // 2 ** round(np.log2(ratio))] for place, ratio in ratios.items()}
 
 
@@ -115,7 +115,7 @@ class _Search:
             rated = []
             for changed in self._changed(modes):
                 saved, lost = now - self.seconds_of(changed), self.loss(changed) - loss
-                if saved > _LEAST_GAIN * now and loss + lost <= self._max_loss:
+                if saved > _MIN_GAIN * now and loss + lost <= self._max_loss:
                     rated.append((saved / max(lost, _NO_LOSS), len(rated), changed))
             if not rated:
                 return modes
@@ -141,7 +141,7 @@ class _Search:
     def _is_better(self, best, modes) -> bool:
         now = self.seconds_of(modes)
         saved = now - self.seconds_of(best)
-        return saved > _LEAST_GAIN * now or (saved >= 0 and self.loss(best) < self.loss(modes) - _NO_LOSS)
+        return saved > _MIN_GAIN * now or (saved >= 0 and self.loss(best) < self.loss(modes) - _NO_LOSS)
 
     def _changed(self, modes: dict[Place, Mode]):
         for place, measured in self._losses.items():

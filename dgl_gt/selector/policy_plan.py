@@ -111,4 +111,4 @@ def _modes(cuts, traces: StepTraces, policy: Policy) -> tuple[str, ...]:
     modes = traces.activation_checkpoints
     if modes == ("full",):
         policy.check_model("full")
-    return tuple(mode for mode in modes if mode != "full" or policy.exchanges_nothing or policy.is_exact)
+    return tuple(filter(policy.goes_with, modes))

@@ -13,7 +13,7 @@ from partition.predict.costs import Costs, CutCosts
 from partition.predict.figures import Figures
 from partition.predict.profile import Profile
 from partition.predict.strategies import STRATEGIES, mesh_of, ranks_per_host
-from partition.system.units import counted, size
+from partition.system.units import format_bytes, format_count
 
 from .linear_costs import LINEAR, cut_costs
 from .plan import Candidate, NothingFits, Plan
@@ -170,7 +170,7 @@ def _check_cuts(cuts: list[tuple[str | None, Figures]]) -> int:
         for name, count in counts(figures).items():
             if count != first[name]:
                 raise InputError(
-                    f"{directory or f'cut {number}'} has {counted(count, name)}, but {cuts[0][0] or 'cut 1'} has {first[name]:,}; "
+                    f"{directory or f'cut {number}'} has {format_count(count, name)}, but {cuts[0][0] or 'cut 1'} has {first[name]:,}; "
                     "give cuts of one graph with the same number of parts"
                 )
     return first["part"]
@@ -275,8 +275,8 @@ def _predicted(
     refused, shortage = None, float(process[shortest] / bounds[shortest])
     if shortage > 1:
         is_even = bounds.min() == bounds.max()
-        where = "its largest rank" if is_even else f"rank {shortest}, which has {size(bounds[shortest])}"
-        refused = f"needs {size(process[shortest])} on {where}"
+        where = "its largest rank" if is_even else f"rank {shortest}, which has {format_bytes(bounds[shortest])}"
+        refused = f"needs {format_bytes(process[shortest])} on {where}"
     return replace(
         way,
         seconds=time.total_s,
@@ -295,14 +295,14 @@ def _nothing_fits(possible: list[Candidate], bounds: np.ndarray, fixed_bytes: in
     least = min(possible, key=lambda each: each.shortage)
     if bounds.min() < bounds.max():
         return NothingFits(
-            f"nothing fits ranks of {size(bounds.min())} to {size(bounds.max())}: {least.title} comes nearest and "
+            f"nothing fits ranks of {format_bytes(bounds.min())} to {format_bytes(bounds.max())}: {least.title} comes nearest and "
             f"{least.refused}; give ranks parts that match their memory (--target-weights), or use more ranks",
             least.memory_bytes,
             fixed_bytes,
         )
     enough = -(-least.memory_bytes // 2**20)  # rounded up, so that it fits with the number that is printed
     return NothingFits(
-        f"nothing fits ranks of {size(bounds[0])}: {least.title} needs the least, {size(least.memory_bytes)} on its "
+        f"nothing fits ranks of {format_bytes(bounds[0])}: {least.title} needs the least, {format_bytes(least.memory_bytes)} on its "
         f"largest rank; raise the bound to that (--rank-memory {enough}MiB), or partition for more ranks",
         least.memory_bytes,
         fixed_bytes,
@@ -326,5 +326,5 @@ def _reason(best: Candidate, second: Candidate | None, refused: list[Candidate],
     if faster:
         text += f"; {faster[0].title} would take {faster[0].seconds:.3g} s, but {faster[0].refused}"
         if faster[0].refused.startswith("needs") and bounds.min() == bounds.max():
-            text += f", and a rank has {size(bounds[0])}"
+            text += f", and a rank has {format_bytes(bounds[0])}"
     return text

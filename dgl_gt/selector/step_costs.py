@@ -14,7 +14,7 @@ from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
 from partition.system.atomic_write import new_file
 from partition.system.output_checks import check_file
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 from .traced_time import TERMS, TracedTime, traced_time
 
@@ -92,8 +92,8 @@ class StepCosts:
     def __str__(self):
         return (
             f"{self._by_kind()}\n\n{self._by_layer()}\n\n"
-            f"{self.strategy} of depth {self.depth} sends {size(self.sent_bytes)} per step; the tensors of the largest "
-            f"rank take {size(max(self.peak_bytes))}; ranks and links of profile {self.profile}"
+            f"{self.strategy} of depth {self.depth} sends {format_bytes(self.sent_bytes)} per step; the tensors of the largest "
+            f"rank take {format_bytes(max(self.peak_bytes))}; ranks and links of profile {self.profile}"
         )
 
     def plot(self, path, *, force: bool = False) -> None:
@@ -138,7 +138,7 @@ class StepCosts:
                 *kinds,
                 f"{seconds:.3g}",
                 f"{seconds / total:.0%}" if total else "",
-                size(each.sent_bytes),
+                format_bytes(each.sent_bytes),
             ]
             rows.append(cells + ([] if each.measured is None else [f"{sum(each.measured.values()):.3g}"]))
         measured = [] if self.measured_seconds is None else ["measured s"]

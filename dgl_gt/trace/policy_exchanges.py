@@ -10,7 +10,7 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.quantise import packed_bytes
-from dgl_gt.transmission.policy import LEAST_COLUMNS, Mode, Policy
+from dgl_gt.transmission.policy import MIN_COLUMNS, Mode, Policy
 from partition.predict.figures import Figures
 
 from .stand_in import make_layout, stand_in
@@ -42,7 +42,7 @@ class Exchange:
     @property
     def follows_policies(self) -> bool:
         """Whether its rows are wide enough to be packed."""
-        return self.columns >= LEAST_COLUMNS
+        return self.columns >= MIN_COLUMNS
 
     def row_bytes(self, mode: Mode) -> float:
         """Mean bytes per row and step; rows that a sample leaves out count as 0 bytes.

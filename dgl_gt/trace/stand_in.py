@@ -31,7 +31,7 @@ from partition.transforms import VIRTUAL_NODE
 _OWNED, _OTHERS = (40, 90), (12, 40)  # least and most rows of the part, and of each other part
 _ROWS_PER_HOP = 150  # of all other parts together
 _MANY_PARTS = 16
-_MOST_ATTEMPTS = 100
+_MAX_ATTEMPTS = 100
 _OTHERS_OF_MANY = (5, 8)
 
 
@@ -147,7 +147,7 @@ def make_layout(strategy: str, depth: int, parts: int, seed: int, node_data: dic
         The columns: a dtype's name and the shape of a row. Masks select random rows
         of part 0, and all of the others; all other values are zeros, or True.
     """
-    for attempt in range(_MOST_ATTEMPTS):
+    for attempt in range(_MAX_ATTEMPTS):
         rng = np.random.default_rng([parts, depth, seed, attempt])
         layout = Layout(*_cut_graph(rng, strategy, depth, parts, node_data, edge_data), depth)
         figures = layout.figures

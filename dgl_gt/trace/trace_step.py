@@ -21,7 +21,7 @@ from .step_trace import Event, StepTrace, counts_of_parts, counts_that_matter
 _TOLERANCE = 1e-6  # relative, of a size
 _SPARE = 1  # recordings beyond the number of counts, against which the solution is checked
 _FEW_PARTS = 4  # on which a step reads the same masks as on many
-_MOST_SEEDS = 300
+_MAX_SEEDS = 300
 _NAMES = {"kept": "the tensors that outlive the step", "edges": "a pass over edges", "begin": "an exchange"}
 _NAMES |= {"sum": "a sum over ranks", "begin_sum": "a sum over ranks", "memory": "a tensor"}
 
@@ -128,7 +128,7 @@ def _masks_that_are_read(make_step, sg: ShardedGraph) -> tuple[str, ...]:
 def _independent_layouts(made_up: Callable[[int], Layout], names: tuple[str, ...]) -> tuple[list[Layout], np.ndarray]:
     """Made-up graphs whose counts, (layouts, names), are linearly independent, and some more to check against."""
     layouts, counts = [], np.empty((0, len(names)))
-    for seed in range(_MOST_SEEDS):
+    for seed in range(_MAX_SEEDS):
         layout = made_up(seed)
         more = np.vstack([counts, counts_of_parts(layout.figures, names)[0]])
         if len(layouts) >= len(names) or np.linalg.matrix_rank(more / np.maximum(more.max(axis=0), 1), tol=1e-3) == len(

@@ -12,7 +12,7 @@ from dgl_gt.nn import GraphTransformer
 from partition.errors import InputError
 from partition.shards.transform_records import user_node_count
 from partition.system.atomic_write import new_file
-from partition.system.units import counted
+from partition.system.units import format_count
 
 from .config import Inputs
 from .model import logits_of, share_weights
@@ -59,7 +59,7 @@ def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.nd
 
 
 def _edge_columns(widths: dict[str, int]) -> str:
-    return f"{counted(widths['edge_feats'], 'number')} and {counted(widths['edge_kinds'], 'kind')}"
+    return f"{format_count(widths['edge_feats'], 'number')} and {format_count(widths['edge_kinds'], 'kind')}"
 
 
 def write_predictions(path, prediction: np.ndarray, probability: np.ndarray, *, force: bool = False) -> None:

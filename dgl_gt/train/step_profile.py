@@ -20,14 +20,14 @@ from dgl_gt.run_files.run_directory import TIME_LINE, TRACE, trace_name
 from dgl_gt.run_files.time_line import RankRecording, TimeLine, steps_of_ranks
 from partition.errors import InputError
 from partition.system.atomic_write import new_file
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 from .run_state import TrainHistory
 from .saved_model import BestModelWriter
 
 _EARLIER_EPOCHS = 2  # before the one that is recorded: the first ones allocate memory and make caches
-_MOST_TRACE_BYTES = 64 << 20  # of a rank, packed
-_MOST_BYTES = 512 << 20  # of all ranks: rank 0 gathers them
+_MAX_TRACE_BYTES = 64 << 20  # of a rank, packed
+_MAX_BYTES = 512 << 20  # of all ranks: rank 0 gathers them
 
 
 class StepProfiler:
@@ -72,7 +72,7 @@ class StepProfiler:
                 print(f"dgl-gt: no step was profiled: the run ended before epoch {self._epoch + 1}", file=sys.stderr)
             return
         recorded = json.dumps(asdict(self._recording)).encode()
-        limit = min(_MOST_TRACE_BYTES, _MOST_BYTES // self._sg.comm.world_size)
+        limit = min(_MAX_TRACE_BYTES, _MAX_BYTES // self._sg.comm.world_size)
         recordings, traces = (self._gathered(each) for each in (recorded, _packed(self._trace, limit)))
         self._trace = self._recording = None
         if writer is None:
@@ -104,7 +104,7 @@ def _packed(trace: profile, limit: int) -> bytes:
         print(f"dgl-gt: warning: the trace of a step was not written: {error}", file=sys.stderr)
         return b""
     if len(packed) > limit:
-        text = f"is {size(len(packed))} long and was left out; the limit is {size(limit)}"
+        text = f"is {format_bytes(len(packed))} long and was left out; the limit is {format_bytes(limit)}"
         print(f"dgl-gt: warning: the trace of a step {text}", file=sys.stderr)
         return b""
     return packed

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.run_files.run_record import GraphOfRun, Metric, PlanOfRun, PolicyOfRun, RunRecord
 from partition.console import table
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 from .config import METRIC_TITLES
 from .run_state import TrainHistory
@@ -100,11 +100,11 @@ def _rules(policy: PolicyOfRun) -> str:
 def _exchanged(run: RunRecord) -> str:
     sent = run.exchanged_bytes_per_epoch
     if not run.policy:
-        return size(sent)
+        return format_bytes(sent)
     exact = run.policy.exact_bytes_per_epoch
     if not exact:
-        return f"{size(sent)}, as in exact steps"
-    return f"{size(sent)}, {1 - sent / exact:.1%} less than the {size(exact)} of exact steps"
+        return f"{format_bytes(sent)}, as in exact steps"
+    return f"{format_bytes(sent)}, {1 - sent / exact:.1%} less than the {format_bytes(exact)} of exact steps"
 
 
 def final_table(run: RunRecord) -> str:
@@ -119,13 +119,13 @@ def final_table(run: RunRecord) -> str:
         ("seconds per epoch", f"{run.seconds_per_epoch:.3f}"),
         ("share spent exchanging", f"{run.exchange_share:.1%}"),
         ("exchanged per epoch", _exchanged(run)),
-        ("peak memory per rank", ", ".join(size(peak) for peak in run.peak_memory_bytes)),
+        ("peak memory per rank", ", ".join(format_bytes(peak) for peak in run.peak_memory_bytes)),
     ]
     if run.policy:
         rows.append(("policy, approximate", _rules(run.policy)))
     if run.plan:
         choice = run.plan.choice
         rows.append(("predicted seconds per epoch", f"{choice.seconds:.3f}"))
-        rows.append(("predicted memory per rank with --rank-memory", size(choice.memory_bytes)))
+        rows.append(("predicted memory per rank with --rank-memory", format_bytes(choice.memory_bytes)))
         rows += [(f"trial of {each.choice}", f"{each.measured_seconds:.3f} s per step") for each in run.plan.trials]
     return table(["result", ""], rows)

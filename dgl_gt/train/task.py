@@ -13,7 +13,7 @@ from dgl_gt.model_limits import EDGE_KINDS
 from partition.errors import InputError
 from partition.graph import SPLIT_MASKS
 from partition.shards.transform_records import user_node_count
-from partition.system.units import counted
+from partition.system.units import format_count
 
 from .config import Inputs
 from .sufficient_factors import SufficientFactors
@@ -150,7 +150,7 @@ def node_classification(sg: ShardedGraph, split: int = 0, inputs: Inputs | None 
         mask = _required(sg, f"{name}_mask")
         splits = mask.shape[1] if mask.dim() == 2 else 1
         if split >= splits:
-            raise InputError(f"split is {split}; the masks hold {counted(splits, 'split')}, counted from 0")
+            raise InputError(f"split is {split}; the masks hold {format_count(splits, 'split')}, counted from 0")
         mine = (mask[:, split] if mask.dim() == 2 else mask) & (label >= 0)
         rows[name] = mine.nonzero().squeeze(1)
         counts[name] = int(sg.comm.all_reduce(torch.tensor([len(rows[name])]))[0])

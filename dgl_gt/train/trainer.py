@@ -29,7 +29,7 @@ from .saved_model import BestModelWriter
 from .step import prepare_step, train_step, training_logits, with_factors
 from .task import Task
 
-_MOST_SKIPPED = 10  # steps in a row
+_MAX_SKIPPED = 10  # steps in a row
 
 
 @dataclass
@@ -206,10 +206,8 @@ def _guarded_step(
         for each, before in zip(model.buffers(), buffers):  # batch statistics
             each.copy_(before)
         sg.strategy.forget_exchanges()
-        if epoch + 1 >= _MOST_SKIPPED and not any(map(_is_number, state.history.losses[-(_MOST_SKIPPED - 1) :])):
-            _check_finite(
-                "loss or its gradient", loss, epoch, config, f". {_MOST_SKIPPED} epochs in a row were skipped"
-            )
+        if epoch + 1 >= _MAX_SKIPPED and not any(map(_is_number, state.history.losses[-(_MAX_SKIPPED - 1) :])):
+            _check_finite("loss or its gradient", loss, epoch, config, f". {_MAX_SKIPPED} epochs in a row were skipped")
     return loss
 
 

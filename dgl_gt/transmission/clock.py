@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-MOST_STEPS = 64
+MAX_STEPS = 64
 _CHANGE = 0.5  # relative change of rows below which k is doubled
 _SPIKE = 1.25  # ratio of the loss to its recent mean above which k is halved
 _MEMORY = 0.9  # weight of the mean so far in the running mean of the loss
@@ -41,7 +41,7 @@ class Clock:
         if self.is_due:
             change = largest(-1.0 if self._change is None else self._change)
             if 0 <= change < _CHANGE:
-                self.every = min(2 * self.every, MOST_STEPS)
+                self.every = min(2 * self.every, MAX_STEPS)
             self._left, self._change = self.every, None
         self._left -= 1
 

@@ -17,13 +17,13 @@ from partition.system.yaml_file import check_keys, read_yaml
 
 DIRECTIONS = ("rows", "gradients")  # to the ranks that need a row, and home to its owner
 _BITS = {"full": 32, "bf16": 16, "int8": 8, "int4": 4, "none": 0}
-LEAST_COLUMNS = 32  # narrower rows, such as lse, are always sent as they are: packing them would save little
-_MOST_STALE = 1000
+MIN_COLUMNS = 32  # narrower rows, such as lse, are always sent as they are: packing them would save little
+_MAX_STALE = 1000
 ADAPTIVE = 0  # as the number of steps between transmissions: a clock decides, see dgl_gt.transmission.clock
 EDGE_SAMPLES = 10  # of a part's edges that are drawn before a run, K in CoFree-GNN's DropEdge-K
-_LEAST_SHARE = 0.001
+_MIN_SHARE = 0.001
 _ALLOWED = (
-    f"{', '.join(_BITS)}, stale=K with K from 1 to {_MOST_STALE} or auto, or sampled=Q with Q from {_LEAST_SHARE} to 1. "
+    f"{', '.join(_BITS)}, stale=K with K from 1 to {_MAX_STALE} or auto, or sampled=Q with Q from {_MIN_SHARE} to 1. "
     "bf16, int8 or int4 may follow stale or sampled, as in stale=4,int8; edges=Q may follow none, as in none,edges=0.5"
 )
 _KEYS = ("mode", "layers", "direction", "peers")
@@ -168,9 +168,13 @@ class Policy:
                 "lost; partition with --cut vertex, or choose another policy"
             )
 
+    def goes_with(self, activation_checkpoint: str) -> bool:
+        """Whether layers that are computed again in this mode can follow the policy."""
+        return activation_checkpoint != "full" or self.is_exact or self.exchanges_nothing
+
     def check_model(self, activation_checkpoint: str, global_attention: str = "none") -> None:
         """Raise :class:`InputError` if a model with these settings cannot follow the policy."""
-        if activation_checkpoint == "full" and not (self.is_exact or self.exchanges_nothing):
+        if not self.goes_with(activation_checkpoint):
             raise InputError(
                 f"policy is {self}, but activation_checkpoint 'full' exchanges again in the backward pass; choose "
                 "'keep_exchanges' or 'none'"
@@ -264,10 +268,10 @@ def _read_word(word) -> tuple[str | None, float | None]:
     kind, _, value = word.partition("=")
     if kind == "stale" and value == "auto":
         return "every", ADAPTIVE
-    if kind == "stale" and re.fullmatch(r"\d{1,9}", value) and 1 <= int(value) <= _MOST_STALE:
+    if kind == "stale" and re.fullmatch(r"\d{1,9}", value) and 1 <= int(value) <= _MAX_STALE:
         return "every", int(value)
     field = {"sampled": "share", "edges": "edge_share"}.get(kind)
-    if field and re.fullmatch(r"[01]|[01]?\.\d{1,9}", value) and _LEAST_SHARE <= float(value) <= 1:
+    if field and re.fullmatch(r"[01]|[01]?\.\d{1,9}", value) and _MIN_SHARE <= float(value) <= 1:
         return field, float(value)
     return None, None
 

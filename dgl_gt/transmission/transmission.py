@@ -13,7 +13,7 @@ from dgl_gt.ops.reference import splitmix64
 
 from .clock import Clock
 from .lane import Lane
-from .policy import ADAPTIVE, DIRECTIONS, LEAST_COLUMNS, Policy
+from .policy import ADAPTIVE, DIRECTIONS, MIN_COLUMNS, Policy
 
 
 class Transmission:
@@ -84,7 +84,7 @@ class Transmission:
         if key not in self._lanes:
             ranks = range(self.comm.world_size)
             modes = [[self._policy.mode(layer, direction, i, j) for j in ranks] for i in ranks]
-            is_exact = columns < LEAST_COLUMNS or all(modes[i][j].is_exact for i in ranks for j in ranks if i != j)
+            is_exact = columns < MIN_COLUMNS or all(modes[i][j].is_exact for i in ranks for j in ranks if i != j)
             has_feedback = direction == "gradients"
             self._lanes[key] = (
                 None if is_exact else Lane(self.comm, modes, *counts, self._clock, has_feedback=has_feedback)

@@ -17,7 +17,7 @@ _STEP_BOUND, _NODES_BOUND = 1.03, 1.1  # where the user gives none
 _MEAN_STEP = 1000  # weight of a node with average costs; METIS takes whole numbers
 _ROUNDING = 1e-12
 _FLOOR = 0.5  # of a part's share
-_LEAST_SHARE = 1e-6  # of an equal share
+_MIN_SHARE = 1e-6  # of an equal share
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def shares(parts: int, target_weights=None) -> np.ndarray:
         raise InputError(f"target_weights hold {bad:g}; every weight must be a positive number")
     weights = weights / weights.max()
     found = weights / weights.sum()
-    if found.min() * parts < _LEAST_SHARE:
+    if found.min() * parts < _MIN_SHARE:
         raise InputError(
             f"target_weights go from {np.min(target_weights):g} to {np.max(target_weights):g}; the smallest part would "
             "get nearly nothing: choose weights that differ less"

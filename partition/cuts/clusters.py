@@ -14,11 +14,11 @@ from . import metis, native
 
 CLUSTER_NODES = 1000  # rows of one cluster stay in a core's cache while attention reads them
 _GROWTH = 4  # factor by which clusters become heavier, from level to level
-_LEAST_SHRINKAGE = 1.05  # a level whose number of clusters shrinks by a smaller factor is the last
+_MIN_SHRINKAGE = 1.05  # a level whose number of clusters shrinks by a smaller factor is the last
 _SWEEPS = 3
 _CLUSTERS_PER_PART = 64  # at least; METIS must be able to balance what they weigh
-_MOST_CLUSTERS = 0.5  # clusters over nodes; with more, METIS's own coarsening does as well
-_LEAST_ENTRIES = 2_000_000  # both directions of an edge count; METIS takes half a second for this many
+_MAX_CLUSTERS = 0.5  # clusters over nodes; with more, METIS's own coarsening does as well
+_MIN_ENTRIES = 2_000_000  # both directions of an edge count; METIS takes half a second for this many
 
 
 def order_in_parts(undirected: scipy.sparse.csr_array, owner: np.ndarray, *, seed: int = 0) -> np.ndarray:
@@ -39,7 +39,7 @@ def order_in_parts(undirected: scipy.sparse.csr_array, owner: np.ndarray, *, see
         )
         levels.append(cluster)
         count = int(cluster.max(initial=-1)) + 1
-        if count * _LEAST_SHRINKAGE >= len(cluster):
+        if count * _MIN_SHRINKAGE >= len(cluster):
             break
         level, weights = native.contract(*level, cluster), _sums(cluster, weights, count)
         groups, heaviest = _first(cluster, groups, count), min(_GROWTH * heaviest, len(owner))
@@ -65,7 +65,7 @@ def k_way(
     place single nodes or edges. For other objectives, which depend on single nodes, METIS always sees the nodes.
     """
     options |= {"seed": seed, "progress": progress}
-    if objective == "cut" and undirected.nnz >= _LEAST_ENTRIES and _are_available(undirected):
+    if objective == "cut" and undirected.nnz >= _MIN_ENTRIES and _are_available(undirected):
         if progress:
             progress("clusters of nodes")
         edges = _csr(undirected)
@@ -75,7 +75,7 @@ def k_way(
             *edges, node_weights=weights, groups=groups, heaviest=heaviest, sweeps=_SWEEPS, seed=seed
         )
         count = int(cluster.max()) + 1
-        if count <= _MOST_CLUSTERS * len(weights):
+        if count <= _MAX_CLUSTERS * len(weights):
             indptr, indices, edge_weights = native.contract(*edges, cluster)
             coarse = scipy.sparse.csr_array((edge_weights, indices, indptr), shape=(count, count))
             return metis.k_way(coarse, parts, _sums(cluster, weights, count), **options)[cluster]

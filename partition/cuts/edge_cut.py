@@ -20,7 +20,7 @@ from .link_search import fit_to_ranks
 from .part_counts import count_assignment
 from .permutation import Permutation, check_parts, slice_pointers
 
-MOST_ATTEMPTS = 10_000  # hours of work, even on a graph of a few nodes
+MAX_ATTEMPTS = 10_000  # hours of work, even on a graph of a few nodes
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def make_edge_cut(
         check_parts(graph.num_nodes, parts)
     costs = default_costs() if costs is None else costs
     check_type("costs", costs, Costs)
-    seed, attempts = metis.check_seed(seed), whole_number("attempts", attempts, 1, MOST_ATTEMPTS)
+    seed, attempts = metis.check_seed(seed), whole_number("attempts", attempts, 1, MAX_ATTEMPTS)
     balance = make_balance(graph, parts, max_imbalance, target_weights, costs)
     progress = progress or (lambda *_: None)
     undirected, mapping = symmetrised(graph), None

@@ -22,10 +22,10 @@ from .balance import Balance, with_default_bounds
 from .local_search import is_available, refine
 from .part_counts import count_assignment
 
-_PATIENCE, _MOST_OF_BEST = 2, 0.99  # the search ends after two rounds in a row that save less than 1 % of the step
+_PATIENCE, _MAX_OF_BEST = 2, 0.99  # the search ends after two rounds in a row that save less than 1 % of the step
 _ALIKE = 2.0  # if bandwidths differ by a smaller factor, prices save nothing over a search for few halo rows
 _MEAN_PRICE = 16  # prices are whole numbers
-_MOST_WEIGHT = 8.0  # of a rank, over that of others
+_MAX_WEIGHT = 8.0  # of a rank, over that of others
 
 
 def fit_to_ranks(
@@ -64,11 +64,11 @@ def refined_on_links(graph: Graph, owner, balance: Balance, costs: Costs, profil
         score = _score(found, balance, trial, costs, profile)
         without_gain += 1
         if score < best:
-            without_gain = 0 if score[1] < _MOST_OF_BEST * best[1] else without_gain
+            without_gain = 0 if score[1] < _MAX_OF_BEST * best[1] else without_gain
             owner, figures, best = trial, found, score
         exchange_s = (costs.received_bytes(figures) * byte_s).sum(axis=1)
         weight = weight * np.sqrt(exchange_s / max(exchange_s.mean(), 1e-300))
-        weight = np.clip(weight, weight.max() / _MOST_WEIGHT, None)
+        weight = np.clip(weight, weight.max() / _MAX_WEIGHT, None)
     return owner, best[1]
 
 

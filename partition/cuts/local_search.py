@@ -15,7 +15,7 @@ from partition.graph import Graph
 from . import native
 from .balance import Balance
 
-_MOST_SWEEPS, _LEAST_SWEEPS, _SWEPT_EDGES = 10, 4, 50_000_000  # more sweeps save about a percent of the halo rows
+_MAX_SWEEPS, _MIN_SWEEPS, _SWEPT_EDGES = 10, 4, 50_000_000  # more sweeps save about a percent of the halo rows
 _TEMPERATURE = 0.5  # halo rows
 _TIGHTNESS = 0.8  # used when there are several bounds, because they conflict
 
@@ -39,7 +39,7 @@ def refine(graph: Graph, owner: np.ndarray, balance: Balance, seed: int = 0, pri
     With ``prices``, int64 (P, P), a halo row that part i holds and part j owns counts ``prices[i, j]`` instead of 1.
     """
     if is_available(graph, len(balance.shares)):
-        sweeps = min(_MOST_SWEEPS, max(_LEAST_SWEEPS, _SWEPT_EDGES // max(graph.num_edges, 1)))
+        sweeps = min(_MAX_SWEEPS, max(_MIN_SWEEPS, _SWEPT_EDGES // max(graph.num_edges, 1)))
         problem = _problem(owner, balance)
         mean = 1 if prices is None or len(prices) == 1 else prices.sum() / (prices.size - len(prices))
         options = {"sweeps": sweeps, "temperature": _TEMPERATURE * mean, "seed": seed}

@@ -17,7 +17,7 @@ from partition.graph import Graph, checked_num_nodes
 from partition.sources.coo import COOGraph
 from partition.system.mapped_arrays import is_mapped
 from partition.system.output_checks import check_room
-from partition.system.units import size
+from partition.system.units import format_bytes
 from partition.transforms import EDGE_BYTES, added_sizes, check_degree
 
 from .metis import EDGE_BYTES as METIS_EDGE_BYTES
@@ -30,7 +30,7 @@ _SLICE_BYTES = 80 << 20  # a slice of a streamed edge list
 _METIS_EDGE_BYTES = METIS_EDGE_BYTES + 16  # per undirected edge, with the file that METIS maps
 _LARGEST_PART = 2.0  # rows of the largest part over N / P, before there is a cut
 _HELD_ROWS = 2.0  # rows that all parts hold over N
-_MOST_EDGES = {"metis": 2.0, "expansion": 1.1, "streaming": 1.1}  # edges of the largest part over E / P, before a cut
+_MAX_EDGES = {"metis": 2.0, "expansion": 1.1, "streaming": 1.1}  # edges of the largest part over E / P, before a cut
 _EDGE_US = {"metis": 1.2, "expansion": 1.0, "streaming": 1.1}  # microseconds per edge
 _KIB_US = 0.6  # microseconds per KiB of shards
 
@@ -169,7 +169,7 @@ def _in_memory_bytes(sizes: SourceSizes, method: str, cutting: float) -> float:
 
 def _part_bytes(sizes: SourceSizes, method: str) -> float:
     """Memory to write the largest part (bytes)."""
-    most_edges = _MOST_EDGES[method] if sizes.most_edges is None else sizes.most_edges
+    most_edges = _MAX_EDGES[method] if sizes.most_edges is None else sizes.most_edges
     rows, edges = sizes.largest_part * sizes.nodes / sizes.parts, most_edges * sizes.edges / sizes.parts
     return rows * (2 * sizes.node_bytes + 16) + edges * (2 * sizes.edge_bytes + 72)
 
@@ -205,7 +205,7 @@ def choose_method(sizes: SourceSizes, memory_bytes: int | None, cut: str | None,
         advice = f"{added} cannot be added to a graph that is streamed: add them to the source, or {advice}"
     unit_missing = f" (did you mean {memory_bytes}GiB?)" if memory_bytes <= 1024 else ""
     raise InputError(
-        f"a memory bound of {size(memory_bytes)} is too small{unit_missing}: the least that works is about "
+        f"a memory bound of {format_bytes(memory_bytes)} is too small{unit_missing}: the least that works is about "
         f"{_in_mib(needs[least])} ({METHOD_NAMES[least]}); {advice}"
     )
 
@@ -226,7 +226,7 @@ def check_memory_bound(
     need = estimate_needs(found, method).memory_bytes
     if need > memory_bytes:
         raise InputError(
-            f"writing this cut needs about {_in_mib(need)}, more than the bound of {size(memory_bytes)}; the part "
+            f"writing this cut needs about {_in_mib(need)}, more than the bound of {format_bytes(memory_bytes)}; the part "
             f"with the most rows holds {largest_part:.2f} times an even share of the nodes, and that with the most edges "
             f"{most_edges:.2f} times its share of the edges: make more parts, or raise memory (--memory)"
         )

@@ -23,7 +23,7 @@ import scipy.sparse
 from partition.errors import InputError, whole_number
 from partition.system import child_process
 from partition.system.memory import available_memory_bytes, record_children
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 from .metis_child import NO_ROOM, SEEDS, read_array
 
@@ -47,7 +47,7 @@ def _shared_arrays(arrays: dict):
             free = shutil.disk_usage(folder).free
         if need > free:
             raise InputError(
-                f"METIS needs {size(need)} for temporary files in {folder}, which has {size(free)} free; free space, "
+                f"METIS needs {format_bytes(need)} for temporary files in {folder}, which has {format_bytes(free)} free; free space, "
                 "or set TMPDIR to a directory with more"
             )
         for key, array in arrays.items():
@@ -138,7 +138,7 @@ def _failure(code: int, said: str, inputs: dict, kills: int | None) -> Exception
         edges = os.fstat(inputs["adjncy"].fileno()).st_size // 16  # each is listed by both of its ends, as an int64
         return InputError(
             f"METIS ran out of memory on {edges:,} undirected edges, for which it needs about "
-            f"{size(edges * EDGE_BYTES)}; {size(available_memory_bytes())} are available. Give a memory bound "
+            f"{format_bytes(edges * EDGE_BYTES)}; {format_bytes(available_memory_bytes())} are available. Give a memory bound "
             "(--memory) to use a method that needs less, or use a larger machine"
         )
     if code < 0:

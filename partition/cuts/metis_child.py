@@ -20,7 +20,7 @@ from partition.system.memory import peak_memory_bytes
 
 SEEDS = 2**31 - 1  # METIS takes 1 to this many
 NO_ROOM = 28  # exit status of a child that cannot write its result
-_MOST_ISOLATED = 0.1  # share of nodes without neighbours that METIS is given
+_MAX_ISOLATED = 0.1  # share of nodes without neighbours that METIS is given
 
 
 def read_array(number: int) -> np.ndarray:
@@ -52,7 +52,7 @@ def _without_isolated(xadj, adjncy):
     METIS's time grows with the square of the number of rows without neighbours, but a few of them cost nothing.
     """
     has_neighbours = np.diff(xadj) > 0
-    if np.count_nonzero(has_neighbours) >= (1 - _MOST_ISOLATED) * len(has_neighbours):
+    if np.count_nonzero(has_neighbours) >= (1 - _MAX_ISOLATED) * len(has_neighbours):
         return np.arange(len(xadj) - 1), xadj, adjncy
     rows = np.flatnonzero(has_neighbours)
     number = np.cumsum(has_neighbours) - 1

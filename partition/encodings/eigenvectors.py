@@ -16,11 +16,11 @@ from partition.errors import InputError
 SPARE = 8  # vectors of subspace iteration beyond those wanted
 _DEGREE = 15
 _MARGIN = 0.1  # between the cut and the bound, as a share of what lies above the bound
-_LEAST_CUT = -0.5
+_MIN_CUT = -0.5
 _TOLERANCE, _LOOSE_TOLERANCE = 1e-5, 1e-2
 _LARGEST_ERROR = 1e-4  # of a vector v of length 1: the length of M v - value v
 _SAME = 1e-8  # eigenvalues that differ by less count as one that occurs several times
-_MOST_RESTARTS = 100
+_MAX_RESTARTS = 100
 
 
 def lanczos_vectors(count: int, size: int) -> int:
@@ -44,7 +44,7 @@ def largest_eigenvectors(matrix, known: np.ndarray, count: int, seed: int) -> tu
     Raises
     ------
     InputError
-        The eigenvectors did not converge within ``_MOST_RESTARTS`` restarts.
+        The eigenvectors did not converge within ``_MAX_RESTARTS`` restarts.
     """
     rng = np.random.default_rng(seed)
     values, vectors = _search(matrix, known[:, None], count, _TOLERANCE, rng)
@@ -71,7 +71,7 @@ def _search(matrix, known: np.ndarray, count: int, tolerance: float, rng) -> tup
         block = np.linalg.qr(filtered(block))[0]
         ritz = np.linalg.eigvalsh(block.T @ (matrix @ block))
         bound = float(ritz[-count])  # at most the eigenvalue that is wanted last
-        cut = max(_LEAST_CUT, bound - _MARGIN * (1 - bound))
+        cut = max(_MIN_CUT, bound - _MARGIN * (1 - bound))
     start = block.sum(axis=1)
     del block
     operator = scipy.sparse.linalg.LinearOperator((size, size), lambda x: filtered(x.ravel()), dtype=np.float64)
@@ -83,7 +83,7 @@ def _search(matrix, known: np.ndarray, count: int, tolerance: float, rng) -> tup
             v0=start,
             ncv=lanczos_vectors(count, size),
             tol=tolerance,
-            maxiter=_MOST_RESTARTS,
+            maxiter=_MAX_RESTARTS,
         )
     except scipy.sparse.linalg.ArpackNoConvergence as error:
         raise _not_converged(count, len(error.eigenvalues), size) from None
@@ -119,5 +119,5 @@ def _not_converged(count: int, converged: int, size: int) -> InputError:
     least = f"laplacian={converged}, or " if converged else ""
     return InputError(
         f"laplacian={count}: {converged} of {count} eigenvectors of a component of {size:,} nodes converged within "
-        f"{_MOST_RESTARTS} restarts; choose {least}random_walk or anchors, which need no eigenvectors"
+        f"{_MAX_RESTARTS} restarts; choose {least}random_walk or anchors, which need no eigenvectors"
     )

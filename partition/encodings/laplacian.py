@@ -15,7 +15,7 @@ import scipy  # imports its parts at their first use
 from .eigenvectors import largest_eigenvectors
 from .neighbours import components, degrees, normalised
 
-MOST_DENSE = 512  # nodes of a component that is solved as a dense matrix
+MAX_DENSE = 512  # nodes of a component that is solved as a dense matrix
 _DENSE_ENTRIES = 1 << 22  # of dense matrices that are solved together
 _DIGITS = 9  # of eigenvalues that count as equal
 _SAME = 1 - 1e-6  # of the largest magnitude: entries that count as largest
@@ -79,11 +79,11 @@ def _solve(adjacency: scipy.sparse.csr_array, count: int, seed: int):
     starts = np.cumsum(sizes) - sizes
     for size in np.unique(sizes[sizes > 1]):
         same = np.flatnonzero(sizes == size)
-        step = max(1, _DENSE_ENTRIES // int(size) ** 2) if size <= MOST_DENSE else 1
+        step = max(1, _DENSE_ENTRIES // int(size) ** 2) if size <= MAX_DENSE else 1
         for begin in range(0, len(same), step):
             chosen = same[begin : begin + step]
             nodes = by_component[starts[chosen][:, None] + np.arange(size)]
-            solve = _solve_dense if size <= MOST_DENSE else _solve_sparse
+            solve = _solve_dense if size <= MAX_DENSE else _solve_sparse
             values, vectors = solve(matrix, adjacency, nodes, min(count, int(size) - 1), seed)
             yield _Found(1 - values, vectors, nodes, chosen)
 

@@ -8,7 +8,7 @@ import scipy  # imports its parts at their first use
 from partition.errors import InputError
 from partition.graph import Graph, symmetrised
 
-_MOST_ENTRIES = 2**31 - 1  # of an index type that scipy's graph routines take
+_MAX_ENTRIES = 2**31 - 1  # of an index type that scipy's graph routines take
 
 
 def simple_adjacency(graph: Graph) -> scipy.sparse.csr_array:
@@ -20,7 +20,7 @@ def simple_adjacency(graph: Graph) -> scipy.sparse.csr_array:
         There are 2**30 undirected edges or more.
     """
     matrix = symmetrised(graph)
-    if matrix.nnz > _MOST_ENTRIES:
+    if matrix.nnz > _MAX_ENTRIES:
         raise InputError(
             f"{graph.name}: encodings are computed for fewer than 2**30 undirected edges, and this graph has "
             f"{matrix.nnz // 2:,}; choose degree alone, or leave encode (--encode) out"

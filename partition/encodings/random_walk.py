@@ -14,7 +14,7 @@ import scipy  # imports its parts at their first use
 
 from .neighbours import components, degrees, normalised
 
-MOST_MULTIPLICATIONS = 10**10  # of the exact computation; about 20 s
+MAX_MULTIPLICATIONS = 10**10  # of the exact computation; about 20 s
 PROBES = 256  # random vectors of the estimate
 _BLOCK_BYTES = 1 << 24  # of a block of columns
 BLOCK_PROBES = 32
@@ -22,7 +22,7 @@ BLOCK_PROBES = 32
 
 def is_exact(nodes: int, entries: int, steps: int) -> bool:
     """Return whether the exact computation is affordable; ``entries`` are those of the adjacency, both directions."""
-    return nodes * entries * -(-steps // 2) <= MOST_MULTIPLICATIONS
+    return nodes * entries * -(-steps // 2) <= MAX_MULTIPLICATIONS
 
 
 def block_bytes(nodes: int) -> int:

@@ -19,7 +19,7 @@ from .figures import Figures
 from .profile import Profile
 
 _DEFAULT = Path(__file__).with_name("default_costs.json")
-_MAX_BYTES, _MOST = 1 << 20, 2.0**62
+_MAX_BYTES, _MAX = 1 << 20, 2.0**62
 _Amount = Annotated[float, Meta(ge=0, le=1e30)]
 
 
@@ -161,7 +161,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         hops = max(figures.halo_depth, 1)
         data = (figures.feature_bytes + figures.node_bytes) * figures.held_within(hops)
         data = data + figures.edge_bytes * figures.edges_within(hops)
-        return np.rint(np.minimum(self.of(figures.cut).tensor_bytes.of(figures) + data, _MOST)).astype(np.int64)
+        return np.rint(np.minimum(self.of(figures.cut).tensor_bytes.of(figures) + data, _MAX)).astype(np.int64)
 
     def save(self, path, *, force: bool = False) -> None:
         """Write the costs to a new file, or with ``force`` over an old one; :class:`InputError` if that fails."""

@@ -12,9 +12,9 @@ from .costs import Costs
 from .figures import Figures
 from .profile import Profile
 
-MOST_EXACT = 8  # parts for which all orders are tried: 40,320 of them
+MAX_EXACT = 8  # parts for which all orders are tried: 40,320 of them
 _SWAP_WORK = 5 * 10**7  # entries of tables that a search by swaps looks at, at most; about 3 s
-_RANDOM_STARTS, _MOST_RESTARTED = 8, 64  # searches from random orders, and the most parts for which they are quick
+_RANDOM_STARTS, _MAX_RESTARTED = 8, 64  # searches from random orders, and the most parts for which they are quick
 _DIGITS = 1e9  # step times that differ by less than one part in this many are equal
 
 
@@ -65,7 +65,7 @@ def best_mapping(figures: Figures, costs: Costs, profile: Profile) -> Mapping:
     """
     problem = _Problem.of(figures, costs, profile)
     parts, here = figures.parts, np.arange(figures.parts)
-    is_exact = parts <= MOST_EXACT
+    is_exact = parts <= MAX_EXACT
     ranks = _best_order(problem) if is_exact else _by_swaps(problem)
     mapped_s = problem.step_seconds(ranks)
     return Mapping(
@@ -137,7 +137,7 @@ def _by_swaps(problem: _Problem) -> np.ndarray:
     parts, draw = len(problem.work_s), np.random.default_rng(0)
     here = np.arange(parts)
     starts = [here, _swapped(problem, here, lambda keys: [keys[1], keys[0], keys[2]])]
-    starts += [draw.permutation(parts) for _ in range(_RANDOM_STARTS if parts <= _MOST_RESTARTED else 0)]
+    starts += [draw.permutation(parts) for _ in range(_RANDOM_STARTS if parts <= _MAX_RESTARTED else 0)]
     found = np.stack([here, *(_swapped(problem, start, lambda keys: keys) for start in starts)])
     return found[np.lexsort(problem.keys(*problem.terms(found)))[0]]
 

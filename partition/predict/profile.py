@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from partition.errors import InputError, check_one_of
-from partition.system.units import counted
+from partition.system.units import format_count
 from partition.system.yaml_file import check_keys, read_yaml, typed
 
 from .figures import host_sizes
@@ -211,7 +211,7 @@ class Profile(Struct, frozen=True, kw_only=True):
         """Refuse another number of ranks than was measured; presets hold for any number."""
         if self.ranks not in (None, ranks):
             raise InputError(
-                f"profile {self.name} is for {counted(self.ranks, 'rank')}, and {counted(ranks, 'rank')} will "
+                f"profile {self.name} is for {format_count(self.ranks, 'rank')}, and {format_count(ranks, 'rank')} will "
                 f"train: run `dgl-gt calibrate --nproc {ranks}` on these machines, or name a preset "
                 f"({', '.join(PRESETS)})"
             )
@@ -318,10 +318,10 @@ def _check_numbers_of_figures(profile: Profile) -> None:
     for key, value in profile.rank_figures.items():
         if not isinstance(value, list) or len(value) == ranks:
             continue
-        figures = counted(len(value), "figure")
+        figures = format_count(len(value), "figure")
         if ranks is None:
             raise InputError(f"{key} has {figures}, but no number of ranks is given; give one figure, or set ranks")
-        raise InputError(f"{key} has {figures} for {counted(ranks, 'rank')}; give one figure for each rank")
+        raise InputError(f"{key} has {figures} for {format_count(ranks, 'rank')}; give one figure for each rank")
     if isinstance(link, list) and (ranks is None or [len(row) for row in link] != [ranks] * ranks):
         raise InputError(
             f"link_bytes_per_s must be {ranks or 'P'} lists of as many positive numbers, or within, between and "

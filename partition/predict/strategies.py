@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from partition.errors import InputError, check_one_of
-from partition.system.units import counted
+from partition.system.units import format_count
 
 from .figures import Figures
 
@@ -86,8 +86,8 @@ def check_strategy(
         check_one_of("strategy", strategy, allowed)
     elif figures.parts % per_host:
         raise InputError(
-            f"strategy {strategy} needs {counted(per_host, 'rank')} on each host, and the partition has "
-            f"{counted(figures.parts, 'part')}, which is not a multiple of {per_host}; partition into as many "
+            f"strategy {strategy} needs {format_count(per_host, 'rank')} on each host, and the partition has "
+            f"{format_count(figures.parts, 'part')}, which is not a multiple of {per_host}; partition into as many "
             "parts as there are ranks on all hosts together, or use halo"
         )
     if (strategy == "mirror") != (figures.cut == "vertex"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partition.system.units import counted, size
+from partition.system.units import format_bytes, format_count
 
 SPACE = "\N{NO-BREAK SPACE}"
 MEANINGS = {
@@ -53,12 +53,12 @@ def seconds(number: float) -> str:
 
 def bytes_text(number: float) -> str:
     """Return a number of bytes as 1.5 MiB, without a line break."""
-    return size(number).replace(" ", SPACE)
+    return format_bytes(number).replace(" ", SPACE)
 
 
 def count(number: int, noun: str) -> str:
     """Return 1 part, 2 parts, without a line break."""
-    return counted(number, noun).replace(" ", SPACE)
+    return format_count(number, noun).replace(" ", SPACE)
 
 
 def degrees(entry: dict) -> str:

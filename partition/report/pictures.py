@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from .formats import short
 
-MOST_NUMBERED_PARTS = 16  # with more parts, numbers do not fit into the cells of the heat map
-_MOST_LINES = 64  # of the heat map; with more parts, several parts share a line
+MAX_NUMBERED_PARTS = 16  # with more parts, numbers do not fit into the cells of the heat map
+_MAX_LINES = 64  # of the heat map; with more parts, several parts share a line
 _SIDE, _LARGEST_CELL = 640.0, 56.0  # of the heat map, in its own units
 _LEFT, _TOP = 34, 40  # room for its labels
 
@@ -47,7 +47,7 @@ class HeatMap:
     @classmethod
     def of(cls, rows: np.ndarray, random_pair: float) -> HeatMap:
         """Group the P x P rows; ``random_pair`` is the mean number of rows between two parts in a random cut."""
-        shared = -(-len(rows) // _MOST_LINES)
+        shared = -(-len(rows) // _MAX_LINES)
         starts = np.arange(0, len(rows), shared)
         cells = np.add.reduceat(np.add.reduceat(rows, starts, axis=0), starts, axis=1)
         return cls(cells, shared, max(int(cells.max()), round(random_pair * shared**2), 1))
@@ -70,8 +70,8 @@ class HeatMap:
             height=_TOP + lines * unit,
             gap=min(2, unit / 10),
             cells=Markup("").join(self._cell(unit, i, j) for i, j in np.argwhere(self.cells).tolist()),
-            labels=Markup("").join(self._label(unit, i) for i in range(0, lines, -(-lines // MOST_NUMBERED_PARTS))),
-            crowded=" crowded" if lines > MOST_NUMBERED_PARTS // 2 else "",
+            labels=Markup("").join(self._label(unit, i) for i in range(0, lines, -(-lines // MAX_NUMBERED_PARTS))),
+            crowded=" crowded" if lines > MAX_NUMBERED_PARTS // 2 else "",
             numbers=Markup("").join(self._numbers(unit)),
         )
 
@@ -94,7 +94,7 @@ class HeatMap:
     def _numbers(self, unit: float) -> Iterator[Markup]:
         """Draw the number of each cell off the diagonal, where there are few cells."""
         lines = len(self.cells)
-        for i, j in np.ndindex(lines, lines) if lines <= MOST_NUMBERED_PARTS else ():
+        for i, j in np.ndindex(lines, lines) if lines <= MAX_NUMBERED_PARTS else ():
             if i != j:
                 rows = int(self.cells[i, j])
                 ink = "deep" if rows > 0.8 * self.darkest else "half" if rows > 0.5 * self.darkest else ""

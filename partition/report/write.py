@@ -8,7 +8,7 @@ import numpy as np
 
 from partition.shards.manifest import MANIFEST, read_manifest, verify
 from partition.shards.transform_records import describe_transforms
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 from . import formats, pictures
 from .counts import count_shards
@@ -69,7 +69,7 @@ def page(numbers: dict) -> str:
             work=[part["edges"] for part in per_part],
             part_lines=list(zip(*columns)),
             widest=max(len(text) for column in columns for text, _ in column),
-            is_crowded=numbers["parts"] > pictures.MOST_NUMBERED_PARTS,
+            is_crowded=numbers["parts"] > pictures.MAX_NUMBERED_PARTS,
             candidates=candidates,
             comparison=_comparison(candidates),
             bar=pictures.bar,
@@ -84,7 +84,7 @@ def _column(numbers: dict, key: str, kind: str) -> list[tuple]:
     counts = [part[key] for part in numbers["per_part"]]
     targets = [share * sum(counts) for share in numbers["shares"]]
     most = max(*counts, *targets, 1)
-    texts = [size(count) if key == "bytes" else f"{count:,}" for count in counts]
+    texts = [format_bytes(count) if key == "bytes" else f"{count:,}" for count in counts]
     return [
         (text, pictures.bar(count / most, kind, target / most)) for text, count, target in zip(texts, counts, targets)
     ]

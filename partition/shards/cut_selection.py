@@ -6,7 +6,7 @@ from partition.errors import InputError
 from partition.predict.costs import Costs
 from partition.predict.figures import Figures
 from partition.predict.profile import Profile
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 from .layout import Layout
 
@@ -54,7 +54,7 @@ def check_memory(figures: Figures, costs: Costs, rank_memory: int | None, *, is_
         which = f"the {figures.cut} cut does not fit" if is_only else "no cut fits"
         other = "try cut='auto' (--cut auto), " if is_only else ""
         raise InputError(
-            f"{which} ranks of {size(rank_memory)}: the {figures.cut} cut needs about {size(needed)} for its largest "
+            f"{which} ranks of {format_bytes(rank_memory)}: the {figures.cut} cut needs about {format_bytes(needed)} for its largest "
             f"part; make more parts, {other}or raise rank_memory (--rank-memory)"
         )
 
@@ -71,13 +71,13 @@ def _reason(best: dict, candidates: list[dict], sent: dict[str, int], rank_memor
     held, edges = ([each["quality"][key] for each in (best, other)] for key in ("max_copies_factor", "edge_balance"))
     reason = (
         f"a step is predicted to take {best['predicted_seconds']:.3g} s with the {best['cut']} cut and "
-        f"{other['predicted_seconds']:.3g} s with the {other['cut']} cut; a step sends {size(sent[best['cut']])} and "
-        f"{size(sent[other['cut']])}, and the largest part holds {held[0]:.2f} and {held[1]:.2f} times an even share of "
+        f"{other['predicted_seconds']:.3g} s with the {other['cut']} cut; a step sends {format_bytes(sent[best['cut']])} and "
+        f"{format_bytes(sent[other['cut']])}, and the largest part holds {held[0]:.2f} and {held[1]:.2f} times an even share of "
         f"the nodes and {edges[0]:.2f} and {edges[1]:.2f} times an even share of the edges"
     )
     if rank_memory is not None and other["rank_memory_bytes"] > rank_memory:
         reason += (
-            f"; the {other['cut']} cut does not fit: its largest part needs about {size(other['rank_memory_bytes'])}, "
-            f"and a rank has {size(rank_memory)}"
+            f"; the {other['cut']} cut does not fit: its largest part needs about {format_bytes(other['rank_memory_bytes'])}, "
+            f"and a rank has {format_bytes(rank_memory)}"
         )
     return reason

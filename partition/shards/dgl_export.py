@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from partition.errors import InputError
 from partition.system.atomic_write import new_directory
-from partition.system.optional_packages import INSTALL_DGL, first_line, need
+from partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
 from partition.system.output_checks import Kind
 
 from .dgl_import import EDGE_TYPE, NODE_TYPE
@@ -67,7 +67,7 @@ def export_dgl(directory, out, *, graph_name: str | None = None, force: bool = F
             "of its nodes; partition the graph with --cut edge and export that"
         )
     name = _checked_name(directory.name if graph_name is None else graph_name)
-    dgl, torch = (need(package, "exporting to DGL", INSTALL_DGL) for package in ("dgl", "torch"))
+    dgl, torch = (import_optional(package, "exporting to DGL", INSTALL_DGL) for package in ("dgl", "torch"))
     report = progress or (lambda stage: None)
     with new_directory(out, _kind(name), force=force) as folder:
         report("verifying checksums")

@@ -21,7 +21,7 @@ from partition.graph import Graph, from_edges
 from partition.sources.coo import with_standard_masks_and_labels
 from partition.system.atomic_write import new_directory
 from partition.system.guarded_read import bound_memory, read_in_child, serve, with_prefix
-from partition.system.optional_packages import INSTALL_DGL, first_line, need
+from partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
 from partition.system.user_files import reading, regular_file
 
 from .layout import Layout
@@ -180,7 +180,7 @@ def read_graph(described: DGLPartition, progress=None) -> tuple[Graph, np.ndarra
 
 def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
     """Yield the arrays of each part, in a child process that :func:`partition.system.guarded_read.serve` runs."""
-    described, dgl = read_config(path), need("dgl", str(path), INSTALL_DGL)
+    described, dgl = read_config(path), import_optional("dgl", str(path), INSTALL_DGL)
     bound_memory(sum(file.stat().st_size for names in described.files for file in names.values()))
     for index in range(described.parts):
         yield {"reading": f"part {index + 1}"}, {}

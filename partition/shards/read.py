@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from partition.errors import InputError
-from partition.system.units import counted
+from partition.system.units import format_count
 
 
 class ShardReader:
@@ -55,7 +55,7 @@ class ShardReader:
             if key in arrays and arrays[key][-1] != end:  # compiled loops trust that pointers fit
                 raise InputError(
                     f"{self.directory} is damaged: {key!r} of part {part} ends at {int(arrays[key][-1])} after "
-                    f"{counted(depth, 'hop')}, but the manifest says {end}; partition the graph again"
+                    f"{format_count(depth, 'hop')}, but the manifest says {end}; partition the graph again"
                 )
         return arrays
 

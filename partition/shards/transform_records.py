@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from partition.system.units import counted
-from partition.transforms import MOST_DEGREE, MOST_VIRTUAL_NODES, VIRTUAL_NODE
+from partition.system.units import format_count
+from partition.transforms import MAX_DEGREE, MAX_VIRTUAL_NODES, VIRTUAL_NODE
 
 from .schema import fields, misfit, some_of, whole
 
 TRANSFORMS = some_of(
-    expander=fields(degree=whole(2, MOST_DEGREE), edges=whole(), seed=whole()),
-    virtual_nodes=fields(nodes=whole(1, MOST_VIRTUAL_NODES), edges=whole()),
+    expander=fields(degree=whole(2, MAX_DEGREE), edges=whole(), seed=whole()),
+    virtual_nodes=fields(nodes=whole(1, MAX_VIRTUAL_NODES), edges=whole()),
 )
 
 
@@ -23,10 +23,10 @@ def describe_transforms(records: dict) -> str:
     words = []
     if "expander" in records:
         record = records["expander"]
-        words.append(f"{counted(record['edges'], 'expander edge')} of degree {record['degree']}")
+        words.append(f"{format_count(record['edges'], 'expander edge')} of degree {record['degree']}")
     if "virtual_nodes" in records:
         record = records["virtual_nodes"]
-        words.append(f"{counted(record['nodes'], 'virtual node')} with {counted(record['edges'], 'edge')}")
+        words.append(f"{format_count(record['nodes'], 'virtual node')} with {format_count(record['edges'], 'edge')}")
     return ", ".join(words)
 
 

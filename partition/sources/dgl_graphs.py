@@ -14,7 +14,7 @@ import numpy as np
 from partition.errors import InputError
 from partition.graph import as_array, named_arrays
 from partition.system.guarded_read import bound_memory, read_in_child, serve, with_prefix
-from partition.system.optional_packages import INSTALL_DGL, first_line, need
+from partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
 from partition.system.user_files import reading
 
 from .coo import COOGraph
@@ -58,7 +58,7 @@ def read_dgl_file(path: Path) -> COOGraph:
 
 def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
     """Yield the graph of a DGL file as the one record of :func:`partition.system.guarded_read.serve`."""
-    dgl = need("dgl", str(path), INSTALL_DGL)
+    dgl = import_optional("dgl", str(path), INSTALL_DGL)
     bound_memory(path.stat().st_size)
     try:
         graphs, labels = dgl.load_graphs(str(path))
@@ -82,7 +82,7 @@ def dgl_dataset(source: str) -> COOGraph:
     sets that are not there.
     """
     name, options = split_source_name(source, {"raw_dir": nonempty_text})
-    data = need("dgl.data", source, INSTALL_DGL)
+    data = import_optional("dgl.data", source, INSTALL_DGL)
     classes = _dataset_classes(data)
     key = _short_name(name)
     if key not in classes:

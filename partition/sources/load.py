@@ -31,8 +31,8 @@ _ALLOWED = (
 _TEXT_TABLES = (".csv", ".tsv", ".txt")
 _KINDS = (".npz", ".npy", ".bin", ".dgl", *_TEXT_TABLES, ".graph")
 _SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}
-_MOST_NODES_PER_EDGE, _ALWAYS_ALLOWED_NODES = 64, 1_000_000  # beyond them a number of nodes must be stated
-_MOST_FEATURES = 10**18  # far beyond any use
+_MAX_NODES_PER_EDGE, _ALWAYS_ALLOWED_NODES = 64, 1_000_000  # beyond them a number of nodes must be stated
+_MAX_FEATURES = 10**18  # far beyond any use
 
 
 def load_graph(
@@ -140,7 +140,7 @@ def check_additions(*, self_loops, undirected, random_features) -> None:
     """Raise :class:`InputError` unless these are two flags and a number of features or None."""
     check_flags(self_loops=self_loops, undirected=undirected)
     if random_features is not None:
-        whole_number("random_features", random_features, 1, _MOST_FEATURES)
+        whole_number("random_features", random_features, 1, _MAX_FEATURES)
 
 
 def _too_large(source, error: MemoryError) -> InputError:
@@ -296,7 +296,7 @@ def _with_additions(
 
 def _check_plausible_nodes(opened: COOGraph, num_nodes: int, evidence: str) -> None:
     """Raise :class:`InputError` for a huge number of nodes that may be an error, before memory is allocated for it."""
-    if num_nodes > _MOST_NODES_PER_EDGE * len(opened.src) + _ALWAYS_ALLOWED_NODES:
+    if num_nodes > _MAX_NODES_PER_EDGE * len(opened.src) + _ALWAYS_ALLOWED_NODES:
         raise InputError(
             f"{opened.name}: {evidence}, but the number of edges is {len(opened.src)}; number the nodes from 0 without "
             "gaps, or pass num_nodes (--num-nodes) if that many nodes have no edge"

@@ -15,7 +15,7 @@ from .coo import COOGraph
 from .text_blocks import first_bad_line, parses, text_blocks
 
 _LARGEST = np.iinfo(np.int64).max
-_MOST_DIGITS = 18  # counts of this many digits fit int64
+_MAX_DIGITS = 18  # counts of this many digits fit int64
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ def _parsed_header(path: Path, number: int, line: str) -> _Header:
             "where fmt is three digits, each 0 or 1"
         )
     largest = max(cells, key=len)
-    if len(largest) > _MOST_DIGITS:
+    if len(largest) > _MAX_DIGITS:
         raise InputError(
             f"{path}, line {number}: the header has a number of {len(largest)} digits, {largest[:20]}...; at most "
-            f"{_MOST_DIGITS} digits are allowed: correct the header"
+            f"{_MAX_DIGITS} digits are allowed: correct the header"
         )
     sizes, weights, edge_weights = (digit == "1" for digit in fmt)
     ncon = int(cells[3]) if len(cells) > 3 else 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from partition.errors import InputError
 from partition.graph import SPLIT_MASKS
-from partition.system.optional_packages import first_line, need
+from partition.system.optional_packages import first_line, import_optional
 
 from .coo import COOGraph
 from .source_name import nonempty_text, split_source_name
@@ -33,7 +33,7 @@ def ogb_dataset(source: str) -> COOGraph:
     """
     name, options = split_source_name(source, {"root": nonempty_text})
     root = Path(options.get("root", "dataset")).expanduser()
-    nodeproppred = need("ogb.nodeproppred", source, _INSTALL)
+    nodeproppred = import_optional("ogb.nodeproppred", source, _INSTALL)
     meta = _meta(nodeproppred, source, name)
     folder = root / name.replace("-", "_")
     _check_copy(source, folder, meta)
@@ -94,7 +94,7 @@ def _check_copy(source: str, folder: Path, meta: dict[str, str]) -> None:
 
 def _read_raw(raw: Path, meta: dict[str, str]) -> tuple[dict, np.ndarray]:
     """Return the graph as ogb's dict of arrays, and the labels, (N, tasks)."""
-    reader = need("ogb.io.read_graph_raw", str(raw), _INSTALL)
+    reader = import_optional("ogb.io.read_graph_raw", str(raw), _INSTALL)
     both_ways = meta["add_inverse_edge"] == "True"
     if meta["binary"] == "True":
         with np.load(raw / "node-label.npz", allow_pickle=False) as archive:
@@ -112,7 +112,7 @@ def _read_split(folder: Path) -> dict[str, np.ndarray]:
     """Return the node ids of ``train``, ``valid`` and ``test``."""
     if not (folder / "split_dict.pt").exists():
         return {part: np.loadtxt(folder / f"{part}.csv.gz", np.int64, ndmin=1) for part in ("train", "valid", "test")}
-    torch = need("torch", str(folder), _INSTALL)
+    torch = import_optional("torch", str(folder), _INSTALL)
     # only the functions that rebuild arrays are allowed; numpy 1 and 2 have them in modules of different names
     rebuild = [(np.zeros(0).__reduce__()[0], f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
     with torch.serialization.safe_globals([np.ndarray, np.dtype, type(np.dtype(np.int64)), *rebuild]):

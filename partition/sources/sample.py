@@ -13,10 +13,10 @@ _SAME_COMMUNITY = 0.5  # share of edges inside a community
 _SAME_CLASS = 0.2  # share of edges inside a class; the others may be anywhere
 _COMMUNITY_NODES = 500
 _DEGREE_EXPONENT = 2.5
-_MOST_ROUNDS = 8  # in which edges are drawn to replace duplicates
+_MAX_ROUNDS = 8  # in which edges are drawn to replace duplicates
 _TOLERANCE = 1e-3  # relative, of the number of edges
 _CHUNK = 1 << 20
-_MOST = 10**18  # nodes, classes and features, far beyond any use
+_MAX = 10**18  # nodes, classes and features, far beyond any use
 
 
 def communities(
@@ -80,7 +80,7 @@ def communities(
 
 def _check(nodes: int, degree: float, classes: int, features: int, signal: float, seed: int) -> None:
     for key, value, least in (("nodes", nodes, 10), ("classes", classes, 2), ("features", features, 1)):
-        whole_number(f"sample:communities: {key}", value, least, _MOST)
+        whole_number(f"sample:communities: {key}", value, least, _MAX)
     whole_number("sample:communities: seed", seed, 0)
     for key, value, fits, allowed in (
         ("degree", degree, 0 < degree <= nodes / 4, f"above 0 and at most nodes / 4 = {nodes / 4:g}"),
@@ -115,7 +115,7 @@ def _edges(
     community_ends = ends[np.searchsorted(community, np.arange(community[-1] + 2))]
     class_ends = ends[np.searchsorted(label, np.arange(label[-1] + 2))]
     keys = np.empty(0, np.int64)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         missing = count - len(keys)
         if missing <= count * _TOLERANCE:
             break

@@ -9,7 +9,7 @@ from partition.errors import InputError
 INSTALL_DGL = "pip install 'dgl>=1.1.3,!=2.0.*,!=2.1.*' (wheels up to Python 3.11; see https://www.dgl.ai/pages/start.html for newer)"
 
 
-def need(module: str, purpose: str, install: str) -> ModuleType:
+def import_optional(module: str, purpose: str, install: str) -> ModuleType:
     """Import an optional package, or raise :class:`InputError` that says how to install it."""
     os.environ.setdefault("DGLBACKEND", "pytorch")  # without it DGL prints, and writes into the home directory
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from partition.errors import InputError, check_flags
 
 from .temporary_names import REPLACED, leftovers
-from .units import size
+from .units import format_bytes
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -124,7 +124,7 @@ def check_room(out, needed_bytes: int) -> None:
     free_bytes = free_disk_bytes(out)
     if free_bytes < needed_bytes:
         raise InputError(
-            f"{out} needs {size(needed_bytes)} of disk, and its disk has {size(free_bytes)} left; free space, or "
+            f"{out} needs {format_bytes(needed_bytes)} of disk, and its disk has {format_bytes(free_bytes)} left; free space, or "
             "choose a place on another disk"
         )
 

@@ -5,14 +5,14 @@ import math
 from partition.errors import InputError
 
 
-def size(count_bytes: float) -> str:
+def format_bytes(count_bytes: float) -> str:
     """Format a number of bytes: ``1.5 MiB``."""
     units = ("B", "KiB", "MiB", "GiB", "TiB")
     power = min(len(units) - 1, max(0, int(math.log2(max(count_bytes, 1)) // 10)))
     return f"{count_bytes / 1024**power:.{1 if power else 0}f} {units[power]}"
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Format a number with its noun: ``1 part``, ``2 parts``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 

@@ -14,7 +14,7 @@ from partition.errors import InputError
 from .memory import available_memory_bytes
 
 # Deflate packs zeros to a thousandth; features of which one word in a thousand is not zero pack to a two-hundredth.
-_TRUSTED_BYTES, _MOST_EXPANSION = 1 << 28, 500
+_TRUSTED_BYTES, _MAX_EXPANSION = 1 << 28, 500
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
@@ -41,9 +41,9 @@ def regular_file(path) -> Path:
 
 def check_unpacked_size(path: Path, unpacked_bytes: int) -> None:
     """Raise :class:`InputError` if a compressed file unpacks to far more than real graphs do."""
-    if unpacked_bytes > max(_TRUSTED_BYTES, _MOST_EXPANSION * path.stat().st_size):
+    if unpacked_bytes > max(_TRUSTED_BYTES, _MAX_EXPANSION * path.stat().st_size):
         raise InputError(
-            f"{path} unpacks to over {_MOST_EXPANSION} times its size, {unpacked_bytes >> 20} MiB or more; such files "
+            f"{path} unpacks to over {_MAX_EXPANSION} times its size, {unpacked_bytes >> 20} MiB or more; such files "
             "are usually made to fill the memory. If you trust it, unpack it and use the unpacked file"
         )
 

@@ -11,12 +11,12 @@ import msgspec
 import yaml
 
 from partition.errors import InputError
-from partition.system.units import size
+from partition.system.units import format_bytes
 from partition.system.user_files import reading, regular_file
 
 _MAX_BYTES = 4 << 20  # a profile of five hundred ranks has a quarter of a million links
 _MAX_LEVELS = 20
-_MOST_NAMED = 20  # allowed keys in a message
+_MAX_NAMED = 20  # allowed keys in a message
 _PLAIN_TYPES = ("null", "bool", "int", "float", "str")
 
 
@@ -25,7 +25,7 @@ def check_keys(values: dict, allowed, where: str) -> None:
     unknown = sorted(values.keys() - set(allowed), key=str)
     if unknown:
         key, names, words = str(unknown[0]), sorted(allowed), "allowed are"
-        if len(names) > _MOST_NAMED:
+        if len(names) > _MAX_NAMED:
             names, words = get_close_matches(key, names, 3, 0.0), "the most similar that are allowed are"
         raise InputError(f"{where}: unknown key {reprlib.repr(unknown[0])}; {words} {', '.join(names)}")
 
@@ -65,7 +65,7 @@ def read_text(path, max_bytes: int = _MAX_BYTES) -> str:
     with reading(path):
         content = path.read_bytes() if path.stat().st_size <= max_bytes else None
     if content is None:
-        raise InputError(f"{path} holds more than {size(max_bytes)}; name a smaller file")
+        raise InputError(f"{path} holds more than {format_bytes(max_bytes)}; name a smaller file")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -60,7 +60,7 @@ OWNERS = {
 
 @pytest.fixture(scope="module")
 def on_ranks(tmp_path_factory):
-    """Graph, inputs and results of so many parts with such owners: ranks are started once for both dtypes."""
+    """Graph, inputs and results of this many parts with such owners: ranks are started once for both dtypes."""
     made = {}
 
     def run(make_graph, parts, owners):

@@ -177,7 +177,7 @@ def refused_on_rank(rank, folder):
 
 def test_what_does_not_fit_is_refused(shards):
     for of_edge_cut, of_model in run_ranks(shards[1], refused_on_rank, shards[0]):
-        assert of_edge_cut.startswith("the policy none needs a vertex cut, and this is an edge cut")
+        assert of_edge_cut.startswith("policy 'none' needs a vertex cut, and this is an edge cut")
         assert of_model.startswith(
-            "with the policy none, each rank trains on its part in isolation, but global_attention is sgformer"
+            "with policy 'none', each rank trains on its part in isolation, but global_attention is 'sgformer'"
         )

@@ -127,9 +127,9 @@ def test_what_takes_no_edges_and_what_needs_them(edges):
     graph, feat = edges[0], torch.zeros(NODES, WIDTH)
     with pytest.raises(ValueError, match="the model takes no edge_feat or edge_kind; make it with edge_feats"):
         GraphTransformer(WIDTH, WIDTH, 2, 1, HEADS)(graph, feat, edge_feat=torch.zeros(5, 2))
-    with pytest.raises(ValueError, match="no rows of edges are given, but this layer needs rows of edges"):
+    with pytest.raises(ValueError, match="edge is missing, but edge_hidden is"):
         GraphTransformerLayer(WIDTH, 8, HEADS, edge_hidden=2)(graph, feat)
-    with pytest.raises(ValueError, match="rows of edges are given, but this layer takes no rows of edges"):
+    with pytest.raises(ValueError, match="edge is given, but the layer has edge_hidden=0"):
         GraphTransformerLayer(WIDTH, 8, HEADS)(graph, feat, edge=torch.zeros(5, 2))
     with pytest.raises(ValueError, match="needs one graph, but got a list of blocks"):
         GraphTransformer(WIDTH, WIDTH, 2, 1, HEADS, edge_feats=2)([graph], feat, edge_feat=torch.zeros(5, 2))

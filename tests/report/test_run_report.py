@@ -12,7 +12,7 @@ from msgspec import to_builtins
 
 import dgl_gt
 from dgl_gt.cli.main import main
-from dgl_gt.report.numbers import MOST_POINTS, thinned
+from dgl_gt.report.numbers import MAX_POINTS, thinned
 from dgl_gt.report.pictures import Axis, plain, share
 from dgl_gt.report.run_files import is_run
 from dgl_gt.report.write import write_run_report
@@ -279,7 +279,7 @@ def test_a_long_run_and_a_long_step_make_a_small_page(run):
     rank = {"seconds": 1.0, "compute_s": 0.4, "exchange_s": 0.3, "wait_s": 0.3, "spans": spans}
     (folder / "timeline.json").write_text(json.dumps({"epoch": 1, "strategy": "halo_h", "ranks": [rank] * 300}))
     found = report(folder)
-    assert all(len(curve) <= MOST_POINTS for curve in found.numbers["curves"].values())
+    assert all(len(curve) <= MAX_POINTS for curve in found.numbers["curves"].values())
     loss = found.numbers["curves"]["loss"]
     assert [54_321, 1e6] in loss and loss[0][0] == 1 and loss[-1][0] == epochs
     assert len(found.page.source) < 3 << 20
@@ -290,7 +290,7 @@ def test_thinning_keeps_the_ends_and_the_extremes():
     points = [(epoch, None if epoch % 7 == 0 else float(epoch % 1001)) for epoch in range(1, 54_322)]
     there = [[epoch, value] for epoch, value in points if value is not None]
     found = thinned(points)
-    assert len(found) <= MOST_POINTS and found == sorted(found) and found[0] == there[0] and found[-1] == there[-1]
+    assert len(found) <= MAX_POINTS and found == sorted(found) and found[0] == there[0] and found[-1] == there[-1]
     assert all(point in there for point in found[:50])
     values = [value for _, value in there]
     assert {min(values), max(values)} <= {value for _, value in found}

@@ -74,7 +74,7 @@ def test_ranks_that_start_again_leave_another_run_alone(sg, killed, is_there):
         for path in checkpoints_in(killed):
             path.unlink()
     weights = (killed / "model.safetensors").read_bytes()
-    with pytest.raises(InputError, match="exists; choose another directory, or replace it with --force"):
+    with pytest.raises(InputError, match="exists; choose another directory, or replace it with force .--force."):
         train_and_save(sg, QUICK, killed, **STARTED_AGAIN)
     assert len(checkpoints_in(killed)) == 2 * is_there and (killed / "model.safetensors").read_bytes() == weights
 

@@ -75,7 +75,9 @@ def test_a_graph_that_does_not_fit_is_told_how_many_ranks_would_do(here, tmp_pat
     candidates = planned(here(*options, "--world-size", 4, "--json"))["candidates"]
     (bound,) = (each["memory_bytes"] for each in candidates if (each["strategy"], each["depth"]) == ("halo_h", 1))
     options += ["--rank-memory", bound]
-    refused(here(*options, "--world-size", 2), "nothing fits", "needs the least", "; 4 ranks would do", lines=None)
+    refused(
+        here(*options, "--world-size", 2), "nothing fits", "needs the least", "; 4 ranks would be enough", lines=None
+    )
     plans = planned(here(*options, "--world-size", "2,4", "--json"))["plans"]  # the sizes that fit are planned
     assert [each["ranks"] for each in plans] == [2, 4] and plans[1]["choice"]["predicted_memory_bytes"] <= bound
     assert plans[0]["choice"] is None and "needs the least" in plans[0]["refused"]
@@ -99,7 +101,7 @@ def test_no_number_of_ranks_helps_where_the_process_is_too_large(here, tmp_path,
     real = forecast.make_edge_cut
     monkeypatch.setattr(forecast, "make_edge_cut", lambda *args, **options: made.append(1) or real(*args, **options))
     done = here("plan", GRAPH, *SMALL, "--world-size", 2, "--rank-memory", "1MiB")
-    refused(done, "nothing fits", "no number of ranks would do", lines=None)
+    refused(done, "nothing fits", "no number of ranks is enough", lines=None)
     assert len(made) == 1
 
 
@@ -108,7 +110,7 @@ def test_more_ranks_than_nodes_are_not_tried(here, awkward_graph, monkeypatch):
     model = GraphTransformer(5, 16, 10, 1, 4)
     fixed = 500_000_000 + 12 * sum(each.numel() for each in model.parameters())  # of any rank: also two moments
     done = here("plan", "any.npz", *SMALL, "--layers", 1, "--world-size", 4, "--rank-memory", fixed + 4000)
-    refused(done, "nothing fits", "; 8 ranks would not do either", lines=None)
+    refused(done, "nothing fits", "; 8 ranks would not be enough either", lines=None)
 
 
 def test_a_profile_of_other_ranks_is_refused_before_any_work(here, tmp_path, monkeypatch):

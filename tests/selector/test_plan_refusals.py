@@ -47,9 +47,9 @@ def test_bad_options_are_refused(here, both, shards, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--world-size", "0"], "0 is not at least 1"),
-        (["--world-size", "2,0"], "0 is not at least 1"),
-        (["--world-size", "-4"], "-4 is not at least 1"),
+        (["--world-size", "0"], "'0' is not allowed; give a whole number from 1"),
+        (["--world-size", "2,0"], "'0' is not allowed; give a whole number from 1"),
+        (["--world-size", "-4"], "'-4' is not allowed; give a whole number from 1"),
         (["--world-size", "two"], "'two' is not a list of numbers of ranks"),
         (["--world-size", "2,,4"], "'2,,4' is not a list of numbers of ranks"),
         (["--world-size", "2.5"], "'2.5' is not a list of numbers of ranks"),
@@ -58,8 +58,8 @@ def test_bad_options_are_refused(here, both, shards, tmp_path):
         (["--rank-memory", "-1GiB"], "'-1GiB' is not an amount of memory"),
         (["--rank-memory", "nan"], "'nan' is not an amount of memory"),
         (["--rank-memory", "4 parsecs"], "'4 parsecs' is not an amount of memory"),
-        (["--max-depth", "0"], "0 is not at least 1"),
-        (["--classes", "-1"], "-1 is not at least 1"),
+        (["--max-depth", "0"], "'0' is not allowed; give a whole number from 1"),
+        (["--classes", "-1"], "'-1' is not allowed; give a whole number from 1"),
     ],
 )
 def test_values_that_cannot_be_parsed(here, both, options, message):
@@ -162,5 +162,9 @@ def test_calibrate_refuses_its_file_before_it_measures(here, tmp_path):
     refused(here("calibrate", "--out", tmp_path / "mine.yaml" / "new.yaml"), "is not a writable directory")
     refused(here("calibrate", "--out", tmp_path / "new.yaml", "--nproc", 100_000), "--nproc is 100000; it must be from")
     refused(here("calibrate"), "--out", lines=None)
-    refused(here("calibrate", "--out", tmp_path / "new.yaml", "--nproc", 0), "0 is not at least 1", lines=None)
+    refused(
+        here("calibrate", "--out", tmp_path / "new.yaml", "--nproc", 0),
+        "'0' is not allowed; give a whole number from 1",
+        lines=None,
+    )
     assert (tmp_path / "mine.yaml").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1

@@ -61,7 +61,7 @@ def test_beside_an_exact_step(here, both, slow):
     ("words", "message"),
     [
         (["--policy", "int9"], "--policy is 'int9'; it must be full, bf16"),
-        (["--policy", "none"], "the policy none needs a vertex cut, and this is an edge cut"),
+        (["--policy", "none"], "policy 'none' needs a vertex cut, and this is an edge cut"),
         (["--policy", "int8", "--search-policy", "a.yaml"], "leave --policy out"),
     ],
 )
@@ -132,7 +132,7 @@ def test_no_policy_goes_with_exchanges_that_run_again(both):
 
 def test_nothing_is_written_for_a_policy_that_is_refused(here, shards, tmp_path):
     done = here("plan", shards / "edge", *WIDE, "--policy", "none", "--save-costs", tmp_path / "costs.json")
-    refused(done, "the policy none needs a vertex cut", lines=None)
+    refused(done, "policy 'none' needs a vertex cut", lines=None)
     assert not (tmp_path / "costs.json").exists()
 
 

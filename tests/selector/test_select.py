@@ -17,7 +17,7 @@ from partition.predict.strategies import STRATEGIES
 from partition.shards.counts import read_figures
 from partition.shards.layout import Layout
 from partition.shards.manifest import read_manifest
-from partition.system.units import parse_size, size
+from partition.system.units import format_bytes, parse_size
 
 STEPS = {
     "small": MadeUpTraces(0),
@@ -110,7 +110,7 @@ def test_the_pick_changes_as_memory_tightens(cuts, profile, step):
         assert {way(each)[:3] for each in runnable} == {each[:3] for each in ways}
         assert all((each.memory_bytes > bound) == bool(each.refused) for each in runnable)
         refused = [each for each in runnable if each.refused]
-        assert all(each.refused == f"needs {size(each.memory_bytes)} on its largest rank" for each in refused)
+        assert all(each.refused == f"needs {format_bytes(each.memory_bytes)} on its largest rank" for each in refused)
         if not picks or picks[-1] != way(plan.choice):
             picks.append(way(plan.choice))
     assert len(picks) >= 3 and len({activation_checkpoint for *_, activation_checkpoint in picks}) >= 2
@@ -138,7 +138,10 @@ def test_each_rank_is_held_to_its_own_memory(few_nodes, profile):
     assert gather(enough).refused is None and gather(enough).memory_bytes == need[many]
     enough[few] += 1e9
     enough[many] -= 1
-    assert gather(enough).refused == f"needs {size(need[many])} on rank {many}, which has {size(enough[many])}"
+    assert (
+        gather(enough).refused
+        == f"needs {format_bytes(need[many])} on rank {many}, which has {format_bytes(enough[many])}"
+    )
     enough[many] = 10.0  # so little that nothing fits, while the other rank has plenty
     with pytest.raises(
         select.NothingFits, match=rf"comes nearest and needs .* on rank {many}, which has 10 B"
@@ -298,7 +301,9 @@ def test_the_reason_names_what_memory_forbids(cuts, profile):
     first = choose(cuts, STEPS["wide"], profile())
     bound = min(each.memory_bytes for each in first.candidates if each.seconds == first.choice.seconds) - 1
     plan = choose(cuts, STEPS["wide"], profile(), rank_memory=bound)
-    needed = f"but needs {size(first.choice.memory_bytes)} on its largest rank, and a rank has {size(bound)}"
+    needed = (
+        f"but needs {format_bytes(first.choice.memory_bytes)} on its largest rank, and a rank has {format_bytes(bound)}"
+    )
     assert f"{first.choice.title} would take {first.choice.seconds:.3g} s, {needed}" in plan.reason
 
 

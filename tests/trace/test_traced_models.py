@@ -33,7 +33,7 @@ def sage_step(sg):
 
 
 def edge_step(sg):
-    """A transformer whose layers update the rows of edges."""
+    """A transformer whose layers update the edge embeddings."""
     model = GraphTransformer(FEATURES, 32, CLASSES, 3, 4, edge_feats=2, edge_hidden=8, edge_update=True)
     edges = sg.edata["weight"].float()
     return step_of(sg, model, lambda: model(sg, sg.ndata["feat"], edge_feat=edges))

@@ -124,7 +124,7 @@ def test_tied_weights_are_saved(tmp_path):
 
 def test_deep_halos_are_for_a_graph_transformer(shards):
     for found in run_ranks(2, trained, shards / "2", "factories:Pulled", 2):
-        assert "depth is 2, and only a GraphTransformer takes halos of several hops; leave --depth out" in found
+        assert "depth is 2, and only a GraphTransformer takes halos of several hops; leave depth (--depth) out" in found
 
 
 def test_a_module_that_fails_while_it_is_imported(tmp_path, monkeypatch):
@@ -190,7 +190,7 @@ def test_commands(shards, tmp_path, capsys, monkeypatch):
     assert main([*predict_it, *option]) == 0
     capsys.readouterr()
     assert main([*predict_it, "--force"]) == 2
-    assert "holds a model that --model-factory factories:Pulled made; give that option again" in capsys.readouterr().err
+    assert "holds a model that the factory factories:Pulled made; pass --model-factory again" in capsys.readouterr().err
     assert main(["train", str(shards / "1"), *option, "--hidden", "32"]) == 2
     assert "--hidden is for the graph transformer" in capsys.readouterr().err
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dgl_gt.transmission.clock import MOST_STEPS, Clock
+from dgl_gt.transmission.clock import MAX_STEPS, Clock
 
 
 def sending_steps(clock, changes, losses, steps):
@@ -21,8 +21,8 @@ def sending_steps(clock, changes, losses, steps):
 def test_rows_that_change_little_are_sent_ever_more_rarely():
     clock = Clock()
     found = sending_steps(clock, lambda step: [0.1, 0.2] if step else [], lambda step: 1.0, 400)
-    assert found[:7] == [0, 1, 3, 7, 15, 31, 63] and clock.every == MOST_STEPS
-    assert {after - before for before, after in zip(found[6:], found[7:])} == {MOST_STEPS}
+    assert found[:7] == [0, 1, 3, 7, 15, 31, 63] and clock.every == MAX_STEPS
+    assert {after - before for before, after in zip(found[6:], found[7:])} == {MAX_STEPS}
 
 
 @pytest.mark.parametrize("changes", [[0.5], [0.1, 0.9], []])

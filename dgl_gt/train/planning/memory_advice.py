@@ -7,7 +7,7 @@ from partition.errors import InputError
 from partition.predict.strategies import default_form, default_strategy
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 _CHANGE = "choose a smaller model, partition into more parts on more machines"
 _SMALLER = "a smaller --hidden"
@@ -47,8 +47,8 @@ def advice_for_strategy(
     )
     model = f"of {model_factory}" if model_factory else f"with --layers {config.layers} --hidden {config.hidden}"
     return (
-        f"a training step {model} is predicted to need {size(sum(by_count.values()))} for tensors on the largest rank, and "
-        f"{size(most)} of that for {largest}; choose {_changes(largest, config, model_factory)}, or let "
+        f"a training step {model} is predicted to need {format_bytes(sum(by_count.values()))} for tensors on the largest rank, and "
+        f"{format_bytes(most)} of that for {largest}; choose {_changes(largest, config, model_factory)}, or let "
         "`dgl-gt plan DIR --rank-memory SIZE` find a strategy that fits"
     )
 

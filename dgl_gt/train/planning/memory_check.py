@@ -18,7 +18,7 @@ from partition.predict.figures import Figures
 from partition.predict.profile import read_profile
 from partition.predict.strategies import WITH_POLICY
 from partition.shards.counts import read_figures
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 from .planned_step import step_traces
 
@@ -57,7 +57,7 @@ def _check_step(directory, sg: ShardedGraph, figures: Figures, config: TrainConf
     needed = _needed_bytes(traces, figures, sg, config)
     if needed is not None and needed > available:
         raise InputError(
-            f"a training step is predicted to need {size(needed)} for tensors on this rank, and {size(available)} are "
+            f"a training step is predicted to need {format_bytes(needed)} for tensors on this rank, and {format_bytes(available)} are "
             f"free; {_what_fits(directory, figures, traces, available, policy_of(config))}"
         )
 
@@ -95,4 +95,4 @@ def _what_fits(directory, figures: Figures, traces, available: int, policy: Poli
     options = (
         f"--strategy {choice.strategy} --depth {choice.depth} --activation-checkpoint {choice.activation_checkpoint}"
     )
-    return f"{options} is predicted to fit, with {size(choice.memory_bytes)}"
+    return f"{options} is predicted to fit, with {format_bytes(choice.memory_bytes)}"

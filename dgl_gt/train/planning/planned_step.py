@@ -17,7 +17,7 @@ from dgl_gt.train.task import Task, edge_rows, features, signed_columns
 from partition.errors import InputError
 from partition.predict.figures import Figures
 from partition.system.memory import available_memory_bytes
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 _OF_STEP = (
     "encodings",
@@ -131,6 +131,6 @@ def _check_size(model: torch.nn.Module) -> None:
     available = available_memory_bytes()
     if needed > available:
         raise InputError(
-            f"the model has {count:,} parameters, which with gradients and the optimiser take {size(needed)}, and this "
-            f"machine has {size(available)} available; choose a smaller model"
+            f"the model has {count:,} parameters, which with gradients and the optimiser take {format_bytes(needed)}, and this "
+            f"machine has {format_bytes(available)} available; choose a smaller model"
         )

@@ -19,7 +19,7 @@ from dgl_gt.train.optimizer import Schedule
 from dgl_gt.train.step import prepare_step
 from dgl_gt.train.task import node_classification
 from dgl_gt.train.trainer import evaluate
-from dgl_gt.transmission.policy import LEAST_COLUMNS, Mode, Policy
+from dgl_gt.transmission.policy import MIN_COLUMNS, Mode, Policy
 from partition.errors import InputError
 from partition.predict.figures import Figures
 from partition.predict.profile import Profile
@@ -125,7 +125,7 @@ def search_policy(
     found_places = places(exchanges, profile.links(sg.comm.world_size))
     if not found_places:
         raise InputError(
-            f"no exchange has rows of {LEAST_COLUMNS} numbers or more, and narrower rows always travel as they are; train a "
+            f"no exchange has rows of {MIN_COLUMNS} numbers or more, and narrower rows always travel as they are; train a "
             "wider model, or leave the policy out"
         )
     exact, losses = probe.metric_with(Policy(), _STEPS), {}

@@ -15,7 +15,7 @@ from numpy.ctypeslib import ndpointer
 
 from partition.errors import InputError
 
-_MOST_COUNTS_PER_EDGE, _MOST_COUNTS = 16, 2**24
+_MAX_COUNTS_PER_EDGE, _MAX_COUNTS = 16, 2**24
 
 
 def _array(dtype, ndim: int = 1, *, written: bool = False):
@@ -262,7 +262,7 @@ def _check_lists(indptr, neighbours, edges, owner) -> int:
 
 def counts_fit(num_nodes: int, num_edges: int, parts: int) -> bool:
     """Whether a count for each node and part takes little memory beside the edges, so that a loop may have one."""
-    return num_nodes * parts <= max(_MOST_COUNTS_PER_EDGE * num_edges, _MOST_COUNTS)
+    return num_nodes * parts <= max(_MAX_COUNTS_PER_EDGE * num_edges, _MAX_COUNTS)
 
 
 def is_available() -> bool:

@@ -185,7 +185,7 @@ def test_a_hub_of_many_nodes_is_ordered_quickly():
 @pytest.fixture
 def seen(monkeypatch):
     """What METIS is given, with every graph treated as a large one."""
-    monkeypatch.setattr(clusters, "_LEAST_ENTRIES", 0)
+    monkeypatch.setattr(clusters, "_MIN_ENTRIES", 0)
     given, original = [], metis.k_way
 
     def k_way(undirected, parts, weights, **options):
@@ -237,7 +237,7 @@ def test_cuts_by_clusters_are_about_as_good_as_cuts_of_nodes(real_graph, monkeyp
     graph = load_graph(real_graph("ogbn_arxiv_nofeat"))
     copies = {}
     for least in (0, 10**12):
-        monkeypatch.setattr(clusters, "_LEAST_ENTRIES", least)
+        monkeypatch.setattr(clusters, "_MIN_ENTRIES", least)
         cut = make(graph, 4)
         part = np.repeat(np.arange(4), np.diff(cut.ptr))[cut.new_ids()]
         edges = (graph.indices, graph.destinations())

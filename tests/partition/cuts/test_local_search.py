@@ -237,8 +237,8 @@ def test_edge_cuts_do_without_the_compiled_part(awkward_graph, monkeypatch):
 
 
 def test_without_memory_for_counts_nothing_moves(awkward_graph, monkeypatch):
-    monkeypatch.setattr(native, "_MOST_COUNTS", 0)
-    monkeypatch.setattr(native, "_MOST_COUNTS_PER_EDGE", 0)
+    monkeypatch.setattr(native, "_MAX_COUNTS", 0)
+    monkeypatch.setattr(native, "_MAX_COUNTS_PER_EDGE", 0)
     graph = awkward_graph(0)
     owner = np.random.default_rng(0).integers(0, 3, 60).astype(np.int32)
     before = owner.copy()

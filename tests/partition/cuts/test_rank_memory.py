@@ -14,7 +14,7 @@ from partition.cuts.vertex_cut import make_vertex_cut
 from partition.errors import InputError
 from partition.shards.cut_selection import check_memory, choose_cut
 from partition.shards.layout import Layout
-from partition.system.units import size
+from partition.system.units import format_bytes
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
@@ -39,7 +39,9 @@ def test_the_choice_is_among_those_that_fit(awkward_graph):
         for bound in (less, more - 1):
             tight = choose_cut(layouts, costs, bound)
             assert tight["cut"] == smaller
-            assert f"the {larger} cut does not fit: its largest part needs about {size(more)}" in tight["reason"]
+            assert (
+                f"the {larger} cut does not fit: its largest part needs about {format_bytes(more)}" in tight["reason"]
+            )
         assert choose_cut(layouts, costs, less - 1)["cut"] == smaller
     assert True in seen, "a bound overruled the prediction"
     for layout in layouts:
@@ -48,7 +50,7 @@ def test_the_choice_is_among_those_that_fit(awkward_graph):
         check_memory(figures, costs, need, is_only=True)
         check_memory(figures, costs, None, is_only=True)
         for is_only, found in ((True, f"the {figures.cut} cut does not fit"), (False, "no cut fits")):
-            with pytest.raises(InputError, match=f"{found} .* cut needs about {re.escape(size(need))}"):
+            with pytest.raises(InputError, match=f"{found} .* cut needs about {re.escape(format_bytes(need))}"):
                 check_memory(figures, costs, need - 1, is_only=is_only)
 
 
@@ -64,7 +66,7 @@ def test_rank_memory(capsys):
         named = smaller if cut == "auto" else cut
         message = err.splitlines()[-1]
         found = "no cut fits" if cut == "auto" else f"the {cut} cut does not fit"
-        assert f"{found} ranks of" in message and f"the {named} cut needs about {size(need)}" in message
+        assert f"{found} ranks of" in message and f"the {named} cut needs about {format_bytes(need)}" in message
         assert ("--cut auto" in message) == (cut != "auto")
     code, made, _ = run(capsys, *asked, "--out", "out", "--rank-memory", less)
     assert code == 0 and made["cut"] == made["choice"]["cut"] == smaller

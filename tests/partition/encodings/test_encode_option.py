@@ -89,7 +89,7 @@ def test_what_does_not_suit_the_graph(capsys, options, monkeypatch):
     message = "has node data 'degree' already; rename them in the source, or leave degree out of --encode"
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert main([*asked, "--encode", "hops=2"]) == 2
-    message = "has no features, which the encoding hops propagates; add node data feat, or leave hops out of --encode"
+    message = "has no features, which the encoding 'hops' needs; add node data 'feat', or leave 'hops' out of --encode"
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert sorted(os.listdir()) == ["degree.npy", "taken.npz"]
 
@@ -154,7 +154,7 @@ def test_a_record_whose_data_were_replaced_is_not_written(awkward_graph):
 
 
 def test_what_is_printed(capsys, monkeypatch):
-    monkeypatch.setattr(random_walk, "MOST_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(random_walk, "MAX_MULTIPLICATIONS", 0)
     assert main(["partition", SAMPLE, "--parts", "2", "--out", "shards", "--encode", ALL]) == 0
     out, err = capsys.readouterr()
     for name in ("laplacian", "random_walk", "degree", "anchors", "hops"):
@@ -195,7 +195,7 @@ def test_estimates_of_memory_against_runs(monkeypatch, text, is_exact):
     """Bytes of all arrays, as numpy reports them, with those of scipy's solvers."""
     monkeypatch.setattr(random_walk, "_BLOCK_BYTES", 1 << 21)
     if not is_exact:
-        monkeypatch.setattr(random_walk, "MOST_MULTIPLICATIONS", 0)
+        monkeypatch.setattr(random_walk, "MAX_MULTIPLICATIONS", 0)
     rng = np.random.default_rng(0)
     nodes, edges = 6000, 60_000
     feat = rng.standard_normal((nodes, 64)).astype(np.float32)

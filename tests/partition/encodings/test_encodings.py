@@ -56,7 +56,7 @@ def test_random_walk_in_blocks(graph, monkeypatch):
 
 def test_estimated_random_walk(graph, monkeypatch):
     """The first two columns stay exact; the others are within six standard errors, and right in the mean."""
-    monkeypatch.setattr(random_walk, "MOST_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(random_walk, "MAX_MULTIPLICATIONS", 0)
     steps, draws = 7, 8
     matrix = oracle.simple(graph)
     if not matrix.any():  # then nothing is above the bound
@@ -120,7 +120,7 @@ def test_eigenvectors_are_those_of_a_dense_solver(awkward_graph):
 @pytest.fixture
 def always_sparse(monkeypatch):
     """Solve components of more than 60 nodes as large ones are solved."""
-    monkeypatch.setattr(laplacian, "MOST_DENSE", 60)
+    monkeypatch.setattr(laplacian, "MAX_DENSE", 60)
 
 
 def torus(width, height):
@@ -165,7 +165,7 @@ def test_large_components_and_eigenvalues_that_occur_often(always_sparse, edges)
 
 
 def test_what_does_not_converge_is_named(always_sparse, monkeypatch):
-    monkeypatch.setattr(eigenvectors, "_MOST_RESTARTS", 1)
+    monkeypatch.setattr(eigenvectors, "_MAX_RESTARTS", 1)
     graph = from_edges(np.arange(1999), np.arange(1, 2000))
     message = r"laplacian=12: \d+ of 12 eigenvectors of a component of 2,000 nodes converged within 1 restarts; choose "
     with pytest.raises(InputError, match=message + "(laplacian=[0-9]+, or )?random_walk or anchors"):
@@ -260,7 +260,7 @@ ALL = "laplacian=6,random_walk=5,degree,anchors=4,hops=2x3"
 
 
 def test_the_same_seed_gives_the_same_encodings(awkward_graph, always_sparse, monkeypatch):
-    monkeypatch.setattr(random_walk, "MOST_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(random_walk, "MAX_MULTIPLICATIONS", 0)
     graph = awkward_graph(2, nodes=100)
     one, again, other = (encode(graph, ALL, seed=seed) for seed in (3, 3, 4))
     for name in one.encodings:

@@ -91,7 +91,7 @@ def test_equal_ranks_and_links_leave_parts_where_they_are(parts):
 def test_swaps_come_near_the_best_order(seed, monkeypatch):
     figures, profile, costs = random_figures(seed, 6), random_profile(seed, 6), hand_made_costs()
     best = best_mapping(figures, costs, profile)
-    monkeypatch.setattr(mapping, "MOST_EXACT", 1)
+    monkeypatch.setattr(mapping, "MAX_EXACT", 1)
     found = best_mapping(figures, costs, profile)
     assert found.search == "swaps" and sorted(found.rank_of_part) == list(range(6))
     assert best.predicted_s <= found.predicted_s * (1 + 1e-9) and found.predicted_s <= 1.05 * best.predicted_s

@@ -186,7 +186,7 @@ def test_numbers_for_people():
 def test_what_exists_is_kept_without_force(shards, tmp_path):
     for name in ("report.html", "report.json"):
         (tmp_path / name).write_text("precious")
-        with pytest.raises(InputError, match=f"{name} exists; choose another file, or replace it with --force"):
+        with pytest.raises(InputError, match=f"{name} exists; choose another file, or replace it with force .--force."):
             write_report(shards, tmp_path / "report.html")
         assert (tmp_path / name).read_text() == "precious"
         (tmp_path / name).unlink()

@@ -164,7 +164,7 @@ def test_archive_that_unpacks_beyond_reason(tmp_path, monkeypatch):
     assert load_graph(tmp_path / "g.npz").node_data["feat"].shape == (3, 100_000)
     monkeypatch.setattr(user_files, "_TRUSTED_BYTES", 1 << 16)
     refused(tmp_path / "g.npz", "unpacks to over 500 times its size")
-    monkeypatch.setattr(user_files, "_MOST_EXPANSION", 10_000)
+    monkeypatch.setattr(user_files, "_MAX_EXPANSION", 10_000)
     monkeypatch.setattr(user_files, "available_memory_bytes", lambda: 1 << 20)
     refused(tmp_path / "g.npz", "would need", "1 MiB are available")
 

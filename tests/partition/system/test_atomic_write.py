@@ -111,7 +111,7 @@ def test_what_is_said_of_a_failed_write(tmp_path, error, advice):
 
 
 def test_force_replaces_its_own_kind(old):
-    with pytest.raises(InputError, match="exists; choose another directory, or replace it with --force"):
+    with pytest.raises(InputError, match="exists; choose another directory, or replace it with force .--force."):
         write(old, "new")
     write(old, "new", force=True)
     assert text(old) == "new" and names(old.parent) == ["out"]

@@ -3,7 +3,7 @@
 import pytest
 
 from partition.errors import InputError
-from partition.system.units import parse_size, size
+from partition.system.units import format_bytes, parse_size
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_no_amounts_of_memory(text):
 
 @pytest.mark.parametrize("count", [1, 1023, 1024, 1536, 5 << 20, 7 << 30, 3 << 40])
 def test_what_is_printed_can_be_given(count):
-    assert parse_size(size(count)) == pytest.approx(count, rel=0.05)
+    assert parse_size(format_bytes(count)) == pytest.approx(count, rel=0.05)

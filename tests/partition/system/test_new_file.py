@@ -58,7 +58,7 @@ def test_long_names(tmp_path):
 
 def test_what_must_not_be_replaced(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="mine.txt exists; choose another file, or replace it with --force"):
+    with pytest.raises(InputError, match="mine.txt exists; choose another file, or replace it with force .--force."):
         check_file(tmp_path / "mine.txt")
     assert check_file(tmp_path / "mine.txt", force=True) == tmp_path / "mine.txt"
     with pytest.raises(InputError, match="is a directory; choose a file"):
