@@ -243,7 +243,7 @@ def measure(tool: str, folder: Path, parts: int, interval_s: float) -> dict:
     dict
         ``seconds`` of the call; ``cpu_seconds``, children counted; ``graph_bytes``, the memory before it, interpreter
         and libraries included; ``peak_bytes`` over that; ``disk_bytes``; the figures of
-        :class:`partition.predict.quality.Quality`.
+        :class:`partition.predict.quality.EdgeCutQuality`.
     """
     times, _, _ = _call(tool, folder, parts, None)
     _, memory, figures = _call(tool, folder, parts, interval_s)

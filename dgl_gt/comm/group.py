@@ -17,8 +17,8 @@ from partition.errors import InputError
 from .failure import FailureDetector, RankError
 from .gradient_sum import sum_after_backward, sum_during_backward
 from .in_flight import InFlight
+from .step_recorder import Collective, StepRecorder
 from .tape import Tape
-from .timeline import Collective, Timeline
 from .transfer import AllGather, Begin, Finish, SumOverRanks, Transfer, tracked
 
 # The dtypes that gloo and nccl carry.
@@ -61,12 +61,12 @@ class Comm:
         Part of the model that runs now, for messages; empty where that is not known.
     tape : Tape or None
         Tape that exchanges now write to or read from, see ``ShardedGraph.kept_exchanges``.
-    timeline : Timeline or None
+    recorder : StepRecorder or None
         Where the times of the step that runs now are recorded; None unless a step is profiled.
     """
 
     place = ""
-    timeline: Timeline | None = None
+    recorder: StepRecorder | None = None
 
     def __init__(self, group=None, timeout_s: float | None = None):
         self._active = dist.is_available() and dist.is_initialized()
@@ -106,14 +106,14 @@ class Comm:
     def enter(self, place: str) -> None:
         """Note which part of the step runs from here on, until :meth:`leave`."""
         self.place = place
-        if self.timeline is not None:
-            self.timeline.enter(place)
+        if self.recorder is not None:
+            self.recorder.enter(place)
 
     def leave(self, output=None) -> None:
         """Note that this part has ended, with this output where it is a module."""
         self.place = ""
-        if self.timeline is not None:
-            self.timeline.leave(output)
+        if self.recorder is not None:
+            self.recorder.leave(output)
 
     def count(self, started_s: float, row_bytes: int = 0, send_counts=(0,), recv_counts=(0,)) -> None:
         """Count the time since ``started_s`` (by ``time.perf_counter``) and rows that travel to and from other ranks."""
@@ -372,9 +372,9 @@ class Comm:
 
     def _started(self, kind: str, senders: Iterable[int]) -> Collective:
         """Return the collective that starts now and needs these ranks."""
-        if self.timeline is None:
+        if self.recorder is None:
             return Collective(kind, self.place)
-        return self.timeline.start(kind, self.place, list(senders))
+        return self.recorder.start(kind, self.place, list(senders))
 
     def _prepare(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Return the tensors that a collective is to be given in place of these."""
@@ -384,7 +384,7 @@ class Comm:
 
     def _wait(self, work, started: Collective) -> None:
         """Wait for a collective, or raise the error that stopped another rank."""
-        with nullcontext() if self.timeline is None else self.timeline.waiting(started):
+        with nullcontext() if self.recorder is None else self.recorder.waiting(started):
             if self._is_nccl:  # this makes the current stream wait, not this thread
                 work.wait()
             else:

@@ -114,9 +114,9 @@ def complete(shard: Shard, comm: Comm, has_rank_order: bool = False) -> Shard:
     degrees[:, 1] = torch.bincount(shard.indices[: shard.edges[0]], minlength=shard.num_held)
     owned, copies = degrees.split([shard.num_owned, shard.num_held - shard.num_owned])
     owned.index_add_(0, plan.send_rows, comm.start(copies, plan.recv_counts, plan.send_counts).wait())
-    deep = shard.send_plan(shard.depth)
-    copies = comm.start(owned[deep.send_rows], deep.send_counts, deep.recv_counts).wait()
-    degrees = torch.cat([owned, deep.in_held_order(copies)])
+    send_plan = shard.send_plan(shard.depth)
+    copies = comm.start(owned[send_plan.send_rows], send_plan.send_counts, send_plan.recv_counts).wait()
+    degrees = torch.cat([owned, send_plan.in_held_order(copies)])
     if not has_rank_order:
         return replace(shard, degrees=degrees)
     begin, end = shard.manifest["ptr"][shard.part : shard.part + 2]

@@ -10,7 +10,7 @@ import msgspec
 
 from dgl_gt.run_files.prediction_check import compared
 from dgl_gt.run_files.run_directory import RECORD
-from dgl_gt.run_files.time_line import TimeLine
+from dgl_gt.run_files.step_timeline import StepTimeline
 
 from .run_files import RunFiles
 
@@ -112,7 +112,7 @@ def thinned(points: Iterable[tuple[int, float | None]]) -> list[list]:
     return [*kept, there[-1]]
 
 
-def _step(step: TimeLine) -> dict:
+def _step(step: StepTimeline) -> dict:
     """A profiled step without its spans: the seconds of each rank, and of the parts that take the most, mean over ranks."""
     sums: dict[tuple[str, str], float] = {}
     for rank in step.ranks:

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from dgl_gt.run_files.time_line import RankStep
+from dgl_gt.run_files.step_timeline import RankStep
 from partition.report.formats import SPACE, printable, short
 
 MAX_RANKS = 64  # that the time line draws
@@ -140,7 +140,7 @@ def _path(curve: list, x: Axis, y: Axis) -> str:
     return f"M{'L'.join(places)}" + ("h0" if len(places) == 1 else "")
 
 
-def time_line_bars(ranks: list[RankStep]) -> list[Markup]:
+def timeline_bars(ranks: list[RankStep]) -> list[Markup]:
     """Draw the step of each of the first :data:`MAX_RANKS` ranks: a bar of computing, exchanging and waiting."""
     longest = max(max(rank.seconds for rank in ranks), 1e-9)
     shown = ranks[:MAX_RANKS]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from dgl_gt.run_files.run_directory import CONFIG, METRICS_FILE, RECORD, TIME_LINE, checkpoints_in
+from dgl_gt.run_files.run_directory import CONFIG, METRICS_FILE, RECORD, STEP_TIMELINE, checkpoints_in
 from dgl_gt.run_files.run_record import EpochNumbers, RunRecord, read_json
-from dgl_gt.run_files.time_line import TimeLine
+from dgl_gt.run_files.step_timeline import StepTimeline
 from partition.errors import InputError
 from partition.system.user_files import reading, regular_file
 from partition.system.yaml_file import read_yaml
@@ -27,7 +27,7 @@ class RunFiles(msgspec.Struct):
     record: RunRecord | None
     epochs: list[EpochNumbers]
     settings: dict
-    step: TimeLine | None
+    step: StepTimeline | None
     checkpoints: list[int]  # epochs before each of them, in ascending order
 
 
@@ -55,7 +55,7 @@ def read_run(directory) -> RunFiles:
         _read_if_there(folder / RECORD, RunRecord),
         list(_read_epochs(folder / METRICS_FILE)) if os.path.exists(folder / METRICS_FILE) else [],
         settings,
-        _read_if_there(folder / TIME_LINE, TimeLine),
+        _read_if_there(folder / STEP_TIMELINE, StepTimeline),
         sorted(int(re.sub(r"\D", "", each.name)) for each in checkpoints_in(folder)),
     )
 

@@ -67,7 +67,7 @@ def run_page(run: RunFiles, numbers: dict) -> str:
         plain=pictures.plain,
         share=pictures.share,
         bar=bar,
-        time_line=pictures.time_line_bars(run.step.ranks) if run.step else [],
+        timeline=pictures.timeline_bars(run.step.ranks) if run.step else [],
         most_ranks=pictures.MAX_RANKS,
     )
 

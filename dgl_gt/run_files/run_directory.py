@@ -18,13 +18,13 @@ METRICS_FILE = "metrics.jsonl"  # a line for each epoch
 SCALARS = re.compile(r"events\.out\.tfevents\.[^/]+")  # of TensorBoard
 CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})\.safetensors")  # with the number of epochs before it
 TRACE = re.compile(r"profile-rank\d+\.json\.gz")  # of one training step, for viewers of Chrome traces
-TIME_LINE = "timeline.json"  # of the same step, on all ranks
+STEP_TIMELINE = "timeline.json"  # of the same step, on all ranks
 _OTHERS = (
     *(re.escape(name) for name in (WEIGHTS, CONFIG, METRICS_FILE)),
     *(rf"\.{re.escape(name)}\.[^/]*" for name in (WEIGHTS, CONFIG, RECORD, METRICS_FILE)),  # while one is written anew
     SCALARS.pattern,
     # damaged ones and ones that are being written, too
-    *(rf"\.?{name}[^/]*" for name in (CHECKPOINT.pattern, TRACE.pattern, re.escape(TIME_LINE))),
+    *(rf"\.?{name}[^/]*" for name in (CHECKPOINT.pattern, TRACE.pattern, re.escape(STEP_TIMELINE))),
 )
 MODEL = Kind(
     "a model",

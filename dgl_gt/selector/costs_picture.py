@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partition.errors import InputError
+from partition.system.optional_packages import import_optional
 
 _COLOURS = ("tab:blue", "tab:cyan", "tab:green", "tab:orange", "tab:red", "lightgrey")
 _HEIGHT = 0.36  # of a bar, where two of a layer are 0.4 apart
@@ -13,11 +13,8 @@ def draw(layers: list, titles: dict[str, str]):
 
     ``titles`` are the kinds of work, and what they are called.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("a picture of costs needs matplotlib; install it with: pip install matplotlib") from None
-    figure = Figure(figsize=(9, 1.6 + 0.5 * len(layers)), layout="constrained")
+    pictures = import_optional("matplotlib.figure", "a picture of costs", "pip install matplotlib")
+    figure = pictures.Figure(figsize=(9, 1.6 + 0.5 * len(layers)), layout="constrained")
     axes, is_measured = figure.subplots(), any(each.measured is not None for each in layers)
     columns = [(-0.2 * is_measured, [each.predicted for each in layers])]
     if is_measured:

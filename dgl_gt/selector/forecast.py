@@ -56,7 +56,7 @@ def forecast(
     seed : int
         Seed of the cuts that are made here.
     progress : callable, optional
-        Called as ``progress(stage)``, and as ``progress(stage, peak_memory_bytes)`` for child processes.
+        Called as ``progress(stage)``.
     say_left_out : callable, optional
         Called with the ``left_out`` of a graph before it is cut.
     **additions

@@ -36,7 +36,7 @@ class Candidate:
         Those that outlive a step (``kept``), and all others, on the rank with the largest process (bytes).
     memory_bytes : int or None
         Largest process: its tensors, the interpreter and its libraries (bytes).
-    shortage : float or None
+    memory_ratio : float or None
         Memory that a rank's process needs, divided by the memory that the rank has; the largest of all ranks. Above 1,
         the candidate does not fit.
     refused : str or None
@@ -54,7 +54,7 @@ class Candidate:
     peak_bytes: int | None = None
     peak_bytes_by_term: dict | None = None
     memory_bytes: int | None = None
-    shortage: float | None = None
+    memory_ratio: float | None = None
     refused: str | None = None
 
     @property

@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from partition.console import table
-from partition.errors import InputError
 from partition.predict.profile import Profile
 from partition.system.atomic_write import new_file
+from partition.system.optional_packages import import_optional
 from partition.system.units import format_bytes
 
 from .plan import NothingFits, Plan
@@ -42,7 +42,8 @@ def text_of_plan(plan: Plan) -> str:
         rows.append(
             [each.cut, each.strategy, each.depth, each.activation_checkpoint, *figures, *moved, each.refused or ""]
         )
-    header = "cut|strategy|depth|checkpoint|s / step|products|rows|edges|exchange|sent|memory / rank|".split("|")
+    header = ["cut", "strategy", "depth", "checkpoint", "s / step", "products", "rows", "edges", "exchange", "sent"]
+    header += ["memory / rank", ""]
     more = len(fitting) - _SHOWN
     listed = table(header, rows) + (f"\nand {more} more that fit (--json lists all)" if more > 0 else "")
     notes = [f"chosen: {plan.reason}"]
@@ -83,23 +84,19 @@ def forecast_table(plans: dict[int, Plan | NothingFits], profile: Profile) -> st
         named = [choice.cut, choice.strategy, choice.depth, choice.activation_checkpoint]
         figures = [f"{choice.seconds:.3g}", f"{speed_up:.2f}", f"{speed_up / plan.ranks:.0%}"]
         rows.append([ranks, *named, *figures, format_bytes(choice.sent_bytes), format_bytes(choice.memory_bytes)])
-    header = "ranks|cut|strategy|depth|checkpoint|s / step|speed-up|efficiency|sent|memory / rank".split("|")
+    header = ["ranks", "cut", "strategy", "depth", "checkpoint", "s / step", "speed-up", "efficiency", "sent"]
+    header += ["memory / rank"]
     measured = "rows, edges and bytes are those of real cuts into that many parts; " + _KINDS[profile.kind]
     return f"{table(header, rows)}\n\n{_MEMORY}\n{measured}"
 
 
 def plot(plans: dict[int, Plan | NothingFits], profile: Profile, path, *, force: bool = False) -> None:
     """Draw seconds and memory by number of ranks as a PNG; ``force`` replaces an existing file."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise InputError("--plot needs matplotlib; install it with: pip install matplotlib") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pictures = import_optional("matplotlib.figure", "--plot", "pip install matplotlib")
     plans = [plan for plan in plans.values() if isinstance(plan, Plan)]
     ranks = [plan.ranks for plan in plans]
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    figure = pictures.Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
     left.plot(ranks, [plan.choice.seconds for plan in plans], "o-", label="predicted")
     perfect = [(plan.one_rank_seconds or math.nan) / plan.ranks for plan in plans]
     left.plot(ranks, perfect, ":", color="grey", label="perfect")
@@ -118,4 +115,3 @@ def plot(plans: dict[int, Plan | NothingFits], profile: Profile, path, *, force:
     figure.suptitle(_KINDS[profile.kind], fontsize=9)
     with new_file(path, force=force) as file:
         figure.savefig(file, format="png", dpi=120)
-    pyplot.close(figure)

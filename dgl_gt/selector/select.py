@@ -272,8 +272,8 @@ def _predicted(
     libraries = libraries + (profile.checkpointing_bytes if way.activation_checkpoint != "none" else 0.0)
     process = (tensors + libraries).astype(np.int64)
     largest, shortest = int(process.argmax()), int((process / bounds).argmax())
-    refused, shortage = None, float(process[shortest] / bounds[shortest])
-    if shortage > 1:
+    refused, memory_ratio = None, float(process[shortest] / bounds[shortest])
+    if memory_ratio > 1:
         is_even = bounds.min() == bounds.max()
         where = "its largest rank" if is_even else f"rank {shortest}, which has {format_bytes(bounds[shortest])}"
         refused = f"needs {format_bytes(process[shortest])} on {where}"
@@ -285,14 +285,14 @@ def _predicted(
         peak_bytes=int(tensors.max()),
         peak_bytes_by_term={"kept": int(kept[largest]), "made in the step": int((tensors - kept)[largest])},
         memory_bytes=int(process.max()),
-        shortage=shortage,
+        memory_ratio=memory_ratio,
         refused=refused,
     )
 
 
 def _nothing_fits(possible: list[Candidate], bounds: np.ndarray, fixed_bytes: int) -> NothingFits:
     """The error that names the candidate that comes nearest, and what to do."""
-    least = min(possible, key=lambda each: each.shortage)
+    least = min(possible, key=lambda each: each.memory_ratio)
     if bounds.min() < bounds.max():
         return NothingFits(
             f"nothing fits ranks of {format_bytes(bounds.min())} to {format_bytes(bounds.max())}: {least.title} comes nearest and "

@@ -73,10 +73,10 @@ class StepTrace:
 
     def does_the_same(self, other: StepTrace, figures: Figures) -> bool:
         """Whether another trace has the same events, with the same sizes on the parts of a cut, whoever the peers are."""
-        alike = [
+        events = [
             [each._replace(what=()) if each.kind == "begin" else each for each in it.events] for it in (self, other)
         ]
-        return alike[0] == alike[1] and np.allclose(self.sizes_of(figures), other.sizes_of(figures), atol=0.5)
+        return events[0] == events[1] and np.allclose(self.sizes_of(figures), other.sizes_of(figures), atol=0.5)
 
     def positions(self, kind: str) -> np.ndarray:
         """Where the first size of each event of a kind is among the sizes."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from dgl_gt.exchange.own_part import own_part, shares_of_nodes, with_some_edges
+from dgl_gt.exchange.isolated_part import isolated_part, shares_of_nodes, with_some_edges
 from dgl_gt.exchange.sampled_part import sampled_part
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer, dropout_seed
@@ -37,7 +37,7 @@ class FollowedPolicy:
         self._is_followed = not policy.is_exact and sg.comm.world_size > 1
         self._is_sampled = self._is_followed and policy.sampled_share < 1
         if self._is_followed and policy.exchanges_nothing:
-            self.graph = own_part(sg.strategy)
+            self.graph = isolated_part(sg.strategy)
             held = node_classification(self.graph, config.split, config.inputs)
             self.task = replace(held, counts=task.counts, weights=shares_of_nodes(sg.strategy))
             self._masked = self._parts_with_some_edges() if policy.edge_share < 1 else []

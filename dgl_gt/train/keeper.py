@@ -151,14 +151,14 @@ class RunKeeper:
     def _agree(self, epoch: int, figures: EpochFigures) -> _Agreed:
         """Sum what the ranks have to say after an epoch, in one exchange."""
         comm = self._sg.comm
-        asked = [float(self._stop.number == each) for each in STOPPING]
+        stop_requests = [float(self._stop.number == each) for each in STOPPING]
         due = float(comm.rank == 0 and self._checkpoints.is_due(epoch))
         peaks = [0.0] * comm.world_size
         peaks[comm.rank] = float(peak_memory_on(self._sg.device))
-        mine = [*asked, due, figures.exchange_s, float(figures.sent_bytes), *peaks]
+        mine = [*stop_requests, due, figures.exchange_s, float(figures.sent_bytes), *peaks]
         total = comm.all_reduce(torch.tensor(mine, dtype=torch.float64)).tolist()
-        asked, (due, exchange_s, sent_bytes, *peaks) = total[: len(STOPPING)], total[len(STOPPING) :]
-        stop = next((number for number, count in zip(STOPPING, asked) if count), None)
+        stop_requests, (due, exchange_s, sent_bytes, *peaks) = total[: len(STOPPING)], total[len(STOPPING) :]
+        stop = next((number for number, count in zip(STOPPING, stop_requests) if count), None)
         return _Agreed(stop, bool(due), exchange_s / comm.world_size, int(sent_bytes), [int(each) for each in peaks])
 
 

@@ -13,7 +13,7 @@ from dgl_gt.nn import Gate
 
 from .config import TrainConfig
 
-_SPARED = (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, Gate)
+_NOT_DECAYED = (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, Gate)
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -22,13 +22,15 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     Parameters are updated by torch's fused kernels. With ``decay`` "weights", biases and the parameters of norms and gates
     do not decay.
     """
-    spared = set()
+    not_decayed = set()
     if config.weight_decay and config.decay == "weights":
-        spared = {id(each) for module in model.modules() if isinstance(module, _SPARED) for each in module.parameters()}
-        spared |= {id(each) for name, each in model.named_parameters() if name.rpartition(".")[2].endswith("bias")}
+        not_decayed = {
+            id(each) for module in model.modules() if isinstance(module, _NOT_DECAYED) for each in module.parameters()
+        }
+        not_decayed |= {id(each) for name, each in model.named_parameters() if name.rpartition(".")[2].endswith("bias")}
     groups = [
-        {"params": [each for each in model.parameters() if id(each) not in spared]},
-        {"params": [each for each in model.parameters() if id(each) in spared], "weight_decay": 0.0},
+        {"params": [each for each in model.parameters() if id(each) not in not_decayed]},
+        {"params": [each for each in model.parameters() if id(each) in not_decayed], "weight_decay": 0.0},
     ]
     kind = without_compiler({"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[config.optimizer])
     groups = [group for group in groups if group["params"]]

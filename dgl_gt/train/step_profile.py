@@ -14,10 +14,10 @@ import msgspec
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from dgl_gt.comm.timeline import Timeline
+from dgl_gt.comm.step_recorder import StepRecorder
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.run_files.run_directory import TIME_LINE, TRACE, trace_name
-from dgl_gt.run_files.time_line import RankRecording, TimeLine, steps_of_ranks
+from dgl_gt.run_files.run_directory import STEP_TIMELINE, TRACE, trace_name
+from dgl_gt.run_files.step_timeline import RankRecording, StepTimeline, steps_of_ranks
 from partition.errors import InputError
 from partition.system.atomic_write import new_file
 from partition.system.units import format_bytes
@@ -57,13 +57,13 @@ class StepProfiler:
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (self._sg.device.type == "cuda")
         with profile(activities=activities) as trace:
             comm.all_reduce(torch.zeros(1))  # a barrier: all ranks leave it at about the same moment
-            comm.timeline = timeline = Timeline(self._sg.strategy.name, self._sg.device)
+            comm.recorder = recorder = StepRecorder(self._sg.strategy.name, self._sg.device)
             try:
                 yield
-                seconds = timeline.now()
+                seconds = recorder.now()
             finally:
-                comm.timeline = None
-        self._trace, self._recording = trace, RankRecording(timeline.places, timeline.collectives, seconds)
+                comm.recorder = None
+        self._trace, self._recording = trace, RankRecording(recorder.places, recorder.collectives, seconds)
 
     def write(self, writer: BestModelWriter | None, history: TrainHistory, is_last: bool) -> None:
         """Write what this epoch's step recorded, if it was the one; every rank calls it, and rank 0 has the writer."""
@@ -78,9 +78,9 @@ class StepProfiler:
         if writer is None:
             return
         ranks = steps_of_ranks([RankRecording(**json.loads(each)) for each in recordings])
-        step = TimeLine(self._epoch + 1, self._sg.strategy.name, ranks)
+        step = StepTimeline(self._epoch + 1, self._sg.strategy.name, ranks)
         files = {trace_name(rank): trace for rank, trace in enumerate(traces) if trace}
-        files[TIME_LINE] = msgspec.json.encode(step) + b"\n"
+        files[STEP_TIMELINE] = msgspec.json.encode(step) + b"\n"
         try:
             writer.make_directory(history)
             _write_files(writer.out, files)

@@ -45,7 +45,7 @@ class Mode:
         Share q of the copied rows that take part in a step, see :mod:`dgl_gt.exchange.sampled_part`.
     edge_share : float
         Where nothing travels, the share of a part's edges that take part in a step, see
-        :mod:`dgl_gt.exchange.own_part`.
+        :mod:`dgl_gt.exchange.isolated_part`.
     """
 
     bits: int = 32

@@ -109,7 +109,7 @@ def make_edge_cut(
     check_type("costs", costs, Costs)
     seed, attempts = metis.check_seed(seed), whole_number("attempts", attempts, 1, MAX_ATTEMPTS)
     balance = make_balance(graph, parts, max_imbalance, target_weights, costs)
-    progress = progress or (lambda *_: None)
+    progress = progress or (lambda stage: None)
     undirected, mapping = symmetrised(graph), None
     is_given = owner is not None
     if is_given:

@@ -23,7 +23,7 @@ from .local_search import is_available, refine
 from .part_counts import count_assignment
 
 _PATIENCE, _MAX_OF_BEST = 2, 0.99  # the search ends after two rounds in a row that save less than 1 % of the step
-_ALIKE = 2.0  # if bandwidths differ by a smaller factor, prices save nothing over a search for few halo rows
+_SIMILAR_LINKS = 2.0  # if bandwidths differ by a smaller factor, prices save nothing over a search for few halo rows
 _MEAN_PRICE = 16  # prices are whole numbers
 _MAX_WEIGHT = 8.0  # of a rank, over that of others
 
@@ -40,7 +40,7 @@ def fit_to_ranks(
     ranks = np.array(mapping.rank_of_part, np.int32)
     owner, balance = ranks[owner], replace(balance, shares=balance.shares[np.argsort(ranks)])
     links = profile.links(len(ranks))[~np.eye(len(ranks), dtype=bool)]
-    if links.max() > _ALIKE * links.min() and is_available(graph, len(ranks)):
+    if links.max() > _SIMILAR_LINKS * links.min() and is_available(graph, len(ranks)):
         owner, step_s = refined_on_links(graph, owner, balance, costs, profile, seed, progress)
         mapping = replace(mapping, predicted_s=step_s)
     return owner, balance, mapping

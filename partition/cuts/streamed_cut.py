@@ -79,7 +79,7 @@ def streamed_cut(stream: COOGraph, parts: int, folder: Path, progress=None, targ
     The first pass counts degrees, and the second gives each edge to the part of the highest HDRF score. This takes
     about 40 bytes of memory per node, one bit per node and part, and a slice of edges; and 12 bytes of disk per edge.
     """
-    progress, of_parts = progress or (lambda *_: None), shares(parts, target_weights)
+    progress, of_parts = progress or (lambda stage: None), shares(parts, target_weights)
     capacities = capacities_of(stream.num_edges, of_parts)
     degrees = np.zeros(stream.num_nodes, np.int64)
     for src, dst, _ in edges_both_ways(stream):

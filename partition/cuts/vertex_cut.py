@@ -103,7 +103,7 @@ def make_vertex_cut(
             f"{graph.name} has {graph.num_nodes} nodes and {graph.num_edges} edges; a vertex cut takes at most "
             f"{LARGEST_ID} of each: make an edge cut"
         )
-    progress = progress or (lambda *_: None)
+    progress = progress or (lambda stage: None)
     edges = _Edges(graph, shares(parts, target_weights))
     expanded, joined = _expanded(edges, seed, progress)
     if not by_metis:

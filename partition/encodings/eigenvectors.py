@@ -2,8 +2,8 @@
 
 ARPACK's Lanczos method needs one product with the matrix per step, but spends most of its time on keeping its vectors
 orthogonal. So it is given a polynomial of the matrix: a Chebyshev polynomial, which is small on all eigenvalues below a
-cut and grows quickly above it. This divides the number of steps by the degree of the polynomial. The cut is a lower
-bound on the last eigenvalue that is wanted, from two rounds of subspace iteration.
+cutoff and grows quickly above it. This divides the number of steps by the degree of the polynomial. The cutoff is a
+lower bound on the last eigenvalue that is wanted, from two rounds of subspace iteration.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from partition.errors import InputError
 
 SPARE = 8  # vectors of subspace iteration beyond those wanted
 _DEGREE = 15
-_MARGIN = 0.1  # between the cut and the bound, as a share of what lies above the bound
-_MIN_CUT = -0.5
+_MARGIN = 0.1  # between the cutoff and the bound, as a share of what lies above the bound
+_MIN_CUTOFF = -0.5
 _TOLERANCE, _LOOSE_TOLERANCE = 1e-5, 1e-2
 _LARGEST_ERROR = 1e-4  # of a vector v of length 1: the length of M v - value v
 _SAME = 1e-8  # eigenvalues that differ by less count as one that occurs several times
@@ -60,18 +60,18 @@ def _search(matrix, known: np.ndarray, count: int, tolerance: float, rng) -> tup
     """Return eigenvalues and vectors beside the known ones, (S, known)."""
 
     def filtered(x: np.ndarray) -> np.ndarray:
-        x = _filtered(matrix, x, cut)
+        x = _filtered(matrix, x, cutoff)
         x -= known @ (known.T @ x)
         return x
 
     size = matrix.shape[0]
     block = rng.standard_normal((size, count + SPARE))
-    cut = 0.0
+    cutoff = 0.0
     for _ in range(2):
         block = np.linalg.qr(filtered(block))[0]
         ritz = np.linalg.eigvalsh(block.T @ (matrix @ block))
         bound = float(ritz[-count])  # at most the eigenvalue that is wanted last
-        cut = max(_MIN_CUT, bound - _MARGIN * (1 - bound))
+        cutoff = max(_MIN_CUTOFF, bound - _MARGIN * (1 - bound))
     start = block.sum(axis=1)
     del block
     operator = scipy.sparse.linalg.LinearOperator((size, size), lambda x: filtered(x.ravel()), dtype=np.float64)
@@ -101,9 +101,9 @@ def _rayleigh_ritz(matrix, vectors: np.ndarray, count: int) -> tuple[np.ndarray,
     return values[: -1 - count : -1], vectors @ turn[:, : -1 - count : -1]
 
 
-def _filtered(matrix, x: np.ndarray, cut: float) -> np.ndarray:
-    """Return the Chebyshev polynomial of the matrix times x; it is 1 at the eigenvalue 1, and small from -1 to ``cut``."""
-    middle, half = (cut - 1) / 2, (cut + 1) / 2
+def _filtered(matrix, x: np.ndarray, cutoff: float) -> np.ndarray:
+    """Return the Chebyshev polynomial of the matrix times x; it is 1 at the eigenvalue 1, and small from -1 to ``cutoff``."""
+    middle, half = (cutoff - 1) / 2, (cutoff + 1) / 2
     before, now = x, (matrix @ x - middle * x) / half
     for _ in range(_DEGREE - 1):
         following = matrix @ now

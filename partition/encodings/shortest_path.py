@@ -59,18 +59,18 @@ def capped_distances(backward: scipy.sparse.csr_array, pairs: np.ndarray, most: 
     forward = backward.T.tocsr()
     hops = np.full(len(pairs), most + 1, np.uint8)
     hops[_are_edges(forward, pairs)] = 1
-    asked = np.flatnonzero(hops > 1) if most > 1 else np.zeros(0, np.int64)
-    if not len(asked):
+    searched = np.flatnonzero(hops > 1) if most > 1 else np.zeros(0, np.int64)
+    if not len(searched):
         return hops
-    s, t = np.divmod(pairs[asked], nodes)
-    found = hops[asked]
+    s, t = np.divmod(pairs[searched], nodes)
+    found = hops[searched]
     hubs = _choose_hubs(forward, backward, s, t, most)
     for start in range(0, len(hubs), _HUBS):
         _through_hubs(forward, backward, hubs[start : start + _HUBS], s, t, most, found)
     is_hub = np.zeros(nodes, bool)
     is_hub[hubs] = True
     _around_hubs(*(_without(matrix, is_hub) for matrix in (forward, backward)), s, t, most, found)
-    hops[asked] = found
+    hops[searched] = found
     return hops
 
 
@@ -173,11 +173,11 @@ def _search(forward, backward, s: np.ndarray, t: np.ndarray, most: int, found: n
             after = after @ forward
         elif length > 2:
             before = before @ backward
-        asked = np.flatnonzero(found > length)
-        if not len(asked):
+        searched = np.flatnonzero(found > length)
+        if not len(searched):
             return
-        ends = before[asked]
-        pair = np.repeat(asked, np.diff(ends.indptr))
+        ends = before[searched]
+        pair = np.repeat(searched, np.diff(ends.indptr))
         walked = np.repeat(np.arange(len(starts)), np.diff(after.indptr)), after.indices
         is_reached[walked] = True
         found[pair[is_reached[row[pair], ends.indices]]] = length

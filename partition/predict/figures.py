@@ -122,11 +122,6 @@ class Figures:
         return self.edges_by_hop.shape[1] if self.cut == "edge" else 0
 
     @property
-    def cut_ratio(self) -> float:
-        """Edges that have an end which another part owns, over all edges."""
-        return int(self.cut_edges.sum()) / max(int(self.edges.sum()), 1)
-
-    @property
     def features(self) -> int:
         """Columns of the node data ``feat``; 0 without ``feat``, or if it is one number per node."""
         return features_of(self.node_data)

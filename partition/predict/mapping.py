@@ -15,7 +15,7 @@ from .profile import Profile
 MAX_EXACT = 8  # parts for which all orders are tried: 40,320 of them
 _SWAP_WORK = 5 * 10**7  # entries of tables that a search by swaps looks at, at most; about 3 s
 _RANDOM_STARTS, _MAX_RESTARTED = 8, 64  # searches from random orders, and the most parts for which they are quick
-_DIGITS = 1e9  # step times that differ by less than one part in this many are equal
+_RESOLUTION = 1e9  # step times that differ by less than one part in this many are equal
 
 
 @dataclass(frozen=True)
@@ -108,18 +108,18 @@ class _Problem:
 
     def terms(self, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each mapping: by how much the fullest rank exceeds its memory (at least 1), the step, and all exchanges."""
-        shortage = np.maximum((self.need / self.room[ranks]).max(axis=-1), 1.0)
+        memory_ratio = np.maximum((self.need / self.room[ranks]).max(axis=-1), 1.0)
         exchange = (self.sent * self.byte_s[ranks[..., :, None], ranks[..., None, :]]).sum(axis=-1)
         compute = (self.work_s * self.slowness[ranks]).max(axis=-1)
-        return shortage, compute + exchange.max(axis=-1) + self.fixed_s, exchange.sum(axis=-1)
+        return memory_ratio, compute + exchange.max(axis=-1) + self.fixed_s, exchange.sum(axis=-1)
 
     def step_seconds(self, ranks: np.ndarray) -> float:
         return float(self.terms(ranks)[1])
 
-    def keys(self, shortage: np.ndarray, step_s: np.ndarray, exchanges_s: np.ndarray) -> list[np.ndarray]:
+    def keys(self, memory_ratio: np.ndarray, step_s: np.ndarray, exchanges_s: np.ndarray) -> list[np.ndarray]:
         """Sort keys of mappings for ``np.lexsort``, most important last, rounded so that rounding errors decide nothing."""
-        unit = self.step_seconds(np.arange(len(self.work_s))) / _DIGITS or 1.0
-        return [np.rint(exchanges_s / unit), np.rint(step_s / unit), np.rint(shortage * _DIGITS)]
+        unit = self.step_seconds(np.arange(len(self.work_s))) / _RESOLUTION or 1.0
+        return [np.rint(exchanges_s / unit), np.rint(step_s / unit), np.rint(memory_ratio * _RESOLUTION)]
 
 
 def _best_order(problem: _Problem) -> np.ndarray:
@@ -172,6 +172,6 @@ def _after_swaps(problem: _Problem, ranks: np.ndarray, part: int) -> tuple[np.nd
     others[:, part] = now.sum(axis=1)
     swapped = np.broadcast_to(ranks, (len(ranks), len(ranks))).copy()  # a mapping for each swap
     swapped[parts, part], swapped[parts, parts] = ranks, ranks[part]
-    shortage = np.maximum((problem.need / problem.room[swapped]).max(axis=1), 1.0)
+    memory_ratio = np.maximum((problem.need / problem.room[swapped]).max(axis=1), 1.0)
     compute = (problem.work_s * problem.slowness[swapped]).max(axis=1)
-    return shortage, compute + others.max(axis=0) + problem.fixed_s, others.sum(axis=0)
+    return memory_ratio, compute + others.max(axis=0) + problem.fixed_s, others.sum(axis=0)

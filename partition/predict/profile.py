@@ -25,7 +25,7 @@ MAX_RANKS = 4096
 _MIN, _MAX = 1e-18, 1e18  # of any figure: beyond these, seconds and bytes would overflow
 # The layer whose rows give each rank's share of the work: its width, heads, and in-edges per row
 _WIDTH, _HEADS, _DEGREE = 64, 8, 20
-_ALIKE = 1.05  # speeds that differ by a smaller factor count as equal: repeated measurements differ as much
+_SAME_SPEED = 1.05  # speeds that differ by a smaller factor count as equal: repeated measurements differ as much
 
 _POSITIVE, _NOT_NEGATIVE = f"one number from {_MIN:g} to {_MAX:g}", f"one number from 0 to {_MAX:g}"
 _Positive = Annotated[float, Meta(ge=_MIN, le=_MAX, description=_POSITIVE)]
@@ -235,7 +235,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     def unequal_weights(self) -> list[float] | None:
         """The same; None where ranks are about as fast as each other, so that parts of equal size suit them."""
         weights = self.target_weights()
-        return weights if max(weights) > _ALIKE * min(weights) else None
+        return weights if max(weights) > _SAME_SPEED * min(weights) else None
 
     def as_dict(self) -> dict:
         """Plain values, as in the file."""

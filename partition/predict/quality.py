@@ -39,7 +39,7 @@ class CutQuality:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quality(CutQuality):
+class EdgeCutQuality(CutQuality):
     """Quality of an edge cut, see :class:`CutQuality`.
 
     Attributes
@@ -87,7 +87,7 @@ def vertex_cut_quality(owned, mirrors, returned, edges, shares=None, train=None)
     )
 
 
-def edge_cut_quality(owned, halo, edges, cut_edges, shares=None, train=None) -> Quality:
+def edge_cut_quality(owned, halo, edges, cut_edges, shares=None, train=None) -> EdgeCutQuality:
     """Return the quality of an edge cut.
 
     Parameters
@@ -97,7 +97,7 @@ def edge_cut_quality(owned, halo, edges, cut_edges, shares=None, train=None) -> 
     shares, train
         See :func:`vertex_cut_quality`.
     """
-    return Quality(
+    return EdgeCutQuality(
         cut_ratio=int(np.sum(cut_edges)) / max(int(np.sum(edges)), 1),
         volume=int(np.sum(halo)),
         halo=int(np.sum(halo)),

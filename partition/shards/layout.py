@@ -16,7 +16,7 @@ from partition.predict.costs import Costs
 from partition.predict.figures import Figures
 from partition.predict.mapping import best_mapping
 from partition.predict.profile import Profile
-from partition.predict.quality import Quality, VertexCutQuality, edge_cut_quality, vertex_cut_quality
+from partition.predict.quality import EdgeCutQuality, VertexCutQuality, edge_cut_quality, vertex_cut_quality
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Layout:
         return np.diff(np.searchsorted(ids, self.cut.ptr))
 
     @cached_property
-    def quality(self) -> Quality | VertexCutQuality:
+    def quality(self) -> EdgeCutQuality | VertexCutQuality:
         """The quality of the cut."""
         figures = self.figures
         copies, shared = figures.copies_by_hop.sum(axis=1), {"shares": figures.shares, "train": self._train()}

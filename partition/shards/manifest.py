@@ -26,8 +26,6 @@ from .transform_records import TRANSFORMS, check_transform_records
 
 FORMAT = "dgl-gt shards"
 MANIFEST = "manifest.json"
-# What each version added. 2: left_out; 3: returned_edges, masked; 4: profile, in place of speeds, in choice; 5:
-# encodings; 6: transforms; 7: mapping; 8: hosts.
 FORMAT_VERSION = 8
 PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
 SHARDS = Kind(
@@ -257,7 +255,7 @@ def _check_contents(path: Path, manifest: dict, part: int) -> None:
     limits = _limits(manifest, part, path.name)
     try:
         with safe_open(path, framework="numpy") as file:
-            tensors = {key: file.get_slice(key) for key in file.keys()}
+            tensors = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 (it is not a mapping)
             for key in sorted({*shapes, *tensors}):
                 found = tuple(tensors[key].get_shape()) if key in tensors else None
                 _check_same(path, key, "shape", found, [shapes.get(key)])

@@ -143,7 +143,7 @@ def read_node_table(path: Path) -> dict[str, np.ndarray]:
     if table.header is None or not table.first_row:
         raise InputError(f"{path}: a node table needs a header that names its columns, then a line for each node")
     order, label, masks, feat = _node_columns(table)
-    converters = {column: _label_cell for column in label} | {column: _mask_cell for column in masks.values()}
+    converters = dict.fromkeys(label, _label_cell) | dict.fromkeys(masks.values(), _mask_cell)
 
     def parse(lines: str) -> np.ndarray:
         options = {"usecols": range(len(table.header)), "converters": converters, "ndmin": 2}

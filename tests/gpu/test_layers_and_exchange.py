@@ -70,7 +70,6 @@ def one_rank(tmp_path):
 @pytest.mark.parametrize("strategy", ["local", "halo", "gather", "heads", "ring"])
 def test_a_strategy_gives_the_numbers_of_the_cpu(awkward_graph, tmp_path, one_rank, strategy):
     pytest.importorskip("pymetis", reason="partitioning needs pymetis")
-    pytest.importorskip("safetensors", reason="shards need safetensors")
     graph = awkward_graph(1)
     partition(graph, 1, tmp_path / "shards")
     expected = outputs_and_gradients(make_model("cpu"), csc_of(graph), torch.from_numpy(graph.node_data["feat"]))

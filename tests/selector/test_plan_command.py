@@ -36,7 +36,7 @@ CANDIDATE = {
     "peak_bytes_by_term",
     "memory_bytes",
     "refused",
-    "shortage",
+    "memory_ratio",
 }
 SIZES = {"layers": 2, "hidden": 16, "heads": 4, "ffn": 2, "features": 12, "classes": 10}
 STEP = TrainConfig(layers=2, hidden=16, heads=4), 12, 10

@@ -18,9 +18,9 @@ def model():
 def test_norms_biases_and_gates_do_not_decay():
     network = model()
     names = {id(parameter): name for name, parameter in network.named_parameters()}
-    decaying, spared = make_optimizer(network, TrainConfig(weight_decay=0.1)).param_groups
-    assert decaying["weight_decay"] == 0.1 and spared["weight_decay"] == 0.0
-    found = {names[id(each)] for each in spared["params"]}
+    decaying, not_decaying = make_optimizer(network, TrainConfig(weight_decay=0.1)).param_groups
+    assert decaying["weight_decay"] == 0.1 and not_decaying["weight_decay"] == 0.0
+    found = {names[id(each)] for each in not_decaying["params"]}
     assert {"layers.0.norm.weight", "layers.0.gate.weight", "layers.1.gate_norm.weight", "output.bias"} <= found
     assert {names[id(each)] for each in decaying["params"]} == {
         name for name in names.values() if name.endswith("weight") and "norm" not in name and ".gate.weight" not in name

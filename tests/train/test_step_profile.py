@@ -9,7 +9,7 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.cli.main import main
-from dgl_gt.run_files.time_line import RankRecording, steps_of_ranks
+from dgl_gt.run_files.step_timeline import RankRecording, steps_of_ranks
 from dgl_gt.train import TrainConfig, step_profile, train_and_save
 from partition import partition
 
@@ -25,7 +25,7 @@ def sg(awkward_graph, tmp_path):
 def profiled_on_rank(rank, folder, strategy):
     sg = dgl_gt.load(folder / "shards", strategy)
     record = train_and_save(sg, QUICK, folder / "run", profile_step=True)[1]
-    assert sg.comm.timeline is None
+    assert sg.comm.recorder is None
     return record.losses, train_and_save(sg, QUICK, folder / "plain")[1].losses
 
 

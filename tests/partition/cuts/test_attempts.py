@@ -148,7 +148,7 @@ def test_the_thirteenth_attempt_and_later_ones_search_the_best_anew(monkeypatch)
     monkeypatch.setattr(attempts, "refine", lambda *_: None)
     balance = make_balance(graph, BLOCKS)
     found = attempts.best_assignment(
-        graph, BLOCKS, symmetrised(graph), balance, 24, rank, 3, lambda stage, *_: stages.append(stage)
+        graph, BLOCKS, symmetrised(graph), balance, 24, rank, 3, lambda stage: stages.append(stage)
     )
     assert asked == [3] * 12 and len(ranked) == 24
     said = [re.fullmatch(r"attempt (\d+) of 24(, about \d+ s left)?: (.*)", stage).groups() for stage in stages[:-1]]

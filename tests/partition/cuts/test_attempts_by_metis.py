@@ -50,7 +50,7 @@ def test_twelve_attempts_differ_in_objective_weights_and_levels(awkward_graph, m
         return original(adjacency, parts, weights, **options)
 
     monkeypatch.setattr(metis, "k_way", k_way)
-    make_edge_cut(graph, 2, seed=5, attempts=12, progress=lambda stage, *_: stages.append(stage))
+    make_edge_cut(graph, 2, seed=5, attempts=12, progress=lambda stage: stages.append(stage))
     assert len(asked) == 12 and len(set(asked)) == 6
     assert {objective for objective, *_ in asked[:6]} == {"cut", "volume"}
     assert len({weights for _, weights, _ in asked}) == 3

@@ -167,6 +167,6 @@ def test_force_stages_and_a_silent_stdout(dgl, rich_graph, tmp_path, capfd):
     assert stages[:3] == ["verifying checksums", "writing part 1 of 2", "writing part 2 of 2"]
     stages.clear()
     for force in (False, True):
-        import_dgl(config, tmp_path / "back", force=force, progress=lambda stage, *_: stages.append(stage))
+        import_dgl(config, tmp_path / "back", force=force, progress=lambda stage: stages.append(stage))
     assert stages[:3] == ["reading the partition", "reading part 1 of 2", "reading part 2 of 2"]
     assert capfd.readouterr().out == ""

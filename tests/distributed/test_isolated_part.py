@@ -8,7 +8,7 @@ import torch
 from ranks import run_ranks
 
 import dgl_gt
-from dgl_gt.exchange.own_part import shares_of_nodes
+from dgl_gt.exchange.isolated_part import shares_of_nodes
 from dgl_gt.run_files.run_record import PolicyOfRun
 from dgl_gt.selector.policy_time import kept_bytes
 from dgl_gt.train.config import TrainConfig

@@ -39,8 +39,8 @@ class Collective:
         return f"{self.place or _NO_PLACE} / {strategy} / {self.kind}"
 
 
-class Timeline:
-    """Records one step on this rank, while it is ``comm.timeline``. Times are seconds since it was made.
+class StepRecorder:
+    """Records one step on this rank, while it is ``comm.recorder``. Times are seconds since it was made.
 
     Ranges of torch's profiler get the same names. Where tensors are on a GPU, the process waits for the GPU before each
     time that is taken.

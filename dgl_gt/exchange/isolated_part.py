@@ -21,7 +21,7 @@ from .shard import Shard
 from .sharded_graph import ShardedGraph
 
 
-class OwnPart(ShardStrategy):
+class IsolatedPart(ShardStrategy):
     """Attention of every row of a part, masters and mirrors, to its neighbours by the part's own edges.
 
     It is not exact: a node on several ranks has a different result on each. Sums over ranks count the masters alone, so
@@ -47,7 +47,7 @@ class OwnPart(ShardStrategy):
 
 
 @torch.inference_mode(False)
-def own_part(mirror: Mirror) -> ShardedGraph:
+def isolated_part(mirror: Mirror) -> ShardedGraph:
     """Return a rank's part as a graph whose nodes are the masters and the mirrors, with the degrees in the part."""
     shard = mirror.shard
     rows, edges = shard.num_held, shard.edges[0]
@@ -64,7 +64,7 @@ def own_part(mirror: Mirror) -> ShardedGraph:
         node_data=shard.held_node_data(),
         degrees=_degrees(shard),
     )
-    return ShardedGraph(alone, mirror.comm, lambda on: OwnPart(on, mirror.comm, shard.num_owned))
+    return ShardedGraph(alone, mirror.comm, lambda on: IsolatedPart(on, mirror.comm, shard.num_owned))
 
 
 @torch.inference_mode(False)
@@ -74,7 +74,7 @@ def with_some_edges(part: ShardedGraph, share: float, seed: int) -> ShardedGraph
     kept = some_edges(shard, is_drawn(shard.edge_ids[: shard.edges[0]], share, seed))
     some = replace(shard, **kept | {"edges": kept["edges"] * 2})
     some = replace(some, degrees=_degrees(some))
-    return ShardedGraph(some, part.comm, lambda on: OwnPart(on, part.comm, masters))
+    return ShardedGraph(some, part.comm, lambda on: IsolatedPart(on, part.comm, masters))
 
 
 def _degrees(shard: Shard) -> torch.Tensor:

@@ -33,7 +33,7 @@ class RankStep(msgspec.Struct):
     spans: list[Span]
 
 
-class TimeLine(msgspec.Struct):
+class StepTimeline(msgspec.Struct):
     """``timeline.json``: one step of all ranks."""
 
     epoch: Count
@@ -43,7 +43,7 @@ class TimeLine(msgspec.Struct):
 
 @dataclass(frozen=True)
 class RankRecording:
-    """What one rank recorded of a step; see :class:`dgl_gt.comm.timeline.Timeline` for the attributes.
+    """What one rank recorded of a step; see :class:`dgl_gt.comm.step_recorder.StepRecorder` for the attributes.
 
     All ranks leave a barrier when their times begin, so their times can be compared.
     """
