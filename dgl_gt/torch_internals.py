@@ -1,8 +1,6 @@
 """The undocumented names of torch that a run needs.
 
-Others are explained where they are used: ``_dynamo_marked_constant`` in ``ops/dispatch.py``, ``torch.utils._pytree`` in
-``nn/precision.py``, and the wrappers of optimisers in ``train/optimizer.py``, without which nothing changes.
-``dgl_gt/trace``, which measures steps, uses more.
+``train/optimizer.py`` also takes the wrappers from the methods of optimisers, without which nothing changes.
 
 Each function says what it does, which versions of torch have the name, and what happens where a version lacks it. The
 oldest version that this package supports is 2.4; all names are present in 2.13.
@@ -15,6 +13,10 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+__all__ = ["tree_leaves", "tree_map"]  # of ``torch.utils._pytree``, since torch 2.2: over tensors in nested arguments
 
 
 def default_store() -> dist.Store:
@@ -62,3 +64,64 @@ def has_hooks(module: torch.nn.Module) -> bool:
     """
     forward = module._forward_hooks or module._forward_pre_hooks
     return bool(forward or module._backward_hooks or module._backward_pre_hooks)
+
+
+def assume_constant(function):
+    """Let torch.compile take the result of a function for a constant, as ``torch.compiler.assume_constant_result`` does.
+
+    ``_dynamo_marked_constant``, which that decorator sets, in torch 2.4 to 2.13. The decorator itself imports the
+    machinery of torch.compile, a second in every process. Without the name, ``torch.compile(fullgraph=True)`` refuses
+    what calls the function.
+    """
+    function._dynamo_marked_constant = True
+    return function
+
+
+class OperationMode(TorchDispatchMode):
+    """Inside the block, ``__torch_dispatch__`` of a subclass sees each operation, custom ones too; it is not compiled.
+
+    ``torch.utils._python_dispatch.TorchDispatchMode``, older than torch 2.4. Its ``_should_skip_dynamo``, since torch
+    2.6, decides whether each call goes through a layer of torch.compile, which takes some 10 microseconds, and a second
+    for its import at the first call. Without the second name, every call goes through it.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False
+
+
+def storage_key(values: torch.Tensor | torch.UntypedStorage) -> int:
+    """Return a number that tells the storage of a tensor from all others that are alive.
+
+    ``UntypedStorage._cdata``, older than torch 2.4; ``data_ptr()`` is 0 for every empty storage. Without the name,
+    tracing a step fails with ``AttributeError``.
+    """
+    storage = values.untyped_storage() if isinstance(values, torch.Tensor) else values
+    return storage._cdata
+
+
+def is_in_backward() -> bool:
+    """Return whether a backward pass is running on this thread.
+
+    ``torch._C._current_graph_task_id``, in torch 2.4 to 2.13. Without the name, tracing a step fails with
+    ``AttributeError``.
+    """
+    return torch._C._current_graph_task_id() != -1
+
+
+def schema_of(operation):
+    """Return the schema of an ``OpOverload``: names of arguments, and what it writes or returns in another form.
+
+    ``OpOverload._schema``, older than torch 2.4. Without the name, tracing a step fails with ``AttributeError``.
+    """
+    return operation._schema
+
+
+def profiler_range_operations() -> tuple:
+    """Return the operations with which a range of the profiler begins and ends.
+
+    ``torch.ops.profiler._record_function_enter_new`` and ``_record_function_exit._RecordFunction``, in torch 2.4 to
+    2.13. Without the names, tracing a step fails with ``AttributeError``.
+    """
+    profiler = torch.ops.profiler
+    return profiler._record_function_enter_new.default, profiler._record_function_exit._RecordFunction

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partition.cuts.memory_bound import METHOD_NAMES, Needs, SourceSizes
+from partition.predict.quality import MEANINGS
 from partition.shards.transform_records import describe_transforms
 from partition.system.units import format_bytes, format_count
 
@@ -20,20 +21,11 @@ def quality_table(manifest: dict) -> str:
             for i, part in enumerate(manifest["per_part"])
         ],
     )
-    lines = [
-        ("volume", f"{quality['volume']:,}", "rows that cross ranks per exchange and direction"),
-        ("replication", f"{quality['replication_factor']:.3f}", "rows held / nodes"),
-        ("largest part", f"{quality['max_copies_factor']:.3f}", "rows that it holds / nodes per part"),
-        ("node balance", f"{quality['node_balance']:.3f}", "nodes of the fullest part / its share"),
-        ("edge balance", f"{quality['edge_balance']:.3f}", "edges of the busiest part / its share"),
-    ]
-    if quality["train_balance"] is not None:
-        lines.append(
-            ("train balance", f"{quality['train_balance']:.3f}", "training nodes of the fullest part / its share")
-        )
-    if cut == "edge":
-        lines.insert(0, ("cut ratio", f"{quality['cut_ratio']:.2%}", "edges whose source another part owns"))
-    figures = "\n".join(f"{name:<13} {value:>12}  {meaning}" for name, value, meaning in lines)
+    figures = "\n".join(
+        f"{title.lower():<13} {_figure(key, quality[key]):>12}  {meaning}"
+        for key, (title, meaning) in MEANINGS.items()
+        if quality.get(key) is not None
+    )
     depth = f", halo depth {manifest['halo_depth']}" if manifest["halo_depth"] > 1 else ""
     sizes = f"{format_count(manifest['nodes'], 'node')}, {format_count(manifest['edges'], 'edge')}"
     counts = f"{sizes}, {format_count(manifest['parts'], 'part')}, {cut} cut{depth}"
@@ -41,6 +33,12 @@ def quality_table(manifest: dict) -> str:
     notes += [_mapping(manifest["mapping"], manifest["shares"])] if manifest["mapping"] else []
     notes += [f"encodings: {_encodings(manifest['encodings'])}"] if manifest["encodings"] else []
     return "\n\n".join([f"{manifest['source']}: {counts}", parts, figures, *notes])
+
+
+def _figure(key: str, number: float) -> str:
+    if key == "cut_ratio":
+        return f"{number:.2%}"
+    return f"{number:,}" if isinstance(number, int) else f"{number:.3f}"
 
 
 _SEARCHES = {"all orders": "trying all orders", "swaps": "swapping pairs"}

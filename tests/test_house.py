@@ -46,7 +46,13 @@ MAY_IMPORT = {
     },
     "partition.report": {"partition.errors", "partition.system", "partition.predict", "partition.shards"},
     "partition.console": {"partition.errors", "partition.system"},
-    "partition.tables": {"partition.console", "partition.system", "partition.cuts", "partition.shards"},
+    "partition.tables": {
+        "partition.console",
+        "partition.system",
+        "partition.cuts",
+        "partition.predict",
+        "partition.shards",
+    },
     "partition.arguments": {
         "partition.errors",
         "partition.transforms",
@@ -76,7 +82,7 @@ MAY_IMPORT = {
     "dgl_gt.torch_internals": set(),
     "dgl_gt.edge_index": {"dgl_gt.structure"},
     "dgl_gt.as_csc": {"dgl_gt.edge_index", "dgl_gt.structure"},
-    "dgl_gt.ops": {"dgl_gt.structure", "dgl_gt.as_csc"},
+    "dgl_gt.ops": {"dgl_gt.structure", "dgl_gt.as_csc", "dgl_gt.torch_internals"},
     "dgl_gt.comm": {"partition.errors", "dgl_gt.torch_internals"},
     "dgl_gt.transmission": {
         "partition.errors",
@@ -105,7 +111,14 @@ MAY_IMPORT = {
         "dgl_gt.structure",
         "dgl_gt.torch_internals",
     },
-    "dgl_gt.trace": {"partition", "dgl_gt.comm", "dgl_gt.exchange", "dgl_gt.ops", "dgl_gt.transmission.policy"},
+    "dgl_gt.trace": {
+        "partition",
+        "dgl_gt.comm",
+        "dgl_gt.exchange",
+        "dgl_gt.ops",
+        "dgl_gt.torch_internals",
+        "dgl_gt.transmission.policy",
+    },
     "dgl_gt.selector": {
         "partition",
         "dgl_gt.comm",
@@ -209,7 +222,7 @@ def test_the_list_of_rooms_in_the_docs_goes_from_the_top_to_the_ground():
 
 @pytest.mark.parametrize(("name", "path"), list(modules()), ids=[name for name, _ in modules()])
 def test_files_and_functions_are_short(name, path):
-    """At most 400 lines in a file, and 60 in a function beside its signature and docstring."""
+    """At most 400 lines in a file, and 60 in a function, without its signature and docstring."""
     text = path.read_text()
     assert len(text.splitlines()) <= 400, f"{name} is long: divide it"
     for node in ast.walk(ast.parse(text)):

@@ -345,7 +345,7 @@ class Comm:
         self._wait(dist.all_reduce(*aliases, op, group=self._group, async_op=True), started)
 
     def open_group_of_sums(self) -> None:
-        """Make the process group in which sums run beside exchanges, once; every rank calls it."""
+        """Make the process group in which sums run at the same time as exchanges, once; every rank calls it."""
         if self._sums is None:
             members = dist.get_process_group_ranks(self._group or dist.group.WORLD)
             self._sums = dist.new_group(members, backend="gloo", use_local_synchronization=True)
@@ -356,7 +356,7 @@ class Comm:
         self._sums = None
 
     def start_sum(self, total: torch.Tensor) -> Callable[[], None]:
-        """Start to sum a tensor over ranks, in place, beside exchanges; return a function that waits for the end.
+        """Start to sum a tensor over ranks, in place, at the same time as exchanges; return a function that waits for the end.
 
         Ranks start these sums in one order, and wait for them in this order at one place of the program. The sums count
         as collectives from there on, because other collectives may come first on some ranks.

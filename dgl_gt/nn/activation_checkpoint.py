@@ -46,7 +46,7 @@ def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
         If the mode is unknown, or the model has no such layer.
     """
     check_one_of("mode", mode, ACTIVATION_CHECKPOINTS)
-    layers = [module for module in model.modules() if isinstance(module, GraphLayer)]
+    layers = _layers(model)
     if not layers:
         raise ValueError(
             f"a {type(model).__name__} has no GraphTransformerLayer or ConvolutionLayer; pass a model that has "
@@ -64,6 +64,16 @@ def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
         if mode != "none":
             layer.forward = partial(_forward, layer, mode)
     return model
+
+
+def checkpoint_modes(model: nn.Module) -> tuple[str, ...]:
+    """Return the modes of activation checkpointing that can be applied to a model."""
+    return ACTIVATION_CHECKPOINTS if _layers(model) else ("none",)
+
+
+def _layers(model: nn.Module) -> list[GraphLayer]:
+    """Return the layers that can be computed again."""
+    return [module for module in model.modules() if isinstance(module, GraphLayer)]
 
 
 def _forward(layer: GraphLayer, mode: str, *args, **kwargs) -> Tensor:

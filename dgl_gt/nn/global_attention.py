@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.exchange import Strategy, as_strategy
+from partition.errors import check_one_of
 
 from .attention import check_features, check_heads, check_probability, check_sizes
 from .dropout import FeatureDropout
@@ -139,10 +140,16 @@ class Gate(nn.Module):
         weights begin at ``start``. With "constant" they stay there.
     start : float
         See ``kind``.
+
+    Raises
+    ------
+    ValueError
+        The kind is unknown.
     """
 
     def __init__(self, layers: int, width: int, kind: str, start: float):
         super().__init__()
+        check_one_of("kind", kind, ("sigmoid", "free", "constant"))
         self.kind = kind
         if kind == "constant":
             self.register_buffer("weight", torch.full((layers, width), float(start)))

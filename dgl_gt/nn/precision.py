@@ -7,9 +7,9 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map  # undocumented, and present from torch 2.4 to 2.13
 
 from dgl_gt.model_limits import PRECISIONS
+from dgl_gt.torch_internals import tree_map
 from partition.errors import check_one_of
 
 

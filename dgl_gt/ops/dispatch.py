@@ -6,6 +6,8 @@ import warnings
 import torch
 from torch.autograd import forward_ad
 
+from dgl_gt.torch_internals import assume_constant
+
 from . import cpu
 from .head_minor import result_strides
 
@@ -17,6 +19,7 @@ _REMEDY = {
 }
 
 
+@assume_constant
 def has_kernel(device_type):
     """Return whether there is a kernel for tensors of this device type; warn once where there is none."""
     if device_type == "meta":  # a meta tensor has a shape alone, which the operator can handle
@@ -32,12 +35,6 @@ def backend(device_type):
     if device_type == "cpu":
         return None if cpu.library() is None else cpu
     return triton_kernels() if device_type == "cuda" else None
-
-
-# What torch.compiler.assume_constant_result sets, in torch 2.4 to 2.13. That decorator imports torch.compile's
-# machinery, a second in every process. Without the name, torch.compile(fullgraph=True) refuses the operator, and a
-# test shows it.
-has_kernel._dynamo_marked_constant = True
 
 
 @functools.cache

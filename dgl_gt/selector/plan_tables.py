@@ -55,7 +55,7 @@ def text_of_plan(plan: Plan) -> str:
 
 
 def text_of_policy(planned: PolicyPlan, policy: str) -> str:
-    """What a policy brings beside an exact step with the same strategy."""
+    """What a policy changes, compared with an exact step with the same strategy."""
     exact = planned.candidate
     saved = 1 - planned.sent_bytes / exact.sent_bytes if exact.sent_bytes else 0.0
     kept = (

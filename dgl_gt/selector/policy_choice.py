@@ -75,7 +75,7 @@ def choose_modes(
     max_loss : float
         Bound of the sum of losses (points).
     starts : iterable of dict of Place to Mode
-        More assignments from which the local search starts, beside what the greedy search finds; those beyond the bound
+        More assignments from which the local search starts, besides what the greedy search finds; those beyond the bound
         are left out.
     """
     search = _Search(seconds, losses, max_loss)

@@ -52,7 +52,7 @@ def modes_of(exchange: Exchange, policy: Policy) -> list[list[Mode]]:
 @dataclass(frozen=True)
 class PolicyCosts:
     """The costs of a training step under any policy. Under an adaptive period,
-    rows count as sent in every step and used in the next, as it begins.
+    rows count as sent in every step and used in the next, as in its first steps.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class PolicyCosts:
         Exchanges of a step that follow policies.
     compute_s : float
         Time of a step without these exchanges (s).
-    seen : float
+    exposed_share : float
         Share of an exchange that computation in the same step does not hide.
     other_bytes : int
         Bytes that all ranks send in other exchanges of an exact step, such as log-sum-exps.
@@ -69,7 +69,7 @@ class PolicyCosts:
 
     exchanges: list[Exchange]
     compute_s: float
-    seen: float
+    exposed_share: float
     other_bytes: int
     profile: Profile
 
@@ -77,8 +77,8 @@ class PolicyCosts:
     def of_trace(trace, figures: Figures, profile: Profile, exchanges: list[Exchange]) -> PolicyCosts:
         """Return the costs of a step that was traced with exact exchanges on a cut."""
         time, exact = traced_time(trace, figures, profile), Policy()
-        seen = 1 - time.hidden_s / time.exchange_s if time.exchange_s > 0 else 1.0
-        alone = PolicyCosts(exchanges, 0.0, seen, 0, profile)
+        exposed = 1 - time.hidden_s / time.exchange_s if time.exchange_s > 0 else 1.0
+        alone = PolicyCosts(exchanges, 0.0, exposed, 0, profile)
         return replace(
             alone,
             compute_s=max(0.0, time.total_s - alone.seconds(exact)),
@@ -100,12 +100,12 @@ class PolicyCosts:
         """
         step_s, hidden = self.compute_s, 0.0
         for number in range(len(self.exchanges)):
-            seen, later = self._exchange_seconds(number, policy)
-            step_s, hidden = step_s + seen, hidden + later
+            exposed_s, later = self._exchange_seconds(number, policy)
+            step_s, hidden = step_s + exposed_s, hidden + later
         return float(step_s + max(0.0, hidden - step_s))
 
     def _exchange_seconds(self, number: int, policy: Policy) -> tuple[float, float]:
-        """What one exchange takes where it delays the step, with packing, and beside it (s).
+        """What one exchange takes where it delays the step, with packing, and where it does not (s).
 
         It is kept for the rules that are for this exchange, because a search asks for the same ones many times.
         """
@@ -119,7 +119,7 @@ class PolicyCosts:
         arriving = each.rows * row_bytes * self._byte_s
         now, later = np.where(is_stale, 0, arriving).sum(0).max(), np.where(is_stale, arriving, 0).sum(0).max()
         is_awaited = now or not (is_stale.any() or policy.exchanges_nothing)
-        awaited = (now + self.profile.latency_s) * self.seen if is_awaited else 0.0
+        awaited = (now + self.profile.latency_s) * self.exposed_share if is_awaited else 0.0
         is_packed = np.array([[0 < mode.bits < 32 and each.follows_policies for mode in row] for row in modes])
         every = np.array([[max(mode.every, 1) for mode in row] for row in modes])
         touched = np.where(is_packed, each.rows / every, 0).sum(0).max() * each.columns * each.itemsize

@@ -1,4 +1,4 @@
-"""Choose how to train: predict every way that the cuts of a graph allow, and take the quickest that fits."""
+"""Choose how to train: predict every candidate that the cuts of a graph allow, and take the quickest that fits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from partition.errors import InputError, check_one_of, check_type, whole_number
 from partition.predict.costs import Costs, CutCosts
 from partition.predict.figures import Figures
 from partition.predict.profile import Profile
-from partition.predict.strategies import STRATEGIES, mesh_of, ranks_per_host
+from partition.predict.strategies import STRATEGIES, depths, is_of_use, mesh_of, ranks_per_host
 from partition.system.units import format_bytes, format_count
 
 from .linear_costs import LINEAR, cut_costs
@@ -186,7 +186,7 @@ class Search:
         Memory of each rank (bytes).
     also_kept : callable
         Called with figures, strategy and mode of activation checkpointing; returns the bytes that each rank keeps
-        beside what a trace knows, (P,) or one number.
+        in addition to what a trace knows, (P,) or one number.
     """
 
     traces: StepTraces
@@ -204,10 +204,9 @@ class Search:
         """
         found = []
         for strategy in self.strategies:
-            if not _is_for_cut(strategy, figures):
+            if not is_of_use(figures, strategy):
                 continue
-            deepest = min(figures.halo_depth, self.max_depth) if strategy == "halo_h" else 1
-            for depth in range(1, deepest + 1):
+            for depth in depths(figures, strategy, self.max_depth):
                 found += self._modes(Candidate(figures.cut, strategy, depth, "none", directory), figures)
         return found
 
@@ -235,41 +234,34 @@ class Search:
             return InputError(candidates[0].refused)
         return _nothing_fits(possible, self.bounds, self.traces.fixed_bytes(figures))
 
-    def _modes(self, way: Candidate, figures: Figures) -> list[Candidate]:
+    def _modes(self, candidate: Candidate, figures: Figures) -> list[Candidate]:
         found = []
         for mode in self.activation_checkpoints:
             if mode == "keep_exchanges" and "full" in self.activation_checkpoints and found and not found[0].sent_bytes:
                 continue  # without an exchange the two are the same
-            way = replace(way, activation_checkpoint=mode)
+            candidate = replace(candidate, activation_checkpoint=mode)
             try:
-                trace = self.traces.of(figures, way.strategy, way.depth, mode)
-                kept = self.also_kept(figures, way.strategy, mode)
+                trace = self.traces.of(figures, candidate.strategy, candidate.depth, mode)
+                kept = self.also_kept(figures, candidate.strategy, mode)
             except InputError as error:
-                return [*found, replace(way, refused=str(error))]
-            found.append(_predicted(way, trace, figures, self.profile, self.bounds, kept))
+                return [*found, replace(candidate, refused=str(error))]
+            found.append(_predicted(candidate, trace, figures, self.profile, self.bounds, kept))
             if not found[-1].refused:
                 return found
         return found
 
 
-def _is_for_cut(strategy: str, figures: Figures) -> bool:
-    """Whether a strategy is for this kind of cut, and of use for this many parts."""
-    if figures.cut == "vertex":
-        return strategy == "mirror"
-    return strategy == "local" if figures.parts == 1 else strategy not in ("local", "mirror")
-
-
 def _predicted(
-    way: Candidate, trace, figures: Figures, profile: Profile, bounds: np.ndarray, also_kept: np.ndarray | int
+    candidate: Candidate, trace, figures: Figures, profile: Profile, bounds: np.ndarray, also_kept: np.ndarray | int
 ) -> Candidate:
     """A candidate with its predictions; it is refused where a rank's process needs more memory than the rank has.
 
-    ``also_kept`` (P,) are bytes that each rank keeps beside what the trace knows.
+    ``also_kept`` (P,) are bytes that each rank keeps in addition to what the trace knows.
     """
     time, kept = traced_time(trace, figures, profile), trace.kept(figures) + also_kept
     tensors = trace.peak_bytes(figures) + also_kept
     libraries = np.broadcast_to(profile.process_bytes, figures.parts)
-    libraries = libraries + (profile.checkpointing_bytes if way.activation_checkpoint != "none" else 0.0)
+    libraries = libraries + (profile.checkpointing_bytes if candidate.activation_checkpoint != "none" else 0.0)
     process = (tensors + libraries).astype(np.int64)
     largest, shortest = int(process.argmax()), int((process / bounds).argmax())
     refused, memory_ratio = None, float(process[shortest] / bounds[shortest])
@@ -278,7 +270,7 @@ def _predicted(
         where = "its largest rank" if is_even else f"rank {shortest}, which has {format_bytes(bounds[shortest])}"
         refused = f"needs {format_bytes(process[shortest])} on {where}"
     return replace(
-        way,
+        candidate,
         seconds=time.total_s,
         seconds_by_term=time.terms,
         sent_bytes=trace.sent_bytes(figures),

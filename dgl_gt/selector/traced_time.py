@@ -109,18 +109,18 @@ def traced_time(trace: StepTrace, figures: Figures, profile: Profile) -> TracedT
                 sums.append((seconds, link_is_free_at))
         elif event.kind == "wait_sum":  # all else that the link carries may come first
             seconds, done_at = sums.pop(0)
-            seen = profile.overlap * max(0.0, done_at - now) + (1 - profile.overlap) * seconds
-            now += seen
-            time.add(event.layer, gradients_s=seen)
+            exposed_s = profile.overlap * max(0.0, done_at - now) + (1 - profile.overlap) * seconds
+            now += exposed_s
+            time.add(event.layer, gradients_s=exposed_s)
         elif event.kind == "begin":
             seconds = rates.exchange_seconds(event, sizes[:, start : start + 2].max(axis=1))
             link_is_free_at = max(link_is_free_at, now) + seconds
             under_way.append((seconds, link_is_free_at))
         else:
             seconds, done_at = under_way.pop(0)
-            seen = profile.overlap * min(max(0.0, done_at - now), seconds) + (1 - profile.overlap) * seconds
-            now += seen
-            time.add(event.layer, exchange_s=seconds, hidden_s=seconds - seen)
+            exposed_s = profile.overlap * min(max(0.0, done_at - now), seconds) + (1 - profile.overlap) * seconds
+            now += exposed_s
+            time.add(event.layer, exchange_s=seconds, hidden_s=seconds - exposed_s)
     time.add_computed(spent)
     return time
 

@@ -1,8 +1,4 @@
-"""Tells which layer of a model a training step is in, forward and backward.
-
-One undocumented function of torch is used, which torch 2.4 and 2.13 have: ``torch._C._current_graph_task_id()`` returns
--1 while no backward pass runs. Without it, tracking fails with ``AttributeError``.
-"""
+"""Tells which layer of a model a training step is in, forward and backward."""
 
 from __future__ import annotations
 
@@ -10,7 +6,8 @@ from collections import Counter
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils._pytree import tree_leaves
+
+from dgl_gt.torch_internals import is_in_backward, tree_leaves
 
 
 class LayerTracker:
@@ -36,7 +33,7 @@ class LayerTracker:
 
     @property
     def layer(self) -> str:
-        if torch._C._current_graph_task_id() != -1:
+        if is_in_backward():
             return max(reversed(self._gradients), key=lambda name: "/" in name, default="")
         self._gradients.clear()
         return next((name for name in reversed(self._called) if name is not None), "")
@@ -55,7 +52,7 @@ class LayerTracker:
 
     def _begin(self, module, args) -> None:
         name = None
-        if torch._C._current_graph_task_id() == -1 and len(self._called) < 2:
+        if not is_in_backward() and len(self._called) < 2:
             name = self._name(module)
             self._watch(_with_gradient(args), name, self._stop)
         self._called.append(name)

@@ -1,21 +1,12 @@
-"""Counts the bytes of tensors that are alive at once.
-
-Besides those of ``operation_mode.py``, two undocumented names of torch are used here. Both are in torch 2.4, the oldest
-version that this package supports, and in 2.13; without one of them, importing this module or counting fails with
-``ImportError`` or ``AttributeError``.
-
-- ``torch.utils._pytree.tree_leaves``, since torch 2.2, lists the tensors among nested arguments.
-- ``torch.UntypedStorage._cdata``, older than torch 2.4, tells storages apart; ``data_ptr()`` is 0 for every empty one.
-"""
+"""Counts the bytes of tensors that are alive at once."""
 
 from __future__ import annotations
 
 import weakref
 
 import torch
-from torch.utils._pytree import tree_leaves
 
-from .operation_mode import OperationMode
+from dgl_gt.torch_internals import OperationMode, storage_key, tree_leaves
 
 
 class LiveTensors(OperationMode):
@@ -33,10 +24,10 @@ class LiveTensors(OperationMode):
         self._known = weakref.WeakSet()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        before = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        before = {storage_key(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
         result = function(*args, **(kwargs or {}))
         for x in tree_leaves(result):
-            if isinstance(x, torch.Tensor) and x.untyped_storage()._cdata not in before:
+            if isinstance(x, torch.Tensor) and storage_key(x) not in before:
                 storage = x.untyped_storage()
                 if storage not in self._known:
                     self._known.add(storage)

@@ -11,13 +11,12 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.announce import EDGES
+from dgl_gt.torch_internals import OperationMode
 
 from .layer_tracker import LayerTracker
-from .operation_mode import OperationMode
-from .recorder import RANGE, kind_of
+from .recorder import RANGE_BEGIN, RANGE_END, kind_of
 
 _STEPS = 3
-_RANGE_END = torch.ops.profiler._record_function_exit._RecordFunction
 _TERM_OF = {"product": "products_s", "edges": "attention_s", "rows": "rows_s"}
 
 
@@ -76,9 +75,9 @@ class StepTimer(OperationMode):
             return function(*args, **(kwargs or {}))
         self._add_gap()
         result = function(*args, **(kwargs or {}))
-        if function is RANGE:
+        if function is RANGE_BEGIN:
             self._ranges.append(args[0] == EDGES)
-        elif function is _RANGE_END:
+        elif function is RANGE_END:
             self._ranges.pop()
         ended = self._now()
         self._add("attention_s" if any(self._ranges) else _TERM_OF[kind_of(function)], ended - self._ended)

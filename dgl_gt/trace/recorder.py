@@ -1,12 +1,4 @@
-"""Records what one training step does: each operation, exchange and tensor, in order, with its size.
-
-Besides the undocumented names of torch that ``operation_mode.py`` and ``live_tensors.py`` list, it uses two more. Both
-are in torch 2.4 and in 2.13; without one of them, recording fails with ``AttributeError``.
-
-- ``torch.ops.profiler._record_function_enter_new`` is the operation that a range of the profiler begins with.
-- ``OpOverload._schema`` says whether an operation writes to its arguments, or returns them in another form, and names
-  them.
-"""
+"""Records what one training step does: each operation, exchange and tensor, in order, with its size."""
 
 from __future__ import annotations
 
@@ -20,16 +12,16 @@ from torch.utils.flop_counter import flop_registry
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.announce import ADDITIVE_PASS, EDGES
 from dgl_gt.ops.checks import unpack
+from dgl_gt.torch_internals import OperationMode, profiler_range_operations, schema_of, storage_key
 
 from .layer_tracker import LayerTracker
 from .live_tensors import storage_bytes, tensors_in
-from .operation_mode import OperationMode
 from .step_trace import Event
 
 _OVERWRITE = {torch.ops.aten.copy_, torch.ops.aten.fill_, torch.ops.aten.zero_}  # their first argument is not read
 _ATTENTION = "dgl_gt::sparse_attention"  # and the name of its backward pass begins with it
 _COPY = torch.ops.aten.clone.default
-RANGE = torch.ops.profiler._record_function_enter_new.default
+RANGE_BEGIN, RANGE_END = profiler_range_operations()
 
 
 class Recorder(OperationMode):
@@ -55,7 +47,7 @@ class Recorder(OperationMode):
     @property
     def kept_bytes(self) -> int:
         """Bytes of the tensors that were there before the step: those of the shard, and those that the step used."""
-        of_shard = {x.untyped_storage()._cdata for x in tensors_in(self._sg)}
+        of_shard = {storage_key(x) for x in tensors_in(self._sg)}
         storages = [(key, storage) for key, found in self._found.items() if (storage := found()) is not None]
         return storage_bytes(self._sg) + sum(storage.nbytes() for key, storage in storages if key not in of_shard)
 
@@ -82,7 +74,7 @@ class Recorder(OperationMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         if function.namespace == "profiler":
-            self._passes_edges = function is RANGE and args[0] == EDGES
+            self._passes_edges = function is RANGE_BEGIN and args[0] == EDGES
             if self._passes_edges:
                 self._add_edge_range(args[1])
         elif not _is_view(function) and not (self._passes_edges and function is _COPY):
@@ -97,7 +89,7 @@ class Recorder(OperationMode):
     def _add_operation(self, function, args, kwargs, result) -> None:
         for x in _flat(args):
             storage = x.untyped_storage()
-            key = storage._cdata
+            key = storage_key(storage)
             if key not in self._alive and (key not in self._found or self._found[key]() is None):
                 self._found[key] = weakref.ref(storage)  # dead where DGL made and dropped a storage in the step
         name, kind, is_mutable = _traits(function)
@@ -110,7 +102,7 @@ class Recorder(OperationMode):
             operations = flop_registry[packet](*args, **kwargs, out_val=result)
             self.add("product", (name, out.element_size()), operations, *first.shape[-2:], out.shape[-1])
         elif kind == "edges":
-            given = {each.name: value for each, value in zip(function._schema.arguments, args)} | kwargs
+            given = {each.name: value for each, value in zip(schema_of(function).arguments, args)} | kwargs
             passes = (
                 1 if name == _ATTENTION else given["needs_q"] + given["needs_q" if given["k"] is None else "needs_kv"]
             )
@@ -128,7 +120,7 @@ class Recorder(OperationMode):
 
     def _add_memory(self, storage) -> None:
         """Note a storage that an operation has made, and when it is freed."""
-        key, size = storage._cdata, storage.nbytes()
+        key, size = storage_key(storage), storage.nbytes()
         if key in self._alive:
             return
 
@@ -187,7 +179,7 @@ class Reads(OperationMode):
         self.storages: set[int] = set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.storages |= {x.untyped_storage()._cdata for x in _flat(args)}
+        self.storages |= {storage_key(x) for x in _flat(args)}
         return function(*args, **(kwargs or {}))
 
 
@@ -202,14 +194,14 @@ def kind_of(function) -> str:
 @cache
 def _traits(function) -> tuple[str, str, bool]:
     """The name and the kind of an operation, and whether it writes to its arguments."""
-    return function.name(), kind_of(function), function._schema.is_mutable
+    return function.name(), kind_of(function), schema_of(function).is_mutable
 
 
 @cache
 def _is_view(function) -> bool:
     """Whether an operation returns a view of its argument, and reads no data."""
     return function is torch.ops.aten._unsafe_view.default or any(
-        each.alias_info is not None and not each.alias_info.is_write for each in function._schema.returns
+        each.alias_info is not None and not each.alias_info.is_write for each in schema_of(function).returns
     )
 
 

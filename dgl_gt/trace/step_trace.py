@@ -25,7 +25,7 @@ class Event(NamedTuple):
         ``begin``, ``wait``: the start of an exchange, and where its result is needed. Sizes of the start: what the rank
         sends, and what it receives (bytes).
         ``sum``: a sum over ranks. Size: the summed tensor (bytes), or that of a sum that moves as many bytes.
-        ``begin_sum``, ``wait_sum``: the start of a sum that runs beside all else, with the same size, and where its
+        ``begin_sum``, ``wait_sum``: the start of a sum that runs at the same time as all else, with the same size, and where its
         result is needed.
         ``memory``: a tensor that is made, or freed. Size: its storage, below 0 if freed (bytes).
     what : tuple

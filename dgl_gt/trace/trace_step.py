@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.torch_internals import storage_key
 from partition.errors import InputError
 from partition.predict.strategies import ranks_per_host
 from partition.shards.layout import Layout
@@ -122,7 +123,7 @@ def _masks_that_are_read(make_step, sg: ShardedGraph) -> tuple[str, ...]:
         if not callable(step):
             raise InputError(f"make_step returned {step!r}; it must return a function that takes one training step")
         step()
-    return tuple(f"mask {name}" for name, mask in masks.items() if mask.untyped_storage()._cdata in reads.storages)
+    return tuple(f"mask {name}" for name, mask in masks.items() if storage_key(mask) in reads.storages)
 
 
 def _independent_layouts(made_up: Callable[[int], Layout], names: tuple[str, ...]) -> tuple[list[Layout], np.ndarray]:

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: when they are due, what they hold beside the state, and going on from one."""
+"""Checkpoints of a run: when they are due, what they hold besides the state, and going on from one."""
 
 from __future__ import annotations
 

@@ -16,15 +16,9 @@ from torch import nn
 
 from dgl_gt.comm.failure import RankError
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.nn import (
-    ConvolutionLayer,
-    GraphTransformer,
-    GraphTransformerLayer,
-    apply_activation_checkpoint,
-    apply_precision,
-)
+from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint, apply_precision
+from dgl_gt.nn.activation_checkpoint import checkpoint_modes
 from partition.errors import InputError
-from partition.predict.strategies import ACTIVATION_CHECKPOINTS
 
 from .config import OF_MODEL, TrainConfig
 from .task import NO_EDGES, EdgeRows
@@ -156,12 +150,6 @@ def _cause(error: Exception) -> str:
         if not each.filename.startswith(others) and "site-packages" not in each.filename
     ]
     return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else text
-
-
-def checkpoint_modes(model: nn.Module) -> tuple[str, ...]:
-    """The modes of activation checkpointing that can be applied to a model."""
-    has_layers = any(isinstance(module, (ConvolutionLayer, GraphTransformerLayer)) for module in model.modules())
-    return ACTIVATION_CHECKPOINTS if has_layers else ("none",)
 
 
 def max_depth(model: nn.Module) -> int:

@@ -78,7 +78,7 @@ def train_and_save(
     -------
     result : TrainResult
     record : RunRecord
-        The run as plain values, as ``record.json`` holds it beside ``started_by``.
+        The run as plain values, as ``record.json`` holds it along with ``started_by``.
 
     Raises
     ------

@@ -114,7 +114,7 @@ class BestModelWriter:
         return history.best_epoch + 1 <= self._epoch_there
 
     def _reopen(self, history: TrainHistory) -> None:
-        """Write that the run goes on, and with which settings, beside the model that is there."""
+        """Write that the run goes on, and with which settings; the model that is there stays."""
         with suppress(InputError, OSError, ValueError, TypeError):  # damaged ones are replaced with the next model
             record, config = json.loads((self.out / RECORD).read_text()), read_yaml(self.out / CONFIG)
             of_now = self._describe(history)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.nn import GraphTransformer
+from dgl_gt.nn import GraphTransformer, GraphTransformerLayer
 from dgl_gt.nn.batch_norm import BatchNorm
 from partition.predict.figures import Figures
 
@@ -49,8 +49,8 @@ def _after_attention(model: GraphTransformer) -> dict[str, nn.Linear]:
     if model.global_attention is not None:
         return {}
     last, prefixes = model.layers[-1], ["output."]
-    norms = model.output_norm, getattr(last, "ffn_layer_norm", None)
-    if getattr(last, "ffn", None) is not None and not any(isinstance(norm, BatchNorm) for norm in norms):
+    has_network = isinstance(last, GraphTransformerLayer) and last.ffn is not None
+    if has_network and not any(isinstance(norm, BatchNorm) for norm in (model.output_norm, last.ffn_layer_norm)):
         prefixes.append(f"layers.{len(model.layers) - 1}.ffn.")
     return {
         name: each

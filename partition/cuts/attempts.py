@@ -34,7 +34,7 @@ class _Candidate(NamedTuple):
 
     score: tuple[float, float]  # largest load over its bound, at least 1, and predicted step (s); less is better
     owner: np.ndarray
-    even: tuple[str, ...]  # what the search kept even beside what the user bounds, see :func:`_kept_even`
+    even: tuple[str, ...]  # what the search kept even besides what the user bounds, see :func:`_kept_even`
     attempt: int  # counted from 1
 
 

@@ -51,7 +51,7 @@ class SourceSizes:
     added_bytes: int = 0  # data that these options add in memory, per node
     added_edge_bytes: int = 0  # and per edge
     transform_bytes: int = 0  # memory to add edges of transforms, which make another structure; 0 without them
-    encoding_bytes: int = 0  # memory to compute encodings, beside the graph and its data
+    encoding_bytes: int = 0  # memory to compute encodings, without the graph and its data
     encoding_seconds: float = 0.0
     largest_part: float = _LARGEST_PART  # rows of the largest part over N / P; a guess until there is a cut
     most_edges: float | None = None  # edges of the part with most edges over E / P; None until there is a cut

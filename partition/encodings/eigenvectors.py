@@ -57,7 +57,7 @@ def largest_eigenvectors(matrix, known: np.ndarray, count: int, seed: int) -> tu
 
 
 def _search(matrix, known: np.ndarray, count: int, tolerance: float, rng) -> tuple[np.ndarray, np.ndarray]:
-    """Return eigenvalues and vectors beside the known ones, (S, known)."""
+    """Return eigenvalues and vectors other than the known ones, (S, known)."""
 
     def filtered(x: np.ndarray) -> np.ndarray:
         x = _filtered(matrix, x, cutoff)

@@ -42,7 +42,7 @@ def edge_bytes(encodings: Sequence[Encoding]) -> int:
 
 
 def work_bytes(encodings: Sequence[Encoding], sizes: Sizes) -> int:
-    """Return the most memory that computing takes beside the graph and the data that it makes (bytes)."""
+    """Return the most memory that computing takes in addition to the graph and the data that it makes (bytes)."""
     if not encodings:
         return 0
     entries = 2 * sizes.undirected_edges
@@ -97,7 +97,7 @@ def _repeats(encoding: Encoding, nodes: int, entries: int, features: int) -> int
 
 
 def _one(encoding: Encoding, nodes: int, entries: int, features: int) -> int:
-    """Return the memory of one encoding beside the adjacency and the result (bytes)."""
+    """Return the memory of one encoding in addition to the adjacency and the result (bytes)."""
     size = encoding.size
     match encoding.name:
         case "laplacian":

@@ -86,7 +86,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     memory_bytes, process_bytes : float or list
         Memory of a rank, and the part of it that the interpreter and its libraries take (bytes).
     checkpointing_bytes : float
-        Libraries that only activation checkpointing loads, beside those (bytes).
+        Libraries that only activation checkpointing loads, in addition (bytes).
     stream_bytes_per_s : float or list
         Bandwidth of norms, activation functions and all operations without a figure below: what they read and write
         (bytes/s).

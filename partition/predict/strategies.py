@@ -13,6 +13,7 @@ STRATEGIES = ("local", "halo_h", "halo_kv", "gather", "heads", "ring", "mirror")
 _MESH = "mesh="  # begins the name of a strategy for M ranks per host, such as mesh=4
 CHOICES = ("halo", *STRATEGIES, f"{_MESH}M")  # halo stands for halo_h
 WITH_POLICY = ("halo_h", "halo_kv", "mirror")  # strategies whose exchanges a transmission policy can change
+_DEEP = ("halo", "halo_h")  # strategies that can exchange several hops of halo at once
 AUTO = "auto"  # in place of a strategy: the selector chooses
 ACTIVATION_CHECKPOINTS = ("none", "keep_exchanges", "full")  # what a backward pass computes again: see dgl_gt.nn
 
@@ -40,6 +41,18 @@ def ranks_per_host(strategy: str) -> int | None:
     if not re.fullmatch(r"[1-9][0-9]{0,8}", number):
         raise InputError(f"strategy is {strategy!r}; mesh needs the number of ranks on each host, such as mesh=4")
     return int(number)
+
+
+def depths(figures: Figures, strategy: str, most: int) -> range:
+    """The depths, 1 to ``most``, that a strategy can have on a partition."""
+    return range(1, (min(figures.halo_depth, most) if strategy in _DEEP else 1) + 1)
+
+
+def is_of_use(figures: Figures, strategy: str) -> bool:
+    """Whether a strategy runs on this kind of cut, and exchanges something unless there is one part."""
+    if figures.cut == "vertex":
+        return strategy == "mirror"
+    return strategy == "local" if figures.parts == 1 else strategy not in ("local", "mirror")
 
 
 def check_choice(figures: Figures, strategy: str | None, depth: int, shards) -> str:
@@ -104,7 +117,7 @@ def check_strategy(
         )
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise InputError(f"depth is {depth!r}; it must be an integer of at least 1")
-    if depth > 1 and strategy not in ("halo", "halo_h"):
+    if depth > 1 and strategy not in _DEEP:
         other = "use halo" if figures.cut == "edge" else "partition with --cut edge"
         raise InputError(
             f"depth is {depth} with strategy {strategy}; only halo can go beyond 1: use depth 1, or {other}"

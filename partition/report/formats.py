@@ -1,20 +1,10 @@
-"""Numbers of the report as text for people, and what each quality figure means."""
+"""Numbers of the report as text for people."""
 
 from __future__ import annotations
 
 from partition.system.units import format_bytes, format_count
 
 SPACE = "\N{NO-BREAK SPACE}"
-MEANINGS = {
-    "cut_ratio": ("Edges cut", "edges whose source another part owns"),
-    "volume": ("Rows sent", "rows sent between parts"),
-    "mirrors": ("Mirrors", "copies of nodes outside their master’s part"),
-    "replication_factor": ("Replication", "rows held / nodes; 1 means no copies"),
-    "max_copies_factor": ("Largest part", "rows that it holds / an even share of the nodes"),
-    "node_balance": ("Node balance", "nodes of the fullest part / its share; 1 is perfect"),
-    "edge_balance": ("Edge balance", "edges of the busiest part / its share; 1 is perfect"),
-    "train_balance": ("Train balance", "training nodes of the fullest part / its share; 1 is perfect"),
-}
 
 
 def printable(value):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from partition.predict.quality import MEANINGS
 from partition.shards.manifest import MANIFEST, read_manifest, verify
 from partition.shards.transform_records import describe_transforms
 from partition.system.units import format_bytes
@@ -61,8 +62,8 @@ def page(numbers: dict) -> str:
         .render(
             numbers,
             added=describe_transforms(numbers["transforms"]),
-            meanings=formats.MEANINGS,
-            quality_keys=[key for key in formats.MEANINGS if numbers["quality"].get(key) is not None],
+            meanings=MEANINGS,
+            quality_keys=[key for key in MEANINGS if numbers["quality"].get(key) is not None],
             copies_name="halo rows" if copies == "halo" else "mirrors",
             rows=np.array(numbers["traffic"]["rows"], np.int64),
             held=[part["owned"] + part[copies] for part in per_part],
@@ -100,7 +101,7 @@ def _comparison(candidates: list[dict]) -> list[tuple]:
     """Return for each figure its name, its meaning, and for each cut: a text, a bar, and whether it is the better one."""
     lines = [("Step", "predicted seconds", [formats.seconds(each["predicted_seconds"]) for each in candidates])]
     for key in _COMPARED:
-        lines.append((*formats.MEANINGS[key], [formats.figure(each["quality"][key], key) for each in candidates]))
+        lines.append((*MEANINGS[key], [formats.figure(each["quality"][key], key) for each in candidates]))
     found = []
     for name, meaning, texts in lines if candidates else ():
         shown = [float(text.replace(",", "")) for text in texts]  # of two that read the same, neither is better

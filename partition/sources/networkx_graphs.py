@@ -64,7 +64,7 @@ def _column(values: list, what: str) -> np.ndarray:
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{what} differ in length or type; make them rows of numbers of the same length") from None
     if column.dtype == np.float64:
-        for value in values:  # numpy converts integers beside floats to float64, and some integers beyond 64 bits
+        for value in values:  # numpy converts integers among floats to float64, and some integers beyond 64 bits
             if isinstance(value, Integral) and (abs(value) > 2**64 or float(value) != value):
                 raise InputError(
                     f"{what}: the integer {value} would lose digits next to floats; use only int or only float"

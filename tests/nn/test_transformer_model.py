@@ -393,3 +393,8 @@ def test_refuses_inputs_that_do_not_fit(graph):
         model(graph, feat, [bias, bias])
     with pytest.raises(ValueError, match="one tensor for a list of blocks"):
         model(blocks, block_feat, bias)
+
+
+def test_an_unknown_kind_of_gate_is_refused():
+    with pytest.raises(ValueError, match="kind is 'sigmod'; it must be sigmoid, free or constant"):
+        dgl_gt.nn.Gate(1, 2, "sigmod", 0.0)

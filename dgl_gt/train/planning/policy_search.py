@@ -89,7 +89,7 @@ def search_policy(
     """Search for the policy that makes a step fastest and loses at most ``max_loss``; every rank calls it.
 
     After a few exact epochs, steps are taken from the same weights with one mode of one layer and direction at a time,
-    and exact ones beside them. The difference of the validation metrics, on average over the last half of the steps,
+    and exact ones from the same weights. The difference of the validation metrics, on average over the last half of the steps,
     is what the mode loses. Seconds are predicted from the profile. The policy that was found is then measured as a
     whole. If it loses more than allowed, the assumed losses of its modes are raised to match, and the search runs
     again. After five such policies, the result is the exact one.

@@ -261,7 +261,7 @@ def _check_lists(indptr, neighbours, edges, owner) -> int:
 
 
 def counts_fit(num_nodes: int, num_edges: int, parts: int) -> bool:
-    """Whether a count for each node and part takes little memory beside the edges, so that a loop may have one."""
+    """Whether a count for each node and part takes little memory compared with the edges, so that a loop may have one."""
     return num_nodes * parts <= max(_MAX_COUNTS_PER_EDGE * num_edges, _MAX_COUNTS)
 
 
