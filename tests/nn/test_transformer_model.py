@@ -396,5 +396,5 @@ def test_refuses_inputs_that_do_not_fit(graph):
 
 
 def test_an_unknown_kind_of_gate_is_refused():
-    with pytest.raises(ValueError, match="kind is 'sigmod'; it must be sigmoid, free or constant"):
+    with pytest.raises(ValueError, match="kind is 'sigmod'; it must be one of sigmoid, free, constant"):
         dgl_gt.nn.Gate(1, 2, "sigmod", 0.0)

@@ -1,7 +1,8 @@
 """The compiled loops: one Python function for each C function.
 
 ctypes checks the dtype, the number of dimensions and the memory order of every array, and the functions below check
-shapes: a wrong argument raises ``ctypes.ArgumentError`` or ``ValueError``, and no array is read past its end.
+shapes: a wrong argument raises ``ctypes.ArgumentError`` or ``ValueError``. Ids inside the arrays are not checked: they
+come from a :class:`partition.Graph`, which has checked its own, and from the code of this folder.
 """
 
 from __future__ import annotations
