@@ -42,13 +42,13 @@ def add_command(commands) -> None:
     )
     add_shard_options(command, (*CHOICES, AUTO))
     auto = command.add_argument_group("with --strategy auto")
-    text = "shards of another cut of the same graph to choose from; may be given again"
+    text = "shards of another cut of the same graph to choose from; may be repeated"
     auto.add_argument("--other-cut", action="append", default=[], metavar="DIR", help=text)
     add_selection_options(auto)
     text = "YAML file with any of the settings below; options override the file"
     command.add_argument("--config", metavar="FILE", help=text)
     command.add_argument("--out", metavar="DIR", help="directory of the run: best model, record and checkpoints")
-    _add_survival_options(command.add_argument_group("to survive failures"))
+    _add_survival_options(command.add_argument_group("fault tolerance"))
     text = "write the numbers of each epoch for TensorBoard into --out, too"
     command.add_argument("--tensorboard", action="store_true", help=text)
     text = (
@@ -56,11 +56,9 @@ def add_command(commands) -> None:
     )
     command.add_argument("--profile-step", action="store_true", help=text)
     add_model_factory(command)
-    text = "splits to train on one after the other, such as 0-9 or 0,2; the result is the mean and the deviation"
+    text = "splits to train on one after the other, such as 0-9 or 0,2; prints the mean and the standard deviation"
     command.add_argument("--splits", metavar="LIST", type=numbers, help=text)
-    text = (
-        "number of runs for each split, with seeds that count up from --seed; the result is the mean and the deviation"
-    )
+    text = "number of runs for each split, with seeds that count up from --seed; prints the mean and the standard deviation"
     command.add_argument("--seeds", metavar="K", type=positive_integer, help=text)
     add_settings(command.add_argument_group("settings"))
     command.set_defaults(command=_train)
@@ -77,7 +75,7 @@ def _add_survival_options(group) -> None:
         "others waiting longer than --timeout (default: 0)"
     )
     add("--max-restarts", metavar="N", type=whole_number, default=0, help=text)
-    text = "where the loss is not finite: stop with an error, or skip the step (default: stop)"
+    text = "what to do if the loss is not finite: stop with an error, or skip the step (default: stop)"
     add("--on-nan", choices=ON_NAN, default=ON_NAN[0], help=text)
 
 

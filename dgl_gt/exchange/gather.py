@@ -16,7 +16,8 @@ class Gather(ShardStrategy):
     """All-gather of K and V (Lin, Madduri, Kandemir, arXiv 2604.16715), whatever the quality of the cut.
 
     Every rank receives 2C numbers for each row of all other ranks, and sends its own rows to each of them. It holds
-    2C N numbers, and as many again for gradients. The edges from owned rows are attended while rows travel.
+    2C N numbers, and as many again for gradients. Attention over the edges from owned rows is computed while rows
+    travel.
     """
 
     name = "gather"

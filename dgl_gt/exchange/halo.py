@@ -19,8 +19,8 @@ class Halo(ShardStrategy):
     """Attention on an edge cut, in one of two forms.
 
     ``halo_h`` sends h, which is C wide, and projects K and V of the halo on arrival. ``halo_kv`` projects first, and
-    sends K and V, which are 2C wide. There is one exchange per layer and direction. While rows travel, the edges from
-    owned rows are attended. Backward computes the gradients of the halo first, and they travel home while the gradients
+    sends K and V, which are 2C wide. There is one exchange per layer and direction. While rows travel, attention
+    over the edges from owned rows is computed. Backward computes the gradients of the halo first, and they travel home while the gradients
     of the other edges are computed.
     """
 

@@ -16,7 +16,7 @@ from .base import ShardStrategy
 
 
 class Heads(ShardStrategy):
-    """Every rank attends all edges with H / P of the heads.
+    """Every rank computes attention over all edges for H / P of the heads.
 
     The method is that of DeepSpeed-Ulysses (Jacobs et al., arXiv 2309.14509), and on graphs of TorchGT (Zhang et al.,
     arXiv 2407.14106). A rank receives about 4C N / P^2 numbers from each other rank, whatever the cut; a bias adds

@@ -19,8 +19,8 @@ from .shard import SendPlan
 class Mirror(ShardStrategy):
     """Attention on a vertex cut: C numbers go to each mirror, and C + H come back from each mirror with in-edges.
 
-    Edges between owned rows are attended while rows travel to mirrors, and edges from mirrors to owned rows while
-    partial results travel to masters.
+    Attention over edges between owned rows is computed while rows travel to mirrors, and over edges from mirrors to
+    owned rows while partial results travel to masters.
     """
 
     name = "mirror"

@@ -15,9 +15,9 @@ from .base import ShardStrategy
 
 
 class Ring(ShardStrategy):
-    """Ring Attention (Liu, Zaharia and Abbeel, arXiv 2310.01889): each rank attends one block after the other.
+    """Ring Attention (Liu, Zaharia and Abbeel, arXiv 2310.01889): each rank attends to one block after the other.
 
-    Blocks of K and V travel from rank i to rank i + 1 while the current block is attended. In backward they travel
+    Blocks of K and V travel from rank i to rank i + 1 while ranks attend to the current block. In backward they travel
     around again, and their gradients follow one step later. ``ring`` moves as much as ``gather`` forward, and twice as
     much backward. It holds two blocks forward and six backward: two of K and V, and four of gradients (the current
     block's, one arriving, one leaving, and this rank's own).

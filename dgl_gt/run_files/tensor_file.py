@@ -57,7 +57,7 @@ class TensorFile:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file; ``InputError`` says that it cannot be read, or is no regular file."""
+    """The content of a file; ``InputError`` says that it cannot be read, or is not a regular file."""
     with reading(path):
         return regular_file(path).read_bytes()
 

@@ -121,7 +121,7 @@ def counts_of_parts(figures: Figures, names: tuple[str, ...]) -> np.ndarray:
     ----------
     figures : Figures
     names : tuple of str
-        ``one``; ``owned``, ``edges``, ``cut_edges``, ``returned``, ``returns`` and ``returned_edges``, see
+        ``one``, the constant 1; ``owned``, ``edges``, ``cut_edges``, ``returned``, ``returns`` and ``returned_edges``, see
         :class:`Figures`; ``nodes`` and ``all_edges`` of the whole graph; and ``copies k``, ``sent k`` and ``edges k``
         of hop k, counted from 0. ``mask NAME`` counts the owned rows that a mask selects, see
         :attr:`Figures.masked`; if the cut has no such mask, all of them. ``host M owned``, ``host M edges``, ``host M

@@ -59,7 +59,7 @@ def k_way(
     progress=None,
     **options,
 ) -> np.ndarray:
-    """Split a graph as :func:`partition.cuts.metis.k_way` does; a large graph is split by clusters for few cut edges.
+    """Split a graph as :func:`partition.cuts.metis.k_way` does; for few cut edges, a large graph is contracted to clusters.
 
     METIS then sees clusters in place of nodes, and takes a fraction of the time and memory. A later step must move or
     place single nodes or edges. For other objectives, which depend on single nodes, METIS always sees the nodes.

@@ -49,10 +49,10 @@ def _expected(name: str, record: dict) -> tuple[str, dict]:
 def check_records(manifest: dict) -> None:
     """Raise :class:`partition.errors.InputError` unless the records of a manifest agree with its node data and counts."""
     for name, record in manifest["encodings"].items():
-        where, columns = f"the manifest.encodings[{name!r}]", record["columns"]
+        where, columns = f"manifest.encodings[{name!r}]", record["columns"]
         kind, column = _expected(name, record)
         if manifest[kind].get(name) != column:
-            raise misfit(manifest[kind].get(name), f"the manifest.{kind}[{name!r}]", f"{column}")
+            raise misfit(manifest[kind].get(name), f"manifest.{kind}[{name!r}]", f"{column}")
         for key, most in (("eigenvalues", columns), ("landmarks", min(columns, manifest["nodes"]))):
             if len(record.get(key, ())) > most:
                 raise misfit(record[key], f"{where}.{key}", f"a list of at most {most}")

@@ -116,7 +116,7 @@ def _check_version(directory, path: Path, manifest) -> None:
 
 def _check(manifest: dict) -> None:
     """Raise :class:`InputError` unless every field fits the format, and the counts each other."""
-    fields(cut=one_of("edge", "vertex"), halo_depth=whole(), per_part=list_of(fields()))(manifest, "the manifest")
+    fields(cut=one_of("edge", "vertex"), halo_depth=whole(), per_part=list_of(fields()))(manifest, "manifest")
     cut, depth, parts = manifest["cut"], manifest["halo_depth"], len(manifest["per_part"])
     table = fields(
         **counts_table(cut, depth, parts),
@@ -136,7 +136,7 @@ def _check(manifest: dict) -> None:
         ),
         versions=dict_of(none_or(text())),
     )
-    table(manifest, "the manifest")
+    table(manifest, "manifest")
     check_sums(manifest, PART_FILES)
     check_records(manifest)
     check_transform_records(manifest)

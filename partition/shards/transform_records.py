@@ -32,7 +32,7 @@ def describe_transforms(records: dict) -> str:
 
 def check_transform_records(manifest: dict) -> None:
     """Raise :class:`partition.errors.InputError` unless the records of a manifest agree with its counts."""
-    where, records, nodes = "the manifest.transforms", manifest["transforms"], user_node_count(manifest)
+    where, records, nodes = "manifest.transforms", manifest["transforms"], user_node_count(manifest)
     if nodes < 1:
         raise misfit(records["virtual_nodes"]["nodes"], f"{where}['virtual_nodes'].nodes", f"below {manifest['nodes']}")
     expander, virtual = records.get("expander"), records.get("virtual_nodes")
@@ -47,5 +47,5 @@ def check_transform_records(manifest: dict) -> None:
     column = manifest["encodings"].get(VIRTUAL_NODE)
     if column and column["columns"] != (virtual or {}).get("nodes"):
         raise misfit(
-            column["columns"], f"the manifest.encodings[{VIRTUAL_NODE!r}].columns", "the number of virtual nodes"
+            column["columns"], f"manifest.encodings[{VIRTUAL_NODE!r}].columns", "the number of virtual nodes"
         )

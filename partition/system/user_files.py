@@ -1,4 +1,4 @@
-"""Safe opening of files that users name: they may be missing, damaged, no regular files, or far too large."""
+"""Safe opening of files that users name: they may be missing, damaged, not regular files, or far too large."""
 
 from __future__ import annotations
 

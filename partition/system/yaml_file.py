@@ -38,7 +38,7 @@ def typed(value, kind, name: str = ""):
     """
     try:
         return msgspec.convert(value, kind)
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: bytes of an option that are no text
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: bytes of an option that are not text
         problem = str(error)
     place = problem.rpartition(" - at ")[2] if " - at " in problem else ""  # such as `$.attention.edge_s[1]`
     keys = re.findall(r"\.(\w+)", place)
