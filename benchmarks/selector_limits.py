@@ -1,10 +1,10 @@
 """The selector where machines are tight or unequal, and a look ahead.
 
-    python benchmarks/selector_limits.py budget     the pick and the run's memory as the budget of a rank is tightened
+    python benchmarks/selector_limits.py limit      the pick and the run's memory as the limit of a rank is tightened
     python benchmarks/selector_limits.py unequal    a partition for ranks of unequal speed against an even one
     python benchmarks/selector_limits.py ahead      speed-up at 8 ranks from each part's step, run alone
 
-`budget`: `dgl-gt train --strategy auto --rank-memory SIZE` on two ranks with both cuts of a graph at hand, from what is
+`limit`: `dgl-gt train --strategy auto --rank-memory SIZE` on two ranks with both cuts of a graph at hand, from what is
 plenty down to what is refused; the process's peak resident memory must stay below SIZE.
 
 `unequal`: two ranks, each with a core of its own; beside the second another process is busy on the same core. Ranks
@@ -55,11 +55,11 @@ def source(args) -> Path:
     return DATA / f"{args.graph}.npz"
 
 
-# ---- a budget -----------------------------------------------------------------------------------------------------
+# ---- a limit -----------------------------------------------------------------------------------------------------
 
 
-def budget(args) -> str:
-    """Tighten the budget until nothing fits."""
+def limit(args) -> str:
+    """Tighten the limit until nothing fits."""
     model = ["--layers", LAYERS, "--hidden", args.hidden, "--heads", HEADS]
     with tempfile.TemporaryDirectory() as folder:
         edge, vertex, profile = (Path(folder) / name for name in ("edge", "vertex", "profile.yaml"))
@@ -83,7 +83,7 @@ def budget(args) -> str:
             rows.append([format_bytes(bound), choice, format_bytes(predicted), format_bytes(peak), fits])
             print(rows[-1], file=sys.stderr, flush=True)
             bound = predicted - 2**20
-    return table(["budget of a rank", "choice", "predicted", "resident", "below"], rows)
+    return table(["limit of a rank", "choice", "predicted", "resident", "below"], rows)
 
 
 # ---- unequal ranks ------------------------------------------------------------------------------------------------
@@ -241,11 +241,11 @@ def ahead(args) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The selector where machines are tight or unequal, and a look ahead.")
-    parser.add_argument("question", choices=["budget", "unequal", "ahead", "rank"])
-    parser.add_argument("--graph", default="ogbn_arxiv_nofeat", help="of the data folder (budget: tolokers)")
+    parser.add_argument("question", choices=["limit", "unequal", "ahead", "rank"])
+    parser.add_argument("--graph", default="ogbn_arxiv_nofeat", help="of the data folder (limit: tolokers)")
     parser.add_argument("--hidden", type=int, default=HIDDEN)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=6, help="budgets to try")
+    parser.add_argument("--steps", type=int, default=6, help="limits to try")
     parser.add_argument("--parts", type=int, default=8)
     parser.add_argument("--attempts", type=int, default=12, help="at the cut into so many parts (ahead)")
     parser.add_argument("--strategy", default="halo_kv", choices=["halo_h", "halo_kv"], help="default: halo_kv (ahead)")
@@ -256,7 +256,7 @@ def main() -> None:
         return rank_main(args.task)
     if args.question == "ahead" and not KEEP_MEMORY.items() <= os.environ.items():  # read when a process starts
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_MEMORY, "OMP_NUM_THREADS": "1"})
-    print(f"{processor()}\n\n" + {"budget": budget, "unequal": unequal, "ahead": ahead}[args.question](args))
+    print(f"{processor()}\n\n" + {"limit": limit, "unequal": unequal, "ahead": ahead}[args.question](args))
 
 
 if __name__ == "__main__":
