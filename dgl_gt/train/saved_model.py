@@ -307,7 +307,7 @@ def _check_factory(path: Path, made_by, factory: ModelFactory | None) -> None:
     """Raise :class:`FactoryError` unless a model that a factory made is read with a factory, and no other is."""
     if made_by is not None and factory is None:
         raise FactoryError(
-            f"{path} holds a model that the factory {made_by} made; pass factory (--model-factory) again"
+            f"{path} holds a model that the factory {made_by} made; give that factory again (--model-factory)"
         )
     if made_by is None and factory is not None:
         raise FactoryError(

@@ -173,7 +173,7 @@ def test_messages_name_the_file_that_the_user_gave(policy_file):
         policy.check_strategy("ring", 1, "edge")
     with pytest.raises(InputError, match=f"policy is {policy_file}, which needs --depth 1, but the depth is 2"):
         policy.check_strategy("halo_h", 2, "edge")
-    with pytest.raises(InputError, match=f"policy is {policy_file}, but the activation_checkpoint full"):
+    with pytest.raises(InputError, match=f"policy is {policy_file}, but activation_checkpoint .full."):
         policy.check_model("full")
     with pytest.raises(InputError, match="policy is int8, but the strategy ring follows no policy"):
         Policy((Rule(Mode(8)),)).check_strategy("ring", 1, "edge")

@@ -158,8 +158,8 @@ def test_node_npz_and_dict(tmp_path):
         ("a,label\n1,2\n3,x\n", ["line 3"]),
         ("a,train_mask\n1,yes\n3,no\n", ["line 2"]),
         ("a,train_mask\n1,1\n3,2\n", ["train_mask", "2"]),
-        ("node,a\n0,1\n0,2\n", ["0..1 once"]),
-        ("node,a\n0,1\n2,2\n", ["0..1 once"]),
+        ("node,a\n0,1\n0,2\n", ["node 1 is missing", "from 0 to 1 once"]),
+        ("node,a\n0,1\n2,2\n", ["node 1 is missing", "from 0 to 1 once"]),
         ("node,id,a\n0,0,1\n1,1,2\n", ["node_id"]),
         ("a,A\n0,0\n1,1\n", ["'a'"]),
         ("a\n1\n2\n3\n", ["(3, 1)", "must be 2"]),
@@ -242,7 +242,7 @@ def test_lines_of_spaces_are_no_lines(tmp_path, small_blocks):
 
 
 def test_a_cell_beyond_what_tables_have(tmp_path):
-    refused(written(tmp_path / "g.csv", "src,dst,t\n0,1," + "a" * 200_000 + "\n"), "line 2", "text file")
+    refused(written(tmp_path / "g.csv", "src,dst,t\n0,1," + "a" * 200_000 + "\n"), "line 2", "cannot be split into columns")
 
 
 def test_gzip_that_unpacks_beyond_reason(tmp_path, monkeypatch):

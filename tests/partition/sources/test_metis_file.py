@@ -48,7 +48,7 @@ def test_metis_against_a_plain_writing(tmp_path, small_blocks):
         ("3 x\n", ["line 1"]),
         ("3 2 2\n", ["line 1", "fmt"]),
         ("3 2\n2 3\n1\n", ["3 neighbours are listed", "4"]),
-        ("5 2\n2 3\n1\n1\n", ["3 lines", "5 nodes", "cut short"]),
+        ("5 2\n2 3\n1\n1\n", ["3 lines", "5 nodes", "truncated"]),
         ("2 2\n2\n1\n1\n", ["more lines", "2 nodes"]),
         ("3 1\n2 3\n1\n1\n", ["4 neighbours", "1 edges"]),
         ("3 2\n2 4\n1\n1\n", ["node 1 lists 4", "1..3"]),
@@ -69,7 +69,7 @@ def test_metis_refused(tmp_path, small_blocks, text, words):
 @pytest.mark.parametrize("header", ["1" + "0" * 30 + " 2\n", "3 " + "9" * 5000 + "\n", "3 2 11 " + "9" * 30 + "\n"])
 def test_metis_header_beyond_any_file(tmp_path, header):
     refused(written(tmp_path / "g.graph", header + "2 3\n1\n1\n"), "line 1", "digits", "header")
-    refused(written(tmp_path / "g.graph", "9" * 18 + " 2\n2 3\n1\n1\n"), "cut short")
+    refused(written(tmp_path / "g.graph", "9" * 18 + " 2\n2 3\n1\n1\n"), "truncated")
 
 
 def test_metis_weights_of_nodes_are_named(tmp_path):
