@@ -29,7 +29,7 @@ from .settings import add_settings
 
 _OF_CONFIG = ("layers", "hidden", "heads", "ffn", "precision")
 _NOT_WITH_CHECK = (
-    *("world_size", "config", *_OF_CONFIG, "classes", "seed", "undirected", "random_features", "plot"),
+    *("world_size", "config", *_OF_CONFIG, "classes", "seed", "self_loops", "undirected", "random_features", "plot"),
     *("save_costs", "policy", "search_policy", "max_loss", "force"),
     *("profile", "preset", "rank_memory", "max_depth", "model_factory"),
 )
@@ -56,6 +56,7 @@ def add_command(commands) -> None:
     add("--classes", type=positive_integer, metavar="N", help=text)
     add_model_factory(command)
     add("--seed", type=int, metavar="N", help="seed of the cuts that plan makes (default: 0)")
+    add("--self-loops", action="store_true", help="add a self-loop to each node that has none")
     add("--undirected", action="store_true", help="add the reverse of each edge that has none")
     add("--random-features", type=int, metavar="WIDTH", help="random features for a graph that has no features")
     add("--plot", metavar="FILE.png", help="picture to write: seconds and memory by number of ranks")
@@ -135,6 +136,7 @@ def _check_options(args) -> None:
     for_graphs = {
         "--seed": args.seed,
         "--random-features": args.random_features,
+        "--self-loops": args.self_loops or None,
         "--undirected": args.undirected or None,
     }
     option = next((name for name, value in for_graphs.items() if value is not None), None)
@@ -179,6 +181,7 @@ def _forecast(args, traces_of, profile) -> dict:
             seed=args.seed or 0,
             progress=progress,
             say_left_out=console.print_left_out,
+            self_loops=args.self_loops,
             undirected=args.undirected,
             random_features=args.random_features,
         )

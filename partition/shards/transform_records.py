@@ -46,6 +46,4 @@ def check_transform_records(manifest: dict) -> None:
         raise misfit(records, where, f"of at most {manifest['edges']} edges")
     column = manifest["encodings"].get(VIRTUAL_NODE)
     if column and column["columns"] != (virtual or {}).get("nodes"):
-        raise misfit(
-            column["columns"], f"manifest.encodings[{VIRTUAL_NODE!r}].columns", "the number of virtual nodes"
-        )
+        raise misfit(column["columns"], f"manifest.encodings[{VIRTUAL_NODE!r}].columns", "the number of virtual nodes")

@@ -57,8 +57,9 @@ def test_unequal_ranks_take_unequal_parts(here, tmp_path, monkeypatch):
     real = forecast.make_edge_cut
     monkeypatch.setattr(forecast, "make_edge_cut", spied)
     path = write_profile(tmp_path / "uneven.yaml", half_speed(2, slow=0))
-    planned(here("plan", GRAPH, *SMALL, "--profile", path, "--json"))
+    planned(here("plan", GRAPH, *SMALL, "--self-loops", "--profile", path, "--json"))
     ((cut, graph),) = cuts
+    assert np.count_nonzero(graph.destinations() == graph.indices) == graph.num_nodes
     np.testing.assert_allclose(cut.shares, [1 / 3, 2 / 3], rtol=1e-3)
     owner = np.empty(graph.num_nodes, np.int32)
     owner[cut.order] = np.repeat([0, 1], np.diff(cut.ptr))

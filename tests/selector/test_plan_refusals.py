@@ -34,6 +34,7 @@ def test_bad_options_are_refused(here, both, shards, tmp_path):
         (["--seed", "1"], [f"--seed is only for a graph, and {both[0]} holds shards"]),
         (["--seed", "0"], ["--seed is only for a graph"]),
         (["--undirected"], ["--undirected is only for a graph"]),
+        (["--self-loops"], ["--self-loops is only for a graph"]),
         (["--random-features", "8"], ["--random-features is only for a graph"]),
     ]
     before = sorted(path.name for path in tmp_path.iterdir())

@@ -190,7 +190,10 @@ def test_commands(shards, tmp_path, capsys, monkeypatch):
     assert main([*predict_it, *option]) == 0
     capsys.readouterr()
     assert main([*predict_it, "--force"]) == 2
-    assert "holds a model that the factory factories:Pulled made; give that factory again (--model-factory)" in capsys.readouterr().err
+    assert (
+        "holds a model that the factory factories:Pulled made; give that factory again (--model-factory)"
+        in capsys.readouterr().err
+    )
     assert main(["train", str(shards / "1"), *option, "--hidden", "32"]) == 2
     assert "--hidden is for the graph transformer" in capsys.readouterr().err
 

@@ -242,7 +242,9 @@ def test_lines_of_spaces_are_no_lines(tmp_path, small_blocks):
 
 
 def test_a_cell_beyond_what_tables_have(tmp_path):
-    refused(written(tmp_path / "g.csv", "src,dst,t\n0,1," + "a" * 200_000 + "\n"), "line 2", "cannot be split into columns")
+    refused(
+        written(tmp_path / "g.csv", "src,dst,t\n0,1," + "a" * 200_000 + "\n"), "line 2", "cannot be split into columns"
+    )
 
 
 def test_gzip_that_unpacks_beyond_reason(tmp_path, monkeypatch):
