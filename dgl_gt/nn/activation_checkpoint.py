@@ -17,6 +17,7 @@ from partition.predict.strategies import ACTIVATION_CHECKPOINTS
 from .batch_norm import BatchNorm
 from .dense import is_dense
 from .graph_layer import GraphLayer
+from .replaced_forward import ReplacedForward
 
 
 def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
@@ -54,7 +55,7 @@ def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
         )
     for layer in layers:
         earlier = vars(layer).get("forward")
-        if isinstance(earlier, partial) and earlier.func is _forward:
+        if isinstance(earlier, ReplacedForward) and earlier.function is _forward:
             del layer.forward
         elif earlier is not None:
             raise ValueError(
@@ -62,7 +63,7 @@ def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
                 "apply_activation_checkpoint first"
             )
         if mode != "none":
-            layer.forward = partial(_forward, layer, mode)
+            layer.forward = ReplacedForward(layer, _forward, mode)
     return model
 
 

@@ -12,6 +12,8 @@ from dgl_gt.model_limits import PRECISIONS
 from dgl_gt.torch_internals import tree_map
 from partition.errors import check_one_of
 
+from .replaced_forward import ReplacedForward
+
 
 def apply_precision(model: nn.Module, precision: str) -> nn.Module:
     """Set the precision in which a model computes.
@@ -43,10 +45,10 @@ def apply_precision(model: nn.Module, precision: str) -> nn.Module:
     """
     check_one_of("precision", precision, PRECISIONS)
     earlier = vars(model).pop("forward", None)
-    if isinstance(earlier, partial) and earlier.func is _in_bfloat16:
-        earlier = earlier.args[1]
+    if isinstance(earlier, ReplacedForward) and earlier.function is _in_bfloat16:
+        (earlier,) = earlier.settings
     if precision == "bf16":
-        model.forward = partial(_in_bfloat16, model, earlier)
+        model.forward = ReplacedForward(model, _in_bfloat16, earlier)
     elif earlier is not None:
         model.forward = earlier
     return model

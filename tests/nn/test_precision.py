@@ -1,7 +1,9 @@
 """apply_precision: bfloat16 from outside, with float32 parameters, gradients and results."""
 
 import copy
+import gc
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -115,3 +117,15 @@ def test_activation_checkpointing_does_not_undo_it():
 def test_refuses():
     with pytest.raises(ValueError, match="precision is 'fp16'; it must be one of fp32, bf16"):
         apply_precision(make(), "fp16")
+
+
+def test_a_model_is_freed_at_once():
+    """With its parameters: nothing in it refers to the model or a layer, so no garbage collection is needed."""
+    gc.disable()
+    try:
+        model = apply_precision(apply_activation_checkpoint(make(), "full"), "bf16")
+        parameters = [weakref.ref(each) for each in model.parameters()]
+        del model
+        assert not any(each() is not None for each in parameters)
+    finally:
+        gc.enable()

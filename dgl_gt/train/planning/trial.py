@@ -23,6 +23,7 @@ from dgl_gt.train.task import node_classification
 from partition.predict.profile import DEFAULT, Profile
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
+from partition.system.memory import return_freed_memory
 
 from .planned_step import step_traces
 
@@ -81,6 +82,7 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
         if comm.rank == 0:
             traces = step_traces(config, cuts[0][1].features, classes, factory)
             plan = choose(cuts, traces, profile, rank_memory=rank_memory, max_depth=max_depth)
+            return_freed_memory()  # of the traces, which the other ranks do not have
     candidates = [asdict(each) for each in (plan.choice, plan.runner_up) if each is not None] if plan else None
     candidates, record, first = comm.broadcast_object([candidates, plan and plan.as_dict(), [name for name, _ in cuts]])
     here = dict(zip(first, (name for name, _ in cuts)))  # hosts may keep the same shards in different places
