@@ -147,3 +147,6 @@ class NothingFits(InputError):
     def __init__(self, message: str, least_bytes: int, fixed_bytes: int):
         super().__init__(message)
         self.least_bytes, self.fixed_bytes = least_bytes, fixed_bytes
+
+    def __reduce__(self):  # so that it can come from another process
+        return NothingFits, (str(self), self.least_bytes, self.fixed_bytes)

@@ -23,8 +23,8 @@ from dgl_gt.train.task import node_classification
 from partition.predict.profile import DEFAULT, Profile
 from partition.shards.counts import read_figures
 from partition.shards.manifest import read_manifest
-from partition.system.memory import return_freed_memory
 
+from .forked import run_forked
 from .planned_step import step_traces
 
 _TIMED_STEPS = 3
@@ -77,14 +77,19 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     available = int(-comm.all_reduce(torch.tensor([-available_rank_memory(comm)]), "max")[0])
     if rank_memory is None and profile.name == DEFAULT:
         rank_memory = available
-    plan = None
+
+    def make_plan():
+        traces = step_traces(config, cuts[0][1].features, classes, factory)
+        plan = choose(cuts, traces, profile, rank_memory=rank_memory, max_depth=max_depth)
+        return [asdict(each) for each in (plan.choice, plan.runner_up) if each is not None], plan.as_dict()
+
+    found = None, None
     with comm.raising_together():
         if comm.rank == 0:
-            traces = step_traces(config, cuts[0][1].features, classes, factory)
-            plan = choose(cuts, traces, profile, rank_memory=rank_memory, max_depth=max_depth)
-            return_freed_memory()  # of the traces, which the other ranks do not have
-    candidates = [asdict(each) for each in (plan.choice, plan.runner_up) if each is not None] if plan else None
-    candidates, record, first = comm.broadcast_object([candidates, plan and plan.as_dict(), [name for name, _ in cuts]])
+            found = run_forked(
+                make_plan
+            )  # traces load more than training does, which would count as this rank's memory
+    candidates, record, first = comm.broadcast_object([*found, [name for name, _ in cuts]])
     here = dict(zip(first, (name for name, _ in cuts)))  # hosts may keep the same shards in different places
     return [Candidate(**each | {"directory": here[each["directory"]]}) for each in candidates], record
 
