@@ -8,6 +8,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -17,8 +18,9 @@ from selector_cases import profile_values, refused, write_profile
 
 from dgl_gt.cli.main import main
 from dgl_gt.run_files.run_record import RunRecord
-from dgl_gt.selector import choose, read_profile
+from dgl_gt.selector import Candidate, choose, read_profile
 from dgl_gt.train import TrainConfig, step_traces
+from dgl_gt.train.planning.trial import _to_try
 from dgl_gt.train.summary import final_table
 from partition import load_graph, partition
 from partition.shards.counts import read_figures
@@ -134,6 +136,18 @@ def test_the_final_table_names_the_plan(trained):
     assert "predicted seconds per epoch" in text and "predicted memory per rank with --rank-memory" in text
     for trial in record["plan"]["trials"]:
         assert f"trial of {trial['choice']}" in text
+
+
+@pytest.mark.parametrize(
+    ("modes", "tried"),
+    [(["none", "full", "none"], [0, 2]), (["full", "keep_exchanges", "none"], [0, 1]), (["none", "full"], [0])],
+)
+def test_what_is_tried_loads_no_libraries_that_the_choice_does_without(modes, tried):
+    """They stay in memory; only a choice that computes layers again has them."""
+    candidates = [Candidate("edge", "halo_h", 1, mode, None) for mode in modes]
+    refused = Candidate("edge", "ring", 1, "none", None, refused="too slow")
+    plan = SimpleNamespace(choice=candidates[0], candidates=[*candidates, refused])
+    assert _to_try(plan) == [candidates[i] for i in tried]
 
 
 # ---- on ranks -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dgl_gt.exchange.load import load
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.run_files.run_record import PlanOfRun, Trial
 from dgl_gt.selector.calibrate import available_rank_memory
-from dgl_gt.selector.plan import Candidate
+from dgl_gt.selector.plan import Candidate, Plan
 from dgl_gt.selector.select import choose
 from dgl_gt.trace.live_tensors import step_peak_bytes
 from dgl_gt.train.config import TrainConfig
@@ -81,7 +81,7 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     def make_plan():
         traces = step_traces(config, cuts[0][1].features, classes, factory)
         plan = choose(cuts, traces, profile, rank_memory=rank_memory, max_depth=max_depth)
-        return [asdict(each) for each in (plan.choice, plan.runner_up) if each is not None], plan.as_dict()
+        return list(map(asdict, _to_try(plan))), plan.as_dict()
 
     found = None, None
     with comm.raising_together():
@@ -92,6 +92,18 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     candidates, record, first = comm.broadcast_object([*found, [name for name, _ in cuts]])
     here = dict(zip(first, (name for name, _ in cuts)))  # hosts may keep the same shards in different places
     return [Candidate(**each | {"directory": here[each["directory"]]}) for each in candidates], record
+
+
+def _to_try(plan: Plan) -> list[Candidate]:
+    """The choice and the next best candidate, but none that loads libraries which the choice does without.
+
+    They would stay in memory, and the run may exceed what was predicted for the choice.
+    """
+    may_load = plan.choice.activation_checkpoint != "none"
+    others = [
+        each for each in plan.candidates[1:] if not each.refused and (may_load or each.activation_checkpoint == "none")
+    ]
+    return [plan.choice, *others[:1]]
 
 
 def _load(candidate: Candidate, options: dict) -> ShardedGraph:
