@@ -79,13 +79,18 @@ def _with_option_names(message: str, args: argparse.Namespace) -> str:
     they may come from a file. Names without an underscore are common words, so they are replaced only in "NAME is ..."
     at the start.
     """
-    recommended = r"(?<![\w/.-])(\w+)(?:='(\w+)')? \((--[a-z-]+)(?: (\w+))?\)"
-    message = re.sub(recommended, _only_option, message)
+    message = with_options_only(message)
     for name, value in vars(args).items():
         if value is not None and value is not False:
             pattern = rf"(?<![\w/.-]){name}(?![\w/.-])" if "_" in name else rf"^{name}(?= is )"
             message = re.sub(pattern, _option(name), message)
     return message
+
+
+def with_options_only(message: str) -> str:
+    """Leave the option where a message recommends an argument and its option, as in ``num_nodes (--num-nodes)``."""
+    recommended = r"(?<![\w/.-])(\w+)(?:='(\w+)')? \((--[a-z-]+)(?: (\w+))?\)"
+    return re.sub(recommended, _only_option, message)
 
 
 def _only_option(found: re.Match) -> str:

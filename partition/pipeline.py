@@ -98,8 +98,8 @@ def partition(
         is lowered to what the system has available. The first method that fits is used: METIS, neighbour expansion (a
         vertex cut), or streaming over edges on disk (a vertex cut). ``dgl-gt partition --dry-run`` prints estimates.
     rank_memory : int, optional
-        Memory for the tensors of a training rank (bytes), without about 0.5 GiB for its process. A cut whose largest part
-        needs more is refused.
+        Memory for the tensors of a training rank (bytes), not counting about 0.5 GiB for its process. A cut whose
+        largest part needs more is refused.
     seed : int
         The same seed gives the same shards.
     force : bool

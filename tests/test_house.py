@@ -128,7 +128,7 @@ MAY_IMPORT = {
         "dgl_gt.trace",
         "dgl_gt.transmission.policy",
     },
-    "dgl_gt.ranks": {"partition.errors", "partition.system", "dgl_gt.comm"},
+    "dgl_gt.ranks": {"partition.console", "partition.errors", "partition.system", "dgl_gt.comm"},
     "dgl_gt.run_files": {"partition.console", "partition.errors", "partition.system", "dgl_gt.selector.plan"},
     "dgl_gt.train": {
         "partition",

@@ -16,7 +16,8 @@ from .report import ON_SHARDS_OR_RUNS
 def main(argv=None) -> int:
     """Run ``dgl-gt``; returns the exit code: 0, 2 if the user can fix the cause, 130 after Ctrl-C.
 
-    Other signals raise ``SystemExit(128 + N)``, and a bug in dgl-gt raises its own exception.
+    Other signals raise ``SystemExit(128 + N)``, and a bug in dgl-gt raises its own exception. Commands that start
+    ranks return 128 + N where a signal has ended a rank, and 1 for a bug in a rank.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = argparse.ArgumentParser(

@@ -36,11 +36,13 @@ def _predict(args):
 
 def _predict_rank(args):
     """Predict on this rank; rank 0 writes the file and returns what to print."""
+    from dgl_gt.comm.group import Comm
     from dgl_gt.train.model import find_factory
     from dgl_gt.train.predictions import predict, write_predictions
     from dgl_gt.train.saved_model import load_model
 
-    model = load_model(args.model, find_factory(args.model_factory))
+    with Comm(timeout_s=args.timeout) as comm, comm.raising_together():
+        model = load_model(args.model, find_factory(args.model_factory))
     found = predict(model, load_shards(args))
     if found is None:  # all ranks but rank 0
         return None

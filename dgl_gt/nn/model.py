@@ -250,7 +250,7 @@ class GraphTransformer(nn.Module):
         return self.output(h)
 
     def _edges(self, graph, edge_feat: Tensor | None, edge_kind: Tensor | None) -> list[Tensor]:
-        """Return the edge embeddings with which the first layer begins; None for a model without edge features."""
+        """Return the edge embeddings with which the first layer begins; none for a model without edge features."""
         if self.edge_encoder is None:
             if edge_feat is not None or edge_kind is not None:
                 raise ValueError("the model takes no edge_feat or edge_kind; make it with edge_feats or edge_kinds")

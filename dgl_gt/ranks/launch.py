@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 
+from partition.console import with_options_only
 from partition.errors import InputError
 from partition.system import child_process
 from partition.system.signals import STOPPING
@@ -131,4 +132,4 @@ def _explained(rank: int, failure: Failure, kills: int | None, memory_advice) ->
         return f"rank {rank} was stopped by an error in dgl-gt:\n{text}"
     if failure.kind == "exit":
         return "" if failure.exit_code == 2 else f"rank {rank} ended with exit code {text}"
-    return text
+    return with_options_only(text)

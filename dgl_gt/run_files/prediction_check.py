@@ -12,7 +12,7 @@ from partition.errors import InputError
 from partition.system.units import format_bytes
 
 from .run_directory import RECORD
-from .run_record import MAX, RunRecord, read_json
+from .run_record import MAX_COUNT, RunRecord, read_json
 
 _ADVICE = "name a directory that `dgl-gt train --strategy auto --out RUN` wrote"
 
@@ -54,7 +54,7 @@ def compared(record: RunRecord, path: Path) -> dict:
     trial = next(of_choice, None)  # two cuts may have the same title, and seconds tell them apart
     of_run = record.seconds_per_epoch, record.exchanged_bytes_per_epoch
     is_measured = all(isinstance(each, (int, float)) for each in of_run) and record.peak_memory_bytes
-    if trial is None or not is_measured or not 0 < (choice.memory_bytes or 0) <= MAX:
+    if trial is None or not is_measured or not 0 < (choice.memory_bytes or 0) <= MAX_COUNT:
         raise InputError(
             f"{path} lacks figures of the candidate that was chosen, {plan.chosen}; train again with --strategy auto"
         )

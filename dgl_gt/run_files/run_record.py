@@ -16,9 +16,9 @@ from partition.errors import InputError
 from partition.system.output_checks import LONGEST_RECORD_BYTES
 from partition.system.yaml_file import read_text
 
-MAX = 2**62  # bytes, and whatever else is counted
+MAX_COUNT = 2**62  # bytes, and whatever else is counted
 Number = Annotated[float, Meta(ge=-1e39, le=1e39)]  # float32 holds no larger one
-Count = Annotated[int, Meta(ge=0, le=MAX)]
+Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 
 

@@ -23,9 +23,10 @@ class StopRequest:
     def __init__(self) -> None:
         self.number: int | None = None
         self._since, self._before, self._timer = 0.0, {}, None
-        self._handling = handling_stops(self._note)
+        self._handling = None
 
     def __enter__(self) -> StopRequest:
+        self._handling = handling_stops(self._note)
         self._before = self._handling.__enter__()
         return self
 

@@ -106,8 +106,8 @@ def train(
     Raises
     ------
     InputError
-        Data are missing or wrong , the metric does not suit the
-        number of classes, the loss or the weights are not finite, or the factory's models do not fit.
+        Data are missing or wrong, the metric does not suit the number of classes, the loss or the weights are not
+        finite, or the factory's models do not fit.
     """
     if on_nan not in ON_NAN:
         raise InputError(f"on_nan is {on_nan!r}; it must be {' or '.join(ON_NAN)}")

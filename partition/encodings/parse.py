@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from partition.errors import InputError, check_type
 
 NAMES = ("laplacian", "random_walk", "degree", "anchors", "hops", "shortest_path")
-MAX = {"laplacian": 128, "random_walk": 128, "anchors": 1024, "hops": 32, "shortest_path": 6}
+MAX_SIZES = {"laplacian": 128, "random_walk": 128, "anchors": 1024, "hops": 32, "shortest_path": 6}
 MAX_WIDTH = 4096  # columns per hop
 _FORMS = "laplacian=K, random_walk=K, degree, anchors=A, hops=K, hops=KxW or shortest_path=K, with commas between them"
 _EXAMPLES = {
@@ -82,10 +82,10 @@ def _parse_one(text: str, word: str) -> Encoding:
         return Encoding("degree", 2)
     size, by, width = value.partition("x") if name == "hops" else (value, "", "")
     found = Encoding(name, _number(size), _number(width) if by else None)
-    if not 1 <= found.size <= MAX[name] or (by and not 1 <= found.width <= MAX_WIDTH):
+    if not 1 <= found.size <= MAX_SIZES[name] or (by and not 1 <= found.width <= MAX_WIDTH):
         columns = f", and hops=KxW a width W from 1 to {MAX_WIDTH:,}, as in hops=3x64" if name == "hops" else ""
         raise InputError(
-            f"{_said(text)}: {name} takes a whole number from 1 to {MAX[name]:,}, as in {_EXAMPLES[name]}{columns}"
+            f"{_said(text)}: {name} takes a whole number from 1 to {MAX_SIZES[name]:,}, as in {_EXAMPLES[name]}{columns}"
         )
     return found
 

@@ -9,7 +9,7 @@ import numpy as np
 MEANINGS = {  # of the figures, in the order in which people read them: a title, and what is counted
     "cut_ratio": ("Cut ratio", "edges whose source another part owns"),
     "volume": ("Volume", "rows that parts send each other in one exchange"),
-    "mirrors": ("Mirrors", "copies of nodes outside their master’s part"),
+    "mirrors": ("Mirrors", "copies of nodes outside their master's part"),
     "replication_factor": ("Replication", "rows held / nodes; 1 means no copies"),
     "max_copies_factor": ("Largest part", "rows that it holds / an even share of the nodes"),
     "node_balance": ("Node balance", "nodes of the fullest part / its share; 1 is perfect"),

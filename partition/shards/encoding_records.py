@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partition.encodings.parse import MAX, MAX_WIDTH
+from partition.encodings.parse import MAX_SIZES, MAX_WIDTH
 from partition.transforms import MAX_VIRTUAL_NODES, VIRTUAL_NODE
 
 from .schema import fields, list_of, misfit, none_or, number, some_of, whole
@@ -13,17 +13,17 @@ _TYPES = {
     VIRTUAL_NODE: ("node_data", "uint8"),
 }  # by default node data, float32
 _RECORDS = {
-    "laplacian": fields(columns=whole(1, MAX["laplacian"]), eigenvalues=list_of(number(0.0, 2.0)), seed=_SEED),
+    "laplacian": fields(columns=whole(1, MAX_SIZES["laplacian"]), eigenvalues=list_of(number(0.0, 2.0)), seed=_SEED),
     "random_walk": fields(
-        columns=whole(1, MAX["random_walk"]),
-        exact_columns=whole(1, MAX["random_walk"]),
+        columns=whole(1, MAX_SIZES["random_walk"]),
+        exact_columns=whole(1, MAX_SIZES["random_walk"]),
         probes=whole(),
         seed=_SEED,
     ),
     "degree": fields(columns=whole(2, 2)),
-    "anchors": fields(columns=whole(1, MAX["anchors"]), landmarks=list_of(whole())),
-    "hops": fields(columns=whole(), hops=whole(1, MAX["hops"]), width=none_or(whole(1, MAX_WIDTH)), seed=_SEED),
-    "shortest_path": fields(columns=whole(2, 2), most=whole(1, MAX["shortest_path"])),
+    "anchors": fields(columns=whole(1, MAX_SIZES["anchors"]), landmarks=list_of(whole())),
+    "hops": fields(columns=whole(), hops=whole(1, MAX_SIZES["hops"]), width=none_or(whole(1, MAX_WIDTH)), seed=_SEED),
+    "shortest_path": fields(columns=whole(2, 2), most=whole(1, MAX_SIZES["shortest_path"])),
     VIRTUAL_NODE: fields(columns=whole(1, MAX_VIRTUAL_NODES)),
 }
 ENCODINGS = some_of(**_RECORDS)

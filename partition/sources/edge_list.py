@@ -174,8 +174,8 @@ def _table_format(path: Path) -> _TableFormat:
                 cells = _cells(line, delimiter)
             except csv.Error as error:
                 raise InputError(
-                    f"{path}, line {number} cannot be split into columns ({error}); correct it, or name the file by its "
-                    "format"
+                    f"{path}, line {number} cannot be split into columns ({error}); correct it, or give the file the "
+                    "ending of its format"
                 ) from None
             if header is None and not any(parses(float, cell) for cell in cells):
                 header, header_line = cells, number
@@ -327,8 +327,10 @@ def _in_node_order(path: Path, data: dict[str, np.ndarray]) -> dict[str, np.ndar
     order = data.pop("order", None)
     if order is None:
         return data
-    found, position = np.unique(order, return_index=True)
+    found, position, counts = np.unique(order, return_index=True, return_counts=True)
     if not np.array_equal(found, np.arange(len(order))):
+        repeated = found[counts > 1]
         missing = np.setdiff1d(np.arange(len(order)), found)[0]
-        raise InputError(f"{path}: node {missing} is missing; list each node from 0 to {len(order) - 1} once")
+        what = f"node {repeated[0]:.0f} has several lines" if len(repeated) else f"node {missing} has no line"
+        raise InputError(f"{path}: {what}; list each node from 0 to {len(found) - 1} once")
     return {key: value[position] for key, value in data.items()}

@@ -16,7 +16,7 @@ _DEGREE_EXPONENT = 2.5
 _MAX_ROUNDS = 8  # in which edges are drawn to replace duplicates
 _TOLERANCE = 1e-3  # relative, of the number of edges
 _CHUNK = 1 << 20
-_MAX = 10**18  # nodes, classes and features, far beyond any use
+_MAX_COUNT = 10**18  # nodes, classes and features, far beyond any use
 
 
 def communities(
@@ -80,7 +80,7 @@ def communities(
 
 def _check(nodes: int, degree: float, classes: int, features: int, signal: float, seed: int) -> None:
     for key, value, least in (("nodes", nodes, 10), ("classes", classes, 2), ("features", features, 1)):
-        whole_number(f"sample:communities: {key}", value, least, _MAX)
+        whole_number(f"sample:communities: {key}", value, least, _MAX_COUNT)
     whole_number("sample:communities: seed", seed, 0)
     for key, value, fits, allowed in (
         ("degree", degree, 0 < degree <= nodes / 4, f"above 0 and at most nodes / 4 = {nodes / 4:g}"),

@@ -4,53 +4,69 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import traceback
 from collections.abc import Callable
 
 import torch
 
 from partition.errors import InputError
-from partition.system.child_process import die_with_parent, signal_text
+from partition.system.child_process import die_with_parent, killed_for_memory, memory_kills, signal_text
+from partition.system.signals import STOPPING
 
 
 def run_forked(work: Callable):
-    """Return ``work()``, which a forked child of this process runs; raise the ``InputError`` that it raises.
+    """Return ``work()``, which a forked child of this process runs on one thread; raise what it raises.
 
-    The result must be picklable. The child has no ranks to talk to, and must not use a GPU: where this process has
-    begun to use one, the work runs here, because the memory of the GPU is what counts then.
+    The result must be picklable. The child has no ranks to talk to. Where there is a GPU, which a forked process cannot
+    use, the work runs in this process: there the memory of the GPU is what counts.
 
     Raises
     ------
     InputError
-        The work raises it, or a signal ends the child, for instance because memory runs out.
+        The work raises it, or the system kills the child for lack of memory.
     RuntimeError
-        The work fails in any other way; its traceback is on stderr.
+        The child ends in another way.
     """
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_available():
         return work()
-    context = multiprocessing.get_context("fork")
+    context, kills = multiprocessing.get_context("fork"), memory_kills()
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_run, args=(work, sender, os.getpid()))
     child.start()
     sender.close()
     try:
-        result, error = receiver.recv()
+        result, error, frames = receiver.recv()
     except EOFError:
         child.join()
-        if child.exitcode >= 0:
-            raise RuntimeError("the process that plans has failed; its traceback is above") from None
-        raise InputError(
-            f"the process that plans was {signal_text(child.exitcode)}; use a smaller model, or a machine with more memory"
-        ) from None
-    child.join()
+        raise _unexpected_end(child.exitcode, kills) from None
+    finally:
+        child.kill()  # where this process is told to stop while it waits
+        child.join()
+        receiver.close()
     if error is not None:
-        raise error
+        raise error from (None if isinstance(error, InputError) else RuntimeError(frames))
     return result
 
 
+def _unexpected_end(code: int, kills: int | None) -> Exception:
+    if killed_for_memory(code, kills):
+        return InputError(
+            "the process that plans ran out of memory; use a smaller model, or a machine with more memory"
+        )
+    return RuntimeError(f"the process that plans was {signal_text(code)}" if code < 0 else f"it ended with code {code}")
+
+
 def _run(work: Callable, sender, parent: int) -> None:
+    for number in STOPPING:  # the parent acts on signals
+        signal.signal(number, signal.SIG_DFL)
     die_with_parent(parent)
+    torch.set_num_threads(1)  # libgomp's threads do not survive a fork, and work on them would wait forever
     try:
-        outcome = work(), None
-    except InputError as error:
-        outcome = None, error
-    sender.send(outcome)
+        outcome = work(), None, ""
+    except Exception as error:
+        outcome = None, error, traceback.format_exc()
+    try:
+        sender.send(outcome)
+    except Exception as error:  # it cannot be pickled
+        sender.send((None, RuntimeError(f"{type(error).__name__}: {error}"), outcome[2]))

@@ -11,7 +11,7 @@ using namespace dgl_gt;
 
 namespace {
 
-constexpr int64_t LEAST_MOVES = 50;  // a sweep that moves less than one in this many nodes is the last
+constexpr int64_t MIN_MOVES = 50;  // a sweep that moves less than one in this many nodes is the last
 
 struct Undirected {
     const int64_t* indptr;        // (N + 1,)
@@ -77,7 +77,7 @@ EXPORT void dgl_gt_find_clusters(int64_t num_nodes, const int64_t* indptr, const
             label[node] = best;
             ++moves;
         }
-        if (moves * LEAST_MOVES < num_nodes) break;
+        if (moves * MIN_MOVES < num_nodes) break;
     }
     renumber(num_nodes, label);
 }

@@ -113,7 +113,7 @@ class Connectivity {
     // Start to read what move_costs() needs. In random order nearly every read would wait for memory otherwise.
     void prefetch_nets(int64_t vertex) const { __builtin_prefetch(graph.nets.data() + graph.begin[vertex]); }
     void prefetch_records(int64_t vertex, int64_t part) const {
-        const int64_t end = std::min(graph.begin[vertex + 1], graph.begin[vertex] + MOST_PREFETCHED);
+        const int64_t end = std::min(graph.begin[vertex + 1], graph.begin[vertex] + MAX_PREFETCHED);
         for (int64_t at = graph.begin[vertex]; at < end; ++at) {
             __builtin_prefetch(&records[graph.nets[at] * stride]);
             __builtin_prefetch(pin_counts + graph.nets[at] * parts + part);
@@ -121,7 +121,7 @@ class Connectivity {
     }
 
    private:
-    static constexpr int64_t MOST_PREFETCHED = 32;  // nets of a vertex
+    static constexpr int64_t MAX_PREFETCHED = 32;  // nets of a vertex
 
     // The node moves, and so does the row of its own net: the copies of that row get the prices of another owner.
     void priced_move_costs(int64_t vertex, int64_t from, int64_t* cost) {

@@ -15,16 +15,16 @@ namespace {
 
 constexpr int64_t COARSEST_VERTICES = 30;  // per part, on the coarsest level
 constexpr double SHRINKAGE = 2.5;          // of the number of vertices, from level to level
-constexpr double LEAST_SHRINKAGE = 1.05;   // less, and coarsening ends
+constexpr double MIN_SHRINKAGE = 1.05;   // less, and coarsening ends
 constexpr double HEAVIEST = 1.5;           // weight of a cluster over the mean of the coarsest level, at most
-constexpr int64_t MOST_PINS = 100;         // of a net that says which vertices belong together
+constexpr int64_t MAX_PINS = 100;         // of a net that says which vertices belong together
 constexpr int64_t SWEEPS = 4;
 constexpr double TEMPERATURE = 1.0;  // on the finest level, in halo rows
 // On the coarsest level, the temperature and the number of sweeps are drawn from these lists. On the levels between, the
 // temperature falls from FALL times the one that was drawn.
 constexpr double COARSE_TEMPERATURES[] = {1.0, 5.0, 20.0}, FALL = 0.2;
 constexpr int64_t COARSE_SWEEPS[] = {20, 100};
-constexpr int64_t LEAST_COARSENING = 4;  // nodes per coarsest vertex; with fewer, many sweeps would take too long
+constexpr int64_t MIN_COARSENING = 4;  // nodes per coarsest vertex; with fewer, many sweeps would take too long
 
 struct Level {
     Hypergraph graph;
@@ -69,7 +69,7 @@ int64_t find_clusters(const Level& level, int64_t kinds, const std::vector<int64
         neighbours.clear();
         for (int64_t at = level.graph.begin[vertex]; at < level.graph.begin[vertex + 1]; ++at) {
             const int64_t net = level.graph.nets[at], num_pins = level.num_pins(net);
-            if (num_pins < 2 || num_pins > MOST_PINS) continue;
+            if (num_pins < 2 || num_pins > MAX_PINS) continue;
             const double weight = double(level.graph.net_weight(net));
             for (int64_t pin = level.pin_begin[net]; pin < level.pin_begin[net + 1]; ++pin) {
                 const int32_t to = leader[level.pins[pin]];
@@ -195,7 +195,7 @@ std::vector<Level> make_levels(Level finest, int64_t parts, int64_t kinds, Xorsh
     while (levels.back().graph.num_vertices > COARSEST_VERTICES * parts) {
         std::vector<int32_t> cluster;
         const int64_t num_clusters = find_clusters(levels.back(), kinds, heaviest, random, cluster);
-        if (double(num_clusters) * LEAST_SHRINKAGE > double(levels.back().graph.num_vertices)) break;
+        if (double(num_clusters) * MIN_SHRINKAGE > double(levels.back().graph.num_vertices)) break;
         levels.push_back(coarsen(levels.back(), kinds, num_clusters, std::move(cluster)));
     }
     return levels;
@@ -226,7 +226,7 @@ EXPORT void dgl_gt_refine_multilevel(int64_t num_nodes, const int64_t* indptr, c
         if (number < coarsest)
             for (int64_t vertex = 0; vertex < num_vertices; ++vertex)
                 level.owner[vertex] = levels[number + 1].owner[levels[number + 1].coarse_vertex[vertex]];
-        const bool is_thorough = number == coarsest && num_vertices * LEAST_COARSENING <= num_nodes;
+        const bool is_thorough = number == coarsest && num_vertices * MIN_COARSENING <= num_nodes;
         const double height = coarsest > 0 ? double(number) / double(coarsest) : 0;
         const double temperature =
             TEMPERATURE * std::pow(std::max(1.0, FALL * coarse_temperature / TEMPERATURE), height);

@@ -41,7 +41,7 @@ class Search {
 
    private:
     static constexpr int64_t PREFETCH_DISTANCE = 4;  // vertices
-    static constexpr double LEAST_REDUCTION = 1e-12;  // of overload; less is a rounding error
+    static constexpr double MIN_REDUCTION = 1e-12;  // of overload; less is a rounding error
 
     struct Candidate {
         double price;  // halo rows against overload that goes
@@ -79,7 +79,7 @@ class Search {
                 if (!loads.is_overloaded(part)) continue;
                 for (const Candidate& candidate : candidates(part)) {
                     if (!loads.is_overloaded(part)) break;
-                    if (loads.overload_reduction(candidate.vertex, part, candidate.to) < LEAST_REDUCTION) continue;
+                    if (loads.overload_reduction(candidate.vertex, part, candidate.to) < MIN_REDUCTION) continue;
                     move(candidate.vertex, candidate.to);
                     moved = true;
                 }
@@ -96,7 +96,7 @@ class Search {
             Candidate best{0, vertex, -1};
             for (int64_t to = 0; to < loads.parts; ++to) {
                 const double reduction = to == part ? 0 : loads.overload_reduction(vertex, part, to);
-                if (reduction < LEAST_REDUCTION) continue;
+                if (reduction < MIN_REDUCTION) continue;
                 if (!has_costs) connectivity.move_costs(vertex, part, cost.data());
                 has_costs = true;
                 const double price = cost[to] < 0 ? double(cost[to]) * reduction : double(cost[to] + 1) / reduction;

@@ -62,7 +62,7 @@ def test_streaming_is_not_offered_for_a_graph_in_memory():
     assert "streaming" not in str(caught.value)
 
 
-MIN = re.compile(r"the least that works is about ([\d.]+ \w+) ")
+LEAST_MEMORY = re.compile(r"the least that works is about ([\d.]+ \w+) ")
 
 
 @pytest.mark.parametrize("cut", [None, "edge", "vertex"])
@@ -72,7 +72,7 @@ def test_the_least_that_the_message_names_works(cut, is_graph):
         start = sizes(nodes=nodes, edges=edges, undirected_edges=edges // 2, is_graph=is_graph)
         with pytest.raises(InputError) as caught:
             choose_method(start, 1, cut)
-        least = parse_size(MIN.search(str(caught.value)).group(1))
+        least = parse_size(LEAST_MEMORY.search(str(caught.value)).group(1))
         chosen = choose_method(start, least, cut)
         assert estimate_needs(start, chosen).memory_bytes <= least <= 1.06 * estimate_needs(start, chosen).memory_bytes
 
@@ -80,7 +80,7 @@ def test_the_least_that_the_message_names_works(cut, is_graph):
 def test_the_least_that_a_real_message_names_works(capsys):
     npz()
     assert main(["partition", "graph.npz", "--parts", "2", "--out", "out", "--memory", "1MB"]) == 2
-    least = MIN.search(capsys.readouterr().err).group(1)
+    least = LEAST_MEMORY.search(capsys.readouterr().err).group(1)
     assert main(["partition", "graph.npz", "--parts", "2", "--out", "out", "--memory", least]) == 0
     assert os.path.exists("out/manifest.json")
 
