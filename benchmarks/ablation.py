@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--graph", choices=_OF_GRAPH, default="tolokers")
     parser.add_argument("--seeds", type=int, default=10, help="at least 2")
     parser.add_argument(
-        "--only", type=lambda text: text.split(";"), help="variants beside the bases, as the table has them"
+        "--only", type=lambda text: text.split(";"), help="variants besides the bases, as the table has them"
     )
     parser.add_argument("--json", action="store_true", help="a line for each variant as soon as it is measured")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Training under transmission policies beside the exact run: bytes, seconds, metric and epochs.
+"""Training under transmission policies, compared with the exact run: bytes, seconds, metric and epochs.
 
     python benchmarks/approximate.py [--graph tolokers] [--config examples/tolokers.yaml] [--parts 2] [--seeds 3]
         [--policies 'full;int8;stale=4,int8'] [--strategy halo_h] [--depth 2] [--alone] [--epochs 300]
@@ -8,7 +8,7 @@ All policies run on the same shards, with the same seeds and with ranks of one t
 same processes. A run ends by its patience. The metric is that of the epoch with the best validation metric; *epochs*
 are those until the validation metric first reached the best one of the exact run with that seed less 0.2 points, in the
 mean over seeds, and over those of the exact run. Seconds are the median training step of the slowest rank. A graph
-without features gets random ones and no metric. ``--depth`` adds exact runs with halos of so many hops.
+without features gets random ones and no metric. ``--depth`` adds exact runs with halos of this many hops.
 ``--alone`` then trains each part of a vertex cut as a graph of its own, in a process of its own, one after another:
 about the least that a step of ``none`` can take where each rank has a core. Nodes and edges are those of the rank; the
 order of rows is not, since a rank holds its masters before its mirrors.
@@ -72,7 +72,7 @@ def train_on_rank(task: dict) -> None:
 def parts_alone(graph, parts: int, config: dict, folder: str) -> list[float]:
     """Seconds of a step of each part of a vertex cut, with the nodes that its edges touch, as a graph of its own."""
     graph, seconds = with_self_loops(graph) if "feat" in graph.node_data else graph, []
-    cut = make_vertex_cut(graph, parts)  # that of the run beside it: the same function and seed
+    cut = make_vertex_cut(graph, parts)  # that of the other run: the same function and seed
     for part in range(parts):
         src, dst, _ = cut.part_edges(graph, part)
         held, ends = np.unique(np.concatenate([src, dst]), return_inverse=True)
@@ -134,14 +134,14 @@ def report(rows: list[dict], has_metric: bool) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Training under transmission policies beside the exact run.")
+    parser = argparse.ArgumentParser(description="Training under transmission policies, compared with the exact run.")
     parser.add_argument("--graph", default="tolokers", help="of the data folder, or any source")
     parser.add_argument("--config", help="YAML file with the settings of the model and the run")
     parser.add_argument("--parts", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--policies", type=lambda text: text.split(";"), default=_POLICIES.split(";"))
     parser.add_argument("--strategy", default="halo_h")
-    parser.add_argument("--depth", type=int, help="also exact runs with halos of so many hops")
+    parser.add_argument("--depth", type=int, help="also exact runs with halos of this many hops")
     parser.add_argument("--alone", action="store_true", help="also each part of a vertex cut as a graph of its own")
     parser.add_argument("--epochs", type=int, help="in place of the config's")
     parser.add_argument("--link-mbit", type=float, help="of each rank, in network namespaces")

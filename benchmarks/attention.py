@@ -1,4 +1,4 @@
-"""Sparse attention, forward and backward, beside DGL's operators and PyG's gather and scatter.
+"""Sparse attention, forward and backward, compared with DGL's operators and PyG's gather and scatter.
 
     python benchmarks/attention.py [--graph NAME] ... [--size HxD] ... [--runs 5] [--json]
 

@@ -1,4 +1,4 @@
-"""Sparse attention on a GPU, forward and backward, beside plain torch operations. It needs neither DGL nor a network.
+"""Sparse attention on a GPU, forward and backward, compared with plain torch operations. It needs neither DGL nor a network.
 
     python benchmarks/attention_gpu.py [--nodes 100000] [--edges 2000000] [--size HxD] ... [--runs 20] [--json]
 

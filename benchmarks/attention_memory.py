@@ -1,10 +1,10 @@
-"""Peak memory of sparse attention, forward and backward, beside DGL's operators and PyG's gather and scatter.
+"""Peak memory of sparse attention, forward and backward, compared with DGL's operators and PyG's gather and scatter.
 
     python benchmarks/attention_memory.py [--graph random] [--heads 8] [--width 16] [--json]
 
 Each tool runs in a process of its own, on the same graph and the same packed projection (N, 3, H, D) in float32, of
 which q, k and v are views; ours takes the packed tensor itself. `structure` is what the sparse formats of the graph
-take (DGL's, and for ours the CSC with its reverse index beside DGL's own). `pass` is the peak of the resident memory
+take (DGL's, and for ours the CSC with its reverse index in addition to DGL's own). `pass` is the peak of the resident memory
 over what was there before the pass, less the result and the gradient of the packed tensor. The last column compares
 sums. Linux alone keeps a peak that can be reset.
 """

@@ -1,4 +1,4 @@
-"""A step of ``dgl_gt.nn.GATConv`` beside DGL's.
+"""A step of ``dgl_gt.nn.GATConv`` compared with DGL's.
 
     python benchmarks/gat_conv.py [--graph tolokers] ... [--size HxD] ... [--runs 5] [--json]
 

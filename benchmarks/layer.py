@@ -1,4 +1,4 @@
-"""A step of one graph transformer layer beside the same layer on DGL's operators.
+"""A step of one graph transformer layer compared with the same layer on DGL's operators.
 
     python benchmarks/layer.py [--graph ogbn_arxiv_nofeat] [--hidden 128] [--heads 8] [--runs 5] [--json]
 

@@ -1,4 +1,4 @@
-"""How good the cuts are: edge cuts beside METIS, vertex cuts beside HDRF, and what ``auto`` picks on a slow link.
+"""How good the cuts are: edge cuts compared with METIS, vertex cuts with HDRF, and what ``auto`` picks on a slow link.
 
     python benchmarks/partition_quality.py [--graph NAME] [--parts K] [--attempts A] [--bound B] [--json]
 
@@ -234,7 +234,7 @@ def _report(edge: list, vertex: list, picks: list, bound: float) -> str:
 
 def main() -> int:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description="Edge cuts beside DGL's METIS, vertex cuts beside HDRF, auto.")
+    parser = argparse.ArgumentParser(description="Edge cuts compared with DGL's METIS, vertex cuts with HDRF, auto.")
     parser.add_argument("--graph", action="append", choices=GRAPHS, help="may be given again (default: all)")
     parser.add_argument("--parts", action="append", type=int, metavar="K", help="may be given again (default: 4 8 16)")
     parser.add_argument(

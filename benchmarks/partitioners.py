@@ -1,4 +1,4 @@
-"""Wall time and peak memory of ``partition.partition`` beside ``dgl.distributed.partition_graph``.
+"""Wall time and peak memory of ``partition.partition`` compared with ``dgl.distributed.partition_graph``.
 
     python benchmarks/partitioners.py [--source SOURCE ...] [--parts 4] [--runs 3] [--json]
 
@@ -327,7 +327,7 @@ def main() -> int:
     """Run the comparison; 2 where a source cannot be read."""
     real = DATA / REAL
     parser = argparse.ArgumentParser(
-        description="Partition beside dgl.distributed.partition_graph: seconds, memory, cut."
+        description="Partition, compared with dgl.distributed.partition_graph: seconds, memory, cut."
     )
     text = f"as for `dgl-gt partition`; may be given again (default: {GENERATED} and {real})".replace("%", "%%")
     parser.add_argument("--source", action="append", metavar="SOURCE", help=text)

@@ -1,4 +1,4 @@
-"""A training step of Polynormer's ogbn-arxiv model: the published PyG code beside dgl-gt on one rank and on two.
+"""A training step of Polynormer's ogbn-arxiv model: the published PyG code and dgl-gt on one rank and on two.
 
     git clone https://github.com/cornell-zhang/Polynormer
     python benchmarks/polynormer.py --checkout Polynormer [--layers 7] [--pieces 8] [--steps 3] [--turns 2] [--json]
@@ -9,7 +9,7 @@ keeps freed memory, and has two threads: one process of two, or two ranks of one
 training steps after the first of each turn, evaluation left out. The losses of both codes without dropout, from the
 same weights, are those of benchmarks/published_models.py. The published code needs torch_geometric, and memory: 3.5 GiB
 for a sixteenth of the graph, and more than 22 GiB for the whole even with two layers. Where its step does not fit,
-``--pieces`` takes one of so many METIS parts of the graph, with the edges inside it, for every tool.
+``--pieces`` takes one of this many METIS parts of the graph, with the edges inside it, for every tool.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Does GraphTransformer equal the published code of Polynormer, tuned GNNs, SGFormer and GCNII?
 
-Each published model runs from a checkout of its repository, beside ours with the same weights, in float64 without
+Each published model runs from a checkout of its repository, along with ours, with the same weights, in float64 without
 dropout, on a random graph with self-loops. The table has the largest difference of outputs, and of the gradients of all
 parameters relative to the largest one. It needs torch_geometric.
 

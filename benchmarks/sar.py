@@ -308,7 +308,7 @@ def report(rows: list[dict]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="dgl-gt beside SAR and DGL alone.")
+    parser = argparse.ArgumentParser(description="dgl-gt compared with SAR and with DGL alone.")
     parser.add_argument("--sar", type=Path, required=True, help="a checkout of IntelLabs/SAR, see the top of this file")
     parser.add_argument("--graph", default="ogbn_arxiv_nofeat", help="of the data folder, without features")
     parser.add_argument("--parts", type=int, default=2)

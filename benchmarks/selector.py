@@ -2,11 +2,11 @@
 
     python benchmarks/selector.py [--models gt] [--graphs tolokers,mesh] [--settings 2,4,2@200] [--runs 3] [--json]
 
-A setting is a number of ranks of one thread each, over the loopback or, with @, over links of so many Mbit/s between
+A setting is a number of ranks of one thread each, over the loopback or, with @, over links of this many Mbit/s between
 network namespaces (Linux, root, iproute2). For each, ranks and links are measured once (`dgl-gt calibrate`). In each
-cell every strategy of both cuts takes training steps in the same processes, in turn: an untimed one, then so many timed
+cell every strategy of both cuts takes training steps in the same processes, in turn: an untimed one, then this many timed
 ones, of which the median of the slowest rank's seconds counts. The selector's pick, and its pick after trying its two
-best (their first timed steps), are then timed again beside the quickest, in pairs; the ratios are medians of five. The
+best (their first timed steps), are then timed again in turn with the quickest, in pairs; the ratios are medians of five. The
 quickest is the least of noisy medians, so a pick may come out ahead of it in the pairs: that pick is the best, and its
 ratio counts as 1.
 
@@ -145,7 +145,7 @@ class Runner:
 
 
 def cell_on_rank(candidates: list[dict], tried: list[int], model: str, hidden: int, runs: int) -> None:
-    """Time all candidates, then the picks beside the quickest; rank 0 prints one JSON line."""
+    """Time all candidates, then the picks in turn with the quickest; rank 0 prints one JSON line."""
     import torch
 
     import dgl_gt

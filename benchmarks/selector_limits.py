@@ -7,11 +7,11 @@
 `limit`: `dgl-gt train --strategy auto --rank-memory SIZE` on two ranks with both cuts of a graph at hand, from what is
 plenty down to what is refused; the process's peak resident memory must stay below SIZE.
 
-`unequal`: two ranks, each with a core of its own; beside the second another process is busy on the same core. Ranks
+`unequal`: two ranks, each with a core of its own; another process is busy on the core of the second. Ranks
 are measured as they are, the graph is partitioned evenly and by the weights that follow, and both are trained in turn.
 Needs Linux and two cores.
 
-`ahead`: of a graph in 8 parts, the best of so many attempts, each part's training step runs alone on one core, what
+`ahead`: of a graph in 8 parts, the best of several attempts, each part's training step runs alone on one core, what
 others would send being there at once, and so does the whole graph's. To the slowest part's seconds come exchanges, as
 far as the preset says that computation does not hide them, and the sum of gradients, over the links of that preset.
 """
@@ -247,7 +247,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6, help="limits to try")
     parser.add_argument("--parts", type=int, default=8)
-    parser.add_argument("--attempts", type=int, default=12, help="at the cut into so many parts (ahead)")
+    parser.add_argument("--attempts", type=int, default=12, help="at the cut into parts (ahead)")
     parser.add_argument("--strategy", default="halo_kv", choices=["halo_h", "halo_kv"], help="default: halo_kv (ahead)")
     parser.add_argument("--preset", default="cpu-10GbE")
     parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)

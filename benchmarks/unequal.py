@@ -2,7 +2,7 @@
 
     python benchmarks/unequal.py [--graphs amazon_computer,tolokers] [--settings 2@200,4@200] [--runs 5] [--json]
 
-A setting is a number of ranks of one thread each, in network namespaces behind links of so many Mbit/s (Linux, root,
+A setting is a number of ranks of one thread each, in network namespaces behind links of this many Mbit/s (Linux, root,
 iproute2). The link between ranks 0 and 1 has a tenth of that, and the last rank runs for a third of the time. Ranks and
 links are measured as they are (`dgl-gt calibrate`). Then the graph is partitioned evenly, with the parts in the order
 in which they were cut; by shares alone (`--target-weights` of the profile); and with `--profile`. Ranks train on these

@@ -52,7 +52,7 @@ def add_command(commands) -> None:
     text = "write the numbers of each epoch for TensorBoard into --out, too"
     command.add_argument("--tensorboard", action="store_true", help=text)
     text = (
-        "record one training step into --out: a torch.profiler trace of each rank, and a time line for `dgl-gt report`"
+        "record one training step into --out: a torch.profiler trace of each rank, and a timeline for `dgl-gt report`"
     )
     command.add_argument("--profile-step", action="store_true", help=text)
     add_model_factory(command)

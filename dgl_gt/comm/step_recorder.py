@@ -23,7 +23,7 @@ class Collective:
     place : str
         Part of the model that started it; empty where that is not known.
     number : int
-        Its number in the time line; -1 where none is recorded.
+        Its number in the timeline; -1 where none is recorded.
     """
 
     kind: str

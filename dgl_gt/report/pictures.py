@@ -1,4 +1,4 @@
-"""The pictures of a run's report: curves and the time line of a step. They take their colours from the style sheet.
+"""The pictures of a run's report: curves and the timeline of a step. They take their colours from the style sheet.
 
 Lines and bars stretch with the page, while the labels are text of the page: so they can be read in a narrow window,
 too.
@@ -16,7 +16,7 @@ from markupsafe import Markup
 from dgl_gt.run_files.step_timeline import RankStep
 from partition.report.formats import SPACE, printable, short
 
-MAX_RANKS = 64  # that the time line draws
+MAX_RANKS = 64  # that the timeline draws
 _TICKS = 4  # about as many labels as an axis has
 _WIDTH = 1000  # of a picture, in its own units
 _MAX_SPANS = 8000  # of all ranks; with more, a rank's spans share columns
@@ -163,7 +163,7 @@ def _bar(number: int, rank: RankStep, longest: float, most: int) -> Markup:
     return Markup(
         '<svg class="time" viewBox="0 0 {} 1" preserveAspectRatio="none" shape-rendering="crispEdges" role="img" '
         'aria-label="{}">{}</svg>'
-    ).format(_WIDTH, f"Time line of rank {number}", Markup("").join(rectangles))
+    ).format(_WIDTH, f"Timeline of rank {number}", Markup("").join(rectangles))
 
 
 def _in_columns(pieces: list[tuple], columns: int) -> list[tuple]:

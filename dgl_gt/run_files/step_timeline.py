@@ -1,4 +1,4 @@
-"""The time line of one step: for each rank, spans of computing, of exchanging, and of waiting for slower ranks."""
+"""The timeline of one step: for each rank, spans of computing, of exchanging, and of waiting for slower ranks."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def train_and_save(
         Whether to write the numbers of each epoch for TensorBoard, too; needs the package ``tensorboard``.
     profile_step : bool
         Whether to record the third training step after the ranks have started, or the last one if there are fewer: a
-        trace of ``torch.profiler`` for each rank, and a time line of all ranks, which ``dgl-gt report`` draws.
+        trace of ``torch.profiler`` for each rank, and a timeline of all ranks, which ``dgl-gt report`` draws.
     on_nan, factory, on_epoch
         See :func:`dgl_gt.train.train`.
     on_start : callable, optional

@@ -1,8 +1,8 @@
-"""Draws the figures of the documentation: ``python docs/figures/draw.py`` writes the SVG files beside this script.
+"""Draws the figures of the documentation: ``python docs/figures/draw.py`` writes the SVG files next to this script.
 
 Every coordinate is written here by hand, so the files depend on no library and are the same on every machine.
 The colours are after Okabe and Ito, which people with any kind of colour blindness can tell apart; each rank also
-has its name written beside it.
+has its name written next to it.
 """
 
 from html import escape
@@ -34,7 +34,7 @@ class Drawing:
         )
 
     def arrow(self, x1, y1, x2, y2, colour=INK, width=1.5, bend=0):
-        """A straight arrow, or one that bends to its left by so many pixels."""
+        """A straight arrow, or one that bends to its left by this many pixels."""
         length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
         mid = (x1 + x2) / 2 + bend * (y2 - y1) / length, (y1 + y2) / 2 - bend * (x2 - x1) / length
         self.parts.append(
@@ -231,7 +231,7 @@ def heads() -> Drawing:
     d.text(395, 108, "Q, K, V: all-to-all")
     d.arrow(525, 170, 265, 170, INK, 2)
     d.text(395, 192, "results: all-to-all")
-    d.text(380, 280, "Each rank attends all edges of the graph with H / P of the heads.", 13)
+    d.text(380, 280, "Each rank computes attention over all edges, for H / P of the heads.", 13)
     return d
 
 

@@ -1,4 +1,4 @@
-"""``train --profile-step``: traces of one step, its time line, and what costs nothing without it."""
+"""``train --profile-step``: traces of one step, its timeline, and what costs nothing without it."""
 
 import gzip
 import json
