@@ -93,7 +93,7 @@ def _started_ranks(arguments: list[str], ranks: int, keep_memory: bool, restarts
             stack.callback(os.close, read_end)
             try:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "dgl_gt", *arguments],
+                    child_process.command("dgl_gt", *arguments),
                     stdin=subprocess.DEVNULL,
                     pass_fds=(store, write_end),
                     env=environment

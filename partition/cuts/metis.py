@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import ExitStack, contextmanager, suppress
@@ -106,7 +105,7 @@ def _run(inputs: dict, job: dict, stage: str, progress) -> np.ndarray:
             said.write(text.encode())
             said.seek(0)
         process = subprocess.Popen(
-            [sys.executable, "-m", "partition.cuts.metis_child"],
+            child_process.command("partition.cuts.metis_child"),
             stdin=said,  # the shares of many parts are more text than an argument may have
             stdout=errors,
             stderr=errors,

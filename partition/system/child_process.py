@@ -13,11 +13,19 @@ from pathlib import Path
 from partition.errors import InputError
 
 
+def command(module: str, *arguments: str) -> list[str]:
+    """Return the command line that runs a module of this project, with :func:`environment`."""
+    if sys.version_info >= (3, 11):
+        return [sys.executable, "-m", module, *arguments]
+    code = f"import sys; del sys.path[0]; import runpy; runpy.run_module({module!r}, None, '__main__', True)"
+    return [sys.executable, "-c", code, *arguments]  # Python 3.10 does not know PYTHONSAFEPATH
+
+
 def environment() -> dict[str, str]:
-    """Return an environment where ``python -m`` finds this project, not a namesake in the working directory."""
+    """Return an environment where modules of this project are found, not namesakes in the working directory."""
     home = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # Python 3.10 ignores the latter
+    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
 @contextmanager

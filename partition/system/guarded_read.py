@@ -29,7 +29,7 @@ def read_in_child(module: str, path: Path, library: str) -> Iterator[tuple[dict,
 
     ``library`` is what the child reads with, for messages.
     """
-    command, kills = [sys.executable, "-m", module, str(path), str(os.getpid())], child_process.memory_kills()
+    command, kills = child_process.command(module, str(path), str(os.getpid())), child_process.memory_kills()
     with child_process.temporary_space():
         messages = tempfile.TemporaryFile()
     with messages as said:

@@ -124,7 +124,8 @@ class Block:
         from kinds import make
 
         kind = self.wheel[number % len(self.wheel)]
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             case = make(self.seed, number, material, kind)
             if kind == "text" and any(each.is_symlink() for each in Path("in").iterdir()):
                 return None  # gigabytes from a small file take long; trial.py reads them

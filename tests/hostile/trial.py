@@ -125,7 +125,8 @@ def _child(folder: Path, seed: int, number: int, material: Path, home: Path, kin
 
         (folder / "cwd").mkdir()
         os.chdir(folder / "cwd")
-        with warnings.catch_warnings(action="ignore"):  # numpy and zipfile say what they think of such files
+        with warnings.catch_warnings():  # numpy and zipfile say what they think of such files
+            warnings.simplefilter("ignore")
             case = make(seed, number, material, kind)
         environment = {"HOME": str(home), "TMPDIR": "tmp", "PYTHONPATH": str(OWN), **QUIET, **case.env}
         for key, value in environment.items():
