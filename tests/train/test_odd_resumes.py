@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import tempfile
 from dataclasses import replace
 
 import numpy as np
@@ -107,15 +108,16 @@ def test_a_signal_in_the_last_epoch_acts_after_the_run_is_written(sg, tmp_path):
     assert json.loads((tmp_path / "run" / "record.json").read_text())["finished"] is True
 
 
-def test_a_directory_that_disappears_costs_checkpoints_and_not_the_run(sg, tmp_path, capsys):
+def test_a_directory_that_disappears_costs_checkpoints_and_not_the_run(sg, tmp_path, capsys, monkeypatch):
     run = tmp_path / "run"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def remove(epoch, *_):
         if epoch == 5:
             shutil.rmtree(run)
             run.touch()
 
-    with pytest.raises(InputError, match="The model is in"):
+    with pytest.raises(InputError, match=f"The model is in {tmp_path}"):
         train_and_save(sg, QUICK, run, checkpoint_every=4, on_epoch=remove)
     assert "no checkpoint after epoch 8" in capsys.readouterr().err
 
