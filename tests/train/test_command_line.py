@@ -276,7 +276,9 @@ def endless(shards):
     arguments = command("train", shards, "--epochs", 300, "--patience", 0)
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
     assert process.stderr.readline().startswith("epoch 30/300 ")
-    found = subprocess.run(["ps", "-ww", "--ppid", str(process.pid), "-o", "pid=,args="], capture_output=True, text=True)
+    found = subprocess.run(
+        ["ps", "-ww", "--ppid", str(process.pid), "-o", "pid=,args="], capture_output=True, text=True
+    )
     return process, [int(line.split()[0]) for line in found.stdout.splitlines() if "dgl_gt" in line]
 
 
