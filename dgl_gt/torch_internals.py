@@ -81,9 +81,10 @@ class OperationMode(TorchDispatchMode):
     """Inside the block, ``__torch_dispatch__`` of a subclass sees each operation, custom ones too; it is not compiled.
 
     ``torch.utils._python_dispatch.TorchDispatchMode``, older than torch 2.4; without it, nothing of dgl_gt that needs
-    torch can be imported, and the same holds for the two functions of ``torch.utils._pytree`` above. Its ``_should_skip_dynamo``, since torch
-    2.6, decides whether each call goes through a layer of torch.compile, which takes some 10 microseconds, and a second
-    for its import at the first call. Without the second name, every call goes through it.
+    torch can be imported, and the same holds for the two functions of ``torch.utils._pytree`` above. Its
+    ``_should_skip_dynamo``, since torch 2.6, decides whether each call goes through a layer of torch.compile, which
+    takes some 10 microseconds, and a second for its import at the first call. Without the second name, every call goes
+    through it.
     """
 
     @classmethod
@@ -122,8 +123,7 @@ def profiler_range_operations() -> tuple:
     """Return the operations with which a range of the profiler begins and ends.
 
     ``torch.ops.profiler._record_function_enter_new`` and ``_record_function_exit._RecordFunction``, in torch 2.4 to
-    2.13. Without the names, importing ``dgl_gt.trace`` fails with
-    ``AttributeError``.
+    2.13. Without the names, importing ``dgl_gt.trace`` fails with ``AttributeError``.
     """
     profiler = torch.ops.profiler
     return profiler._record_function_enter_new.default, profiler._record_function_exit._RecordFunction

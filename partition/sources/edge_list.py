@@ -330,7 +330,8 @@ def _in_node_order(path: Path, data: dict[str, np.ndarray]) -> dict[str, np.ndar
     found, position, counts = np.unique(order, return_index=True, return_counts=True)
     if not np.array_equal(found, np.arange(len(order))):
         repeated = found[counts > 1]
+        if len(repeated):
+            raise InputError(f"{path}: node {repeated[0]:g} has several lines; list each node once")
         missing = np.setdiff1d(np.arange(len(order)), found)[0]
-        what = f"node {repeated[0]:.0f} has several lines" if len(repeated) else f"node {missing} has no line"
-        raise InputError(f"{path}: {what}; list each node from 0 to {len(found) - 1} once")
+        raise InputError(f"{path}: node {missing} has no line; list each node from 0 to {len(order) - 1} once")
     return {key: value[position] for key, value in data.items()}

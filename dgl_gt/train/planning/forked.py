@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import traceback
 from collections.abc import Callable
@@ -18,8 +19,9 @@ from partition.system.signals import STOPPING
 def run_forked(work: Callable):
     """Return ``work()``, which a forked child of this process runs on one thread; raise what it raises.
 
-    The result must be picklable. The child has no ranks to talk to. Where there is a GPU, which a forked process cannot
-    use, the work runs in this process: there the memory of the GPU is what counts.
+    The result must be picklable. The child has no ranks to talk to. Where there is a GPU, the work runs in this
+    process, because a forked process cannot use it, and the memory of the GPU is what counts; a run on the processor of
+    such a machine keeps what the work leaves.
 
     Raises
     ------
@@ -54,19 +56,26 @@ def _unexpected_end(code: int, kills: int | None) -> Exception:
         return InputError(
             "the process that plans ran out of memory; use a smaller model, or a machine with more memory"
         )
-    return RuntimeError(f"the process that plans was {signal_text(code)}" if code < 0 else f"it ended with code {code}")
+    how = f"was {signal_text(code)}" if code < 0 else f"ended with exit code {code}"
+    return RuntimeError(f"the process that plans {how}")
 
 
 def _run(work: Callable, sender, parent: int) -> None:
-    for number in STOPPING:  # the parent acts on signals
-        signal.signal(number, signal.SIG_DFL)
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)  # the parent acts on them, and ends this process
     die_with_parent(parent)
     torch.set_num_threads(1)  # libgomp's threads do not survive a fork, and work on them would wait forever
     try:
         outcome = work(), None, ""
+        pickle.dumps(outcome)
     except Exception as error:
-        outcome = None, error, traceback.format_exc()
+        outcome = None, _sendable(error), traceback.format_exc()
+    sender.send(outcome)
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, or one in words where the other process could not read it."""
     try:
-        sender.send(outcome)
-    except Exception as error:  # it cannot be pickled
-        sender.send((None, RuntimeError(f"{type(error).__name__}: {error}"), outcome[2]))
+        return pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")

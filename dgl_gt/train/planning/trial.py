@@ -86,9 +86,8 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     found = None, None
     with comm.raising_together():
         if comm.rank == 0:
-            found = run_forked(
-                make_plan
-            )  # traces load more than training does, which would count as this rank's memory
+            # Traces load more than training does, which would count as this rank's memory.
+            found = run_forked(make_plan)
     candidates, record, first = comm.broadcast_object([*found, [name for name, _ in cuts]])
     here = dict(zip(first, (name for name, _ in cuts)))  # hosts may keep the same shards in different places
     return [Candidate(**each | {"directory": here[each["directory"]]}) for each in candidates], record

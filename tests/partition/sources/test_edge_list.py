@@ -158,7 +158,7 @@ def test_node_npz_and_dict(tmp_path):
         ("a,label\n1,2\n3,x\n", ["line 3"]),
         ("a,train_mask\n1,yes\n3,no\n", ["line 2"]),
         ("a,train_mask\n1,1\n3,2\n", ["train_mask", "2"]),
-        ("node,a\n0,1\n0,2\n", ["node 0 has several lines", "each node from 0"]),
+        ("node,a\n0,1\n0,2\n", ["node 0 has several lines; list each node once"]),
         ("node,a\n0,1\n2,2\n", ["node 1 has no line", "from 0 to 1 once"]),
         ("node,id,a\n0,0,1\n1,1,2\n", ["node_id"]),
         ("a,A\n0,0\n1,1\n", ["'a'"]),

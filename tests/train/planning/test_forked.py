@@ -33,11 +33,18 @@ def test_the_result_comes_back_and_the_rest_stays_in_the_child(monkeypatch):
 
 
 def test_threads_of_this_process_do_not_keep_the_child_waiting():
-    threads = torch.get_num_threads()
+    def late(*_):
+        raise TimeoutError("the child waits for threads that it does not have")
+
+    threads, before = torch.get_num_threads(), signal.signal(signal.SIGALRM, late)
+    signal.alarm(60)
     torch.set_num_threads(2)
     try:
-        assert run_forked(lambda: gradient_sum(300)) == gradient_sum(300)
+        expected = gradient_sum(300)  # starts the threads that the child does not have
+        assert run_forked(lambda: gradient_sum(300)) == expected
     finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
         torch.set_num_threads(threads)
 
 
@@ -66,13 +73,42 @@ def test_a_lack_of_memory_is_still_one():
         run_forked(lambda: torch.empty(1 << 58))
 
 
+class Unreadable(Exception):
+    """It can be pickled, and not be read again."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+def test_an_error_that_cannot_be_read_again_comes_in_words():
+    def work():
+        raise Unreadable("this", "that")
+
+    with pytest.raises(RuntimeError, match="Unreadable: this and that"):
+        run_forked(work)
+
+
+def test_signals_that_ask_to_end_are_for_the_parent():
+    def work():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+        return "done"
+
+    assert run_forked(work) == "done"
+
+
+def test_a_child_that_leaves_says_how():
+    with pytest.raises(RuntimeError, match="the process that plans ended with exit code 3"):
+        run_forked(lambda: os._exit(3))
+
+
 def test_a_result_that_cannot_be_sent_is_an_error():
-    with pytest.raises(RuntimeError, match="local object"):
+    with pytest.raises(Exception, match="local object"):
         run_forked(lambda: lambda: None)
 
 
 @pytest.mark.parametrize(
-    ("number", "is_memory"), [(signal.SIGKILL, True), (signal.SIGKILL, False), (signal.SIGTERM, False)]
+    ("number", "is_memory"), [(signal.SIGKILL, True), (signal.SIGKILL, False), (signal.SIGUSR1, False)]
 )
 def test_a_child_that_is_killed(monkeypatch, number, is_memory):
     monkeypatch.setattr(forked, "killed_for_memory", lambda code, _: is_memory and code == -number)
