@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t COARSEST_VERTICES = 30;  // per part, on the coarsest level
 constexpr double SHRINKAGE = 2.5;          // of the number of vertices, from level to level
-constexpr double MIN_SHRINKAGE = 1.05;    // less, and coarsening ends
+constexpr double MIN_SHRINKAGE = 1.05;     // less, and coarsening ends
 constexpr double HEAVIEST = 1.5;           // weight of a cluster over the mean of the coarsest level, at most
 constexpr int64_t MAX_PINS = 100;          // of a net that says which vertices belong together
 constexpr int64_t SWEEPS = 4;
