@@ -29,9 +29,10 @@ from machine import DATA, processor
 
 from dgl_gt.train.config import TrainConfig, read_config
 from partition import load_graph, partition
+from partition.added_edges import with_self_loops
 from partition.console import table
 from partition.cuts.vertex_cut import make_vertex_cut
-from partition.graph import from_edges, with_self_loops
+from partition.graph import from_edges
 from partition.system.units import format_bytes
 
 _WIDTH = 128  # of random features

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from partition.cuts.balance import KINDS, shares
+from partition.cuts.balance import shares
 from partition.cuts.memory_bound import (
     METHOD_NAMES,
     choose_method,
@@ -25,12 +25,12 @@ from partition.shards.manifest import read_manifest, verify
 from partition.sources.load import open_source
 from partition.system.memory import children_memory, peak_memory_bytes
 from partition.system.output_checks import free_disk_bytes
-from partition.system.units import format_bytes, parse_size
-from partition.system.user_files import regular_file
+from partition.system.units import format_bytes
 
 from . import console
 from .arguments import CUTS, checked_request
 from .errors import InputError, LeftOutWarning
+from .option_texts import imbalance, part_weights, size_in_bytes
 from .pipeline import partition
 from .tables import estimates_table, quality_table
 from .transforms import check_transforms
@@ -202,52 +202,6 @@ def _add_graph(group) -> None:
     )
 
 
-def size_in_bytes(text: str) -> int:
-    """Convert an option's text, such as 4GiB, to bytes."""
-    try:
-        return parse_size(text)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _imbalance(text: str | None):
-    """Convert the text of --max-imbalance to a number, or to a dict of numbers by kind."""
-    if text is None:
-        return None
-    if "=" not in text:
-        return _number("--max-imbalance", text)
-    pairs = [(name.strip(), value) for name, _, value in (pair.partition("=") for pair in text.split(","))]
-    if len(dict(pairs)) < len(pairs):
-        raise InputError(f"--max-imbalance {text!r} names a kind twice; give each of {', '.join(KINDS)} at most once")
-    return {name: _number("--max-imbalance", value) for name, value in pairs}
-
-
-def _weights(text: str | None) -> list[float] | None:
-    """Read the numbers of --target-weights from its text or from the file that it names."""
-    if text is None:
-        return None
-    words = text.replace(",", " ").split()
-    try:
-        return [float(word) for word in words]
-    except ValueError as error:
-        wrong = str(error).rpartition(": ")[2]  # the text that float could not convert
-        try:
-            words = regular_file(text).read_text().replace(",", " ").split()
-        except (OSError, ValueError):  # InputError is a ValueError, too
-            raise InputError(
-                f"--target-weights: {wrong} is not a number, and {text!r} is not a readable file of "
-                "numbers; give one number per part, or such a file"
-            ) from None
-    return [_number(f"--target-weights {text}", word) for word in words]
-
-
-def _number(option: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"{option}: {text.strip()!r} is not a number; write numbers, such as 1.5") from None
-
-
 def _partition(args) -> tuple[dict, str]:
     started = time.monotonic()
     warnings.simplefilter("ignore", LeftOutWarning)  # print_left_out says it below
@@ -281,8 +235,8 @@ def _requested(args) -> dict:
         "cut": args.cut,
         "halo_depth": args.halo_depth,
         "attempts": args.attempts,
-        "max_imbalance": _imbalance(args.max_imbalance),
-        "target_weights": _weights(args.target_weights),
+        "max_imbalance": imbalance(args.max_imbalance),
+        "target_weights": part_weights(args.target_weights),
         "costs": args.costs and read_costs(args.costs),
         "profile": _profile(args),
         "memory": args.memory,

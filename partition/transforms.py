@@ -13,8 +13,9 @@ import numpy as np
 from partition.system.units import format_count
 from partition.system.user_files import check_fits_memory
 
+from .added_edges import with_more_edges
 from .errors import InputError, check_type, whole_number
-from .graph import Graph, with_more_edges
+from .graph import Graph
 
 EDGE_KIND, VIRTUAL_NODE = "edge_kind", "virtual_node"
 _EDGE_KINDS = {"expander": 1, "virtual_nodes": 2}  # in edge_kind; 0 are the edges of the graph

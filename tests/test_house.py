@@ -21,9 +21,10 @@ MAY_IMPORT = {
     "partition.errors": set(),
     "partition.system": {"partition.errors"},
     "partition.graph": {"partition.errors", "partition.system"},
-    "partition.transforms": {"partition.errors", "partition.system", "partition.graph"},
+    "partition.added_edges": {"partition.errors", "partition.graph"},
+    "partition.transforms": {"partition.errors", "partition.system", "partition.graph", "partition.added_edges"},
     "partition.encodings": {"partition.errors", "partition.system", "partition.graph", "partition.transforms"},
-    "partition.sources": {"partition.errors", "partition.system", "partition.graph"},
+    "partition.sources": {"partition.errors", "partition.system", "partition.graph", "partition.added_edges"},
     "partition.predict": {"partition.errors", "partition.system"},
     "partition.cuts": {
         "partition.errors",
@@ -72,6 +73,7 @@ MAY_IMPORT = {
         "partition.cuts",
         "partition.shards",
     },
+    "partition.option_texts": {"partition.errors", "partition.system", "partition.cuts"},
     "partition.cli": {"partition"},
     "partition.__main__": {"partition.system.command_entry", "partition.cli"},
     "dgl_gt": {"partition"},  # the package's face

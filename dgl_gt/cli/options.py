@@ -7,8 +7,8 @@ import math
 import re
 import reprlib
 
-from partition.cli import size_in_bytes
 from partition.errors import InputError
+from partition.option_texts import size_in_bytes
 from partition.predict.profile import PRESETS
 from partition.predict.strategies import CHOICES, check_choice
 from partition.shards.counts import read_figures

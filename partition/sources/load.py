@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import scipy  # imports its parts at their first use
 
+from partition.added_edges import with_reverse_edges, with_self_loops
 from partition.errors import InputError, LeftOutWarning, check_flags, printable, whole_number
-from partition.graph import Graph, check_data, named_arrays, with_reverse_edges, with_self_loops
+from partition.graph import Graph, check_data, named_arrays
 from partition.system.optional_packages import first_line
 from partition.system.user_files import check_fits_memory, regular_file
 

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from partition.added_edges import with_reverse_edges, with_self_loops
 from partition.errors import InputError
-from partition.graph import as_array, from_edges, symmetrised, with_reverse_edges, with_self_loops
+from partition.graph import as_array, from_edges, symmetrised
 from partition.sources.load import load_graph
 
 

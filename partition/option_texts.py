@@ -1,0 +1,57 @@
+"""Values of options of the command line, read from their texts."""
+
+from __future__ import annotations
+
+import argparse
+
+from partition.cuts.balance import KINDS
+from partition.system.units import parse_size
+from partition.system.user_files import regular_file
+
+from .errors import InputError
+
+
+def size_in_bytes(text: str) -> int:
+    """Convert an option's text, such as 4GiB, to bytes."""
+    try:
+        return parse_size(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def imbalance(text: str | None):
+    """Convert the text of --max-imbalance to a number, or to a dict of numbers by kind."""
+    if text is None:
+        return None
+    if "=" not in text:
+        return _number("--max-imbalance", text)
+    pairs = [(name.strip(), value) for name, _, value in (pair.partition("=") for pair in text.split(","))]
+    if len(dict(pairs)) < len(pairs):
+        raise InputError(f"--max-imbalance {text!r} names a kind twice; give each of {', '.join(KINDS)} at most once")
+    return {name: _number("--max-imbalance", value) for name, value in pairs}
+
+
+def part_weights(text: str | None) -> list[float] | None:
+    """Read the numbers of --target-weights from its text or from the file that it names."""
+    if text is None:
+        return None
+    words = text.replace(",", " ").split()
+    try:
+        return [float(word) for word in words]
+    except ValueError as error:
+        wrong = str(error).rpartition(": ")[2]  # the text that float could not convert
+        try:
+            words = regular_file(text).read_text().replace(",", " ").split()
+        except (OSError, ValueError):  # InputError is a ValueError, too
+            raise InputError(
+                f"--target-weights: {wrong} is not a number, and {text!r} is not a readable file of "
+                "numbers; give one number per part, or such a file"
+            ) from None
+    return [_number(f"--target-weights {text}", word) for word in words]
+
+
+def _number(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{option}: {text.strip()!r} is not a number; write numbers, such as 1.5") from None
