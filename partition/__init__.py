@@ -36,12 +36,14 @@ _MODULES = {
     "read_manifest": "shards.manifest",
     "read_figures": "shards.counts",
     "verify": "shards.manifest",
+    "read_node_names": "shards.node_names",
     "export_dgl": "shards.dgl_export",
     "import_dgl": "shards.dgl_import",
     "write_report": "report.write",
     # errors
     "InputError": "errors",
     "LeftOutWarning": "errors",
+    "SourceWarning": "errors",
 }
 __all__ = sorted(_MODULES)
 

@@ -23,14 +23,15 @@ from partition.predict.costs import read_costs
 from partition.predict.profile import PRESETS, Profile, read_profile
 from partition.shards.manifest import read_manifest, verify
 from partition.sources.load import open_source
+from partition.sources.options import IDS, source_options
 from partition.system.memory import children_memory, peak_memory_bytes
 from partition.system.output_checks import free_disk_bytes
 from partition.system.units import format_bytes
 
 from . import console
 from .arguments import CUTS, checked_request
-from .errors import InputError, LeftOutWarning
-from .option_texts import imbalance, part_weights, size_in_bytes
+from .errors import InputError, SourceWarning
+from .option_texts import column_names, imbalance, key_names, part_weights, size_in_bytes
 from .pipeline import partition
 from .tables import estimates_table, quality_table
 from .transforms import check_transforms
@@ -108,6 +109,7 @@ def _add_partition(commands) -> None:
     command.set_defaults(command=_partition)
     _add_cut(command.add_argument_group("cut"))
     _add_memory(command.add_argument_group("memory"))
+    _add_reading(command.add_argument_group("reading the source"))
     _add_graph(command.add_argument_group("changes to the graph"))
 
 
@@ -166,12 +168,7 @@ def _add_memory(group) -> None:
     )
 
 
-def _add_graph(group) -> None:
-    group.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
-    group.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
-    group.add_argument(
-        "--random-features", type=int, metavar="WIDTH", help="add random features to a graph that has none"
-    )
+def _add_reading(group) -> None:
     group.add_argument(
         "--num-nodes",
         type=int,
@@ -184,6 +181,29 @@ def _add_graph(group) -> None:
         metavar="FILE",
         help="add node data: a .npz, .csv, .tsv or .txt file (feat, label, masks), or a .npy file named after its column, such as "
         "feat.npy; may be repeated",
+    )
+    group.add_argument(
+        "--ids",
+        choices=IDS,
+        help="what node ids are: numbers from 0, also of nodes without edges (as-they-are), numbers of which the used ones are "
+        "numbered anew (compact), or any text (names); ids that are not kept as they are come back in predictions "
+        "(default: as-they-are, or compact if more than half are unused, or names if they are text)",
+    )
+    group.add_argument("--label", metavar="COLUMN", help="column of a node table that is the label")
+    group.add_argument("--features", metavar="COLUMN,..", help="columns of node tables that are features")
+    group.add_argument("--skip", metavar="COLUMN,..", help="columns of node tables to leave out")
+    group.add_argument(
+        "--keys",
+        metavar="KEY=NAME,..",
+        help="names of arrays in an .npz or .mat file, such as edge_index=links,x=embeddings,y=group",
+    )
+
+
+def _add_graph(group) -> None:
+    group.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
+    group.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
+    group.add_argument(
+        "--random-features", type=int, metavar="WIDTH", help="add random features to a graph that has none"
     )
     group.add_argument(
         "--encode",
@@ -204,7 +224,7 @@ def _add_graph(group) -> None:
 
 def _partition(args) -> tuple[dict, str]:
     started = time.monotonic()
-    warnings.simplefilter("ignore", LeftOutWarning)  # print_left_out says it below
+    warnings.simplefilter("ignore", SourceWarning)  # print_source_notes says it below
     if args.dry_run:
         return _dry_run(args)
     if args.out is None:
@@ -216,13 +236,12 @@ def _partition(args) -> tuple[dict, str]:
             args.out,
             force=args.force,
             progress=progress,
-            num_nodes=args.num_nodes,
-            node_data=args.node_data,
+            **_reading(args),
             **_requested(args),
             **_additions(args),
             **_transforms(args),
         )
-    console.print_left_out(manifest["left_out"])
+    console.print_source_notes(manifest["notes"], manifest["left_out"])
     result = _figures(manifest, started, children.peak_bytes)
     chosen = f"chosen: {manifest['choice']['reason']}\n\n" if manifest["choice"] else ""
     by = f" (cut by {METHOD_NAMES[manifest['method']]})" if args.memory else ""
@@ -251,6 +270,19 @@ def _profile(args) -> Profile | None:
     return None if args.profile is None and args.preset is None else read_profile(args.profile, args.preset)
 
 
+def _reading(args) -> dict:
+    """Arguments of :func:`partition.partition` that say how the source is read."""
+    return {
+        "num_nodes": args.num_nodes,
+        "node_data": args.node_data,
+        "ids": args.ids,
+        "label": args.label,
+        "features": column_names("--features", args.features),
+        "skip": column_names("--skip", args.skip),
+        "keys": key_names(args.keys),
+    }
+
+
 def _additions(args) -> dict:
     return {key: getattr(args, key) for key in ("self_loops", "undirected", "random_features")}
 
@@ -263,7 +295,7 @@ def _dry_run(args) -> tuple[dict, str]:
     additions, transforms = _additions(args), _transforms(args)
     request = checked_request(args.parts, owner=None, additions=additions, transforms=transforms, **_requested(args))
     disk_free_bytes = free_disk_bytes(args.out or ".")
-    source = open_source(args.source, num_nodes=args.num_nodes, node_data=args.node_data)
+    source = open_source(args.source, source_options(**_reading(args)))
     check_encodable(source, request.encodings, args.random_features)
     check_transforms(source, **transforms)
     sizes = measure_source(source, request.parts, encode=request.encodings, **additions, **transforms)
@@ -283,13 +315,14 @@ def _dry_run(args) -> tuple[dict, str]:
         "estimates": {name: vars(each) for name, each in estimates.items()},
         "shares": None if of_parts is None else of_parts.tolist(),
         "left_out": list(source.left_out),
+        "notes": list(source.notes),
         "disk_free_bytes": disk_free_bytes,
     }
     disk = "" if of_parts is None else f"\n\nshares of the parts: {', '.join(f'{share:.3f}' for share in of_parts)}"
     disk += f"\n\n{format_bytes(disk_free_bytes)} are free on the disk of {args.out or 'this directory'}"
     if method and estimates[method].disk_bytes > disk_free_bytes:
         disk += ", which may not be enough: free space, or choose another disk with --out"
-    console.print_left_out(source.left_out)
+    console.print_source_notes(source.notes, source.left_out)
     return result, estimates_table(args.source, sizes, estimates, method) + disk + advice
 
 
@@ -340,7 +373,9 @@ def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:
     """Return the documented JSON keys."""
     return {
         **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "method", "choice", "mapping", "quality")},
+        "isolated_nodes": manifest["isolated_nodes"],
         "left_out": manifest["left_out"],
+        "notes": manifest["notes"],
         "encodings": manifest["encodings"],
         "transforms": manifest["transforms"],
         "peak_memory_bytes": peak_memory_bytes() + children_bytes,

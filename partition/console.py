@@ -89,7 +89,7 @@ def _with_option_names(message: str, args: argparse.Namespace) -> str:
 
 def with_options_only(message: str) -> str:
     """Leave the option where a message recommends an argument and its option, as in ``num_nodes (--num-nodes)``."""
-    recommended = r"(?<![\w/.-])(\w+)(?:='(\w+)')? \((--[a-z-]+)(?: (\w+))?\)"
+    recommended = r"(?<![\w/.-])(\w+)(?:='([\w-]+)')? \((--[a-z-]+)(?: ([\w-]+))?\)"
     return re.sub(recommended, _only_option, message)
 
 
@@ -135,6 +135,13 @@ class Stages:
         if self._stage:
             print(("\r" if sys.stderr.isatty() else "") + self._line(), file=sys.stderr)
         self._stage = None
+
+
+def print_source_notes(notes, left_out) -> None:
+    """Print on stderr what was assumed of the source, a line each, and a line that names what was left out."""
+    for note in notes:
+        print(f"note: {printable(with_options_only(note))}", file=sys.stderr)
+    print_left_out(left_out)
 
 
 def print_left_out(notes) -> None:

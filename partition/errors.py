@@ -23,7 +23,11 @@ class InputError(ValueError):
         super().__init__(_LONG.sub(lambda word: f"{word[0][:200]}...{word[0][-50:]}", printable(message)))
 
 
-class LeftOutWarning(UserWarning):
+class SourceWarning(UserWarning):
+    """A warning that a source may be read otherwise than its owner means."""
+
+
+class LeftOutWarning(SourceWarning):
     """A warning that a source has data that were not read; the ``left_out`` of the Graph lists them."""
 
 

@@ -40,6 +40,12 @@ class Graph:
         The source of the graph, for messages.
     left_out : tuple of str
         Data of the source that were not read, and why, such as ``"node data title (text)"``.
+    notes : tuple of str
+        What was assumed of the source, such as which columns became features.
+    node_names : ndarray of integers or str, (N,), or None
+        The user's id of each node, without virtual nodes; None where it is the node's number.
+    class_names : tuple of str or None
+        The name of each class, where labels are names.
     encodings : dict of str to dict
         What :func:`partition.encode` computed, by the name of the node data or edge data.
     transforms : dict of str to dict
@@ -54,6 +60,9 @@ class Graph:
     edge_data: dict[str, np.ndarray] = field(default_factory=dict)
     name: str = "graph"
     left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    node_names: np.ndarray | None = None
+    class_names: tuple[str, ...] | None = None
     encodings: dict[str, dict] = field(default_factory=dict)
     transforms: dict[str, dict] = field(default_factory=dict)
 
@@ -74,6 +83,17 @@ class Graph:
     def in_degrees(self) -> np.ndarray:
         """Return the in-degree of every node, int64, (N,)."""
         return np.diff(self.indptr)
+
+    def count_isolated(self) -> int:
+        """Return how many nodes have no edge to another node."""
+        has_edge = np.zeros(self.num_nodes, bool)
+        for start in range(0, self.num_nodes, _CHUNK_ROWS):
+            ptr = self.indptr[start : start + _CHUNK_ROWS + 1]
+            src = self.indices[ptr[0] : ptr[-1]]
+            dst = np.repeat(np.arange(start, start + len(ptr) - 1), np.diff(ptr))
+            apart = src != dst
+            has_edge[src[apart]] = has_edge[dst[apart]] = True
+        return self.num_nodes - int(np.count_nonzero(has_edge))
 
     def edge_rows(self, ids: np.ndarray) -> np.ndarray:
         """Return the row of ``edge_data`` of each edge id, which is the id itself."""
@@ -290,7 +310,7 @@ def _check_labels_and_masks(graph: Graph) -> None:
     if label.dtype.kind not in "iu" or label.ndim != 1:
         raise InputError(
             f"{graph.name}: label must be integers of shape (N,), -1 where unlabelled, not {label.dtype} {label.shape}"
-            "; keep other targets under another name"
+            "; keep other targets as node_data_NAME in an .npz, or in a file NAME.npy of node data (--node-data)"
         )
     if "train_mask" in masks:
         train = masks["train_mask"]

@@ -55,3 +55,25 @@ def _number(option: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise InputError(f"{option}: {text.strip()!r} is not a number; write numbers, such as 1.5") from None
+
+
+def column_names(option: str, text: str | None) -> list[str] | None:
+    """Convert the text of --features or --skip to names of columns."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if "" in names:
+        raise InputError(f"{option} {text!r} has an empty name; write names of columns with commas between them")
+    return names
+
+
+def key_names(text: str | None) -> dict[str, str] | None:
+    """Convert the text of --keys to names in a file, by our names."""
+    if text is None:
+        return None
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if not all(key.strip() and mark and name.strip() for key, mark, name in pairs):
+        raise InputError(
+            f"--keys {text!r} must hold KEY=NAME, with commas between pairs, such as edge_index=links,y=group"
+        )
+    return {key.strip(): name.strip() for key, _, name in pairs}

@@ -25,6 +25,7 @@ from partition.shards.layout import mapped_layout
 from partition.shards.manifest import SHARDS
 from partition.shards.write import write_shards
 from partition.sources.load import build_graph, open_source
+from partition.sources.options import source_options
 from partition.system.atomic_write import new_directory
 from partition.system.memory import (
     available_memory_bytes,
@@ -58,6 +59,11 @@ def partition(
     progress=None,
     num_nodes: int | None = None,
     node_data=None,
+    ids: str | None = None,
+    label: str | None = None,
+    features=None,
+    skip=None,
+    keys=None,
     self_loops: bool = False,
     undirected: bool = False,
     random_features: int | None = None,
@@ -106,7 +112,7 @@ def partition(
         Replace ``out`` if it holds shards.
     progress : callable, optional
         Called as ``progress(stage)``.
-    num_nodes, node_data, self_loops, undirected, random_features
+    num_nodes, node_data, ids, label, features, skip, keys, self_loops, undirected, random_features
         See :func:`partition.load_graph`.
     encode : str, optional
         Structural encodings to compute before the cut and to store as node data or edge data, see
@@ -148,12 +154,15 @@ def partition(
         additions={"self_loops": self_loops, "undirected": undirected, "random_features": random_features},
         transforms={"expander": expander, "virtual_nodes": virtual_nodes},
     )
+    options = source_options(
+        num_nodes=num_nodes, node_data=node_data, ids=ids, label=label, features=features, skip=skip, keys=keys
+    )
     progress = progress or (lambda stage: None)
     with new_directory(out, SHARDS, force=force) as folder, ExitStack() as until_written:
         peak_before, resident_before = peak_memory_bytes(), resident_memory_bytes()
         memory = None if request.memory is None else _lowered_to_available(request.memory, progress)
         progress("reading the graph")
-        graph = open_source(source, num_nodes=num_nodes, node_data=node_data)
+        graph = open_source(source, options)
         check_encodable(graph, request.encodings, random_features)
         check_transforms(graph, **request.transforms)
         method = "metis"
@@ -164,11 +173,14 @@ def partition(
             method = _method_within(memory, sizes, request.cut, reading_bytes, progress)
         if method == "streaming":
             graph = open_stream(graph)
+            isolated = graph.count_isolated()
             check_disk_space(graph, out, method)
             streamed = streamed_cut(graph, request.parts, folder / "edges", progress, request.target_weights)
             cuts = [until_written.enter_context(streamed)]
         else:
-            graph = _whole_graph(graph, request, progress)
+            graph = build_graph(graph, seed=request.seed, **request.additions)
+            isolated = graph.count_isolated()
+            graph = _with_extras(graph, request, progress)
             check_disk_space(graph, out, method)
             cuts = _cuts_in_memory(graph, method, request, progress)
         if memory is not None:
@@ -178,7 +190,8 @@ def partition(
         if memory is not None:
             quality = layout.quality
             check_memory_bound(sizes, method, memory, quality.max_copies_factor, quality.edge_balance)
-        return write_shards(layout, folder, seed=request.seed, choice=choice, method=method, progress=progress)
+        made = {"seed": request.seed, "choice": choice, "method": method, "isolated_nodes": isolated}
+        return write_shards(layout, folder, **made, progress=progress)
 
 
 def _measured(graph, request: Request) -> SourceSizes:
@@ -189,9 +202,8 @@ def _measured(graph, request: Request) -> SourceSizes:
     return sizes
 
 
-def _whole_graph(source, request: Request, progress):
-    """The graph in memory, with all that is added before the cut."""
-    graph = build_graph(source, seed=request.seed, **request.additions)
+def _with_extras(graph, request: Request, progress):
+    """The graph with expander edges, virtual nodes and encodings."""
     graph = transformed(graph, **request.transforms, seed=request.seed)
     return add_encodings(graph, request.encodings, seed=request.seed, progress=progress)
 

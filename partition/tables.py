@@ -26,6 +26,8 @@ def quality_table(manifest: dict) -> str:
         for key, (title, meaning) in MEANINGS.items()
         if quality.get(key) is not None
     )
+    isolated = manifest["isolated_nodes"]
+    figures += f"\n{'isolated':<13} {isolated:>12,}  nodes without an edge to another node"
     depth = f", halo depth {manifest['halo_depth']}" if manifest["halo_depth"] > 1 else ""
     sizes = f"{format_count(manifest['nodes'], 'node')}, {format_count(manifest['edges'], 'edge')}"
     counts = f"{sizes}, {format_count(manifest['parts'], 'part')}, {cut} cut{depth}"

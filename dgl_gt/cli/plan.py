@@ -15,7 +15,7 @@ from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan, text
 from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of, read_config
 from dgl_gt.transmission.policy import Policy
 from partition import console
-from partition.errors import InputError, LeftOutWarning
+from partition.errors import InputError, SourceWarning
 from partition.predict.costs import Costs
 from partition.predict.figures import Figures
 from partition.predict.profile import read_profile
@@ -169,7 +169,7 @@ def _traces_of(args, config: TrainConfig):
 
 def _forecast(args, traces_of, profile) -> dict:
     """A plan, or the reason why there is none, for each number of ranks."""
-    warnings.simplefilter("ignore", LeftOutWarning)  # said below, in the form of the command line
+    warnings.simplefilter("ignore", SourceWarning)  # said below, in the form of the command line
     with console.Stages() as progress:
         return forecast(
             args.source,
@@ -180,7 +180,7 @@ def _forecast(args, traces_of, profile) -> dict:
             max_depth=args.max_depth,
             seed=args.seed or 0,
             progress=progress,
-            say_left_out=console.print_left_out,
+            say_notes=console.print_source_notes,
             self_loops=args.self_loops,
             undirected=args.undirected,
             random_features=args.random_features,

@@ -40,6 +40,7 @@ def _predict_rank(args):
     from dgl_gt.train.model import find_factory
     from dgl_gt.train.predictions import predict, write_predictions
     from dgl_gt.train.saved_model import load_model
+    from partition.shards.node_names import read_node_names
 
     with Comm(timeout_s=args.timeout) as comm, comm.raising_together():
         model = load_model(args.model, find_factory(args.model_factory))
@@ -47,7 +48,14 @@ def _predict_rank(args):
     if found is None:  # all ranks but rank 0
         return None
     prediction, probability = found
-    write_predictions(args.out, prediction, probability, force=args.force)
+    write_predictions(
+        args.out,
+        prediction,
+        probability,
+        node_names=read_node_names(args.directory),
+        class_names=model.class_names,
+        force=args.force,
+    )
     result = {"nodes": len(prediction), "classes": probability.shape[1], "out": args.out}
     text = f"wrote {args.out}: {result['nodes']:,} nodes, {result['classes']} classes, in the original node order"
     return result, text

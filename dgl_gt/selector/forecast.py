@@ -38,7 +38,7 @@ def forecast(
     max_depth: int | None = None,
     seed: int = 0,
     progress=None,
-    say_left_out=None,
+    say_notes=None,
     **additions,
 ) -> dict[int, Plan | NothingFits]:
     """Make a plan for each number of ranks.
@@ -57,8 +57,8 @@ def forecast(
         Seed of the cuts that are made here.
     progress : callable, optional
         Called as ``progress(stage)``.
-    say_left_out : callable, optional
-        Called with the ``left_out`` of a graph before it is cut.
+    say_notes : callable, optional
+        Called with the ``notes`` and the ``left_out`` of a graph before it is cut.
     **additions
         Options of :func:`partition.sources.load.load_graph`, for a graph.
 
@@ -83,8 +83,8 @@ def forecast(
     if progress:
         progress("reading the graph")
     graph = load_graph(sources[0], seed=seed, **additions)
-    if say_left_out:
-        say_left_out(graph.left_out)
+    if say_notes:
+        say_notes(graph.notes, graph.left_out)
     check_parts(graph.num_nodes, max(world_sizes))  # before any is cut
     traces = traces_of(features_of(columns_of(graph)["node_data"]))
     return _Planner(graph, traces, profile, bounds, seed, progress).plans(world_sizes)

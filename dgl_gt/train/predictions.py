@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -62,16 +65,32 @@ def _edge_columns(widths: dict[str, int]) -> str:
     return f"{format_count(widths['edge_feats'], 'number')} and {format_count(widths['edge_kinds'], 'kind')}"
 
 
-def write_predictions(path, prediction: np.ndarray, probability: np.ndarray, *, force: bool = False) -> None:
+def write_predictions(
+    path,
+    prediction: np.ndarray,
+    probability: np.ndarray,
+    *,
+    node_names: np.ndarray | None = None,
+    class_names: Sequence[str] | None = None,
+    force: bool = False,
+) -> None:
     """Write ``.npz`` (``prediction``, ``probability``) or ``.csv`` (``node``, ``prediction``, ``probability_0``, ...).
 
-    The file appears when it is complete; with ``force`` it replaces an existing one.
+    Nodes and classes that have names are written by name: in a ``.csv`` in place of their numbers, in an ``.npz`` as
+    ``node_names`` and ``class_names``. The file appears when it is complete; with ``force`` it replaces an existing one.
     """
     with new_file(path, force=force) as file:
         if Path(path).suffix == ".npz":
-            np.savez(file, prediction=prediction, probability=probability)
-        else:
-            header = ",".join(["node", "prediction", *(f"probability_{i}" for i in range(probability.shape[1]))])
-            rows = np.column_stack([np.arange(len(prediction)), prediction, probability])
-            formats = ["%d", "%d", *["%.6g"] * probability.shape[1]]
-            np.savetxt(file, rows, fmt=formats, delimiter=",", header=header, comments="")
+            names = {"node_names": node_names, "class_names": None if class_names is None else np.array(class_names)}
+            names = {key: value for key, value in names.items() if value is not None}
+            np.savez(file, prediction=prediction, probability=probability, **names)
+            return
+        classes = range(probability.shape[1]) if class_names is None else class_names
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(["node", "prediction", *(f"probability_{name}" for name in classes)])
+        nodes = range(len(prediction)) if node_names is None else node_names.tolist()
+        for node, chosen, row in zip(nodes, prediction.tolist(), probability.tolist()):
+            # nine digits tell any two float32 apart
+            rows.writerow([node, classes[chosen], *(f"{number:.9g}" for number in row)])
+        text.detach()

@@ -62,11 +62,17 @@ class BestModelWriter:
         """The directory, as it was given."""
         return self.directory.out
 
-    def start(self, model: torch.nn.Module, in_dim: int, classes: int, **edge_widths: int) -> None:
+    def start(
+        self,
+        model: torch.nn.Module,
+        in_dim: int,
+        classes: int,
+        class_names: list[str] | None = None,
+        **edge_widths: int,
+    ) -> None:
         """Raise :class:`InputError` if the disk has no room for the model and the one that it replaces."""
-        self._shape |= {"in_dim": in_dim, "classes": classes} | {
-            name: width for name, width in edge_widths.items() if width
-        }
+        optional = {"class_names": class_names, **edge_widths}
+        self._shape |= {"in_dim": in_dim, "classes": classes} | {key: each for key, each in optional.items() if each}
         model_bytes = sum(value.nbytes for value in model.state_dict().values())
         check_room(self.out, 2 * model_bytes + _OTHER_BYTES)
 
@@ -209,8 +215,8 @@ def save_model(
         The model's ``state_dict``.
     config : TrainConfig
     shape : dict
-        ``in_dim`` and ``classes`` of the model, the number of its ``edge_feats`` and ``edge_kinds`` if it has any, and
-        the name of its ``model_factory`` if it has one.
+        ``in_dim`` and ``classes`` of the model, its ``class_names`` and the number of its ``edge_feats`` and
+        ``edge_kinds`` if it has any, and the name of its ``model_factory`` if it has one.
     record : RunRecord or dict
         Record of the run, or its values as ``dgl-gt train --json`` prints them.
     force : bool
@@ -263,6 +269,8 @@ def is_run_of(directory, config: TrainConfig, factory: ModelFactory | None, grap
 def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Module:
     """Read a model directory; the model is on the CPU, in torch's default dtype and in evaluation mode.
 
+    Its ``class_names`` is the list of the names of its classes, or None where labels were numbers.
+
     Parameters
     ----------
     directory : path
@@ -286,6 +294,7 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
     try:
         config, shape = values["config"], dict(values["shape"])
         _check_factory(path, shape.pop("model_factory", None), factory)
+        class_names = shape.pop("class_names", None)
         with torch.device("meta" if factory is None else "cpu"):  # sizes from a damaged file take no memory
             model = build_model(TrainConfig(**config), shape.pop("in_dim"), shape.pop("classes"), factory, **shape)
         model.load_state_dict(state, assign=True)
@@ -300,6 +309,7 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
         ) from error
     if name is not None:
         raise InputError(f"{path}: {name} holds NaN or infinity; train the model again with a lower lr")
+    model.class_names = class_names
     return model.to(torch.get_default_dtype()).eval()
 
 

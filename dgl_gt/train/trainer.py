@@ -120,7 +120,7 @@ def _train(sg: ShardedGraph, config: TrainConfig, on_epoch, writer, factory, kee
     step = prepare_step(sg, config, factory)
     model, task = step.model, step.task
     if writer:
-        writer.start(model, task.feat.shape[1], task.classes, **task.edges.widths)
+        writer.start(model, task.feat.shape[1], task.classes, sg.manifest["class_names"], **task.edges.widths)
     history = TrainHistory(choose_metric(config.metric, task.classes), [], [], -1, -1.0, -1.0)
     state = RunState(model, step.optimizer, Schedule(step.optimizer, config), history)
     if config.local_epochs:

@@ -26,13 +26,14 @@ from .transform_records import TRANSFORMS, check_transform_records
 
 FORMAT = "dgl-gt shards"
 MANIFEST = "manifest.json"
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
+NODE_NAMES = "node_names.txt"  # where nodes have names
 PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
 SHARDS = Kind(
     "shards",
     MANIFEST,
     lambda manifest: manifest.get("format") == FORMAT,
-    rf"part\d+/({'|'.join(map(re.escape, PART_FILES))})",
+    rf"{re.escape(NODE_NAMES)}|part\d+/({'|'.join(map(re.escape, PART_FILES))})",
 )
 _HASH_BLOCK_BYTES = 1 << 20
 _SLICE = 1 << 20  # numbers of an index tensor that are checked at a time
@@ -128,11 +129,16 @@ def _check(manifest: dict) -> None:
         choice=none_or(_choice(cut)),
         mapping=none_or(_mapping(parts)),
         left_out=list_of(text()),
+        notes=list_of(text()),
+        isolated_nodes=_COUNT,
+        node_names=none_or(one_of("integers", "text")),
+        class_names=none_or(list_of(text())),
         encodings=ENCODINGS,
         transforms=TRANSFORMS,
         files=dict_of(
             fields(bytes=_COUNT, sha256=text("[0-9a-f]{64}")),
-            {f"part{index}/{name}" for index in range(parts) for name in PART_FILES},
+            {f"part{index}/{name}" for index in range(parts) for name in PART_FILES}
+            | ({NODE_NAMES} if manifest.get("node_names") else set()),
         ),
         versions=dict_of(none_or(text())),
     )
@@ -190,15 +196,18 @@ def verify(directory, manifest: dict, parts=None) -> None:
         A file is missing, unreadable, truncated or altered, or does not hold what the manifest counts; the message
         names it.
     """
+    if parts is None and manifest["node_names"]:
+        with reading(Path(directory) / NODE_NAMES):
+            check_unchanged(Path(directory) / NODE_NAMES, manifest["files"][NODE_NAMES])
     for part in range(manifest["parts"]) if parts is None else parts:
         for name in PART_FILES:
             path = Path(directory) / f"part{part}" / name
             with reading(path):
-                _check_unchanged(path, manifest["files"][f"part{part}/{name}"])
+                check_unchanged(path, manifest["files"][f"part{part}/{name}"])
                 _check_contents(path, manifest, part)
 
 
-def _check_unchanged(path: Path, expected: dict) -> None:
+def check_unchanged(path: Path, expected: dict) -> None:
     """Raise :class:`InputError` unless a file has the size and the checksum that the manifest says."""
     if not path.is_file():
         raise InputError(f"{path} is missing; partition the graph again")

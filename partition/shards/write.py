@@ -13,16 +13,25 @@ from partition.system.mapped_arrays import take_rows
 from .counts import manifest_counts
 from .encoding_records import records_of
 from .layout import Layout, Part
-from .manifest import PART_FILES, file_entry, write_manifest
+from .manifest import NODE_NAMES, PART_FILES, file_entry, write_manifest
+from .node_names import write_node_names
 
 
 def write_shards(
-    layout: Layout, folder: Path, *, seed: int | None = None, choice=None, method: str = "metis", progress=None
+    layout: Layout,
+    folder: Path,
+    *,
+    isolated_nodes: int | None = None,
+    seed: int | None = None,
+    choice=None,
+    method: str = "metis",
+    progress=None,
 ) -> dict:
     """Write a cut as shards into an empty directory, and return the manifest, written last.
 
     :func:`partition.partition` passes a temporary directory, so that incomplete shards never appear. The manifest
-    records the seed, the reason for this cut and not another (``choice``), and the method, one of
+    records how many nodes have no edge in the source (by default, in the graph), the seed, the reason for this cut and
+    not another (``choice``), and the method, one of
     :data:`partition.cuts.memory_bound.METHODS`.
     """
     graph, cut, files, part_bytes = layout.graph, layout.cut, {}, []
@@ -32,6 +41,9 @@ def write_shards(
         written = _write_part(graph, folder, index, structure_arrays(layout, layout.part(index), index))
         files.update(written)
         part_bytes.append(sum(file["bytes"] for file in written.values()))
+    node_names = write_node_names(folder, graph.node_names)
+    if node_names:
+        files[NODE_NAMES] = file_entry(folder / NODE_NAMES)
     return write_manifest(
         folder,
         {
@@ -39,6 +51,10 @@ def write_shards(
             "quality": layout.quality.as_dict(),
             "source": graph.name,
             "left_out": list(graph.left_out),
+            "notes": list(graph.notes),
+            "isolated_nodes": graph.count_isolated() if isolated_nodes is None else isolated_nodes,
+            "node_names": node_names,
+            "class_names": None if graph.class_names is None else list(graph.class_names),
             "encodings": records_of(graph),
             "transforms": graph.transforms,
             "seed": seed,

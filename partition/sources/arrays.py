@@ -31,14 +31,24 @@ def from_pair(src, dst, name: str = "(src, dst)") -> COOGraph:
     return COOGraph(src, dst, name=name)
 
 
-def from_scipy(matrix) -> COOGraph:
+def from_scipy(matrix, name: str = "scipy matrix") -> COOGraph:
     """Make a COOGraph of a square sparse matrix, (N, N): each stored entry (i, j) is an edge i -> j, in COO order.
 
     The values become edge data ``weight`` unless all of them are one.
     """
-    name = "scipy matrix"
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{name} has shape {matrix.shape}; an adjacency matrix must be square, (N, N)")
     entries = matrix.tocoo()
     edge_data = {} if np.all(entries.data == 1) else {"weight": entries.data}
     return COOGraph(entries.row, entries.col, matrix.shape[0], {}, edge_data, name)
+
+
+def as_names(values, what: str) -> np.ndarray:
+    """Return the ids of nodes, one for each node: integers or str, (N,), different from each other."""
+    names = as_array(values, what)
+    if names.ndim != 1 or names.dtype.kind not in "iuU":
+        raise InputError(f"{what} is {names.dtype} of shape {names.shape}; it must be whole numbers or text, (N,)")
+    distinct, counts = np.unique(names, return_counts=True)
+    if (counts > 1).any():
+        raise InputError(f"{what}: {distinct[counts > 1][0]!s:.40} names several nodes; give each its own")
+    return names

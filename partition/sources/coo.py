@@ -31,6 +31,9 @@ class COOGraph:
     name: str = "graph"  # in messages
     listed_once: bool = False
     left_out: tuple[str, ...] = ()  # data of the source that were not read, and why: "node data title (text)"
+    notes: tuple[str, ...] = ()  # what was assumed of the source
+    node_names: np.ndarray | None = None  # the user's id of each node, (N,) integers or str; None: the node itself
+    class_names: tuple[str, ...] | None = None  # the name of each class; None: the number itself
     encodings: dict[str, dict] = field(default_factory=dict)  # as in Graph; no source has any
     transforms: dict[str, dict] = field(default_factory=dict)  # as in Graph; no source has any
 
@@ -39,6 +42,14 @@ class COOGraph:
         """Positions of the listed self-loops, int64, ascending."""
         found = [np.flatnonzero(src == dst) + start for start, src, dst in self.slices()]
         return np.concatenate([np.zeros(0, np.int64), *found])
+
+    def count_isolated(self) -> int:
+        """Return how many of the ``num_nodes`` nodes have no edge to another node."""
+        has_edge = np.zeros(self.num_nodes, bool)
+        for _, src, dst in self.slices():
+            apart = src != dst
+            has_edge[src[apart]] = has_edge[dst[apart]] = True
+        return self.num_nodes - int(np.count_nonzero(has_edge))
 
     @property
     def num_edges(self) -> int:
@@ -106,7 +117,9 @@ def to_graph(coo: COOGraph) -> Graph:
         src, dst = np.concatenate([src, dst[rows]]), np.concatenate([dst, src[rows]])
         edge_data = {key: np.concatenate([value, value[rows]]) for key, value in edge_data.items()}
     graph = from_edges(src, dst, coo.num_nodes, node_data, edge_data, coo.name)
-    return replace(graph, left_out=coo.left_out)
+    return replace(
+        graph, left_out=coo.left_out, notes=coo.notes, node_names=coo.node_names, class_names=coo.class_names
+    )
 
 
 def with_standard_masks_and_labels(node_data: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:

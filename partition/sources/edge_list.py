@@ -1,84 +1,128 @@
-"""Edge lists and node tables as text: columns separated by commas, tabs or spaces; plain or gzipped."""
+"""Edge lists as text: an edge a line, in columns separated by commas, semicolons, tabs or spaces; plain or gzipped."""
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from partition.errors import InputError
-from partition.graph import SPLIT_MASKS
 
 from .coo import COOGraph, as_float32_if_exact
-from .text_blocks import first_bad_line, parse_rows, parses, text_blocks
+from .text_blocks import parse_rows, parses
+from .text_table import TextTable, open_table, parsed_blocks
 
-_COMMENTS = ("#", "%")
-_SOURCE_NAMES = ("src", "source", "from", "u", "src_id")
-_DESTINATION_NAMES = ("dst", "destination", "target", "to", "v", "dst_id")
-_NODE_NAMES = ("node", "id", "node_id")
-_LABEL_NAMES = ("label", "y")
-_SLICE_CHARACTERS = 1 << 19
-_BOOLEANS = {"true": 1.0, "false": 0.0}
-_QUOTED = re.compile(r'"[^"\n]*"')
+_SOURCE_NAMES = ("src", "source", "from", "u", "src_id", "source_id", "fromnodeid", "node1", "node_1", "id1", "id_1")
+_DESTINATION_NAMES = ("dst", "destination", "target", "to", "v", "dst_id", "target_id", "tonodeid")
+_DESTINATION_NAMES += ("node2", "node_2", "id2", "id_2")
 _FLOAT64_EXACT = 2**53  # float64 holds every whole number below
 _WHOLE = re.compile(r"[+-]?[0-9]+")
+_FEWEST_COUNTED = 2  # edges that a line of counts must announce, to be told from an edge
 
 
-@dataclass(frozen=True)
-class _TableFormat:
-    """The format of a table, found from its first rows."""
-
-    path: Path
-    delimiter: str | None  # None: any white space
-    header: list[str] | None
-    header_line: int  # 0 without a header
-    first_row: list[str]  # empty without rows
-
-    def is_data(self, number: int, line: str) -> bool:
-        text = line.lstrip()
-        return number > self.header_line and text != "" and not text.startswith(_COMMENTS)
-
-
-def read_edge_list(path: Path) -> COOGraph:
+def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
     """Read a file of one edge per line, source first.
 
     Lines that start with ``#`` or ``%`` are comments. Columns are separated by commas, semicolons, tabs or spaces, and
-    every line has as many as the first. If the first line has no number, it is a header, which names the source
-    (``src``, ``source``, ``from``, ``u``, ``src_id``) and the destination (``dst``, ``destination``, ``target``,
-    ``to``, ``v``, ``dst_id``); with two columns, other names are allowed. Without a header, and where neither of two
-    columns has such a name, the source comes first. Other columns of numbers become edge data: int64 if all are whole
-    numbers, else float32 if it holds every number exactly, else float64. Columns of text and columns without a name
-    are left out and listed in ``left_out``.
+    every line has as many as the first. If the first line has no number, or if a comment right before names both ends,
+    it is a header, which names the source (``src``, ``source``, ``from``, ``u``, ``src_id``, ...) and the destination
+    (``dst``, ``destination``, ``target``, ``to``, ``v``, ``dst_id``, ...); with two columns, other names are allowed.
+    Without a header, and where neither of two columns has such a name, the source comes first. Other columns of
+    numbers become edge data: int64 if all are whole numbers, else float32 if it holds every number exactly, else
+    float64. Columns of text and columns without a name are left out and listed in ``left_out``.
+
+    Node ids are whole numbers. They are names, numbered as they appear, if ``ids`` is ``"names"``, or by default if
+    the first row holds text. Then a first line without known names is a header only if its words are nowhere else in
+    the file, unlike those of most lines.
     """
-    table = _table_format(path)
+    table = _with_commented_header(open_table(path))
+    if ids == "names" or (ids is None and _begins_with_text(table)):
+        return _read_names(table)
+    return _read(table)
+
+
+def _with_commented_header(table: TextTable) -> TextTable:
+    """Return the table with the comment before its first row as the header, if that names both ends of edges."""
+    names = {name.lower() for name in table.commented or ()}
+    if table.header is None and names & {*_SOURCE_NAMES} and names & {*_DESTINATION_NAMES}:
+        return replace(table, header=table.commented, header_line=table.commented_line)
+    return table
+
+
+def _begins_with_text(table: TextTable) -> bool:
+    ends = [0, 1] if _has_unknown_header(table) else _edge_columns(table)[0]
+    return any(column < len(table.first_row) and not parses(float, table.first_row[column]) for column in ends)
+
+
+def _has_unknown_header(table: TextTable) -> bool:
+    known = {*_SOURCE_NAMES, *_DESTINATION_NAMES}
+    return table.header is not None and not known.intersection(name.lower() for name in table.header)
+
+
+def _read_names(table: TextTable) -> COOGraph:
+    """Read an edge list whose ends are names."""
+    if not _has_unknown_header(table):
+        return _read(table, names={})
+    # the first line may be an edge
+    whole = replace(table, header=None, header_line=0, first_row=table.header, first_line=table.header_line)
+    coo = _read(whole, names={})
+    counts = np.bincount(np.concatenate([coo.src, coo.dst]))
+    lonely = (counts[coo.src] == 1) & (counts[coo.dst] == 1)
+    if len(lonely) < 2 or not lonely[0] or lonely[1:].mean() >= 0.5:
+        return coo
+    coo = _read(table, names={})
+    coo.notes += (f"{table.path.name}: line {table.header_line} ({', '.join(table.header)}) is taken for a header",)
+    return coo
+
+
+def _read(table: TextTable, names: dict[str, int] | None = None) -> COOGraph:
+    """Read the rows; ``names``, where given, gets the number of each name, in the order of appearance."""
     ends, extra, left_out = _edge_columns(table)
-    columns = _Columns(table, ends, extra)
+    columns = _Columns(table, ends, extra, names)
     numbers = f" and a number in each of: {', '.join(extra)}; whole numbers are below 2**63" if extra else ""
+    what = "node ids (whole numbers from 0; other ids are taken with ids='names' (--ids names))"
     src, dst = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
     pieces: dict[str, list[np.ndarray]] = {key: [] for key in extra}
-    for rows in _rows(table, columns.parse, f"two node ids (whole numbers from 0){numbers}"):
+    for rows in parsed_blocks(table, columns.parse, f"two {what if names is None else 'names'}{numbers}"):
         src.append(_as_int32_if_possible(rows["f0"]))
         dst.append(_as_int32_if_possible(rows["f1"]))
         for i, kept in enumerate(pieces.values(), 2):
             kept.append(rows[f"f{i}"].copy())
     edge_data = {
-        key: as_float32_if_exact(_one_column(path, key, kept, columns)) for key, kept in pieces.items() if kept
+        key: as_float32_if_exact(_one_column(table.path, key, kept, columns)) for key, kept in pieces.items() if kept
     }
-    return COOGraph(np.concatenate(src), np.concatenate(dst), None, {}, edge_data, path.name, left_out=left_out)
+    coo = COOGraph(np.concatenate(src), np.concatenate(dst), None, {}, edge_data, table.path.name, left_out=left_out)
+    if names is None:
+        _check_first_line(table, coo)
+    else:
+        coo.node_names = np.array(list(names), dtype=np.str_)
+    return coo
+
+
+def _check_first_line(table: TextTable, coo: COOGraph) -> None:
+    """Raise :class:`InputError` if the first line holds counts: the nodes and edges of the lines after it."""
+    cells = table.first_row
+    if table.header is not None or len(coo.src) <= _FEWEST_COUNTED or not all(map(_WHOLE.fullmatch, cells)):
+        return
+    *nodes, edges = map(int, cells)
+    if edges == len(coo.src) - 1 and min(nodes) >= max(coo.src[1:].max(), coo.dst[1:].max()):
+        raise InputError(
+            f"{table.path}, line {table.first_line}: {' '.join(cells)!r} holds counts, as {edges} edges between nodes up "
+            f"to {max(coo.src[1:].max(), coo.dst[1:].max())} follow; begin this line with # (or move it, if it is an edge)"
+        )
 
 
 class _Columns:
     """A parser of an edge list's columns: a column of whole numbers is int64 until its first other number."""
 
-    def __init__(self, table: _TableFormat, ends: list[int], extra: dict[str, int]):
+    def __init__(self, table: TextTable, ends: list[int], extra: dict[str, int], names: dict[str, int] | None):
         self.delimiter, self.usecols = table.delimiter, [*ends, *extra.values()]
         self.whole = {column for column in extra.values() if _WHOLE.fullmatch(table.first_row[column])} | {*ends}
         self.inexact: dict[str, str] = {}  # for columns of floats, a whole number that float64 does not hold
-        self.names = {column: key for key, column in extra.items()}
+        self.keys = {column: key for key, column in extra.items()}
+        self.converters = None if names is None else dict.fromkeys(ends, lambda cell: _number_of(cell, names))
 
     def parse(self, lines: str) -> np.ndarray:
         """Return rows with fields ``f0``, ``f1``, ..., one per column; raise ValueError if a line does not fit."""
@@ -104,11 +148,20 @@ class _Columns:
         words = parse_rows(lines, dtype=str, delimiter=self.delimiter, usecols=[column], ndmin=1)
         inexact = (word for word in words.tolist() if _WHOLE.fullmatch(word) and not _is_exact(word))
         if (word := next(inexact, None)) is not None:
-            self.inexact[self.names[column]] = word
+            self.inexact[self.keys[column]] = word
 
     def _read(self, lines: str, columns: list[int], whole: set[int]) -> np.ndarray:
         dtype = np.dtype([(f"f{i}", np.int64 if each in whole else np.float64) for i, each in enumerate(columns)])
-        return parse_rows(lines, dtype=dtype, delimiter=self.delimiter, usecols=columns, ndmin=1)
+        converters = {column: convert for column, convert in (self.converters or {}).items() if column in columns}
+        options = {"delimiter": self.delimiter, "usecols": columns, "converters": converters or None, "ndmin": 1}
+        return parse_rows(lines, dtype=dtype, **options)
+
+
+def _number_of(cell: str, names: dict[str, int]) -> int:
+    """Return the number of a name, which is the next one for a new name."""
+    if not (name := cell.strip()):
+        raise ValueError("an end of an edge is empty")
+    return names.setdefault(name, len(names))
 
 
 def _is_exact(word: str) -> bool:
@@ -131,66 +184,7 @@ def _one_column(path: Path, key: str, pieces: list[np.ndarray], columns: _Column
     return np.concatenate(pieces)
 
 
-def read_node_table(path: Path) -> dict[str, np.ndarray]:
-    """Read a file of one node per line below a header that names the columns.
-
-    ``label`` or ``y`` is empty for an unlabelled node. ``train_mask``, ``val_mask`` and ``test_mask`` are 0 and 1, or
-    true and false. ``node``, ``id`` or ``node_id`` is the node of each row; without it rows are in node order. All
-    other columns must be numbers and become the columns of ``feat``, float32 (N, F), in the same order. Labels and
-    masks are float64 (N,), with NaN for unlabelled nodes.
-    """
-    table = _table_format(path)
-    if table.header is None or not table.first_row:
-        raise InputError(f"{path}: a node table needs a header that names its columns, then a line for each node")
-    order, label, masks, feat = _node_columns(table)
-    converters = dict.fromkeys(label, _label_cell) | dict.fromkeys(masks.values(), _mask_cell)
-
-    def parse(lines: str) -> np.ndarray:
-        options = {"usecols": range(len(table.header)), "converters": converters, "ndmin": 2}
-        return parse_rows(lines, dtype=np.float64, delimiter=table.delimiter, **options)
-
-    wanted = f"a number in each of the {len(table.header)} columns"
-    pieces: dict[str, list[np.ndarray]] = {"feat": [], "label": [], "order": [], **{key: [] for key in masks}}
-    for rows in _rows(table, parse, wanted):
-        pieces["feat"].append(rows[:, feat].astype(np.float32))
-        for key, columns in (("label", label), ("order", order), *((key, [column]) for key, column in masks.items())):
-            pieces[key].extend(rows[:, column].copy() for column in columns)
-    data = {key: np.concatenate(kept) for key, kept in pieces.items() if kept}
-    if not feat:
-        del data["feat"]
-    return _in_node_order(path, data)
-
-
-def _table_format(path: Path) -> _TableFormat:
-    header, header_line, delimiter = None, 0, None
-    for first_line, text in text_blocks(path):
-        for number, line in enumerate(text.split("\n"), first_line):
-            line = line.strip("\r ")
-            if not line.strip() or line.lstrip().startswith(_COMMENTS):
-                continue
-            if header is None:
-                delimiter = next((mark for mark in ",;\t" if mark in line), None)
-            try:
-                cells = _cells(line, delimiter)
-            except csv.Error as error:
-                raise InputError(
-                    f"{path}, line {number} cannot be split into columns ({error}); correct it, or give the file the "
-                    "ending of its format"
-                ) from None
-            if header is None and not any(parses(float, cell) for cell in cells):
-                header, header_line = cells, number
-                continue
-            return _TableFormat(path, delimiter, header, header_line, cells)
-    return _TableFormat(path, delimiter, header, header_line, [])
-
-
-def _cells(line: str, delimiter: str | None) -> list[str]:
-    if delimiter is None:
-        return [cell.strip('"') for cell in line.split()]
-    return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
-
-
-def _edge_columns(table: _TableFormat) -> tuple[list[int], dict[str, int], tuple[str, ...]]:
+def _edge_columns(table: TextTable) -> tuple[list[int], dict[str, int], tuple[str, ...]]:
     """Return the columns of source and destination, the columns of edge data by name, and what is left out."""
     if table.header is None:
         others = range(3, len(table.first_row) + 1)
@@ -225,113 +219,5 @@ def _edge_columns(table: _TableFormat) -> tuple[list[int], dict[str, int], tuple
     return [src, dst], extra, tuple(left_out)
 
 
-def _node_columns(table: _TableFormat) -> tuple[list[int], list[int], dict[str, int], list[int]]:
-    """Return the columns of node id, label, masks and features."""
-    names = [name.lower() for name in table.header]
-    where = f"{table.path}, line {table.header_line}"
-    repeated = sorted(name for name in names if names.count(name) > 1)
-    if repeated:
-        raise InputError(f"{where}: several columns are called {repeated[0]!r}; give each its own name")
-    order = [i for i, name in enumerate(names) if name in _NODE_NAMES]
-    label = [i for i, name in enumerate(names) if name in _LABEL_NAMES]
-    if len(order) > 1 or len(label) > 1:
-        raise InputError(
-            f"{where}: more than one column of node ids ({', '.join(_NODE_NAMES)}) or of labels "
-            f"({', '.join(_LABEL_NAMES)}); keep one of each"
-        )
-    masks = {name: i for i, name in enumerate(names) if name in SPLIT_MASKS}
-    feat = [i for i in range(len(names)) if i not in {*order, *label, *masks.values()}]
-    for column in feat:
-        if column < len(table.first_row) and not parses(float, table.first_row[column]):
-            raise InputError(
-                f"{table.path}: column {table.header[column]!r} holds {table.first_row[column]!r}; features must be "
-                "numbers: encode the column as numbers, or remove it"
-            )
-    return order, label, masks, feat
-
-
-def _rows(table: _TableFormat, parse, wanted: str) -> Iterator[np.ndarray]:
-    """Parse the data lines block by block; an error names the first line that does not parse or has other columns."""
-    width = len(table.first_row if table.header is None else table.header)
-
-    def checked(lines: str) -> np.ndarray:
-        if not _all_have(width, lines, table.delimiter):
-            raise ValueError("ragged")
-        return parse(lines)
-
-    for first_line, block in text_blocks(table.path):
-        text = block
-        if first_line <= table.header_line or any(mark in block for mark in _COMMENTS):
-            lines = enumerate(block.split("\n"), first_line)
-            text = "\n".join(line for number, line in lines if table.is_data(number, line))
-        if not text or text.isspace():
-            continue
-        try:
-            rows = checked(text)
-        except ValueError:
-            numbered = [(i, line) for i, line in enumerate(block.split("\n"), first_line) if table.is_data(i, line)]
-            try:
-                rows = checked("\n".join(line for _, line in numbered))  # now without blank lines
-            except ValueError:
-                number, line = first_bad_line(numbered, lambda some: parses(checked, some))
-                if not _all_have(width, line, table.delimiter):
-                    which = "the first line" if table.header is None else "the header"
-                    wanted = f"as many columns as {which}, {width}"
-                raise InputError(f"{table.path}, line {number}: {line.strip()[:80]!r} must hold {wanted}") from None
-        yield rows
-
-
-def _all_have(width: int, lines: str, delimiter: str | None) -> bool:
-    """Return whether every line that is not empty has ``width`` columns; checked in slices to save memory."""
-    begin = 0
-    while begin < len(lines):
-        end = lines.find("\n", begin + _SLICE_CHARACTERS) + 1 or len(lines)
-        if not _slice_has(width, lines[begin:end], delimiter):
-            return False
-        begin = end
-    return True
-
-
-def _slice_has(width: int, lines: str, delimiter: str | None) -> bool:
-    if '"' in lines:
-        lines = _QUOTED.sub("q", lines)
-    data = np.frombuffer(lines.encode(), np.uint8)
-    ends = np.append(np.flatnonzero(data == ord("\n")), len(data))
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    starts, ends = starts[ends > starts], ends[ends > starts]
-    if delimiter is None:
-        begins = data > ord(" ")
-        begins[1:] &= data[:-1] <= ord(" ")
-        marks, count = np.flatnonzero(begins), width
-    else:
-        marks, count = np.flatnonzero(data == ord(delimiter)), width - 1
-    if len(marks) != count * len(ends):
-        return False
-    return count == 0 or bool((marks[::count] >= starts).all() and (marks[count - 1 :: count] < ends).all())
-
-
 def _as_int32_if_possible(ids: np.ndarray) -> np.ndarray:
     return ids.astype(np.int32 if not len(ids) or ids.max() < 2**31 else np.int64)
-
-
-def _label_cell(cell: str) -> float:
-    return float(cell) if cell.strip() else np.nan
-
-
-def _mask_cell(cell: str) -> float:
-    word = cell.strip().lower()
-    return _BOOLEANS[word] if word in _BOOLEANS else float(cell)
-
-
-def _in_node_order(path: Path, data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    order = data.pop("order", None)
-    if order is None:
-        return data
-    found, position, counts = np.unique(order, return_index=True, return_counts=True)
-    if not np.array_equal(found, np.arange(len(order))):
-        repeated = found[counts > 1]
-        if len(repeated):
-            raise InputError(f"{path}: node {repeated[0]:g} has several lines; list each node once")
-        missing = np.setdiff1d(np.arange(len(order)), found)[0]
-        raise InputError(f"{path}: node {missing} has no line; list each node from 0 to {len(order) - 1} once")
-    return {key: value[position] for key, value in data.items()}

@@ -12,27 +12,26 @@ import numpy as np
 import scipy  # imports its parts at their first use
 
 from partition.added_edges import with_reverse_edges, with_self_loops
-from partition.errors import InputError, LeftOutWarning, check_flags, printable, whole_number
-from partition.graph import Graph, check_data, named_arrays
+from partition.errors import InputError, LeftOutWarning, SourceWarning, check_flags, printable, whole_number
+from partition.graph import Graph
 from partition.system.optional_packages import first_line
 from partition.system.user_files import check_fits_memory, regular_file
 
 from . import sample
 from .arrays import from_array, from_pair, from_scipy
-from .coo import COOGraph, to_graph, with_standard_masks_and_labels
-from .edge_list import read_edge_list, read_node_table
+from .coo import COOGraph, to_graph
+from .edge_list import read_edge_list
+from .file_kinds import ALLOWED, EDGE_LISTS, KINDS, NETWORKX_FILES, file_kind
+from .matrix_files import is_matrix_market, read_matlab, read_matrix_market
 from .metis_file import read_metis
-from .numpy_file import read_npy, read_npy_node_data, read_npz, read_npz_node_data
+from .node_data import read_node_data, with_columns
+from .numbering import check_plausible_nodes, numbered
+from .numpy_file import read_npy, read_npz
+from .options import SourceOptions, source_options
 from .source_name import split_source_name
 
-_ALLOWED = (
-    ".npz, .npy, .bin or .dgl (dgl.save_graphs), .csv, .tsv or .txt (an edge list), .graph (METIS), the last four "
-    "also with .gz, dgl:NAME, ogb:NAME, sample:communities"
-)
-_TEXT_TABLES = (".csv", ".tsv", ".txt")
-_KINDS = (".npz", ".npy", ".bin", ".dgl", *_TEXT_TABLES, ".graph")
 _SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}
-_MAX_NODES_PER_EDGE, _ALWAYS_ALLOWED_NODES = 64, 1_000_000  # beyond them a number of nodes must be stated
+_AS_IT_COMES = SourceOptions()
 _MAX_FEATURES = 10**18  # far beyond any use
 
 
@@ -41,6 +40,11 @@ def load_graph(
     *,
     num_nodes: int | None = None,
     node_data=None,
+    ids: str | None = None,
+    label: str | None = None,
+    features=None,
+    skip=None,
+    keys=None,
     self_loops: bool = False,
     undirected: bool = False,
     random_features: int | None = None,
@@ -53,13 +57,18 @@ def load_graph(
     source : str, Path, DGLGraph, networkx graph, scipy matrix, array, tensor, tuple or Graph
         - ``*.npz``: ``edge_index`` (2, E) and optionally ``num_nodes``, ``x`` or ``feat`` (N, F) or sparse
           ``x_indptr``, ``x_indices``, ``x_data``, ``x_shape``, ``y`` or ``label`` (N,), ``train_mask``, ``val_mask``,
-          ``test_mask``, ``edge_data_KEY`` (E, ...), ``name``, ``directed``. If ``directed`` is false, each undirected
+          ``test_mask``, ``node_data_NAME`` (N, ...), ``edge_data_NAME`` (E, ...), ``node_names`` (N,), ``name``,
+          ``directed``. In place of ``edge_index``, ``adj_indptr``, ``adj_indices`` and ``adj_data`` may hold a sparse
+          matrix. Some names of other projects are known, too; ``keys`` maps others. If ``directed`` is false, each undirected
           edge is listed once and stored in both directions, as edges ``e`` and ``E + e``; a self-loop is stored once.
           Other arrays are left out. Large arrays of an uncompressed archive are memory-mapped.
         - ``*.npy``: only ``edge_index``, memory-mapped.
         - ``*.bin``, ``*.dgl``: one homogeneous graph written by ``dgl.save_graphs``.
-        - ``*.csv``, ``*.tsv``, ``*.txt``, also ``.gz``: one edge per line, see docs/cli.md.
+        - ``*.csv``, ``*.tsv``, ``*.txt``, ``*.edges``, ``*.edgelist``, ``*.el``, also ``.gz``: one edge per line, see
+          docs/cli.md; also a Matrix Market file under such a name.
         - ``*.graph``, also ``.gz``: a METIS file.
+        - ``*.mtx``, ``*.mat``: a square sparse matrix, as one of scipy.
+        - ``*.graphml``, ``*.gml``, ``*.gexf``, ``*.net`` (Pajek), ``*.json`` (node-link): read by networkx.
         - ``dgl:NAME?raw_dir=DIR``, ``ogb:NAME?root=DIR``: a data set of ``dgl.data`` or ``ogb.nodeproppred``.
         - ``sample:communities?nodes=20000&degree=20&classes=10&features=64&signal=0.55&seed=0``: a generated graph
           of communities.
@@ -67,11 +76,20 @@ def load_graph(
         - A square sparse matrix of scipy, (N, N): each stored entry (i, j) is an edge i -> j, as in
           ``dgl.from_scipy``. Its values become edge data ``weight`` unless all of them are one.
     num_nodes : int, optional
-        N, if ``source`` does not say; by default the rows of ``node_data``, else the largest id plus one.
+        N, if ``source`` does not say; by default the rows of ``node_data``, else what ``ids`` leads to.
     node_data : path, list of paths or dict of str to array, optional
         Columns to add: an ``.npz`` with the node keys above, a ``.npy`` with the column that its name says
         (``feat.npy``), a table (``.csv``, ``.tsv``, ``.txt``, also ``.gz``; see docs/cli.md),
         or arrays (N, ...) under the names that Graph uses.
+    ids : {"as-they-are", "compact", "names"}, optional
+        What node ids are: numbers from 0, also of nodes without edges (``"as-they-are"``); numbers, of which those that
+        are used become nodes 0..N-1 in ascending order (``"compact"``); or any text (``"names"``). The Graph keeps the
+        user's ids as its ``node_names``. The default keeps numbers, unless more than half of those up to the largest are
+        unused and no number of nodes is stated, or a table of nodes has other ids.
+    label, features, skip : str, list of str, list of str, optional
+        Columns of node tables: which one is the label, which ones are features, and which ones to leave out.
+    keys : dict of str to str, optional
+        Names in an ``.npz`` or ``.mat`` file, by the names above: ``{"edge_index": "links", "y": "group"}``.
     self_loops : bool
         Add a self-loop to each node that has none.
     undirected : bool
@@ -85,30 +103,43 @@ def load_graph(
     -------
     Graph
         Its ``name`` is the npz file's ``name``, the file's name, or ``source``. Its ``left_out`` lists data that were
-        not read, such as columns of text; if there are any, a ``LeftOutWarning`` is issued.
+        not read, such as columns of text; if there are any, a ``LeftOutWarning`` is issued. Its ``notes`` say what was
+        assumed, and a ``SourceWarning`` is issued for what was assumed of ids.
 
     Raises
     ------
     InputError
         The source cannot be found, read or trained on.
     """
-    source = open_source(source, num_nodes=num_nodes, node_data=node_data)
+    options = source_options(
+        num_nodes=num_nodes, node_data=node_data, ids=ids, label=label, features=features, skip=skip, keys=keys
+    )
+    source = open_source(source, options)
     return build_graph(source, self_loops=self_loops, undirected=undirected, random_features=random_features, seed=seed)
 
 
-def open_source(source, *, num_nodes: int | None = None, node_data=None) -> Graph | COOGraph:
-    """Do the first half of :func:`load_graph`: open the source and add the caller's node data.
+def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGraph:
+    """Do the first half of :func:`load_graph`: open the source, number its nodes and add the caller's node data.
 
-    Memory-mapped arrays are not read yet.
+    Memory-mapped arrays are not read yet, unless their ids change.
     """
-    num_nodes = None if num_nodes is None else whole_number("num_nodes", num_nodes, 1)
     try:
-        opened = _with_additions(_open(source), num_nodes, *_added_node_data(node_data))
-        is_stated = num_nodes is None and isinstance(opened, COOGraph) and opened.num_nodes is not None
-        if is_stated and isinstance(source, (str, os.PathLike)) and not opened.node_data:  # no column supports it
-            _check_plausible_nodes(opened, opened.num_nodes, f"it states {opened.num_nodes} nodes")
+        opened, columns = _open(source, options), read_node_data(options)
+        is_file = isinstance(source, (str, os.PathLike)) and isinstance(opened, COOGraph)
+        is_stated = opened.num_nodes is not None and options.num_nodes is None and opened.node_names is None
+        if is_file and is_stated and not opened.node_data:  # no column supports it
+            check_plausible_nodes(opened, opened.num_nodes, f"it states {opened.num_nodes} nodes")
+        if options.num_nodes is not None and opened.num_nodes not in (None, options.num_nodes):
+            raise InputError(
+                f"{opened.name} has {opened.num_nodes} nodes, not {options.num_nodes}; leave num_nodes out"
+            )
+        opened, columns, note = numbered(opened, columns, options.num_nodes, options.ids)
+        opened = with_columns(opened, columns)
     except MemoryError as error:
         raise _too_large(source, error) from error
+    if note:
+        opened = replace(opened, notes=(*opened.notes, note))
+        warnings.warn(printable(note), SourceWarning, stacklevel=3)
     if opened.left_out:
         notes = printable(", ".join(opened.left_out))
         warnings.warn(f"{printable(opened.name)}: left out: {notes}", LeftOutWarning, stacklevel=3)
@@ -157,13 +188,13 @@ def _with_random_features(graph: Graph, width: int, seed: int) -> Graph:
     return replace(graph, node_data={**graph.node_data, "feat": feat})
 
 
-def _open(source) -> Graph | COOGraph:
+def _open(source, options: SourceOptions) -> Graph | COOGraph:
     if isinstance(source, Graph):
         return source
     if isinstance(source, os.PathLike):
-        return _open_file(Path(source))
+        return _open_file(Path(source), options)
     if isinstance(source, str):
-        return _open_named(source)
+        return _open_named(source, options)
     if isinstance(source, (tuple, list)) and len(source) == 2:
         return from_pair(*source)
     if isinstance(source, np.ndarray):
@@ -188,7 +219,7 @@ def _open(source) -> Graph | COOGraph:
     )
 
 
-def _open_named(source: str) -> Graph | COOGraph:
+def _open_named(source: str, options: SourceOptions) -> Graph | COOGraph:
     if source.startswith("dgl:"):
         from .dgl_graphs import dgl_dataset
 
@@ -202,103 +233,33 @@ def _open_named(source: str) -> Graph | COOGraph:
         if name != "communities":
             raise InputError(f"{source!r}: there is no sample graph {name!r}; the only one is sample:communities")
         return replace(sample.communities(**options), name=source)
-    return _open_file(Path(source))
+    return _open_file(Path(source), options)
 
 
-def _open_file(path: Path) -> COOGraph:
-    kind = _kind(path)
-    if kind not in _KINDS:
+def _open_file(path: Path, options: SourceOptions) -> COOGraph:
+    kind = file_kind(path)
+    if kind not in KINDS:
         looks_like_data_set = not path.suffix and len(path.name) < 100 and not os.path.lexists(path)
         hint = f"; for a data set write ogb:{path.name} or dgl:{path.name}" if looks_like_data_set else ""
-        raise InputError(f"{str(path)!r} does not name a graph; allowed are {_ALLOWED}{hint}")
+        raise InputError(f"{str(path)!r} does not name a graph; allowed are {ALLOWED}{hint}")
     path = regular_file(path)
+    if kind in EDGE_LISTS:
+        return read_matrix_market(path) if is_matrix_market(path) else read_edge_list(path, options.ids)
+    if kind in NETWORKX_FILES:
+        from .networkx_graphs import read_networkx_file
+
+        return read_networkx_file(path)
     match kind:
         case ".npz":
-            return read_npz(path)
+            return read_npz(path, options.keys)
         case ".npy":
             return read_npy(path)
+        case ".mtx":
+            return read_matrix_market(path)
+        case ".mat":
+            return read_matlab(path, options.keys)
         case ".bin" | ".dgl":
             from .dgl_graphs import read_dgl_file
 
             return read_dgl_file(path)
-        case ".csv" | ".tsv" | ".txt":
-            return read_edge_list(path)
     return read_metis(path)
-
-
-def _kind(path: Path) -> str:
-    """Return the suffix that tells how to read a file, without ``.gz`` if its reader unpacks it."""
-    suffix = path.suffix.lower()
-    packed = Path(path.stem).suffix.lower()
-    return packed if suffix == ".gz" and packed in (*_TEXT_TABLES, ".graph") else suffix
-
-
-def _added_node_data(node_data) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Read the columns to add; also return the names of the data that were left out."""
-    if node_data is None:
-        return {}, ()
-    if isinstance(node_data, dict):
-        return named_arrays(node_data, "node data"), ()
-    columns, left_out = {}, ()
-    for path in node_data if isinstance(node_data, (list, tuple)) else [node_data]:
-        added, notes = _read_node_data(path)
-        twice = sorted(columns.keys() & added.keys())
-        if twice:
-            raise InputError(
-                f"{path} has node data {', '.join(twice)}, as another file has; leave one of the files out"
-            )
-        columns |= added
-        left_out += notes
-    return columns, left_out
-
-
-def _read_node_data(path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    if not isinstance(path, (str, os.PathLike)):
-        raise InputError(
-            f"node data cannot be read from an object of type {type(path).__name__}; pass a path, a list of paths, or "
-            "a dict of arrays"
-        )
-    kind = _kind(Path(path))
-    if kind not in (".npz", ".npy", *_TEXT_TABLES):
-        raise InputError(
-            f"{str(path)!r} is not a file of node data; allowed are .npz, .npy, .csv, .tsv and .txt, the last three "
-            "also with .gz"
-        )
-    path = regular_file(path)
-    if kind == ".npz":
-        return read_npz_node_data(path)
-    return (read_npy_node_data(path) if kind == ".npy" else read_node_table(path)), ()
-
-
-def _with_additions(
-    opened: Graph | COOGraph, num_nodes: int | None, added: dict[str, np.ndarray], left_out: tuple[str, ...]
-) -> Graph | COOGraph:
-    """Return the opened source with the caller's number of nodes and node data."""
-    twice = sorted(opened.node_data.keys() & added.keys())
-    if twice:
-        raise InputError(f"{opened.name} has node data {', '.join(twice)} already; do not add them again")
-    if opened.num_nodes is not None and num_nodes not in (None, opened.num_nodes):
-        raise InputError(f"{opened.name} has {opened.num_nodes} nodes, not {num_nodes}; leave num_nodes out")
-    if isinstance(opened, COOGraph):
-        opened.node_data, opened.left_out = {**opened.node_data, **added}, opened.left_out + left_out
-        if opened.num_nodes is None:
-            opened.num_nodes = num_nodes or next((len(value) for value in added.values() if value.ndim), None)
-        if opened.num_nodes is None:
-            largest = opened.id_range[1]
-            _check_plausible_nodes(opened, largest + 1, f"the largest node id is {largest}")
-        return opened
-    if not (added or left_out):
-        return opened
-    node_data = with_standard_masks_and_labels({**opened.node_data, **added}, opened.name)
-    graph = replace(opened, node_data=node_data, left_out=opened.left_out + left_out)
-    check_data(graph)
-    return graph
-
-
-def _check_plausible_nodes(opened: COOGraph, num_nodes: int, evidence: str) -> None:
-    """Raise :class:`InputError` for a huge number of nodes that may be an error, before memory is allocated for it."""
-    if num_nodes > _MAX_NODES_PER_EDGE * len(opened.src) + _ALWAYS_ALLOWED_NODES:
-        raise InputError(
-            f"{opened.name}: {evidence}, but the number of edges is {len(opened.src)}; number the nodes from 0 without "
-            "gaps, or pass num_nodes (--num-nodes) if that many nodes have no edge"
-        )

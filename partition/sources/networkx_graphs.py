@@ -1,21 +1,55 @@
-"""Graphs from networkx."""
+"""Graphs from networkx, and from the files that it reads: GraphML, GML, GEXF, Pajek and node-link JSON."""
 
 from __future__ import annotations
 
+import json
 from numbers import Integral, Number
+from pathlib import Path
 
 import numpy as np
 
 from partition.errors import InputError
+from partition.system.optional_packages import first_line, import_optional
+from partition.system.user_files import reading
 
+from .arrays import as_names
 from .coo import COOGraph, as_float32_if_exact
+
+_READERS = {".graphml": "read_graphml", ".gml": "read_gml", ".gexf": "read_gexf", ".net": "read_pajek"}
+
+
+def read_networkx_file(path: Path) -> COOGraph:
+    """Read a file by networkx's reader for its ending; nodes keep their names."""
+    networkx = import_optional("networkx", str(path), "pip install networkx")
+    kind = path.suffix.lower()
+    try:
+        with reading(path), open(path, "rb") as file:
+            graph = (
+                _node_link(networkx, json.load(file)) if kind == ".json" else getattr(networkx, _READERS[kind])(file)
+            )
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # parsers of XML and JSON, and plain exceptions of networkx
+        raise InputError(
+            f"{path} cannot be read as {kind} by networkx ({first_line(error)}); write it with networkx, or as an edge list"
+        ) from error
+    return from_networkx(graph, path.name)
+
+
+def _node_link(networkx, data):
+    """Return the graph of node-link JSON, whose edges are called links or edges."""
+    edges = "links" if "links" in data else "edges"
+    try:
+        return networkx.node_link_graph(data, edges=edges)
+    except TypeError:  # networkx before 3.4
+        return networkx.node_link_graph({**data, "links": data[edges]})
 
 
 def from_networkx(graph, name: str = "networkx graph") -> COOGraph:
     """Make a COOGraph of a networkx graph of any class.
 
     If the node names are the integers 0..N-1, nodes keep these numbers. Otherwise nodes are numbered in the graph's
-    order, and their names are left out. An undirected edge is stored in both directions (edges ``e`` and ``E + e``; a
+    order, and ``node_names`` holds their names as text, or as integers if all are. An undirected edge is stored in both directions (edges ``e`` and ``E + e``; a
     self-loop once). Attributes that are numbers, or rows of numbers of one length, become node and edge data. Floats
     become float32 if it holds them exactly, else float64; ``feat`` of nodes is always float32. Other attributes are
     left out and listed in ``left_out``.
@@ -33,11 +67,27 @@ def from_networkx(graph, name: str = "networkx graph") -> COOGraph:
     edge_data, edge_others = _columns([data for _, _, data in listed], f"{name}: edge", [(u, v) for u, v, _ in listed])
     if "feat" in node_data and node_data["feat"].dtype.kind in "iuf":
         node_data["feat"] = node_data["feat"].astype(np.float32)
-    left_out = [] if has_numbers else ["node names (nodes are numbered in the graph's order)"]
-    left_out += [f"node data {key} (no numbers)" for key in node_others]
+    names = None if has_numbers or not nodes else _names(nodes, name)
+    left_out = [f"node data {key} (no numbers)" for key in node_others]
     left_out += [f"edge data {key} (no numbers)" for key in edge_others]
     once = not graph.is_directed()
-    return COOGraph(src, dst, len(nodes), node_data, edge_data, name, listed_once=once, left_out=tuple(left_out))
+    return COOGraph(
+        src,
+        dst,
+        len(nodes),
+        node_data,
+        edge_data,
+        name,
+        listed_once=once,
+        left_out=tuple(left_out),
+        node_names=names,
+    )
+
+
+def _names(nodes: list, name: str) -> np.ndarray:
+    if all(isinstance(node, Integral) and not isinstance(node, bool) and abs(node) < 2**63 for node in nodes):
+        return np.array(nodes, np.int64)
+    return as_names(np.array([str(node) for node in nodes]), f"{name}: the name of a node, as text,")
 
 
 def _columns(rows: list[dict], what: str, names: list) -> tuple[dict[str, np.ndarray], list]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import lzma
 import struct
 import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,37 +18,68 @@ from partition.system.mapped_arrays import SMALLEST_BYTES, map_npy, map_npz_memb
 from partition.system.optional_packages import first_line
 from partition.system.user_files import check_fits_memory, check_unpacked_size, reading
 
+from .arrays import as_names, from_scipy
 from .coo import COOGraph
+from .node_columns import NodeColumns, as_classes, class_note
 
-_EDGE_DATA = "edge_data_"
-_SPARSE_KEYS = ("x_indptr", "x_indices", "x_data", "x_shape")
-_NODE_KEYS = ("x", "feat", "y", "label", *_SPARSE_KEYS, *SPLIT_MASKS)
-_GRAPH_KEYS = ("edge_index", "num_nodes", "directed", "name")
+_EDGE_DATA, _NODE_DATA = "edge_data_", "node_data_"
+_CSR = ("indptr", "indices", "data", "shape")
+_SPARSE_KEYS, _ADJACENCY_KEYS = (tuple(f"{name}_{part}" for part in _CSR) for name in ("x", "adj"))
+_NODE_KEYS = ("x", "feat", "y", "label", "node_names", *_SPARSE_KEYS, *SPLIT_MASKS)
+_GRAPH_KEYS = ("edge_index", "num_nodes", "directed", "name", *_ADJACENCY_KEYS)
+# names that other projects give to these arrays
+_SYNONYMS = {
+    "edge_index": ("edges", "edge_list"),
+    "x": ("node_features", "node_feat", "features", "attr_matrix"),
+    "y": ("node_labels", "node_label", "labels"),
+    "edge_data_feat": ("edge_feat", "edge_attr", "edge_features"),
+    **{f"x_{part}": (f"attr_{part}",) for part in _CSR},
+    **{key: (f"{key}s",) for key in SPLIT_MASKS},
+}
 
 
-def read_npz(path: Path) -> COOGraph:
+def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
     """Read a graph from the keys that :func:`partition.sources.load.load_graph` lists."""
-    arrays, left_out = _arrays(path, (*_GRAPH_KEYS, *_NODE_KEYS))
-    edge_index = arrays.get("edge_index")
-    if edge_index is None:
-        raise InputError(f"{path} has no edge_index; add whole numbers of shape (2, E), sources first, under that name")
-    src, dst = _ends(path, edge_index)
+    archive = _read_archive(path, (*_GRAPH_KEYS, *_NODE_KEYS), keys or {})
+    arrays = archive.arrays
+    if "edge_index" in arrays:
+        src, dst = _ends(path, arrays["edge_index"], is_listed=archive.read_as.get("edge_index") is not None)
+        coo = COOGraph(src, dst)
+    elif any(key in arrays for key in _ADJACENCY_KEYS):
+        coo = from_scipy(_csr(path, arrays, _ADJACENCY_KEYS))
+    else:
+        raise InputError(
+            f"{path} has no edge_index; its keys are {', '.join(archive.keys) or 'none'}. Name the one that holds edges, "
+            "whole numbers of shape (2, E), sources first, with keys (--keys edge_index=NAME)"
+        )
+    num_nodes = _value(path, arrays, "num_nodes", "iu", coo.num_nodes)
+    columns = _node_columns(path, archive, num_nodes)
+    notes = columns.notes
     edge_data = {key.removeprefix(_EDGE_DATA): value for key, value in arrays.items() if key.startswith(_EDGE_DATA)}
     for key, value in edge_data.items():
-        if value.shape[:1] != src.shape:
+        if value.shape[:1] != coo.src.shape:
             raise InputError(
-                f"{path}: {_EDGE_DATA}{key} has shape {value.shape}; its first dimension must be {len(src)}"
+                f"{path}: {_EDGE_DATA}{key} has shape {value.shape}; its first dimension must be {len(coo.src)}"
             )
+    if "edge_index" in archive.read_as and "directed" not in arrays:
+        notes += (f"{path.name}: an edge from u to v is one direction; for both, choose undirected (--undirected)",)
     coo = COOGraph(
-        src,
-        dst,
-        _value(path, arrays, "num_nodes", "iu", None),
-        _node_data(path, arrays),
-        edge_data,
+        coo.src,
+        coo.dst,
+        num_nodes,
+        columns.data,
+        {**coo.edge_data, **edge_data},
         _value(path, arrays, "name", "U", path.name),
         listed_once=not _value(path, arrays, "directed", "biu", True),
-        left_out=left_out,
+        left_out=archive.left_out,
+        notes=notes,
+        class_names=columns.classes,
     )
+    if columns.ids is not None:
+        coo.node_names = as_names(arrays["node_names"], f"{path}: node_names")
+        coo.num_nodes = len(coo.node_names) if num_nodes is None else num_nodes
+        if len(coo.node_names) != coo.num_nodes:
+            raise InputError(f"{path}: {len(coo.node_names)} node_names for {coo.num_nodes} nodes; give one for each")
     if coo.listed_once:
         _check_listed_once(path, coo)
     return coo
@@ -62,6 +95,18 @@ def read_npy_node_data(path: Path) -> dict[str, np.ndarray]:
     return {{"x": "feat", "y": "label"}.get(path.stem, path.stem): _array(path)}
 
 
+def read_npz_node_data(path: Path, keys: Mapping[str, str] | None = None) -> NodeColumns:
+    """Read only the node keys."""
+    archive = _read_archive(path, _NODE_KEYS, keys or {})
+    columns = _node_columns(path, archive, None)
+    if not columns.data:
+        raise InputError(
+            f"{path} holds no node data under the names {', '.join(_NODE_KEYS)} and {_NODE_DATA}NAME; its keys are "
+            f"{', '.join(archive.keys) or 'none'}. Map them with keys (--keys x=NAME,y=NAME)"
+        )
+    return columns
+
+
 def _array(path: Path) -> np.ndarray:
     try:
         with reading(path):
@@ -72,43 +117,67 @@ def _array(path: Path) -> np.ndarray:
         raise InputError(f"{path} is not a .npy array, or is damaged ({first_line(error)}); write it again") from error
 
 
-def _ends(path: Path, edge_index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    if edge_index.ndim != 2 or len(edge_index) != 2 or edge_index.dtype.kind not in "iu":
+def _ends(path: Path, edges: np.ndarray, *, is_listed: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Return sources and destinations; ``is_listed`` says that the array may be a list of pairs, (E, 2)."""
+    if is_listed and edges.ndim == 2 and edges.shape[1] == 2:
+        edges = np.ascontiguousarray(edges.T)
+    if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind not in "iu":
         raise InputError(
-            f"{path}: edge_index is {edge_index.dtype} of shape {edge_index.shape}; it must be whole numbers of shape "
-            "(2, E)"
+            f"{path}: edge_index is {edges.dtype} of shape {edges.shape}; it must be whole numbers of shape (2, E)"
         )
-    return edge_index[0], edge_index[1]
+    return edges[0], edges[1]
 
 
-def read_npz_node_data(path: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Read only the node keys; return their columns and what is left out, as in a COOGraph."""
-    arrays, left_out = _arrays(path, _NODE_KEYS)
-    node_data = _node_data(path, arrays)
-    if not node_data:
-        raise InputError(f"{path} holds no node data; allowed keys are {', '.join(_NODE_KEYS)}")
-    return node_data, left_out
+@dataclass(frozen=True)
+class _Archive:
+    """Arrays of a ``.npz``, by the names that are documented here."""
+
+    arrays: dict[str, np.ndarray]
+    read_as: dict[str, str]  # name in the file of each array that has another one there
+    keys: list[str]  # all names in the file
+    left_out: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
-def _arrays(path: Path, keys: tuple[str, ...]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+def _names_in_file(path: Path, keys: list[str], wanted: tuple[str, ...], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the name in the file of each wanted key: as the user says, as it is documented, or as others call it."""
+    names = {key: key for key in keys if key in wanted or key.startswith(_NODE_DATA)}
+    if "edge_index" in wanted:
+        names |= {key: key for key in keys if key.startswith(_EDGE_DATA)}
+    for key, synonyms in _SYNONYMS.items():
+        is_wanted = key in wanted or ("edge_index" in wanted and key.startswith(_EDGE_DATA))
+        other = next((name for name in synonyms if name in keys), None)
+        has = {"x": "feat", "y": "label"}.get(key, key)
+        if is_wanted and other is not None and key not in names and has not in names:
+            names[key] = other
+    for key, name in given.items():
+        if key not in (*_GRAPH_KEYS, *_NODE_KEYS) and not key.startswith((_EDGE_DATA, _NODE_DATA)):
+            allowed = f"{', '.join((*_GRAPH_KEYS, *_NODE_KEYS))}, {_EDGE_DATA}NAME and {_NODE_DATA}NAME"
+            raise InputError(f"keys (--keys) maps {key!r}; allowed are {allowed}")
+        if name in keys:
+            names = {each: other for each, other in names.items() if other != name} | {key: name}
+        elif "edge_index" in wanted:
+            raise InputError(f"{path} has no {name!r}, which keys (--keys) names; its keys are {', '.join(keys)}")
+    return names
+
+
+def _read_archive(path: Path, wanted: tuple[str, ...], given: Mapping[str, str]) -> _Archive:
     """Read the arrays of these keys; also describe the other arrays, except single values such as a licence."""
     arrays, left_out = {}, []
     try:
         with reading(path), open(path, "rb") as stream, zipfile.ZipFile(stream) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            wanted = {
-                key: info
-                for key, info in members.items()
-                if key in keys or (key.startswith(_EDGE_DATA) and "edge_index" in keys)
-            }
-            packed = [info for info in wanted.values() if info.compress_type != zipfile.ZIP_STORED]
+            names = _names_in_file(path, list(members), wanted, given)
+            read_as = {key: name for key, name in names.items() if key != name}
+            infos = [members[name] for name in names.values()]
+            packed = [info for info in infos if info.compress_type != zipfile.ZIP_STORED]
             check_unpacked_size(path, sum(info.file_size for info in packed))
             check_fits_memory(f"{path}: unpacking its arrays", sum(info.file_size for info in packed))
-            for key, info in members.items():
-                if key in wanted:
-                    arrays[key] = _member(path, archive, info)
-                elif not _is_single_value(archive, info):
-                    left_out.append(f"{key} of {path.name} (unknown key)")
+            for key, name in names.items():
+                arrays[key] = _member(path, archive, members[name])
+            for name in members.keys() - names.values():
+                if not _is_single_value(archive, members[name]):
+                    left_out.append(name)
     except InputError:  # from `reading`; it is a ValueError, too
         raise
     # ValueError: not an array, or an array of Python objects; zipfile raises the others
@@ -124,7 +193,9 @@ def _arrays(path: Path, keys: tuple[str, ...]) -> tuple[dict[str, np.ndarray], t
             f"{path} is not an .npz archive of plain arrays, or is damaged ({first_line(error)}); fetch it again or "
             "write it with numpy.savez"
         ) from error
-    return arrays, tuple(left_out)
+    left_out = tuple(f"{name} of {path.name} (unknown key)" for name in members if name in left_out)
+    notes = tuple(f"{path.name}: {name} is read as {key}" for key, name in read_as.items() if key not in given)
+    return _Archive(arrays, read_as, list(members), left_out, notes)
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
@@ -161,20 +232,42 @@ def _check_listed_once(path: Path, coo: COOGraph) -> None:
         )
 
 
-def _node_data(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    node_data = {key: arrays[key] for key in SPLIT_MASKS if key in arrays}
+def _node_columns(path: Path, archive: _Archive, num_nodes: int | None) -> NodeColumns:
+    arrays, classes, notes = archive.arrays, None, archive.notes
+    data = {key.removeprefix(_NODE_DATA): value for key, value in arrays.items() if key.startswith(_NODE_DATA)}
     for key, other in (("feat", "x"), ("label", "y")):
         if key in arrays or other in arrays:
-            node_data[key] = arrays[key] if key in arrays else arrays[other]
-    present = [key for key in _SPARSE_KEYS if key in arrays]
-    if not present or "feat" in node_data:
-        return node_data
-    missing = [key for key in _SPARSE_KEYS if key not in arrays]
-    if missing:
-        raise InputError(
-            f"{path}: sparse features need {', '.join(_SPARSE_KEYS)}; add what is missing: {', '.join(missing)}"
-        )
-    indptr, indices, data, shape = (arrays[key] for key in _SPARSE_KEYS)
+            data[key] = arrays[key] if key in arrays else arrays[other]
+    if any(key in arrays for key in _SPARSE_KEYS) and "feat" not in data:
+        data["feat"] = as_array(_csr(path, arrays, _SPARSE_KEYS), f"{path}: x")
+    if "label" in data and data["label"].dtype.kind == "U" and data["label"].ndim == 1:
+        data["label"], classes = as_classes(data["label"].tolist())
+        notes += () if classes is None else (class_note(path.name, classes),)
+    rows = num_nodes or next((len(data[key]) for key in ("feat", "label") if key in data and data[key].ndim), None)
+    for key in SPLIT_MASKS:
+        if key in arrays:
+            mask = arrays[key]
+            is_turned = mask.ndim == 2 and mask.shape[1] == rows != mask.shape[0]  # (splits, N)
+            data[key] = np.ascontiguousarray(mask.T) if is_turned else mask
+    names = None if "node_names" not in arrays else as_names(arrays["node_names"], f"{path}: node_names")
+    return NodeColumns(
+        data,
+        path.name,
+        ids=None if names is None else names.astype(np.str_),
+        classes=classes,
+        left_out=archive.left_out,
+        notes=notes,
+    )
+
+
+def _csr(path: Path, arrays: dict[str, np.ndarray], keys: tuple[str, ...]):
+    """Return the sparse matrix of four arrays; the shape of a square one may be missing."""
+    indptr, indices, data, shape = keys
+    if keys == _ADJACENCY_KEYS and shape not in arrays and indptr in arrays:
+        arrays = {**arrays, shape: np.full(2, len(arrays[indptr]) - 1)}
+    if missing := [key for key in keys if key not in arrays]:
+        raise InputError(f"{path}: a sparse matrix needs {', '.join(keys)}; add what is missing: {', '.join(missing)}")
+    indptr, indices, data, shape = (arrays[key] for key in keys)
     kinds = "".join(array.dtype.kind for array in (indptr, indices, shape))
     try:
         if set(kinds) - {*"iu"} or data.dtype.kind not in "biuf" or shape.shape != (2,):
@@ -182,8 +275,7 @@ def _node_data(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarra
         sparse = scipy.sparse.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
         sparse.check_format(full_check=True)
     except (ValueError, TypeError, OverflowError) as error:
-        keys = ", ".join(_SPARSE_KEYS)
         raise InputError(
-            f"{path}: {keys} are not a valid CSR matrix ({first_line(error)}); write them again"
+            f"{path}: {', '.join(keys)} are not a valid CSR matrix ({first_line(error)}); write them again"
         ) from error
-    return {**node_data, "feat": as_array(sparse, f"{path}: x")}
+    return sparse

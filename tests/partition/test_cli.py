@@ -40,6 +40,8 @@ def test_partition_and_inspect_agree(capsys):
         "peak_memory_bytes",
         "seconds",
         "left_out",
+        "notes",
+        "isolated_nodes",
     }
     assert set(made) == keys | {"encodings", "transforms"}
     assert made["choice"] is None

@@ -25,6 +25,7 @@ def test_dry_run(capsys, source):
         "method",
         "estimates",
         "left_out",
+        "notes",
         "disk_free_bytes",
         "shares",
     }

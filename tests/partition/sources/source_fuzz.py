@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.errors import InputError, LeftOutWarning
+from partition.errors import InputError, SourceWarning
 from partition.graph import Graph
 from partition.sources.load import load_graph
 
@@ -53,7 +53,21 @@ SHAPES = (
 CLAIMS = ((2, 10**12), (10**18,), (2**63,), (2, 2**62), (-1, 5), (2, -1), (True, 5), (2, True), (1.0,), (2, 10**9, 0))
 KEYS = (
     *("edge_index", "num_nodes", "directed", "name", "x", "feat", "y", "label", "train_mask", "val_mask", "test_mask"),
-    *("x_indptr", "x_indices", "x_data", "x_shape", "edge_data_w", "edge_data_", "edge_data_\x1b[31m", "other", "é"),
+    *("edges", "node_features", "node_labels", "train_masks", "adj_indptr", "adj_indices", "adj_data", "labels"),
+    *(
+        "node_names",
+        "node_data_z",
+        "attr_matrix",
+        "x_indptr",
+        "x_indices",
+        "x_data",
+        "x_shape",
+        "edge_data_w",
+        "edge_data_",
+        "edge_data_\x1b[31m",
+        "other",
+        "é",
+    ),
 )
 
 
@@ -175,7 +189,27 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
     return bytes(data)
 
 
+def matrix_market(rng: random.Random, mark: str) -> str:
+    rows = [["%%MatrixMarket", "matrix", "coordinate", "real", rng.choice(("general", "symmetric"))], ["4", "4", "3"]]
+    return table(rng, [*rows, ["2", "1", "0.5"], ["3", "1", "1"], ["4", "4", "1"]], mark)
+
+
+def graph_text(rng: random.Random, suffix: str) -> str:
+    """Return a graph of named nodes as networkx writes it."""
+    import networkx
+
+    graph = networkx.DiGraph([("a", "b", {"weight": 0.5}), ("b", "c", {"weight": 2.0})])
+    graph.nodes["a"]["label"] = "x"
+    if suffix == ".json":
+        return json.dumps(networkx.node_link_data(graph, edges=rng.choice(("links", "edges"))))
+    stream = io.BytesIO()
+    getattr(networkx, "write_pajek" if suffix == ".net" else f"write_{suffix[1:]}")(graph, stream)
+    return stream.getvalue().decode()
+
+
 TEXTS = {".csv": (edge_list, ","), ".tsv": (edge_list, "\t"), ".txt": (edge_list, " "), ".graph": (metis, " ")}
+TEXTS |= {".mtx": (matrix_market, " "), ".edges": (matrix_market, " ")}
+NETWORKX = (".graphml", ".gml", ".gexf", ".net", ".json")
 
 
 def text_file(rng: random.Random, folder: Path, kinds: dict) -> Path:
@@ -184,12 +218,29 @@ def text_file(rng: random.Random, folder: Path, kinds: dict) -> Path:
     data = make(rng, mark).encode(rng.choice(("utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16")), "replace")
     if rng.random() < 0.3:
         data = damaged(rng, data)
-    if rng.random() < 0.2:
+    if rng.random() < 0.2 and suffix != ".mtx":
         suffix, data = f"{suffix}.gz", gzip.compress(data)
         data = damaged(rng, data) if rng.random() < 0.5 else data
     path = folder / f"g{suffix}"
     path.write_bytes(data)
     return path
+
+
+def networkx_file(rng: random.Random, folder: Path) -> Path:
+    suffix = rng.choice(NETWORKX)
+    path = folder / f"g{suffix}"
+    path.write_bytes(damaged(rng, graph_text(rng, suffix).encode()))
+    return path
+
+
+def matlab_file(rng: random.Random, folder: Path) -> Path:
+    import scipy.io
+
+    matrix = scipy.sparse.csc_array(np.eye(4)[:, [1, 2, 3, 0]])
+    values = {"A": matrix, "group": np.eye(4)} if rng.random() < 0.5 else {"Problem": {"A": matrix, "x": "y"}}
+    scipy.io.savemat(folder / "g.mat", values, do_compression=rng.random() < 0.5)
+    (folder / "g.mat").write_bytes(damaged(rng, (folder / "g.mat").read_bytes()))
+    return folder / "g.mat"
 
 
 def numpy_file(rng: random.Random, folder: Path) -> Path:
@@ -264,8 +315,28 @@ def named(rng: random.Random, folder: Path) -> str:
 
 def case(rng: random.Random, folder: Path) -> tuple[object, dict]:
     """Draw a source and options for it."""
-    kind = rng.choice(("text", "text", "numpy", "numpy", "networkx", "scipy", "arrays", "named", "node data"))
-    options = {}
+    kinds = (
+        "text",
+        "text",
+        "numpy",
+        "numpy",
+        "networkx",
+        "scipy",
+        "arrays",
+        "named",
+        "node data",
+        "networkx file",
+        "matlab",
+    )
+    kind, options = rng.choice(kinds), {}
+    if rng.random() < 0.2:
+        options["ids"] = rng.choice(("as-they-are", "compact", "names", "other", 1))
+    if rng.random() < 0.1:
+        options["keys"] = rng.choice(
+            ({"edge_index": "edges"}, {"x": rng.choice(KEYS)}, {"edge_index": "A"}, {"z": "y"}, 3)
+        )
+    if rng.random() < (0.3 if kind == "node data" else 0.02):
+        options[rng.choice(("label", "features", "skip"))] = rng.choice(("a", ["a", "b"], ["node"], 5))
     if rng.random() < 0.15:
         options["num_nodes"] = rng.choice((6, 1, 0, -1, 10**6, 10**15, 2**63, True, 2.0, "6", None))
     if rng.random() < 0.2:
@@ -282,7 +353,8 @@ def case(rng: random.Random, folder: Path) -> tuple[object, dict]:
         return make[kind](rng), options
     if kind == "text":
         return text_file(rng, folder, TEXTS), options
-    return (named if kind == "named" else numpy_file)(rng, folder), options
+    files = {"named": named, "networkx file": networkx_file, "matlab": matlab_file}
+    return files.get(kind, numpy_file)(rng, folder), options
 
 
 def outcome(load) -> str:
@@ -296,7 +368,7 @@ def outcome(load) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # numpy's say that a value was not what we take it for
-            warnings.simplefilter("ignore", LeftOutWarning)
+            warnings.simplefilter("ignore", SourceWarning)
             made = load()
         return "graph" if isinstance(made, Graph) else f"made {type(made).__name__}"
     except InputError as error:

@@ -5,6 +5,7 @@ import pytest
 from source_checks import edges, refused, same
 from streamed_cases import listing
 
+from partition.errors import SourceWarning
 from partition.sources.load import load_graph, open_source
 from partition.system import mapped_arrays
 from partition.system.mapped_arrays import is_mapped
@@ -131,7 +132,14 @@ def test_many_mapped_edges_listed_both_ways(tmp_path, everything_mapped):
 def test_impossible_ids_are_refused(tmp_path, everything_mapped, save, directed, bad, dtype):
     """The bad id is on an edge from a larger to a smaller id, so that the search for reverses runs."""
     save(tmp_path / "g.npz", edge_index=np.array([[0, 2, 4], [1, bad, 3]], dtype), directed=directed)
-    refused(tmp_path / "g.npz", "g.npz", str(bad))
+    refused(tmp_path / "g.npz", "g.npz", str(bad), ids="as-they-are")
+    if bad < 0:
+        refused(tmp_path / "g.npz", "g.npz", str(bad))
+        return
+    with pytest.warns(SourceWarning, match=f"{bad}, 6 are used"):
+        graph = load_graph(tmp_path / "g.npz")
+    assert graph.node_names.tolist() == [0, 1, 2, 3, 4, bad]
+    assert edges(graph)[:3] == [(0, 1), (2, 5), (4, 3)] and graph.num_edges == (3 if directed else 6)
 
 
 def test_the_search_for_reverses_does_not_mix_up_large_ids(tmp_path):
@@ -159,9 +167,9 @@ def test_graphs_without_edges_and_with_unused_ids(tmp_path, everything_mapped):
     refused(tmp_path / "none.npy", "0 nodes")
     np.save(tmp_path / "two.npy", np.array([[0], [1]]))
     assert load_graph(tmp_path / "two.npy", node_data=tmp_path / "feat.npy").num_nodes == 3
-    refused(tmp_path / "two.npy", "(3, 2)", "5", node_data=tmp_path / "feat.npy", num_nodes=5)
+    refused(tmp_path / "two.npy", "feat.npy has 3 rows", "5 nodes", node_data=tmp_path / "feat.npy", num_nodes=5)
     np.save(tmp_path / "two.npy", np.array([[0], [3]]))
-    refused(tmp_path / "two.npy", "node id 3", "0..2", node_data=tmp_path / "feat.npy")
+    refused(tmp_path / "two.npy", "feat.npy ends at node 2", "node 3", node_data=tmp_path / "feat.npy")
 
 
 @pytest.mark.parametrize("array", [np.array([0, 1]), np.zeros((3, 4), int), np.eye(2), np.array([["a"], ["b"]])])

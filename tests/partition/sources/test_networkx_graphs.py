@@ -26,6 +26,11 @@ def test_networkx_directed_multigraph_with_names():
     graph = networkx.MultiDiGraph([("b", "a"), ("b", "a"), ("a", "c")])
     loaded = load_graph(graph)
     assert sorted(edges(loaded)) == [(0, 1), (0, 1), (1, 2)] and loaded.num_nodes == 3
+    assert loaded.node_names.tolist() == ["b", "a", "c"]
+    assert load_graph(graph, node_data={"label": np.array([5, 6, 7])}).node_data["label"].tolist() == [5, 6, 7]
+    refused(graph, "names, such as b", ids="as-they-are")
+    assert load_graph(networkx.Graph([(7, 3)])).node_names.tolist() == [7, 3]
+    refused(networkx.Graph([(1, "1")]), "1 names several nodes")
 
 
 def test_networkx_refused():
@@ -50,7 +55,7 @@ def test_networkx_other_names_are_numbered_in_order():
     networkx = pytest.importorskip("networkx")
     graph = networkx.DiGraph([(True, False)])
     loaded = load_graph(graph)
-    assert edges(loaded) == [(0, 1)] and loaded.left_out == ("node names (nodes are numbered in the graph's order)",)
+    assert edges(loaded) == [(0, 1)] and loaded.node_names.tolist() == ["True", "False"]
 
 
 def test_networkx_attributes_keep_their_digits():

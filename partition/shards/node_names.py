@@ -1,0 +1,55 @@
+"""The user's ids of nodes beside the shards, as text: line i is the id of node i."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from partition.errors import InputError
+from partition.system.user_files import reading
+
+from .manifest import NODE_NAMES, check_unchanged, read_manifest
+
+
+def write_node_names(folder: Path, names: np.ndarray | None) -> str | None:
+    """Write the ids, if nodes have any, and return what they are: ``"integers"`` or ``"text"``."""
+    if names is None:
+        return None
+    is_text = names.dtype.kind == "U"
+    text = "\n".join(names.tolist() if is_text else map(str, names.tolist())) + "\n"
+    (folder / NODE_NAMES).write_bytes(text.encode())
+    return "text" if is_text else "integers"
+
+
+def read_node_names(directory, manifest: dict | None = None) -> np.ndarray | None:
+    """Read the user's ids of the nodes of a shard directory, without virtual nodes.
+
+    Parameters
+    ----------
+    directory : path
+        Shard directory.
+    manifest : dict, optional
+        What :func:`partition.read_manifest` returned for it.
+
+    Returns
+    -------
+    ndarray of int64, uint64 or str, (N,), or None
+        The id of each node: that of the owned rows of a rank is ``names[sg.node_ids]``. None where it is the node's
+        number.
+
+    Raises
+    ------
+    InputError
+        The file is missing or damaged, or the directory holds no shards.
+    """
+    manifest = read_manifest(directory) if manifest is None else manifest
+    if manifest["node_names"] is None:
+        return None
+    path = Path(directory) / NODE_NAMES
+    with reading(path):
+        check_unchanged(path, manifest["files"][NODE_NAMES])
+        names = path.read_bytes().decode().split("\n")[:-1]
+    if len(names) > manifest["nodes"]:
+        raise InputError(f"{path} has {len(names)} lines for {manifest['nodes']} nodes; partition the graph again")
+    return np.array(list(map(int, names)) if manifest["node_names"] == "integers" else names)

@@ -1,0 +1,82 @@
+"""Columns of node data from one file, before it is known which node each row belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from partition.errors import InputError
+
+_MAX_NAMED = 10  # classes that a note names
+
+
+@dataclass(frozen=True)
+class ColumnRoles:
+    """What the user says of the columns of node tables, by name."""
+
+    label: str | None = None
+    features: tuple[str, ...] = ()  # empty: all columns of numbers that are nothing else
+    skip: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> set[str]:
+        return {*([] if self.label is None else [self.label]), *self.features, *self.skip}
+
+
+@dataclass(frozen=True)
+class NodeColumns:
+    """Columns of node data from one file, with a row for each node."""
+
+    data: dict[str, np.ndarray]
+    name: str = "node data"  # in messages
+    ids: np.ndarray | None = None  # the id of each row's node, str; None: rows are in node order
+    features: dict[str, np.ndarray] = field(default_factory=dict)  # (rows, width) float32 each, the columns of feat
+    classes: tuple[str, ...] | None = None  # the name of each class, where labels are names
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    header: tuple[str, ...] = ()  # names of a table's columns
+
+    @property
+    def rows(self) -> int | None:
+        """The number of rows; None where no column has any."""
+        columns = [*self.data.values(), *self.features.values()]
+        return next((len(value) for value in columns if value.ndim), None)
+
+    def ordered(self, rows: np.ndarray) -> NodeColumns:
+        """Return the columns with their rows in another order, and without ids."""
+        data, features = ({key: value[rows] for key, value in each.items()} for each in (self.data, self.features))
+        return replace(self, data=data, features=features, ids=None)
+
+
+def as_classes(labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """Return labels as numbers, float64 (N,), and the names of the classes in alphabetical order; None for numbers.
+
+    An empty label is that of an unlabelled node, NaN.
+    """
+    try:
+        return np.array([float(label) if label else np.nan for label in labels]), None
+    except ValueError:
+        names = sorted({label for label in labels if label})
+        number = {name: i for i, name in enumerate(names)} | {"": np.nan}
+        return np.array([number[label] for label in labels], np.float64), tuple(names)
+
+
+def class_note(name: str, classes: tuple[str, ...]) -> str:
+    """Say which names became classes."""
+    shown = ", ".join(classes[:_MAX_NAMED]) + (", ..." if len(classes) > _MAX_NAMED else "")
+    return f"{name}: {len(classes)} classes from text: {shown}"
+
+
+def check_no_leak(columns: NodeColumns, label: np.ndarray) -> None:
+    """Raise :class:`InputError` if a column of features equals the labels; both in the order of the same nodes."""
+    known = ~np.isnan(label) if label.dtype.kind == "f" else label >= 0
+    if len(np.unique(label[known])) < 2:
+        return
+    for key, column in columns.features.items():
+        if column.shape[1] == 1 and np.array_equal(column[known, 0], label[known]):
+            raise InputError(
+                f"{columns.name}: column {key!r} equals the labels, so it cannot be a feature; leave it out with skip "
+                f"(--skip {key})"
+            )

@@ -1,0 +1,170 @@
+"""Node tables as text: a header that names the columns, then a node a line; plain or gzipped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from partition.errors import InputError
+from partition.graph import SPLIT_MASKS
+
+from .node_columns import ColumnRoles, NodeColumns, as_classes
+from .text_table import TextTable, cell_blocks, open_table
+
+_ID_NAMES = ("node", "id", "node_id", "nodeid")
+_LABEL_NAMES = ("label", "labels", "y", "class", "target")
+_BOOLEANS = {"true": 1.0, "false": 0.0}
+_BRACKETS = str.maketrans("[](),;", "      ")
+
+
+@dataclass(frozen=True)
+class _Roles:
+    """The columns of a table by what they are for."""
+
+    id: int | None
+    label: int | None
+    masks: dict[str, int]
+    features: list[int]
+    text: list[int]  # left out
+
+
+def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
+    """Read a file of one node per line below a header that names the columns.
+
+    ``node``, ``id``, ``node_id`` or ``nodeid`` is the node of each row, a whole number or a name; without it rows are
+    in node order. ``label``, ``labels``, ``y``, ``class`` or ``target`` is the label, a whole number or a name, empty
+    for an unlabelled node; ``roles`` may name another column. ``train_mask``, ``val_mask`` and ``test_mask`` are 0 and
+    1, or true and false. Other columns become the columns of ``feat``, float32 (N, F), in the same order: numbers, true
+    and false, or lists of numbers in quotes; columns of text are left out. ``roles`` may name the features, or columns
+    to skip.
+    """
+    table = open_table(path)
+    if table.header is None and table.commented is not None:
+        table = replace(table, header=table.commented, header_line=table.commented_line)
+    if table.header is None or not table.first_row:
+        raise InputError(f"{path}: a node table needs a header that names its columns, then a line for each node")
+    columns = _roles(table, roles)
+    ids, labels, masks, features = [], [], {key: [] for key in columns.masks}, []
+    for lines, rows in cell_blocks(table):
+        cells = list(zip(*rows))
+        ids += [] if columns.id is None else cells[columns.id]
+        labels += [] if columns.label is None else cells[columns.label]
+        for key, column in columns.masks.items():
+            masks[key].append(_numbers(table, column, lines, cells[column], "0 or 1, or true or false"))
+        features.append([_features(table, column, lines, cells[column]) for column in columns.features])
+    data = {key: np.concatenate(pieces) for key, pieces in masks.items()}
+    by_name = {}
+    for place, column in enumerate(columns.features):
+        by_name[table.header[column]] = np.concatenate([block[place] for block in features])
+    classes = None
+    if columns.label is not None:
+        data["label"], classes = as_classes(labels)
+    return NodeColumns(
+        data=data,
+        features=by_name,
+        ids=None if columns.id is None else _ids(table, ids),
+        classes=classes,
+        name=path.name,
+        left_out=tuple(f"column {table.header[column]} of {path.name} (text)" for column in columns.text),
+        notes=(_note(table, columns),),
+        header=tuple(table.header),
+    )
+
+
+def _roles(table: TextTable, roles: ColumnRoles) -> _Roles:
+    names = [name.lower() for name in table.header]
+    where = f"{table.path}, line {table.header_line}"
+    repeated = sorted(name for name in names if names.count(name) > 1)
+    if repeated:
+        raise InputError(f"{where}: several columns are called {repeated[0]!r}; give each its own name")
+    skipped = {i for i, name in enumerate(table.header) if name in roles.skip}
+    usable = [i for i in range(len(names)) if i not in skipped]
+    id_ = [i for i in usable if names[i] in _ID_NAMES]
+    if roles.label in table.header:
+        label = [table.header.index(roles.label)]
+    else:
+        label = [i for i in usable if names[i] in _LABEL_NAMES and table.header[i] not in roles.features]
+    if len(id_) > 1:
+        raise InputError(f"{where}: more than one column of node ids ({', '.join(_ID_NAMES)}); keep or skip one")
+    if len(label) > 1:
+        found = ", ".join(table.header[i] for i in label)
+        raise InputError(
+            f"{where}: {found} may each be the label; choose one with label (--label), and skip the others"
+        )
+    masks = {names[i]: i for i in usable if names[i] in SPLIT_MASKS}
+    others = [i for i in usable if i not in {*id_, *label, *masks.values()}]
+    if roles.features:
+        others = [table.header.index(name) for name in roles.features if name in table.header]
+    text = [i for i in others if _width(table.first_row[i]) == 0]
+    if roles.features and text:
+        raise InputError(
+            f"{table.path}: column {table.header[text[0]]!r} holds {table.first_row[text[0]]!r}; features must be "
+            "numbers: encode the column as numbers, or leave it out of features (--features)"
+        )
+    features = [i for i in others if i not in text]
+    return _Roles(next(iter(id_), None), next(iter(label), None), masks, features, text)
+
+
+def _note(table: TextTable, columns: _Roles) -> str:
+    """Say what the columns were taken for."""
+    features = [table.header[column] for column in columns.features]
+    label = "no label" if columns.label is None else f"label from {table.header[columns.label]}"
+    return f"{table.path.name}: {label}; feat from {', '.join(features) or 'no column'}"
+
+
+def _width(cell: str) -> int:
+    """Return how many numbers a cell holds; 0 for text. An empty cell is a missing number."""
+    words = cell.translate(_BRACKETS).split()
+    return len(words) or 1 if all(_number(word) is not None for word in words) else 0
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word) if "_" not in word else None  # Python takes 1_0 for 10
+    except ValueError:
+        return _BOOLEANS.get(word.strip().lower())
+
+
+def _features(table: TextTable, column: int, lines: list[int], cells) -> np.ndarray:
+    """Return a block of a column of features, float32 (rows, width)."""
+    width = _width(table.first_row[column])
+    if width == 1:
+        numbers = _numbers(table, column, lines, cells, "a number")[:, None]
+    else:
+        rows = [[_number(word) for word in cell.translate(_BRACKETS).split()] for cell in cells]
+        for line, cell, row in zip(lines, cells, rows):
+            if len(row) != width or None in row:
+                raise _misfit(table, column, line, cell, f"{width} numbers, as in the first row")
+        numbers = np.array(rows, np.float64)
+    with np.errstate(over="ignore"):
+        numbers = numbers.astype(np.float32)
+    if not (finite := np.isfinite(numbers).all(axis=1)).all():
+        row = int(np.argmin(finite))
+        raise _misfit(table, column, lines[row], cells[row], "a finite number")
+    return numbers
+
+
+def _numbers(table: TextTable, column: int, lines: list[int], cells, wanted: str) -> np.ndarray:
+    """Return a block of a column of numbers, float64 (rows,)."""
+    numbers = [_number(cell) for cell in cells]
+    if None in numbers:
+        row = numbers.index(None)
+        raise _misfit(table, column, lines[row], cells[row], wanted)
+    return np.array(numbers, np.float64)
+
+
+def _misfit(table: TextTable, column: int, line: int, cell: str, wanted: str) -> InputError:
+    name, shown = table.header[column], repr(cell[:80]) if cell else "nothing"
+    return InputError(
+        f"{table.path}, line {line}: column {name!r} holds {shown}; it must hold {wanted}: fill it in, or leave the "
+        f"column out with skip (--skip {name})"
+    )
+
+
+def _ids(table: TextTable, cells: list[str]) -> np.ndarray:
+    """Return the ids of the rows, str."""
+    if "" in cells:
+        raise InputError(f"{table.path}: row {cells.index('') + 1} has no node id; fill it in, or remove the row")
+    return np.array(cells, dtype=np.str_)

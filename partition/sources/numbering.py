@@ -1,0 +1,245 @@
+"""From the ids of a source to nodes 0..N-1, and which row of the node data belongs to each node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from partition.errors import InputError
+from partition.graph import Graph
+
+from .coo import COOGraph
+from .node_columns import NodeColumns
+
+_MAX_NODES_PER_EDGE, _ALWAYS_ALLOWED_NODES = 64, 1_000_000  # beyond them a number of nodes must be stated
+_MAX_MARKED_PER_EDGE = 8  # largest id that is marked in a table of all ids, and not sorted
+
+
+def numbered(
+    source: Graph | COOGraph, columns: Sequence[NodeColumns], num_nodes: int | None, ids: str | None
+) -> tuple[Graph | COOGraph, list[NodeColumns], str | None]:
+    """Give the nodes of a source their numbers, and order the rows of node data by them.
+
+    Ids stay as they are where they can: a number of nodes is stated, or at least half of the ids up to the largest are
+    used, or ``ids`` says so. Otherwise the ids that are used are numbered in ascending order. A table of nodes with ids
+    names all nodes. ``node_names`` then holds the user's id of each node; it is None where ids stay as they are.
+
+    Returns
+    -------
+    source : Graph or COOGraph
+        With ``num_nodes`` and ``node_names``.
+    columns : list of NodeColumns
+        The same, with a row for each node, in node order.
+    note : str or None
+        What was assumed of the ids, and how to say otherwise.
+    """
+    tables = [each for each in columns if each.ids is not None]
+    note = None
+    if isinstance(source, Graph):
+        if ids is not None:
+            raise InputError(f"{source.name} is numbered already; leave ids (--ids) out")
+    elif source.node_names is not None:
+        source = _with_names(source, columns, tables, ids)
+    elif tables and ids != "as-they-are" and (source.num_nodes, num_nodes) == (None, None) and not _is_range(tables[0]):
+        source, note = _with_ids_of(source, tables[0], ids)
+    elif ids in ("compact", "names"):
+        source = _compacted(source, columns, num_nodes)
+    else:
+        source, note = _as_they_are(source, columns, num_nodes, ids)
+    return source, [_in_node_order(source, each, tables) for each in columns], note
+
+
+def _is_range(table: NodeColumns) -> bool:
+    numbers = _whole(table.ids)
+    return numbers is not None and np.array_equal(np.sort(numbers), np.arange(len(numbers)))
+
+
+def _whole(ids: np.ndarray) -> np.ndarray | None:
+    """Return ids as int64; None where one is not a whole number from 0."""
+    if ids.dtype.kind != "U":
+        return ids.astype(np.int64)
+    return ids.astype(np.int64) if np.char.isdecimal(ids).all() and ids.dtype.itemsize < 4 * 19 else None
+
+
+# ---- nodes with names
+
+
+def _with_names(coo: COOGraph, columns: Sequence[NodeColumns], tables: list[NodeColumns], ids: str | None) -> COOGraph:
+    """Number named nodes as the first table lists them, or as the source does."""
+    if ids == "as-they-are":
+        raise InputError(
+            f"{coo.name}: its nodes have names, such as {coo.node_names[0]!s:.40}, so ids cannot be 'as-they-are'; leave "
+            "ids (--ids) out"
+        )
+    if coo.num_nodes is not None:  # the source lists its nodes
+        return coo
+    for each in columns:
+        if each.ids is None and each.rows is not None:
+            raise InputError(f"{each.name} has no ids, though nodes have names; give it a column of ids (id)")
+    if not tables:
+        return replace(coo, num_nodes=len(coo.node_names))
+    listed = tables[0].ids.astype(np.str_)
+    row = _rows_of(coo.node_names, listed, tables[0].name, coo.name)
+    return replace(coo, src=row[coo.src], dst=row[coo.dst], node_names=listed, num_nodes=len(listed))
+
+
+def _rows_of(wanted: np.ndarray, listed: np.ndarray, table: str, source: str) -> np.ndarray:
+    """Return the row of each wanted id in a table; :class:`InputError` names an id that it lacks or lists twice."""
+    order = np.argsort(listed, kind="stable")
+    twice = listed[order[1:]] == listed[order[:-1]]
+    if twice.any():
+        raise InputError(f"{table}: node {listed[order[twice.argmax()]]} has several lines; list each node once")
+    rows = order[np.minimum(np.searchsorted(listed, wanted, sorter=order), len(listed) - 1)]
+    absent = listed[rows] != wanted
+    if absent.any():
+        raise InputError(f"{table} has no row for node {wanted[absent.argmax()]}, which {source} has; add its row")
+    return rows
+
+
+# ---- nodes with numbers
+
+
+def _with_ids_of(coo: COOGraph, table: NodeColumns, ids: str | None) -> tuple[COOGraph, str | None]:
+    """Number the nodes of a table: in ascending order of ids, or as it lists them where an id is no number."""
+    numbers, used = _whole(table.ids), used_ids(coo)
+    listed = table.ids if numbers is None else np.sort(numbers)
+    rows = _rows_of(used if numbers is not None else used.astype(np.str_), listed, table.name, coo.name)
+    coo = replace(_renumbered(coo, used, rows), node_names=listed, num_nodes=len(listed))
+    if ids is not None or numbers is None:
+        return coo, None
+    return coo, (
+        f"{coo.name}: the ids of {table.name} leave gaps; its {len(listed)} nodes are numbered from 0, and the ids are kept"
+    )
+
+
+def _as_they_are(
+    coo: COOGraph, columns: Sequence[NodeColumns], num_nodes: int | None, ids: str | None
+) -> tuple[COOGraph, str | None]:
+    """Keep the ids; but number those that are used where no number of nodes is stated and most ids are unused."""
+    low, high = coo.id_range
+    stated = num_nodes if coo.num_nodes is None else coo.num_nodes
+    stating = next((each for each in columns if each.rows is not None), None)
+    if stated is None and stating is not None:
+        has_gaps = stating.ids is not None and not _is_range(stating)  # then the rows that it lacks are named below
+        stated = high + 1 if has_gaps else stating.rows
+        if high >= stated:
+            raise _too_short(coo, stating)
+    if stated is not None:
+        return replace(coo, num_nodes=stated), None
+    used = None if ids is not None or low < 0 or not len(coo.src) else count_used(coo)
+    if used is not None and 2 * used < high + 1:
+        return _compacted(coo, (), None), (
+            f"{coo.name}: of the ids up to {high}, {used} are used; nodes are numbered from 0 to {used - 1}, and the ids "
+            "are kept. For a node for each unused id, choose ids='as-they-are' (--ids as-they-are)"
+        )
+    check_plausible_nodes(coo, high + 1, f"the largest node id is {high}")
+    coo = replace(coo, num_nodes=high + 1)
+    if used is None or low != 1:
+        return coo, None
+    return coo, (
+        f"{coo.name}: ids begin at 1, so node 0 has no edge; to number nodes from 0, and to keep the ids beside them, choose "
+        "ids='compact' (--ids compact)"
+    )
+
+
+def _too_short(coo: COOGraph, columns: NodeColumns) -> InputError:
+    low, high = coo.id_range
+    used = used_ids(coo)
+    missing = used[np.searchsorted(used, columns.rows)]
+    hint = "add its row"
+    if columns.ids is None:
+        hint += ", or give the table a column of ids (id)"
+        hint += " or number the nodes from 0, as ids begin at 1" if low == 1 and high == columns.rows else ""
+    return InputError(f"{columns.name} ends at node {columns.rows - 1}, but {coo.name} names node {missing}; {hint}")
+
+
+def _compacted(coo: COOGraph, columns: Sequence[NodeColumns], num_nodes: int | None) -> COOGraph:
+    """Number the ids that are used in ascending order; rows of node data that no edge names are dropped."""
+    for each in columns:
+        if each.ids is None and each.rows is not None:
+            raise InputError(f"{each.name} has no ids, though ids are to be numbered; give it a column of ids (id)")
+    if num_nodes is not None:
+        raise InputError(f"num_nodes is {num_nodes}, though ids are to be numbered; leave it or ids (--ids) out")
+    used = used_ids(coo)
+    if not len(used):
+        raise InputError(f"{coo.name}: there is no edge, so no id is used; leave ids (--ids) out")
+    if coo.num_nodes is not None and used[-1] >= coo.num_nodes:
+        raise InputError(f"{coo.name} states {coo.num_nodes} nodes, but names node {used[-1]}; correct one of them")
+    node_data = {key: value[used] if value.ndim else value for key, value in coo.node_data.items()}
+    coo = _renumbered(coo, used, np.arange(len(used)))
+    return replace(coo, node_data=node_data, node_names=used, num_nodes=len(used))
+
+
+def _renumbered(coo: COOGraph, used: np.ndarray, number: np.ndarray) -> COOGraph:
+    """Give the i-th used id the number ``number[i]``."""
+    dtype = np.int32 if len(number) < 2**31 else np.int64
+    ends = [np.empty(len(coo.src), dtype) for _ in range(2)]
+    for start, *slices in coo.slices():
+        for new, ids in zip(ends, slices):
+            new[start : start + len(ids)] = number[np.searchsorted(used, ids.astype(used.dtype, copy=False))]
+    return replace(coo, src=ends[0], dst=ends[1])
+
+
+def used_ids(coo: COOGraph) -> np.ndarray:
+    """Return the ids that edges name, ascending, int64 where they fit, else uint64."""
+    seen = _seen(coo)
+    if seen is not None:
+        return np.flatnonzero(seen)
+    dtype = np.int64 if coo.id_range[1] < 2**63 else np.uint64  # of both, numpy would make floats
+    pieces = [np.unique(ends.astype(dtype, copy=False)) for _, *both in coo.slices() for ends in both]
+    return np.unique(np.concatenate([np.zeros(0, dtype), *pieces]))
+
+
+def count_used(coo: COOGraph) -> int:
+    """Return how many ids edges name."""
+    seen = _seen(coo)
+    return len(used_ids(coo)) if seen is None else int(np.count_nonzero(seen))
+
+
+def _seen(coo: COOGraph) -> np.ndarray | None:
+    """Return whether each id up to the largest is used; None where that table would be far larger than the edges."""
+    low, high = coo.id_range
+    if low < 0 or high >= _MAX_MARKED_PER_EDGE * len(coo.src) + _ALWAYS_ALLOWED_NODES:
+        return None
+    seen = np.zeros(high + 1, bool)
+    for _, src, dst in coo.slices():
+        seen[src] = seen[dst] = True
+    return seen
+
+
+def check_plausible_nodes(coo: COOGraph, num_nodes: int, evidence: str) -> None:
+    """Raise :class:`InputError` for a huge number of nodes that may be an error, before memory is allocated for it."""
+    if num_nodes > _MAX_NODES_PER_EDGE * len(coo.src) + _ALWAYS_ALLOWED_NODES:
+        raise InputError(
+            f"{coo.name}: {evidence}, but the number of edges is {len(coo.src)}; number the nodes from 0 without "
+            "gaps, or pass num_nodes (--num-nodes) if that many nodes have no edge"
+        )
+
+
+# ---- rows of node data
+
+
+def _in_node_order(source: Graph | COOGraph, columns: NodeColumns, tables: list[NodeColumns]) -> NodeColumns:
+    """Return the columns with a row for each node, in node order."""
+    if columns.ids is None:
+        if columns.rows not in (None, source.num_nodes):
+            raise InputError(
+                f"{columns.name} has {columns.rows} rows, but {source.name} has {source.num_nodes} nodes; give it one row for "
+                "each node"
+            )
+        return columns
+    names, listed = source.node_names, columns.ids
+    if names is None:
+        names = np.arange(source.num_nodes)
+    if names.dtype.kind == "U" or (numbers := _whole(listed)) is None:
+        names = names.astype(np.str_)
+    else:
+        listed = numbers
+    origin = source.name if columns is tables[0] else tables[0].name
+    rows = _rows_of(names, listed, columns.name, origin)
+    if len(listed) > len(names):
+        extra = np.setdiff1d(listed, names)[0]
+        raise InputError(f"{columns.name} has a row for node {extra}, which {origin} does not have; remove the row")
+    return columns.ordered(rows)

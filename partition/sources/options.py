@@ -1,0 +1,50 @@
+"""How a source is to be read: the options of ``load_graph`` that say what its ids, columns and keys mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from partition.errors import InputError, check_one_of, whole_number
+
+from .node_columns import ColumnRoles
+
+IDS = ("as-they-are", "compact", "names")
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Options of :func:`partition.load_graph`, checked by :func:`source_options`."""
+
+    num_nodes: int | None = None
+    node_data: object = None
+    ids: str | None = None
+    roles: ColumnRoles = ColumnRoles()
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+def source_options(
+    *, num_nodes=None, node_data=None, ids=None, label=None, features=None, skip=None, keys=None
+) -> SourceOptions:
+    """Check arguments of :func:`partition.load_graph`, which describes them."""
+    if ids is not None:
+        check_one_of("ids", ids, IDS)
+    if label is not None and not isinstance(label, str):
+        raise InputError(f"label is {label!r}; it must be the name of a column")
+    if keys is not None and not (isinstance(keys, Mapping) and all(isinstance(each, str) for each in keys.values())):
+        raise InputError(f"keys is {keys!r}; it must be a dict of names in the file by names that load_graph reads")
+    return SourceOptions(
+        num_nodes=None if num_nodes is None else whole_number("num_nodes", num_nodes, 1),
+        node_data=node_data,
+        ids=ids,
+        roles=ColumnRoles(label, _names("features", features), _names("skip", skip)),
+        keys=dict(keys or {}),
+    )
+
+
+def _names(what: str, names) -> tuple[str, ...]:
+    if names is None:
+        return ()
+    if not isinstance(names, (list, tuple, set)) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{what} is {names!r}; it must be a list of names of columns")
+    return tuple(names)

@@ -1,0 +1,226 @@
+"""Files as other projects write them: matrices, networkx's formats, and .npz archives under other names."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse
+from source_checks import edges, refused, written
+
+from partition.sources.load import load_graph
+
+# five stored entries: eight edges, on four nodes that count from 1
+SYMMETRIC = "%%MatrixMarket matrix coordinate real symmetric\n% a comment\n4 4 5\n1 1 2\n2 1 3\n3 2 1\n4 4 1\n4 1 7.5\n"
+
+
+@pytest.mark.parametrize("name", ["g.mtx", "g.txt", "g.csv", "g.edges"])
+def test_matrix_market_is_known_by_its_banner(tmp_path, name):
+    graph = load_graph(written(tmp_path / name, SYMMETRIC))
+    assert graph.num_nodes == 4 and graph.name == name
+    weight = dict(zip(edges(graph), graph.edge_data["weight"].tolist()))
+    assert weight == {
+        (0, 0): 2,
+        (3, 3): 1,
+        (0, 1): 3,
+        (1, 0): 3,
+        (1, 2): 1,
+        (2, 1): 1,
+        (0, 3): 7.5,
+        (3, 0): 7.5,
+    }
+
+
+@pytest.mark.parametrize("field", ["real", "integer", "pattern"])
+@pytest.mark.parametrize("symmetry", ["general", "symmetric"])
+def test_matrix_market(tmp_path, field, symmetry):
+    rng = np.random.default_rng(0)
+    matrix = scipy.sparse.random(20, 20, 0.2, rng=rng, data_rvs=lambda size: rng.integers(1, 9, size).astype(float))
+    matrix = matrix + matrix.T if symmetry == "symmetric" else matrix
+    matrix = matrix.astype(np.int64) if field == "integer" else matrix
+    scipy.io.mmwrite(tmp_path / "g.mtx", matrix.tocoo(), field=field, symmetry=symmetry)
+    graph, expected = load_graph(tmp_path / "g.mtx"), load_graph(matrix)
+    assert sorted(edges(graph)) == sorted(edges(expected))
+    if field == "pattern":
+        assert graph.edge_data == {}
+    else:
+        values = (dict(zip(edges(each), each.edge_data["weight"].tolist())) for each in (graph, expected))
+        assert next(values) == pytest.approx(next(values))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (SYMMETRIC.replace("4 4 5", "5 4 5").replace("symmetric", "general"), ["(5, 4)", "square"]),
+        (SYMMETRIC.replace("4 1 7.5\n", ""), ["g.mtx"]),
+        (SYMMETRIC.replace("4 1 7.5", "4 9 7.5"), ["g.mtx"]),
+        (SYMMETRIC.replace("real", "odd"), ["g.mtx"]),
+        (SYMMETRIC.replace("7.5", "nan"), ["NaN"]),
+        ("%%MatrixMarket", ["g.mtx"]),
+        ("0 1\n", ["g.mtx"]),
+    ],
+)
+def test_matrix_market_refused(tmp_path, text, words):
+    refused(written(tmp_path / "g.mtx", text), *words)
+
+
+def test_matlab(tmp_path):
+    matrix = scipy.sparse.csc_array((np.array([2.0, 3.0]), ([0, 2], [1, 0])), (3, 3))
+    scipy.io.savemat(tmp_path / "g.mat", {"network": matrix, "group": np.eye(3)})
+    graph = load_graph(tmp_path / "g.mat")
+    assert dict(zip(edges(graph), graph.edge_data["weight"].tolist())) == {(0, 1): 2, (2, 0): 3}
+    assert graph.left_out == ("group of g.mat (unknown key)",)
+    scipy.io.savemat(tmp_path / "p.mat", {"Problem": {"A": matrix, "name": "x"}})
+    assert sorted(edges(load_graph(tmp_path / "p.mat"))) == [(0, 1), (2, 0)]
+    scipy.io.savemat(tmp_path / "two.mat", {"a": matrix, "b": matrix.T})
+    refused(tmp_path / "two.mat", "2 square", "a, b", "--keys edge_index=NAME")
+    assert sorted(edges(load_graph(tmp_path / "two.mat", keys={"edge_index": "b"}))) == [(0, 2), (1, 0)]
+    assert load_graph(tmp_path / "g.mat", keys={"edge_index": "group"}).num_edges == 3
+    refused(written(tmp_path / "x.mat", b"\0" * 200), "x.mat")
+
+
+@pytest.mark.parametrize("suffix", [".graphml", ".gml", ".gexf", ".net", ".json"])
+def test_files_of_networkx(tmp_path, suffix):
+    networkx = pytest.importorskip("networkx")
+    graph = networkx.Graph([("ann", "bob", {"weight": 2.5}), ("bob", "cat x", {"weight": 4.0})])
+    path = tmp_path / f"g{suffix}"
+    match suffix:
+        case ".json":
+            path.write_text(json.dumps(networkx.node_link_data(graph, edges="links")))
+        case ".net":
+            networkx.write_pajek(graph, path)
+        case _:
+            getattr(networkx, f"write_{suffix[1:]}")(graph, path)
+    loaded = load_graph(path)
+    names = loaded.node_names.tolist()
+    weight = {(names[u], names[v]): float(w) for (u, v), w in zip(edges(loaded), loaded.edge_data["weight"])}
+    assert weight == {
+        ("ann", "bob"): 2.5,
+        ("bob", "ann"): 2.5,
+        ("bob", "cat x"): 4,
+        ("cat x", "bob"): 4,
+    }
+    refused(written(tmp_path / f"bad{suffix}", "{[<"), f"bad{suffix}")
+
+
+def test_node_link_json_with_edges(tmp_path):
+    pytest.importorskip("networkx")
+    data = {"directed": True, "multigraph": False, "nodes": [{"id": "a"}, {"id": "b"}]}
+    data["edges"] = [{"source": "b", "target": "a"}]
+    loaded = load_graph(written(tmp_path / "g.json", json.dumps(data)))
+    assert edges(loaded) == [(1, 0)] and loaded.node_names.tolist() == ["a", "b"]
+    refused(written(tmp_path / "g.json", "[1, 2]"), "g.json")
+
+
+# ---- .npz of other projects
+
+
+def test_npz_of_a_benchmark_of_heterophilous_graphs(tmp_path):
+    """edges (E, 2), node_features, node_labels, train_masks (splits, N), each undirected edge once."""
+    masks = np.array([[1, 0, 0, 0], [0, 1, 0, 0]], bool)
+    np.savez(
+        tmp_path / "g.npz",
+        edges=np.array([[0, 1], [1, 2], [2, 3]]),
+        node_features=np.eye(4, dtype=np.float32),
+        node_labels=np.array([0, 1, 1, 0]),
+        **{f"{part}_masks": np.roll(masks, shift, axis=1) for shift, part in enumerate(("train", "val", "test"))},
+    )
+    graph = load_graph(tmp_path / "g.npz", undirected=True)
+    assert sorted(edges(graph)) == [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)]
+    assert graph.node_data["label"].tolist() == [0, 1, 1, 0] and graph.node_data["feat"].shape == (4, 4)
+    assert graph.node_data["train_mask"].tolist() == masks.T.tolist()
+    said = " ".join(graph.notes)
+    for words in (
+        "node_features is read as x",
+        "node_labels is read as y",
+        "edges is read as edge_index",
+        "--undirected",
+    ):
+        assert words in said
+
+
+def test_npz_of_a_benchmark_of_gnns(tmp_path):
+    """adj_* and attr_* are CSR matrices, labels (N,)."""
+    adjacency = scipy.sparse.csr_array((np.ones(3, np.float32), ([0, 1, 2], [1, 2, 0])), (3, 3))
+    attributes = scipy.sparse.csr_array(np.array([[0, 2.0], [1, 0], [0, 0]], np.float32))
+    arrays = {}
+    for name, matrix in (("adj", adjacency), ("attr", attributes)):
+        arrays |= {f"{name}_{key}": getattr(matrix, key) for key in ("data", "indices", "indptr", "shape")}
+    np.savez(tmp_path / "g.npz", **arrays, labels=np.array([1, 0, 1]))
+    graph = load_graph(tmp_path / "g.npz")
+    assert sorted(edges(graph)) == [(0, 1), (1, 2), (2, 0)] and graph.num_nodes == 3 and graph.edge_data == {}
+    assert np.array_equal(graph.node_data["feat"], attributes.toarray())
+    del arrays["adj_shape"]
+    np.savez(tmp_path / "g.npz", **arrays)
+    assert load_graph(tmp_path / "g.npz").num_nodes == 3
+    del arrays["adj_indptr"]
+    np.savez(tmp_path / "g.npz", **arrays)
+    refused(tmp_path / "g.npz", "adj_indptr")
+
+
+def test_npz_like_ogb(tmp_path):
+    np.savez(
+        tmp_path / "g.npz",
+        edge_index=np.array([[0, 1], [1, 2]]),
+        edge_feat=np.array([[1.0], [2.0]]),
+        node_feat=np.eye(3),
+        num_nodes=3,
+    )
+    graph = load_graph(tmp_path / "g.npz")
+    assert graph.edge_data["feat"].tolist() == [[1], [2]] and graph.node_data["feat"].shape == (3, 3)
+    assert not any("undirected" in note for note in graph.notes)
+
+
+def test_keys_name_arrays(tmp_path):
+    links, group = np.array([[0, 1], [1, 2], [2, 0]]), np.array(["b", "a", "b"])
+    np.savez(tmp_path / "g.npz", links=links, emb=np.eye(3), group=group, who=np.array([9, 8, 7]), y=np.arange(3))
+    keys = {"edge_index": "links", "x": "emb", "label": "group", "node_names": "who", "node_data_y": "y"}
+    graph = load_graph(tmp_path / "g.npz", keys=keys)
+    assert edges(graph) == [(0, 1), (1, 2), (2, 0)] and graph.node_names.tolist() == [9, 8, 7]
+    assert graph.class_names == ("a", "b") and graph.node_data["label"].tolist() == [1, 0, 1]
+    assert set(graph.node_data) == {"feat", "label", "y"} and graph.left_out == ()
+    refused(tmp_path / "g.npz", "links, emb, group, who, y", "--keys edge_index=NAME")
+    refused(tmp_path / "g.npz", "'nodes'", "links, emb", keys={**keys, "x": "nodes"})
+    refused(tmp_path / "g.npz", "'colour'", "edge_index", keys={"colour": "emb"})
+    np.savez(tmp_path / "n.npz", emb=np.eye(3))
+    refused((np.arange(3), np.arange(3)), "emb", "--keys x=NAME", node_data=tmp_path / "n.npz")
+    loaded = load_graph((np.arange(3), np.arange(3)), node_data=tmp_path / "n.npz", keys={"x": "emb"})
+    assert loaded.node_data["feat"].shape == (3, 3)
+    for odd in ("x=emb", {"x": 1}, 3):
+        refused(tmp_path / "g.npz", "keys", keys=odd)
+
+
+def test_other_node_data_has_a_way_in(tmp_path):
+    targets = np.array([0.5, 1.5, 2.5])
+    np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1], [1, 2]]), y=targets)
+    refused(tmp_path / "g.npz", "label", "node_data_NAME", "NAME.npy", "--node-data")
+    np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1], [1, 2]]), node_data_target=targets)
+    assert load_graph(tmp_path / "g.npz").node_data["target"].tolist() == targets.tolist()
+    np.savez(tmp_path / "extra.npz", node_data_several=np.eye(3))
+    graph = load_graph(tmp_path / "g.npz", node_data=tmp_path / "extra.npz")
+    assert set(graph.node_data) == {"target", "several"}
+
+
+def test_names_of_nodes_in_an_archive(tmp_path):
+    ends = np.array([[0, 1], [1, 2]])
+    np.savez(tmp_path / "g.npz", edge_index=ends, node_names=np.array(["a", "b", "c"]))
+    assert load_graph(tmp_path / "g.npz").node_names.tolist() == ["a", "b", "c"]
+    for names in (np.array(["a", "b"]), np.array(["a", "b", "b"]), np.array([0.5, 1, 2]), np.array([["a"]] * 3)):
+        np.savez(tmp_path / "g.npz", edge_index=ends, node_names=names, num_nodes=3)
+        refused(tmp_path / "g.npz", "node_names")
+
+
+@pytest.mark.parametrize("name", ["bitcoin_otc", "ppi_multilabel", "acm_hetero", "ogbl_ddi_eval"])
+def test_real_files_of_other_kinds_are_read_or_say_how(name, real_graph):
+    path = real_graph(name)
+    match name:
+        case "bitcoin_otc":
+            keys = {"node_names": "user_id", "edge_data_rating": "rating", "edge_data_time": "time"}
+            graph = load_graph(path, keys=keys)
+            assert graph.num_nodes == 5881 and len(graph.edge_data["rating"]) == 35592 and len(graph.node_names) == 5881
+        case "ppi_multilabel":
+            refused(path, "node_data_NAME")
+            graph = load_graph(path, keys={"node_data_target": "y"})
+            assert graph.node_data["target"].shape == (3890, 50)
+        case _:
+            refused(path, "--keys edge_index=NAME", "paper_author" if name == "acm_hetero" else "valid_edge")

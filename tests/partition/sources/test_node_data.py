@@ -1,0 +1,210 @@
+"""Tables of nodes, and other node data that is added to a source."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from source_checks import refused, written
+
+from partition import partition, read_manifest
+from partition.errors import LeftOutWarning
+from partition.graph import from_edges
+from partition.sources.load import load_graph
+
+NODES = "node,feat_a,label,train_mask,b,val_mask\n2,5,1,0,6.5,1\n0,1,0,True,2,false\n1,3,,false,4,0\n"
+
+
+def test_node_table(tmp_path, small_blocks):
+    path = written(tmp_path / "g.csv", "0,1\n")
+    graph = load_graph(path, node_data=written(tmp_path / "n.csv", NODES))
+    assert graph.num_nodes == 3
+    assert graph.node_data["feat"].dtype == np.float32
+    assert graph.node_data["feat"].tolist() == [[1, 2], [3, 4], [5, 6.5]]
+    assert graph.node_data["label"].tolist() == [0, -1, 1]
+    assert graph.node_data["train_mask"].tolist() == [True, False, False]
+    assert graph.node_data["val_mask"].tolist() == [False, False, True]
+
+
+def test_node_table_without_ids_or_features(tmp_path):
+    path = written(tmp_path / "g.csv", "0,1\n")
+    graph = load_graph(path, node_data=str(written(tmp_path / "n.tsv.gz", "y\n4\n5\n6\n")))
+    assert graph.num_nodes == 3 and list(graph.node_data) == ["label"]
+    assert graph.node_data["label"].tolist() == [4, 5, 6]
+
+
+def test_node_npz_and_dict(tmp_path):
+    path = written(tmp_path / "g.csv", "0,1\n")
+    np.savez(tmp_path / "n.npz", x=np.eye(2, dtype=np.float32), y=np.array([1, 0]))
+    graph = load_graph(path, node_data=tmp_path / "n.npz")
+    assert set(graph.node_data) == {"feat", "label"}
+    feat = np.eye(2, dtype=np.float32)
+    assert load_graph(path, node_data={"feat": feat}).node_data["feat"] is feat
+    labelled = load_graph(from_edges([0], [1]), node_data={"label": np.array([[1], [2]])})
+    assert labelled.node_data["label"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("1,2\n3,4\n", ["header"]),
+        ("", ["header"]),
+        ("a,b\n", ["header"]),
+        ("a,b\n1,2\n3,\n", ["line 3", "'b'", "nothing"]),
+        ("a,b\n,2\n3,1\n", ["line 2", "'a'", "nothing"]),
+        ("a,b\n1,2\n3,x\n", ["line 3", "'b'", "'x'"]),
+        ("a,b\n1,2\n3,nan\n", ["line 3", "'b'", "'nan'"]),
+        ("a,b\n1,2\n3,1e99\n", ["line 3", "'b'", "'1e99'"]),
+        ("a,b\n1,2\n3,1_0\n", ["line 3", "'b'", "'1_0'"]),
+        ('a,b\n1,"2,3"\n3,"4"\n', ["line 3", "'b'", "2 numbers"]),
+        ("id,a\n0,1\n,2\n", ["row 2", "no node id"]),
+        ("a,train_mask\n1,yes\n3,no\n", ["line 2", "'train_mask'", "'yes'"]),
+        ("label,class,a\n0,1,2\n1,0,2\n", ["label, class", "--label"]),
+        ("label,class\n0,0\n1,1\n", ["label, class"]),
+        ("a,train_mask\n1,1\n3,2\n", ["train_mask", "2"]),
+        ("node,a\n0,1\n0,2\n", ["node 0 has several lines; list each node once"]),
+        ("node,a\n0,1\n2,2\n", ["no row for node 1"]),
+        ("node,id,a\n0,0,1\n1,1,2\n", ["node_id"]),
+        ("a,A\n0,0\n1,1\n", ["'a'"]),
+        ("a\n1\n2\n3\n", ["n.csv has 3 rows", "2 nodes"]),
+    ],
+)
+def test_node_table_refused(tmp_path, text, words):
+    refused(from_edges([0], [1]), *words, node_data=written(tmp_path / "n.csv", text))
+
+
+def test_node_data_refused(tmp_path):
+    graph = from_edges([0], [1], node_data={"feat": np.eye(2)})
+    np.savez(tmp_path / "n.npz", other=np.eye(2))
+    refused(graph, "feat", "already", node_data={"feat": np.eye(2)})
+    refused(graph, "int", node_data=[1, 2])
+    refused(graph, ".parquet", ".npz", node_data="n.parquet")
+    refused(graph, "no node data", "train_mask", node_data=tmp_path / "n.npz")
+    refused(graph, "no such file", node_data=tmp_path / "absent.csv")
+
+
+def test_node_table_of_ragged_lines(tmp_path):
+    table = written(tmp_path / "n.csv", "label,a\n1,2\n2,3,4\n")
+    refused(from_edges([0], [1]), "line 3", "the header, 2", node_data=table)
+
+
+# ---- what columns are for
+
+
+def table_of(tmp_path, text, **options):
+    """Load two nodes, 0 -> 1, with a table."""
+    return load_graph(written(tmp_path / "g.csv", "0,1\n"), node_data=written(tmp_path / "n.csv", text), **options)
+
+
+@pytest.mark.parametrize("name", ["label", "labels", "y", "class", "target", "Class"])
+def test_labels_under_their_usual_names(tmp_path, name):
+    graph = table_of(tmp_path, f"id,x,{name}\n0,5,2\n1,6,\n")
+    assert graph.node_data["label"].tolist() == [2, -1] and graph.node_data["feat"].tolist() == [[5], [6]]
+    assert graph.notes == (f"n.csv: label from {name}; feat from x",)
+
+
+def test_the_user_says_what_columns_are(tmp_path):
+    text = "id,x,kind,y,z\n0,1,2,0.5,7\n1,3,4,0.25,8\n"
+    graph = table_of(tmp_path, text, label="kind", skip=["z"])
+    assert graph.node_data["label"].tolist() == [2, 4]
+    assert graph.node_data["feat"].tolist() == [[1, 0.5], [3, 0.25]]
+    graph = table_of(tmp_path, text, features=["z", "y"], label="kind")
+    assert graph.node_data["feat"].tolist() == [[7, 0.5], [8, 0.25]]
+    for options in ({"label": "none"}, {"features": ["x", "none"]}, {"skip": ["none"]}):
+        with pytest.raises(ValueError, match="'none' of node data; the columns are: id, kind, x, y, z"):
+            table_of(tmp_path, text, **options)
+    with pytest.raises(ValueError, match="'text' holds 'a'.*--features"):
+        table_of(tmp_path, "text,b\na,1\nb,2\n", features=["text"])
+    for options in ({"label": 3}, {"features": "x"}, {"skip": [1]}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            table_of(tmp_path, text, **options)
+
+
+def test_a_column_that_equals_the_labels_is_no_feature(tmp_path):
+    graph, labels = written(tmp_path / "g.csv", "0,1\n"), written(tmp_path / "l.csv", "label\n1\n0\n")
+    leak = written(tmp_path / "n.csv", "x,group\n5,1\n6,0\n")
+    refused(graph, "n.csv", "'group'", "--skip group", node_data=[leak, labels])
+    np.savez(tmp_path / "l.npz", y=np.array([1, 0]))
+    refused(graph, "'group'", node_data=[tmp_path / "l.npz", leak])
+    assert load_graph(graph, node_data=[leak, labels], skip=["group"]).node_data["feat"].tolist() == [[5], [6]]
+
+
+def test_texts_booleans_and_lists(tmp_path):
+    text = 'id,vip,name,vec,more,job\n0,True,ann,"0.1,0.2","[1 2 3]",cook\n1,false,bob,"3,4","[4, 5, 6]",smith\n'
+    with pytest.warns(LeftOutWarning, match=r"column name of n.csv \(text\)"):
+        graph = table_of(tmp_path, text, label="job")
+    assert np.allclose(graph.node_data["feat"], [[1, 0.1, 0.2, 1, 2, 3], [0, 3, 4, 4, 5, 6]])
+    assert graph.class_names == ("cook", "smith") and graph.node_data["label"].tolist() == [0, 1]
+    assert graph.left_out == ("column name of n.csv (text)",)
+    assert graph.notes == (
+        "n.csv: label from job; feat from vip, vec, more",
+        "n.csv: 2 classes from text: cook, smith",
+    )
+
+
+def test_names_of_classes_are_kept(tmp_path):
+    text = "id,x,label\n0,1,b\n1,2,\n2,3,a\n"
+    partition(
+        written(tmp_path / "g.csv", "0,1\n1,2\n"),
+        1,
+        tmp_path / "shards",
+        node_data=written(tmp_path / "n.csv", text),
+    )
+    manifest = read_manifest(tmp_path / "shards")
+    assert manifest["class_names"] == ["a", "b"] and manifest["notes"][1] == "n.csv: 2 classes from text: a, b"
+
+
+def test_a_header_behind_a_comment(tmp_path):
+    graph = table_of(tmp_path, "# id x label\n0 5 1\n1 6 0\n")
+    assert graph.node_data["label"].tolist() == [1, 0] and graph.node_data["feat"].tolist() == [[5], [6]]
+
+
+@st.composite
+def node_tables(draw):
+    """The columns of a table by name, as text, and the node data that they are."""
+    rows = draw(st.integers(1, 6))
+    number = st.floats(-1e6, 1e6, width=32)
+    columns, feat, left_out = {}, [], []
+    names = draw(st.lists(st.sampled_from(["age", "vip", "vec", "city", "w_1"]), unique=True, max_size=5))
+    for name in names:
+        match name:
+            case "vip":
+                values = draw(st.lists(st.booleans(), min_size=rows, max_size=rows))
+                columns[name] = [draw(st.sampled_from([str(value), str(value).lower()])) for value in values]
+                feat.append(np.array(values, np.float32)[:, None])
+            case "vec":
+                values = draw(st.lists(st.tuples(number, number, number), min_size=rows, max_size=rows))
+                columns[name] = ['"' + ",".join(map(repr, value)) + '"' for value in values]
+                feat.append(np.array(values, np.float32))
+            case "city":
+                columns[name] = draw(st.lists(st.sampled_from(["Rome", "Oslo"]), min_size=rows, max_size=rows))
+                left_out.append(name)
+            case _:
+                values = draw(st.lists(number, min_size=rows, max_size=rows))
+                columns[name] = list(map(repr, values))
+                feat.append(np.array(values, np.float32)[:, None])
+    label = draw(st.sampled_from([None, "label", "class", "target"]))
+    if label:
+        columns[label] = draw(st.lists(st.sampled_from(["", "u", "v"]), min_size=rows, max_size=rows))
+    order = draw(st.permutations(range(rows)))
+    columns["id"] = list(map(str, order))
+    return columns, feat, left_out, label, order
+
+
+@settings(deadline=None, max_examples=60)
+@given(table=node_tables())
+def test_every_column_is_used_or_named(tmp_path_factory, table):
+    columns, feat, left_out, label, order = table
+    rows = [",".join(columns), *(",".join(row) for row in zip(*columns.values()))]
+    folder = tmp_path_factory.mktemp("table")
+    path = written(folder / "n.csv", "\n".join(rows) + "\n")
+    graph = load_graph((np.array(order), np.array(order)), node_data=path)
+    rank = np.argsort(order)
+    assert ("feat" in graph.node_data) == bool(feat)
+    if feat:
+        assert np.array_equal(graph.node_data["feat"], np.concatenate(feat, axis=1)[rank])
+    assert graph.left_out == tuple(f"column {name} of n.csv (text)" for name in left_out)
+    if label:
+        names = graph.class_names or ()
+        of_rows = [names[i] if i >= 0 else "" for i in graph.node_data["label"]]
+        assert of_rows == [columns[label][i] for i in rank]
+    assert all(name in graph.notes[0] or name in left_out for name in columns if name != "id")
