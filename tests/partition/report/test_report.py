@@ -109,6 +109,13 @@ def test_the_model_of_the_prediction_is_named_briefly(shards, model, words, tabl
     assert len(found.tables) == tables
 
 
+@pytest.mark.parametrize(("depth", "often"), [(1, "per layer"), (2, "every 2 layers")])
+def test_how_often_the_volume_travels(awkward_graph, tmp_path, depth, often):
+    partition(awkward_graph(0), 2, tmp_path / "out", halo_depth=depth)
+    table = Page(page(count_shards(tmp_path / "out", read_manifest(tmp_path / "out")))).tables[0]
+    assert table[1][0] == f"Volumerows that parts send each other in one exchange; one {often} and direction"
+
+
 def test_options_do_not_break_at_their_hyphens(shards):
     code = re.search(r"^code \{(.*)\}$", page(count_shards(shards, read_manifest(shards))), re.MULTILINE)
     assert "white-space: nowrap" in code[1]
