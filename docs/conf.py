@@ -4,11 +4,15 @@ import importlib
 import inspect
 import re
 
-project, author = "dgl-gt", "the dgl-gt authors"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+project = "dgl-gt"
+author = copyright = "the dgl-gt authors"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 html_theme = "furo"
 html_title = "dgl-gt"
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+copybutton_prompt_text = "$ "  # of a block with prompts, only the commands are copied
 exclude_patterns = ["figures/*.py"]
 myst_heading_anchors = 3
 napoleon_google_docstring = False

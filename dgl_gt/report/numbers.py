@@ -74,13 +74,14 @@ def _best(run: RunFiles) -> dict:
 
 
 def _measured(run: RunFiles) -> dict:
-    """Medians over epochs, and the largest memory; those of the record where it has them."""
+    """Medians over epochs, the share of all steps, and the largest memory; those of the record where it has them."""
     epochs = run.epochs
+    seconds = sum(each.seconds for each in epochs)
     found = {
         "seconds_per_epoch": _median(each.seconds for each in epochs),
         "nodes_per_s": _median(each.nodes_per_s for each in epochs),
         "edges_per_s": _median(each.edges_per_s for each in epochs),
-        "exchange_share": _median(each.exchange_share for each in epochs),
+        "exchange_share": sum(each.exchange_share * each.seconds for each in epochs) / seconds if seconds else None,
         "exchanged_bytes_per_epoch": round(fmean(each.exchanged_bytes for each in epochs)) if epochs else None,
         "peak_memory_bytes": epochs[-1].peak_memory_bytes if epochs else [],
     }

@@ -17,7 +17,7 @@ from dgl_gt.run_files.step_timeline import RankStep
 from partition.report.formats import SPACE, printable, short
 
 MAX_RANKS = 64  # that the timeline draws
-_TICKS = 4  # about as many labels as an axis has
+_TICKS = 5  # about as many labels as an axis has
 _WIDTH = 1000  # of a picture, in its own units
 _MAX_SPANS = 8000  # of all ranks; with more, a rank's spans share columns
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from dgl_gt.train.config import METRIC_TITLES, TrainConfig
 from partition.errors import InputError
 from partition.report import pages
+from partition.report.formats import percent
 from partition.report.pictures import bar
 
 from . import pictures
@@ -66,6 +67,8 @@ def run_page(run: RunFiles, numbers: dict) -> str:
         chart=pictures.chart,
         plain=pictures.plain,
         share=pictures.share,
+        metric_text=pictures.metric_text,
+        percent=percent,
         bar=bar,
         timeline=pictures.timeline_bars(run.step.ranks) if run.step else [],
         most_ranks=pictures.MAX_RANKS,

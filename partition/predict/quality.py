@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-MEANINGS = {  # of the figures, in the order in which people read them: a title, and what is counted
-    "cut_ratio": ("Cut ratio", "edges whose source another part owns"),
+MEANINGS = {  # of the figures, a title and what is counted; what costs comes first: many cut edges may share a row
     "volume": ("Volume", "rows that parts send each other in one exchange"),
+    "cut_ratio": ("Cut ratio", "edges whose source another part owns"),
     "mirrors": ("Mirrors", "copies of nodes outside their master's part"),
     "replication_factor": ("Replication", "rows held / nodes; 1 means no copies"),
     "max_copies_factor": ("Largest part", "rows that it holds / an even share of the nodes"),

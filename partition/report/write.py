@@ -15,6 +15,7 @@ from . import formats, pictures
 from .counts import count_shards
 from .pages import check_targets, make_environment, write_both
 
+_SIZES = ("layers", "hidden", "heads", "features", "classes")  # of a model; a user's own may be known by other names
 _COMPARED = ("volume", "replication_factor", "max_copies_factor", "node_balance", "edge_balance")
 
 
@@ -72,6 +73,7 @@ def page(numbers: dict) -> str:
             widest=max(len(text) for column in columns for text, _ in column),
             is_crowded=numbers["parts"] > pictures.MAX_NUMBERED_PARTS,
             candidates=candidates,
+            assumed=_assumed(numbers["choice"]["model"]) if candidates else {},
             comparison=_comparison(candidates),
             bar=pictures.bar,
             dots=pictures.dots,
@@ -95,6 +97,11 @@ def _candidates(numbers: dict) -> list[dict]:
     """Return the cuts that ``--cut auto`` chose from; none where only one cut was made."""
     found = numbers["choice"]["candidates"] if numbers["choice"] else []
     return found if len(found) > 1 else []
+
+
+def _assumed(model: dict) -> dict:
+    """Return the settings that say the size of a model, or all where it has none of these."""
+    return {key: model[key] for key in _SIZES if key in model} or model
 
 
 def _comparison(candidates: list[dict]) -> list[tuple]:

@@ -160,6 +160,24 @@ def test_every_block_says_what_it_is():
     assert len(reasons) <= NOT_RUN, reasons
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_comments_in_code_are_read_without_scrolling(page):
+    """A block of the site shows 104 columns; what follows in a command may be scrolled to, but a comment is missed."""
+    lines = [line for block in blocks(page) for line in block.code.splitlines()]
+    assert not [line for line in lines if re.search(r"(^|\s)# ", line) and len(line) > 104]
+
+
+def test_the_site_begins_with_commands_and_what_they_print():
+    """And the tree of pages, which the sidebar shows, is not repeated."""
+    page = (DOCS / "index.md").read_text()
+    first, *rest = blocks(DOCS / "index.md")
+    commands = re.findall(r"^\$ dgl-gt (\w+)", first.code, re.MULTILINE)
+    assert commands == ["partition", "train", "predict"]
+    assert not re.search(r"^(##|-|\d\.|!)", page[: page.index("```text")], re.MULTILINE)
+    assert first.code in (ROOT / "README.md").read_text()
+    assert rest and all(block.code.startswith(":hidden:\n") for block in rest)
+
+
 def test_the_example_of_the_readme_is_ten_lines():
     (example,) = (block.code for block in blocks(ROOT / "README.md") if block.title)
     assert len(example.strip().splitlines()) == 10

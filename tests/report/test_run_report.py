@@ -161,6 +161,44 @@ def test_an_approximate_run_is_named_so(run):
     assert "approximate" not in report(run(RECORD)).page.words()
 
 
+STEP = {
+    "epoch": 3,
+    "strategy": "halo_h",
+    "ranks": [{"seconds": 1.0, "compute_s": 0.9, "exchange_s": 0.07, "wait_s": 0.03, "spans": []}],
+}
+
+
+def test_shares_of_one_step_and_of_all_steps_are_told_apart(run):
+    words = report(run(timeline__json=json.dumps(STEP))).page.words().replace("\u00a0", " ")
+    assert "Exchange12.5 %of the time of all steps, waits included; 2.0 KiB per epoch" in words
+    _, of_one_step = words.split("Where the time of one step goes")
+    assert "the training step of epoch 3 alone" in of_one_step and "exchange for 7 %" in of_one_step
+    assert "Over all steps, exchange and wait take 12.5 %, not counting the gradient sum" in of_one_step
+
+
+def test_the_share_of_a_run_that_goes_on_is_of_all_its_steps(run):
+    """As in the record of a finished one: a slow step weighs more. A median would be 0.3."""
+    lines = [LINE | {"seconds": 1.0, "exchange_share": 0.5}, LINE | {"epoch": 2, "seconds": 3.0, "exchange_share": 0.1}]
+    assert report(run(None, lines)).numbers["exchange_share"] == pytest.approx(0.2)
+    assert report(run(None, [LINE | {"seconds": 0.0}])).numbers["exchange_share"] is None
+
+
+def test_values_of_the_curves_can_be_read(run):
+    """The last one of each, and the metrics of the best epoch."""
+    lines = [each | {"lr": 0.25, "nodes_per_s": 12_345.0} for each in lines_of(5)]
+    page = report(run(RECORD | {"metric": {"name": "accuracy", "validation": 0.5, "test": 0.25}}, lines)).page
+    legends = [
+        re.sub(r"<.*?>|&nbsp;", "", each) for each in re.findall(r'<p class="legend">(.*?)</p>', page.source, re.DOTALL)
+    ]
+    assert [each.replace("\u00a0", " ").split() for each in legends] == [
+        ["last", "epoch", "0.2"],
+        ["best", "epoch", "validation", "50.00", "%", "test", "25.00", "%"],
+        ["last", "epoch", "0.25"],
+        ["last", "epoch", "12k"],
+        ["last", "epoch", "12.5", "%"],
+    ]
+
+
 def test_without_a_profile_one_sentence_says_how_to_get_one(run):
     page = report(run()).page
     assert "No step of this run was profiled; dgl-gt train --profile-step records one." in page.words()
@@ -300,15 +338,16 @@ def test_thinning_keeps_the_ends_and_the_extremes():
 @pytest.mark.parametrize(
     ("values", "labels"),
     [
-        ([0.13, 2.4], ["0", "1", "2", "3"]),
+        ([0.13, 2.4], ["0", "0.5", "1", "1.5", "2", "2.5"]),
+        ([0.11, 0.98], ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
         ([12_000.0, 31_000.0], ["10k", "15k", "20k", "25k", "30k", "35k"]),
-        ([0.5], ["0.45", "0.5", "0.55"]),
+        ([0.5], ["0.44", "0.46", "0.48", "0.5", "0.52", "0.54", "0.56"]),
         ([-3.0, 4.0], ["-4", "-2", "0", "2", "4"]),
         ([0.0], None),
         ([5e-324, 0.0], None),
         ([-1e39, 1e39], None),
     ],
-    ids=["usual", "large", "flat", "negative", "zero", "tiny", "huge"],
+    ids=["usual", "shares", "large", "flat", "negative", "zero", "tiny", "huge"],
 )
 def test_axes_end_at_round_numbers(values, labels):
     axis = Axis.of(values, plain)

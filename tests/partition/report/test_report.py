@@ -37,18 +37,20 @@ def test_the_page_needs_nothing_else_and_shows_the_figures(shards, tmp_path):
     found = write_report(shards, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert not re.search(r"https?:|//|<script|<link|<img|@import|url\(|src=|href=|javascript", text, re.IGNORECASE)
-    random, parts, replication, cuts = Page(text).tables
+    random, parts, replication, cuts, settings = Page(text).tables
     assert len(parts) == 1 + found["parts"] and len(replication) == 1 + len(found["replication"]["by_degree"])
     copies = "halo" if found["cut"] == "edge" else "mirrors"
     for cells, part in zip(parts[1:], found["per_part"]):
         assert cells[1:4] == [f"{part[key]:,}" for key in ("owned", copies, "edges")]
     for cells, each in zip(replication[1:], found["replication"]["by_degree"]):
         assert cells[1:4] == [f"{each['nodes']:,}", f"{each['mean']:.2f}", f"{each['max']}"]
-    volume = next(cells for cells in random if cells[0].startswith("Volume"))
+    volume = random[1]
+    assert volume[0].startswith("Volume"), "what costs comes first"
     share = percent(found["of_random"]["volume"])
     assert volume[1:] == [f"{found['quality']['volume']:,}", f"{found['random']['volume']:,}", share]
     steps = [seconds(each["predicted_seconds"]) for each in found["choice"]["candidates"]]
     assert cuts[1][1:] == steps and "chosen" in "".join(cuts[0])
+    assert settings[1:] == [[name, str(value)] for name, value in found["choice"]["model"].items()]
     rows = found["traffic"]["rows"]
     for i, j in np.argwhere(rows):
         assert f"<title>part {i} from part {j}: {rows[i][j]:,}</title>" in text
@@ -88,6 +90,35 @@ def test_all_text_of_a_crafted_manifest_is_escaped(awkward_graph, tmp_path):
     assert "<script" not in text and "\0" not in text
     assert text.count("&lt;script&gt;&amp;\ufffd\ufffd&#39;&#34;") == 11
     Page(text)
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "tables"),
+    [
+        (None, "layers 2, hidden 64, heads 8, features 128, classes 40.", 5),
+        ({"model": "module:function"}, "model module:function.", 4),
+    ],
+    ids=["default", "of a function"],
+)
+def test_the_model_of_the_prediction_is_named_briefly(shards, model, words, tables):
+    """Its size is in a sentence, and its other settings are in a table."""
+    numbers = count_shards(shards, read_manifest(shards))
+    numbers["choice"]["model"] = model or numbers["choice"]["model"]
+    found = Page(page(numbers))
+    assert f"this model: {words}" in found.words().replace("\N{NO-BREAK SPACE}", " ")
+    assert len(found.tables) == tables
+
+
+@pytest.mark.parametrize(("depth", "often"), [(1, "per layer"), (2, "every 2 layers")])
+def test_how_often_the_volume_travels(awkward_graph, tmp_path, depth, often):
+    partition(awkward_graph(0), 2, tmp_path / "out", halo_depth=depth)
+    table = Page(page(count_shards(tmp_path / "out", read_manifest(tmp_path / "out")))).tables[0]
+    assert table[1][0] == f"Volumerows that parts send each other in one exchange; one {often} and direction"
+
+
+def test_options_do_not_break_at_their_hyphens(shards):
+    code = re.search(r"^code \{(.*)\}$", page(count_shards(shards, read_manifest(shards))), re.MULTILINE)
+    assert "white-space: nowrap" in code[1]
 
 
 def test_an_even_cut_is_paler_than_a_random_one(awkward_graph, tmp_path):
