@@ -283,8 +283,13 @@ struct HeadMinor {
 
     static NOINLINE void mark_removed(const Problem& p, const Block& block, T* scores, T* removed) {
         for (int64_t lane = 0; lane < block.count; ++lane) {
-            const int64_t row = bias_row(p, block, lane);
-            for (int64_t i = lane * H; i < (lane + 1) * H; ++i) {
+            const int64_t row = bias_row(p, block, lane), begin = lane * H;
+            bool is_number = true;
+            for (int64_t i = begin; i < begin + H; ++i) {
+                is_number &= scores[i] > kNone;
+                removed[i] = 0;
+            }
+            for (int64_t i = begin; !is_number && i < begin + H; ++i) {
                 removed[i] = bias_of(p, row, i % H) == kNone;
                 scores[i] = removed[i] != T(0) ? kNone : scores[i];
             }

@@ -110,19 +110,27 @@ struct Rows {
 
         // Adds weight times row to x, for four edges or those that are left: a padded edge would add 0 * inf = NaN.
         INLINE void add_to(const Problem& p, T* x, const T* weights, int64_t lane, int64_t head) const {
-            if (count - lane >= 4) add_edges(p, x, weights, lane, head, 4);
-            else add_edges(p, x, weights, lane, head, count - lane);
+            if (count - lane >= 4) add_edges(p, x, weights, rows + lane, head, 4);
+            else add_edges(p, x, weights, rows + lane, head, count - lane);
         }
 
         // The same without the edges that the bias removes; out of line, as few blocks need it.
         NOINLINE void add_kept(const Problem& p, const Block& block, T* x, const T* weights, int64_t lane,
                              int64_t head) const {
-            for (int64_t edge = 0; edge < 4 && lane + edge < count; ++edge)
-                if (!is_removed(p, block, lane + edge, head)) add_edges(p, x, weights + edge, lane + edge, head, 1);
+            const S* kept_rows[4];
+            T kept_weights[4];
+            int64_t edges = 0;
+            for (int64_t edge = 0; edge < 4 && lane + edge < count; ++edge) {
+                if (may_be_removed(weights[edge]) && is_removed(p, block, lane + edge, head)) continue;
+                kept_rows[edges] = rows[lane + edge];
+                kept_weights[edges++] = weights[edge];
+            }
+            if (edges == 4) add_edges(p, x, kept_weights, kept_rows, head, 4);
+            else add_edges(p, x, kept_weights, kept_rows, head, edges);
         }
 
-        INLINE void add_edges(const Problem& p, T* x, const T* weights, int64_t lane, int64_t head, int64_t edges) const {
-            const S* const* from = rows + lane;
+        INLINE void add_edges(const Problem& p, T* x, const T* weights, const S* const* from, int64_t head,
+                              int64_t edges) const {
             const int64_t offset = head * head_stride;
             for (int64_t chunk = 0; chunk < chunks(p); ++chunk) {
                 const int64_t column = offset + chunk * W;
@@ -177,8 +185,12 @@ struct Rows {
     static NOINLINE void set_removed(const Problem& p, const Block& block, T value, T* numbers) {
         for (int64_t lane = 0; lane < block.padded; ++lane)
             for (int64_t h = 0; h < p.num_heads; ++h)
-                if (is_removed(p, block, lane, h)) numbers[h * kLanes + lane] = value;
+                if (may_be_removed(numbers[h * kLanes + lane]) && is_removed(p, block, lane, h))
+                    numbers[h * kLanes + lane] = value;
     }
+
+    // Scores, weights and gradients of removed edges are -inf, 0 or NaN; this saves reading the bias again for the others.
+    static INLINE bool may_be_removed(T number) { return number == T(0) || !(number > kNone); }
 
     // The factor of each weight of a head: 0 where dropout drops it, else 1 / (1 - p). reference.py defines the bits.
     static INLINE void keep_factors(const Problem& p, const Block& block, int64_t head, T* factors) {
