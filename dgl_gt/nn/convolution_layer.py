@@ -86,6 +86,7 @@ class ConvolutionLayer(GraphLayer):
         check_one_of("gate", gate, OPTION_VALUES["gate"])
         check_flags(norm_first=norm_first)
         check_probability("dropout", dropout)
+        check_probability("attn_dropout", attn_dropout)
         check_number("gate_start", gate_start)
         if residual in ("identity", "initial") and in_feats != feat_size:
             raise ValueError(
