@@ -210,35 +210,24 @@ struct HeadMinor {
                 for (int g = 0; g < G; ++g) store<N>(scores + u * H + g * N, total[g][u]);
     }
 
-    // What the bias removes of a block: a bit for each edge of which it removes heads, and of which it removes all heads, and
-    // a number for each edge and head, which is not 0 for removed ones. Only edges of the first kind have these numbers.
-    struct Removed {
-        uint32_t some, all;
-        T heads[kLanes * H];
-    };
-
-    // Adds weights times rows to x, (columns,), R vectors at a time, which stay in registers, without removed heads.
+    // Adds weights times rows to x, (columns,), R vectors at a time, which stay in registers. Where `removed` (edges, H) is
+    // not 0, a row counts as zeros.
     template <int R, bool REMOVES>
-    static INLINE void add_columns(T* x, const Array& array, const Block& block, const T* weights,
-                                   const Removed* removed, int64_t column) {
+    static INLINE void add_columns(T* x, const Array& array, const Block& block, const T* weights, const T* removed,
+                                   int64_t column) {
         V total[R];
         UNROLL
         for (int r = 0; r < R; ++r) total[r] = load<N>(x + column + r * N);
         for (int64_t edge = 0; edge < block.count; ++edge) {
-            if (REMOVES && removed->all >> edge & 1) continue;
             const S* row = at<S>(array, block.numbers[edge], 0) + column;
             V weight[G];
             UNROLL
             for (int g = 0; g < G; ++g) weight[g] = spread(weights + edge * H, g);
-            if (REMOVES && removed->some >> edge & 1) {
-                UNROLL
-                for (int r = 0; r < R; ++r) {
-                    const V numbers = load<N>(row + r * N);
-                    total[r] += weight[r % G] * (spread(removed->heads + edge * H, r % G) != T(0) ? V{} : numbers);
-                }
-            } else {
-                UNROLL
-                for (int r = 0; r < R; ++r) total[r] += weight[r % G] * load<N>(row + r * N);
+            UNROLL
+            for (int r = 0; r < R; ++r) {
+                V numbers = load<N>(row + r * N);
+                if constexpr (REMOVES) numbers = spread(removed + edge * H, r % G) != T(0) ? V{} : numbers;
+                total[r] += weight[r % G] * numbers;
             }
         }
         UNROLL
@@ -247,7 +236,7 @@ struct HeadMinor {
 
     template <bool REMOVES>
     static INLINE void add_all(const Problem& p, T* x, const Array& array, const Block& block, const T* weights,
-                               const Removed* removed) {
+                               const T* removed) {
         int64_t column = 0;
         for (; column + 8 * N <= columns(p); column += 8 * N)
             add_columns<8, REMOVES>(x, array, block, weights, removed, column);
@@ -258,13 +247,13 @@ struct HeadMinor {
     }
 
     static NOINLINE void add_kept(const Problem& p, T* x, const Array& array, const Block& block, const T* weights,
-                                  const Removed* removed) {
+                                  const T* removed) {
         add_all<true>(p, x, array, block, weights, removed);
     }
 
     // Without `removed`, the bias removes no edge of the block, which is common.
     static INLINE void add_rows(const Problem& p, T* x, const Array& array, const Block& block, const T* weights,
-                                const Removed* removed) {
+                                const T* removed) {
         if (removed) add_kept(p, x, array, block, weights, removed);
         else add_all<false>(p, x, array, block, weights, nullptr);
     }
@@ -277,9 +266,9 @@ struct HeadMinor {
         return p.bias_storage == p.storage ? widened(*at<S>(p.bias, row, head)) : *at<T>(p.bias, row, head);
     }
 
-    // Adds the bias to scores. Where it may remove edges, sets their scores, because what they read may be NaN, and returns
-    // what it removes, in `room`; else returns null.
-    static INLINE const Removed* add_bias(const Problem& p, const Block& block, T* scores, Removed& room) {
+    // Adds the bias to scores. Where it may remove edges, sets their scores, because what they read may be NaN, marks them in
+    // `removed` (kLanes, H) and returns it; else returns null.
+    static INLINE const T* add_bias(const Problem& p, const Block& block, T* scores, T* removed) {
         for (int64_t lane = 0; lane < block.count; ++lane) {
             const int64_t row = bias_row(p, block, lane);
             for (int64_t h = 0; h < H; ++h) scores[lane * H + h] += bias_of(p, row, h);
@@ -288,26 +277,22 @@ struct HeadMinor {
         auto is_no_number = none != none;
         for (int64_t i = 0; i < block.padded * H; i += N) is_no_number |= ~(load<N>(scores + i) > none);
         if (!any(is_no_number)) return nullptr;
-        mark_removed(p, block, scores, room);
-        return &room;
+        mark_removed(p, block, scores, removed);
+        return removed;
     }
 
-    static NOINLINE void mark_removed(const Problem& p, const Block& block, T* scores, Removed& removed) {
-        removed.some = removed.all = 0;
+    static NOINLINE void mark_removed(const Problem& p, const Block& block, T* scores, T* removed) {
         for (int64_t lane = 0; lane < block.count; ++lane) {
             const int64_t row = bias_row(p, block, lane), begin = lane * H;
             bool is_number = true;
-            for (int64_t i = begin; i < begin + H; ++i) is_number &= scores[i] > kNone;
-            if (is_number) continue;
-            int count = 0;
             for (int64_t i = begin; i < begin + H; ++i) {
-                const bool is_removed = bias_of(p, row, i % H) == kNone;
-                removed.heads[i] = is_removed;
-                scores[i] = is_removed ? kNone : scores[i];
-                count += is_removed;
+                is_number &= scores[i] > kNone;
+                removed[i] = 0;
             }
-            removed.some |= uint32_t(count > 0) << lane;
-            removed.all |= uint32_t(count == H) << lane;
+            for (int64_t i = begin; !is_number && i < begin + H; ++i) {
+                removed[i] = bias_of(p, row, i % H) == kNone;
+                scores[i] = removed[i] != T(0) ? kNone : scores[i];
+            }
         }
     }
 
@@ -339,8 +324,7 @@ struct HeadMinor {
     static void forward(const Problem& p, int64_t row, int64_t begin, int64_t end, void* scratch, void* state) {
         const int64_t last = p.indptr[p.num_dst] - 1;
         T *q = static_cast<T*>(scratch), *weights = q + columns(p);
-        T *out = static_cast<T*>(state), *totals = out + columns(p), *tops = totals + L;
-        Removed room;
+        T *out = static_cast<T*>(state), *totals = out + columns(p), *tops = totals + L, marks[kLanes * H];
         widen_row(p, p.q, row, T(p.scale), q);
         for (T* x = out; x < tops; ++x) *x = 0;
         UNROLL
@@ -351,7 +335,7 @@ struct HeadMinor {
                 prefetch_ahead(p, p.indices, first + lane, last, p.k, p.v, false);
                 dot(p, q, p.k, block.numbers + lane, weights + lane * H);
             }
-            const Removed* removed = p.bias.data ? add_bias(p, block, weights, room) : nullptr;
+            const T* removed = p.bias.data ? add_bias(p, block, weights, marks) : nullptr;
             softmax_step(p, block, weights, out, totals, tops);
             add_rows(p, out, p.v, block, weights, removed);
         }
@@ -440,7 +424,7 @@ struct HeadMinor {
     // For the edges of a block, in place: turns `kept` from grad_out . v into the weights after dropout (d out / d v), and
     // `scores` into d loss / d score.
     static INLINE void edge_gradients(const Problem& p, const Block& block, const T* lses, const T* deltas,
-                                      const Removed* removed, T* kept, T* scores) {
+                                      const T* removed, T* kept, T* scores) {
         T keep[kLanes * H];
         if (p.drop_threshold) keep_factors(p, block, keep);
         for (int64_t i = 0; i < kLanes * H; i += N) {
@@ -450,10 +434,7 @@ struct HeadMinor {
             store<N>(kept + i, dropped);
         }
         if (removed)  // their grad_out . v may be NaN
-            for (int64_t lane = 0; lane < block.count; ++lane)
-                if (removed->some >> lane & 1)
-                    for (int64_t i = lane * H; i < (lane + 1) * H; ++i)
-                        if (removed->heads[i] != T(0)) scores[i] = 0;
+            for (int64_t i = 0; i < block.count * H; ++i) scores[i] = removed[i] != T(0) ? T(0) : scores[i];
     }
 
     // dQ and dbias. State: sums of score gradients times keys (columns).
@@ -461,8 +442,7 @@ struct HeadMinor {
         const int64_t last = p.indptr[p.num_dst] - 1;
         T *q = static_cast<T*>(scratch), *grad_out = q + columns(p), *scores = grad_out + columns(p);
         T *kept = scores + kLanes * H, *lses = kept + kLanes * H, *deltas = lses + kLanes * H;
-        T* grad_q = static_cast<T*>(state);
-        Removed room;
+        T *grad_q = static_cast<T*>(state), marks[kLanes * H];
         widen_row(p, p.q, row, T(p.scale), q);
         widen_row(p, p.grad_out, row, T(1), grad_out);
         for (int64_t lane = 0; lane < kLanes; ++lane) {
@@ -478,7 +458,7 @@ struct HeadMinor {
                 dot(p, q, p.k, block.numbers + lane, scores + lane * H);
                 dot(p, grad_out, p.v, block.numbers + lane, kept + lane * H);
             }
-            const Removed* removed = p.bias.data ? add_bias(p, block, scores, room) : nullptr;
+            const T* removed = p.bias.data ? add_bias(p, block, scores, marks) : nullptr;
             edge_gradients(p, block, lses, deltas, removed, kept, scores);
             if (p.grad_bias.data) write_grad_bias(p, block, scores);
             if (p.grad_q.data) add_rows(p, grad_q, p.k, block, scores, removed);
@@ -505,8 +485,7 @@ struct HeadMinor {
         const int64_t last = p.rev_indptr[p.num_src] - 1;
         T *k = static_cast<T*>(scratch), *v = k + columns(p), *scores = v + columns(p), *kept = scores + kLanes * H;
         T *lses = kept + kLanes * H, *deltas = lses + kLanes * H;
-        T *grad_k = static_cast<T*>(state), *grad_v = grad_k + columns(p);
-        Removed room;
+        T *grad_k = static_cast<T*>(state), *grad_v = grad_k + columns(p), marks[kLanes * H];
         const bool ordered = p.bias.data || p.drop_threshold;
         widen_row(p, p.k, row, T(p.scale), k);
         widen_row(p, p.v, row, T(1), v);
@@ -523,7 +502,7 @@ struct HeadMinor {
                 dot(p, k, p.q, block.numbers + lane, scores + lane * H);
                 dot(p, v, p.grad_out, block.numbers + lane, kept + lane * H);
             }
-            const Removed* removed = p.bias.data ? add_bias(p, block, scores, room) : nullptr;
+            const T* removed = p.bias.data ? add_bias(p, block, scores, marks) : nullptr;
             edge_gradients(p, block, lses, deltas, removed, kept, scores);
             add_rows(p, grad_k, p.q, block, scores, removed);
             add_rows(p, grad_v, p.grad_out, block, kept, removed);

@@ -144,12 +144,12 @@ struct Rows {
         }
     };
 
-    // Adds the rows of a block, times weights, to x (H, D). `removed` is what add_bias returns, or 0.
-    static INLINE void add_rows(const Problem& p, const Block& block, uint32_t removed, const Sources& rows,
-                                const T* weights, T* x) {
+    // Adds the rows of a block, times weights, to x (H, D).
+    static INLINE void add_rows(const Problem& p, const Block& block, bool removes, const Sources& rows, const T* weights,
+                                T* x) {
         for (int64_t lane = 0; lane < block.padded; lane += 4)
             for (int64_t h = 0; h < p.num_heads; ++h) {
-                if (removed >> lane & 15) rows.add_kept(p, block, x + h * dim(p), weights + h * kLanes + lane, lane, h);
+                if (removes) rows.add_kept(p, block, x + h * dim(p), weights + h * kLanes + lane, lane, h);
                 else rows.add_to(p, x + h * dim(p), weights + h * kLanes + lane, lane, h);
             }
     }
@@ -166,9 +166,9 @@ struct Rows {
         return bias_of(p, bias_row(p, block.positions[lane]), head) == kNone;
     }
 
-    // Adds the bias to scores; returns a bit for each lane of which it removes a head. What such an edge reads may be NaN, so
-    // its score is set, and its row is not added.
-    static INLINE uint32_t add_bias(const Problem& p, const Block& block, T* scores) {
+    // Adds the bias to scores; returns whether it may remove edges. What these read may be NaN, so their scores are set, and
+    // their rows are not added.
+    static INLINE bool add_bias(const Problem& p, const Block& block, T* scores) {
         for (int64_t lane = 0; lane < block.padded; ++lane) {
             const int64_t row = bias_row(p, block.positions[lane]);
             for (int64_t h = 0; h < p.num_heads; ++h) scores[h * kLanes + lane] += bias_of(p, row, h);
@@ -177,19 +177,16 @@ struct Rows {
         auto is_number = none == none;
         for (int64_t h = 0; h < p.num_heads; ++h)
             for (int64_t lane = 0; lane < block.padded; lane += 4) is_number &= load<4>(scores + h * kLanes + lane) > none;
-        if (is_number[0] & is_number[1] & is_number[2] & is_number[3]) return 0;
-        return set_removed(p, block, kNone, scores);
+        if (is_number[0] & is_number[1] & is_number[2] & is_number[3]) return false;
+        set_removed(p, block, kNone, scores);
+        return true;
     }
 
-    static NOINLINE uint32_t set_removed(const Problem& p, const Block& block, T value, T* numbers) {
-        uint32_t lanes = 0;
+    static NOINLINE void set_removed(const Problem& p, const Block& block, T value, T* numbers) {
         for (int64_t lane = 0; lane < block.padded; ++lane)
             for (int64_t h = 0; h < p.num_heads; ++h)
-                if (may_be_removed(numbers[h * kLanes + lane]) && is_removed(p, block, lane, h)) {
+                if (may_be_removed(numbers[h * kLanes + lane]) && is_removed(p, block, lane, h))
                     numbers[h * kLanes + lane] = value;
-                    lanes |= 1u << lane;
-                }
-        return lanes;
     }
 
     // Scores, weights and gradients of removed edges are -inf, 0 or NaN; this saves reading the bias again for the others.
@@ -230,9 +227,9 @@ struct Rows {
                 for (int64_t h = 0; h < heads; ++h)
                     store<4>(weights + h * kLanes + lane, keys.dot(p, q + h * dim(p), lane, h));
             }
-            const uint32_t removed = p.bias.data ? add_bias(p, block, weights) : 0;
+            const bool removes = p.bias.data && add_bias(p, block, weights);
             for (int64_t h = 0; h < heads; ++h) softmax_step(p, block, h, weights + h * kLanes, out, totals, tops);
-            add_rows(p, block, removed, values, weights, out);
+            add_rows(p, block, removes, values, weights, out);
         }
     }
 
@@ -339,15 +336,15 @@ struct Rows {
                     store<4>(kept + h * kLanes + lane, values.dot(p, grad_out + h * dim(p), lane, h));
                 }
             }
-            const uint32_t removed = p.bias.data ? add_bias(p, block, scores) : 0;
+            const bool removes = p.bias.data && add_bias(p, block, scores);
             for (int64_t h = 0; h < heads; ++h) {
                 T deltas[kLanes];
                 for (int64_t lane = 0; lane < kLanes; ++lane) deltas[lane] = delta[h];
                 edge_gradients(p, block, h, deltas, kept + h * kLanes, scores + h * kLanes);
             }
-            if (removed) set_removed(p, block, 0, scores);
+            if (removes) set_removed(p, block, 0, scores);
             if (p.grad_bias.data) write_grad_bias(p, block, scores);
-            if (p.grad_q.data) add_rows(p, block, removed, keys, scores, grad_q);
+            if (p.grad_q.data) add_rows(p, block, removes, keys, scores, grad_q);
         }
     }
 
@@ -391,11 +388,11 @@ struct Rows {
                     store<4>(kept + h * kLanes + lane, gradients.dot(p, v + h * dim(p), lane, h));
                 }
             }
-            const uint32_t removed = p.bias.data ? add_bias(p, block, scores) : 0;
+            const bool removes = p.bias.data && add_bias(p, block, scores);
             for (int64_t h = 0; h < heads; ++h)
                 edge_gradients(p, block, h, deltas + h * kLanes, kept + h * kLanes, scores + h * kLanes);
-            add_rows(p, block, removed, queries, scores, grad_k);
-            add_rows(p, block, removed, gradients, kept, grad_v);
+            add_rows(p, block, removes, queries, scores, grad_k);
+            add_rows(p, block, removes, gradients, kept, grad_v);
         }
     }
 
