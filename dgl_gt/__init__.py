@@ -1,6 +1,7 @@
 """Graph transformer attention for DGL graphs, on one device or on many.
 
-Importing the package loads neither torch nor DGL: each public name below is loaded at its first use (PEP 562).
+Importing the package loads neither torch nor DGL: each public name below is loaded at its first use (PEP 562). Type
+checkers read ``__init__.pyi`` instead; a test holds that both have the same names.
 """
 
 import importlib
@@ -24,6 +25,7 @@ _ATTRIBUTES = {
     "ShardedGraph": "dgl_gt.exchange.sharded_graph",
     "Comm": "dgl_gt.comm.group",
     "RankError": "dgl_gt.comm.failure",
+    "InputError": "partition.errors",
     "report_costs": "dgl_gt.selector.step_costs",
 }
 _SUBMODULES = ("nn", "partition", "selector", "train")
@@ -43,4 +45,4 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -77,6 +77,16 @@ def assume_constant(function):
     return function
 
 
+def is_transformed() -> bool:
+    """Return whether a transform of ``torch.func`` is running, outside of torch.compile.
+
+    ``_are_functorch_transforms_active``, in torch 2.4 to 2.13. Without the name, the answer is False, and transforms meet
+    operators that do not know them, which torch refuses in its own words.
+    """
+    ask = getattr(torch._C, "_are_functorch_transforms_active", None)
+    return ask is not None and not torch.compiler.is_compiling() and ask()
+
+
 class OperationMode(TorchDispatchMode):
     """Inside the block, ``__torch_dispatch__`` of a subclass sees each operation, custom ones too; it is not compiled.
 

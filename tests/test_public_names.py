@@ -1,6 +1,13 @@
 """Every name of the package that users are told about is public."""
 
+import ast
+import configparser
+import inspect
+import os
 import re
+import subprocess
+import sys
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
@@ -80,6 +87,84 @@ def test_the_public_surface_is_complete():
         assert set(names) <= set(getattr(dgl_gt, module).__all__)
         assert all(hasattr(getattr(dgl_gt, module), name) for name in names)
         assert not any(isinstance(getattr(getattr(dgl_gt, module), name), ModuleType) for name in names)
+
+
+LAZY = {dgl_gt: "dgl_gt", dgl_gt.train: "dgl_gt/train", partition: "partition"}
+
+
+@pytest.mark.parametrize("module", [*LAZY, dgl_gt.partition], ids=lambda module: module.__name__)
+def test_completion_offers_public_names_alone(module):
+    import dgl_gt.exchange  # an inner room that something has loaded is no public name  # noqa: F401
+
+    assert set(dir(module)) == set(module.__all__)
+
+
+@pytest.mark.parametrize("module", LAZY, ids=lambda module: module.__name__)
+def test_type_checkers_see_the_names_that_are_loaded(module):
+    """Each name of the stub is that of the module, from the same place, and none is missing."""
+    folder = ROOT / LAZY[module]
+    found = {}
+    for node in ast.parse((folder / "__init__.pyi").read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            assert all(alias.name == alias.asname for alias in node.names), "else the name is not exported"
+            found |= {alias.name: node.module for alias in node.names}
+    homes = {"dgl_gt": "_ATTRIBUTES", "dgl_gt.train": "_HOMES", "partition": "_MODULES"}[module.__name__]
+    prefix = "partition." if module is partition else ""
+    lazy = {name: prefix + home for name, home in getattr(module, homes).items()}
+    assert {name: home for name, home in found.items() if home} == lazy
+    assert {name for name, home in found.items() if not home} == set(getattr(module, "_SUBMODULES", ()))
+
+
+def test_packages_are_installed_with_their_types():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    for stub in [path for name in ("dgl_gt", "partition") for path in (ROOT / name).rglob("*.pyi")]:
+        package = ".".join(stub.parent.relative_to(ROOT).parts)
+        assert "*.pyi" in setup["options.package_data"][package]
+    for package in ("dgl_gt", "partition"):
+        assert (ROOT / package / "py.typed").exists() and "py.typed" in setup["options.package_data"][package]
+
+
+def test_a_type_checker_finds_misspelt_arguments_and_names(tmp_path):
+    pytest.importorskip("mypy", reason="mypy is not installed; pip install mypy")
+    wrong = {
+        'dgl_gt.load("x", stratgy="halo")': "call-arg",
+        "dgl_gt.lod": "attr-defined",
+        "dgl_gt.train.TrainConfig(hiden=3)": "call-arg",
+        'dgl_gt.partition.load_graph("x", nme=1)': "call-arg",
+    }
+    right = ['dgl_gt.load("x", strategy="halo")', "dgl_gt.train.TrainConfig(hidden=8)", 'dgl_gt.InputError("x")']
+    (tmp_path / "user.py").write_text("\n".join(["import dgl_gt", *wrong, *right]))
+    skipped = "[mypy-torch.*,numpy.*,scipy.*,msgspec.*,safetensors.*,yaml.*]\nfollow_imports = skip\n"  # they take long
+    (tmp_path / "mypy.ini").write_text(f"[mypy]\nfollow_imports = silent\nignore_missing_imports = True\n{skipped}")
+    command = [sys.executable, "-m", "mypy", "user.py"]
+    ran = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"MYPYPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    found = dict(re.findall(r"user.py:(\d+): error: .*\[(.*)\]", ran.stdout))
+    assert found == {str(line): code for line, code in enumerate(wrong.values(), 2)}, ran.stdout + ran.stderr
+
+
+def test_help_explains_every_setting():
+    config = dgl_gt.train.TrainConfig
+    texts = dict(
+        re.findall(
+            r"(?m)^    (\w+ : .*)\n((?:        .*\n)+)", inspect.cleandoc(config.__doc__).replace("\n", "\n    ")
+        )
+    )
+    by_name = {heading.split(" : ")[0]: (heading, " ".join(text.split())) for heading, text in texts.items()}
+    for setting in fields(config):
+        heading, text = by_name[setting.name]
+        assert heading.endswith(f"default {setting.default!r}")
+        assert text.lower().startswith(setting.metadata["help"].lower())
+    assert "from 1 to 1,000" in by_name["layers"][1] and "roc_auc" in by_name["metric"][1]
+    assert "Annotated" not in str(inspect.signature(config))
+
+
+def test_the_error_of_wrong_input_is_public():
+    assert dgl_gt.InputError is partition.InputError
+    with pytest.raises(dgl_gt.InputError, match="heads"):
+        dgl_gt.train.TrainConfig(hidden=10, heads=3)
 
 
 @pytest.mark.parametrize("module", [dgl_gt, dgl_gt.train], ids=lambda module: module.__name__)

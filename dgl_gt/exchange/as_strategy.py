@@ -6,6 +6,7 @@ from torch import Tensor
 
 from dgl_gt.as_csc import csc, is_dgl_graph
 from dgl_gt.structure import CSC
+from dgl_gt.torch_internals import is_transformed
 
 from .local import Local
 from .protocol import Strategy
@@ -21,10 +22,14 @@ def as_strategy(graph, feat: Tensor | None = None) -> Strategy:
     several edge types or edges between two types of nodes.
     """
     device = None if feat is None else feat.device
-    if isinstance(graph, Strategy):
-        return graph
-    if isinstance(graph, ShardedGraph):
-        return graph.strategy
+    if isinstance(graph, (Strategy, ShardedGraph)):
+        strategy = graph.strategy if isinstance(graph, ShardedGraph) else graph
+        if is_transformed() and not strategy.holds_all:
+            raise NotImplementedError(
+                "a layer on a ShardedGraph exchanges rows between ranks, which transforms of torch.func cannot follow; use "
+                "backward or torch.autograd.grad"
+            )
+        return strategy
     if isinstance(graph, CSC):
         return Local(csc(graph, device))
     if isinstance(graph, Tensor):

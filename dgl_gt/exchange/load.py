@@ -27,7 +27,6 @@ from .sharded_graph import ShardedGraph, checked_device
 WITH_RANK_ORDER = ("gather", "ring")  # strategies that read the rows of all ranks in one order
 
 
-@torch.inference_mode(False)  # training needs its tensors, too
 def load(
     directory,
     strategy: str | None = None,
@@ -77,9 +76,10 @@ def load(
     RankError
         Another rank has stopped, or does not answer in time. From then on every exchange may raise it.
     """
-    comm = Comm(group, timeout_s)
-    with comm.together():
-        return _load(directory, strategy, depth, comm, device, overlap)
+    with torch.inference_mode(False):  # training needs its tensors, too
+        comm = Comm(group, timeout_s)
+        with comm.together():
+            return _load(directory, strategy, depth, comm, device, overlap)
 
 
 def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) -> ShardedGraph:

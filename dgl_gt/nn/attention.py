@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
-from numbers import Integral, Real
+from numbers import Integral
 from typing import overload
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import leading_rows
+from dgl_gt.ops.checks import is_finite_number
 from dgl_gt.ops.head_minor import has_head_minor_kernel, is_head_minor
 from dgl_gt.structure import CSC
 from dgl_gt.torch_internals import has_hooks
@@ -59,9 +61,17 @@ def check_heads(feat_size: int, num_heads: int) -> None:
 
 def check_probability(name: str, p: float) -> float:
     """Return ``p``; raise ``ValueError`` with the argument's name unless it is in [0, 1)."""
-    if not isinstance(p, Real) or not 0.0 <= p < 1.0:
+    if not is_finite_number(p) or not 0.0 <= p < 1.0:
         raise ValueError(f"{name}={p!r} is not in [0, 1); choose 0 for no dropout, or a probability below 1")
     return p
+
+
+def check_number(name: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:
+    """Return a number as a float; raise ``ValueError`` with the argument's name unless it is finite and in the range."""
+    if not is_finite_number(value) or not low <= value <= high:
+        allowed = "a finite number" if low == -math.inf else f"from {low:g} to {high:g}"
+        raise ValueError(f"{name} is {value!r}; it must be {allowed}")
+    return float(value)
 
 
 def check_in_degrees(structure: CSC) -> None:

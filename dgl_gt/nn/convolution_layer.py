@@ -11,7 +11,7 @@ from dgl_gt.model_limits import OPTION_VALUES
 from partition.errors import check_flags, check_one_of
 
 from .aggregation import aggregate, make_aggregation
-from .attention import check_features, check_probability, check_sizes
+from .attention import check_features, check_number, check_probability, check_sizes
 from .dropout import FeatureDropout
 from .global_attention import Gate
 from .graph_layer import GraphLayer
@@ -86,6 +86,8 @@ class ConvolutionLayer(GraphLayer):
         check_one_of("gate", gate, OPTION_VALUES["gate"])
         check_flags(norm_first=norm_first)
         check_probability("dropout", dropout)
+        check_probability("attn_dropout", attn_dropout)
+        check_number("gate_start", gate_start)
         if residual in ("identity", "initial") and in_feats != feat_size:
             raise ValueError(
                 f"residual is {residual!r}, but the layer takes {in_feats} features and returns {feat_size}; choose "

@@ -16,7 +16,15 @@ from dgl_gt.ops.dispatch import autocast
 from dgl_gt.structure import CSC
 from partition.errors import check_flags
 
-from .attention import EdgeAttention, check_features, check_in_degrees, check_probability, check_sizes, is_plain
+from .attention import (
+    EdgeAttention,
+    check_features,
+    check_in_degrees,
+    check_number,
+    check_probability,
+    check_sizes,
+    is_plain,
+)
 from .dropout import FeatureDropout, draw_seeds
 
 
@@ -82,7 +90,11 @@ class GATConv(EdgeAttention):
         check_sizes(in_feats=self.in_dst)
         check_flags(residual=residual, allow_zero_in_degree=allow_zero_in_degree, bias=bias)
         check_probability("feat_drop", feat_drop)
-        self.num_heads, self.out_feats, self.negative_slope = num_heads, out_feats, float(negative_slope)
+        self.num_heads, self.out_feats, self.negative_slope = (
+            num_heads,
+            out_feats,
+            check_number("negative_slope", negative_slope),
+        )
         width = num_heads * out_feats
         if isinstance(in_feats, tuple):
             self.fc_src = nn.Linear(self.in_src, width, bias=False)

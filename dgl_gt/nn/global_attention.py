@@ -9,7 +9,7 @@ from torch.nn import functional
 from dgl_gt.exchange import Strategy, as_strategy
 from partition.errors import check_one_of
 
-from .attention import check_features, check_heads, check_probability, check_sizes
+from .attention import check_features, check_heads, check_number, check_probability, check_sizes
 from .dropout import FeatureDropout
 from .dropout import draw_seeds as new_seeds
 
@@ -92,7 +92,7 @@ class PolynormerAttention(GlobalAttention):
         )
         self.norms = nn.ModuleList(nn.LayerNorm(feat_size) for _ in range(layers))
         self.out_proj = nn.Linear(feat_size, feat_size)
-        self.beta = Gate(layers, feat_size, beta, beta_start)
+        self.beta = Gate(layers, feat_size, beta, check_number("beta_start", beta_start))
         self.dropouts = nn.ModuleList(FeatureDropout(check_probability("dropout", dropout)) for _ in range(layers))
 
     def forward(self, graph, x: Tensor, seeds: Tensor | None = None) -> Tensor:
@@ -150,11 +150,12 @@ class Gate(nn.Module):
     def __init__(self, layers: int, width: int, kind: str, start: float):
         super().__init__()
         check_one_of("kind", kind, ("sigmoid", "free", "constant"))
+        start = check_number("start", start)
         self.kind = kind
         if kind == "constant":
-            self.register_buffer("weight", torch.full((layers, width), float(start)))
+            self.register_buffer("weight", torch.full((layers, width), start))
             return
-        self.weight = nn.Parameter(torch.full((layers, width), float(start)))
+        self.weight = nn.Parameter(torch.full((layers, width), start))
         if kind == "sigmoid":
             nn.init.xavier_normal_(self.weight)
 

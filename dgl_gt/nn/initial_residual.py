@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dgl_gt.model_limits import MAP_WEIGHTS
 from partition.errors import whole_number
 
-from .attention import check_features, check_sizes
+from .attention import check_features, check_number, check_sizes
 
 
 class InitialResidual(nn.Module):
@@ -48,8 +48,7 @@ class InitialResidual(nn.Module):
         check_sizes(feats=feats)
         layer = whole_number("layer", layer, 1)
         for name, value, most in (("initial_weight", initial_weight, 1.0), ("map_weight", map_weight, MAP_WEIGHTS[1])):
-            if not 0.0 <= value <= most:
-                raise ValueError(f"{name} is {value!r}; it must be from 0 to {most:g}")
+            check_number(name, value, 0.0, most)
         self.feats, self.initial_weight = feats, float(initial_weight)
         self.map_share = math.log(map_weight / layer + 1)
         self.linear = nn.Linear(feats, feats, bias=False) if map_weight else None

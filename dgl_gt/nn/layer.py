@@ -90,6 +90,7 @@ class GraphTransformerLayer(GraphLayer):
             check_sizes(hidden_size=hidden_size)
         check_flags(norm_first=norm_first, edge_update=edge_update)
         check_probability("dropout", dropout)
+        check_probability("attn_dropout", attn_dropout)
         check_one_of("residual", residual, TRANSFORMER_RESIDUALS)
         check_one_of("norm", norm, OPTION_VALUES["norm"])
         if not isinstance(activation, nn.Module):

@@ -10,7 +10,7 @@ from dgl_gt.exchange.local import leading_rows
 from dgl_gt.model_limits import MODEL_LIMITS, OPTION_VALUES, check_contradictions
 from partition.errors import check_flags, check_one_of, whole_number
 
-from .attention import EdgeAttention, check_features, check_probability, check_sizes
+from .attention import EdgeAttention, check_features, check_number, check_probability, check_sizes
 from .convolution_layer import ConvolutionLayer
 from .dropout import FeatureDropout, RowSequential, as_seed, draw_seeds, dropout_seed
 from .edge_features import EdgeEncoder
@@ -154,12 +154,11 @@ class GraphTransformer(nn.Module):
         choices = {"layer": layer, "activation": activation, "input": input, "output": output, "jumping": jumping}
         for name, value in (choices | {"global_attention": global_attention}).items():
             check_one_of(name, value, OPTION_VALUES[name])
-        if not 0.0 <= global_weight <= 1.0:
-            raise ValueError(f"global_weight is {global_weight!r}; it must be from 0 to 1")
+        check_number("gate_start", gate_start)
         has_edges = bool(edge_feats or edge_kinds)
         check_contradictions(layer=layer, residual=residual, input=input, gate=gate, score=score, has_edges=has_edges)
         self.in_dim, self.jumping, self._uses_global = in_dim, jumping, True
-        self.global_weight, self.inputs = float(global_weight), None
+        self.global_weight, self.inputs = check_number("global_weight", global_weight, 0.0, 1.0), None
         self.input_dropout = FeatureDropout(input_dropout)
         self.encoder = _encoder(input, in_dim, hidden, activation, dropout)
         shared = {"score": score, "residual": residual, "norm": norm, "norm_first": norm_first}

@@ -6,9 +6,9 @@ from dgl_gt.as_csc import csc
 from dgl_gt.structure import CSC
 
 from . import dispatch
-from .checks import checked_numbers, unpack
+from .checks import check_scale, checked_numbers, unpack
 from .head_minor import result_strides
-from .operator import operator
+from .operator import differentiable, operator
 from .reference import accumulation_dtype, reference_attention
 
 
@@ -57,9 +57,11 @@ def sparse_attention(
     negative_slope : float, default 0.2
         Slope of LeakyReLU below 0; only for additive scores.
     bias : torch.Tensor, (E, H), optional
-        Term added to dot products, in order of edge id, in the dtype of `q` or of the sums. ``-inf`` removes the edge.
-    scale : float, optional
-        Factor of dot products; ``1 / sqrt(D)`` by default.
+        Term added to dot products, in order of edge id, in the dtype of `q` or of the sums. ``-inf`` removes the edge
+        for this head: it gives nothing to any result or gradient, even where its keys or values are NaN.
+    scale : float or torch.Tensor (), optional
+        Factor of dot products; ``1 / sqrt(D)`` by default. A tensor, such as a learnt temperature, has a gradient; the
+        queries are multiplied by it.
     dropout_p : float, default 0.0
         Probability in [0, 1) of dropping a normalised weight; kept weights are divided by ``1 - dropout_p``.
     seed : int, or torch.Tensor () int64 on the CPU, optional
@@ -81,7 +83,8 @@ def sparse_attention(
     ValueError
         A shape, dtype, device or value does not fit.
     NotImplementedError
-        A kernel is asked for a second derivative, or for a derivative in forward mode.
+        A kernel is asked for a second derivative, or for a derivative in forward mode, or is mapped by ``torch.vmap``.
+        ``torch.func.grad``, ``vjp`` and ``jacrev(..., chunk_size=1)`` work.
 
     References
     ----------
@@ -112,6 +115,10 @@ def attend_rows(graph, q, kv=None, *, bias=None, dropout=None, negative_slope=No
 def _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope):
     """Check the arguments and attend, with the operator where there is a kernel."""
     rows = unpack(q, k, v, negative_slope is not None)
+    if isinstance(scale, torch.Tensor):
+        check_scale(scale, negative_slope)
+        q, k, v = rows = rows[0] * scale.reshape(()), *rows[1:]
+        scale = 1.0
     numbers = checked_numbers(graph, rows, bias, graph.num_edges, scale, dropout_p, seed, negative_slope)
     if not dispatch.has_kernel(q.device.type):
         return reference_attention(graph, *rows, bias, *numbers)
@@ -119,7 +126,7 @@ def _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope):
     scale, dropout_p, seed, negative_slope = numbers
     fields = (graph.indptr, graph.indices, graph.edge_ids, graph.global_edge_ids, graph.rev_indptr)
     rest = graph.rev_dst, graph.rev_position, seed, graph.head_offset, scale, dropout_p, negative_slope
-    return _attention(q, k, v, bias, *fields, *rest)
+    return _attend_edges(q, k, v, bias, *fields, *rest)
 
 
 _ARGUMENTS = (
@@ -213,7 +220,7 @@ def _save(ctx, inputs, output):
 def _differentiate(ctx, grad_out, grad_lse):
     needs_q, needs_k, needs_v, needs_bias = needs = ctx.needs_input_grad[:4]
     needs_kv = needs_k or needs_v
-    grads = _attention_backward(grad_out, grad_lse, *ctx.saved_tensors, *ctx.numbers, needs_q, needs_kv, needs_bias)
+    grads = _gradients(grad_out, grad_lse, *ctx.saved_tensors, *ctx.numbers, needs_q, needs_kv, needs_bias)
     others = (None,) * 12
     return *(grad if needed else None for grad, needed in zip(grads, needs)), *others
 
@@ -221,19 +228,19 @@ def _differentiate(ctx, grad_out, grad_lse):
 def _refuse_second_derivative(ctx, *_):
     raise NotImplementedError(
         "sparse_attention has no second derivative in its kernels; call backward or autograd.grad without "
-        "create_graph=True"
+        "create_graph=True, and torch.func.grad once"
     )
 
 
 def _refuse_vmap(*_):
     raise NotImplementedError(
         "sparse_attention has no batching rule for torch.vmap; put the mapped dimension into the heads, or join the "
-        "graphs with dgl.batch and the rows with torch.cat"
+        "graphs with dgl.batch and the rows with torch.cat; for torch.func.jacrev, pass chunk_size=1"
     )
 
 
-torch.library.register_autograd(_attention, _differentiate, setup_context=_save)
-torch.library.register_autograd(_attention_backward, _refuse_second_derivative)
+_attend_edges = differentiable(_attention, _differentiate, _save)
+_gradients = differentiable(_attention_backward, _refuse_second_derivative)
 if hasattr(torch.library, "register_vmap"):  # torch 2.5
     torch.library.register_vmap(_attention, _refuse_vmap)
     torch.library.register_vmap(_attention_backward, _refuse_vmap)

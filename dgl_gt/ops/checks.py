@@ -1,6 +1,7 @@
 """Checks of the arguments of attention and of dropout; each raises ``ValueError`` with what is allowed."""
 
 import math
+from numbers import Real
 
 import torch
 
@@ -44,6 +45,8 @@ def checked_numbers(graph, rows, bias, num_edges, scale, dropout_p, seed, negati
     None becomes ``1 / sqrt(D)``, and the seed a tensor () int64 on the CPU, or None without dropout.
     """
     _check_tensors(graph, *rows, bias, num_edges, negative_slope)
+    if scale is not None:
+        check_scale(scale, negative_slope)
     num_heads, head_dim = rows[2].shape[1:]
     _check_dropout(graph, num_heads, dropout_p, seed)
     scale = 1 / math.sqrt(head_dim) if scale is None else float(scale)
@@ -113,14 +116,13 @@ def _check_additive_shapes(graph, q, k, v, bias, negative_slope):
         )
     if bias is not None:
         raise ValueError("bias is given with additive scores, which take none; leave it out")
-    if not isinstance(negative_slope, (int, float)) or not math.isfinite(negative_slope):
+    if not is_finite_number(negative_slope):
         raise ValueError(f"negative_slope is {negative_slope!r}; allowed: a finite number")
 
 
 def _check_dropout(graph, num_heads, dropout_p, seed):
     """Check the probability and seed of attention dropout, and that its masks can tell the heads apart."""
-    if not 0 <= dropout_p < 1:
-        raise ValueError(f"dropout_p is {dropout_p}; allowed: 0 <= dropout_p < 1")
+    check_probability("dropout_p", dropout_p)
     if dropout_p == 0:
         return
     check_seed(seed)
@@ -129,6 +131,31 @@ def _check_dropout(graph, num_heads, dropout_p, seed):
             f"dropout_p is {dropout_p} for heads {graph.head_offset} to {graph.head_offset + num_heads - 1}; allowed: heads below "
             f"{MAX_HEADS}; use fewer heads, or no dropout"
         )
+
+
+def is_finite_number(value):
+    """Return whether a value is a number, but no bool, NaN or infinity."""
+    return isinstance(value, Real) and not isinstance(value, bool) and -math.inf < value < math.inf
+
+
+def check_probability(name, p):
+    """Raise ``ValueError`` unless p is a probability below 1."""
+    if not is_finite_number(p) or not 0 <= p < 1:
+        raise ValueError(f"{name} is {p!r}; allowed: a number with 0 <= {name} < 1")
+
+
+def check_scale(scale, negative_slope):
+    """Raise ``ValueError`` unless scores are dot products and their factor is a number, or a tensor with one."""
+    if negative_slope is not None:
+        raise ValueError("scale is given with additive scores, which take none; leave it out")
+    if isinstance(scale, torch.Tensor):
+        if scale.numel() != 1 or not scale.is_floating_point():
+            raise ValueError(
+                f"scale is a tensor of shape {tuple(scale.shape)} and dtype {scale.dtype}; allowed: one floating-point "
+                "number, shape ()"
+            )
+    elif not is_finite_number(scale):
+        raise ValueError(f"scale is {scale!r}; allowed: a finite number, or a tensor with one")
 
 
 def check_seed(seed):
@@ -141,5 +168,8 @@ def check_seed(seed):
                 f"seed is a tensor of shape {tuple(seed.shape)} and dtype {seed.dtype} on {seed.device}; allowed: one "
                 "number, shape (), torch.int64, on the CPU"
             )
-    elif not isinstance(seed, int) or not 0 <= seed < 2**63:
+        # torch.compile cannot read values
+        if not torch.compiler.is_compiling() and int(seed) < 0:
+            raise ValueError(f"seed is a tensor with {int(seed)}; allowed: 0 to 2**63 - 1")
+    elif not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
         raise ValueError(f"seed is {seed!r}; allowed: an int from 0 to 2**63 - 1")

@@ -10,6 +10,7 @@ from dgl_gt.torch_internals import assume_constant
 
 from . import cpu
 from .head_minor import result_strides
+from .operator import no_forward_mode
 
 _REMEDY = {
     "cpu": "dgl_gt was installed without its compiled CPU kernel. To get the fast path, install a C++ compiler (on "
@@ -75,7 +76,4 @@ def refuse_forward_mode(name, *tensors):
     if torch.compiler.is_compiling():
         return
     if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        raise NotImplementedError(
-            f"{name} has no derivative in forward mode (torch.func.jvp, jacfwd, dual tensors); use reverse mode: "
-            "backward or torch.autograd.grad"
-        )
+        raise no_forward_mode(name)

@@ -3,8 +3,8 @@
 import torch
 
 from . import cpu, dispatch
-from .checks import DTYPES, check_seed
-from .operator import operator
+from .checks import DTYPES, check_probability, check_seed
+from .operator import differentiable, operator
 from .reference import column_keep
 
 _STEPS = 2**16  # a probability is rounded to a multiple of 1 / _STEPS
@@ -20,8 +20,7 @@ def keyed_dropout(x, p, seed, ids=None):
     are by default the row numbers, and the seed is an int, or a tensor () int64 on the CPU.
     """
     dispatch.refuse_forward_mode("keyed_dropout", x)
-    if not 0 <= p < 1:
-        raise ValueError(f"p is {p}; allowed: 0 <= p < 1")
+    check_probability("p", p)
     if x.dim() != 2 or x.shape[1] > 4 * _STEPS:
         raise ValueError(f"x has shape {tuple(x.shape)}; allowed: (rows, C) with C at most {4 * _STEPS}")
     if x.dtype not in DTYPES:
@@ -34,7 +33,7 @@ def keyed_dropout(x, p, seed, ids=None):
         )
     if not isinstance(seed, torch.Tensor):
         seed = torch.tensor(seed, device="cpu")
-    return _drop(x, p, seed, ids)
+    return _drop_rows(x, float(p), seed, ids)
 
 
 @operator("keyed_dropout(Tensor x, float p, Tensor seed, Tensor? ids) -> Tensor")
@@ -71,7 +70,7 @@ def _save(ctx, inputs, output):
 
 
 def _differentiate(ctx, grad):
-    return _drop(grad, ctx.p, *ctx.saved_tensors), None, None, None
+    return _drop_rows(grad, ctx.p, *ctx.saved_tensors), None, None, None
 
 
-torch.library.register_autograd(_drop, _differentiate, setup_context=_save)
+_drop_rows = differentiable(_drop, _differentiate, _save)

@@ -8,6 +8,8 @@ from functools import cache, wraps
 
 import torch
 
+from dgl_gt.torch_internals import is_transformed
+
 # The layout of results follows that of the rows, so the compiler must not change it. The tag "needs_exact_strides" is
 # newer than torch 2.6.
 _TAGS = (
@@ -36,3 +38,34 @@ def operator(schema: str) -> Callable[[Callable], Callable]:
         return getattr(torch.ops.dgl_gt, name.removeprefix("dgl_gt::")).default
 
     return register
+
+
+def differentiable(
+    op: Callable, backward: Callable, setup_context: Callable = lambda ctx, inputs, output: None
+) -> Callable:
+    """Give an operator its derivative, and return the function to call instead of the operator.
+
+    ``torch.library.register_autograd`` does not serve ``torch.func.grad`` and its relatives. For them, the function is
+    a ``torch.autograd.Function`` around the operator.
+    """
+    torch.library.register_autograd(op, backward, setup_context=setup_context)
+
+    def jvp(*_):
+        raise no_forward_mode(op.__name__.partition(".")[0])
+
+    methods = dict(forward=op, setup_context=setup_context, backward=backward, jvp=jvp)
+    members = {name: staticmethod(method) for name, method in methods.items()}
+    function = type(op.__name__, (torch.autograd.Function,), {**members, "generate_vmap_rule": True})
+
+    def call(*args):
+        return (function.apply if is_transformed() else op)(*args)
+
+    return call
+
+
+def no_forward_mode(name: str) -> NotImplementedError:
+    """Return the error that says that an operator has no derivative in forward mode."""
+    return NotImplementedError(
+        f"{name} has no derivative in forward mode (torch.func.jvp, jacfwd, hessian, dual tensors); use reverse mode: "
+        "backward or torch.autograd.grad"
+    )

@@ -17,21 +17,27 @@ MAX_HEADS = 2**16
 def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
     """Attend with gather and scatter; gradients by autograd, through both results.
 
-    q is (N_dst, H, D), k and v (N_src, H, D), the bias (E, H) or None. With a negative slope, scores are additive: q is
-    (N_dst, H), k is (N_src, H), and the scale is not used. Returns ``out`` (N_dst, H, D), the sum over
-    in-edges of dropped, normalised weights times values, and ``lse`` (N_dst, H), the log-sum-exp of the scores before
-    dropout, in the dtype of sums. A row without edges has zeros and ``-inf``.
+    q is (N_dst, H, D), k and v (N_src, H, D), the bias (E, H) or None; ``-inf`` in it removes an edge. With a negative
+    slope, scores are additive: q is (N_dst, H), k is (N_src, H), and the scale is not used. Returns ``out`` (N_dst, H,
+    D), the sum over in-edges of dropped, normalised weights times values, and ``lse`` (N_dst, H), the log-sum-exp of the
+    scores before dropout, in the dtype of sums. A row without edges has zeros and ``-inf``.
     """
     dtype = accumulation_dtype(q.dtype)
     num_dst, num_heads = q.shape[:2]
     src = csc.indices.long()
     dst = torch.repeat_interleave(torch.arange(num_dst, device=q.device), csc.indptr.diff(), output_size=csc.num_edges)
-    if negative_slope is None:
-        scores = (q.to(dtype)[dst] * k.to(dtype)[src]).sum(-1) * scale
-    else:
-        scores = torch.nn.functional.leaky_relu(q.to(dtype)[dst] + k.to(dtype)[src], negative_slope)
+    queries, keys, values = q.to(dtype)[dst], k.to(dtype)[src], v.to(dtype)[src]
     if bias is not None:
-        scores = scores + (bias if csc.edge_ids is None else bias[csc.edge_ids]).to(dtype)
+        bias = (bias if csc.edge_ids is None else bias[csc.edge_ids]).to(dtype)
+        removed = bias == -torch.inf  # such an edge gives nothing, forward or backward, even where its rows hold a NaN
+        queries, keys, values = (x.masked_fill(removed.unsqueeze(-1), 0.0) for x in (queries, keys, values))
+        bias = bias.masked_fill(removed, -torch.inf)
+    if negative_slope is None:
+        scores = (queries * keys).sum(-1) * scale
+    else:
+        scores = torch.nn.functional.leaky_relu(queries + keys, negative_slope)
+    if bias is not None:
+        scores = scores + bias
 
     # The result does not depend on the reference point, so no gradient flows through it.
     top = scores.new_full((num_dst, num_heads), -torch.inf)
@@ -47,7 +53,7 @@ def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed, negative_slo
     if dropout_p > 0:
         weights = weights * dropout_keep(csc, num_heads, dropout_p, seed).to(dtype) / (1 - dropout_p)
     out = torch.zeros(num_dst, *v.shape[1:], dtype=dtype, device=q.device)
-    out = out.index_add(0, dst, weights.unsqueeze(-1) * v.to(dtype)[src])
+    out = out.index_add(0, dst, weights.unsqueeze(-1) * values)
     return out.to(q.dtype), lse
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import textwrap
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, get_type_hints
 
@@ -292,6 +293,25 @@ def _split(names: str) -> tuple[str, ...]:
 @cache
 def _types() -> dict:
     return get_type_hints(TrainConfig, include_extras=True)
+
+
+def _described() -> str:
+    """Return the settings as the parameters of a docstring, from the texts of the options of ``dgl-gt train``."""
+    lines = ["Parameters", "----------"]
+    for setting in fields(TrainConfig):
+        kind = _types()[setting.name]
+        lines.append(f"{setting.name} : {kind.__origin__.__name__}, default {setting.default!r}")
+        text, allowed = setting.metadata["help"], kind.__metadata__[0].description
+        text = f"{text[:1].upper()}{text[1:]}."
+        if not all(word in text for word in allowed.replace(" or ", ", ").split(", ")):
+            text += f" Allowed: {allowed}."
+        lines.append(textwrap.fill(text, 110, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False))
+    return textwrap.indent("\n".join(lines), "    ")
+
+
+# What help() shows: plain types in the signature, and every setting.
+TrainConfig.__init__.__annotations__ = get_type_hints(TrainConfig)
+TrainConfig.__doc__ = (TrainConfig.__doc__ or "").replace("    Raises\n", f"{_described()}\n\n    Raises\n")
 
 
 def read_config(path=None, **overrides) -> TrainConfig:

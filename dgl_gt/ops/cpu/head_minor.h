@@ -210,9 +210,11 @@ struct HeadMinor {
                 for (int g = 0; g < G; ++g) store<N>(scores + u * H + g * N, total[g][u]);
     }
 
-    // Adds weights times rows to x, (columns,), R vectors at a time, which stay in registers.
-    template <int R>
-    static INLINE void add_columns(T* x, const Array& array, const Block& block, const T* weights, int64_t column) {
+    // Adds weights times rows to x, (columns,), R vectors at a time, which stay in registers. Where `removed` (edges, H) is
+    // not 0, a row counts as zeros.
+    template <int R, bool REMOVES>
+    static INLINE void add_columns(T* x, const Array& array, const Block& block, const T* weights, const T* removed,
+                                   int64_t column) {
         V total[R];
         UNROLL
         for (int r = 0; r < R; ++r) total[r] = load<N>(x + column + r * N);
@@ -222,25 +224,75 @@ struct HeadMinor {
             UNROLL
             for (int g = 0; g < G; ++g) weight[g] = spread(weights + edge * H, g);
             UNROLL
-            for (int r = 0; r < R; ++r) total[r] += weight[r % G] * load<N>(row + r * N);
+            for (int r = 0; r < R; ++r) {
+                V numbers = load<N>(row + r * N);
+                if constexpr (REMOVES) numbers = spread(removed + edge * H, r % G) != T(0) ? V{} : numbers;
+                total[r] += weight[r % G] * numbers;
+            }
         }
         UNROLL
         for (int r = 0; r < R; ++r) store<N>(x + column + r * N, total[r]);
     }
 
-    static INLINE void add_rows(const Problem& p, T* x, const Array& array, const Block& block, const T* weights) {
+    template <bool REMOVES>
+    static INLINE void add_all(const Problem& p, T* x, const Array& array, const Block& block, const T* weights,
+                               const T* removed) {
         int64_t column = 0;
-        for (; column + 8 * N <= columns(p); column += 8 * N) add_columns<8>(x, array, block, weights, column);
+        for (; column + 8 * N <= columns(p); column += 8 * N)
+            add_columns<8, REMOVES>(x, array, block, weights, removed, column);
         if constexpr (G <= 4)
-            for (; column + 4 * N <= columns(p); column += 4 * N) add_columns<4>(x, array, block, weights, column);
-        for (; column < columns(p); column += L) add_columns<G>(x, array, block, weights, column);
+            for (; column + 4 * N <= columns(p); column += 4 * N)
+                add_columns<4, REMOVES>(x, array, block, weights, removed, column);
+        for (; column < columns(p); column += L) add_columns<G, REMOVES>(x, array, block, weights, removed, column);
     }
 
-    static INLINE void add_bias(const Problem& p, const Block& block, T* scores) {
+    static NOINLINE void add_kept(const Problem& p, T* x, const Array& array, const Block& block, const T* weights,
+                                  const T* removed) {
+        add_all<true>(p, x, array, block, weights, removed);
+    }
+
+    // Without `removed`, the bias removes no edge of the block, which is common.
+    static INLINE void add_rows(const Problem& p, T* x, const Array& array, const Block& block, const T* weights,
+                                const T* removed) {
+        if (removed) add_kept(p, x, array, block, weights, removed);
+        else add_all<false>(p, x, array, block, weights, nullptr);
+    }
+
+    static INLINE int64_t bias_row(const Problem& p, const Block& block, int64_t lane) {
+        return p.edge_ids ? p.edge_ids[block.positions[lane]] : block.positions[lane];
+    }
+
+    static INLINE T bias_of(const Problem& p, int64_t row, int64_t head) {
+        return p.bias_storage == p.storage ? widened(*at<S>(p.bias, row, head)) : *at<T>(p.bias, row, head);
+    }
+
+    // Adds the bias to scores. Where it may remove edges, sets their scores, because what they read may be NaN, marks them in
+    // `removed` (kLanes, H) and returns it; else returns null.
+    static INLINE const T* add_bias(const Problem& p, const Block& block, T* scores, T* removed) {
         for (int64_t lane = 0; lane < block.count; ++lane) {
-            const int64_t row = p.edge_ids ? p.edge_ids[block.positions[lane]] : block.positions[lane];
-            for (int64_t h = 0; h < H; ++h)
-                scores[lane * H + h] += p.bias_storage == p.storage ? widened(*at<S>(p.bias, row, h)) : *at<T>(p.bias, row, h);
+            const int64_t row = bias_row(p, block, lane);
+            for (int64_t h = 0; h < H; ++h) scores[lane * H + h] += bias_of(p, row, h);
+        }
+        const V none = V{} + kNone;
+        auto is_no_number = none != none;
+        for (int64_t i = 0; i < block.padded * H; i += N) is_no_number |= ~(load<N>(scores + i) > none);
+        if (!any(is_no_number)) return nullptr;
+        mark_removed(p, block, scores, removed);
+        return removed;
+    }
+
+    static NOINLINE void mark_removed(const Problem& p, const Block& block, T* scores, T* removed) {
+        for (int64_t lane = 0; lane < block.count; ++lane) {
+            const int64_t row = bias_row(p, block, lane), begin = lane * H;
+            bool is_number = true;
+            for (int64_t i = begin; i < begin + H; ++i) {
+                is_number &= scores[i] > kNone;
+                removed[i] = 0;
+            }
+            for (int64_t i = begin; !is_number && i < begin + H; ++i) {
+                removed[i] = bias_of(p, row, i % H) == kNone;
+                scores[i] = removed[i] != T(0) ? kNone : scores[i];
+            }
         }
     }
 
@@ -272,7 +324,7 @@ struct HeadMinor {
     static void forward(const Problem& p, int64_t row, int64_t begin, int64_t end, void* scratch, void* state) {
         const int64_t last = p.indptr[p.num_dst] - 1;
         T *q = static_cast<T*>(scratch), *weights = q + columns(p);
-        T *out = static_cast<T*>(state), *totals = out + columns(p), *tops = totals + L;
+        T *out = static_cast<T*>(state), *totals = out + columns(p), *tops = totals + L, marks[kLanes * H];
         widen_row(p, p.q, row, T(p.scale), q);
         for (T* x = out; x < tops; ++x) *x = 0;
         UNROLL
@@ -283,9 +335,9 @@ struct HeadMinor {
                 prefetch_ahead(p, p.indices, first + lane, last, p.k, p.v, false);
                 dot(p, q, p.k, block.numbers + lane, weights + lane * H);
             }
-            if (p.bias.data) add_bias(p, block, weights);
+            const T* removed = p.bias.data ? add_bias(p, block, weights, marks) : nullptr;
             softmax_step(p, block, weights, out, totals, tops);
-            add_rows(p, out, p.v, block, weights);
+            add_rows(p, out, p.v, block, weights, removed);
         }
     }
 
@@ -371,8 +423,8 @@ struct HeadMinor {
 
     // For the edges of a block, in place: turns `kept` from grad_out . v into the weights after dropout (d out / d v), and
     // `scores` into d loss / d score.
-    static INLINE void edge_gradients(const Problem& p, const Block& block, const T* lses, const T* deltas, T* kept,
-                                      T* scores) {
+    static INLINE void edge_gradients(const Problem& p, const Block& block, const T* lses, const T* deltas,
+                                      const T* removed, T* kept, T* scores) {
         T keep[kLanes * H];
         if (p.drop_threshold) keep_factors(p, block, keep);
         for (int64_t i = 0; i < kLanes * H; i += N) {
@@ -381,6 +433,8 @@ struct HeadMinor {
             store<N>(scores + i, dropped * load<N>(kept + i) - weight * load<N>(deltas + i));
             store<N>(kept + i, dropped);
         }
+        if (removed)  // their grad_out . v may be NaN
+            for (int64_t i = 0; i < block.count * H; ++i) scores[i] = removed[i] != T(0) ? T(0) : scores[i];
     }
 
     // dQ and dbias. State: sums of score gradients times keys (columns).
@@ -388,7 +442,7 @@ struct HeadMinor {
         const int64_t last = p.indptr[p.num_dst] - 1;
         T *q = static_cast<T*>(scratch), *grad_out = q + columns(p), *scores = grad_out + columns(p);
         T *kept = scores + kLanes * H, *lses = kept + kLanes * H, *deltas = lses + kLanes * H;
-        T* grad_q = static_cast<T*>(state);
+        T *grad_q = static_cast<T*>(state), marks[kLanes * H];
         widen_row(p, p.q, row, T(p.scale), q);
         widen_row(p, p.grad_out, row, T(1), grad_out);
         for (int64_t lane = 0; lane < kLanes; ++lane) {
@@ -404,16 +458,16 @@ struct HeadMinor {
                 dot(p, q, p.k, block.numbers + lane, scores + lane * H);
                 dot(p, grad_out, p.v, block.numbers + lane, kept + lane * H);
             }
-            if (p.bias.data) add_bias(p, block, scores);
-            edge_gradients(p, block, lses, deltas, kept, scores);
+            const T* removed = p.bias.data ? add_bias(p, block, scores, marks) : nullptr;
+            edge_gradients(p, block, lses, deltas, removed, kept, scores);
             if (p.grad_bias.data) write_grad_bias(p, block, scores);
-            if (p.grad_q.data) add_rows(p, grad_q, p.k, block, scores);
+            if (p.grad_q.data) add_rows(p, grad_q, p.k, block, scores, removed);
         }
     }
 
     static INLINE void write_grad_bias(const Problem& p, const Block& block, const T* scores) {
         for (int64_t lane = 0; lane < block.count; ++lane) {
-            const int64_t row = p.edge_ids ? p.edge_ids[block.positions[lane]] : block.positions[lane];
+            const int64_t row = bias_row(p, block, lane);
             for (int64_t h = 0; h < H; ++h) {
                 if (p.bias_storage == p.storage) narrow<S>(at<S>(p.grad_bias, row, h), scores[lane * H + h]);
                 else *at<T>(p.grad_bias, row, h) = scores[lane * H + h];
@@ -431,7 +485,7 @@ struct HeadMinor {
         const int64_t last = p.rev_indptr[p.num_src] - 1;
         T *k = static_cast<T*>(scratch), *v = k + columns(p), *scores = v + columns(p), *kept = scores + kLanes * H;
         T *lses = kept + kLanes * H, *deltas = lses + kLanes * H;
-        T *grad_k = static_cast<T*>(state), *grad_v = grad_k + columns(p);
+        T *grad_k = static_cast<T*>(state), *grad_v = grad_k + columns(p), marks[kLanes * H];
         const bool ordered = p.bias.data || p.drop_threshold;
         widen_row(p, p.k, row, T(p.scale), k);
         widen_row(p, p.v, row, T(1), v);
@@ -448,10 +502,10 @@ struct HeadMinor {
                 dot(p, k, p.q, block.numbers + lane, scores + lane * H);
                 dot(p, v, p.grad_out, block.numbers + lane, kept + lane * H);
             }
-            if (p.bias.data) add_bias(p, block, scores);
-            edge_gradients(p, block, lses, deltas, kept, scores);
-            add_rows(p, grad_k, p.q, block, scores);
-            add_rows(p, grad_v, p.grad_out, block, kept);
+            const T* removed = p.bias.data ? add_bias(p, block, scores, marks) : nullptr;
+            edge_gradients(p, block, lses, deltas, removed, kept, scores);
+            add_rows(p, grad_k, p.q, block, scores, removed);
+            add_rows(p, grad_v, p.grad_out, block, kept, removed);
         }
     }
 

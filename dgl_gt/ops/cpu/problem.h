@@ -5,8 +5,10 @@
 
 #if defined(__GNUC__)
 #define INLINE inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
 #else
 #define INLINE inline
+#define NOINLINE
 #endif
 
 enum Storage : int32_t { kFloat32, kFloat64, kBFloat16, kFloat16 };  // as _STORAGE in __init__.py

@@ -110,12 +110,27 @@ struct Rows {
 
         // Adds weight times row to x, for four edges or those that are left: a padded edge would add 0 * inf = NaN.
         INLINE void add_to(const Problem& p, T* x, const T* weights, int64_t lane, int64_t head) const {
-            if (count - lane >= 4) add_edges(p, x, weights, lane, head, 4);
-            else add_edges(p, x, weights, lane, head, count - lane);
+            if (count - lane >= 4) add_edges(p, x, weights, rows + lane, head, 4);
+            else add_edges(p, x, weights, rows + lane, head, count - lane);
         }
 
-        INLINE void add_edges(const Problem& p, T* x, const T* weights, int64_t lane, int64_t head, int64_t edges) const {
-            const S* const* from = rows + lane;
+        // The same without the edges that the bias removes; out of line, as few blocks need it.
+        NOINLINE void add_kept(const Problem& p, const Block& block, T* x, const T* weights, int64_t lane,
+                             int64_t head) const {
+            const S* kept_rows[4];
+            T kept_weights[4];
+            int64_t edges = 0;
+            for (int64_t edge = 0; edge < 4 && lane + edge < count; ++edge) {
+                if (may_be_removed(weights[edge]) && is_removed(p, block, lane + edge, head)) continue;
+                kept_rows[edges] = rows[lane + edge];
+                kept_weights[edges++] = weights[edge];
+            }
+            if (edges == 4) add_edges(p, x, kept_weights, kept_rows, head, 4);
+            else add_edges(p, x, kept_weights, kept_rows, head, edges);
+        }
+
+        INLINE void add_edges(const Problem& p, T* x, const T* weights, const S* const* from, int64_t head,
+                              int64_t edges) const {
             const int64_t offset = head * head_stride;
             for (int64_t chunk = 0; chunk < chunks(p); ++chunk) {
                 const int64_t column = offset + chunk * W;
@@ -129,18 +144,53 @@ struct Rows {
         }
     };
 
+    // Adds the rows of a block, times weights, to x (H, D).
+    static INLINE void add_rows(const Problem& p, const Block& block, bool removes, const Sources& rows, const T* weights,
+                                T* x) {
+        for (int64_t lane = 0; lane < block.padded; lane += 4)
+            for (int64_t h = 0; h < p.num_heads; ++h) {
+                if (removes) rows.add_kept(p, block, x + h * dim(p), weights + h * kLanes + lane, lane, h);
+                else rows.add_to(p, x + h * dim(p), weights + h * kLanes + lane, lane, h);
+            }
+    }
+
     static INLINE int64_t bias_row(const Problem& p, int64_t position) {
         return p.edge_ids ? p.edge_ids[position] : position;
     }
 
-    static INLINE void add_bias(const Problem& p, const Block& block, T* scores) {
+    static INLINE T bias_of(const Problem& p, int64_t row, int64_t head) {
+        return p.bias_storage == p.storage ? widened(*at<S>(p.bias, row, head)) : *at<T>(p.bias, row, head);
+    }
+
+    static INLINE bool is_removed(const Problem& p, const Block& block, int64_t lane, int64_t head) {
+        return bias_of(p, bias_row(p, block.positions[lane]), head) == kNone;
+    }
+
+    // Adds the bias to scores; returns whether it may remove edges. What these read may be NaN, so their scores are set, and
+    // their rows are not added.
+    static INLINE bool add_bias(const Problem& p, const Block& block, T* scores) {
         for (int64_t lane = 0; lane < block.padded; ++lane) {
             const int64_t row = bias_row(p, block.positions[lane]);
-            for (int64_t h = 0; h < p.num_heads; ++h)
-                scores[h * kLanes + lane] +=
-                    p.bias_storage == p.storage ? widened(*at<S>(p.bias, row, h)) : *at<T>(p.bias, row, h);
+            for (int64_t h = 0; h < p.num_heads; ++h) scores[h * kLanes + lane] += bias_of(p, row, h);
         }
+        const Vec<T, 4> none = Vec<T, 4>{} + kNone;
+        auto is_number = none == none;
+        for (int64_t h = 0; h < p.num_heads; ++h)
+            for (int64_t lane = 0; lane < block.padded; lane += 4) is_number &= load<4>(scores + h * kLanes + lane) > none;
+        if (is_number[0] & is_number[1] & is_number[2] & is_number[3]) return false;
+        set_removed(p, block, kNone, scores);
+        return true;
     }
+
+    static NOINLINE void set_removed(const Problem& p, const Block& block, T value, T* numbers) {
+        for (int64_t lane = 0; lane < block.padded; ++lane)
+            for (int64_t h = 0; h < p.num_heads; ++h)
+                if (may_be_removed(numbers[h * kLanes + lane]) && is_removed(p, block, lane, h))
+                    numbers[h * kLanes + lane] = value;
+    }
+
+    // Scores, weights and gradients of removed edges are -inf, 0 or NaN; this saves reading the bias again for the others.
+    static INLINE bool may_be_removed(T number) { return number == T(0) || !(number > kNone); }
 
     // The factor of each weight of a head: 0 where dropout drops it, else 1 / (1 - p). reference.py defines the bits.
     static INLINE void keep_factors(const Problem& p, const Block& block, int64_t head, T* factors) {
@@ -177,11 +227,9 @@ struct Rows {
                 for (int64_t h = 0; h < heads; ++h)
                     store<4>(weights + h * kLanes + lane, keys.dot(p, q + h * dim(p), lane, h));
             }
-            if (p.bias.data) add_bias(p, block, weights);
+            const bool removes = p.bias.data && add_bias(p, block, weights);
             for (int64_t h = 0; h < heads; ++h) softmax_step(p, block, h, weights + h * kLanes, out, totals, tops);
-            for (int64_t lane = 0; lane < block.padded; lane += 4)
-                for (int64_t h = 0; h < heads; ++h)
-                    values.add_to(p, out + h * dim(p), weights + h * kLanes + lane, lane, h);
+            add_rows(p, block, removes, values, weights, out);
         }
     }
 
@@ -288,17 +336,15 @@ struct Rows {
                     store<4>(kept + h * kLanes + lane, values.dot(p, grad_out + h * dim(p), lane, h));
                 }
             }
-            if (p.bias.data) add_bias(p, block, scores);
+            const bool removes = p.bias.data && add_bias(p, block, scores);
             for (int64_t h = 0; h < heads; ++h) {
                 T deltas[kLanes];
                 for (int64_t lane = 0; lane < kLanes; ++lane) deltas[lane] = delta[h];
                 edge_gradients(p, block, h, deltas, kept + h * kLanes, scores + h * kLanes);
             }
+            if (removes) set_removed(p, block, 0, scores);
             if (p.grad_bias.data) write_grad_bias(p, block, scores);
-            if (p.grad_q.data)
-                for (int64_t lane = 0; lane < block.padded; lane += 4)
-                    for (int64_t h = 0; h < heads; ++h)
-                        keys.add_to(p, grad_q + h * dim(p), scores + h * kLanes + lane, lane, h);
+            if (p.grad_q.data) add_rows(p, block, removes, keys, scores, grad_q);
         }
     }
 
@@ -342,14 +388,11 @@ struct Rows {
                     store<4>(kept + h * kLanes + lane, gradients.dot(p, v + h * dim(p), lane, h));
                 }
             }
-            if (p.bias.data) add_bias(p, block, scores);
+            const bool removes = p.bias.data && add_bias(p, block, scores);
             for (int64_t h = 0; h < heads; ++h)
                 edge_gradients(p, block, h, deltas + h * kLanes, kept + h * kLanes, scores + h * kLanes);
-            for (int64_t lane = 0; lane < block.padded; lane += 4)
-                for (int64_t h = 0; h < heads; ++h) {
-                    queries.add_to(p, grad_k + h * dim(p), scores + h * kLanes + lane, lane, h);
-                    gradients.add_to(p, grad_v + h * dim(p), kept + h * kLanes + lane, lane, h);
-                }
+            add_rows(p, block, removes, queries, scores, grad_k);
+            add_rows(p, block, removes, gradients, kept, grad_v);
         }
     }
 

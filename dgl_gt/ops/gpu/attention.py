@@ -36,7 +36,9 @@ def _forward(
         scores = tl.sum(query * keys, 2)
         if bias is not None:
             edges = blocks.ids_of(edge_ids, positions, real)
-            scores += blocks.load_numbers(bias, edges, wanted, bias_row, bias_head, heads)
+            terms = blocks.load_numbers(bias, edges, wanted, bias_row, bias_head, heads)
+            scores += terms
+            wanted, values = blocks.without_removed(wanted, terms, values)
         top, total, sums = blocks.add_edges(
             top, total, sums, scores, values, wanted, dropout_ids, positions, real, heads, head_offset, seed_high,
             seed_low, drop_threshold, keep_scale, DROPOUT,
@@ -86,15 +88,19 @@ def _gradients(
         if order is not None:
             lse, delta = blocks.load_stats(stats, ends, wanted, heads, H)
         edges = blocks.ids_of(edge_ids, positions, real)
+        exists = wanted
         if bias is not None:
-            scores += blocks.load_numbers(bias, edges, wanted, bias_row, bias_head, heads)
+            terms = blocks.load_numbers(bias, edges, wanted, bias_row, bias_head, heads)
+            scores += terms
+            wanted, theirs = blocks.without_removed(wanted, terms, theirs)
+            wanted, theirs_2 = blocks.without_removed(wanted, terms, theirs_2)
         kept, grads = blocks.edge_gradients(
             scores, lse, delta, mine_2, theirs_2, wanted, dropout_ids, positions, real, heads, head_offset, seed_high,
             seed_low, drop_threshold, keep_scale, DROPOUT,
         )  # fmt: skip
         if grad_bias is not None:
             at = grad_bias + edges[:, None] * grad_bias_row + heads[None, :] * grad_bias_head
-            tl.store(at, grads.to(grad_bias.dtype.element_ty), mask=wanted)
+            tl.store(at, grads.to(grad_bias.dtype.element_ty), mask=exists)
         sums += tl.sum(grads[:, :, None] * theirs, 0)
         if grad_2 is not None:
             sums_2 += tl.sum(kept[:, :, None] * theirs_2, 0)

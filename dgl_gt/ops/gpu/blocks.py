@@ -154,6 +154,13 @@ def rise(top, scores):
 
 
 @triton.jit
+def without_removed(wanted, bias, rows):
+    """Return a mask (edges, heads) without the edges that the bias removes, and zeros for what these have in rows."""
+    wanted = wanted & (bias != float("-inf"))
+    return wanted, tl.where(wanted[:, :, None], rows, 0.0)
+
+
+@triton.jit
 def add_edges(
     top, total, sums, scores, values, wanted, dropout_ids, positions, real, heads, head_offset, seed_high, seed_low,
     drop_threshold, keep_scale, DROPOUT: tl.constexpr,
@@ -179,7 +186,7 @@ def edge_gradients(
         weights, dropout_ids, positions, real, heads, head_offset, seed_high, seed_low, drop_threshold, keep_scale,
         DROPOUT,
     )  # fmt: skip
-    return kept, kept * tl.sum(mine * theirs, 2) - weights * delta
+    return kept, tl.where(wanted, kept * tl.sum(mine * theirs, 2) - weights * delta, 0.0)
 
 
 @triton.jit

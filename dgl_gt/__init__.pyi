@@ -1,0 +1,19 @@
+"""What type checkers read of the names that ``__init__.py`` loads lazily."""
+
+from dgl_gt.as_csc import csc as csc
+from dgl_gt.comm.failure import RankError as RankError
+from dgl_gt.comm.group import Comm as Comm
+from dgl_gt.exchange.load import load as load
+from dgl_gt.exchange.sharded_graph import ShardedGraph as ShardedGraph
+from dgl_gt.ops.attention import sparse_attention as sparse_attention
+from dgl_gt.ops.merge import merge as merge
+from dgl_gt.selector.step_costs import report_costs as report_costs
+from dgl_gt.structure import CSC as CSC
+from partition.errors import InputError as InputError
+
+from . import nn as nn
+from . import partition as partition
+from . import selector as selector
+from . import train as train
+
+__version__: str
