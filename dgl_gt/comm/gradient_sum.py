@@ -13,6 +13,8 @@ from contextlib import contextmanager
 
 import torch
 
+from partition.errors import InputError
+
 BUCKET_BYTES = 1 << 20  # a bucket this large is full; a single one is summed after the backward pass
 
 
@@ -147,6 +149,11 @@ def _flat(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
+        if parameter.grad.layout is not torch.strided:
+            raise InputError(
+                f"the gradient of a parameter {tuple(parameter.shape)} is {parameter.grad.layout}; ranks sum dense gradients "
+                "alone: make its embedding with sparse=False"
+            )
     return torch.cat([parameter.grad.reshape(-1) for parameter in parameters])
 
 

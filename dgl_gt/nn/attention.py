@@ -236,7 +236,7 @@ class BiasedMHA(EdgeAttention):
     def _along_edges(self, graph, feat, attn_bias=None, seed: Tensor | None = None) -> Tensor:
         """Compute the call on a graph."""
         self._check(feat, attn_bias)
-        strategy = as_strategy(graph, feat)
+        strategy = as_strategy(graph, feat, self)
         attended = strategy.attend(feat, self._rows, bias=attn_bias, dropout=self._dropout(strategy, seed))
         return self._output(attended)
 
