@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from numbers import Integral, Real
+from numbers import Integral
 from typing import overload
 
 import torch
@@ -18,7 +18,7 @@ from dgl_gt.torch_internals import has_hooks
 from partition.errors import check_flags, check_one_of
 
 from .dense import attend_all, check_batch, is_dense
-from .dropout import as_seed, draw_seeds
+from .dropout import as_seed, check_probability, draw_seeds
 
 
 def is_plain(projection: nn.Module) -> bool:
@@ -55,13 +55,6 @@ def check_heads(feat_size: int, num_heads: int) -> None:
             f"num_heads={num_heads} does not divide feat_size={feat_size} into heads of equal width; choose a width that "
             "is a multiple of the number of heads"
         )
-
-
-def check_probability(name: str, p: float) -> float:
-    """Return ``p``; raise ``ValueError`` with the argument's name unless it is in [0, 1)."""
-    if not isinstance(p, Real) or not 0.0 <= p < 1.0:
-        raise ValueError(f"{name}={p!r} is not in [0, 1); choose 0 for no dropout, or a probability below 1")
-    return p
 
 
 def check_in_degrees(structure: CSC) -> None:
