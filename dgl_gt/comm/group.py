@@ -230,7 +230,7 @@ class Comm:
         """Return a context in which to call ``loss.backward()``; at its end, gradients are summed over ranks.
 
         It does what :meth:`sum_gradients` does after the backward pass. But where gradients have more than 1 MiB, they
-        travel while backward still computes others; not with nccl. Every rank must enter it.
+        travel while backward still computes others; not with nccl. Clip gradients after it. Every rank must enter it.
         """
         return sum_during_backward(self, to_sum(self, parameters))
 
