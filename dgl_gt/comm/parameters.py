@@ -68,16 +68,20 @@ class ParameterCheck:
 
     def __init__(self, comm) -> None:
         self._comm, self._sums, self._pulls = comm, 0, 0
+        self._summed: set[tuple] = set()
         self._passes: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()
 
     def at_sum(self, parameters: dict[torch.Tensor, str]) -> None:
-        """Compare the parameters whose gradients are summed, if it is time."""
+        """Compare the parameters whose gradients are summed, if it is time, or if they are summed for the first time."""
         self._sums += 1
-        if not _is_due(self._sums):
+        kinds = tuple((name, each.dtype, each.shape) for each, name in parameters.items())
+        is_new = kinds not in self._summed
+        if not is_new and not _is_due(self._sums):
             return
+        self._summed.add(kinds)
         owned = self._comm.owned_rows
         is_even = self.compare([(name or "a parameter", each) for each, name in parameters.items()])
-        for each, name in parameters.items() if is_even and self._sums == 1 else ():
+        for each, name in parameters.items() if is_new and is_even else ():
             if each.ndim and len(each) == owned:
                 warnings.warn(
                     f"{name or 'a parameter'} {tuple(each.shape)} has as many rows as every rank has nodes, and its "
