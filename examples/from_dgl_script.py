@@ -32,9 +32,10 @@ class GAT(torch.nn.Module):
         super().__init__()
         self.conv1 = GATConv(in_dim, 16, num_heads=4, activation=F.elu)
         self.conv2 = GATConv(64, CLASSES, num_heads=1)
+        self.dropout = dgl_gt.nn.Dropout(0.2)  # as torch's, but ranks draw the masks of one process
 
     def forward(self, g, h):
-        h = self.conv1(g, h).flatten(1)
+        h = self.dropout(self.conv1(g, h).flatten(1), g)
         return self.conv2(g, h).mean(1)
 
 
@@ -46,7 +47,7 @@ class DistributedGAT(GAT):
     """
 
     def forward(self, g, h):
-        h = self.conv1(g.block, g.pull(h)).flatten(1)  # <- changed
+        h = self.dropout(self.conv1(g.block, g.pull(h)).flatten(1), g)  # <- changed
         return self.conv2(g.block, g.pull(h)).mean(1)  # <- changed
 
 
@@ -64,6 +65,7 @@ def train_plain(epochs):
         loss.backward()
         optimizer.step()
         print(f"epoch {epoch:2d}  loss {loss:.6f}")
+    model.eval()
     correct = (model(g, feat).argmax(1) == label)[test].sum()
     print(f"test accuracy {correct / test.sum():.4f}")
 
@@ -85,6 +87,7 @@ def train_distributed(epochs, shards):
         g.comm.sum_gradients(model.parameters())  # <- added
         optimizer.step()
         show(g, f"epoch {epoch:2d}  loss {g.comm.all_reduce(loss.detach()):.6f}")  # <- changed: sum over ranks
+    model.eval()
     correct = g.comm.all_reduce((model(g, feat).argmax(1) == label)[test].sum())  # <- changed: sum over ranks
     show(g, f"test accuracy {correct / test_nodes:.4f}")  # <- changed
     dist.destroy_process_group()  # <- added

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 
 import torch
 
+from partition.errors import InputError
+
 BUCKET_BYTES = 1 << 20  # a bucket this large is full; a single one is summed after the backward pass
 
 
@@ -36,8 +38,9 @@ def sum_during_backward(comm, parameters: list[torch.nn.Parameter]) -> Iterator[
     """Inside the block, gradients start to travel as soon as they are computed; at its end they are summed.
 
     The result is that of :func:`sum_after_backward` at the end of the block, whatever is called inside it. If a
-    gradient changes after it has started to travel, as in a second backward pass on any rank, then all are summed
-    again. On GPUs, gradients travel after the block: collectives of two groups can block each other with nccl.
+    gradient changes on any rank after it has started to travel, as in a second backward pass or by clipping, then all
+    are summed again. On GPUs, gradients travel after the block: collectives of two groups can block each other with
+    nccl.
     """
     buckets = _buckets(parameters)
     is_plain = comm.world_size == 1 or len(buckets) < 2 or any(each.device.type != "cpu" for each in parameters)
@@ -70,20 +73,19 @@ class _UnderWay:
         self._missing = [{id(parameter) for parameter in bucket} for bucket in buckets]
         self._bucket_of = {key: number for number, keys in enumerate(self._missing) for key in keys}
         self._started: list[tuple[torch.Tensor, Callable[[], None]]] = []
-        self._is_late = False  # whether a gradient changed after its bucket had started
+        self._sent: list[_Sent] = []
 
     def arrived(self, parameter: torch.nn.Parameter) -> None:
         """Note that a gradient has been computed, and start the buckets that are complete, but not the last one."""
-        number = self._bucket_of[id(parameter)]
-        self._missing[number].discard(id(parameter))
-        self._is_late |= number < len(self._started)
+        self._missing[self._bucket_of[id(parameter)]].discard(id(parameter))
         while len(self._started) < len(self._buckets) - 1 and not self._missing[len(self._started)]:
             self._start()
 
     def finish(self) -> None:
-        """Start the other buckets, and wait for all. The last one also says whether a rank was late."""
+        """Start the other buckets, and wait for all. The last one also says whether a gradient has changed since."""
+        has_changed = any(sent.has_changed(bucket) for bucket, sent in zip(self._buckets, self._sent))
         while len(self._started) < len(self._buckets):
-            self._start()
+            self._start(has_changed)
         for _, wait in self._started:
             wait()
         *earlier, (last, _) = self._started
@@ -95,12 +97,39 @@ class _UnderWay:
                 _write_back(bucket, flat)
         _write_back(self._buckets[-1], last[:-1])
 
-    def _start(self) -> None:
-        number = len(self._started)
-        flat = _flat(self._buckets[number])
-        if number == len(self._buckets) - 1:
-            flat = torch.cat([flat, flat.new_full((1,), float(self._is_late))])
+    def _start(self, has_changed: bool = False) -> None:
+        bucket = self._buckets[len(self._started)]
+        flat = _flat(bucket)
+        if len(self._started) == len(self._buckets) - 1:
+            flat = torch.cat([flat, flat.new_full((1,), float(has_changed))])
+        else:
+            self._sent.append(_Sent(bucket, flat))
         self._started.append((flat, self._comm.start_sum(flat)))
+
+
+class _Sent:
+    """What the gradients of a bucket were when they started to travel.
+
+    The digest is for changes that torch does not count: through ``.data``, and those of ``GradScaler.unscale_``.
+    """
+
+    def __init__(self, bucket: list[torch.nn.Parameter], flat: torch.Tensor):
+        self._gradients = [parameter.grad for parameter in bucket]
+        self._versions, self._digest = [gradient._version for gradient in self._gradients], _digest(flat)
+
+    def has_changed(self, bucket: list[torch.nn.Parameter]) -> bool:
+        """Whether one of them has been replaced, or has other values."""
+        if any(parameter.grad is not gradient for parameter, gradient in zip(bucket, self._gradients)):
+            return True
+        versions = [gradient._version for gradient in self._gradients]
+        return versions != self._versions or _digest(_flat(bucket)) != self._digest
+
+
+def _digest(flat: torch.Tensor) -> tuple[int, int]:
+    """Return the sums of the bits of a tensor in 64-bit words, and of those left over."""
+    octets = flat.view(torch.uint8)
+    end = len(octets) // 8 * 8
+    return int(octets[:end].view(torch.int64).sum()), int(octets[end:].sum())
 
 
 def _buckets(parameters: list[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:
@@ -120,6 +149,11 @@ def _flat(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
+        if parameter.grad.layout is not torch.strided:
+            raise InputError(
+                f"the gradient of a parameter {tuple(parameter.shape)} is {parameter.grad.layout}; ranks sum dense gradients "
+                "alone: make its embedding with sparse=False"
+            )
     return torch.cat([parameter.grad.reshape(-1) for parameter in parameters])
 
 

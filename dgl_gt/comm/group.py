@@ -12,29 +12,16 @@ from numbers import Real
 import torch
 import torch.distributed as dist
 
-from partition.errors import InputError
+from partition.errors import InputError, check_flags
 
+from .backend import check_dtype, device_type
 from .failure import FailureDetector, RankError
 from .gradient_sum import sum_after_backward, sum_during_backward
 from .in_flight import InFlight
+from .parameters import ParameterCheck, to_sum
 from .step_recorder import Collective, StepRecorder
 from .tape import Tape
 from .transfer import AllGather, Begin, Finish, SumOverRanks, Transfer, tracked
-
-# The dtypes that gloo and nccl carry.
-_DTYPES = (
-    *(torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32),
-    *(torch.float64, torch.complex64, torch.complex128),
-)
-
-
-def device_type(backends: str) -> str:
-    """Return where the collectives of a process group run, "cuda" or "cpu", from its ``get_backend_config``.
-
-    GPUs take part through nccl alone, because gloo copies their tensors to the CPU and back.
-    """
-    by_device = dict(each.split(":", 1) for each in backends.split(",") if ":" in each)
-    return "cuda" if by_device.get("cuda") == "nccl" or backends == "nccl" else "cpu"
 
 
 class Comm:
@@ -47,6 +34,8 @@ class Comm:
     timeout_s : float, optional
         Time to wait for the other ranks in one collective before :class:`RankError` is raised (s). By default as long
         as the process group allows. A rank that waits longer than a minute says on stderr for which ranks it waits.
+    check_parameters : bool
+        Whether ranks compare their parameters now and then, see :func:`dgl_gt.load`.
 
     Attributes
     ----------
@@ -61,14 +50,19 @@ class Comm:
         Part of the model that runs now, for messages; empty where that is not known.
     tape : Tape or None
         Tape that exchanges now write to or read from, see ``ShardedGraph.kept_exchanges``.
+    owned_rows : int or None
+        Number of nodes that this rank owns, for messages.
     recorder : StepRecorder or None
         Where the times of the step that runs now are recorded; None unless a step is profiled.
     """
 
     place = ""
     recorder: StepRecorder | None = None
+    owned_rows: int | None = None
+    parameter_check: ParameterCheck | None = None
 
-    def __init__(self, group=None, timeout_s: float | None = None):
+    def __init__(self, group=None, timeout_s: float | None = None, check_parameters: bool = True):
+        check_flags(check_parameters=check_parameters)
         self._active = dist.is_available() and dist.is_initialized()
         self._group = group
         self.rank = dist.get_rank(group) if self._active else 0
@@ -78,6 +72,7 @@ class Comm:
         backends = dist.get_backend_config(group) if self._active else ""
         self._is_nccl = torch.cuda.is_available() and device_type(backends) == "cuda"
         self._detector = FailureDetector(group, timeout_s) if self.world_size > 1 else None
+        self.parameter_check = ParameterCheck(self) if check_parameters and self.world_size > 1 else None
         self.tape: Tape | None = None
         self._sums: dist.ProcessGroup | None = None
         self._in_flight = InFlight()
@@ -156,7 +151,7 @@ class Comm:
         """
         if self.world_size == 1 or not torch.is_grad_enabled():
             return rows
-        _check_dtype(rows.dtype)
+        check_dtype(rows.dtype)
         needed = self.all_reduce(torch.tensor([int(rows.requires_grad)], device="cpu"), "max")
         return tracked(rows) if needed[0] else rows
 
@@ -216,17 +211,28 @@ class Comm:
     def sum_gradients(self, parameters) -> None:
         """Sum parameter gradients over ranks, in one flat all-reduce per dtype.
 
-        Every rank must call it after its backward pass; a parameter without a gradient counts as zero.
+        Every rank must call it after its backward pass; a parameter without a gradient counts as zero. Those of a
+        :class:`dgl_gt.nn.NodeEmbedding` are left out.
+
+        Parameters
+        ----------
+        parameters : Tensor, or iterable of Tensor, of (str, Tensor), or of dict
+            What torch's optimisers take: parameters, named parameters or parameter groups. Dense gradients only.
+
+        Raises
+        ------
+        InputError
+            ``parameters`` is something else, a gradient is sparse, or the ranks' parameters differ.
         """
-        sum_after_backward(self, [each for each in parameters if each.requires_grad])
+        sum_after_backward(self, to_sum(self, parameters))
 
     def summing_gradients(self, parameters):
         """Return a context in which to call ``loss.backward()``; at its end, gradients are summed over ranks.
 
         It does what :meth:`sum_gradients` does after the backward pass. But where gradients have more than 1 MiB, they
-        travel while backward still computes others; not with nccl. Every rank must enter it.
+        travel while backward still computes others; not with nccl. Clip gradients after it. Every rank must enter it.
         """
-        return sum_during_backward(self, [each for each in parameters if each.requires_grad])
+        return sum_during_backward(self, to_sum(self, parameters))
 
     def gather_rows(self, rows: torch.Tensor, to: int | None = None) -> list[torch.Tensor] | None:
         """Return every rank's rows, (n_i, ...), on every rank or on rank ``to`` alone; not differentiable, not counted.
@@ -241,7 +247,7 @@ class Comm:
             )
         if self.world_size == 1:
             return [rows]
-        _check_dtype(rows.dtype)
+        check_dtype(rows.dtype)
         counts = torch.zeros(self.world_size, dtype=torch.int64, device="cpu")
         counts[self.rank] = len(rows)
         counts, mine, gathered = self.all_reduce(counts).tolist(), rows.to(self.device).contiguous(), None
@@ -361,7 +367,7 @@ class Comm:
         Ranks start these sums in one order, and wait for them in this order at one place of the program. The sums count
         as collectives from there on, because other collectives may come first on some ranks.
         """
-        _check_dtype(total.dtype)
+        check_dtype(total.dtype)
         work = dist.all_reduce(*self._in_flight.aliases(total), group=self._sums, async_op=True)
 
         def wait() -> None:
@@ -378,7 +384,7 @@ class Comm:
 
     def _prepare(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Return the tensors that a collective is to be given in place of these."""
-        _check_dtype(tensors[0].dtype)
+        check_dtype(tensors[0].dtype)
         self._detector.collective_started()
         return self._in_flight.aliases(*tensors)
 
@@ -389,12 +395,3 @@ class Comm:
                 work.wait()
             else:
                 self._detector.wait(work, str(started))
-
-
-def _check_dtype(dtype: torch.dtype) -> None:
-    if dtype not in _DTYPES:
-        allowed = ", ".join(str(each).removeprefix("torch.") for each in _DTYPES)
-        raise ValueError(
-            f"ranks cannot exchange tensors of {dtype}; allowed: {allowed}. Convert them first, for example with "
-            "x.to(torch.int32)"
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from dgl_gt.as_csc import csc, is_dgl_graph
 from dgl_gt.structure import CSC
@@ -13,11 +13,12 @@ from .protocol import Strategy
 from .sharded_graph import ShardedGraph
 
 
-def as_strategy(graph, feat: Tensor | None = None) -> Strategy:
+def as_strategy(graph, feat: Tensor | None = None, module: nn.Module | None = None) -> Strategy:
     """Return the strategy that runs attention on a ShardedGraph, DGL graph or block, CSC, ``edge_index`` or strategy.
 
     Graphs that one process holds get ``Local``. ``feat`` are the features. A DGL graph may stay on the CPU, and its
-    structure is copied to their device once. An ``edge_index`` takes its number of nodes from them. Raises
+    structure is copied to their device once. An ``edge_index`` takes its number of nodes from them. ``module`` is the
+    layer whose forward pass on a ``ShardedGraph`` begins; layers of a larger model of this package get a strategy. Raises
     ``ValueError`` if ``graph`` is none of these, an ``edge_index`` does not fit the features, or a DGL graph has
     several edge types or edges between two types of nodes.
     """
@@ -29,6 +30,8 @@ def as_strategy(graph, feat: Tensor | None = None) -> Strategy:
                 "a layer on a ShardedGraph exchanges rows between ranks, which transforms of torch.func cannot follow; use "
                 "backward or torch.autograd.grad"
             )
+        if isinstance(graph, ShardedGraph) and module is not None:
+            strategy.before_pass(module)
         return strategy
     if isinstance(graph, CSC):
         return Local(csc(graph, device))
@@ -50,13 +53,13 @@ def as_strategy(graph, feat: Tensor | None = None) -> Strategy:
     return Local(structure)
 
 
-def strategies_of_layers(graph, layers: int, feat: Tensor | None = None) -> list[Strategy]:
+def strategies_of_layers(graph, model: nn.Module, layers: int, feat: Tensor | None = None) -> list[Strategy]:
     """Return the strategy of each layer of a model on a graph that :func:`as_strategy` takes, or on a list of graphs.
 
     A list gives each layer its own graph; ``ValueError`` is raised if it does not have one for each.
     """
     if isinstance(graph, ShardedGraph):
-        return graph.blocks(layers)
+        graph = graph.blocks(layers)
     if not isinstance(graph, (list, tuple)):
         return [as_strategy(graph, feat)] * layers
     if len(graph) != layers:
@@ -64,4 +67,6 @@ def strategies_of_layers(graph, layers: int, feat: Tensor | None = None) -> list
             f"got {len(graph)} blocks for {layers} layers; pass one block for each layer (sample with as many fan-outs "
             "as there are layers), or one graph"
         )
-    return [as_strategy(each, feat) for each in graph]
+    strategies = [as_strategy(each, feat) for each in graph]
+    strategies[0].before_pass(model)
+    return strategies

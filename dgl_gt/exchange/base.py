@@ -73,6 +73,11 @@ class ShardStrategy(Strategy):
         """Return rank 0's seeds."""
         return self.comm.broadcast(seeds)
 
+    def before_pass(self, module: torch.nn.Module) -> None:
+        """Compare the module's parameters over ranks, if it is time."""
+        if self.comm.parameter_check is not None:
+            self.comm.parameter_check.at_pass(module)
+
     def kept_exchanges(self):
         """Return contexts for a checkpoint, see :func:`dgl_gt.comm.tape.kept_exchanges`."""
         return kept_exchanges(self.comm)

@@ -36,6 +36,7 @@ def load(
     *,
     overlap: bool = True,
     timeout_s: float | None = None,
+    check_parameters: bool = True,
 ) -> ShardedGraph:
     """Load this rank's part of a shard directory; every rank of the group calls it, with the same arguments.
 
@@ -62,6 +63,11 @@ def load(
         Time that a rank waits for the others in one exchange before it raises :class:`dgl_gt.RankError`,
         which names the ranks for which it waits (s). It also becomes the timeout of the group. By default a rank waits
         as long as the group allows. A rank that waits longer than a minute says on stderr for which ranks it waits.
+    check_parameters : bool
+        Whether ranks compare their parameters now and then, so that a loop without ``sg.comm.sum_gradients``, or other
+        initial weights on one rank, end with :class:`InputError` and not with models that drift apart. They do so in
+        some calls of ``sum_gradients``, of ``sg.pull`` and of this package's layers and models in training.
+        Parameters of :class:`dgl_gt.nn.NodeEmbedding` are left out.
 
     Returns
     -------
@@ -77,7 +83,7 @@ def load(
         Another rank has stopped, or does not answer in time. From then on every exchange may raise it.
     """
     with torch.inference_mode(False):  # training needs its tensors, too
-        comm = Comm(group, timeout_s)
+        comm = Comm(group, timeout_s, check_parameters)
         with comm.together():
             return _load(directory, strategy, depth, comm, device, overlap)
 
@@ -97,9 +103,12 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) ->
         shard = read_shard(directory, comm.rank, depth, manifest)
         if strategy == "heads" or ranks_per_host(strategy):  # they read other parts, which are not verified so far
             verify(directory, manifest, [part for part in range(parts) if part != comm.rank])
-    comm.check_agreement({"shards": manifest["checksum"], "strategy": strategy, "depth": depth, "overlap": overlap})
+    checks = comm.parameter_check is not None
+    settings = {"strategy": strategy, "depth": depth, "overlap": overlap, "check_parameters": checks}
+    comm.check_agreement({"shards": manifest["checksum"]} | settings)
     shard = complete(shard.to(device), comm, strategy in WITH_RANK_ORDER)
     comm.reset_counters()
+    comm.owned_rows = shard.num_owned
     return ShardedGraph(shard, comm, lambda on: make_strategy(strategy, on, comm, overlap))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from dgl_gt.transmission.policy import Policy
 from partition.predict.strategies import WITH_POLICY
@@ -82,6 +82,9 @@ class Strategy:
     def broadcast(self, seeds: Tensor) -> Tensor:
         """Return rank 0's seeds of dropout, int64 on the CPU, on every rank; a collective."""
         return seeds
+
+    def before_pass(self, module: nn.Module) -> None:
+        """Note that a module's forward pass on this graph begins; ranks may compare its parameters: a collective."""
 
     def kept_exchanges(self) -> tuple[AbstractContextManager, AbstractContextManager]:
         """Return contexts for the first run of a layer and for the run in backward that computes the layer again.

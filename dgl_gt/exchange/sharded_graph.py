@@ -219,6 +219,8 @@ class ShardedGraph:
         has another number of rows, and :class:`dgl_gt.RankError` that another rank has stopped.
         """
         self._warn_inside_ddp()
+        if self.comm.parameter_check is not None:
+            self.comm.parameter_check.at_pull(x)
         return pull(self._shard, self.comm, self.comm.agree_on_grad(x))
 
     def gather(self, x: torch.Tensor, to: int | None = None) -> torch.Tensor | None:

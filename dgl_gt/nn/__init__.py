@@ -5,7 +5,7 @@ from .attention import BiasedMHA
 from .batch_norm import BatchNorm
 from .convert import from_dgl_sparse_gt, from_pyg_transformer_conv
 from .convolution_layer import ConvolutionLayer
-from .dropout import dropout_seed
+from .dropout import Dropout, dropout_seed
 from .edge_features import EdgeEncoder, EdgeUpdate
 from .feed_forward import SwiGLU
 from .gat import GATConv
@@ -14,12 +14,14 @@ from .graph_conv import GraphConv
 from .initial_residual import InitialResidual
 from .layer import GraphTransformerLayer
 from .model import GraphTransformer
+from .node_embedding import NodeEmbedding
 from .precision import apply_precision
 
 __all__ = [
     "BatchNorm",
     "BiasedMHA",
     "ConvolutionLayer",
+    "Dropout",
     "EdgeEncoder",
     "EdgeUpdate",
     "GATConv",
@@ -28,6 +30,7 @@ __all__ = [
     "GraphTransformer",
     "GraphTransformerLayer",
     "InitialResidual",
+    "NodeEmbedding",
     "PolynormerAttention",
     "SGFormerAttention",
     "SwiGLU",

@@ -97,7 +97,7 @@ def _along_edges(
     *more: Tensor,
     **named: Tensor,
 ) -> Tensor:
-    strategy = as_strategy(graph, feat)
+    strategy = as_strategy(graph, feat, layer)
     if seeds is None:
         seeds = layer.draw_seeds(strategy)  # drawn here, so that both runs of the layer have the same masks
     options = {"context_fn": strategy.kept_exchanges} if mode == "keep_exchanges" else {}

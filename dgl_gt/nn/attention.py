@@ -20,7 +20,7 @@ from dgl_gt.torch_internals import has_hooks
 from partition.errors import check_flags, check_one_of
 
 from .dense import attend_all, check_batch, is_dense
-from .dropout import as_seed, draw_seeds
+from .dropout import as_seed, check_probability, draw_seeds
 
 
 def is_plain(projection: nn.Module) -> bool:
@@ -57,13 +57,6 @@ def check_heads(feat_size: int, num_heads: int) -> None:
             f"num_heads={num_heads} does not divide feat_size={feat_size} into heads of equal width; choose a width that "
             "is a multiple of the number of heads"
         )
-
-
-def check_probability(name: str, p: float) -> float:
-    """Return ``p``; raise ``ValueError`` with the argument's name unless it is in [0, 1)."""
-    if not is_finite_number(p) or not 0.0 <= p < 1.0:
-        raise ValueError(f"{name}={p!r} is not in [0, 1); choose 0 for no dropout, or a probability below 1")
-    return p
 
 
 def check_number(name: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:
@@ -246,7 +239,7 @@ class BiasedMHA(EdgeAttention):
     def _along_edges(self, graph, feat, attn_bias=None, seed: Tensor | None = None) -> Tensor:
         """Compute the call on a graph."""
         self._check(feat, attn_bias)
-        strategy = as_strategy(graph, feat)
+        strategy = as_strategy(graph, feat, self)
         attended = strategy.attend(feat, self._rows, bias=attn_bias, dropout=self._dropout(strategy, seed))
         return self._output(attended)
 

@@ -124,7 +124,7 @@ class ConvolutionLayer(GraphLayer):
         first rows are those of the result, and there may be more.
         """
         check_features(feat, "in_feats", self.in_feats)
-        strategy = as_strategy(graph, feat)
+        strategy = as_strategy(graph, feat, self)
         feat = strategy.source_rows(feat)
         if seeds is None:
             seeds = self.draw_seeds(strategy)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
-from dgl_gt.ops.checks import check_seed
+from dgl_gt.exchange import as_strategy
+from dgl_gt.exchange.local import leading_rows
+from dgl_gt.ops.checks import check_seed, is_finite_number
 from dgl_gt.ops.dropout import keyed_dropout
 from dgl_gt.ops.reference import splitmix64
 
 _SEED_LIMIT = 2**63 - 1
+
+
+def check_probability(name: str, p: float) -> float:
+    """Return ``p``; raise ``ValueError`` with the argument's name unless it is in [0, 1)."""
+    if not is_finite_number(p) or not 0.0 <= p < 1.0:
+        raise ValueError(f"{name}={p!r} is not in [0, 1); choose 0 for no dropout, or a probability below 1")
+    return p
 
 
 def dropout_seed(run_seed: int, step: int, layer: int, *site: int) -> int:
@@ -97,3 +108,62 @@ class RowSequential(nn.Sequential):
             else:
                 h = module(h)
         return h
+
+
+class Dropout(nn.Module):
+    """``torch.nn.Dropout`` for rows of nodes: with several ranks, the masks are those of one process.
+
+    A mask depends on a seed, the node id and the column alone. Each pass in training draws the seed from torch's default
+    CPU generator, which ``torch.manual_seed`` sets, and all ranks take that of rank 0.
+
+    Parameters
+    ----------
+    p : float
+        Probability in [0, 1) of dropping a feature in training.
+
+    Raises
+    ------
+    ValueError
+        The probability is outside [0, 1).
+    """
+
+    def __init__(self, p: float = 0.5):
+        super().__init__()
+        self.p = check_probability("p", p)
+
+    def forward(self, x: Tensor, graph) -> Tensor:
+        """Drop features of ``x``.
+
+        Parameters
+        ----------
+        x : Tensor, floating point, (rows, ...)
+            Rows of nodes. On a ``ShardedGraph`` those of the owned nodes, before ``sg.pull``.
+        graph : ShardedGraph, DGLGraph, DGL block, CSC, or Tensor (2, E)
+            Graph to which the rows belong. With several ranks every rank takes part.
+
+        Returns
+        -------
+        Tensor, (rows, ...)
+            The others are multiplied by ``1 / (1 - p)``.
+
+        Raises
+        ------
+        ValueError
+            The rows are not those of the owned nodes, or ``graph`` is of another type.
+        """
+        if not self.training or self.p == 0:
+            return x
+        flat = x.reshape(len(x), math.prod(x.shape[1:]))
+        strategy = as_strategy(graph, flat)
+        ids = strategy.node_ids
+        if ids is not None:
+            if len(x) not in (strategy.num_dst, len(ids)):
+                raise ValueError(
+                    f"got {len(x)} rows, but this rank owns {strategy.num_owned} nodes; pass one row for each, and drop "
+                    "before sg.pull"
+                )
+            ids = leading_rows(ids, len(x))
+        return keyed_dropout(flat, self.p, strategy.broadcast(draw_seeds()), ids).view(x.shape)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"

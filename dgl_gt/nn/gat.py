@@ -176,7 +176,7 @@ class GATConv(EdgeAttention):
                 "of destinations as a pair"
             )
         rows, inner = _flat(feat, self.in_src)
-        strategy = as_strategy(graph, rows)
+        strategy = as_strategy(graph, rows, self)
         attention_seed, feature_seed = self._seeds(strategy)
         h = self.feat_drop(strategy.source_rows(rows), strategy.node_ids, feature_seed)
         h_dst = leading_rows(h, strategy.num_dst)

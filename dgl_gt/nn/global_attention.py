@@ -27,7 +27,7 @@ class GlobalAttention(nn.Module):
     def _prepare(self, graph, x: Tensor, width: int, seeds: Tensor | None):
         """Return the strategy, the ids of the owned rows, and a seed for each dropout, the same on all ranks."""
         check_features(x, "in_feats", width)
-        strategy = as_strategy(graph, x)
+        strategy = as_strategy(graph, x, self)
         if len(x) != strategy.num_owned:
             raise ValueError(
                 f"got {len(x)} rows, but global attention takes those of the {strategy.num_owned} nodes that this rank "

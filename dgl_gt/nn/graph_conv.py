@@ -105,7 +105,7 @@ class GraphConv(nn.Module):
             If ``graph`` is of another type, a shape does not fit, or a node has no in-edges and this is not allowed.
         """
         check_features(feat, "in_feats", self.in_feats)
-        strategy = as_strategy(graph, feat)
+        strategy = as_strategy(graph, feat, self)
         if not isinstance(graph, ShardedGraph) and isinstance(strategy, Local) and not self.allow_zero_in_degree:
             check_in_degrees(strategy.csc)
         return self.aggregate(strategy, strategy.source_rows(feat))

@@ -168,7 +168,7 @@ class GraphTransformerLayer(GraphLayer):
     def _along_edges(self, graph, feat, attn_bias=None, seeds: Tensor | None = None, edge: Tensor | None = None):
         """Compute the call on a graph."""
         check_features(feat, "feat_size", self.feat_size)
-        strategy = as_strategy(graph, feat)
+        strategy = as_strategy(graph, feat, self)
         feat = strategy.source_rows(feat)
         if seeds is None:
             seeds = self.draw_seeds(strategy)

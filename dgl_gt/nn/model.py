@@ -221,7 +221,7 @@ class GraphTransformer(nn.Module):
             another type, or a shape does not fit.
         """
         check_features(feat, "in_dim", self.in_dim)
-        strategies = strategies_of_layers(graph, len(self.layers), feat)
+        strategies = strategies_of_layers(graph, self, len(self.layers), feat)
         biases, first, last = self._biases(graph, attn_bias), strategies[0], strategies[-1]
         feat = first.input_rows(feat)
         ids = None if first.node_ids is None else first.node_ids[: len(feat)]

@@ -102,6 +102,79 @@ def test_ranks_that_compute_other_gradients_or_some_twice():
         assert second == [(number + 1) * (1 + 2 * 2 + 3 + (6 if number == 5 else 0)) for number in range(8)]
 
 
+def halved(parameters):
+    for each in parameters:
+        each.grad.mul_(0.5)
+
+
+def halved_unseen(parameters):
+    """By a way that torch does not count as a change."""
+    for each in parameters:
+        each.grad.data.mul_(0.5)
+
+
+def unscaled(parameters):
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    scaler.scale(torch.ones(()))
+    scaler.unscale_(torch.optim.SGD(parameters))
+
+
+def masked(parameters):
+    for each in parameters:
+        each.grad[:5] = 0
+
+
+def replaced(parameters):
+    for each in parameters:
+        each.grad = each.grad * 3
+
+
+def flipped(parameters):
+    """The same numbers at other places."""
+    for each in parameters:
+        each.grad = each.grad.flip(0)
+
+
+def removed(parameters):
+    torch.optim.SGD(parameters).zero_grad()
+
+
+CHANGES = [halved, halved_unseen, unscaled, masked, replaced, flipped, removed]
+CHANGES += [lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 1.0)]
+CHANGES += [lambda parameters: torch.nn.utils.clip_grad_value_(parameters, 0.5)]
+
+
+def changed_inside(rank, change):
+    """Gradients that one rank, or both, change after backward: with a block, and with a sum at the end."""
+    gradient_sum.BUCKET_BYTES, comm = 64, Comm(timeout_s=60)
+    weights = [torch.nn.Parameter(torch.ones(21, dtype=dtype)) for dtype in (*3 * [torch.float32], torch.float64)]
+    results = []
+    for changing in ([1], [0, 1]):
+        for is_inside in (True, False):
+            for each in weights:
+                each.grad = None
+            with comm.summing_gradients(weights) if is_inside else torch.enable_grad():
+                sum((torch.linspace(1, 2, 21) * (rank + 1) * each).sum() for each in weights).backward()
+                if rank in changing:
+                    change(weights)
+            if not is_inside:
+                comm.sum_gradients(weights)
+            results.append([each.grad.numpy() for each in weights])
+    return results
+
+
+def all_changes(rank):
+    return [changed_inside(rank, change) for change in CHANGES]
+
+
+def test_what_changes_gradients_inside_the_block_counts():
+    for by_change in run_ranks(2, all_changes):
+        for inside, after, both_inside, both_after in by_change:
+            np.testing.assert_allclose(inside, after, rtol=1e-6)
+            np.testing.assert_allclose(both_inside, both_after, rtol=1e-6)
+            assert not np.allclose(inside, both_inside)
+
+
 def test_the_last_layers_come_first_and_small_models_have_one_bucket():
     def of(*counts):
         parameters = [torch.nn.Parameter(torch.zeros(each)) for each in counts]

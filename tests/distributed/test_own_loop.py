@@ -47,7 +47,7 @@ def run_document(rank, folder):
     os.chdir(folder)
     torch.set_default_dtype(torch.float64)
     blocks = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     names, printed, models = {}, [], []
     names["print"] = printed.append
     for block in blocks:
@@ -62,7 +62,14 @@ def run_document(rank, folder):
     (out * torch.linspace(-1, 2, WIDTH)).sigmoid().square().sum().backward()
     sg.comm.sum_gradients(norm.parameters())
     normed = [sg.gather(each).numpy() for each in (out, feat.grad)] + [norm.weight.grad.numpy(), norm.bias.grad.numpy()]
-    return printed, models, normed, names["classes"].numpy(), {key: each.numpy() for key, each in rank_scores.items()}
+    tables = [sg.gather(names["rows_out"].detach()).numpy(), names["checkpoint"]["weight"].numpy()]
+    return (
+        printed,
+        models,
+        normed + tables,
+        names["classes"].numpy(),
+        {key: each.numpy() for key, each in rank_scores.items()},
+    )
 
 
 def by_edge(results):
@@ -99,7 +106,7 @@ def test_two_ranks_do_as_one(tmp_path, one_rank, cut):
 
 def test_one_rank_does_as_plain_torch(one_rank, tmp_path):
     """The losses fall, batch statistics are those of BatchNorm1d, the saved model is the one that was saved."""
-    losses, _, (out, feat_grad, weight_grad, bias_grad), classes, _ = one_rank[0]
+    losses, _, (out, feat_grad, weight_grad, bias_grad, *_), classes, _ = one_rank[0]
     assert len(losses) == 3 and losses[0] < 0.7 and losses[2] < 0.7
     graph = sample()
     norm = torch.nn.BatchNorm1d(WIDTH).double()

@@ -1,0 +1,93 @@
+"""A table of trained rows, one for each node, of which each rank has the rows of its own nodes."""
+
+from __future__ import annotations
+
+from numbers import Integral
+
+import torch
+from torch import Tensor, nn
+
+from dgl_gt.exchange import as_strategy
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.ops.keyed_normal import keyed_normal
+
+from .attention import check_sizes
+from .dropout import draw_seeds
+
+
+class NodeParameter(nn.Parameter):
+    """A parameter with a row for each node of this rank; ranks neither sum its gradients nor compare it."""
+
+    is_rank_own = True
+
+
+class NodeEmbedding(nn.Embedding):
+    """``torch.nn.Embedding`` with a row for each node of a graph; with several ranks, each has those of its own nodes.
+
+    ``embedding(rows)`` looks up rows of owned nodes, and ``embedding.weight`` has all of them, in the order of
+    ``sg.ndata``. The first values are normal with variance 1, as those of ``torch.nn.Embedding``, and depend on the seed
+    and the node id alone: the table is the same with any number of ranks. ``sg.comm.sum_gradients`` leaves it out,
+    because no other rank has these rows. Their gradients are whole, since layers send those of copies home.
+
+    ``state_dict()`` has the rows of all nodes, (N, embedding_dim), in the order of the node ids, so it loads with any
+    number of ranks. It gathers them, so every rank calls it. An optimiser's own ``state_dict()`` has the rows of one
+    rank.
+
+    Parameters
+    ----------
+    graph : ShardedGraph, DGLGraph, CSC, or int
+        The nodes. A graph that one process holds, or a number of nodes, makes an ordinary table. On a ShardedGraph
+        every rank makes it, because all take the seed of rank 0.
+    embedding_dim : int
+        Width of a row.
+
+    Raises
+    ------
+    ValueError
+        ``graph`` is something else, or a size is below 1.
+    """
+
+    def __init__(self, graph, embedding_dim: int):
+        check_sizes(embedding_dim=embedding_dim)
+        if isinstance(graph, Integral):
+            check_sizes(graph=graph)
+            rows, device = int(graph), None
+        else:
+            rows, device = as_strategy(graph).num_owned, graph.device if isinstance(graph, ShardedGraph) else None
+        super().__init__(rows, embedding_dim, _weight=torch.empty(rows, embedding_dim, device=device))
+        self._gather, self._shape, node_ids = None, (rows, embedding_dim), None
+        if isinstance(graph, ShardedGraph):
+            # A function, because deepcopy keeps it as it is, where it would copy a graph and its process group.
+            self._gather = lambda values: graph.gather(values.to(graph.device)).to(values.device)
+            self._shape, node_ids = (graph.manifest["nodes"], embedding_dim), graph.node_ids
+            self.weight = NodeParameter(self.weight.detach())
+        self.register_buffer("node_ids", node_ids, persistent=False)
+        seed = draw_seeds()
+        self._fill(as_strategy(graph).broadcast(seed) if isinstance(graph, ShardedGraph) else seed)
+
+    @torch.no_grad()
+    def _fill(self, seed: Tensor) -> None:
+        ids = torch.arange(len(self.weight), device=self.weight.device) if self.node_ids is None else self.node_ids
+        self.weight.copy_(keyed_normal(ids, self.embedding_dim, seed, self.weight.dtype))
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._gather is not None:
+            destination[prefix + "weight"] = self._gather(self.weight.detach())
+
+    def _load_from_state_dict(
+        self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+    ):
+        key = prefix + "weight"
+        if self.node_ids is not None and key in state_dict:
+            whole = state_dict[key]
+            if whole.shape != self._shape:
+                error_msgs.append(
+                    f"{key} is {tuple(whole.shape)}; it must be {self._shape}, with a row for each node of the graph"
+                )
+                return
+            own = whole.index_select(0, self.node_ids.to(whole.device))
+            state_dict = state_dict | {key: NodeParameter(own, self.weight.requires_grad)}
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
