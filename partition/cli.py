@@ -382,13 +382,13 @@ def _written(out: str, result: dict) -> str:
     return f"wrote {out} in {result['seconds']:.1f} s, peak memory {format_bytes(result['peak_memory_bytes'])}"
 
 
-def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:
+def _figures(manifest: dict, started: float, with_children_bytes: int = 0) -> dict:
     """Return the documented JSON keys."""
     return {
         **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "method", "choice", "mapping", "quality")},
         "left_out": manifest["left_out"],
         "encodings": manifest["encodings"],
         "transforms": manifest["transforms"],
-        "peak_memory_bytes": peak_memory_bytes() + children_bytes,
+        "peak_memory_bytes": max(peak_memory_bytes(), with_children_bytes),
         "seconds": time.monotonic() - started,
     }

@@ -148,7 +148,7 @@ def partition(
         additions={"self_loops": self_loops, "undirected": undirected, "random_features": random_features},
         transforms={"expander": expander, "virtual_nodes": virtual_nodes},
     )
-    progress = progress or (lambda stage: None)
+    progress = _progress(progress, is_bounded=request.memory is not None)
     with new_directory(out, SHARDS, force=force) as folder, ExitStack() as until_written:
         peak_before, resident_before = peak_memory_bytes(), resident_memory_bytes()
         memory = None if request.memory is None else _lowered_to_available(request.memory, progress)
@@ -179,6 +179,17 @@ def partition(
             quality = layout.quality
             check_memory_bound(sizes, method, memory, quality.max_copies_factor, quality.edge_balance)
         return write_shards(layout, folder, seed=request.seed, choice=choice, method=method, progress=progress)
+
+
+def _progress(progress, *, is_bounded: bool):
+    """What is called at every stage; within a memory bound it also returns what the stage before has freed."""
+    progress = progress or (lambda stage: None)
+
+    def returning(stage: str) -> None:
+        return_freed_memory()
+        progress(stage)
+
+    return returning if is_bounded else progress
 
 
 def _measured(graph, request: Request) -> SourceSizes:
@@ -240,7 +251,6 @@ def _lowered_to_available(memory: int, progress) -> int:
 def _method_within(memory: int, sizes: SourceSizes, cut: str | None, reading_bytes: int, progress) -> str:
     """Return the first method that fits into ``memory`` bytes, after a source that took ``reading_bytes`` to read."""
     method = choose_method(sizes, memory, cut, reading_bytes)
-    return_freed_memory()
     if method == "metis":
         progress(f"within {format_bytes(memory)}: {METHOD_NAMES[method]}")
     else:

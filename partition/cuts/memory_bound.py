@@ -26,7 +26,7 @@ from .native import counts_fit
 METHODS = ("metis", "expansion", "streaming")  # the one that needs most memory first
 METHOD_NAMES = {"metis": "METIS", "expansion": "neighbour expansion", "streaming": "streaming"}
 _INTERPRETER_BYTES, _CHILD_BYTES = 80 << 20, 40 << 20  # with numpy and scipy; METIS runs in a child
-_SLICE_BYTES = 80 << 20  # a slice of a streamed edge list
+_SLICE_BYTES = 40 << 20  # a slice of a streamed edge list
 _METIS_EDGE_BYTES = METIS_EDGE_BYTES + 16  # per undirected edge, with the file that METIS maps
 _LARGEST_PART = 2.0  # rows of the largest part over N / P, before there is a cut
 _HELD_ROWS = 2.0  # rows that all parts hold over N
@@ -139,8 +139,8 @@ def _metis_bytes(sizes: SourceSizes) -> tuple[float, int]:
     """Memory beyond the source and the interpreter, and disk beyond the shards (bytes), with METIS."""
     index, undirected = sizes.index_bytes, sizes.undirected_edges
     symmetrised = 3 * index * sizes.edges + 4 * index * undirected
-    metis = max(symmetrised, 2 * index * undirected + _METIS_EDGE_BYTES * undirected)
-    return _in_memory_bytes(sizes, "metis", _CHILD_BYTES + metis + 46 * sizes.nodes), 16 * undirected
+    metis = max(symmetrised, 2 * (index + 1) * undirected + _METIS_EDGE_BYTES * undirected)
+    return _in_memory_bytes(sizes, "metis", _CHILD_BYTES + metis + 80 * sizes.nodes), 16 * undirected
 
 
 def _expansion_bytes(sizes: SourceSizes) -> tuple[float, int]:
