@@ -312,7 +312,8 @@ def _dry_run(args) -> tuple[dict, str]:
     source = open_source(args.source, num_nodes=args.num_nodes, node_data=args.node_data)
     check_encodable(source, request.encodings, args.random_features)
     check_transforms(source, **transforms)
-    sizes = measure_source(source, request.parts, encode=request.encodings, **additions, **transforms)
+    options = {"cut": request.cut, "encode": request.encodings, **additions, **transforms}
+    sizes = measure_source(source, request.parts, **options)
     check_parts(sizes.nodes, request.parts)
     try:
         method, advice = choose_method(sizes, request.memory, request.cut), ""

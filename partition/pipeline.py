@@ -194,7 +194,8 @@ def _progress(progress, *, is_bounded: bool):
 
 def _measured(graph, request: Request) -> SourceSizes:
     """Sizes of the graph that will be cut, from those of its source."""
-    sizes = measure_source(graph, request.parts, encode=request.encodings, **request.additions, **request.transforms)
+    options = {"cut": request.cut, "encode": request.encodings, **request.additions, **request.transforms}
+    sizes = measure_source(graph, request.parts, **options)
     if request.owner is None or request.parts < 1:
         check_parts(sizes.nodes, request.parts)
     return sizes

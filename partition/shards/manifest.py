@@ -26,7 +26,7 @@ from .transform_records import TRANSFORMS, check_transform_records
 
 FORMAT = "dgl-gt shards"
 MANIFEST = "manifest.json"
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
 SHARDS = Kind(
     "shards",
