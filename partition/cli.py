@@ -298,7 +298,8 @@ def _dry_run(args) -> tuple[dict, str]:
     source = open_source(args.source, source_options(**_reading(args)))
     check_encodable(source, request.encodings, args.random_features)
     check_transforms(source, **transforms)
-    sizes = measure_source(source, request.parts, encode=request.encodings, **additions, **transforms)
+    options = {"cut": request.cut, "encode": request.encodings, **additions, **transforms}
+    sizes = measure_source(source, request.parts, **options)
     check_parts(sizes.nodes, request.parts)
     try:
         method, advice = choose_method(sizes, request.memory, request.cut), ""
@@ -369,7 +370,7 @@ def _written(out: str, result: dict) -> str:
     return f"wrote {out} in {result['seconds']:.1f} s, peak memory {format_bytes(result['peak_memory_bytes'])}"
 
 
-def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:
+def _figures(manifest: dict, started: float, with_children_bytes: int = 0) -> dict:
     """Return the documented JSON keys."""
     return {
         **{key: manifest[key] for key in ("nodes", "edges", "parts", "cut", "method", "choice", "mapping", "quality")},
@@ -378,6 +379,6 @@ def _figures(manifest: dict, started: float, children_bytes: int = 0) -> dict:
         "notes": manifest["notes"],
         "encodings": manifest["encodings"],
         "transforms": manifest["transforms"],
-        "peak_memory_bytes": peak_memory_bytes() + children_bytes,
+        "peak_memory_bytes": max(peak_memory_bytes(), with_children_bytes),
         "seconds": time.monotonic() - started,
     }

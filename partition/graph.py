@@ -16,7 +16,7 @@ from partition.system.user_files import check_fits_memory
 from .errors import InputError, whole_number
 
 SPLIT_MASKS = ("train_mask", "val_mask", "test_mask")
-_CHUNK_ROWS, _CHUNK_EDGES = 1 << 16, 1 << 20
+_CHUNK_BYTES, _CHUNK_EDGES = 1 << 22, 1 << 20
 
 
 @dataclass(frozen=True, repr=False)
@@ -272,8 +272,9 @@ def _check_columns(name: str, kind: str, data: dict[str, np.ndarray], rows: int)
 
 
 def _check_finite(name: str, kind: str, key: str, value: np.ndarray) -> None:
-    for start in range(0, len(value), _CHUNK_ROWS):
-        finite = np.isfinite(value[start : start + _CHUNK_ROWS])
+    rows = max(1, _CHUNK_BYTES // max(1, value.dtype.itemsize * math.prod(value.shape[1:])))
+    for start in range(0, len(value), rows):
+        finite = np.isfinite(value[start : start + rows])
         release_pages(value)
         if not finite.all():
             row = start + int(np.argwhere(~finite)[0, 0])

@@ -157,7 +157,7 @@ def partition(
     options = source_options(
         num_nodes=num_nodes, node_data=node_data, ids=ids, label=label, features=features, skip=skip, keys=keys
     )
-    progress = progress or (lambda stage: None)
+    progress = _progress(progress, is_bounded=request.memory is not None)
     with new_directory(out, SHARDS, force=force) as folder, ExitStack() as until_written:
         peak_before, resident_before = peak_memory_bytes(), resident_memory_bytes()
         memory = None if request.memory is None else _lowered_to_available(request.memory, progress)
@@ -194,9 +194,21 @@ def partition(
         return write_shards(layout, folder, **made, progress=progress)
 
 
+def _progress(progress, *, is_bounded: bool):
+    """What is called at every stage; within a memory bound it also returns what the stage before has freed."""
+    progress = progress or (lambda stage: None)
+
+    def returning(stage: str) -> None:
+        return_freed_memory()
+        progress(stage)
+
+    return returning if is_bounded else progress
+
+
 def _measured(graph, request: Request) -> SourceSizes:
     """Sizes of the graph that will be cut, from those of its source."""
-    sizes = measure_source(graph, request.parts, encode=request.encodings, **request.additions, **request.transforms)
+    options = {"cut": request.cut, "encode": request.encodings, **request.additions, **request.transforms}
+    sizes = measure_source(graph, request.parts, **options)
     if request.owner is None or request.parts < 1:
         check_parts(sizes.nodes, request.parts)
     return sizes
@@ -252,7 +264,6 @@ def _lowered_to_available(memory: int, progress) -> int:
 def _method_within(memory: int, sizes: SourceSizes, cut: str | None, reading_bytes: int, progress) -> str:
     """Return the first method that fits into ``memory`` bytes, after a source that took ``reading_bytes`` to read."""
     method = choose_method(sizes, memory, cut, reading_bytes)
-    return_freed_memory()
     if method == "metis":
         progress(f"within {format_bytes(memory)}: {METHOD_NAMES[method]}")
     else:

@@ -122,8 +122,8 @@ def counts_of_parts(figures: Figures, names: tuple[str, ...]) -> np.ndarray:
     figures : Figures
     names : tuple of str
         ``one``, the constant 1; ``owned``, ``edges``, ``cut_edges``, ``returned``, ``returns`` and ``returned_edges``, see
-        :class:`Figures`; ``nodes`` and ``all_edges`` of the whole graph; and ``copies k``, ``sent k`` and ``edges k``
-        of hop k, counted from 0. ``mask NAME`` counts the owned rows that a mask selects, see
+        :class:`Figures`; ``nodes`` and ``all_edges`` of the whole graph; and ``copies k``, ``sent k``, ``edges k``
+        and ``sent_edges k`` of hop k, counted from 0. ``mask NAME`` counts the owned rows that a mask selects, see
         :attr:`Figures.masked`; if the cut has no such mask, all of them. ``host M owned``, ``host M edges``, ``host M
         copies``, ``host M sent`` and ``host M cut_edges`` count what the M parts of the part's host have together, see
         :attr:`Figures.hosts`.
@@ -131,7 +131,8 @@ def counts_of_parts(figures: Figures, names: tuple[str, ...]) -> np.ndarray:
     ones = np.ones(figures.parts)
     columns = {"one": ones, "nodes": figures.nodes * ones, "all_edges": figures.edges.sum() * ones}
     columns |= {name: getattr(figures, name) for name in _FIELDS}
-    by_hop = {"copies": figures.copies_by_hop, "sent": figures.sent_by_hop, "edges": figures.edges_by_hop}
+    by_hop = {"copies": figures.copies_by_hop, "sent": figures.sent_by_hop}
+    by_hop |= {"edges": figures.edges_by_hop, "sent_edges": figures.sent_edges_by_hop}
     columns |= {f"{name} {hop}": column for name, table in by_hop.items() for hop, column in enumerate(table.T)}
     columns |= {f"mask {name}": column for name, column in figures.masked.items()}
     for size, host in figures.hosts.items():
@@ -152,6 +153,7 @@ def counts_that_matter(strategy: str, depth: int) -> tuple[str, ...]:
     if strategy == "local":
         return "one", "owned", "edges"
     hops = tuple(f"{name} {hop}" for hop in range(depth) for name in ("copies", "sent", "edges"))
+    hops += tuple(f"sent_edges {hop}" for hop in range(1, depth))
     counts = ("one", "owned", "cut_edges", *hops)
     if size := ranks_per_host(strategy):
         of_host = ("owned", "edges", "copies", "sent", "cut_edges")

@@ -26,7 +26,7 @@ from .native import counts_fit
 METHODS = ("metis", "expansion", "streaming")  # the one that needs most memory first
 METHOD_NAMES = {"metis": "METIS", "expansion": "neighbour expansion", "streaming": "streaming"}
 _INTERPRETER_BYTES, _CHILD_BYTES = 80 << 20, 40 << 20  # with numpy and scipy; METIS runs in a child
-_SLICE_BYTES = 80 << 20  # a slice of a streamed edge list
+_SLICE_BYTES = 40 << 20  # a slice of a streamed edge list
 _METIS_EDGE_BYTES = METIS_EDGE_BYTES + 16  # per undirected edge, with the file that METIS maps
 _LARGEST_PART = 2.0  # rows of the largest part over N / P, before there is a cut
 _HELD_ROWS = 2.0  # rows that all parts hold over N
@@ -47,6 +47,7 @@ class SourceSizes:
     edge_bytes: int  # data per edge
     loaded_bytes: int  # arrays of the source in memory; memory-mapped arrays count nothing
     is_graph: bool  # a Graph cannot be streamed
+    cut: str | None = None  # that is asked for
     added: tuple[str, ...] = ()  # options that add something to the source, which is impossible in a stream
     added_bytes: int = 0  # data that these options add in memory, per node
     added_edge_bytes: int = 0  # and per edge
@@ -75,6 +76,7 @@ def measure_source(
     source: Graph | COOGraph,
     parts: int,
     *,
+    cut: str | None = None,
     undirected: bool = False,
     self_loops: bool = False,
     random_features: int | None = None,
@@ -118,6 +120,7 @@ def measure_source(
         encoding_seconds=encoding_needs.seconds(encode, sizes),
         loaded_bytes=sum(array.nbytes for array in [*structure, *data] if not is_mapped(array)),
         is_graph=is_graph,
+        cut=cut,
         added=tuple(name for name, value in {**options, "encodings": encode, **transforms}.items() if value),
     )
 
@@ -139,8 +142,9 @@ def _metis_bytes(sizes: SourceSizes) -> tuple[float, int]:
     """Memory beyond the source and the interpreter, and disk beyond the shards (bytes), with METIS."""
     index, undirected = sizes.index_bytes, sizes.undirected_edges
     symmetrised = 3 * index * sizes.edges + 4 * index * undirected
-    metis = max(symmetrised, 2 * index * undirected + _METIS_EDGE_BYTES * undirected)
-    return _in_memory_bytes(sizes, "metis", _CHILD_BYTES + metis + 46 * sizes.nodes), 16 * undirected
+    metis = max(symmetrised, 2 * (index + 1) * undirected + _METIS_EDGE_BYTES * undirected)
+    expanded = 24 * (sizes.nodes + sizes.edges) if sizes.cut in ("vertex", "auto") else 0
+    return _in_memory_bytes(sizes, "metis", _CHILD_BYTES + metis + expanded + 80 * sizes.nodes), 16 * undirected
 
 
 def _expansion_bytes(sizes: SourceSizes) -> tuple[float, int]:

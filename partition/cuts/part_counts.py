@@ -34,11 +34,15 @@ def count_edge_cut(
     new_ids[order] = np.arange(len(order), dtype=order.dtype)
     slot = np.full(graph.num_nodes, -1, row_type(graph.num_nodes))  # row of each new id in the current part
     edges, received = np.zeros((parts, depth), np.int64), np.zeros((parts, depth, parts), np.int64)
+    sent_edges = np.zeros((parts, depth), np.int64)
     edges_from, near_edges, rings = np.zeros((parts, parts), np.int64), np.zeros(parts, np.int64), []
     for part in range(parts):
         begin, end = int(ptr[part]), int(ptr[part + 1])
         edges[part], edges_from[part], halo = _count_part(graph, order, new_ids, slot, ptr, part, depth)
         received[part] = [np.diff(np.searchsorted(ring, ptr)) for ring in halo]
+        for hop, ring in enumerate(halo[:-1], start=1):
+            copied = np.concatenate([[0], np.cumsum(_in_degrees(graph, order[ring]))])
+            sent_edges[:, hop] += np.diff(copied[np.searchsorted(ring, ptr)])
         if is_ordered:
             chunks = _sources(graph, order[begin:end])
             near_edges[part] = sum(count_near(rows, slot[new_ids[sources]]) for rows, sources in chunks)
@@ -54,6 +58,7 @@ def count_edge_cut(
         near_edges=near_edges if is_ordered else None,
         copies_by_hop=received.sum(axis=2),
         sent_by_hop=received.sum(axis=0).T,
+        sent_edges_by_hop=sent_edges,
         received_rows=received.sum(axis=1),
         hosts=_count_hosts(ptr, [halo[0] for halo in rings], edges_from) if is_ordered else {},
         returned=np.zeros(parts, np.int64),
@@ -116,9 +121,13 @@ def _sources(graph: Graph, nodes: np.ndarray):
 
 def in_edges(graph: Graph, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Pointers to the in-edges of nodes, int64, (n + 1,), and the positions of these edges in the graph, (E,)."""
-    degrees = graph.indptr[nodes + 1] - graph.indptr[nodes]
+    degrees = _in_degrees(graph, nodes)
     indptr = np.concatenate([[0], np.cumsum(degrees)])
     return indptr, np.repeat(graph.indptr[nodes] - indptr[:-1], degrees) + np.arange(indptr[-1])
+
+
+def _in_degrees(graph: Graph, nodes: np.ndarray) -> np.ndarray:
+    return graph.indptr[nodes + 1] - graph.indptr[nodes]
 
 
 def count_near(rows: np.ndarray, other_rows: np.ndarray) -> int:

@@ -58,6 +58,9 @@ class Figures:
         Rows that each part holds but does not own: halo rows, or mirrors.
     sent_by_hop : ndarray, (P, r)
         Owned rows that other parts hold copies of, counted once for each copy.
+    sent_edges_by_hop : ndarray, (P, r)
+        Edge cut: own edges that other parts hold copies of, once for each copy, by their hop in the ``edges_by_hop`` of
+        those parts; the first column is 0. Vertex cut: 0.
     received_rows : ndarray, (P, P)
         Copies that part i holds of rows of part j, of all hops, at [i, j].
     hosts : dict of int to HostCounts
@@ -82,6 +85,7 @@ class Figures:
     near_edges: np.ndarray | None
     copies_by_hop: np.ndarray
     sent_by_hop: np.ndarray
+    sent_edges_by_hop: np.ndarray
     received_rows: np.ndarray
     hosts: dict[int, HostCounts]
     returned: np.ndarray
@@ -97,7 +101,7 @@ class Figures:
         counted += self.masked.values()
         counted += [] if self.near_edges is None else [self.near_edges]
         assert all(each.shape == parts for each in counted)
-        by_hop = self.edges_by_hop, self.copies_by_hop, self.sent_by_hop
+        by_hop = self.edges_by_hop, self.copies_by_hop, self.sent_by_hop, self.sent_edges_by_hop
         assert all(each.shape == by_hop[0].shape and each.shape[:1] == parts for each in by_hop)
         assert self.received_rows.shape == parts * 2 and self.cut in ("edge", "vertex")
 
@@ -170,7 +174,7 @@ class Figures:
             hosts={},
             masked={name: one * column.sum() for name, column in self.masked.items()},
             **dict.fromkeys(("cut_edges", "returned", "returns", "returned_edges"), none),
-            **dict.fromkeys(("copies_by_hop", "sent_by_hop", "received_rows"), none[:, None]),
+            **dict.fromkeys(("copies_by_hop", "sent_by_hop", "sent_edges_by_hop", "received_rows"), none[:, None]),
         )
 
 

@@ -11,7 +11,8 @@ from .schema import Check, dict_of, fields, list_of, misfit, number, one_of, tex
 _COUNT = whole()
 _OF_PART = ("owned", "edges", "cut_edges", "near_edges", "sent", "bytes")
 _OF_MIRRORS = ("returned", "returns", "returned_edges")
-_BY_HOP = {"halo_by_hop": "copies_by_hop", "sent_by_hop": "sent_by_hop", "edges_by_hop": "edges_by_hop"}
+_BY_HOP = {"halo_by_hop": "copies_by_hop"}
+_BY_HOP |= {name: name for name in ("sent_by_hop", "edges_by_hop", "sent_edges_by_hop")}
 
 
 def manifest_counts(figures: Figures, part_bytes: list[int]) -> dict:
@@ -68,6 +69,7 @@ def read_figures(manifest: dict) -> Figures:
         names = {"copies_by_hop": "mirrors", "sent_by_hop": "sent", "edges_by_hop": "edges"}
         counts = {field: column(name)[:, None] for field, name in names.items()}
         counts |= {name: column(name) for name in _OF_MIRRORS}
+        counts["sent_edges_by_hop"] = 0 * counts["edges_by_hop"]
     node_data, edge_data = (
         {name: (each["dtype"], tuple(each["shape"])) for name, each in manifest[key].items()}
         for key in ("node_data", "edge_data")
@@ -147,6 +149,11 @@ def check_sums(manifest: dict, part_files: tuple[str, ...]) -> None:
         else:
             expected[f"per_part[{index}].returned_edges"] = min(part["returned_edges"], part["cut_edges"])
             found[f"per_part[{index}].returned_edges"] = part["returned_edges"]
+    if manifest["cut"] == "edge":
+        for hop in range(manifest["halo_depth"]):
+            copied, sent = (sum(part[key][hop] for part in per_part) for key in ("edges_by_hop", "sent_edges_by_hop"))
+            where = f"the sum of per_part[...].sent_edges_by_hop[{hop}]"
+            expected[where], found[where] = copied if hop else 0, sent
     for name, counts in manifest["masked"].items():
         for index, (count, part) in enumerate(zip(counts, per_part)):
             expected[f"masked[{name!r}][{index}]"] = min(count, part["owned"])  # some of the nodes, or all

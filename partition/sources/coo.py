@@ -9,9 +9,9 @@ import numpy as np
 
 from partition.errors import InputError
 from partition.graph import SPLIT_MASKS, Graph, compact, from_edges
-from partition.system.mapped_arrays import is_mapped, release_pages
+from partition.system.mapped_arrays import is_mapped, release_pages, take_rows
 
-_SLICE_EDGES = 1 << 20
+_SLICE_EDGES = 1 << 18
 _SAMPLE_EDGES = 1000
 
 
@@ -60,8 +60,10 @@ class COOGraph:
         """Yield the listed edges in slices: (position of the first, src, dst)."""
         for start in range(0, len(self.src), _SLICE_EDGES):
             rows = slice(start, start + _SLICE_EDGES)
-            yield start, np.array(self.src[rows]), np.array(self.dst[rows])
+            src, dst = np.array(self.src[rows]), np.array(self.dst[rows])
             release_pages(self.src), release_pages(self.dst)
+            yield start, src, dst
+            del src, dst  # those of the next slice are made before this function forgets them
 
     def edge_rows(self, ids: np.ndarray) -> np.ndarray:
         """Return the row of ``edge_data`` of each edge id."""
@@ -88,7 +90,7 @@ class COOGraph:
         if not len(self.src):
             return []
         chosen = np.unique(np.linspace(0, len(self.src) - 1, count).astype(np.int64))
-        src, dst = self.src[chosen], self.dst[chosen]
+        src, dst = take_rows(self.src, chosen), take_rows(self.dst, chosen)
         src, dst = src[src != dst], dst[src != dst]
         # a pair of raw ids may be too large for one int64 key, so the ids of the sample are renumbered
         nodes = np.unique(np.concatenate([src, dst]))

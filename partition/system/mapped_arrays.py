@@ -14,6 +14,8 @@ import numpy as np
 
 SMALLEST_BYTES = 1 << 20  # smaller arrays are read into memory
 _SLICE_BYTES = 1 << 24
+_BLOCK_BYTES = 1 << 20
+_READ_BYTES = 1 << 16  # that Linux maps around an address that is read
 _LOCAL_HEADER_BYTES = 30
 
 
@@ -66,7 +68,7 @@ def map_npz_member(path: Path, member: zipfile.ZipInfo) -> np.ndarray:
         offset = member.header_offset + _LOCAL_HEADER_BYTES + skipped
         file.seek(offset)
         checksum, left = 0, member.file_size
-        while left and (block := file.read(min(_SLICE_BYTES, left))):
+        while left and (block := file.read(min(_BLOCK_BYTES, left))):
             checksum, left = zlib.crc32(block, checksum), left - len(block)
     if left or checksum != member.CRC:
         raise ValueError(f"bad checksum of {member.filename}")
@@ -79,8 +81,8 @@ def take_rows(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return array[rows]
     result = np.empty((len(rows), *array.shape[1:]), array.dtype)
     order = np.argsort(rows)
-    # each row may lie on another page of memory
-    step = max(1, _SLICE_BYTES // max(array.dtype.itemsize * int(np.prod(array.shape[1:])), mmap.PAGESIZE))
+    # rows may lie so far apart that each brings pages of its own into memory
+    step = max(1, _SLICE_BYTES // max(array.dtype.itemsize * int(np.prod(array.shape[1:])), _READ_BYTES))
     for start in range(0, len(rows), step):
         some = order[start : start + step]
         result[some] = array[rows[some]]

@@ -17,12 +17,12 @@ _ROOT = Path("/")
 
 @dataclass
 class ChildrenMemory:
-    """The most memory that child processes used together, as :func:`record_children` recorded it.
+    """The most memory in use while child processes ran, as :func:`record_children` recorded it.
 
     Attributes
     ----------
     peak_bytes : int
-        Sum of the peak resident memory of children that ran side by side, bytes.
+        Resident memory of this process and of the children that ran side by side, together, bytes; 0 without children.
     """
 
     peak_bytes: int = 0
@@ -43,9 +43,12 @@ def children_memory() -> Iterator[ChildrenMemory]:
 
 
 def record_children(peak_bytes: int) -> None:
-    """Record the peak memory of children that ran side by side; it counts in the enclosing `children_memory`."""
+    """Record the peak memory of children that ran side by side, while this process waited for them.
+
+    What this process holds now is added. The sum counts in the enclosing `children_memory`.
+    """
     if (counted := _children.get()) is not None:
-        counted.peak_bytes = max(counted.peak_bytes, peak_bytes)
+        counted.peak_bytes = max(counted.peak_bytes, peak_bytes + resident_memory_bytes())
 
 
 def peak_memory_bytes() -> int:

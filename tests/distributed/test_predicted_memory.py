@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from expected_bytes import Sizes, step_bytes
+from expected_bytes import Sizes, bias_bytes, step_bytes
 from ranks import run_ranks
 
 import dgl_gt
@@ -32,11 +32,13 @@ def graph(nodes=3000, edges=30_000):
 
 
 class Step:
-    """A training step of a graph transformer."""
+    """A training step of a graph transformer, with ``edges`` one with edge features and these options."""
 
-    def __init__(self, sg, model, activation_checkpoint):
+    def __init__(self, sg, model, activation_checkpoint, edges=None):
         sizes, ffn = model
-        network = GraphTransformer(FEATURES, sizes.hidden, CLASSES, sizes.layers, sizes.heads, ffn=ffn)
+        of_edges = {} if edges is None else {"edge_feats": 2, "edge_hidden": 8, **edges}
+        network = GraphTransformer(FEATURES, sizes.hidden, CLASSES, sizes.layers, sizes.heads, ffn=ffn, **of_edges)
+        self.inputs = {} if edges is None else {"edge_feat": sg.edata["weight"].float()}
         self.sg, self.layers = sg, sizes.layers
         self.network = apply_activation_checkpoint(network, activation_checkpoint)
         self.optimizer = torch.optim.AdamW(network.parameters())
@@ -44,7 +46,7 @@ class Step:
 
     def __call__(self):
         self.optimizer.zero_grad()
-        logits = self.network(self.sg.blocks(self.layers, from_held=True), self.feat)
+        logits = self.network(self.sg.blocks(self.layers, from_held=True), self.feat, **self.inputs)
         torch.nn.functional.cross_entropy(logits, self.sg.ndata["label"], reduction="sum").backward()
         self.sg.comm.sum_gradients(self.network.parameters())
         self.optimizer.step()
@@ -101,3 +103,38 @@ def compare(figures, parts, ways, found, peaks_of):
         error = predicted.max() / peaks.max() - 1
         if abs(error) > 0.03:
             yield way, round(float(error), 3)
+
+
+def measured_with_edges(rank, folder, ways):
+    """Peak bytes, the lowest of three, and bytes sent of a step of each (depth, activation_checkpoint, options)."""
+    results = []
+    for depth, activation_checkpoint, edges in ways:
+        sg = dgl_gt.load(folder, "halo_h", depth)
+        step = Step(sg, MODELS[0], activation_checkpoint, edges)
+        step()
+        before = sg.comm.sent_bytes
+        peaks = [step_peak_bytes(sg, step.network, step.feat, step) for _ in range(3)]
+        results.append((min(peaks), (sg.comm.sent_bytes - before) // 3))
+    return results
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_deep_halos_with_edge_features(tmp_path, parts):
+    """The biases of replicated edges come from their owners, in every layer but the last before an exchange."""
+    figures = read_figures(partition(graph(), parts, tmp_path / "edge", halo_depth=3))
+    ways = [(2, mode, {}) for mode in ACTIVATION_CHECKPOINTS] + [(2, "none", {"edge_update": True}), (3, "none", {})]
+    found = run_ranks(parts, measured_with_edges, tmp_path / "edge", ways)
+    for number, (depth, mode, edges) in enumerate(ways):
+        trace = trace_step(
+            lambda sg: Step(sg, MODELS[0], mode, edges),  # noqa: B023 (called at once)
+            "halo_h",
+            depth,
+            parts,
+            *COLUMNS,
+        )
+        peaks, sent = np.array([of_rank[number] for of_rank in found]).T
+        expected, _ = step_bytes(figures, MODELS[0][0], "halo_h", depth, mode)
+        expected = expected + bias_bytes(figures, MODELS[0][0], depth, 2 if mode == "full" else 1)
+        assert sent.tolist() == expected.tolist(), (depth, mode, edges)
+        assert trace.sent_bytes(figures) == expected.sum()
+        assert trace.peak_bytes(figures).max() == pytest.approx(peaks.max(), rel=0.05), (depth, mode, edges)

@@ -54,6 +54,22 @@ def exchange_bytes(figures, sizes, strategy, hops=1):
     return sent, received, received, sent
 
 
+def bias_bytes(figures, sizes, depth, forward=1):
+    """Bytes that each rank sends in a step for the biases of replicated edges, (P,), where a halo is ``depth`` hops deep.
+
+    Every head has a number for each edge. The last layer before an exchange replicates none, the one before it those
+    of one hop, and so on. ``forward`` is how often the forward pass runs.
+    """
+    sent = 0 * figures.owned
+    for layer in range(sizes.layers):
+        inner = min(depth, sizes.layers - layer // depth * depth) - 1 - layer % depth
+        copied, held = (
+            each[:, 1 : inner + 1].sum(axis=1) for each in (figures.sent_edges_by_hop, figures.edges_by_hop)
+        )
+        sent = sent + sizes.heads * sizes.itemsize * (forward * copied + held)
+    return sent
+
+
 def step_bytes(figures, sizes, strategy, depth=1, activation_checkpoint="none", from_held=True):
     """Bytes that each rank sends and receives in a training step: two (P,).
 

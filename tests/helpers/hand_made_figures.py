@@ -13,6 +13,7 @@ def _figures(cut, owned, edges, copies, sent, **given) -> Figures:
     data = {"hosts": {}, "masked": {}, "node_data": {}, "edge_data": {}}
     shares, rows = {"shares": np.full(parts, 1 / parts)}, {"received_rows": np.zeros((parts, parts), np.int64)}
     counts = {"owned": owned, "edges_by_hop": edges, "copies_by_hop": copies, "sent_by_hop": sent}
+    counts["sent_edges_by_hop"] = 0 * np.array(edges)
     counts = {name: np.array(value, np.int64) for name, value in counts.items()}
     given = {name: np.array(value) if isinstance(value, list) else value for name, value in given.items()}
     return Figures(**{"cut": cut, **others, **data, **shares, **rows, **counts, **given})

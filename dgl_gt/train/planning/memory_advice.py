@@ -20,7 +20,7 @@ _TERMS = {  # what a rank holds, by the first word of the count on which it depe
         ("copies", "sent", "returned", "returns", "nodes"),
         ("another --strategy", _SMALLER, "a cut with fewer copies"),
     ),
-    "edges": (("edges", "cut_edges", "all_edges", "returned_edges"), ("more parts on more machines",)),
+    "edges": (("edges", "sent_edges", "cut_edges", "all_edges", "returned_edges"), ("more parts on more machines",)),
     "parameters, gradients and the optimiser": (("one",), (_SMALLER, "fewer --layers")),
 }
 

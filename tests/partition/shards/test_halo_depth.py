@@ -127,6 +127,11 @@ def test_every_part_against_sets(tmp_path, seed, parts, depth, empty):
         ]
         assert manifest["per_part"][part]["sent_by_hop"] == sent[0]
         assert manifest["per_part"][part]["sent"] == sum(sent[0])
+        copied = [
+            sum(len(into[node]) for rings in halos for node in rings[hop] if owner[node] == part)
+            for hop in range(depth - 1)
+        ]
+        assert manifest["per_part"][part]["sent_edges_by_hop"] == [0, *copied]
     halo = sum(len(ring) for rings in halos for ring in rings)
     assert manifest["quality"]["halo"] == manifest["quality"]["volume"] == halo
     cut_edges = sum(owner[s] != owner[d] for s, d in zip(src, dst))
@@ -161,7 +166,7 @@ def test_a_cycle_by_hand(tmp_path):
         hops = ([1] * min(depth, 4) + [0] * depth)[:depth]
         for counts in manifest["per_part"]:
             assert counts["halo_by_hop"] == counts["sent_by_hop"] == hops
-            assert counts["edges_by_hop"] == [2, *hops[:-1]]
+            assert counts["edges_by_hop"] == [2, *hops[:-1]] and counts["sent_edges_by_hop"] == [0, *hops[:-1]]
     structure = load_file(tmp_path / "3" / "part0" / "structure.safetensors")
     assert structure["node_ids"][2:].tolist() == [2, 3, 4]
     assert structure["indptr"].tolist() == [0, 1, 2, 3, 4]
