@@ -317,14 +317,6 @@ def test_partitioning_needs_no_torch(tmp_path):
     assert not loaded_after(code) & {"torch", "dgl"}
 
 
-def test_another_package_named_partition_is_told_apart(tmp_path):
-    (tmp_path / "partition").mkdir()
-    (tmp_path / "partition" / "__init__.py").write_text("")
-    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import dgl_gt.partition"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 1 and "is not dgl-gt's" in done.stderr
-
-
 def test_the_facade_holds_no_copies():
     import dgl_gt.partition
     import partition

@@ -84,8 +84,6 @@ def _train(args):
     _check_out(args)
     if args.checkpoint_every:
         Interval.parse(args.checkpoint_every)
-    if args.out and (args.splits or args.seeds):
-        raise InputError("--out saves one model, but --splits and --seeds train several; leave --out out")
     given = [name for name in _ONLY_FOR_AUTO if getattr(args, name)]
     policy, profile = policy_of(config), None
     if args.strategy == AUTO and not policy.is_exact:
@@ -116,6 +114,12 @@ def _train(args):
 
 def _check_out(args) -> None:
     """Check the directory of the run before any work; a launcher or rank 0 does, because other hosts may not see it."""
+    if args.splits or args.seeds:
+        given = [f"--{name.replace('_', '-')}" for name in ("out", *_ONLY_WITH_OUT) if getattr(args, name)]
+        if given:
+            raise InputError(
+                f"--splits and --seeds train several models, and save none; leave {' and '.join(given)} out"
+            )
     if not args.out:
         given = next((name for name in _ONLY_WITH_OUT if getattr(args, name)), None)
         if given:
@@ -166,6 +170,8 @@ def _train_rank(args, config, profile: Profile | None):
         return _train_several(args, config, sg, plan, factory)
     if sg.comm.rank == 0 and (unused := describe_unused_data(sg.manifest, config.inputs)):
         print(f"dgl-gt: {unused}", file=sys.stderr)
+    if sg.comm.rank == 0 and not args.out:
+        print("dgl-gt: the model will not be saved; to save it, stop and add --out DIR", file=sys.stderr)
     with show_progress(config.epochs, sg.comm.rank == 0) as progress:
         on_epoch = progress and progress.after_epoch
         if not args.out:
@@ -175,8 +181,8 @@ def _train_rank(args, config, profile: Profile | None):
             options = _options_of_run(args) | {"factory": factory, "on_epoch": on_epoch, "plan": plan}
             options["on_start"] = progress and progress.start
             record = train_and_save(sg, config, args.out, **options)[1]
-    where = f"wrote {args.out}" if args.out else "the model was not saved; to save it, add --out DIR"
-    return msgspec.to_builtins(record), f"{summary.final_table(record)}\n\n{where}"
+    where = f"\n\nwrote {args.out}" if args.out else ""
+    return msgspec.to_builtins(record), summary.final_table(record) + where
 
 
 def _options_of_run(args) -> dict:

@@ -6,12 +6,10 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 import traceback
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -23,13 +21,12 @@ from partition.system.command_entry import after_imports
 from partition.system.signals import STOPPING
 from partition.system.units import format_bytes
 
-from .launcher_link import LATE_AFTER_S, STILL_WAITING, Failure, Launcher
+from .join import REPORT_WAIT_S, JoinError, is_first_here, join_group
+from .launcher_link import Failure, Launcher
 from .out_of_memory import out_of_memory_message
 from .threads import warn_of_too_many_threads
 
-_REPORT_WAIT_S = 3.0  # time for rank 0 to say what went wrong: torchrun ends all ranks as soon as one has ended
 _MAX_TRACEBACK = 20_000  # characters
-_NO_LIMIT = timedelta(days=365)
 
 
 def run(work, launcher: Launcher | None, timeout: float | None = None, memory_advice=None):
@@ -70,67 +67,30 @@ def _exit_at_once(code: int | str | None) -> None:
 
 
 def _run_under_torchrun(work, timeout: float | None, memory_advice):
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    """Join the ranks that torchrun started, and work. The first rank of each machine says what ends them all."""
+    if is_first_here():
         warn_of_too_many_threads(int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
-    rank = int(os.environ["RANK"])
     try:
-        with _warning_when_late(rank):
-            join_group(timeout)
+        rank = join_group(timeout)
         outcome = work()
-    except InputError:
-        if rank == 0:
+    except InputError as error:
+        if is_first_here() or isinstance(error, JoinError):
             raise
-        time.sleep(_REPORT_WAIT_S)
-        return 2  # rank 0 raises the same error and prints it
+        time.sleep(REPORT_WAIT_S)  # torchrun ends all ranks as soon as one has ended
+        return 2
     except RankError as stopped:  # the rank that failed has printed its own error
-        if rank == 0:
+        if is_first_here():
             print(f"dgl-gt: {stopped}", file=sys.stderr)
         else:
-            time.sleep(_REPORT_WAIT_S)
+            time.sleep(REPORT_WAIT_S)
         return 1
     except (MemoryError, RuntimeError) as error:
         problem = _allocation_problem(error)
         if problem is None:
             raise
-        raise InputError(out_of_memory_message(rank, problem, memory_advice)) from error
+        raise InputError(out_of_memory_message(int(os.environ["RANK"]), problem, memory_advice)) from error
     leave_group()
     return outcome if rank == 0 else 0
-
-
-@contextmanager
-def _warning_when_late(rank: int):
-    """Inside the block, print a message once this rank has waited long for the others to join."""
-    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    text = f"dgl-gt: rank {rank} has waited {LATE_AFTER_S:.0f} s at {address} for the others to join; {STILL_WAITING}"
-    timer = threading.Timer(LATE_AFTER_S, print, [text], {"file": sys.stderr})
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def join_group(timeout: float | None = None, store=None) -> int:
-    """Join the process group, nccl if each local rank has a GPU, otherwise gloo; returns the rank.
-
-    Ranks meet in ``store``, by default the place that the environment names, as torchrun sets it. ``RankError`` says
-    that another rank has ended, or has not joined within ``timeout`` seconds; by default there is no limit.
-    """
-    local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    options = {} if store is None else {"store": store}
-    options |= {name: int(os.environ[key]) for name, key in (("rank", "RANK"), ("world_size", "WORLD_SIZE"))}
-    options["timeout"] = _NO_LIMIT if timeout is None else timedelta(seconds=timeout)
-    try:
-        if torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks:
-            torch.cuda.set_device(local_rank)
-            dist.init_process_group("nccl", device_id=torch.device("cuda", local_rank), **options)
-        else:
-            dist.init_process_group("gloo", **options)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise RankError(f"rank {options['rank']} could not join the others ({reason})") from error
-    return dist.get_rank()
 
 
 def _report_first_signal(launcher: Launcher) -> None:

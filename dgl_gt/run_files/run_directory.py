@@ -105,6 +105,12 @@ def check_can_resume(out) -> None:
     """Raise :class:`InputError` unless a directory holds a run with checkpoints."""
     folder = check_target(out, MODEL, force=True, foreign=True)
     if not checkpoints_in(folder):
-        raise InputError(
-            f"{out} holds no checkpoint, so --resume has nothing to go on from; leave --resume out to start a run"
-        )
+        raise no_checkpoint(out)
+
+
+def no_checkpoint(out, what: str = "no checkpoint") -> InputError:
+    """The error to raise where a directory holds nothing to resume from; its advice leads to a run that starts."""
+    where = ", in another directory or with force (--force)" if Path(out).exists() else ""
+    return InputError(
+        f"{out} holds {what}, so there is nothing to go on from; start a run without resume (--resume){where}"
+    )

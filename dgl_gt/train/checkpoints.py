@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.run_files.checkpoint_file import CHECKPOINT_FILE, write_checkpoint
-from dgl_gt.run_files.run_directory import checkpoints_in
+from dgl_gt.run_files.run_directory import checkpoints_in, no_checkpoint
 from dgl_gt.run_files.tensor_file import read_bytes
 from dgl_gt.transmission.policy import is_policy_file, read_policy
 from partition.errors import InputError
@@ -164,8 +164,7 @@ class Checkpoints:
             except InputError as error:
                 text = str(error) if str(error).startswith(str(path)) else f"{path} {error}"
                 print(f"dgl-gt: warning: {text}; looking for an earlier checkpoint", file=sys.stderr)
-        many = "no checkpoint" if not found else "no whole checkpoint"
-        raise InputError(f"{self._folder} holds {many}; start the run again without resume (--resume)")
+        raise no_checkpoint(self._folder, "no whole checkpoint" if found else "no checkpoint")
 
 
 def _from_rank_0(content: bytes, comm: Comm) -> bytes:

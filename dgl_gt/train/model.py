@@ -61,12 +61,12 @@ def find_factory(name: str | None) -> ModelFactory | None:
         sys.path.insert(0, "")
     try:
         module = importlib.import_module(module_name)
+        make = getattr(module, function_name, None)
     except Exception as error:  # whatever the user's module raises
         raise InputError(
             f"--model-factory is {name!r}, and importing {module_name} failed: {_cause(error)}; fix the module, or start "
             "the command in the directory that holds it"
         ) from error
-    make = getattr(module, function_name, None)
     if not callable(make):
         raise InputError(f"--model-factory is {name!r}, but {module_name} has no function {function_name}; define it")
     return ModelFactory(name, make)

@@ -330,7 +330,8 @@ def command_on_rank(rank, commands):
     from dgl_gt.ranks import rank_process as rank_module
 
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-    rank_module.join_group, rank_module.leave_group, rank_module._REPORT_WAIT_S = (lambda *_: rank), (lambda: None), 0.0
+    os.environ["LOCAL_RANK"] = str(rank)
+    rank_module.join_group, rank_module.leave_group, rank_module.REPORT_WAIT_S = (lambda *_: rank), (lambda: None), 0.0
     found = []
     for words in commands:
         with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:

@@ -174,11 +174,11 @@ def test_a_damaged_checkpoint_is_passed_over(sg, stopped, capsys, damage):
 def test_without_a_whole_checkpoint_nothing_goes_on(sg, stopped, tmp_path):
     for path in checkpoints_in(stopped[0]):
         truncate(path)
-    with pytest.raises(InputError, match="holds no whole checkpoint; start the run again"):
+    with pytest.raises(InputError, match="holds no whole checkpoint, .*; start a run without resume"):
         train_and_save(sg, QUICK, stopped[0], resume=True)
     for path in checkpoints_in(stopped[0]):
         path.unlink()
-    with pytest.raises(InputError, match="holds no checkpoint, so --resume has nothing"):
+    with pytest.raises(InputError, match="holds no checkpoint, so there is nothing to go on from"):
         check_can_resume(stopped[0])
     with pytest.raises(InputError, match="holds no checkpoint"):
         check_can_resume(tmp_path / "nothing")

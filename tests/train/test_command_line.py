@@ -208,8 +208,17 @@ def test_bad_options_are_refused(here, shards, tmp_path):
         (["--out", tmp_path / "exists"], "exists"),
         (["--resume"], "--resume needs --out DIR"),
         (["--max-restarts", 2], "--max-restarts needs --out DIR"),
-        (["--out", tmp_path / "new", "--resume"], "new holds no checkpoint, so --resume has nothing to go on from"),
-        (["--out", tmp_path / "exists", "--resume"], "holds no checkpoint"),
+        (
+            ["--out", tmp_path / "new", "--resume"],
+            "new holds no checkpoint, so there is nothing to go on from; start a run without --resume\n",
+        ),
+        (["--out", tmp_path / "exists", "--resume"], "without --resume, in another directory or with --force\n"),
+        (["--seeds", 2, "--resume"], "leave --resume out"),
+        (["--seeds", 2, "--out", tmp_path / "new"], "leave --out out"),
+        (
+            ["--splits", 0, "--resume", "--max-restarts", 2, "--out", tmp_path / "new"],
+            "leave --out and --resume and --max-restarts out",
+        ),
         (["--out", tmp_path / "new", "--resume", "--force"], "leave one of them out"),
         (
             ["--out", tmp_path / "new", "--checkpoint-every", "soon"],
@@ -275,6 +284,7 @@ def endless(shards):
     """A training run that has begun and has most of its epochs before it, and the process ids of its ranks."""
     arguments = command("train", shards, "--epochs", 300, "--patience", 0)
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
+    assert "--out DIR" in process.stderr.readline()  # before the first epoch
     assert process.stderr.readline().startswith("epoch 30/300 ")
     found = subprocess.run(
         ["ps", "-ww", "--ppid", str(process.pid), "-o", "pid=,args="], capture_output=True, text=True

@@ -1,0 +1,190 @@
+"""How a rank joins the others, and who is named where one does not come."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from dgl_gt.comm.failure import RankError, RankInputError
+from partition.errors import InputError
+
+from .launcher_link import LATE_AFTER_S, STILL_WAITING, restarts
+
+REPORT_WAIT_S = 3.0  # time for another rank to read or say what went wrong, before this one ends
+_POLL_S = 0.2
+_NO_LIMIT = timedelta(days=365)
+_HINT = (
+    "on each machine, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface that reaches the other machines"
+)
+_NOTE = "dgl_gt/joining/stopped"  # the key of what keeps a rank from joining
+
+
+class JoinError(InputError):
+    """This rank cannot join the others, who do not know why unless they have read its note."""
+
+
+def is_first_here() -> bool:
+    """Whether this rank speaks for those of its machine, which torchrun started."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def join_group(timeout: float | None = None, store=None) -> int:
+    """Join the process group, nccl if each local rank has a GPU, otherwise gloo; returns the rank.
+
+    Ranks meet in ``store``, which is a launcher's, or by default in the place that the environment names, as torchrun
+    sets it. They wait for each other ``timeout`` seconds, by default without a limit.
+
+    Raises
+    ------
+    JoinError
+        Without a launcher: something on this machine, or between it and the others, keeps this rank away.
+    InputError
+        Without a launcher: another rank has said that it cannot join, or has not come in time.
+    RankError
+        With a launcher: another rank has ended.
+    """
+    local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    options = {"rank": rank, "world_size": ranks}
+    options["timeout"] = _NO_LIMIT if timeout is None else timedelta(seconds=timeout)
+    backend = "gloo"
+    if torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks:
+        torch.cuda.set_device(local_rank)
+        backend, options["device_id"] = "nccl", torch.device("cuda", local_rank)
+    if store is None:
+        _meet_and_join(backend, options, timeout)
+    else:
+        try:
+            dist.init_process_group(backend, store=store, **options)
+        except RuntimeError as error:
+            raise RankError(f"rank {rank} could not join the others ({_first_line(error)})") from error
+    return rank
+
+
+def _meet_and_join(backend: str, options: dict, timeout: float | None) -> None:
+    """Wait until every rank is ready to join, and join; a rank that cannot tells the others why."""
+    rank = options["rank"]
+    store = _open_store(rank == 0, **options)
+    try:
+        _check_interface(rank, f"{backend.upper()}_SOCKET_IFNAME")
+        _wait_for_all(store, rank, options["world_size"], timeout)
+        with _ending_with_others(rank, _open_store(False, **options)):
+            dist.init_process_group(backend, store=store, **options)
+    except (InputError, RuntimeError) as error:
+        if not isinstance(error, InputError):
+            error = JoinError(f"rank {rank} could not join the others ({_first_line(error)}); {_HINT}")
+        is_told = isinstance(error, RankError)
+        with suppress(RuntimeError):  # the store is gone
+            if not is_told:
+                store.set(_NOTE, str(error))
+            if not is_told or rank == 0:  # the store may end with this process
+                time.sleep(REPORT_WAIT_S)
+        raise error
+
+
+def _open_store(is_first: bool, rank: int, world_size: int, timeout: timedelta, **_) -> dist.Store:
+    """The place where the ranks meet; the first one to open it on rank 0 makes it, unless torchrun has."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    is_host = is_first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    try:
+        with _warning_when_late(lambda: f"rank {rank} has waited {LATE_AFTER_S:.0f} s for rank 0 at {host}:{port}"):
+            store = dist.TCPStore(host, port, world_size, is_host, timeout, wait_for_workers=False)
+    except RuntimeError as error:
+        raise JoinError(
+            f"rank {rank} could not reach {host}:{port}, where the ranks meet ({_first_line(error)}); start rank 0, and give "
+            "all ranks an address of its machine, and a free port that they can reach"
+        ) from error
+    return dist.PrefixStore(f"attempt/{restarts()}", store)  # torchrun keeps its store when it starts ranks again
+
+
+def _check_interface(rank: int, variable: str) -> None:
+    """Refuse an interface that this machine lacks: nobody else would learn why this rank does not join."""
+    given, present = os.environ.get(variable, ""), [name for _, name in socket.if_nameindex()]
+    if variable.startswith("GLOO"):
+        absent = [name for name in given.split(",") if given and name not in present]
+    else:  # beginnings of names, or with = whole ones; with ^ those to leave out
+        names, is_exact = given.lstrip("=").split(","), given.startswith("=")
+        fitting = [each for each in present for name in names if each == name or not is_exact and each.startswith(name)]
+        absent = [] if fitting or not given or given.startswith("^") else names
+    if absent:
+        raise JoinError(
+            f"{variable} is {given!r} in the environment of rank {rank}, and its machine has the interfaces "
+            f"{', '.join(present)}; name the one that reaches the other machines"
+        )
+
+
+def _wait_for_all(store: dist.Store, rank: int, ranks: int, timeout: float | None) -> None:
+    """Say in the store that this rank has come, and wait for the others."""
+    came = [f"dgl_gt/joining/{each}" for each in range(ranks)]
+    store.set(came[rank], "")
+    missing, begun = list(range(ranks)), time.monotonic()
+
+    def late() -> str:
+        return f"rank{'s'[: len(missing) > 1]} {', '.join(map(str, missing))}"
+
+    with _warning_when_late(lambda: f"{late()} did not come within {LATE_AFTER_S:.0f} s"):
+        while missing := [each for each in missing if not store.check([came[each]])]:
+            if store.check([_NOTE]):
+                raise RankInputError(store.get(_NOTE).decode())
+            if timeout is not None and time.monotonic() - begun > timeout:
+                raise InputError(
+                    f"{late()} did not come within {timeout:g} s, the limit that --timeout sets; look at the output there, "
+                    "or raise the limit"
+                )
+            time.sleep(_POLL_S)
+
+
+@contextmanager
+def _ending_with_others(rank: int, store: dist.Store):
+    """Inside the block, this process ends when another rank cannot join; ``store`` is used for nothing else.
+
+    The backend waits for that rank in C++, where nothing interrupts it.
+    """
+    has_joined = threading.Event()
+
+    def watch():
+        with suppress(RuntimeError):  # the store is gone
+            while not has_joined.wait(_POLL_S):
+                if store.check([_NOTE]) and not has_joined.is_set():
+                    print(f"dgl-gt: error: {store.get(_NOTE).decode()}", file=sys.stderr, flush=True)
+                    time.sleep(REPORT_WAIT_S if rank == 0 else 0)
+                    os._exit(2)
+
+    threading.Thread(target=watch, daemon=True).start()
+    with _warning_when_late(
+        lambda: f"rank {rank} has waited {LATE_AFTER_S:.0f} s for connections, although all ranks have come; {_HINT}"
+    ):
+        try:
+            yield
+        finally:
+            has_joined.set()
+
+
+@contextmanager
+def _warning_when_late(text: Callable[[], str]):
+    """Inside the block, the first rank of this machine prints ``text()`` once it has waited long."""
+
+    def warn():
+        print(f"dgl-gt: {text()}; {STILL_WAITING}", file=sys.stderr)
+
+    timer = threading.Timer(LATE_AFTER_S, warn)
+    timer.daemon = True
+    if is_first_here():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(".")
