@@ -16,7 +16,7 @@ from partition.system.user_files import check_fits_memory
 from .errors import InputError, whole_number
 
 SPLIT_MASKS = ("train_mask", "val_mask", "test_mask")
-_CHUNK_BYTES, _CHUNK_EDGES = 1 << 22, 1 << 20
+_CHUNK_BYTES, _CHUNK_EDGES, _CHUNK_NODES = 1 << 22, 1 << 20, 1 << 16
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,8 +87,8 @@ class Graph:
     def count_isolated(self) -> int:
         """Return how many nodes have no edge to another node."""
         has_edge = np.zeros(self.num_nodes, bool)
-        for start in range(0, self.num_nodes, _CHUNK_ROWS):
-            ptr = self.indptr[start : start + _CHUNK_ROWS + 1]
+        for start in range(0, self.num_nodes, _CHUNK_NODES):
+            ptr = self.indptr[start : start + _CHUNK_NODES + 1]
             src = self.indices[ptr[0] : ptr[-1]]
             dst = np.repeat(np.arange(start, start + len(ptr) - 1), np.diff(ptr))
             apart = src != dst
