@@ -141,7 +141,7 @@ def is_finite_number(value):
 def check_probability(name, p):
     """Raise ``ValueError`` unless p is a probability below 1."""
     if not is_finite_number(p) or not 0 <= p < 1:
-        raise ValueError(f"{name} is {p!r}; allowed: a number with 0 <= {name} < 1")
+        raise ValueError(f"{name} is {p!r}; allowed: 0 <= {name} < 1")
 
 
 def check_scale(scale, negative_slope):

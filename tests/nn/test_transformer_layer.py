@@ -145,7 +145,7 @@ def test_default_activations_are_not_shared():
         ({"hidden_size": -1}, "hidden_size is -1; it must be a whole number"),
         ({"dropout": 1.5}, r"dropout=1.5 is not in \[0, 1\)"),
         ({"dropout": torch.zeros(2)}, r"dropout=tensor.* is not in \[0, 1\)"),
-        ({"attn_dropout": 1.0}, r"attn_drop=1.0 is not in \[0, 1\)"),
+        ({"attn_dropout": 1.0}, r"attn_dropout=1.0 is not in \[0, 1\)"),
         ({"attn_bias_type": "max"}, "attn_bias_type is 'max'"),
         ({"attn_bias_type": np.ma.zeros(3)}, "attn_bias_type is masked_array"),
         ({"norm_first": np.zeros(3)}, "norm_first is array.*; it must be True or False"),
