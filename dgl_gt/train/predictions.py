@@ -73,5 +73,6 @@ def write_predictions(path, prediction: np.ndarray, probability: np.ndarray, *, 
         else:
             header = ",".join(["node", "prediction", *(f"probability_{i}" for i in range(probability.shape[1]))])
             rows = np.column_stack([np.arange(len(prediction)), prediction, probability])
-            formats = ["%d", "%d", *["%.6g"] * probability.shape[1]]
+            # nine digits tell every float32 from the next
+            formats = ["%d", "%d", *["%.9g"] * probability.shape[1]]
             np.savetxt(file, rows, fmt=formats, delimiter=",", header=header, comments="")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from dataclasses import replace
@@ -28,6 +29,7 @@ _ALLOWED = (
     ".npz, .npy, .bin or .dgl (dgl.save_graphs), .csv, .tsv or .txt (an edge list), .graph (METIS), the last four "
     "also with .gz, dgl:NAME, ogb:NAME, sample:communities"
 )
+_ALLOWED_IN_PYTHON = "in Python also a DGLGraph, a networkx graph, a scipy matrix and an array (2, E) of edges"
 _TEXT_TABLES = (".csv", ".tsv", ".txt")
 _KINDS = (".npz", ".npy", ".bin", ".dgl", *_TEXT_TABLES, ".graph")
 _SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}
@@ -108,8 +110,9 @@ def open_source(source, *, num_nodes: int | None = None, node_data=None) -> Grap
             _check_plausible_nodes(opened, opened.num_nodes, f"it states {opened.num_nodes} nodes")
     except MemoryError as error:
         raise _too_large(source, error) from error
-    if opened.left_out:
-        notes = printable(", ".join(opened.left_out))
+    told = len(source.left_out) if isinstance(source, Graph) else 0  # when that graph was loaded
+    if opened.left_out[told:]:
+        notes = printable(", ".join(opened.left_out[told:]))
         warnings.warn(f"{printable(opened.name)}: left out: {notes}", LeftOutWarning, stacklevel=3)
     return opened
 
@@ -207,9 +210,9 @@ def _open_named(source: str) -> Graph | COOGraph:
 def _open_file(path: Path) -> COOGraph:
     kind = _kind(path)
     if kind not in _KINDS:
-        looks_like_data_set = not path.suffix and len(path.name) < 100 and not os.path.lexists(path)
-        hint = f"; for a data set write ogb:{path.name} or dgl:{path.name}" if looks_like_data_set else ""
-        raise InputError(f"{str(path)!r} does not name a graph; allowed are {_ALLOWED}{hint}")
+        looks_like_data_set = re.fullmatch(r"[A-Za-z][\w-]{,99}", str(path)) and not os.path.lexists(path)
+        hint = f"; for a data set write ogb:{path} or dgl:{path}" if looks_like_data_set else ""
+        raise InputError(f"{str(path)!r} does not name a graph; allowed are {_ALLOWED}; {_ALLOWED_IN_PYTHON}{hint}")
     path = regular_file(path)
     match kind:
         case ".npz":
