@@ -19,7 +19,7 @@ def add_command(commands) -> None:
     )
     add_shard_options(command)
     add_model_factory(command)
-    text = "model directory written by `dgl-gt train --out`"
+    text = "model directory written by `dgl-gt train --out`, or the model.safetensors in it"
     command.add_argument("--model", required=True, metavar="DIR", help=text)
     text = "file to write: .npz (prediction, probability) or .csv (node, prediction, probability_0, ...)"
     command.add_argument("--out", required=True, metavar="FILE", help=text)

@@ -10,9 +10,9 @@ from dgl_gt.ranks.launcher_link import find_launcher, restarts
 from dgl_gt.run_files.run_directory import MODEL, check_can_resume
 from dgl_gt.train.config import ON_NAN, TrainConfig, policy_of, read_config
 from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
-from partition.errors import InputError
+from partition.errors import InputError, check_one_of
 from partition.predict.profile import Profile, read_profile
-from partition.predict.strategies import AUTO, CHOICES, WITH_POLICY
+from partition.predict.strategies import AUTO, CHOICES, WITH_POLICY, ranks_per_host
 from partition.system.command_entry import is_rank
 from partition.system.output_checks import check_target
 
@@ -81,6 +81,8 @@ def _add_survival_options(group) -> None:
 
 def _train(args):
     config = read_config(args.config, **{setting.name: getattr(args, setting.name) for setting in fields(TrainConfig)})
+    if args.strategy is not None and ranks_per_host(args.strategy) is None:
+        check_one_of("strategy", args.strategy, (*CHOICES, AUTO))
     _check_out(args)
     if args.checkpoint_every:
         Interval.parse(args.checkpoint_every)

@@ -18,6 +18,14 @@ from .protocol import Strategy
 from .pull import pull
 from .shard import Shard
 
+_FOR_PYG_NAMES = {
+    "x": 'ndata["feat"]',
+    "y": 'ndata["label"]',
+    "edge_index": "edges(), whose sources are rows of sg.pull(h)",
+    "edge_attr": "edata[name]",
+    **{name: f'ndata["{name}"]' for name in ("train_mask", "val_mask", "test_mask")},
+}
+
 
 class ShardedGraph:
     """One rank's part of a partitioned graph, made by :func:`dgl_gt.load`; layers take it in place of a ``DGLGraph``.
@@ -74,6 +82,8 @@ class ShardedGraph:
     def __getattr__(self, name):
         if hasattr(type(self), name):  # a property that failed: its own error is the one to see
             return object.__getattribute__(self, name)
+        if name in _FOR_PYG_NAMES:
+            raise AttributeError(f"a ShardedGraph has no {name!r}; use sg.{_FOR_PYG_NAMES[name]}")
         raise AttributeError(
             f"a ShardedGraph has no {name!r}; layers of dgl_gt.nn take the ShardedGraph itself, and a layer of DGL "
             "takes its block or the graph of its owned nodes: use conv(sg.block, sg.pull(h)), or conv(sg.graph, h)"

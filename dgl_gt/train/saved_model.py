@@ -274,6 +274,7 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
     Parameters
     ----------
     directory : path
+        The directory, or ``model.safetensors`` in it.
     factory : ModelFactory, optional
         Factory that made the model, if one did. It is code, so it is never imported by a name in a file.
 
@@ -283,9 +284,11 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
         The directory holds no model, its file is damaged or of another version, its weights are not finite, or
         the model is not one of the factory.
     """
-    path = Path(directory) / WEIGHTS
+    path = Path(directory) if os.path.isfile(directory) else Path(directory) / WEIGHTS
     if not os.path.isfile(path):
-        raise InputError(f"{directory} holds no model ({WEIGHTS}); make one with `dgl-gt train ... --out {directory}`")
+        raise InputError(
+            f"{directory} holds no model ({WEIGHTS}); give the directory that `dgl-gt train --out` has written"
+        )
     content = read_bytes(path)
     try:
         values, state = MODEL_FILE.unpack(content)

@@ -11,7 +11,8 @@ KINDS = (".npz", ".npy", ".bin", ".dgl", ".graph", ".mtx", ".mat", *EDGE_LISTS, 
 ALLOWED = (
     ".npz, .npy, .bin or .dgl (dgl.save_graphs), .csv, .tsv, .txt, .edges, .edgelist or .el (an edge list), .graph "
     "(METIS), these six also with .gz, .mtx (Matrix Market), .mat (MATLAB), .graphml, .gml, .gexf, .net (Pajek), .json "
-    "(node-link), dgl:NAME, ogb:NAME, sample:communities"
+    "(node-link), dgl:NAME, ogb:NAME, sample:communities; in Python also a DGLGraph, a networkx graph, a scipy matrix and an "
+    "array (2, E) of edges"
 )
 
 

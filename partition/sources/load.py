@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from dataclasses import replace
@@ -140,8 +141,9 @@ def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGra
     if note:
         opened = replace(opened, notes=(*opened.notes, note))
         warnings.warn(printable(note), SourceWarning, stacklevel=3)
-    if opened.left_out:
-        notes = printable(", ".join(opened.left_out))
+    told = len(source.left_out) if isinstance(source, Graph) else 0  # when that graph was loaded
+    if opened.left_out[told:]:
+        notes = printable(", ".join(opened.left_out[told:]))
         warnings.warn(f"{printable(opened.name)}: left out: {notes}", LeftOutWarning, stacklevel=3)
     return opened
 
@@ -239,8 +241,8 @@ def _open_named(source: str, options: SourceOptions) -> Graph | COOGraph:
 def _open_file(path: Path, options: SourceOptions) -> COOGraph:
     kind = file_kind(path)
     if kind not in KINDS:
-        looks_like_data_set = not path.suffix and len(path.name) < 100 and not os.path.lexists(path)
-        hint = f"; for a data set write ogb:{path.name} or dgl:{path.name}" if looks_like_data_set else ""
+        looks_like_data_set = re.fullmatch(r"[A-Za-z][\w-]{,99}", str(path)) and not os.path.lexists(path)
+        hint = f"; for a data set write ogb:{path} or dgl:{path}" if looks_like_data_set else ""
         raise InputError(f"{str(path)!r} does not name a graph; allowed are {ALLOWED}{hint}")
     path = regular_file(path)
     if kind in EDGE_LISTS:

@@ -123,7 +123,11 @@ def test_a_strategy_is_what_the_record_says(folder, launched, tmp_path, shards, 
 
 
 REFUSED = [
-    ("edge", ["--strategy", "nope"], "nope"),
+    (
+        "edge",
+        ["--strategy", "nope"],
+        "--strategy is 'nope'; it must be one of halo, local, halo_h, halo_kv, gather, heads, ring, mirror, mesh=M, auto",
+    ),
     ("edge", ["--strategy", "mirror"], "strategy mirror does not run on"),
     ("vertex", ["--strategy", "halo"], "strategy halo does not run on"),
     ("edge", ["--strategy", "local"], "strategy local runs on one part"),

@@ -13,7 +13,7 @@ import scipy.sparse
 from source_checks import edges, refused, written
 
 from partition import partition
-from partition.errors import InputError, printable
+from partition.errors import InputError, LeftOutWarning, printable
 from partition.graph import from_edges
 from partition.sources.load import load_graph
 from partition.sources.source_name import nonempty_text, split_source_name
@@ -261,3 +261,25 @@ def test_random_features_of_hundreds_of_digits_are_refused():
         InputError, match="random_features is 999.*999; it must be a whole number from 1 to 1,000,000,000"
     ):
         load_graph(([0, 1], [1, 0]), random_features=int("9" * 400))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_hinted"),
+    [("Cora", True), ("ogbn-arxiv", True), ("pyg:Cora", False), ("-", False), ("a b", False), ("http://x/Cora", False)],
+)
+def test_only_what_can_be_a_data_set_is_taken_for_one(name, is_hinted):
+    with pytest.raises(InputError, match="DGLGraph, a networkx graph, a scipy matrix") as raised:
+        load_graph(name)
+    assert (f"ogb:{name}" in str(raised.value)) is is_hinted
+
+
+def test_what_is_left_out_is_said_once(tmp_path):
+    np.savez(tmp_path / "graph.npz", edge_index=[[0, 1], [1, 0]], other=[1])
+    np.savez(tmp_path / "data.npz", label=[0, 1], other=[1])
+    with pytest.warns(LeftOutWarning, match="other of graph.npz") as said:
+        graph = load_graph(tmp_path / "graph.npz")
+        partition(graph, 1, tmp_path / "shards")
+    assert [warning.filename for warning in said] == [__file__]
+    with pytest.warns(LeftOutWarning, match=r"left out: other of data.npz \(unknown key\)$") as said:
+        graph = load_graph(graph, node_data=tmp_path / "data.npz")
+    assert len(said) == 1 and len(graph.left_out) == 2
