@@ -9,7 +9,23 @@ from dgl_gt.cli.main import main
 from dgl_gt.train import load_model
 from dgl_gt.train.predictions import write_predictions
 
-QUICK = ["--epochs", "80", "--dropout", "0", "--lr", "0.02", "--hidden", "8", "--heads", "2", "--layers", "1", "--json"]
+QUICK = [
+    "--epochs",
+    "80",
+    "--metric",
+    "accuracy",
+    "--dropout",
+    "0",
+    "--lr",
+    "0.02",
+    "--hidden",
+    "8",
+    "--heads",
+    "2",
+    "--layers",
+    "1",
+    "--json",
+]
 
 
 def people(folder, count=40):
@@ -41,7 +57,7 @@ def test_names_come_back(tmp_path, monkeypatch, capsys, parts):
     assert [row["node"] for row in rows] == names
     assert list(rows[0]) == ["node", "prediction", "probability_cook", "probability_painter"]
     jobs = {row["node"]: row["prediction"] for row in rows}
-    assert all(jobs[f"ann, {i}"] == ("cook", "painter")[i % 2] for i in range(20, 30))
+    assert all(jobs[f"ann, {i}"] == ("cook", "painter")[i % 2] for i in range(20, 40))
     assert main(["predict", "shards", "--nproc", str(parts), "--model", "model", "--out", "p.npz"]) == 0
     with np.load("p.npz") as file:
         assert file["node_names"].tolist() == names and file["class_names"].tolist() == ["cook", "painter"]
