@@ -11,8 +11,8 @@ import numpy as np
 from partition.errors import InputError
 
 from .coo import COOGraph, as_float32_if_exact
-from .text_blocks import parse_rows, parses
-from .text_table import TextTable, open_table, parsed_blocks
+from .text_blocks import parse_rows, parses, text_blocks
+from .text_table import COMMENTS, TextTable, line_cells, open_table, parsed_blocks
 
 _SOURCE_NAMES = ("src", "source", "from", "u", "src_id", "source_id", "fromnodeid", "node1", "node_1", "id1", "id_1")
 _DESTINATION_NAMES = ("dst", "destination", "target", "to", "v", "dst_id", "target_id", "tonodeid")
@@ -63,6 +63,7 @@ def _has_unknown_header(table: TextTable) -> bool:
 
 def _read_names(table: TextTable) -> COOGraph:
     """Read an edge list whose ends are names."""
+    _check_comments(table)
     if not _has_unknown_header(table):
         return _read(table, names={})
     # the first line may be an edge
@@ -75,6 +76,21 @@ def _read_names(table: TextTable) -> COOGraph:
     coo = _read(table, names={})
     coo.notes += (f"{table.path.name}: line {table.header_line} ({', '.join(table.header)}) is taken for a header",)
     return coo
+
+
+def _check_comments(table: TextTable) -> None:
+    """Raise :class:`InputError` if a line after the first row looks like a comment, but may be an edge."""
+    for first_line, block in text_blocks(table.path):
+        if not any(mark in block for mark in COMMENTS):
+            continue
+        for number, line in enumerate(block.split("\n"), first_line):
+            line = line.strip("\r ")
+            is_comment = number > table.first_line and line.startswith(COMMENTS)
+            if is_comment and len(line_cells(table.path, number, line, table.delimiter)) == table.width:
+                raise InputError(
+                    f"{table.path}, line {number}: {line[:80]!r} begins like a comment, but has {table.width} columns, "
+                    "as edges have; put a name that begins with # or % in quotes, or remove the line"
+                )
 
 
 def _read(table: TextTable, names: dict[str, int] | None = None) -> COOGraph:

@@ -16,7 +16,7 @@ from .text_table import TextTable, cell_blocks, open_table
 _ID_NAMES = ("node", "id", "node_id", "nodeid")
 _LABEL_NAMES = ("label", "labels", "y", "class", "target")
 _BOOLEANS = {"true": 1.0, "false": 0.0}
-_BRACKETS = str.maketrans("[](),;", "      ")
+_BRACKETS, _COMMAS = str.maketrans("[]()", "    "), str.maketrans(",;", "  ")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class _Roles:
     label: int | None
     masks: dict[str, int]
     features: list[int]
-    text: list[int]  # left out
+    left_out: dict[int, str]  # and why
 
 
 def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
@@ -67,7 +67,10 @@ def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
         ids=None if columns.id is None else _ids(table, ids),
         classes=classes,
         name=path.name,
-        left_out=tuple(f"column {table.header[column]} of {path.name} (text)" for column in columns.text),
+        left_out=tuple(
+            f"column {table.header[column] or column + 1} of {path.name} ({why})"
+            for column, why in columns.left_out.items()
+        ),
         notes=(_note(table, columns),),
         header=tuple(table.header),
     )
@@ -76,7 +79,7 @@ def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
 def _roles(table: TextTable, roles: ColumnRoles) -> _Roles:
     names = [name.lower() for name in table.header]
     where = f"{table.path}, line {table.header_line}"
-    repeated = sorted(name for name in names if names.count(name) > 1)
+    repeated = sorted(name for name in names if name and names.count(name) > 1)
     if repeated:
         raise InputError(f"{where}: several columns are called {repeated[0]!r}; give each its own name")
     skipped = {i for i, name in enumerate(table.header) if name in roles.skip}
@@ -97,14 +100,20 @@ def _roles(table: TextTable, roles: ColumnRoles) -> _Roles:
     others = [i for i in usable if i not in {*id_, *label, *masks.values()}]
     if roles.features:
         others = [table.header.index(name) for name in roles.features if name in table.header]
-    text = [i for i in others if _width(table.first_row[i]) == 0]
-    if roles.features and text:
+    left_out = {i: "text" if table.header[i] else "no name" for i in others if not _is_feature(table, i)}
+    if roles.features and left_out:
+        text = next(iter(left_out))
         raise InputError(
-            f"{table.path}: column {table.header[text[0]]!r} holds {table.first_row[text[0]]!r}; features must be "
+            f"{table.path}: column {table.header[text]!r} holds {table.first_row[text]!r}; features must be "
             "numbers: encode the column as numbers, or leave it out of features (--features)"
         )
-    features = [i for i in others if i not in text]
-    return _Roles(next(iter(id_), None), next(iter(label), None), masks, features, text)
+    features = [i for i in others if i not in left_out]
+    return _Roles(next(iter(id_), None), next(iter(label), None), masks, features, left_out)
+
+
+def _is_feature(table: TextTable, column: int) -> bool:
+    """Return whether a column has a name and begins with a number or numbers."""
+    return bool(table.header[column]) and None not in _row_numbers(table, table.first_row[column])
 
 
 def _note(table: TextTable, columns: _Roles) -> str:
@@ -114,10 +123,13 @@ def _note(table: TextTable, columns: _Roles) -> str:
     return f"{table.path.name}: {label}; feat from {', '.join(features) or 'no column'}"
 
 
-def _width(cell: str) -> int:
-    """Return how many numbers a cell holds; 0 for text. An empty cell is a missing number."""
-    words = cell.translate(_BRACKETS).split()
-    return len(words) or 1 if all(_number(word) is not None for word in words) else 0
+def _row_numbers(table: TextTable, cell: str) -> list[float | None]:
+    """Return the numbers that a cell holds, None for a word that is none.
+
+    A comma stands between numbers, but not where semicolons stand between columns: there 1,5 may be one and a half.
+    """
+    cell = cell.translate(_BRACKETS)
+    return [_number(word) for word in (cell if table.delimiter == ";" else cell.translate(_COMMAS)).split()]
 
 
 def _number(word: str) -> float | None:
@@ -129,11 +141,11 @@ def _number(word: str) -> float | None:
 
 def _features(table: TextTable, column: int, lines: list[int], cells) -> np.ndarray:
     """Return a block of a column of features, float32 (rows, width)."""
-    width = _width(table.first_row[column])
-    if width == 1:
+    width = len(_row_numbers(table, table.first_row[column]))
+    if width < 2:
         numbers = _numbers(table, column, lines, cells, "a number")[:, None]
     else:
-        rows = [[_number(word) for word in cell.translate(_BRACKETS).split()] for cell in cells]
+        rows = [_row_numbers(table, cell) for cell in cells]
         for line, cell, row in zip(lines, cells, rows):
             if len(row) != width or None in row:
                 raise _misfit(table, column, line, cell, f"{width} numbers, as in the first row")

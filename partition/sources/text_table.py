@@ -14,7 +14,7 @@ from partition.errors import InputError
 
 from .text_blocks import first_bad_line, parses, text_blocks
 
-_COMMENTS = ("#", "%")
+COMMENTS = ("#", "%")
 _SLICE_CHARACTERS = 1 << 19
 _QUOTED = re.compile(r'"[^"\n]*"')
 _SHOWN = 80  # characters of a line in a message
@@ -41,7 +41,7 @@ class TextTable:
     def is_data(self, number: int, line: str) -> bool:
         """Return whether a line holds a row."""
         text = line.lstrip()
-        return number > self.header_line and text != "" and not text.startswith(_COMMENTS)
+        return number > self.header_line and text != "" and not text.startswith(COMMENTS)
 
 
 def open_table(path: Path) -> TextTable:
@@ -50,18 +50,18 @@ def open_table(path: Path) -> TextTable:
     for first_line, text in text_blocks(path):
         for number, line in enumerate(text.split("\n"), first_line):
             line = line.strip("\r ")
-            if line.lstrip().startswith(_COMMENTS):
-                comment, comment_line = line.lstrip().lstrip("".join(_COMMENTS)).strip(), number
+            if line.lstrip().startswith(COMMENTS):
+                comment, comment_line = line.lstrip().lstrip("".join(COMMENTS)).strip(), number
                 continue
             if not line.strip():
                 continue
             if header is None:
                 delimiter = next((mark for mark in ",;\t" if mark in line), None)
-            cells = _cells(path, number, line, delimiter)
+            cells = line_cells(path, number, line, delimiter)
             if header is None and not any(parses(float, cell) for cell in cells):
                 header, header_line = cells, number
                 continue
-            words = _cells(path, comment_line, comment, delimiter) if comment and header is None else []
+            words = line_cells(path, comment_line, comment, delimiter) if comment and header is None else []
             is_header = len(words) == len(cells) and not any(parses(float, word) for word in words)
             return TextTable(
                 path, delimiter, header, header_line, cells, number, words if is_header else None, comment_line
@@ -69,7 +69,8 @@ def open_table(path: Path) -> TextTable:
     return TextTable(path, delimiter, header, header_line, [], 0, None, 0)
 
 
-def _cells(path: Path, number: int, line: str, delimiter: str | None) -> list[str]:
+def line_cells(path: Path, number: int, line: str, delimiter: str | None) -> list[str]:
+    """Split a line into its cells."""
     if delimiter is None:
         return [cell.strip('"') for cell in line.split()]
     try:
@@ -114,7 +115,7 @@ def cell_blocks(table: TextTable) -> Iterator[tuple[list[int], list[list[str]]]]
                 *first_bad_line(numbered, lambda some: _all_have(table.width, some, table.delimiter)),
                 numbered,
             )
-        yield [number for number, _ in numbered], [_cells(table.path, *each, table.delimiter) for each in numbered]
+        yield [number for number, _ in numbered], [line_cells(table.path, *each, table.delimiter) for each in numbered]
 
 
 def _row_blocks(table: TextTable) -> Iterator[tuple[Callable[[], list[tuple[int, str]]], str]]:
@@ -126,7 +127,7 @@ def _row_blocks(table: TextTable) -> Iterator[tuple[Callable[[], list[tuple[int,
             return [(number, line) for number, line in lines if table.is_data(number, line)]
 
         text = block
-        if first_line <= table.header_line or any(mark in block for mark in _COMMENTS):
+        if first_line <= table.header_line or any(mark in block for mark in COMMENTS):
             text = "\n".join(line for _, line in numbered())
         if text and not text.isspace():
             yield numbered, text

@@ -208,3 +208,11 @@ def test_every_column_is_used_or_named(tmp_path_factory, table):
         of_rows = [names[i] if i >= 0 else "" for i in graph.node_data["label"]]
         assert of_rows == [columns[label][i] for i in rank]
     assert all(name in graph.notes[0] or name in left_out for name in columns if name != "id")
+
+
+def test_columns_without_a_name_and_decimal_commas_are_left_out(tmp_path):
+    """As pandas writes its index, and as spreadsheets write numbers where a comma is the decimal mark."""
+    graph = table_of(tmp_path, ",id,x,label\n0,0,5,1\n1,1,6,0\n")
+    assert graph.node_data["feat"].tolist() == [[5], [6]] and graph.left_out == ("column 1 of n.csv (no name)",)
+    graph = table_of(tmp_path, "id;x;y;v\n0;1,5;1;[1 2]\n1;2,5;0;[3 4]\n")
+    assert graph.left_out == ("column x of n.csv (text)",) and graph.node_data["feat"].tolist() == [[1, 2], [3, 4]]

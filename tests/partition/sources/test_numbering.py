@@ -261,3 +261,9 @@ def test_streamed_shards_hold_the_ids_of_nodes(tmp_path, monkeypatch):
     assert manifest["method"] == "streaming"
     assert np.array_equal(read_node_names(tmp_path / "shards"), np.unique(ends))
     assert manifest["isolated_nodes"] == len(np.unique(ends)) - len(np.unique(ends[:, ends[0] != ends[1]]))
+
+
+def test_a_name_that_begins_like_a_comment_is_not_dropped(tmp_path):
+    refused(written(tmp_path / "g.csv", "cat,dog\ndog,cat\n#dog,cat\n"), "line 3", "'#dog,cat'", "quotes")
+    graph = load_graph(written(tmp_path / "g.csv", '# tags\ncat,dog\n"#dog",cat\n# the end\n'))
+    assert named_edges(graph) == [("cat", "dog"), ("#dog", "cat")]
