@@ -114,7 +114,11 @@ class ParameterCheck:
         parameters = [(name, each) for name, each in parameters if not is_own(each)]
         mine = [[name, str(each.dtype).removeprefix("torch."), *each.shape] for name, each in parameters]
         values = _values([each for _, each in parameters])
-        first, *others = self._comm.gather_objects([self._comm.owned_rows, mine, values])
+        place, self._comm.place = self._comm.place, "the check of parameters"
+        try:
+            first, *others = self._comm.gather_objects([self._comm.owned_rows, mine, values])
+        finally:
+            self._comm.place = place
         for rank, other in enumerate(others, 1):
             if first[1] != other[1]:
                 if is_partial:

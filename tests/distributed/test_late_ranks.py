@@ -66,10 +66,10 @@ def test_a_timeout_names_the_rank_that_is_awaited():
         )
 
 
-def hung_in_a_layer(rank, shards, backward):
-    """Rank 1 leaves the others alone in the forward pass of the first layer, or in the backward pass."""
+def hung_in_a_layer(rank, shards, backward, checks):
+    """Rank 1 leaves the others alone in the forward pass of the first layer or before it, or in the backward pass."""
     quickly()
-    sg = dgl_gt.load(shards, timeout_s=1.5)
+    sg = dgl_gt.load(shards, timeout_s=1.5, check_parameters=checks)
     torch.manual_seed(0)
     feat, model = sg.ndata["feat"], dgl_gt.nn.GraphTransformer(5, 8, 3, layers=2, heads=2)
     with named_places(model, sg.comm), suppress(RankError):
@@ -87,11 +87,13 @@ def hung_in_a_layer(rank, shards, backward):
 
 
 @pytest.mark.parametrize(
-    ("backward", "place"), [(False, "layers.0"), (True, "layers.1, backward")], ids=["forward", "backward"]
+    ("backward", "checks", "place"),
+    [(False, False, "layers.0"), (True, False, "layers.1, backward"), (False, True, "the check of parameters")],
+    ids=["forward", "backward", "check"],
 )
-def test_a_timeout_names_the_layer(awkward_graph, tmp_path, backward, place):
+def test_a_timeout_names_the_layer(awkward_graph, tmp_path, backward, checks, place):
     partition(awkward_graph(0), 2, tmp_path / "shards")
-    message, _ = run_ranks(2, hung_in_a_layer, tmp_path / "shards", backward)
+    message, _ = run_ranks(2, hung_in_a_layer, tmp_path / "shards", backward, checks)
     assert " s for rank 1. It waits in an " in message and f" in {place}; the timeout is 1.5 s" in message
 
 
