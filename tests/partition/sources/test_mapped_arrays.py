@@ -319,9 +319,7 @@ def test_little_of_a_mapped_array_is_in_memory(tmp_path, monkeypatch, use, most_
     mapped = map_npy(tmp_path / "a.npy")
     before, held = mapped_bytes(), []
     for module in (mapped_arrays, coo, graph):
-        monkeypatch.setattr(
-            module, "release_pages", lambda array: held.append(mapped_bytes()) or release_pages(array)
-        )
+        monkeypatch.setattr(module, "release_pages", lambda array: held.append(mapped_bytes()) or release_pages(array))
     edges_of_file = COOGraph(mapped[0], mapped[1], 1)
     if use == "rows far apart":
         take_rows(mapped[0], np.arange(0, 1 << 23, 1 << 13))
