@@ -165,7 +165,8 @@ def _in_memory_bytes(sizes: SourceSizes, method: str, cutting: float) -> float:
     index = sizes.index_bytes
     is_made = not sizes.is_graph or sizes.transform_bytes
     structure = 8 * sizes.nodes + 2 * index * sizes.edges if is_made else 0
-    build = 0 if sizes.is_graph else 4 * index * sizes.edges
+    adds_edges = {"undirected", "self_loops"}.intersection(sizes.added)  # to a graph that is there already
+    build = 6 * index * sizes.edges if adds_edges else 0 if sizes.is_graph else 4 * index * sizes.edges
     layout = 30 * sizes.nodes + _HELD_ROWS * sizes.nodes * index + _part_bytes(sizes, method)
     data = sizes.nodes * sizes.added_bytes + sizes.edges * sizes.added_edge_bytes
     return structure + data + max(build, sizes.transform_bytes, sizes.encoding_bytes, cutting, layout)

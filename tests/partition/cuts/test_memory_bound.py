@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 @pytest.mark.parametrize("cut", [None, "vertex", "auto"])
 def test_a_bound_decides_the_method(nothing_is_small, cut):
     npz(edges=20_000)
-    needs = {method: bound("graph.npz", method) for method in METHODS}
+    needs = {method: bound("graph.npz", method, additions={"cut": cut}) for method in METHODS}
     assert needs["metis"] > needs["expansion"] > needs["streaming"]
     for method in METHODS:
         said = Said()
@@ -64,7 +64,7 @@ def test_bounds_of_wrong_kinds(name, memory):
         partition("graph.npz", 1, "out", **{name: memory})
 
 
-def test_a_graph_in_memory_is_expanded(awkward_graph):
+def test_a_graph_in_memory_is_expanded(awkward_graph, nothing_is_small):
     graph = awkward_graph(1)
     need = estimate_needs(measure_source(graph, 3), "expansion").memory_bytes
     manifest = partition(graph, 3, "out", memory=need)

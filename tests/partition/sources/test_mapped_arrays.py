@@ -3,12 +3,16 @@
 import io
 import mmap
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 from source_checks import edges, refused, same
 
+from partition import graph
 from partition.graph import from_edges
+from partition.sources import coo
+from partition.sources.coo import COOGraph
 from partition.sources.load import load_graph, open_source
 from partition.system import mapped_arrays
 from partition.system.mapped_arrays import is_mapped, map_npy, map_npz_member, release_pages, take_rows
@@ -295,3 +299,35 @@ def test_nothing_of_anonymous_memory_is_lost():
     array[:] = 3
     release_pages(array)
     assert (array == 3).all()
+
+
+def mapped_bytes():
+    """Bytes of files that are in this process's memory."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next((1024 * int(line.split()[1]) for line in status if line.startswith("RssFile")), None)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell what is in memory")
+@pytest.mark.parametrize(
+    ("use", "most_mib"),
+    [("rows far apart", 20), ("a sample of edges", 20), ("slices of edges", 8), ("a check of wide rows", 8)],
+)
+def test_little_of_a_mapped_array_is_in_memory(tmp_path, monkeypatch, use, most_mib):
+    """Linux maps 64 KiB around an address that is read, so rows far apart bring more with them than pages."""
+    array = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.int64, (2, 1 << 23))  # 128 MiB, which no disk takes
+    del array
+    mapped = map_npy(tmp_path / "a.npy")
+    before, held = mapped_bytes(), []
+    for module in (mapped_arrays, coo, graph):
+        monkeypatch.setattr(module, "release_pages", lambda array: held.append(mapped_bytes()) or release_pages(array))
+    edges_of_file = COOGraph(mapped[0], mapped[1], 1)
+    if use == "rows far apart":
+        take_rows(mapped[0], np.arange(0, 1 << 23, 1 << 13))
+    elif use == "a sample of edges":
+        edges_of_file.reciprocity()
+    elif use == "slices of edges":
+        for _ in edges_of_file.slices():
+            held.append(mapped_bytes())
+    else:
+        graph._check_finite("g", "node", "wide", mapped.view(np.float64).reshape(-1, 1 << 12))
+    assert held and max(held) - before < most_mib << 20
