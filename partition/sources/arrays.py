@@ -38,6 +38,8 @@ def from_scipy(matrix, name: str = "scipy matrix") -> COOGraph:
     """
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{name} has shape {matrix.shape}; an adjacency matrix must be square, (N, N)")
+    if matrix.dtype.kind not in "biuf":
+        raise InputError(f"{name} holds {matrix.dtype}; weights of edges must be numbers: take their absolute values")
     entries = matrix.tocoo()
     edge_data = {} if np.all(entries.data == 1) else {"weight": entries.data}
     return COOGraph(entries.row, entries.col, matrix.shape[0], {}, edge_data, name)

@@ -23,7 +23,8 @@ from .arrays import from_array, from_pair, from_scipy
 from .coo import COOGraph, to_graph
 from .edge_list import read_edge_list
 from .file_kinds import ALLOWED, EDGE_LISTS, KINDS, NETWORKX_FILES, file_kind
-from .matrix_files import is_matrix_market, read_matlab, read_matrix_market
+from .matlab_file import read_matlab
+from .matrix_market import is_matrix_market, read_matrix_market
 from .metis_file import read_metis
 from .node_data import read_node_data, with_columns
 from .numbering import check_plausible_nodes, numbered

@@ -24,12 +24,17 @@ _COPIES = 4  # of a file's arrays that a library may hold at once
 _EXTRA_BYTES = 1 << 30  # allowed beyond those copies
 
 
-def read_in_child(module: str, path: Path, library: str) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
-    """Run ``python -m module path parent``, whose main calls :func:`serve`, and yield its records as they arrive.
+def read_in_child(
+    module: str, path: Path, library: str, *arguments: str
+) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
+    """Run ``python -m module path parent *arguments``, whose main calls :func:`serve`, and yield its records as they arrive.
 
     ``library`` is what the child reads with, for messages.
     """
-    command, kills = child_process.command(module, str(path), str(os.getpid())), child_process.memory_kills()
+    command, kills = (
+        child_process.command(module, str(path), str(os.getpid()), *arguments),
+        child_process.memory_kills(),
+    )
     with child_process.temporary_space():
         messages = tempfile.TemporaryFile()
     with messages as said:
