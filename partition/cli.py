@@ -30,7 +30,7 @@ from partition.system.units import format_bytes
 from . import console
 from .arguments import CUTS, checked_request
 from .errors import InputError, LeftOutWarning
-from .option_texts import imbalance, part_weights, size_in_bytes
+from .option_texts import FILL, FILL_HELP, imbalance, part_weights, self_loop_fill, size_in_bytes
 from .pipeline import partition
 from .tables import estimates_table, quality_table
 from .transforms import check_transforms
@@ -168,6 +168,7 @@ def _add_memory(group) -> None:
 
 def _add_graph(group) -> None:
     group.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
+    group.add_argument("--self-loop-fill", type=self_loop_fill, metavar=FILL, help=FILL_HELP)
     group.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
     group.add_argument(
         "--random-features", type=int, metavar="WIDTH", help="add random features to a graph that has none"
@@ -252,7 +253,7 @@ def _profile(args) -> Profile | None:
 
 
 def _additions(args) -> dict:
-    return {key: getattr(args, key) for key in ("self_loops", "undirected", "random_features")}
+    return {key: getattr(args, key) for key in ("self_loops", "self_loop_fill", "undirected", "random_features")}
 
 
 def _transforms(args) -> dict:

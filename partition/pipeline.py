@@ -59,6 +59,7 @@ def partition(
     num_nodes: int | None = None,
     node_data=None,
     self_loops: bool = False,
+    self_loop_fill=None,
     undirected: bool = False,
     random_features: int | None = None,
     encode: str | None = None,
@@ -106,7 +107,7 @@ def partition(
         Replace ``out`` if it holds shards.
     progress : callable, optional
         Called as ``progress(stage)``.
-    num_nodes, node_data, self_loops, undirected, random_features
+    num_nodes, node_data, self_loops, self_loop_fill, undirected, random_features
         See :func:`partition.load_graph`.
     encode : str, optional
         Structural encodings to compute before the cut and to store as node data or edge data, see
@@ -145,7 +146,12 @@ def partition(
         rank_memory=rank_memory,
         seed=seed,
         encode=encode,
-        additions={"self_loops": self_loops, "undirected": undirected, "random_features": random_features},
+        additions={
+            "self_loops": self_loops,
+            "self_loop_fill": self_loop_fill,
+            "undirected": undirected,
+            "random_features": random_features,
+        },
         transforms={"expander": expander, "virtual_nodes": virtual_nodes},
     )
     progress = progress or (lambda stage: None)

@@ -30,6 +30,7 @@ MAY_IMPORT = {
         "partition.errors",
         "partition.system",
         "partition.graph",
+        "partition.added_edges",
         "partition.transforms",
         "partition.encodings",
         "partition.sources.coo",

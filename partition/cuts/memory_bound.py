@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from partition.added_edges import check_fill
 from partition.encodings import needs as encoding_needs
 from partition.encodings.parse import Encoding
 from partition.errors import InputError
@@ -77,12 +78,17 @@ def measure_source(
     *,
     undirected: bool = False,
     self_loops: bool = False,
+    self_loop_fill=None,
     random_features: int | None = None,
     encode: Sequence[Encoding] = (),
     expander: int | None = None,
     virtual_nodes: int | None = None,
 ) -> SourceSizes:
-    """Return the sizes of a source with what the options add to it; the edges that METIS sees are an estimate."""
+    """Return the sizes of a source with what the options add to it; the edges that METIS sees are an estimate.
+
+    ``self_loop_fill`` may be what it is for :func:`partition.load_graph`; it changes no size.
+    """
+    check_fill(source, self_loop_fill)
     is_graph = isinstance(source, Graph)
     if is_graph:
         coo = COOGraph(source.indices, source.destinations())
@@ -103,6 +109,7 @@ def measure_source(
     options = {"undirected": undirected, "self_loops": self_loops, "random_features": random_features}
     node_bytes, edge_bytes = (_row_bytes(data) for data in (source.node_data, source.edge_data))
     new_bytes = 4 * (random_features or 0) + encoding_needs.row_bytes(encode, features) + virtual
+    copied = bool(new_edges or undirected or self_loops)  # edge data that are extended
     new_edge_bytes = encoding_needs.edge_bytes(encode) + (1 if new_edges else 0)
     return SourceSizes(
         nodes=nodes + virtual,
@@ -112,7 +119,7 @@ def measure_source(
         node_bytes=node_bytes + new_bytes,
         edge_bytes=edge_bytes + new_edge_bytes,
         added_bytes=new_bytes + (node_bytes if virtual else 0),  # transforms copy what they extend
-        added_edge_bytes=new_edge_bytes + (edge_bytes if new_edges else 0),
+        added_edge_bytes=new_edge_bytes + (edge_bytes if copied else 0),
         transform_bytes=EDGE_BYTES * (edges + new_edges) if new_edges else 0,
         encoding_bytes=encoding_needs.work_bytes(encode, sizes),
         encoding_seconds=encoding_needs.seconds(encode, sizes),
