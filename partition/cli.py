@@ -18,6 +18,7 @@ from partition.cuts.memory_bound import (
     possible_methods,
 )
 from partition.cuts.permutation import check_parts
+from partition.cuts.weights import check_weights
 from partition.encodings.encode import check_encodable
 from partition.predict.costs import read_costs
 from partition.predict.profile import PRESETS, Profile, read_profile
@@ -133,6 +134,10 @@ def _add_cut(group) -> None:
     group.add_argument(
         "--target-weights", metavar="W,W,..", help="relative size of each part: P numbers, or a file of them"
     )
+    text = "edge data with weights of edges: an edge cut of little weight, in place of few halo rows"
+    group.add_argument("--cut-weights", metavar="NAME", help=text)
+    text = "node data with weights of nodes, such as a METIS file's (weight): parts have even sums of these, in place of even times"
+    group.add_argument("--node-weights", metavar="NAME", help=text)
     group.add_argument(
         "--profile",
         metavar="FILE.yaml",
@@ -238,6 +243,8 @@ def _requested(args) -> dict:
         "attempts": args.attempts,
         "max_imbalance": imbalance(args.max_imbalance),
         "target_weights": part_weights(args.target_weights),
+        "cut_weights": args.cut_weights,
+        "node_weights": args.node_weights,
         "costs": args.costs and read_costs(args.costs),
         "profile": _profile(args),
         "memory": args.memory,
@@ -267,7 +274,9 @@ def _dry_run(args) -> tuple[dict, str]:
     source = open_source(args.source, num_nodes=args.num_nodes, node_data=args.node_data)
     check_encodable(source, request.encodings, args.random_features)
     check_transforms(source, **transforms)
-    sizes = measure_source(source, request.parts, encode=request.encodings, **additions, **transforms)
+    check_weights(source, request.cut_weights, request.node_weights)
+    options = {"encode": request.encodings, "cut_weights": request.cut_weights, **additions, **transforms}
+    sizes = measure_source(source, request.parts, **options)
     check_parts(sizes.nodes, request.parts)
     try:
         method, advice = choose_method(sizes, request.memory, request.cut), ""

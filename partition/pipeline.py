@@ -17,6 +17,7 @@ from partition.cuts.memory_bound import (
 from partition.cuts.permutation import check_parts
 from partition.cuts.streamed_cut import open_stream, streamed_cut
 from partition.cuts.vertex_cut import make_vertex_cut
+from partition.cuts.weights import check_weights
 from partition.encodings.encode import add_encodings, check_encodable
 from partition.predict.costs import Costs
 from partition.predict.profile import Profile
@@ -48,6 +49,8 @@ def partition(
     attempts: int = 1,
     max_imbalance=None,
     target_weights=None,
+    cut_weights: str | None = None,
+    node_weights: str | None = None,
     owner=None,
     costs: Costs | None = None,
     profile: Profile | None = None,
@@ -84,7 +87,7 @@ def partition(
         METIS.
     halo_depth : int
         Hops of halo that each part of an edge cut stores, 1 to 100, with the in-edges of all hops but the last.
-    attempts, max_imbalance, owner
+    attempts, max_imbalance, owner, cut_weights, node_weights
         Options of edge cuts, see :func:`partition.make_edge_cut`.
     target_weights : sequence of float, (P,), optional
         The load of each part relative to the others; equal by default.
@@ -139,6 +142,8 @@ def partition(
         attempts=attempts,
         max_imbalance=max_imbalance,
         target_weights=target_weights,
+        cut_weights=cut_weights,
+        node_weights=node_weights,
         owner=owner,
         costs=costs,
         profile=profile,
@@ -162,6 +167,7 @@ def partition(
         graph = open_source(source, num_nodes=num_nodes, node_data=node_data)
         check_encodable(graph, request.encodings, random_features)
         check_transforms(graph, **request.transforms)
+        check_weights(graph, request.cut_weights, request.node_weights)
         method = "metis"
         if memory is not None:
             sizes = _measured(graph, request)
@@ -189,7 +195,14 @@ def partition(
 
 def _measured(graph, request: Request) -> SourceSizes:
     """Sizes of the graph that will be cut, from those of its source."""
-    sizes = measure_source(graph, request.parts, encode=request.encodings, **request.additions, **request.transforms)
+    sizes = measure_source(
+        graph,
+        request.parts,
+        encode=request.encodings,
+        cut_weights=request.cut_weights,
+        **request.additions,
+        **request.transforms,
+    )
     if request.owner is None or request.parts < 1:
         check_parts(sizes.nodes, request.parts)
     return sizes
@@ -226,6 +239,8 @@ def _cuts_in_memory(graph, method: str, request: Request, progress) -> list:
                 **options,
                 attempts=request.attempts,
                 max_imbalance=request.max_imbalance,
+                cut_weights=request.cut_weights,
+                node_weights=request.node_weights,
                 owner=request.owner,
                 costs=request.costs,
                 profile=request.profile,

@@ -48,6 +48,7 @@ class SourceSizes:
     edge_bytes: int  # data per edge
     loaded_bytes: int  # arrays of the source in memory; memory-mapped arrays count nothing
     is_graph: bool  # a Graph cannot be streamed
+    is_weighted: bool = False  # whether METIS gets weights of edges
     added: tuple[str, ...] = ()  # options that add something to the source, which is impossible in a stream
     added_bytes: int = 0  # data that these options add in memory, per node
     added_edge_bytes: int = 0  # and per edge
@@ -83,6 +84,7 @@ def measure_source(
     encode: Sequence[Encoding] = (),
     expander: int | None = None,
     virtual_nodes: int | None = None,
+    cut_weights: str | None = None,
 ) -> SourceSizes:
     """Return the sizes of a source with what the options add to it; the edges that METIS sees are an estimate.
 
@@ -125,6 +127,7 @@ def measure_source(
         encoding_seconds=encoding_needs.seconds(encode, sizes),
         loaded_bytes=sum(array.nbytes for array in [*structure, *data] if not is_mapped(array)),
         is_graph=is_graph,
+        is_weighted=cut_weights is not None,
         added=tuple(name for name, value in {**options, "encodings": encode, **transforms}.items() if value),
     )
 
@@ -146,8 +149,12 @@ def _metis_bytes(sizes: SourceSizes) -> tuple[float, int]:
     """Memory beyond the source and the interpreter, and disk beyond the shards (bytes), with METIS."""
     index, undirected = sizes.index_bytes, sizes.undirected_edges
     symmetrised = 3 * index * sizes.edges + 4 * index * undirected
-    metis = max(symmetrised, 2 * index * undirected + _METIS_EDGE_BYTES * undirected)
-    return _in_memory_bytes(sizes, "metis", _CHILD_BYTES + metis + 46 * sizes.nodes), 16 * undirected
+    symmetrised += 32 * sizes.edges + 48 * undirected if sizes.is_weighted else 0
+    weights = 32 * undirected if sizes.is_weighted else 0  # the matrix, and the file that METIS maps
+    metis = max(symmetrised, 2 * index * undirected + _METIS_EDGE_BYTES * undirected + weights)
+    return _in_memory_bytes(sizes, "metis", _CHILD_BYTES + metis + 46 * sizes.nodes), (
+        32 if sizes.is_weighted else 16
+    ) * undirected
 
 
 def _expansion_bytes(sizes: SourceSizes) -> tuple[float, int]:

@@ -23,9 +23,9 @@ def percent(share: float) -> str:
 
 def figure(number: float, key: str) -> str:
     """Return a quality figure as text."""
-    if key == "cut_ratio":
+    if key.endswith("_ratio"):
         return percent(number)
-    return f"{number:,}" if isinstance(number, int) else f"{number:,.2f}"
+    return f"{number:,}" if isinstance(number, int) or key == "cut_weight" else f"{number:,.2f}"
 
 
 def short(number: int) -> str:

@@ -60,7 +60,7 @@ NODE_KEYS = _listed(r"""
 'feat' | 'label' | 'train_mask' | 'x' | '' | 1 | None | 'a\x1b[31m' | 'a/b' | 'é'
 """)
 PARTITION_OPTIONS = _listed(r"""
-cut | halo_depth | attempts | max_imbalance | target_weights | owner | memory | rank_memory | seed | num_nodes
+cut | halo_depth | attempts | max_imbalance | target_weights | cut_weights | node_weights | owner | memory | rank_memory | seed | num_nodes
 node_data | self_loops | self_loop_fill | undirected | random_features | encode | force | unknown
 """)
 
@@ -107,7 +107,7 @@ ARGUMENTS = [
     (
         "partition.partition",
         {"source": "G", "parts": "2", "out": "'out/s'"},
-        "source parts out cut halo_depth attempts max_imbalance target_weights owner costs memory rank_memory "
+        "source parts out cut halo_depth attempts max_imbalance target_weights cut_weights node_weights owner costs memory rank_memory "
         "seed force num_nodes node_data self_loops self_loop_fill undirected random_features encode expander virtual_nodes",
     ),
     ("partition.encode", {"graph": "from_edges([0, 1], [1, 0])", "encodings": "'degree'"}, "graph encodings seed"),
