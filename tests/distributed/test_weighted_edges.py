@@ -8,6 +8,7 @@ from torch import nn
 from whole_graph import csc_of
 
 import dgl_gt
+from dgl_gt.exchange.sampled_part import sampled_part
 from dgl_gt.nn import GraphConv, GraphTransformerLayer
 from dgl_gt.nn.graph_conv import DEGREE_NORMS
 from partition import partition
@@ -88,6 +89,18 @@ def test_every_strategy_has_the_numbers_of_the_whole_graph(awkward_graph, tmp_pa
         ids, grads = (np.concatenate([results[way][2][i] for results in of_ranks]) for i in (0, 1))
         assert sorted(ids) == list(range(graph.num_edges)), way
         np.testing.assert_allclose(grads, weight_grad[ids], **exact, err_msg=way)
+
+
+def sampled(rank, folder):
+    sg = sampled_part(dgl_gt.load(folder).strategy, 0.5, 1)
+    with pytest.raises(ValueError, match="edge_weight is not available with the transmission policy sampled"):
+        GraphConv(FEATURES, 2)(sg, torch.ones(sg.num_nodes(), FEATURES), sg.edata["weight"][:, 0])
+    return True
+
+
+def test_samples_of_edges_have_no_weighted_sums(awkward_graph, tmp_path):
+    partition(awkward_graph(0), 2, tmp_path / "edge")
+    assert run_ranks(2, sampled, tmp_path / "edge") == [True, True]
 
 
 def refused(rank, folder):
