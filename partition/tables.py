@@ -38,7 +38,9 @@ def quality_table(manifest: dict) -> str:
 def _figure(key: str, number: float) -> str:
     if key.endswith("_ratio"):
         return f"{number:.2%}"
-    return f"{number:,}" if isinstance(number, int) or key == "cut_weight" else f"{number:.3f}"
+    if key == "cut_weight":
+        return f"{number:,.10g}"
+    return f"{number:,}" if isinstance(number, int) else f"{number:.3f}"
 
 
 _SEARCHES = {"all orders": "trying all orders", "swaps": "swapping pairs"}

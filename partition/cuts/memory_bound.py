@@ -150,7 +150,7 @@ def _metis_bytes(sizes: SourceSizes) -> tuple[float, int]:
     index, undirected = sizes.index_bytes, sizes.undirected_edges
     symmetrised = 3 * index * sizes.edges + 4 * index * undirected
     symmetrised += 32 * sizes.edges + 48 * undirected if sizes.is_weighted else 0
-    weights = 32 * undirected if sizes.is_weighted else 0  # the matrix, and the file that METIS maps
+    weights = 96 * undirected if sizes.is_weighted else 0  # matrices of floats and whole numbers, and the file
     metis = max(symmetrised, 2 * index * undirected + _METIS_EDGE_BYTES * undirected + weights)
     return _in_memory_bytes(sizes, "metis", _CHILD_BYTES + metis + 46 * sizes.nodes), (
         32 if sizes.is_weighted else 16

@@ -25,7 +25,9 @@ def figure(number: float, key: str) -> str:
     """Return a quality figure as text."""
     if key.endswith("_ratio"):
         return percent(number)
-    return f"{number:,}" if isinstance(number, int) or key == "cut_weight" else f"{number:,.2f}"
+    if key == "cut_weight":
+        return f"{number:,.10g}"
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.2f}"
 
 
 def short(number: int) -> str:

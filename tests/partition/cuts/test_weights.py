@@ -193,7 +193,7 @@ def test_what_is_printed(tmp_path, monkeypatch, capsys):
     assert main(["partition", "g.npz", "--parts", "4", "--out", "out", "--cut-weights", "weight"]) == 0
     figures = capsys.readouterr().out
     cut = read_manifest("out")["quality"]["cut_weight"]
-    assert f"cut weight {cut:>15,}  weight (--cut-weights) of these edges" in figures
+    assert f"cut weight {f'{cut:,.10g}':>15}  weight (--cut-weights) of these edges" in figures
     assert main(["report", "out", "-o", "page.html"]) == 0 and "Cut weight" in (tmp_path / "page.html").read_text()
     assert main(["partition", "g.npz", "--parts", "4", "--dry-run", "--cut-weights", "length"]) == 2
     assert "--cut-weights is 'length'" in capsys.readouterr().err
