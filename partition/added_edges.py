@@ -1,8 +1,10 @@
-"""Edges that are added to a graph: self-loops and reverse edges."""
+"""Edges that are added to a graph: self-loops and reverse edges, with their edge data."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from numbers import Real
 
 import numpy as np
 import scipy  # imports its parts at their first use
@@ -10,34 +12,135 @@ import scipy  # imports its parts at their first use
 from .errors import InputError
 from .graph import Graph, from_edges
 
+_FILLS = ("mean", "zero")
 
-def with_self_loops(graph: Graph) -> Graph:
-    """Return the graph with a self-loop at every node; new edges get the ids after the existing ones."""
+
+def with_self_loops(graph: Graph, fill=None) -> Graph:
+    """Return the graph with a self-loop at every node; new edges get the ids after the existing ones.
+
+    ``fill`` says what their edge data are: a number; ``"mean"``, the mean over the in-edges of the node, or zero where
+    it has none; ``"zero"``; or a dict of these by the name of the edge data. It is needed where there are edge data.
+    """
     has_loop = np.zeros(graph.num_nodes, dtype=bool)
     dst = graph.destinations()
     has_loop[dst[graph.indices == dst]] = True
     new = np.flatnonzero(~has_loop)
-    return _with_edges(graph, new, new, "self-loops")
+    if len(new) and graph.edge_data:
+        _check_untouched(graph, "self-loops")
+        if fill is None:
+            raise InputError(
+                f"{graph.name}: self-loops need edge data {', '.join(graph.edge_data)}; say what they get with self_loop_fill "
+                "(--self-loop-fill): a number, mean or zero"
+            )
+    check_fill(graph, fill)
+    fills = _by_name(graph.edge_data, fill)
+    rows = {key: _loop_rows(graph, value, new, fills[key]) for key, value in graph.edge_data.items() if len(new)}
+    return _with_edges(graph, new, new, rows)
+
+
+def check_fill(source, fill) -> None:
+    """Raise :class:`InputError` unless the edge data of self-loops of a Graph or COOGraph can be these.
+
+    Without a source only the values are checked. None stands for none.
+    """
+    for value in fill.values() if isinstance(fill, dict) else () if fill is None else (fill,):
+        is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        if not is_number and not (isinstance(value, str) and value in _FILLS):
+            raise InputError(
+                f"self_loop_fill (--self-loop-fill) is {value!r}; it must be a finite number, {' or '.join(_FILLS)}, or one of these "
+                "for each edge data by name (weight=mean,type=0)"
+            )
+    if source is None or fill is None:
+        return
+    if isinstance(fill, dict) and fill.keys() != source.edge_data.keys():
+        raise InputError(
+            f"self_loop_fill (--self-loop-fill) names edge data {', '.join(map(str, fill)) or 'nothing'}, and {source.name} has "
+            f"{', '.join(source.edge_data) or 'none'}; give a value for each"
+        )
+    for key, value in _by_name(source.edge_data, fill).items():
+        dtype = source.edge_data[key].dtype
+        if not (dtype.kind == "f" if value == "mean" else value == "zero" or _holds(dtype, value)):
+            raise InputError(
+                f"self_loop_fill (--self-loop-fill) is {value} for edge data {key!r} of {source.name}, which are {dtype} and cannot "
+                f"hold it; give a number within their range, or a value for each edge data by name ({key}=0)"
+            )
+
+
+def _holds(dtype: np.dtype, number: Real) -> bool:
+    """Whether a dtype holds a number, integers and bools exactly."""
+    if dtype.kind == "f":
+        return abs(number) <= np.finfo(dtype).max
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return low <= number <= high and int(number) == number
+
+
+def _by_name(edge_data: dict, fill) -> dict:
+    return fill if isinstance(fill, dict) else dict.fromkeys(edge_data, fill)
+
+
+def _loop_rows(graph: Graph, values: np.ndarray, nodes: np.ndarray, fill) -> np.ndarray:
+    """Edge data of new self-loops."""
+    if fill != "mean":
+        return np.full((len(nodes), *values.shape[1:]), 0 if fill == "zero" else fill, values.dtype)
+    ones = np.ones(graph.num_edges)
+    in_edges = scipy.sparse.csr_array((ones, graph.edge_ids, graph.indptr), (graph.num_nodes, graph.num_edges))
+    sums = in_edges[nodes] @ values.reshape(len(values), math.prod(values.shape[1:])).astype(np.float64)
+    means = sums / np.maximum(graph.in_degrees()[nodes], 1)[:, None]
+    return means.reshape(len(nodes), *values.shape[1:]).astype(values.dtype)
 
 
 def with_reverse_edges(graph: Graph) -> Graph:
-    """Return the graph with v -> u for every edge u -> v; new edges get the ids after the existing ones."""
+    """Return the graph with v -> u for every edge u -> v; new edges get the ids after the existing ones.
+
+    A new edge takes the edge data of the edge whose reverse it is. :class:`InputError` where there are edge data and
+    several parallel edges without a reverse, because these data may differ.
+    """
     n = graph.num_nodes
     forward = scipy.sparse.csr_array((np.ones(graph.num_edges, bool), graph.indices, graph.indptr), (n, n), copy=True)
     forward.sum_duplicates()
     missing = (forward.T.tocsr() > forward).tocoo()  # rows are destinations
-    return _with_edges(graph, missing.col, missing.row, "reverse edges")
+    del forward
+    rows = {}
+    if len(missing.row) and graph.edge_data:
+        _check_untouched(graph, "reverse edges")
+        ids = _only_edges(graph, missing.row, missing.col)
+        rows = {key: value[ids] for key, value in graph.edge_data.items()}
+    return _with_edges(graph, missing.col, missing.row, rows)
 
 
-def _with_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, what: str) -> Graph:
+def _only_edges(graph: Graph, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+    """The id of the only edge from each source to its destination; :class:`InputError` where there are several."""
+    n = graph.num_nodes
+    keys, wanted = graph.destinations().astype(np.int64) * n + graph.indices, dst.astype(np.int64) * n + src
+    order = np.argsort(keys)
+    keys = keys[order]
+    at = np.searchsorted(keys, wanted)
+    count = np.searchsorted(keys, wanted, "right") - at
+    if (count > 1).any():
+        row = int((count > 1).argmax())
+        raise InputError(
+            f"{graph.name}: {count[row]} edges go from node {src[row]} to node {dst[row]} and none back, so it is unknown whose edge "
+            f"data ({', '.join(graph.edge_data)}) the reverse edge takes; merge them in the source, or add reverse edges there"
+        )
+    return graph.edge_ids[order[at]]
+
+
+def _check_untouched(graph: Graph, what: str) -> None:
+    """Raise :class:`InputError` if a graph has what describes its edges as they are now."""
+    stale = [key for key in graph.encodings if key in graph.edge_data]
+    if stale or graph.transforms:
+        present = f"the encoding {stale[0]}" if stale else " and ".join(graph.transforms).replace("_", " ")
+        raise InputError(
+            f"{graph.name} has {present}, which {what} would lack; add them to the graph without it, and then make it again"
+        )
+
+
+def _with_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, rows: dict[str, np.ndarray]) -> Graph:
+    """The graph with new edges and their rows of edge data."""
     if not len(src):
         return graph
-    if graph.edge_data:
-        raise InputError(
-            f"{graph.name}: {what} cannot be added, as their edge data ({', '.join(graph.edge_data)}) are unknown; "
-            "add them to the source, with these data"
-        )
-    return with_more_edges(graph, src, dst, graph.num_nodes)
+    edge_data = {key: np.concatenate([value, rows[key]]) for key, value in graph.edge_data.items()}
+    return replace(with_more_edges(graph, src, dst, graph.num_nodes), edge_data=edge_data)
 
 
 def with_more_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, num_nodes: int) -> Graph:

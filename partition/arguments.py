@@ -33,6 +33,8 @@ class Request:
     attempts: int
     max_imbalance: dict[str, float] | float | None
     target_weights: list[float] | None
+    cut_weights: str | None
+    node_weights: str | None
     owner: object
     costs: Costs
     profile: Profile | None
@@ -52,6 +54,8 @@ def checked_request(
     attempts,
     max_imbalance,
     target_weights,
+    cut_weights,
+    node_weights,
     owner,
     costs,
     profile,
@@ -72,7 +76,15 @@ def checked_request(
         target_weights = _weights_for(profile, parts, target_weights, owner)
     memory = None if memory is None else whole_number("memory", memory, 1)
     rank_memory = None if rank_memory is None else whole_number("rank_memory", rank_memory, 1)
-    cut = _resolve_cut(cut, halo_depth, attempts, max_imbalance=max_imbalance, owner=owner)
+    cut = _resolve_cut(
+        cut,
+        halo_depth,
+        attempts,
+        max_imbalance=max_imbalance,
+        cut_weights=cut_weights,
+        node_weights=node_weights,
+        owner=owner,
+    )
     for kind in ("vertex", "edge") if cut == "auto" else (cut or "edge",):
         costs.of(kind)  # raises if they do not cover this kind of cut
     if target_weights is not None:
@@ -87,6 +99,8 @@ def checked_request(
         attempts=attempts,
         max_imbalance=max_imbalance,
         target_weights=target_weights,
+        cut_weights=cut_weights,
+        node_weights=node_weights,
         owner=owner,
         costs=costs,
         profile=profile,

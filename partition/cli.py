@@ -18,20 +18,19 @@ from partition.cuts.memory_bound import (
     possible_methods,
 )
 from partition.cuts.permutation import check_parts
+from partition.cuts.weights import check_weights
 from partition.encodings.encode import check_encodable
-from partition.predict.costs import read_costs
-from partition.predict.profile import PRESETS, Profile, read_profile
 from partition.shards.manifest import read_manifest, verify
 from partition.sources.load import open_source
-from partition.sources.options import IDS, source_options
+from partition.sources.options import source_options
 from partition.system.memory import children_memory, peak_memory_bytes
 from partition.system.output_checks import free_disk_bytes
 from partition.system.units import format_bytes
 
-from . import console
-from .arguments import CUTS, checked_request
+from . import command_options, console
+from .arguments import checked_request
+from .command_options import add_options, reading, requested
 from .errors import InputError, SourceWarning
-from .option_texts import column_names, imbalance, key_names, part_weights, size_in_bytes
 from .pipeline import partition
 from .tables import estimates_table, quality_table
 from .transforms import check_transforms
@@ -59,7 +58,15 @@ def add_commands(commands, report_on: ReportOn | None = None) -> None:
 
     ``report_on`` replaces what the command ``report`` accepts and how it writes; by default it accepts shards.
     """
-    _add_partition(commands)
+    command = commands.add_parser(
+        "partition",
+        help="partition a graph into shards",
+        description="Partition a graph by an edge cut or a vertex cut, and write one shard per part.",
+        epilog="SOURCE is a .npz, .npy, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz], METIS .graph[.gz], Matrix Market .mtx, .mat, "
+        "GraphML, GML, GEXF, Pajek .net or node-link .json file, dgl:NAME, ogb:NAME or sample:communities?nodes=20000&seed=0",
+    )
+    add_options(command)
+    command.set_defaults(command=_partition)
     inspect = commands.add_parser("inspect", help="print the statistics of a shard directory and verify its checksums")
     inspect.add_argument("directory", metavar="DIR", help="shard directory")
     inspect.set_defaults(command=_inspect)
@@ -89,139 +96,6 @@ def add_commands(commands, report_on: ReportOn | None = None) -> None:
         command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
-def _add_partition(commands) -> None:
-    command = commands.add_parser(
-        "partition",
-        help="partition a graph into shards",
-        description="Partition a graph by an edge cut or a vertex cut, and write one shard per part.",
-        epilog="SOURCE is a .npz, .npy, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz] or METIS .graph[.gz] file, "
-        "dgl:NAME, ogb:NAME or sample:communities?nodes=20000&seed=0",
-    )
-    command.add_argument("source", metavar="SOURCE", help="the graph, see below")
-    command.add_argument("--parts", type=int, required=True, metavar="P", help="number of parts, one per rank")
-    command.add_argument("--out", metavar="DIR", help="shard directory to write")
-    command.add_argument(
-        "--dry-run", action="store_true", help="print estimates of memory, disk and time; write nothing"
-    )
-    command.add_argument("--seed", type=int, default=0, help="the same seed gives the same shards (default: 0)")
-    command.add_argument("--force", action="store_true", help="replace DIR if it holds shards")
-    command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-    command.set_defaults(command=_partition)
-    _add_cut(command.add_argument_group("cut"))
-    _add_memory(command.add_argument_group("memory"))
-    _add_reading(command.add_argument_group("reading the source"))
-    _add_graph(command.add_argument_group("changes to the graph"))
-
-
-def _add_cut(group) -> None:
-    group.add_argument(
-        "--cut",
-        choices=CUTS,
-        help="assign nodes to parts (edge), edges to parts (vertex), or make both cuts and keep the one that is "
-        "predicted to train faster (auto); default: edge, or vertex if --memory is too small for METIS",
-    )
-    group.add_argument(
-        "--attempts", type=int, default=1, metavar="A", help="edge cuts to make; the best one is kept (default: 1)"
-    )
-    group.add_argument(
-        "--costs",
-        metavar="FILE.json",
-        help="file with the costs of a training step of your model on your machines, by which attempts and cuts are compared; "
-        "`dgl-gt plan --save-costs` writes it (default: costs of the default model of `dgl-gt train`)",
-    )
-    group.add_argument(
-        "--halo-depth", type=int, default=1, metavar="R", help="hops of halo that an edge cut stores (default: 1)"
-    )
-    group.add_argument(
-        "--target-weights", metavar="W,W,..", help="relative size of each part: P numbers, or a file of them"
-    )
-    group.add_argument(
-        "--profile",
-        metavar="FILE.yaml",
-        help="hardware profile of the ranks that will train, written by `dgl-gt calibrate`: parts are sized by the speeds "
-        "of their ranks, and placed so that heavy traffic uses fast links",
-    )
-    group.add_argument(
-        "--preset", metavar="NAME", help=f"profile that comes with dgl-gt, in place of --profile: {', '.join(PRESETS)}"
-    )
-    group.add_argument(
-        "--max-imbalance",
-        metavar="X",
-        help="upper bound on a part's nodes, edges and training nodes, relative to its share: one number X for all, "
-        "or edges=X,nodes=Y,train=Z",
-    )
-
-
-def _add_memory(group) -> None:
-    group.add_argument(
-        "--memory",
-        type=size_in_bytes,
-        metavar="SIZE",
-        help="bound on the memory of partitioning, such as 4GiB; if METIS needs more, a method that needs less is used",
-    )
-    group.add_argument(
-        "--rank-memory",
-        type=size_in_bytes,
-        metavar="SIZE",
-        help="memory for the tensors of a training rank, excluding about 0.5 GiB for its process (unlike --rank-memory of "
-        "train and plan); cuts that need more are refused",
-    )
-
-
-def _add_reading(group) -> None:
-    group.add_argument(
-        "--num-nodes",
-        type=int,
-        metavar="N",
-        help="number of nodes, if SOURCE does not say (default: rows of --node-data, or largest id + 1)",
-    )
-    group.add_argument(
-        "--node-data",
-        action="append",
-        metavar="FILE",
-        help="add node data: a .npz, .csv, .tsv or .txt file (feat, label, masks), or a .npy file named after its column, such as "
-        "feat.npy; may be repeated",
-    )
-    group.add_argument(
-        "--ids",
-        choices=IDS,
-        help="what node ids are: numbers from 0, also of nodes without edges (as-they-are), numbers of which the used ones are "
-        "numbered anew (compact), or any text (names); ids that are not kept as they are come back in predictions "
-        "(default: as-they-are, or compact if more than half are unused, or names if they are text)",
-    )
-    group.add_argument("--label", metavar="COLUMN", help="column of a node table that is the label")
-    group.add_argument("--features", metavar="COLUMN,..", help="columns of node tables that are features")
-    group.add_argument("--skip", metavar="COLUMN,..", help="columns of node tables to leave out")
-    group.add_argument(
-        "--keys",
-        metavar="KEY=NAME,..",
-        help="names of arrays in an .npz or .mat file, such as edge_index=links,x=embeddings,y=group",
-    )
-
-
-def _add_graph(group) -> None:
-    group.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
-    group.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
-    group.add_argument(
-        "--random-features", type=int, metavar="WIDTH", help="add random features to a graph that has none"
-    )
-    group.add_argument(
-        "--encode",
-        metavar="NAME=K,..",
-        help="compute structural encodings of the whole graph, separated by commas, and store them: laplacian=K, random_walk=K, "
-        "degree, anchors=A, hops=K or hops=KxW as node data, shortest_path=K as edge data",
-    )
-    group.add_argument(
-        "--expander",
-        type=int,
-        metavar="D",
-        help="add the edges of a random graph in which each node has D neighbours (an even number), in both directions",
-    )
-    group.add_argument(
-        "--virtual-nodes", type=int, metavar="V", help="add V nodes that are joined with every node, in both directions"
-    )
-
-
 def _partition(args) -> tuple[dict, str]:
     started = time.monotonic()
     warnings.simplefilter("ignore", SourceWarning)  # print_source_notes says it below
@@ -236,10 +110,10 @@ def _partition(args) -> tuple[dict, str]:
             args.out,
             force=args.force,
             progress=progress,
-            **_reading(args),
-            **_requested(args),
-            **_additions(args),
-            **_transforms(args),
+            **reading(args),
+            **requested(args),
+            **command_options.additions(args),
+            **command_options.transforms(args),
         )
     console.print_source_notes(manifest["notes"], manifest["left_out"])
     result = _figures(manifest, started, children.peak_bytes)
@@ -248,57 +122,21 @@ def _partition(args) -> tuple[dict, str]:
     return result, f"{quality_table(manifest)}\n\n{chosen}{_written(args.out + by, result)}"
 
 
-def _requested(args) -> dict:
-    """Arguments of :func:`partition.partition` that say how to cut."""
-    return {
-        "cut": args.cut,
-        "halo_depth": args.halo_depth,
-        "attempts": args.attempts,
-        "max_imbalance": imbalance(args.max_imbalance),
-        "target_weights": part_weights(args.target_weights),
-        "costs": args.costs and read_costs(args.costs),
-        "profile": _profile(args),
-        "memory": args.memory,
-        "rank_memory": args.rank_memory,
-        "seed": args.seed,
-        "encode": args.encode,
-    }
-
-
-def _profile(args) -> Profile | None:
-    """The profile that the parts are fitted to, if there is one."""
-    return None if args.profile is None and args.preset is None else read_profile(args.profile, args.preset)
-
-
-def _reading(args) -> dict:
-    """Arguments of :func:`partition.partition` that say how the source is read."""
-    return {
-        "num_nodes": args.num_nodes,
-        "node_data": args.node_data,
-        "ids": args.ids,
-        "label": args.label,
-        "features": column_names("--features", args.features),
-        "skip": column_names("--skip", args.skip),
-        "keys": key_names(args.keys),
-    }
-
-
-def _additions(args) -> dict:
-    return {key: getattr(args, key) for key in ("self_loops", "undirected", "random_features")}
-
-
-def _transforms(args) -> dict:
-    return {"expander": args.expander, "virtual_nodes": args.virtual_nodes}
-
-
 def _dry_run(args) -> tuple[dict, str]:
-    additions, transforms = _additions(args), _transforms(args)
-    request = checked_request(args.parts, owner=None, additions=additions, transforms=transforms, **_requested(args))
+    additions, transforms = command_options.additions(args), command_options.transforms(args)
+    request = checked_request(args.parts, owner=None, additions=additions, transforms=transforms, **requested(args))
     disk_free_bytes = free_disk_bytes(args.out or ".")
-    source = open_source(args.source, source_options(**_reading(args)))
+    source = open_source(args.source, source_options(**reading(args)))
     check_encodable(source, request.encodings, args.random_features)
     check_transforms(source, **transforms)
-    options = {"cut": request.cut, "encode": request.encodings, **additions, **transforms}
+    check_weights(source, request.cut_weights, request.node_weights)
+    options = {
+        "cut": request.cut,
+        "encode": request.encodings,
+        "cut_weights": request.cut_weights,
+        **additions,
+        **transforms,
+    }
     sizes = measure_source(source, request.parts, **options)
     check_parts(sizes.nodes, request.parts)
     try:

@@ -10,6 +10,12 @@ from partition.system.user_files import regular_file
 
 from .errors import InputError
 
+FILL = "X|mean|zero"  # the form of --self-loop-fill
+FILL_HELP = (
+    "edge data of the self-loops that are added: a number, the mean over the node's in-edges, or zero; or one for each edge "
+    "data, as in weight=mean,type=0"
+)
+
 
 def size_in_bytes(text: str) -> int:
     """Convert an option's text, such as 4GiB, to bytes."""
@@ -17,6 +23,22 @@ def size_in_bytes(text: str) -> int:
         return parse_size(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def self_loop_fill(text: str):
+    """Convert the text of --self-loop-fill to a number or a word, or to a dict of these by edge data."""
+    if "=" not in text:
+        return _number_or_word(text)
+    return {name: _number_or_word(value) for name, _, value in (pair.rpartition("=") for pair in text.split(","))}
+
+
+def _number_or_word(text: str) -> int | float | str:
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            pass
+    return text  # refused by its name where it means nothing
 
 
 def imbalance(text: str | None):

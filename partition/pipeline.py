@@ -17,6 +17,7 @@ from partition.cuts.memory_bound import (
 from partition.cuts.permutation import check_parts
 from partition.cuts.streamed_cut import open_stream, streamed_cut
 from partition.cuts.vertex_cut import make_vertex_cut
+from partition.cuts.weights import check_weights
 from partition.encodings.encode import add_encodings, check_encodable
 from partition.predict.costs import Costs
 from partition.predict.profile import Profile
@@ -49,6 +50,8 @@ def partition(
     attempts: int = 1,
     max_imbalance=None,
     target_weights=None,
+    cut_weights: str | None = None,
+    node_weights: str | None = None,
     owner=None,
     costs: Costs | None = None,
     profile: Profile | None = None,
@@ -65,6 +68,7 @@ def partition(
     skip=None,
     keys=None,
     self_loops: bool = False,
+    self_loop_fill=None,
     undirected: bool = False,
     random_features: int | None = None,
     encode: str | None = None,
@@ -89,7 +93,7 @@ def partition(
         METIS.
     halo_depth : int
         Hops of halo that each part of an edge cut stores, 1 to 100, with the in-edges of all hops but the last.
-    attempts, max_imbalance, owner
+    attempts, max_imbalance, owner, cut_weights, node_weights
         Options of edge cuts, see :func:`partition.make_edge_cut`.
     target_weights : sequence of float, (P,), optional
         The load of each part relative to the others; equal by default.
@@ -112,7 +116,7 @@ def partition(
         Replace ``out`` if it holds shards.
     progress : callable, optional
         Called as ``progress(stage)``.
-    num_nodes, node_data, ids, label, features, skip, keys, self_loops, undirected, random_features
+    num_nodes, node_data, ids, label, features, skip, keys, self_loops, self_loop_fill, undirected, random_features
         See :func:`partition.load_graph`.
     encode : str, optional
         Structural encodings to compute before the cut and to store as node data or edge data, see
@@ -144,6 +148,8 @@ def partition(
         attempts=attempts,
         max_imbalance=max_imbalance,
         target_weights=target_weights,
+        cut_weights=cut_weights,
+        node_weights=node_weights,
         owner=owner,
         costs=costs,
         profile=profile,
@@ -151,7 +157,9 @@ def partition(
         rank_memory=rank_memory,
         seed=seed,
         encode=encode,
-        additions={"self_loops": self_loops, "undirected": undirected, "random_features": random_features},
+        additions=dict(
+            self_loops=self_loops, self_loop_fill=self_loop_fill, undirected=undirected, random_features=random_features
+        ),
         transforms={"expander": expander, "virtual_nodes": virtual_nodes},
     )
     options = source_options(
@@ -163,8 +171,7 @@ def partition(
         memory = None if request.memory is None else _lowered_to_available(request.memory, progress)
         progress("reading the graph")
         graph = open_source(source, options)
-        check_encodable(graph, request.encodings, random_features)
-        check_transforms(graph, **request.transforms)
+        _check_extras(graph, request)
         method = "metis"
         if memory is not None:
             sizes = _measured(graph, request)
@@ -207,11 +214,18 @@ def _progress(progress, *, is_bounded: bool):
 
 def _measured(graph, request: Request) -> SourceSizes:
     """Sizes of the graph that will be cut, from those of its source."""
-    options = {"cut": request.cut, "encode": request.encodings, **request.additions, **request.transforms}
-    sizes = measure_source(graph, request.parts, **options)
+    options = {"cut": request.cut, "encode": request.encodings, "cut_weights": request.cut_weights}
+    sizes = measure_source(graph, request.parts, **options, **request.additions, **request.transforms)
     if request.owner is None or request.parts < 1:
         check_parts(sizes.nodes, request.parts)
     return sizes
+
+
+def _check_extras(source, request: Request) -> None:
+    """Raise :class:`InputError` if the source lacks what the options compute from its data."""
+    check_encodable(source, request.encodings, request.additions["random_features"])
+    check_transforms(source, **request.transforms)
+    check_weights(source, request.cut_weights, request.node_weights)
 
 
 def _with_extras(graph, request: Request, progress):
@@ -244,6 +258,8 @@ def _cuts_in_memory(graph, method: str, request: Request, progress) -> list:
                 **options,
                 attempts=request.attempts,
                 max_imbalance=request.max_imbalance,
+                cut_weights=request.cut_weights,
+                node_weights=request.node_weights,
                 owner=request.owner,
                 costs=request.costs,
                 profile=request.profile,

@@ -38,8 +38,10 @@ def quality_table(manifest: dict) -> str:
 
 
 def _figure(key: str, number: float) -> str:
-    if key == "cut_ratio":
+    if key.endswith("_ratio"):
         return f"{number:.2%}"
+    if key == "cut_weight":
+        return f"{number:,.10g}"
     return f"{number:,}" if isinstance(number, int) else f"{number:.3f}"
 
 

@@ -30,6 +30,7 @@ MAY_IMPORT = {
         "partition.errors",
         "partition.system",
         "partition.graph",
+        "partition.added_edges",
         "partition.transforms",
         "partition.encodings",
         "partition.sources.coo",
@@ -74,6 +75,12 @@ MAY_IMPORT = {
         "partition.shards",
     },
     "partition.option_texts": {"partition.errors", "partition.system", "partition.cuts"},
+    "partition.command_options": {
+        "partition.arguments",
+        "partition.option_texts",
+        "partition.predict",
+        "partition.sources",
+    },
     "partition.cli": {"partition"},
     "partition.__main__": {"partition.system.command_entry", "partition.cli"},
     "dgl_gt": {"partition"},  # the package's face

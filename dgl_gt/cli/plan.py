@@ -16,6 +16,7 @@ from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of, read_co
 from dgl_gt.transmission.policy import Policy
 from partition import console
 from partition.errors import InputError, SourceWarning
+from partition.option_texts import FILL, FILL_HELP, self_loop_fill
 from partition.predict.costs import Costs
 from partition.predict.figures import Figures
 from partition.predict.profile import read_profile
@@ -29,7 +30,8 @@ from .settings import add_settings
 
 _OF_CONFIG = ("layers", "hidden", "heads", "ffn", "precision")
 _NOT_WITH_CHECK = (
-    *("world_size", "config", *_OF_CONFIG, "classes", "seed", "self_loops", "undirected", "random_features", "plot"),
+    *("world_size", "config", *_OF_CONFIG, "classes", "seed", "self_loops", "self_loop_fill", "undirected"),
+    *("random_features", "plot"),
     *("save_costs", "policy", "search_policy", "max_loss", "force"),
     *("profile", "preset", "rank_memory", "max_depth", "model_factory"),
 )
@@ -57,6 +59,7 @@ def add_command(commands) -> None:
     add_model_factory(command)
     add("--seed", type=int, metavar="N", help="seed of the cuts that plan makes (default: 0)")
     add("--self-loops", action="store_true", help="add a self-loop to each node that has none")
+    add("--self-loop-fill", type=self_loop_fill, metavar=FILL, help=FILL_HELP)
     add("--undirected", action="store_true", help="add the reverse of each edge that has none")
     add("--random-features", type=int, metavar="WIDTH", help="random features for a graph that has no features")
     add("--plot", metavar="FILE.png", help="picture to write: seconds and memory by number of ranks")
@@ -137,6 +140,7 @@ def _check_options(args) -> None:
         "--seed": args.seed,
         "--random-features": args.random_features,
         "--self-loops": args.self_loops or None,
+        "--self-loop-fill": args.self_loop_fill,
         "--undirected": args.undirected or None,
     }
     option = next((name for name, value in for_graphs.items() if value is not None), None)
@@ -182,6 +186,7 @@ def _forecast(args, traces_of, profile) -> dict:
             progress=progress,
             say_notes=console.print_source_notes,
             self_loops=args.self_loops,
+            self_loop_fill=args.self_loop_fill,
             undirected=args.undirected,
             random_features=args.random_features,
         )

@@ -20,7 +20,7 @@ def add_settings(command, names: tuple[str, ...] | None = None) -> None:
             continue
         kind = {"type": types[setting.name], "metavar": _METAVARS.get(types[setting.name])}
         if setting.name in _LISTS:
-            kind["metavar"] = "NAME,..."
+            kind["metavar"] = "NAME[:number|:kind],..." if setting.name == "edge_features" else "NAME,..."
         if kind["type"] is bool:
             kind = {"action": argparse.BooleanOptionalAction}
         text = f"{setting.metadata['help']} (default: {'none' if setting.default == '' else setting.default})"

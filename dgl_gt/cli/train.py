@@ -155,6 +155,7 @@ def _train_rank(args, config, profile: Profile | None):
     import msgspec
 
     from dgl_gt.train import summary
+    from dgl_gt.train.edge_rows import describe_assumed_meanings
     from dgl_gt.train.model import check_settings
     from dgl_gt.train.planning.memory_check import check_memory
     from dgl_gt.train.progress import show_progress
@@ -168,6 +169,10 @@ def _train_rank(args, config, profile: Profile | None):
     if not plan:  # with --strategy auto, what does not fit was not chosen
         with sg.comm.together():
             check_memory(args.directory, sg, config, factory)
+    with sg.comm.together():
+        assumed = describe_assumed_meanings(sg, config.inputs)
+    if assumed and sg.comm.rank == 0:
+        print(f"dgl-gt: {assumed}", file=sys.stderr)
     if args.splits or args.seeds:
         return _train_several(args, config, sg, plan, factory)
     if sg.comm.rank == 0 and (unused := describe_unused_data(sg.manifest, config.inputs)):

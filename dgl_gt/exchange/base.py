@@ -11,6 +11,7 @@ import torch
 from dgl_gt.comm.group import Comm
 from dgl_gt.comm.tape import kept_exchanges
 from dgl_gt.comm.transfer import Begin, tracked
+from dgl_gt.ops.weighted_sum import sum_of_weighted_rows
 from dgl_gt.transmission.policy import Policy
 from dgl_gt.transmission.transmission import Transmission
 from partition.predict.strategies import WITH_POLICY
@@ -55,6 +56,22 @@ class ShardStrategy(Strategy):
         else:
             of_src = self._held(of_src)
         return add_ends(self.shard.csc(), of_dst, of_src)
+
+    def sum_of_weighted_rows(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return the sums of the owned rows, whatever the strategy: rows of the sources are fetched, and never weights."""
+        rows = self._held(self.check_weighted(rows, weights))
+        return sum_of_weighted_rows(self.shard.csc(), weights, rows)
+
+    def check_weighted(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return the rows; raise ``ValueError`` if the weights are not one for each edge, or edges are only sampled."""
+        if weights.ndim != 1 or len(weights) != self.shard.edges[0]:
+            raise ValueError(
+                f"edge_weight has shape {tuple(weights.shape)}; allowed: ({self.shard.edges[0]},), one number for each edge of this "
+                "rank, in the order of sg.edata"
+            )
+        if self.score_offset:
+            raise ValueError("edge_weight is not available with the transmission policy sampled; choose another policy")
+        return rows
 
     def _held(self, rows: torch.Tensor) -> torch.Tensor:
         return pull(self.shard, self.comm, tracked(rows))

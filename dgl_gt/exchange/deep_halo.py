@@ -7,6 +7,7 @@ import torch
 from dgl_gt.comm.group import Comm
 from dgl_gt.comm.transfer import tracked
 from dgl_gt.ops.attention import attend_rows
+from dgl_gt.ops.weighted_sum import sum_of_weighted_rows
 
 from .base import ShardStrategy
 from .halo import Halo
@@ -62,13 +63,23 @@ class DeepHalo(ShardStrategy):
                 f"got {len(h)} rows, but attention reads {len(self.node_ids)} rows here, owned and halo; use a "
                 "GraphTransformerLayer, or pass the result of source_rows"
             )
-        if bias is not None and self.inner and self.comm.world_size > 1:
-            bias = self.comm.agree_on_grad(bias)
-            plan = self.shard.edge_send_plan(self.inner)
-            bias = torch.cat([bias, begin_pull(self.comm, plan, bias, overlap=False)()])
+        bias = None if bias is None else self._of_all_edges(bias)
         q, kv = project(leading_rows(h, self.num_dst), "q"), project(h, "kv")
         csc = self.shard.csc(self.inner)
         return attend_rows(csc, q, kv, bias=bias, dropout=dropout, negative_slope=negative_slope)
+
+    def sum_of_weighted_rows(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return the sums of the destinations; ``rows`` are those of all sources."""
+        rows = self.check_weighted(rows, weights)
+        return sum_of_weighted_rows(self.shard.csc(self.inner), self._of_all_edges(weights), rows)
+
+    def _of_all_edges(self, values: torch.Tensor) -> torch.Tensor:
+        """The values of the part's own edges, and those of replicated edges, which their owners send."""
+        if not self.inner or self.comm.world_size == 1:
+            return values
+        values = self.comm.agree_on_grad(values)
+        plan = self.shard.edge_send_plan(self.inner)
+        return torch.cat([values, begin_pull(self.comm, plan, values, overlap=False)()])
 
 
 def strategies_by_layer(halo: Halo, layers: int, from_held: bool) -> list[Strategy]:

@@ -14,7 +14,6 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.ops.attention import attend_rows
 
 from .base import ShardStrategy
-from .local import add_ends
 from .mirror import Mirror
 from .sampled_part import is_drawn, some_edges
 from .shard import Shard
@@ -34,9 +33,8 @@ class IsolatedPart(ShardStrategy):
         super().__init__(shard, comm)
         self.num_owned = masters
 
-    def add_ends(self, of_dst: torch.Tensor, of_src: torch.Tensor) -> torch.Tensor:
-        """Return the sums for the part's edges; both ends of each are here."""
-        return add_ends(self.shard.csc(), of_dst, of_src)
+    def _held(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows  # both ends of each edge are here
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`; here ``h`` has a row for each master and mirror."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dgl_gt.ops.attention import attend_rows
+from dgl_gt.ops.weighted_sum import sum_of_weighted_rows
 from dgl_gt.structure import CSC
 
 from .protocol import Strategy
@@ -65,6 +66,15 @@ class Local(Strategy):
     def add_ends(self, of_dst: Tensor, of_src: Tensor) -> Tensor:
         """Return the sums for all edges."""
         return add_ends(self.csc, of_dst, of_src)
+
+    def sum_of_weighted_rows(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Return the sums of all destinations."""
+        if weights.shape != (self.csc.num_edges,):
+            raise ValueError(
+                f"edge_weight has shape {tuple(weights.shape)}; allowed: ({self.csc.num_edges},), one number for each edge, in the "
+                "order of edge ids"
+            )
+        return sum_of_weighted_rows(self.csc, weights, self.input_rows(rows))
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> Tensor:
         """Attend from the destinations to the sources; see :meth:`dgl_gt.exchange.Strategy.attend`.

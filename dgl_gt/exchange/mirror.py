@@ -43,6 +43,16 @@ class Mirror(ShardStrategy):
         parts, part_lses = (finish() for finish in finishers)
         return merge_rows(out, lse, restored(parts), part_lses, plan.order, plan.recv_counts)
 
+    def sum_of_weighted_rows(self, rows, weights) -> torch.Tensor:
+        """Return the sums of the owned rows: mirrors add up the edges of their part and send the sums to masters."""
+        sums = super().sum_of_weighted_rows(rows, weights)
+        if self.comm.world_size == 1:
+            return sums
+        plan, mirrors = self._return_plan, sums[self.num_owned :]
+        begun = self.comm.begin(mirrors.index_select(0, plan.send_rows), plan.send_counts, plan.recv_counts)
+        returned = self.comm.finisher(begun, overlap=False)()
+        return sums[: self.num_owned].index_add(0, plan.order, returned)
+
     def _partial_results(self, project, kv, mirrors, mirror_kv, bias, dropout, negative_slope):
         """Attend the mirrors that have in-edges on this rank; their ``out`` and ``lse``."""
         to_mirrors, positions, slots = self._to_mirrors

@@ -68,6 +68,14 @@ class Strategy:
         """
         raise NotImplementedError
 
+    def sum_of_weighted_rows(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Return each row's sum of its sources' rows times the weights of the edges, (num_dst, W); a collective.
+
+        ``rows`` (N_src, W) are rows that attend takes; ``weights`` (E,), of any sign, are in the order of a bias. The
+        result is differentiable in both.
+        """
+        raise NotImplementedError
+
     def sum_over_ranks(self, values: Tensor) -> Tensor:
         """Return the sum of all ranks' values, floating point, (...); differentiable, and a collective.
 

@@ -20,16 +20,17 @@ class GraphConv(nn.Module):
 
     A destination ``i`` computes
 
-    .. math:: o_i = \sum_{j \to i} c_{ji} W^\top h_j + b
+    .. math:: o_i = \sum_{j \to i} c_{ji} e_{ji} W^\top h_j + b
 
+    where :math:`e_{ji}` is the edge's weight, or 1 without ``edge_weight``, and
     with :math:`c_{ji} = 1 / \sqrt{d_j d_i}` where ``norm`` is "both", :math:`1 / d_i` (the mean) for "right",
     :math:`1 / d_j` for "left" and 1 for "none". :math:`d_j` is the out-degree of the source and :math:`d_i` the
     in-degree of the destination, in the whole graph. A sum is the mean times the in-degree, and a mean is attention
-    whose scores are all equal; so this layer runs on the kernels of attention, and with every strategy but ``heads``
-    and ``mesh=M``.
+    whose scores are all equal; so without weights this layer runs on the kernels of attention, and with every
+    strategy but ``heads`` and ``mesh=M``. With weights it runs with every strategy.
 
     Constructor arguments, ``state_dict`` keys, initial weights and results are those of ``dgl.nn.GraphConv``. Pairs of
-    features, an external ``weight`` and ``edge_weight`` are not available.
+    features and an external ``weight`` are not available.
 
     Parameters
     ----------
@@ -83,7 +84,7 @@ class GraphConv(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(self, graph, feat: Tensor) -> Tensor:
+    def forward(self, graph, feat: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """Sum along the edges of ``graph``.
 
         Parameters
@@ -93,6 +94,9 @@ class GraphConv(nn.Module):
         feat : Tensor, floating point, (N_src, in_feats)
             Node features: for a block those of its sources (destinations first), for a ``ShardedGraph`` those of the
             owned nodes.
+        edge_weight : Tensor, floating point, (E,), optional
+            Weight of each edge, of any sign, in the order of edge ids; for a ``ShardedGraph``, of this part's edges, in
+            the order of ``sg.edata``. Degrees count edges, whatever they weigh.
 
         Returns
         -------
@@ -108,18 +112,23 @@ class GraphConv(nn.Module):
         strategy = as_strategy(graph, feat, self)
         if not isinstance(graph, ShardedGraph) and isinstance(strategy, Local) and not self.allow_zero_in_degree:
             check_in_degrees(strategy.csc)
-        return self.aggregate(strategy, strategy.source_rows(feat))
+        return self.aggregate(strategy, strategy.source_rows(feat), edge_weight)
 
-    def aggregate(self, strategy: Strategy, rows: Tensor) -> Tensor:
+    def aggregate(self, strategy: Strategy, rows: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """Return the result of the destinations, (N_dst, out_feats), from the rows that the strategy attends."""
         if self.norm in ("both", "left"):
             power = -0.5 if self.norm == "both" else -1
             rows = rows * _power(strategy.out_degrees().clamp(min=1), power, rows.dtype)
         projects_first = self.weight is not None and self.in_feats > self.out_feats
-        project = self._projected if projects_first else _padded
-        result = strategy.attend(rows, project, negative_slope=0.0).squeeze(1)
-        if self.norm != "right":
-            result = result * _power(strategy.in_degrees(), 0.5 if self.norm == "both" else 1, result.dtype)
+        if edge_weight is None:
+            project = self._projected if projects_first else _padded
+            result, of_mean = strategy.attend(rows, project, negative_slope=0.0).squeeze(1), 1.0
+        else:
+            rows = rows @ self.weight if projects_first else rows
+            result, of_mean = strategy.sum_of_weighted_rows(rows, edge_weight), 0.0
+        power = of_mean - {"both": 0.5, "right": 1.0}.get(self.norm, 0.0)
+        if power:
+            result = result * _power(strategy.in_degrees().clamp(min=1), power, result.dtype)
         if self.weight is not None and not projects_first:
             result = result @ self.weight
         if self.bias is not None:

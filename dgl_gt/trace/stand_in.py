@@ -104,7 +104,9 @@ class _LaidOut:
             **manifest_counts(figures, [0] * figures.parts),
             "ptr": layout.cut.ptr.tolist(),
             "source": graph.name,
-            "encodings": {name: {} for name in (*NAMES, VIRTUAL_NODE) if name in graph.node_data},
+            "encodings": {
+                name: {} for name in (*NAMES, VIRTUAL_NODE) if name in {**graph.node_data, **graph.edge_data}
+            },
             "transforms": {},
         }
         self._layout = layout

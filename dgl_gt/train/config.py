@@ -65,6 +65,7 @@ def _one_of(names: tuple[str, ...]) -> Meta:
 
 _ENCODINGS = r"^([a-z_]+(,[a-z_]+)*)?$"
 _NAMES = r"^([^,]+(,[^,]+)*)?$"  # edge data may have any name, but one with a comma cannot be given here
+MEANINGS = ("number", "kind")  # of edge data
 _Count = Annotated[int, _between(0, 10**9)]
 _Share = Annotated[float, Meta(ge=0, lt=1, description="at least 0 and below 1")]
 _Flag = Annotated[bool, Meta(description="true or false")]
@@ -76,11 +77,11 @@ def _setting(default, help_text: str):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model reads of the data: features, divided by their sums or not, and names of encodings and edge data."""
+    """What a model reads of the data: features, divided by their sums or not, encodings, and edge data with meanings."""
 
     encodings: tuple[str, ...] = ()
     normalizes_features: bool = False
-    edge_features: tuple[str, ...] = ()
+    edge_features: dict[str, str | None] = field(default_factory=dict)  # one of ``MEANINGS``, or None if not stated
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,9 @@ class TrainConfig:
     edge_features: Annotated[str, Meta(pattern=_NAMES, description="names of edge data with commas between them")] = (
         _setting(
             "",
-            "edge data of the shards from which each layer makes a bias of its scores: whole numbers are kinds from 0 to "
-            f"{EDGE_KINDS - 1}, other numbers are taken as they are",
+            "edge data of the shards from which each layer makes a bias of its scores, with what they are, as in "
+            f"weight:number,type:kind; kinds are whole numbers from 0 to {EDGE_KINDS - 1}, and have a learned row each. By default "
+            "edge_kind and shortest_path are kinds, and all others numbers",
         )
     )
     edge_hidden: Annotated[int, _between(*MODEL_LIMITS["hidden"])] = _setting(16, "width of the edge embeddings")
@@ -230,6 +232,7 @@ class TrainConfig:
             parse_mode(self.policy)
         if self.hidden % self.heads:
             raise InputError(f"hidden is {self.hidden}; it must be a multiple of heads ({self.heads})")
+        _edge_columns(self.edge_features)
         options = {name: getattr(self, name) for name in ("layer", "residual", "input", "gate", "score")}
         check_contradictions(**options, has_edges=bool(self.edge_features))
         if self.schedule == "plateau" and not self.patience:
@@ -269,7 +272,7 @@ class TrainConfig:
     @property
     def inputs(self) -> Inputs:
         """What a model of this config reads of the node data."""
-        return Inputs(_split(self.encodings), self.normalize_features, _split(self.edge_features))
+        return Inputs(_split(self.encodings), self.normalize_features, _edge_columns(self.edge_features))
 
 
 def policy_of(config: TrainConfig) -> Policy:
@@ -288,6 +291,19 @@ def policy_of(config: TrainConfig) -> Policy:
 def _split(names: str) -> tuple[str, ...]:
     """The names in a list with commas, each once."""
     return tuple(dict.fromkeys(filter(None, names.split(","))))
+
+
+def _edge_columns(text: str) -> dict[str, str | None]:
+    """What ``weight:number,type:kind,length`` says about each column: ``number``, ``kind`` or nothing, which is None."""
+    columns: dict[str, str | None] = {}
+    for word in _split(text):
+        name, colon, meaning = word.rpartition(":")
+        if not colon or meaning not in MEANINGS:
+            name, meaning = word, None
+        if name in columns:
+            raise InputError(f"edge_features names {name!r} twice, in {text!r}; name it once")
+        columns[name] = meaning
+    return columns
 
 
 @cache

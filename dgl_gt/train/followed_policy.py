@@ -14,8 +14,9 @@ from dgl_gt.run_files.run_record import PolicyOfRun
 from dgl_gt.transmission.policy import EDGE_SAMPLES, Policy
 
 from .config import TrainConfig, policy_of
+from .edge_rows import edge_rows
 from .run_state import EpochFigures
-from .task import Task, edge_rows, node_classification
+from .task import Task, node_classification
 
 _OF_SAMPLE, _OF_EDGES = -2, -3  # in place of a layer, in the seeds of a step's sample and of samples of edges
 

@@ -21,7 +21,7 @@ from dgl_gt.nn.activation_checkpoint import checkpoint_modes
 from partition.errors import InputError
 
 from .config import OF_MODEL, TrainConfig
-from .task import NO_EDGES, EdgeRows
+from .edge_rows import NO_EDGES, EdgeRows
 
 _LONGEST_CAUSE = 300  # characters of a user's error
 

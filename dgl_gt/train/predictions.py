@@ -18,8 +18,9 @@ from partition.system.atomic_write import new_file
 from partition.system.units import format_count
 
 from .config import Inputs
+from .edge_rows import edge_rows
 from .model import logits_of, share_weights
-from .task import edge_rows, features
+from .task import features
 
 
 def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray] | None:

@@ -16,6 +16,7 @@ from partition.system.output_checks import check_target
 
 from . import summary
 from .config import TrainConfig
+from .edge_rows import with_stated_meanings
 from .interval import CHECKPOINT_EVERY
 from .keeper import Beginning, RunKeeper
 from .model import ModelFactory
@@ -97,6 +98,7 @@ def train_and_save(
     writer: BestModelWriter | None = None
     beginning: Beginning = "new"
     with sg.comm.together():  # what is wrong here may be wrong on rank 0 alone
+        config = with_stated_meanings(sg, config)
         if sg.comm.rank == 0:
             beginning = _beginning(out, resume, config, factory, summary.described_graph(sg))
             is_own = beginning != "new"

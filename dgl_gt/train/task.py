@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.model_limits import EDGE_KINDS
 from partition.errors import InputError
 from partition.graph import SPLIT_MASKS
 from partition.shards.transform_records import user_node_count
 from partition.system.units import format_count
 
 from .config import Inputs
+from .edge_rows import NO_EDGES, EdgeRows, edge_rows
 from .sufficient_factors import SufficientFactors
 
 SPLITS = tuple(mask.removesuffix("_mask") for mask in SPLIT_MASKS)
-
-
-@dataclass(frozen=True)
-class EdgeRows:
-    """What a model reads of the edge data of this rank's edges; None for nothing."""
-
-    feat: torch.Tensor | None = None  # float32 (E, F)
-    kind: torch.Tensor | None = None  # int32 (E, K), in range(EDGE_KINDS)
-
-    @property
-    def widths(self) -> dict[str, int]:
-        """Widths of the edge data, as arguments of the model."""
-        return {
-            "edge_feats": 0 if self.feat is None else self.feat.shape[1],
-            "edge_kinds": 0 if self.kind is None else self.kind.shape[1],
-        }
-
-
-NO_EDGES = EdgeRows()
 
 
 @dataclass(frozen=True)
@@ -90,39 +70,6 @@ def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
     factors = [user_node_count(sg.manifest) ** 0.5 if name == "laplacian" else 1.0 for name in inputs.encodings]
     encoded = [data[name].float() * factor for name, factor in zip(inputs.encodings, factors)]
     return torch.cat([feat, *encoded], 1)
-
-
-def edge_rows(sg: ShardedGraph, inputs: Inputs) -> EdgeRows:
-    """The columns of edge data that a model reads. Integers are kinds; floats and booleans are numbers.
-
-    ``InputError`` says that the shards have no such edge data, or that it has another dtype or shape, or other kinds.
-    """
-    numbers, kinds = [], []
-    for name in inputs.edge_features:
-        if name not in sg.edata:
-            present = ", ".join(map(repr, sg.edata)) or "none"
-            raise InputError(
-                f"edge_features has {name!r}, but the shards of {sg.manifest['source']} have no such edge data (they have: "
-                f"{present}); partition a graph that has it, or leave it out"
-            )
-        data = sg.edata[name]
-        columns = data.reshape(len(data), math.prod(data.shape[1:]))
-        if not columns.shape[1]:
-            raise InputError(
-                f"edge data {name!r} of {sg.manifest['source']} has row shape {tuple(data.shape[1:])}, which holds no number; "
-                "leave it out of edge_features"
-            )
-        if columns.dtype == torch.bool or columns.is_floating_point():
-            numbers.append(columns.float())
-        else:
-            low, high = (int(bound) for bound in torch.aminmax(columns.long())) if columns.numel() else (0, 0)
-            if low < 0 or high >= EDGE_KINDS:
-                raise InputError(
-                    f"edge data {name!r} of {sg.manifest['source']} holds {low if low < 0 else high}; whole numbers in "
-                    f"edge_features are kinds from 0 to {EDGE_KINDS - 1}; store other numbers as floating point"
-                )
-            kinds.append(columns.int())
-    return EdgeRows(torch.cat(numbers, 1) if numbers else None, torch.cat(kinds, 1) if kinds else None)
 
 
 def flip_signs(feat: torch.Tensor, columns: range, seed: int) -> torch.Tensor:

@@ -16,6 +16,7 @@ from dgl_gt.run_files.run_record import PolicyOfRun
 from partition.errors import InputError
 
 from .config import ON_NAN, TrainConfig
+from .edge_rows import with_stated_meanings
 from .followed_policy import FollowedPolicy, follow_policy
 from .keeper import RunKeeper
 from .metrics import METRIC_FUNCTIONS, choose_metric
@@ -113,6 +114,7 @@ def train(
         raise InputError(f"on_nan is {on_nan!r}; it must be {' or '.join(ON_NAN)}")
     sg.comm.check_agreement(asdict(config) | {"--model-factory": factory and factory.name, "on_nan": on_nan})
     with sg.comm.together():
+        config = with_stated_meanings(sg, config)
         return _train(sg, config, on_epoch, writer, factory, keeper, on_nan)
 
 

@@ -16,6 +16,7 @@ from partition.graph import Graph
 from . import clusters, metis
 from .balance import Balance, with_default_bounds
 from .local_search import is_available, refine, refine_multilevel
+from .weights import fill_empty_parts
 
 _POPULATION = 12  # candidates that later attempts recombine
 
@@ -76,7 +77,7 @@ def best_assignment(
             owner, even = _partition(graph, parts, undirected, balance, attempt, seed, report)
         else:
             owner, even = _recombine(graph, population, balance, attempt, seed, report)
-        _fill_empty_parts(owner, parts)
+        fill_empty_parts(owner, parts)
         has_kept_bounds = has_kept_bounds or balance.largest_load(owner) <= 1
         if attempts == 1 and has_kept_bounds:
             return owner
@@ -163,13 +164,3 @@ def _recombine(
     bounds = with_default_bounds(balance, *better.even)
     refine_multilevel(graph, owner, bounds, groups, seed + attempt)
     return owner, better.even
-
-
-def _fill_empty_parts(owner: np.ndarray, parts: int) -> None:
-    """Give a node of the largest part to each part that METIS left empty, which happens on tiny graphs."""
-    counts = np.bincount(owner, minlength=parts)
-    for part in np.flatnonzero(counts == 0):
-        largest = int(counts.argmax())
-        owner[np.flatnonzero(owner == largest)[-1]] = part
-        counts[largest] -= 1
-        counts[part] = 1

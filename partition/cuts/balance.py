@@ -75,23 +75,33 @@ def step_weights(graph: Graph, costs: Costs) -> np.ndarray:
     The mean is about a thousand, and the least is 1, because METIS takes only positive weights.
     """
     per_count = costs.of("edge").compute_s
-    seconds = per_count.owned + per_count.edges * graph.in_degrees()
-    mean = seconds.mean()
-    weights = np.rint(_MEAN_STEP * (seconds / mean)) if mean > 0 else np.ones(graph.num_nodes)
+    return _whole(per_count.owned + per_count.edges * graph.in_degrees())
+
+
+def _whole(loads: np.ndarray) -> np.ndarray:
+    """Loads of nodes as whole numbers of at least 1 and a mean of about a thousand."""
+    mean = loads.mean(dtype=np.float64)
+    weights = np.rint(_MEAN_STEP * (loads / mean)) if mean > 0 else np.ones(len(loads))
     return np.maximum(weights, 1).astype(np.int64)
 
 
 def make_balance(
-    graph: Graph, parts: int, max_imbalance=None, target_weights=None, costs: Costs | None = None
+    graph: Graph,
+    parts: int,
+    max_imbalance=None,
+    target_weights=None,
+    costs: Costs | None = None,
+    node_weights: np.ndarray | None = None,
 ) -> Balance:
     """Return the loads that the parts of a graph are to take, and their bounds.
 
     ``max_imbalance`` is the most that a part's load may be, over its share: one number for ``nodes``, ``edges`` and
     ``train`` (training nodes), or a number for each by name. Without it, a cut aims at equal times of all ranks,
     predicted by ``costs`` (by default :func:`partition.default_costs`), and no cut is refused. ``target_weights``,
-    (P,), is the load of each part relative to the others.
+    (P,), is the load of each part relative to the others. ``node_weights``, (N,), take the place of times.
     """
-    step = step_weights(graph, default_costs() if costs is None else costs)
+    costs = default_costs() if costs is None else costs
+    step = step_weights(graph, costs) if node_weights is None else _whole(node_weights)
     bounds = {"step": _STEP_BOUND} if max_imbalance is None else _checked_bounds(max_imbalance)
     names, columns = [], []
     train = graph.node_data.get("train_mask")

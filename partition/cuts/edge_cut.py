@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from partition.predict.costs import Costs, default_costs
 from partition.predict.mapping import best_mapping
 from partition.predict.profile import Profile
 
-from . import metis
+from . import metis, weights
 from .attempts import best_assignment
 from .balance import Balance, make_balance
 from .clusters import order_in_parts
@@ -37,9 +37,12 @@ class EdgeCut(Permutation):
         The rank of each part; None where no profile was given.
     shares : ndarray, float64, (P,)
         The share of the whole load that each part was to take.
+    of_weights : dict of str to float
+        ``cut_weight``, ``cut_weight_ratio`` and ``weight_balance`` by the weights that were given.
     """
 
     shares: np.ndarray
+    of_weights: dict[str, float] = field(default_factory=dict)
 
     def _renumbered(self, rank_of_part: np.ndarray, parts: np.ndarray) -> dict:
         return {"shares": self.shares[parts]}
@@ -54,6 +57,8 @@ def make_edge_cut(
     attempts: int = 1,
     max_imbalance=None,
     target_weights=None,
+    cut_weights: str | None = None,
+    node_weights: str | None = None,
     costs: Costs | None = None,
     profile: Profile | None = None,
     progress=None,
@@ -83,7 +88,14 @@ def make_edge_cut(
         refused.
     target_weights : sequence of float, (P,), optional
         Load of each part relative to the others; equal by default.
-
+    cut_weights : str, optional
+        Edge data, (E,), numbers of at least 0: the cut has little weight of cut edges, where it else has few halo rows.
+        Parallel edges and both directions of a pair of nodes add up. METIS takes whole numbers: where the sums are not
+        whole, they get a mean of 1,000 and are rounded, to at least 1. METIS sees the nodes of graphs of any size, the
+        local search only takes nodes from parts that are too full, and attempts are compared by the weight of cut
+        edges. With a profile, parts are placed on ranks, but nodes do not move for faster links.
+    node_weights : str, optional
+        Node data, (N,), numbers of at least 0, whose sums are kept even in place of the predicted times of parts.
     costs : Costs, optional
         What a training step costs, by default that of :func:`partition.default_costs`.
     profile : Profile, optional
@@ -100,7 +112,7 @@ def make_edge_cut(
     Raises
     ------
     InputError
-        P is out of range, ``owner`` has the wrong length or a part outside 0..P-1, or no attempt keeps the bounds.
+        P is out of range, weights are missing, negative or not one number each, ``owner`` has the wrong length or a part outside 0..P-1, or no attempt keeps the bounds.
     """
     parts = whole_number("parts", parts)
     if owner is None or parts < 1:
@@ -108,7 +120,10 @@ def make_edge_cut(
     costs = default_costs() if costs is None else costs
     check_type("costs", costs, Costs)
     seed, attempts = metis.check_seed(seed), whole_number("attempts", attempts, 1, MAX_ATTEMPTS)
-    balance = make_balance(graph, parts, max_imbalance, target_weights, costs)
+    weights.check_weights(graph, cut_weights, node_weights)
+    edge_values = None if cut_weights is None else weights.weights_of(graph, "edge", cut_weights)
+    node_values = None if node_weights is None else weights.weights_of(graph, "node", node_weights)
+    balance = make_balance(graph, parts, max_imbalance, target_weights, costs, node_values)
     progress = progress or (lambda stage: None)
     undirected, mapping = symmetrised(graph), None
     is_given = owner is not None
@@ -122,13 +137,18 @@ def make_edge_cut(
             figures = count_assignment(graph, owner, balance.shares)
             return costs.step_seconds(figures) if profile is None else best_mapping(figures, costs, profile).predicted_s
 
-        owner = best_assignment(graph, parts, undirected, balance, attempts, predicted_step_s, seed, progress)
+        if edge_values is None:
+            owner = best_assignment(graph, parts, undirected, balance, attempts, predicted_step_s, seed, progress)
+        else:
+            owner = weights.least_weight_assignment(graph, parts, edge_values, balance, attempts, seed, progress)
         if profile is not None:
-            owner, balance, mapping = fit_to_ranks(graph, owner, balance, costs, profile, seed, progress)
+            options = {"seed": seed, "progress": progress, "moves_nodes": edge_values is None}
+            owner, balance, mapping = fit_to_ranks(graph, owner, balance, costs, profile, **options)
     _check_bounds(graph, balance, owner, is_given=is_given)
     progress("clusters inside parts")
     order = order_in_parts(undirected, owner, seed=seed).astype(graph.indices.dtype)
-    return EdgeCut(order, slice_pointers(owner, parts), balance.shares, mapping=mapping)
+    of_weights = weights.quality_by_weights(graph, owner, balance.shares, edge_values, node_values)
+    return EdgeCut(order, slice_pointers(owner, parts), balance.shares, of_weights, mapping=mapping)
 
 
 def _check_bounds(graph: Graph, balance: Balance, owner: np.ndarray, *, is_given: bool) -> None:

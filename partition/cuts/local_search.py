@@ -46,6 +46,15 @@ def refine(graph: Graph, owner: np.ndarray, balance: Balance, seed: int = 0, pri
         native.refine(*_in_edges(graph), **problem, **options, prices=prices)
 
 
+def even_out(graph: Graph, owner: np.ndarray, balance: Balance) -> None:
+    """Move nodes out of parts that exceed their bounds, and no others; ``owner``, int32 (N,), is changed.
+
+    Does nothing where the search is not available.
+    """
+    if is_available(graph, len(balance.shares)):
+        native.refine(*_in_edges(graph), **_problem(owner, balance), sweeps=0, temperature=0.0, seed=0)
+
+
 def refine_multilevel(graph: Graph, owner: np.ndarray, balance: Balance, groups: np.ndarray, seed: int = 0) -> None:
     """Move clusters of nodes between parts, and then nodes; ``owner``, int32 (N,), is changed.
 

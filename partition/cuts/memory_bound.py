@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from partition.added_edges import check_fill
 from partition.encodings import needs as encoding_needs
 from partition.encodings.parse import Encoding
 from partition.errors import InputError
@@ -48,6 +49,7 @@ class SourceSizes:
     loaded_bytes: int  # arrays of the source in memory; memory-mapped arrays count nothing
     is_graph: bool  # a Graph cannot be streamed
     cut: str | None = None  # that is asked for
+    is_weighted: bool = False  # whether METIS gets weights of edges
     added: tuple[str, ...] = ()  # options that add something to the source, which is impossible in a stream
     added_bytes: int = 0  # data that these options add in memory, per node
     added_edge_bytes: int = 0  # and per edge
@@ -79,12 +81,18 @@ def measure_source(
     cut: str | None = None,
     undirected: bool = False,
     self_loops: bool = False,
+    self_loop_fill=None,
     random_features: int | None = None,
     encode: Sequence[Encoding] = (),
     expander: int | None = None,
     virtual_nodes: int | None = None,
+    cut_weights: str | None = None,
 ) -> SourceSizes:
-    """Return the sizes of a source with what the options add to it; the edges that METIS sees are an estimate."""
+    """Return the sizes of a source with what the options add to it; the edges that METIS sees are an estimate.
+
+    ``self_loop_fill`` may be what it is for :func:`partition.load_graph`; it changes no size.
+    """
+    check_fill(source, self_loop_fill)
     is_graph = isinstance(source, Graph)
     if is_graph:
         coo = COOGraph(source.indices, source.destinations())
@@ -105,6 +113,7 @@ def measure_source(
     options = {"undirected": undirected, "self_loops": self_loops, "random_features": random_features}
     node_bytes, edge_bytes = (_row_bytes(data) for data in (source.node_data, source.edge_data))
     new_bytes = 4 * (random_features or 0) + encoding_needs.row_bytes(encode, features) + virtual
+    copied = bool(new_edges or undirected or self_loops)  # edge data that are extended
     new_edge_bytes = encoding_needs.edge_bytes(encode) + (1 if new_edges else 0)
     return SourceSizes(
         nodes=nodes + virtual,
@@ -114,13 +123,14 @@ def measure_source(
         node_bytes=node_bytes + new_bytes,
         edge_bytes=edge_bytes + new_edge_bytes,
         added_bytes=new_bytes + (node_bytes if virtual else 0),  # transforms copy what they extend
-        added_edge_bytes=new_edge_bytes + (edge_bytes if new_edges else 0),
+        added_edge_bytes=new_edge_bytes + (edge_bytes if copied else 0),
         transform_bytes=EDGE_BYTES * (edges + new_edges) if new_edges else 0,
         encoding_bytes=encoding_needs.work_bytes(encode, sizes),
         encoding_seconds=encoding_needs.seconds(encode, sizes),
         loaded_bytes=sum(array.nbytes for array in [*structure, *data] if not is_mapped(array)),
         is_graph=is_graph,
         cut=cut,
+        is_weighted=cut_weights is not None,
         added=tuple(name for name, value in {**options, "encodings": encode, **transforms}.items() if value),
     )
 
@@ -142,9 +152,12 @@ def _metis_bytes(sizes: SourceSizes) -> tuple[float, int]:
     """Memory beyond the source and the interpreter, and disk beyond the shards (bytes), with METIS."""
     index, undirected = sizes.index_bytes, sizes.undirected_edges
     symmetrised = 3 * index * sizes.edges + 4 * index * undirected
-    metis = max(symmetrised, 2 * (index + 1) * undirected + _METIS_EDGE_BYTES * undirected)
+    symmetrised += 32 * sizes.edges + 48 * undirected if sizes.is_weighted else 0
+    weights = 96 * undirected if sizes.is_weighted else 0  # matrices of floats and whole numbers, and the file
+    metis = max(symmetrised, 2 * (index + 1) * undirected + _METIS_EDGE_BYTES * undirected + weights)
     expanded = 24 * (sizes.nodes + sizes.edges) if sizes.cut in ("vertex", "auto") else 0
-    return _in_memory_bytes(sizes, "metis", _CHILD_BYTES + metis + expanded + 80 * sizes.nodes), 16 * undirected
+    disk = (32 if sizes.is_weighted else 16) * undirected
+    return _in_memory_bytes(sizes, "metis", _CHILD_BYTES + metis + expanded + 80 * sizes.nodes), disk
 
 
 def _expansion_bytes(sizes: SourceSizes) -> tuple[float, int]:

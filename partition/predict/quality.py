@@ -9,11 +9,17 @@ import numpy as np
 MEANINGS = {  # of the figures, a title and what is counted; what costs comes first: many cut edges may share a row
     "volume": ("Volume", "rows that parts send each other in one exchange"),
     "cut_ratio": ("Cut ratio", "edges whose source another part owns"),
+    "cut_weight": ("Cut weight", "weight (--cut-weights) of these edges"),
+    "cut_weight_ratio": ("Weight ratio", "their weight / the weight of all edges"),
     "mirrors": ("Mirrors", "copies of nodes outside their master's part"),
     "replication_factor": ("Replication", "rows held / nodes; 1 means no copies"),
     "max_copies_factor": ("Largest part", "rows that it holds / an even share of the nodes"),
     "node_balance": ("Node balance", "nodes of the fullest part / its share; 1 is perfect"),
     "edge_balance": ("Edge balance", "edges of the busiest part / its share; 1 is perfect"),
+    "weight_balance": (
+        "Weight balance",
+        "weight of nodes (--node-weights) of the heaviest part / its share; 1 is perfect",
+    ),
     "train_balance": ("Train balance", "training nodes of the fullest part / its share; 1 is perfect"),
 }
 
@@ -60,10 +66,23 @@ class EdgeCutQuality(CutQuality):
     halo : int
         Halo rows that parts hold, of all hops, summed over parts. This is the same number as ``volume``, as every halo
         row is sent once per exchange.
+    cut_weight, cut_weight_ratio : float or None
+        Sum of weights of the edges whose ends have different owners, and this sum over that of all edges; None unless
+        the cut follows weights of edges.
+    weight_balance : float or None
+        As ``node_balance``, for the weights of nodes; None without such.
     """
 
     cut_ratio: float
     halo: int
+    cut_weight: float | None = None
+    cut_weight_ratio: float | None = None
+    weight_balance: float | None = None
+
+    def as_dict(self) -> dict:
+        """The fields by name, as the manifest stores them; those by weights are left out without weights."""
+        by_weights = ("cut_weight", "cut_weight_ratio", "weight_balance")
+        return {key: value for key, value in super().as_dict().items() if value is not None or key not in by_weights}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ def count_shards(directory, manifest: dict) -> dict:
         ``source, seed, cut, halo_depth, parts, nodes, edges, quality, per_part, shares, choice, transforms, versions,
         checksum`` are the manifest's (docs/format.md).
 
-        ``random`` has the keys of ``quality``, for a random cut of the same kind into as many parts, which is drawn and
+        ``random`` has the keys of ``quality`` but those by weights, for a random cut of the same kind into as many parts, which is drawn and
         counted. For an edge cut, ``default_rng(0).choice(P, N, p=shares)`` draws the owners of the nodes, in the order
         of the user's node ids. For a vertex cut, ``choice(P, edges, p=shares)`` draws the parts of the edges, shard by
         shard and in a shard's order of edges. Then ``integers(0, holders)`` draws the masters of the nodes, in the

@@ -23,8 +23,10 @@ def percent(share: float) -> str:
 
 def figure(number: float, key: str) -> str:
     """Return a quality figure as text."""
-    if key == "cut_ratio":
+    if key.endswith("_ratio"):
         return percent(number)
+    if key == "cut_weight":
+        return f"{number:,.10g}"
     return f"{number:,}" if isinstance(number, int) else f"{number:,.2f}"
 
 

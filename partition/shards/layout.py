@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -76,7 +76,8 @@ class Layout:
         copies, shared = figures.copies_by_hop.sum(axis=1), {"shares": figures.shares, "train": self._train()}
         if self.is_vertex_cut:
             return vertex_cut_quality(figures.owned, copies, figures.returned, figures.edges, **shared)
-        return edge_cut_quality(figures.owned, copies, figures.edges, figures.cut_edges, **shared)
+        quality = edge_cut_quality(figures.owned, copies, figures.edges, figures.cut_edges, **shared)
+        return replace(quality, **self.cut.of_weights)
 
     def _train(self) -> np.ndarray | None:
         """Training nodes of each part and split, (P, splits)."""

@@ -21,7 +21,22 @@ from partition.system.user_files import reading
 
 from .counts import check_sums, counts_table
 from .encoding_records import ENCODINGS, check_records
-from .schema import Check, all_of, any_of, dict_of, fields, flag, list_of, misfit, none_or, number, one_of, text, whole
+from .schema import (
+    Check,
+    all_of,
+    any_of,
+    dict_of,
+    fields,
+    flag,
+    list_of,
+    misfit,
+    none_or,
+    number,
+    one_of,
+    text,
+    where_present,
+    whole,
+)
 from .transform_records import TRANSFORMS, check_transform_records
 
 FORMAT = "dgl-gt shards"
@@ -47,7 +62,13 @@ _QUALITY = fields(
     edge_balance=_FIGURE,
     train_balance=none_or(_FIGURE),
 )
-_QUALITY_OF = {"edge": fields(cut_ratio=number(most=1.0), halo=_COUNT), "vertex": fields(mirrors=_COUNT)}
+_QUALITY_OF = {
+    "edge": all_of(
+        fields(cut_ratio=number(most=1.0), halo=_COUNT),
+        where_present(cut_weight=_FIGURE, cut_weight_ratio=number(most=1.0), weight_balance=_FIGURE),
+    ),
+    "vertex": fields(mirrors=_COUNT),
+}
 
 
 def is_shards(source) -> bool:

@@ -139,6 +139,15 @@ def fields(**table: Check) -> Check:
     return check
 
 
+def where_present(**table: Check) -> Check:
+    """Check for an object whose fields of these names fit, if it has them; other fields are allowed."""
+
+    def check(value, where: str) -> None:
+        fields(**{key: entry for key, entry in table.items() if key in value})(value, where)
+
+    return check
+
+
 def some_of(**table: Check) -> Check:
     """Check for an object that has some of these fields, and no others."""
 

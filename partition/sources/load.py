@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from partition.added_edges import with_reverse_edges, with_self_loops
+from partition.added_edges import check_fill, with_reverse_edges, with_self_loops
 from partition.errors import InputError, LeftOutWarning, SourceWarning, check_flags, printable, whole_number
 from partition.graph import Graph
 from partition.system.optional_packages import first_line
@@ -48,6 +48,7 @@ def load_graph(
     skip=None,
     keys=None,
     self_loops: bool = False,
+    self_loop_fill=None,
     undirected: bool = False,
     random_features: int | None = None,
     seed: int = 0,
@@ -94,8 +95,11 @@ def load_graph(
         Names in an ``.npz`` or ``.mat`` file, by the names above: ``{"edge_index": "links", "y": "group"}``.
     self_loops : bool
         Add a self-loop to each node that has none.
+    self_loop_fill : float, "mean", "zero" or dict, optional
+        Edge data of these self-loops, for a graph that has edge data: a number; the mean over the in-edges of the node,
+        which is zero without any, for floats alone; zero; or one of these for each edge data by name.
     undirected : bool
-        Add the reverse of each edge that has none.
+        Add the reverse of each edge that has none, with the edge data of that edge.
     random_features : int, optional
         Width W of a normally distributed ``feat``, float32 (N, W), for a graph that has no features.
     seed : int
@@ -117,7 +121,14 @@ def load_graph(
         num_nodes=num_nodes, node_data=node_data, ids=ids, label=label, features=features, skip=skip, keys=keys
     )
     source = open_source(source, options)
-    return build_graph(source, self_loops=self_loops, undirected=undirected, random_features=random_features, seed=seed)
+    return build_graph(
+        source,
+        self_loops=self_loops,
+        self_loop_fill=self_loop_fill,
+        undirected=undirected,
+        random_features=random_features,
+        seed=seed,
+    )
 
 
 def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGraph:
@@ -153,27 +164,37 @@ def build_graph(
     source: Graph | COOGraph,
     *,
     self_loops: bool = False,
+    self_loop_fill=None,
     undirected: bool = False,
     random_features: int | None = None,
     seed: int = 0,
 ) -> Graph:
     """Do the second half of :func:`load_graph`: check the source, build in-edge lists, add edges and features."""
-    check_additions(self_loops=self_loops, undirected=undirected, random_features=random_features)
+    check_additions(
+        self_loops=self_loops, self_loop_fill=self_loop_fill, undirected=undirected, random_features=random_features
+    )
+    check_fill(source, self_loop_fill)
     seed = whole_number("seed", seed, 0)
     try:
         graph = to_graph(source) if isinstance(source, COOGraph) else source
         if undirected:
             graph = with_reverse_edges(graph)
         if self_loops:
-            graph = with_self_loops(graph)
+            graph = with_self_loops(graph, self_loop_fill)
         return graph if random_features is None else _with_random_features(graph, random_features, seed)
     except MemoryError as error:
         raise _too_large(source.name, error) from error
 
 
-def check_additions(*, self_loops, undirected, random_features) -> None:
-    """Raise :class:`InputError` unless these are two flags and a number of features or None."""
+def check_additions(*, self_loops, undirected, random_features, self_loop_fill=None) -> None:
+    """Raise :class:`InputError` unless these are two flags, a number of features or None, and what fills self-loops."""
     check_flags(self_loops=self_loops, undirected=undirected)
+    check_fill(None, self_loop_fill)
+    if self_loop_fill is not None and not self_loops:
+        raise InputError(
+            f"self_loop_fill (--self-loop-fill) is {self_loop_fill!r}, but no self-loops are added; add self_loops "
+            "(--self-loops), or leave it out"
+        )
     if random_features is not None:
         whole_number("random_features", random_features, 1, _MAX_FEATURES)
 

@@ -39,12 +39,14 @@ def read_metis(path: Path) -> COOGraph:
 
     The header is ``n m [fmt [ncon]]``. Then line i lists the neighbours of node i; nodes count from 1. Both nodes of an
     edge list each other. An empty line is a node without edges, and lines that start with ``%`` are comments. Node
-    sizes and node weights are left out and listed in ``left_out``; edge weights become edge data ``weight``, int64.
+    weights become node data ``weight``, int64 (N,), or (N, ncon) if there are several for each node, and edge weights
+    edge data ``weight``, int64. Node sizes are left out and listed in ``left_out``.
     Edge ids follow the order in the file; each edge goes from the line's node to its neighbour.
     """
     header = _header(path)
     dtype = np.int32 if header.num_nodes < 2**31 else np.int64
     src, dst, weight = [np.empty(0, dtype)], [np.empty(0, dtype)], [np.empty(0, np.int64)]
+    node_weight = [np.empty(0, np.int64)]
     seen = 0
     for numbers, counts in _neighbour_lines(header):
         if counts[header.num_nodes - seen :].any():
@@ -57,6 +59,7 @@ def read_metis(path: Path) -> COOGraph:
         _check_lines(header, counts, seen)
         place = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts) - header.numbers_before
         listed = place >= 0
+        node_weight.append(numbers[(place < 0) & (place >= -header.node_weights)])
         if header.has_edge_weights:
             weight.append(numbers[listed & (place % 2 == 1)])
             listed &= place % 2 == 0
@@ -71,16 +74,21 @@ def read_metis(path: Path) -> COOGraph:
         src.append(node[listed])
         dst.append(neighbour.astype(dtype))
         seen += len(counts)
-    if seen < header.num_nodes - 1:  # an empty last line without a newline looks like no line
+    if seen < header.num_nodes - (
+        header.numbers_before == 0
+    ):  # an empty last line without a newline looks like no line
         raise InputError(
             f"{path}: {seen} lines of neighbours for the {header.num_nodes} nodes of the header; the file may be "
             "truncated: fetch it again, or correct the header"
         )
     edge_data = {"weight": np.concatenate(weight)} if header.has_edge_weights else {}
-    unused = [("node sizes", header.node_sizes), ("node weights", header.node_weights)]
-    left_out = tuple(f"{what} of {path.name} (used by METIS only)" for what, count in unused if count)
+    node_data = {}
+    if header.node_weights:
+        columns = np.concatenate(node_weight).reshape(header.num_nodes, header.node_weights)
+        node_data["weight"] = columns[:, 0] if header.node_weights == 1 else columns
+    left_out = (f"node sizes of {path.name} (used by METIS only)",) if header.node_sizes else ()
     ends = np.concatenate(src), np.concatenate(dst)
-    coo = COOGraph(*ends, header.num_nodes, {}, edge_data, path.name, left_out=left_out)
+    coo = COOGraph(*ends, header.num_nodes, node_data, edge_data, path.name, left_out=left_out)
     _check_edges(header, coo)
     return coo
 

@@ -1,14 +1,20 @@
 """Training with encodings and with every recipe: the losses of one process on several ranks, and what is refused."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 from ranks import run_ranks
 
 import dgl_gt
-from dgl_gt.train import TrainConfig, predict, train
+from dgl_gt.cli.main import main
+from dgl_gt.train import TrainConfig, predict, train, train_and_save
 from dgl_gt.train.config import Inputs
-from dgl_gt.train.task import edge_rows
-from partition import InputError, partition
+from dgl_gt.train.edge_rows import edge_rows
+from dgl_gt.train.saved_model import load_model
+from partition import InputError, add_expander_edges, encode, partition
 
 RECIPES = {
     "encodings and sharpening": {
@@ -34,7 +40,7 @@ RECIPES = {
         "evaluate_every": 2,
     },
     "edge features that layers update": {
-        "edge_features": "weight,kind,flag",
+        "edge_features": "weight,kind:kind,flag",
         "edge_hidden": 5,
         "edge_update": True,
         "activation_checkpoint": "keep_exchanges",
@@ -89,9 +95,12 @@ def test_an_encoding_that_the_shards_do_not_hold(awkward_graph, tmp_path):
     [
         ("weights", "edge_features has 'weights', but the shards of .* have no such edge data .they have: .*'time'"),
         (
-            "time",
-            "edge data 'time' of .* holds -?[0-9]+; whole numbers in edge_features are kinds from 0 to 255; store other",
+            "time:kind",
+            "edge data 'time' of .* holds -?[0-9]+; kinds are from 0 to 255: write time:number",
         ),
+        ("weight:kind", "edge_features has weight:kind, but edge data 'weight' of .* is torch.float32"),
+        ("time:number,flag,time:kind", "edge_features names 'time' twice"),
+        ("time:numbers", "edge_features has 'time:numbers', but the shards of .* have no such edge data"),
     ],
 )
 def test_edge_data_that_a_model_cannot_read(awkward_graph, tmp_path, names, message):
@@ -107,11 +116,13 @@ def test_kinds_of_any_integer_dtype_and_name(awkward_graph, tmp_path, dtype):
     graph.edge_data["K 16"] = (np.arange(graph.num_edges) % 5).astype(dtype)
     partition(graph, 1, tmp_path / "shards")
     with dgl_gt.load(tmp_path / "shards") as sg:
-        assert edge_rows(sg, Inputs(edge_features=("K 16",))).kind.flatten().tolist() == (sg.edge_ids % 5).tolist()
+        assert (
+            edge_rows(sg, Inputs(edge_features={"K 16": "kind"})).kind.flatten().tolist() == (sg.edge_ids % 5).tolist()
+        )
         if dtype != "uint8":
             sg.edata["K 16"][3] = 256
-            with pytest.raises(InputError, match="edge data 'K 16' of .* holds 256; whole numbers .* from 0 to 255"):
-                edge_rows(sg, Inputs(edge_features=("K 16",)))
+            with pytest.raises(InputError, match="edge data 'K 16' of .* holds 256; kinds are from 0 to 255"):
+                edge_rows(sg, Inputs(edge_features={"K 16": "kind"}))
 
 
 def test_edge_data_without_a_number(awkward_graph, tmp_path):
@@ -126,7 +137,7 @@ def test_edge_data_without_a_number(awkward_graph, tmp_path):
 def test_predictions_need_the_columns_that_the_model_was_trained_on(awkward_graph, tmp_path):
     graph = with_edge_data(awkward_graph(0))
     partition(graph, 1, tmp_path / "shards")
-    config = TrainConfig(**SMALL, edge_features="weight,kind")
+    config = TrainConfig(**SMALL, edge_features="weight,kind:kind")
     with dgl_gt.load(tmp_path / "shards") as sg:
         model = train(sg, config).model
     graph.edge_data["weight"] = graph.edge_data["weight"][:, :1]
@@ -136,3 +147,52 @@ def test_predictions_need_the_columns_that_the_model_was_trained_on(awkward_grap
             InputError, match="takes 2 numbers and 1 kind per edge, .* have 1 number and 1 kind; use shards"
         ):
             predict(model, sg)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "int32"])
+def test_whole_numbers_are_numbers_unless_kinds_are_stated(awkward_graph, tmp_path, dtype):
+    graph, whole = awkward_graph(0), np.arange(awkward_graph(0).num_edges) % 7
+    graph.edge_data.update(weight=whole.astype(dtype), real=whole.astype(np.float32), flag=whole > 3)
+    partition(graph, 1, tmp_path / "shards")
+    with dgl_gt.load(tmp_path / "shards") as sg:
+        found = edge_rows(sg, TrainConfig(edge_features="weight,flag:kind").inputs)
+        assert found.widths == {"edge_feats": 1, "edge_kinds": 1}
+        assert found.feat.dtype == torch.float32 and found.feat.equal(sg.edata["weight"][:, None].float())
+        assert found.kind.flatten().tolist() == sg.edata["flag"].int().tolist()
+        losses = [train(sg, TrainConfig(**SMALL, edge_features=name)).losses for name in ("weight", "real:number")]
+        assert losses[0] == losses[1] != train(sg, TrainConfig(**SMALL, edge_features="weight:kind")).losses
+
+
+def test_a_saved_model_remembers_what_is_a_kind(awkward_graph, tmp_path):
+    graph = awkward_graph(0)
+    partition(graph, 1, tmp_path / "shards", expander=2, encode="shortest_path=2")
+    names = "shortest_path,edge_kind,weight"
+    with dgl_gt.load(tmp_path / "shards") as sg:
+        config = TrainConfig(**SMALL, edge_features=names)
+        expected = predict(train_and_save(sg, config, tmp_path / "run", checkpoint_every=2)[0].model, sg)
+        for resume, epochs in ((True, 6), ("if_possible", 6)):  # the same settings, stated or not
+            train_and_save(sg, replace(config, epochs=epochs), tmp_path / "run", resume=resume)
+    model = load_model(tmp_path / "run")
+    assert model.inputs.edge_features == {"shortest_path": "kind", "edge_kind": "kind", "weight": "number"}
+    assert model.edge_widths == {"edge_feats": 4, "edge_kinds": 3}
+    graph = encode(add_expander_edges(awkward_graph(0), 2), "shortest_path=2")
+    graph.edge_data["weight"] = graph.edge_data["weight"].round().astype(int)
+    partition(replace(graph, encodings={}, transforms={}), 1, tmp_path / "plain")  # nothing says what these columns are
+    with dgl_gt.load(tmp_path / "plain") as sg:
+        assert predict(model, sg)[1].shape == expected[1].shape
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("weight,shortest_path,kind", "read as numbers: edge data 'kind'; if these are kinds, write kind:kind in"),
+        ("weight:number,shortest_path:kind,kind:number", None),
+        ("kind:kind,time", "read as numbers: edge data 'time'; if these are kinds, write time:kind in"),
+    ],
+)
+def test_one_line_says_what_was_assumed(awkward_graph, tmp_path, capfd, names, said):
+    partition(with_edge_data(awkward_graph(0)), 1, tmp_path / "shards", encode="shortest_path=2")
+    options = ["--nproc", "1", "--epochs", "1", "--hidden", "8", "--edge-features", names]
+    assert main(["train", str(tmp_path / "shards"), *options]) == 0
+    lines = [line for line in capfd.readouterr().err.splitlines() if "read as numbers" in line]
+    assert len(lines) == (said is not None) and (said is None or re.search(said, lines[0]))

@@ -24,7 +24,9 @@ def sample():
         "price": rng.standard_normal(NODES),
         "train_mask": np.arange(NODES) % 3 > 0,
     }
-    return from_edges(*rng.integers(0, NODES, (2, EDGES)), NODES, node_data, {"kind": rng.integers(0, 2, EDGES)})
+    ends = rng.integers(0, NODES, (2, EDGES))
+    edge_data = {"kind": rng.integers(0, 2, EDGES), "weight": rng.random(EDGES) + 0.1}
+    return from_edges(*ends, NODES, node_data, edge_data)
 
 
 def save_model(folder):
@@ -61,6 +63,7 @@ def run_document(rank, folder):
     out = norm(feat, sg)
     (out * torch.linspace(-1, 2, WIDTH)).sigmoid().square().sum().backward()
     sg.comm.sum_gradients(norm.parameters())
+    models.append(sg.gather(names["weighted"]).numpy())
     normed = [sg.gather(each).numpy() for each in (out, feat.grad)] + [norm.weight.grad.numpy(), norm.bias.grad.numpy()]
     tables = [sg.gather(names["rows_out"].detach()).numpy(), names["checkpoint"]["weight"].numpy()]
     return (

@@ -60,8 +60,8 @@ NODE_KEYS = _listed(r"""
 'feat' | 'label' | 'train_mask' | 'x' | '' | 1 | None | 'a\x1b[31m' | 'a/b' | 'é'
 """)
 PARTITION_OPTIONS = _listed(r"""
-cut | halo_depth | attempts | max_imbalance | target_weights | owner | memory | rank_memory | seed | num_nodes
-node_data | self_loops | undirected | random_features | encode | force | unknown
+cut | halo_depth | attempts | max_imbalance | target_weights | cut_weights | node_weights | owner | memory | rank_memory | seed | num_nodes
+node_data | self_loops | self_loop_fill | undirected | random_features | encode | force | unknown
 """)
 
 # Calls whose every argument is given every odd object in turn: the function, good arguments, and the names to try.
@@ -99,12 +99,16 @@ ARGUMENTS = [
         },
         "cuts step profile rank_memory max_depth activation_checkpoints strategies",
     ),
-    ("partition.load_graph", {"source": "G"}, "num_nodes node_data self_loops undirected random_features seed"),
+    (
+        "partition.load_graph",
+        {"source": "G"},
+        "num_nodes node_data self_loops self_loop_fill undirected random_features seed",
+    ),
     (
         "partition.partition",
         {"source": "G", "parts": "2", "out": "'out/s'"},
-        "source parts out cut halo_depth attempts max_imbalance target_weights owner costs memory rank_memory "
-        "seed force num_nodes node_data self_loops undirected random_features encode expander virtual_nodes",
+        "source parts out cut halo_depth attempts max_imbalance target_weights cut_weights node_weights owner costs memory rank_memory "
+        "seed force num_nodes node_data self_loops self_loop_fill undirected random_features encode expander virtual_nodes",
     ),
     ("partition.encode", {"graph": "from_edges([0, 1], [1, 0])", "encodings": "'degree'"}, "graph encodings seed"),
     ("partition.add_expander_edges", {"graph": "from_edges([0, 1], [1, 2])", "degree": "2"}, "graph degree seed"),

@@ -29,6 +29,24 @@ def test_equals_dgl(sparse_graph, gradients, norm, widths, options):
 
 
 @pytest.mark.needs_dgl
+@pytest.mark.parametrize("norm", DEGREE_NORMS)
+@pytest.mark.parametrize("widths", [(6, 4), (4, 6)])
+def test_edge_weights_equal_dgls(sparse_graph, gradients, norm, widths):
+    ours, theirs = (kind(*widths, norm, allow_zero_in_degree=True).double() for kind in (GraphConv, dgl.nn.GraphConv))
+    theirs.load_state_dict(ours.state_dict())
+    for graph in (sparse_graph, dgl.to_block(dgl.in_subgraph(sparse_graph, [3, 4, 5]), [3, 4, 5])):
+        feat = torch.randn(graph.num_src_nodes(), widths[0], dtype=torch.float64, requires_grad=True)
+        weight = torch.randn(graph.num_edges(), dtype=torch.float64)  # of both signs
+        weight = weight.masked_fill(torch.arange(len(weight)) % 4 == 0, 0).requires_grad_()
+        results = []
+        for conv in (ours, theirs):
+            rows = feat if conv is ours or not graph.is_block else (feat, feat[:3])
+            out = conv(graph, rows, edge_weight=weight)
+            results.append((out, gradients(out, [feat, weight, *conv.parameters()])))
+        torch.testing.assert_close(*results, rtol=0, atol=1e-11)
+
+
+@pytest.mark.needs_dgl
 def test_initial_weights_are_dgls():
     states = []
     for kind in (GraphConv, dgl.nn.GraphConv):
@@ -47,6 +65,18 @@ def test_without_weight_sums_rows():
     x = torch.arange(6.0).view(3, 2)
     conv = GraphConv(2, 2, "none", weight=False, bias=False, allow_zero_in_degree=True)
     torch.testing.assert_close(conv(path(3), x), torch.tensor([[0.0, 0], [0, 1], [2, 3]]))
+
+
+def test_weights_without_a_matrix():
+    x = torch.arange(6.0).view(3, 2)
+    conv = GraphConv(2, 2, "none", weight=False, bias=False, allow_zero_in_degree=True)
+    found = conv(path(3), x, torch.tensor([-1.0, 0.5]))
+    torch.testing.assert_close(found, torch.tensor([[0.0, 0], [0, -1], [1, 1.5]]))
+    empty = CSC.build(torch.zeros(4, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), 3)
+    assert conv(empty, x, torch.zeros(0)).eq(0).all()
+    for weights in (torch.ones(3), torch.ones(2, 1)):
+        with pytest.raises(ValueError, match=r"edge_weight has shape \(.*\); allowed: \(2,\)"):
+            conv(path(3), x, weights)
 
 
 def test_low_precision_keeps_its_dtype():

@@ -40,12 +40,6 @@ def test_reverse_edges_are_added_only_where_missing():
     assert sorted(graph.edge_ids) == list(range(7))
 
 
-def test_added_edges_refuse_to_invent_edge_data():
-    graph = from_edges([0], [1], 2, edge_data={"weight": np.ones(1)})
-    with pytest.raises(InputError, match="self-loops cannot be added.*weight"):
-        with_self_loops(graph)
-
-
 MASKS = {
     "train_mask": np.array([True, False, False]),
     "val_mask": np.array([False, True, False]),

@@ -260,8 +260,8 @@ def test_self_loops_and_reverse_edges_come_first():
     assert kinds == [0] * (3 + 3 + 5) + [2] * 10 and (5, 5) not in edges.values()
     np.testing.assert_allclose([node_data["degree"][0], node_data["degree"][5]], [[np.log(3)] * 2, [0, 0]], rtol=1e-6)
     again = add_virtual_nodes(graph, 1)
-    with pytest.raises(InputError, match=r"self-loops cannot be added, as their edge data \(edge_kind\) are unknown"):
-        partition(again, 1, "more", self_loops=True)
+    with pytest.raises(InputError, match="has virtual nodes, which self-loops would lack"):
+        partition(again, 1, "more", self_loops=True, self_loop_fill="zero")
 
 
 def test_without_transforms_nothing_is_recorded():

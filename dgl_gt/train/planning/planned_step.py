@@ -11,10 +11,11 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn.activation_checkpoint import checkpoint_modes
 from dgl_gt.selector.step_traces import StepTraces
 from dgl_gt.train.config import ASSUMED_CLASSES, OF_MODEL, TrainConfig
+from dgl_gt.train.edge_rows import edge_rows
 from dgl_gt.train.model import ModelFactory, build_model, max_depth
 from dgl_gt.train.step import assemble_step
 from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers
-from dgl_gt.train.task import Task, edge_rows, features, signed_columns
+from dgl_gt.train.task import Task, features, signed_columns
 from partition.errors import InputError
 from partition.predict.figures import Figures
 from partition.system.memory import available_memory_bytes

@@ -72,12 +72,15 @@ def test_metis_header_beyond_any_file(tmp_path, header):
     refused(written(tmp_path / "g.graph", "9" * 18 + " 2\n2 3\n1\n1\n"), "truncated")
 
 
-def test_metis_weights_of_nodes_are_named(tmp_path):
-    graph = load_graph(written(tmp_path / "g.graph", "3 2 111 2\n8 9 9 2 5 3 6\n8 9 9 1 5\n8 9 9 1 6\n"))
-    assert graph.left_out == (
-        "node sizes of g.graph (used by METIS only)",
-        "node weights of g.graph (used by METIS only)",
-    )
+def test_metis_weights_of_nodes_are_node_data(tmp_path, small_blocks):
+    graph = load_graph(written(tmp_path / "g.graph", "3 2 111 2\n8 1 2 2 5 3 6\n8 3 4 1 5\n8 5 6 1 6"))
+    assert graph.node_data["weight"].tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert graph.edge_data["weight"].tolist() == [5, 6, 5, 6]
+    assert graph.left_out == ("node sizes of g.graph (used by METIS only)",)
+    graph = load_graph(written(tmp_path / "g.graph", "3 1 10\n7 2\n8 1\n9\n"))
+    assert graph.node_data["weight"].tolist() == [7, 8, 9] and graph.node_data["weight"].dtype == np.int64
+    assert graph.num_edges == 2 and graph.edge_data == {} and graph.left_out == ()
+    refused(written(tmp_path / "g.graph", "3 1 10\n7 2\n8 1\n"), "2 lines", "truncated")
 
 
 @pytest.mark.parametrize("weight", ["9223372036854775808", "99999999999999999999", "-9223372036854775809"])

@@ -1,0 +1,197 @@
+"""The options of the command ``partition``, and the arguments of :func:`partition.partition` that they become."""
+
+from __future__ import annotations
+
+import argparse
+
+from partition.predict.costs import read_costs
+from partition.predict.profile import PRESETS, Profile, read_profile
+from partition.sources.options import IDS
+
+from .arguments import CUTS
+from .option_texts import (
+    FILL,
+    FILL_HELP,
+    column_names,
+    imbalance,
+    key_names,
+    part_weights,
+    self_loop_fill,
+    size_in_bytes,
+)
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Add the source and the options of ``partition``."""
+    command.add_argument("source", metavar="SOURCE", help="the graph, see below")
+    command.add_argument("--parts", type=int, required=True, metavar="P", help="number of parts, one per rank")
+    command.add_argument("--out", metavar="DIR", help="shard directory to write")
+    command.add_argument(
+        "--dry-run", action="store_true", help="print estimates of memory, disk and time; write nothing"
+    )
+    command.add_argument("--seed", type=int, default=0, help="the same seed gives the same shards (default: 0)")
+    command.add_argument("--force", action="store_true", help="replace DIR if it holds shards")
+    command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    _add_cut(command.add_argument_group("cut"))
+    _add_memory(command.add_argument_group("memory"))
+    _add_reading(command.add_argument_group("reading the source"))
+    _add_graph(command.add_argument_group("changes to the graph"))
+
+
+def _add_cut(group) -> None:
+    group.add_argument(
+        "--cut",
+        choices=CUTS,
+        help="assign nodes to parts (edge), edges to parts (vertex), or make both cuts and keep the one that is "
+        "predicted to train faster (auto); default: edge, or vertex if --memory is too small for METIS",
+    )
+    group.add_argument(
+        "--attempts", type=int, default=1, metavar="A", help="edge cuts to make; the best one is kept (default: 1)"
+    )
+    group.add_argument(
+        "--costs",
+        metavar="FILE.json",
+        help="file with the costs of a training step of your model on your machines, by which attempts and cuts are compared; "
+        "`dgl-gt plan --save-costs` writes it (default: costs of the default model of `dgl-gt train`)",
+    )
+    group.add_argument(
+        "--halo-depth", type=int, default=1, metavar="R", help="hops of halo that an edge cut stores (default: 1)"
+    )
+    group.add_argument(
+        "--target-weights", metavar="W,W,..", help="relative size of each part: P numbers, or a file of them"
+    )
+    text = "edge data with weights of edges: an edge cut of little weight, in place of few halo rows"
+    group.add_argument("--cut-weights", metavar="NAME", help=text)
+    text = "node data with weights of nodes, such as a METIS file's (weight): parts have even sums of these, in place of even times"
+    group.add_argument("--node-weights", metavar="NAME", help=text)
+    group.add_argument(
+        "--profile",
+        metavar="FILE.yaml",
+        help="hardware profile of the ranks that will train, written by `dgl-gt calibrate`: parts are sized by the speeds "
+        "of their ranks, and placed so that heavy traffic uses fast links",
+    )
+    group.add_argument(
+        "--preset", metavar="NAME", help=f"profile that comes with dgl-gt, in place of --profile: {', '.join(PRESETS)}"
+    )
+    group.add_argument(
+        "--max-imbalance",
+        metavar="X",
+        help="upper bound on a part's nodes, edges and training nodes, relative to its share: one number X for all, "
+        "or edges=X,nodes=Y,train=Z",
+    )
+
+
+def _add_memory(group) -> None:
+    group.add_argument(
+        "--memory",
+        type=size_in_bytes,
+        metavar="SIZE",
+        help="bound on the memory of partitioning, such as 4GiB; if METIS needs more, a method that needs less is used",
+    )
+    group.add_argument(
+        "--rank-memory",
+        type=size_in_bytes,
+        metavar="SIZE",
+        help="memory for the tensors of a training rank, excluding about 0.5 GiB for its process (unlike --rank-memory of "
+        "train and plan); cuts that need more are refused",
+    )
+
+
+def _add_reading(group) -> None:
+    group.add_argument(
+        "--num-nodes",
+        type=int,
+        metavar="N",
+        help="number of nodes, if SOURCE does not say (default: rows of --node-data, or largest id + 1)",
+    )
+    group.add_argument(
+        "--node-data",
+        action="append",
+        metavar="FILE",
+        help="add node data: a .npz, .csv, .tsv or .txt file (feat, label, masks), or a .npy file named after its column, such as "
+        "feat.npy; may be repeated",
+    )
+    group.add_argument(
+        "--ids",
+        choices=IDS,
+        help="what node ids are: numbers from 0, also of nodes without edges (as-they-are), numbers of which the used ones are "
+        "numbered anew (compact), or any text (names); ids that are not kept as they are come back in predictions "
+        "(default: as-they-are, or compact if more than half are unused, or names if they are text)",
+    )
+    group.add_argument("--label", metavar="COLUMN", help="column of a node table that is the label")
+    group.add_argument("--features", metavar="COLUMN,..", help="columns of node tables that are features")
+    group.add_argument("--skip", metavar="COLUMN,..", help="columns of node tables to leave out")
+    group.add_argument(
+        "--keys",
+        metavar="KEY=NAME,..",
+        help="names of arrays in an .npz or .mat file, such as edge_index=links,x=embeddings,y=group",
+    )
+
+
+def _add_graph(group) -> None:
+    group.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
+    group.add_argument("--self-loop-fill", type=self_loop_fill, metavar=FILL, help=FILL_HELP)
+    group.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
+    group.add_argument(
+        "--random-features", type=int, metavar="WIDTH", help="add random features to a graph that has none"
+    )
+    group.add_argument(
+        "--encode",
+        metavar="NAME=K,..",
+        help="compute structural encodings of the whole graph, separated by commas, and store them: laplacian=K, random_walk=K, "
+        "degree, anchors=A, hops=K or hops=KxW as node data, shortest_path=K as edge data",
+    )
+    group.add_argument(
+        "--expander",
+        type=int,
+        metavar="D",
+        help="add the edges of a random graph in which each node has D neighbours (an even number), in both directions",
+    )
+    group.add_argument(
+        "--virtual-nodes", type=int, metavar="V", help="add V nodes that are joined with every node, in both directions"
+    )
+
+
+def requested(args) -> dict:
+    """Arguments of :func:`partition.partition` that say how to cut."""
+    return {
+        "cut": args.cut,
+        "halo_depth": args.halo_depth,
+        "attempts": args.attempts,
+        "max_imbalance": imbalance(args.max_imbalance),
+        "target_weights": part_weights(args.target_weights),
+        "cut_weights": args.cut_weights,
+        "node_weights": args.node_weights,
+        "costs": args.costs and read_costs(args.costs),
+        "profile": _profile(args),
+        "memory": args.memory,
+        "rank_memory": args.rank_memory,
+        "seed": args.seed,
+        "encode": args.encode,
+    }
+
+
+def _profile(args) -> Profile | None:
+    """The profile that the parts are fitted to, if there is one."""
+    return None if args.profile is None and args.preset is None else read_profile(args.profile, args.preset)
+
+
+def reading(args) -> dict:
+    """Arguments of :func:`partition.partition` that say how the source is read."""
+    return {
+        "num_nodes": args.num_nodes,
+        "node_data": args.node_data,
+        "ids": args.ids,
+        "label": args.label,
+        "features": column_names("--features", args.features),
+        "skip": column_names("--skip", args.skip),
+        "keys": key_names(args.keys),
+    }
+
+
+def additions(args) -> dict:
+    return {key: getattr(args, key) for key in ("self_loops", "self_loop_fill", "undirected", "random_features")}
+
+
+def transforms(args) -> dict:
+    return {"expander": args.expander, "virtual_nodes": args.virtual_nodes}

@@ -1,0 +1,147 @@
+"""Edge cuts that follow weights: the least weight of cut edges, and parts that are even in a weight of nodes.
+
+METIS minimises the weight of cut edges. The local search after it counts halo rows, which would undo this, so it only
+takes nodes from parts that are too full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import scipy.sparse
+
+from partition.errors import InputError
+from partition.graph import Graph
+
+from . import metis
+from .balance import Balance, with_default_bounds
+from .local_search import even_out
+
+_MEAN = 1000  # of scaled weights
+_EXACT = 2**53  # whole numbers with a smaller sum are taken as they are
+
+
+def check_weights(source, cut_weights: str | None = None, node_weights: str | None = None) -> None:
+    """Raise :class:`InputError` unless a Graph or COOGraph has data of these names that can be weights.
+
+    None stands for none. The numbers are checked by :func:`weights_of`.
+    """
+    for argument, name, data, kind in (
+        ("cut_weights (--cut-weights)", cut_weights, source.edge_data, "edge"),
+        ("node_weights (--node-weights)", node_weights, source.node_data, "node"),
+    ):
+        if name is None:
+            continue
+        value = data.get(name) if isinstance(name, str) else None
+        if value is None:
+            present = ", ".join(data) or "none"
+            raise InputError(f"{argument} is {name!r}, but {source.name} has no such {kind} data; it has {present}")
+        if value.ndim != 1 or value.dtype.kind not in "iuf":
+            raise InputError(
+                f"{argument} is {name!r}, {kind} data of {value.dtype} {value.shape}; weights are one number for each {kind}: "
+                "name a column of integers or floats"
+            )
+
+
+def weights_of(graph: Graph, kind: str, name: str) -> np.ndarray:
+    """The numbers of a column of ``"edge"`` or ``"node"`` data that are weights; :class:`InputError` for negative ones."""
+    values = graph.edge_data[name] if kind == "edge" else graph.node_data[name]
+    if len(values) and values.min() < 0:
+        row = int(values.argmin())
+        option = "cut_weights (--cut-weights)" if kind == "edge" else "node_weights (--node-weights)"
+        raise InputError(
+            f"{option} is {name!r}, and {kind} {row} of {graph.name} has the weight {values[row]}; weights are at least 0"
+        )
+    return values
+
+
+def scaled(values: np.ndarray) -> np.ndarray:
+    """Positive weights as METIS takes them, int64 of at least 1.
+
+    Whole numbers stay as they are. Others get a mean of 1,000 and are rounded, so weights far below a thousandth of the
+    mean all count as 1.
+    """
+    values = values.astype(np.float64, copy=False)
+    if not len(values) or (values.sum() < _EXACT and (values == np.rint(values)).all() and values.min() >= 1):
+        return values.astype(np.int64)
+    values = values / max(values.max(), np.finfo(np.float64).tiny)  # so that the sum is finite
+    return np.maximum(np.rint(values * (_MEAN / max(values.mean(), 1e-300))), 1).astype(np.int64)
+
+
+def weighted_adjacency(graph: Graph, values: np.ndarray) -> scipy.sparse.csr_array:
+    """The graph as METIS sees it, (N, N): undirected and without self-loops, with the weight of each pair of nodes.
+
+    ``values``, (E,), are weights in the order of edge ids. Both directions and parallel edges add up. Pairs of weight
+    0 are left out, because cutting them costs nothing.
+    """
+    n, ones = graph.num_nodes, values[graph.edge_ids].astype(np.float64)
+    ones[graph.indices == graph.destinations()] = 0
+    one_way = scipy.sparse.csr_array((ones, graph.indices, graph.indptr), shape=(n, n), copy=True)
+    one_way.sum_duplicates()  # first, so that both directions of a pair have the same sum
+    both = one_way + one_way.T.tocsr()
+    both.eliminate_zeros()
+    return scipy.sparse.csr_array((scaled(both.data), both.indices, both.indptr), shape=(n, n))
+
+
+def weight_of_cut(graph: Graph, owner: np.ndarray, values: np.ndarray) -> float:
+    """The weight of the edges whose ends have different owners."""
+    is_cut = owner[graph.indices] != np.repeat(owner, graph.in_degrees())
+    return float(values[graph.edge_ids[is_cut]].sum(dtype=np.float64))
+
+
+def least_weight_assignment(
+    graph: Graph, parts: int, values: np.ndarray, balance: Balance, attempts: int, seed: int, progress: Callable
+) -> np.ndarray:
+    """The part of each node, int32 (N,), in the best of some cuts by METIS: the least weight of cut edges.
+
+    A cut that keeps the bounds of the user is better than any that does not. Attempts differ in METIS's seed and, where
+    there are such bounds, in the node weights that METIS keeps even; if none of them keeps the bounds, more follow, until
+    one does or there are six.
+    """
+    adjacency, best = weighted_adjacency(graph, values), None
+    loads = [balance.step]
+    if balance.is_strict:
+        loads += [graph.in_degrees() + 1, np.ones(graph.num_nodes, np.int64)]
+    for attempt in range(max(attempts, 6 if balance.is_strict else 0)):
+        if best is not None and attempt >= attempts and best[0] <= 1:
+            break
+        named = f"attempt {attempt + 1} of {max(attempts, attempt + 1)}: " if attempts > 1 else ""
+        owner = metis.k_way(
+            adjacency,
+            parts,
+            loads[attempt % len(loads)],
+            shares=balance.shares,
+            seed=seed + attempt // len(loads),
+            progress=lambda stage, named=named: progress(named + stage),
+        )
+        even_out(graph, owner, balance if balance.is_strict else with_default_bounds(balance, "step"))
+        fill_empty_parts(owner, parts)
+        excess = max(balance.largest_load(owner), 1.0) if balance.is_strict else 1.0
+        found = excess, weight_of_cut(graph, owner, values), attempt + 1, owner
+        best = found if best is None or found[:2] < best[:2] else best
+    if attempts > 1:
+        progress(f"attempt {best[2]} is kept: weight of cut edges {best[1]:g}")
+    return best[3]
+
+
+def fill_empty_parts(owner: np.ndarray, parts: int) -> None:
+    """Give a node of the largest part to each part that METIS left empty, which happens on tiny graphs."""
+    counts = np.bincount(owner, minlength=parts)
+    for part in np.flatnonzero(counts == 0):
+        largest = int(counts.argmax())
+        owner[np.flatnonzero(owner == largest)[-1]] = part
+        counts[largest] -= 1
+        counts[part] = 1
+
+
+def quality_by_weights(graph: Graph, owner: np.ndarray, shares: np.ndarray, edge_values, node_values) -> dict:
+    """The figures of :class:`partition.predict.quality.EdgeCutQuality` by weights, for those that are not None."""
+    figures = {}
+    if edge_values is not None:
+        cut, total = weight_of_cut(graph, owner, edge_values), float(edge_values.sum(dtype=np.float64))
+        figures |= {"cut_weight": cut, "cut_weight_ratio": min(cut / total, 1.0) if total else 0.0}
+    if node_values is not None:
+        loads = np.bincount(owner, node_values, len(shares))
+        figures["weight_balance"] = float((loads / shares).max() / loads.sum()) if loads.sum() else 1.0
+    return figures
