@@ -89,6 +89,14 @@ def test_the_public_surface_is_complete():
         assert not any(isinstance(getattr(getattr(dgl_gt, module), name), ModuleType) for name in names)
 
 
+def test_completion_of_comm_offers_what_pages_use():
+    comm = dgl_gt.Comm()
+    pages = "\n".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+    used = set(re.findall(r"\bcomm\.([a-z]\w*)", pages))
+    assert used and used <= set(dir(comm)) and len(dir(comm)) < 20
+    assert all(hasattr(comm, name) for name in dir(comm))
+
+
 LAZY = {dgl_gt: "dgl_gt", dgl_gt.train: "dgl_gt/train", partition: "partition"}
 
 

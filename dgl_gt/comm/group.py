@@ -23,6 +23,9 @@ from .step_recorder import Collective, StepRecorder
 from .tape import Tape
 from .transfer import AllGather, Begin, Finish, SumOverRanks, Transfer, tracked
 
+PUBLIC = "rank world_size device sent_bytes received_bytes exchange_s reset_counters close together broadcast exchange"
+PUBLIC = f"{PUBLIC} all_reduce all_reduce_sum gather_rows sum_gradients summing_gradients".split()
+
 
 class Comm:
     """A process group with counters; one process without a group counts as a group of one rank.
@@ -46,19 +49,13 @@ class Comm:
         (bytes). Rows that stay on this rank are not counted.
     exchange_s : float
         Time spent since then in starting exchanges and in waiting for them, slower ranks included (s).
-    place : str
-        Part of the model that runs now, for messages; empty where that is not known.
-    tape : Tape or None
-        Tape that exchanges now write to or read from, see ``ShardedGraph.kept_exchanges``.
-    owned_rows : int or None
-        Number of nodes that this rank owns, for messages.
-    recorder : StepRecorder or None
-        Where the times of the step that runs now are recorded; None unless a step is profiled.
+
+    Completion lists what training loops need. Other names serve the rest of this package, and may change.
     """
 
-    place = ""
-    recorder: StepRecorder | None = None
-    owned_rows: int | None = None
+    place = ""  # part of the model that runs now, for messages
+    recorder: StepRecorder | None = None  # of the step that is profiled now
+    owned_rows: int | None = None  # of this rank, for messages
     parameter_check: ParameterCheck | None = None
 
     def __init__(self, group=None, timeout_s: float | None = None, check_parameters: bool = True):
@@ -77,6 +74,9 @@ class Comm:
         self._sums: dist.ProcessGroup | None = None
         self._in_flight = InFlight()
         self.reset_counters()
+
+    def __dir__(self):
+        return PUBLIC
 
     def __enter__(self) -> Comm:
         return self
