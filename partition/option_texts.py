@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 
 from partition.cuts.balance import KINDS
 from partition.system.units import parse_size
@@ -83,7 +84,7 @@ def column_names(option: str, text: str | None) -> list[str] | None:
     """Convert the text of --features or --skip to names of columns."""
     if text is None:
         return None
-    names = [name.strip() for name in text.split(",")]
+    names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""])]
     if "" in names:
         raise InputError(f"{option} {text!r} has an empty name; write names of columns with commas between them")
     return names

@@ -11,12 +11,13 @@ import numpy as np
 from partition.errors import InputError
 
 from .coo import COOGraph, as_float32_if_exact
-from .text_blocks import parse_rows, parses, text_blocks
-from .text_table import COMMENTS, TextTable, line_cells, open_table, parsed_blocks
+from .text_blocks import parse_rows, parses
+from .text_table import TextTable, check_comments, open_table, parsed_blocks
 
-_SOURCE_NAMES = ("src", "source", "from", "u", "src_id", "source_id", "fromnodeid", "node1", "node_1", "id1", "id_1")
-_DESTINATION_NAMES = ("dst", "destination", "target", "to", "v", "dst_id", "target_id", "tonodeid")
+_SOURCE_NAMES = ("src", "source", "from", "src_id", "source_id", "fromnodeid", "node1", "node_1", "id1", "id_1")
+_DESTINATION_NAMES = ("dst", "destination", "target", "to", "dst_id", "target_id", "tonodeid")
 _DESTINATION_NAMES += ("node2", "node_2", "id2", "id_2")
+_PAIR = ("u", "v")  # names that are known only together
 _FLOAT64_EXACT = 2**53  # float64 holds every whole number below
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _FEWEST_COUNTED = 2  # edges that a line of counts must announce, to be told from an edge
@@ -27,8 +28,8 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
 
     Lines that start with ``#`` or ``%`` are comments. Columns are separated by commas, semicolons, tabs or spaces, and
     every line has as many as the first. If the first line has no number, or if a comment right before names both ends,
-    it is a header, which names the source (``src``, ``source``, ``from``, ``u``, ``src_id``, ...) and the destination
-    (``dst``, ``destination``, ``target``, ``to``, ``v``, ``dst_id``, ...); with two columns, other names are allowed.
+    it is a header, which names the source (``src``, ``source``, ``from``, ``src_id``, ...) and the destination
+    (``dst``, ``destination``, ``target``, ``to``, ``dst_id``, ...); with two columns, other names are allowed.
     Without a header, and where neither of two columns has such a name, the source comes first. Other columns of
     numbers become edge data: int64 if all are whole numbers, else float32 if it holds every number exactly, else
     float64. Columns of text and columns without a name are left out and listed in ``left_out``.
@@ -37,16 +38,55 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
     the first row holds text. Then a first line without known names is a header only if its words are nowhere else in
     the file, unlike those of most lines.
     """
-    table = _with_commented_header(open_table(path))
+    table = _with_commented_header(open_table(path, _fit))
+    if table.first_row and table.width < 2:
+        raise InputError(
+            f"{path}, line {table.first_line}: {table.first_row[0][:80]!r} is one column; put a comma, a semicolon, a tab or a "
+            "space between source and destination"
+        )
     if ids == "names" or (ids is None and _begins_with_text(table)):
-        return _read_names(table)
-    return _read(table)
+        coo = _read_names(table, is_assumed=ids is None)
+    else:
+        coo = _read(table)
+        if table.header is not None and any(parses(float, cell) for cell in table.header):
+            coo.notes += (table.header_note,)
+    return _with_hints(coo, table)
+
+
+def _with_hints(coo: COOGraph, table: TextTable) -> COOGraph:
+    """Note what the file says of its edges, and is not followed."""
+    columns = dict(zip((name.lower() for name in table.header or ()), table.first_row))
+    name, words = table.path.name, [word.strip(":,.") for word in table.preamble.lower().split()]
+    if words[:1] == ["bip"]:
+        coo.notes += (f"{name}: it says bipartite; if both sides count from the same id, their nodes are one here",)
+    if {"undirected", "sym"} & {*words} or columns.get("type", "").lower() == "undirected":
+        coo.notes += (
+            f"{name}: it says undirected, and a line is one direction here; for both, choose undirected (--undirected)",
+        )
+    return coo
+
+
+def _fit(rows: list[list[str]]) -> int:
+    """Return how well rows look like edges: by the header's names, by numbers at the ends, or by having two columns."""
+    if _ends_of(rows[0]) is not None:
+        return 3
+    if all(len(row) > 1 and _WHOLE.fullmatch(row[0]) and _WHOLE.fullmatch(row[1]) for row in rows[1:] or rows):
+        return 2
+    return int(len(rows[0]) > 1)
+
+
+def _ends_of(header: list[str]) -> tuple[int, int] | None:
+    """Return the columns of source and destination where a header names each of them once."""
+    names = [name.lower() for name in header]
+    if all(names.count(name) == 1 for name in _PAIR):
+        return names.index(_PAIR[0]), names.index(_PAIR[1])
+    src, dst = ([i for i, name in enumerate(names) if name in known] for known in (_SOURCE_NAMES, _DESTINATION_NAMES))
+    return (src[0], dst[0]) if len(src) == len(dst) == 1 else None
 
 
 def _with_commented_header(table: TextTable) -> TextTable:
     """Return the table with the comment before its first row as the header, if that names both ends of edges."""
-    names = {name.lower() for name in table.commented or ()}
-    if table.header is None and names & {*_SOURCE_NAMES} and names & {*_DESTINATION_NAMES}:
+    if table.header is None and table.commented is not None and _ends_of(table.commented) is not None:
         return replace(table, header=table.commented, header_line=table.commented_line)
     return table
 
@@ -57,13 +97,25 @@ def _begins_with_text(table: TextTable) -> bool:
 
 
 def _has_unknown_header(table: TextTable) -> bool:
-    known = {*_SOURCE_NAMES, *_DESTINATION_NAMES}
-    return table.header is not None and not known.intersection(name.lower() for name in table.header)
+    if table.header is None or _ends_of(table.header) is not None:
+        return False
+    return not {*_SOURCE_NAMES, *_DESTINATION_NAMES}.intersection(name.lower() for name in table.header)
 
 
-def _read_names(table: TextTable) -> COOGraph:
+def _read_names(table: TextTable, *, is_assumed: bool) -> COOGraph:
     """Read an edge list whose ends are names."""
-    _check_comments(table)
+    check_comments(table)
+    coo = _with_header_or_without(table)
+    if is_assumed:
+        mark = {",": "commas", ";": "semicolons", "\t": "tabs"}.get(table.delimiter, "spaces")
+        some = ", ".join(repr(name) for name in coo.node_names[:3].tolist())
+        coo.notes += (
+            f"{table.path.name}: ids are text between {mark}, such as {some}; the {len(coo.node_names)} names are kept",
+        )
+    return coo
+
+
+def _with_header_or_without(table: TextTable) -> COOGraph:
     if not _has_unknown_header(table):
         return _read(table, names={})
     # the first line may be an edge
@@ -74,23 +126,8 @@ def _read_names(table: TextTable) -> COOGraph:
     if len(lonely) < 2 or not lonely[0] or lonely[1:].mean() >= 0.5:
         return coo
     coo = _read(table, names={})
-    coo.notes += (f"{table.path.name}: line {table.header_line} ({', '.join(table.header)}) is taken for a header",)
+    coo.notes += (table.header_note,)
     return coo
-
-
-def _check_comments(table: TextTable) -> None:
-    """Raise :class:`InputError` if a line after the first row looks like a comment, but may be an edge."""
-    for first_line, block in text_blocks(table.path):
-        if not any(mark in block for mark in COMMENTS):
-            continue
-        for number, line in enumerate(block.split("\n"), first_line):
-            line = line.strip("\r ")
-            is_comment = number > table.first_line and line.startswith(COMMENTS)
-            if is_comment and len(line_cells(table.path, number, line, table.delimiter)) == table.width:
-                raise InputError(
-                    f"{table.path}, line {number}: {line[:80]!r} begins like a comment, but has {table.width} columns, "
-                    "as edges have; put a name that begins with # or % in quotes, or remove the line"
-                )
 
 
 def _read(table: TextTable, names: dict[str, int] | None = None) -> COOGraph:
@@ -123,10 +160,10 @@ def _check_first_line(table: TextTable, coo: COOGraph) -> None:
     if table.header is not None or len(coo.src) <= _FEWEST_COUNTED or not all(map(_WHOLE.fullmatch, cells)):
         return
     *nodes, edges = map(int, cells)
-    if edges == len(coo.src) - 1 and min(nodes) >= max(coo.src[1:].max(), coo.dst[1:].max()):
+    if len(coo.src) - 1 in (edges, 2 * edges) and min(nodes) >= max(coo.src[1:].max(), coo.dst[1:].max()):
         raise InputError(
-            f"{table.path}, line {table.first_line}: {' '.join(cells)!r} holds counts, as {edges} edges between nodes up "
-            f"to {max(coo.src[1:].max(), coo.dst[1:].max())} follow; begin this line with # (or move it, if it is an edge)"
+            f"{table.path}, line {table.first_line}: {' '.join(cells)!r} holds counts, as {len(coo.src) - 1} edges between nodes "
+            f"up to {max(coo.src[1:].max(), coo.dst[1:].max())} follow; begin this line with # (or move it, if it is an edge)"
         )
 
 
@@ -175,7 +212,8 @@ class _Columns:
 
 def _number_of(cell: str, names: dict[str, int]) -> int:
     """Return the number of a name, which is the next one for a new name."""
-    if not (name := cell.strip()):
+    name = cell.strip()
+    if not name:
         raise ValueError("an end of an edge is empty")
     return names.setdefault(name, len(names))
 
@@ -208,6 +246,7 @@ def _edge_columns(table: TextTable) -> tuple[list[int], dict[str, int], tuple[st
     names = [name.lower() for name in table.header]
     known = (_SOURCE_NAMES, _DESTINATION_NAMES)
     src, dst = (next((i for i, name in enumerate(names) if name in those), None) for those in known)
+    src, dst = _ends_of(names) or (src, dst)
     if len(names) <= 2:  # the column without a known name is the other end
         src = src if src is not None else 1 - (1 if dst is None else dst)
         dst = dst if dst is not None else 1 - src

@@ -10,7 +10,7 @@ NETWORKX_FILES = (".graphml", ".gml", ".gexf", ".net", ".json")
 KINDS = (".npz", ".npy", ".bin", ".dgl", ".graph", ".mtx", ".mat", *EDGE_LISTS, *NETWORKX_FILES)
 ALLOWED = (
     ".npz, .npy, .bin or .dgl (dgl.save_graphs), .csv, .tsv, .txt, .edges, .edgelist or .el (an edge list), .graph "
-    "(METIS), these six also with .gz, .mtx (Matrix Market), .mat (MATLAB), .graphml, .gml, .gexf, .net (Pajek), .json "
+    "(METIS), .mtx (Matrix Market), these also with .gz, .mat (MATLAB), .graphml, .gml, .gexf, .net (Pajek), .json "
     "(node-link), dgl:NAME, ogb:NAME, sample:communities; in Python also a DGLGraph, a networkx graph, a scipy matrix and an "
     "array (2, E) of edges"
 )
@@ -20,4 +20,4 @@ def file_kind(path: Path) -> str:
     """Return the suffix that tells how to read a file, without ``.gz`` if its reader unpacks it."""
     suffix = path.suffix.lower()
     packed = Path(path.stem).suffix.lower()
-    return packed if suffix == ".gz" and packed in (*EDGE_LISTS, ".graph") else suffix
+    return packed if suffix == ".gz" and packed in (*EDGE_LISTS, ".graph", ".mtx") else suffix

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 from pathlib import Path
 
 import scipy  # imports its parts at their first use
@@ -12,14 +14,15 @@ from partition.system.user_files import reading
 
 from .arrays import from_scipy
 from .coo import COOGraph
+from .text_blocks import text_blocks
 
-BANNER = b"%%MatrixMarket"
+BANNER, _MARK = b"%%MatrixMarket", b"\xef\xbb\xbf"  # and that of UTF-8, which editors add
 
 
 def is_matrix_market(path: Path) -> bool:
     """Return whether a file begins with the banner of Matrix Market, whatever its name."""
-    with reading(path), open(path, "rb") as file:
-        return file.read(len(BANNER)) == BANNER
+    with reading(path), gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb") as file:
+        return file.read(len(_MARK + BANNER)).removeprefix(_MARK).startswith(BANNER)
 
 
 def read_matrix_market(path: Path) -> COOGraph:
@@ -28,8 +31,8 @@ def read_matrix_market(path: Path) -> COOGraph:
     Nodes count from 0 here and from 1 in the file. Values become edge data ``weight`` unless all of them are one.
     """
     with reading(path):
-        try:
-            matrix = scipy.io.mmread(str(path))  # a stream that is closed while scipy raises would end the process
+        try:  # from memory, as a file that is closed while scipy raises would end the process
+            matrix = scipy.io.mmread(io.BytesIO("".join(text for _, text in text_blocks(path)).encode()))
         except InputError:
             raise
         except (ValueError, TypeError, OverflowError) as error:

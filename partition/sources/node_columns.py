@@ -9,6 +9,7 @@ import numpy as np
 
 from partition.errors import InputError
 
+_MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")  # labels of unlabelled nodes
 _MAX_NAMED = 10  # classes that a note names
 
 
@@ -53,14 +54,18 @@ class NodeColumns:
 def as_classes(labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Return labels as numbers, float64 (N,), and the names of the classes in alphabetical order; None for numbers.
 
-    An empty label is that of an unlabelled node, NaN.
+    An empty label, or one of NA, N/A, NaN and null, is that of an unlabelled node, NaN.
     """
+    names = {label for label in labels if label not in _MISSING}
+    number = dict.fromkeys(_MISSING, np.nan)
     try:
-        return np.array([float(label) if label else np.nan for label in labels]), None
+        if any("_" in name for name in names):  # Python takes 1_0 for 10
+            raise ValueError
+        number |= {name: float(name) for name in names}
+        return np.array([number[label] for label in labels], np.float64), None
     except ValueError:
-        names = sorted({label for label in labels if label})
-        number = {name: i for i, name in enumerate(names)} | {"": np.nan}
-        return np.array([number[label] for label in labels], np.float64), tuple(names)
+        number |= {name: i for i, name in enumerate(sorted(names))}
+        return np.array([number[label] for label in labels], np.float64), tuple(sorted(names))
 
 
 def class_note(name: str, classes: tuple[str, ...]) -> str:
@@ -69,14 +74,31 @@ def class_note(name: str, classes: tuple[str, ...]) -> str:
     return f"{name}: {len(classes)} classes from text: {shown}"
 
 
-def check_no_leak(columns: NodeColumns, label: np.ndarray) -> None:
-    """Raise :class:`InputError` if a column of features equals the labels; both in the order of the same nodes."""
+def quoted(name: str) -> str:
+    """Return the name of a column as options take it."""
+    return f'"{name}"' if "," in name else name
+
+
+def check_no_leak(columns: NodeColumns, label: np.ndarray, *, are_names: bool) -> list[str]:
+    """Raise :class:`InputError` if a column of features equals the labels; both in the order of the same nodes.
+
+    ``are_names`` says that labels are numbers of names, which no column can equal. Returns a note for each column that tells every label by other numbers, where several nodes share most labels.
+    """
     known = ~np.isnan(label) if label.dtype.kind == "f" else label >= 0
-    if len(np.unique(label[known])) < 2:
-        return
+    notes, classes = [], len(np.unique(label[known]))
+    if classes < 2:
+        return notes
     for key, column in columns.features.items():
-        if column.shape[1] == 1 and np.array_equal(column[known, 0], label[known]):
+        if column.shape[1] == 1 and not are_names and np.array_equal(column[known, 0], label[known]):
             raise InputError(
                 f"{columns.name}: column {key!r} equals the labels, so it cannot be a feature; leave it out with skip "
-                f"(--skip {key})"
+                f"(--skip {quoted(key)})"
             )
+        if column.shape[1] == 1 and 2 * classes < known.sum() and len(np.unique(column[known])) == classes:
+            pairs = np.unique(np.column_stack([column[known, 0], label[known]]), axis=0)
+            if len(pairs) == classes:
+                notes.append(
+                    f"{columns.name}: column {key} tells the label of every row; if it is the label, leave it out with skip "
+                    f"(--skip {quoted(key)})"
+                )
+    return notes

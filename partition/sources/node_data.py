@@ -76,8 +76,7 @@ def with_columns(source: Graph | COOGraph, columns: Sequence[NodeColumns]) -> Gr
             classes, notes = each.classes, (*notes, class_note(each.name, each.classes))
     label = node_data.get("label")
     if label is not None and label.ndim == 1 and label.dtype.kind in "iuf" and len(label) == source.num_nodes:
-        for each in columns:
-            check_no_leak(each, label)
+        notes += tuple(note for each in columns for note in check_no_leak(each, label, are_names=classes is not None))
     source = replace(source, left_out=left_out, notes=notes, class_names=classes)
     if isinstance(source, COOGraph):
         return replace(source, node_data=node_data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import numpy as np
 from partition.errors import InputError
 from partition.graph import SPLIT_MASKS
 
-from .node_columns import ColumnRoles, NodeColumns, as_classes
-from .text_table import TextTable, cell_blocks, open_table
+from .node_columns import ColumnRoles, NodeColumns, as_classes, quoted
+from .text_table import TextTable, cell_blocks, check_comments, open_table
 
 _ID_NAMES = ("node", "id", "node_id", "nodeid")
 _LABEL_NAMES = ("label", "labels", "y", "class", "target")
 _BOOLEANS = {"true": 1.0, "false": 0.0}
+_THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d+)?")
+_FLOAT32_EXACT = 2**24  # float32 holds every whole number below
 _BRACKETS, _COMMAS = str.maketrans("[]()", "    "), str.maketrans(",;", "  ")
 
 
@@ -40,16 +43,17 @@ def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
     and false, or lists of numbers in quotes; columns of text are left out. ``roles`` may name the features, or columns
     to skip.
     """
-    table = open_table(path)
+    table = open_table(path, _fit)
     if table.header is None and table.commented is not None:
         table = replace(table, header=table.commented, header_line=table.commented_line)
     if table.header is None or not table.first_row:
         raise InputError(f"{path}: a node table needs a header that names its columns, then a line for each node")
+    check_comments(table)
     columns = _roles(table, roles)
     ids, labels, masks, features = [], [], {key: [] for key in columns.masks}, []
     for lines, rows in cell_blocks(table):
         cells = list(zip(*rows))
-        ids += [] if columns.id is None else cells[columns.id]
+        ids += [] if columns.id is None else _ids(table, columns.id, lines, cells[columns.id])
         labels += [] if columns.label is None else cells[columns.label]
         for key, column in columns.masks.items():
             masks[key].append(_numbers(table, column, lines, cells[column], "0 or 1, or true or false"))
@@ -58,20 +62,27 @@ def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
     by_name = {}
     for place, column in enumerate(columns.features):
         by_name[table.header[column]] = np.concatenate([block[place] for block in features])
+        _check_no_ids(table, columns, column, by_name[table.header[column]])
     classes = None
     if columns.label is not None:
         data["label"], classes = as_classes(labels)
+        if classes is not None and len(classes) == len(labels) > 2:
+            name = table.header[columns.label]
+            raise InputError(
+                f"{path}: column {name!r} has another name in each row, so it is no label; choose another with label (--label), "
+                f"or leave it out with skip (--skip {quoted(name)})"
+            )
     return NodeColumns(
         data=data,
         features=by_name,
-        ids=None if columns.id is None else _ids(table, ids),
+        ids=None if columns.id is None else np.array(ids, dtype=np.str_),
         classes=classes,
         name=path.name,
         left_out=tuple(
             f"column {table.header[column] or column + 1} of {path.name} ({why})"
             for column, why in columns.left_out.items()
         ),
-        notes=(_note(table, columns),),
+        notes=(_note(table, columns), *_rounded(table, by_name)),
         header=tuple(table.header),
     )
 
@@ -111,6 +122,29 @@ def _roles(table: TextTable, roles: ColumnRoles) -> _Roles:
     return _Roles(next(iter(id_), None), next(iter(label), None), masks, features, left_out)
 
 
+def _fit(rows: list[list[str]]) -> int:
+    """Return how many names of the first row are known."""
+    known = {*_ID_NAMES, *_LABEL_NAMES, *SPLIT_MASKS}
+    return len(known.intersection(name.lower() for name in rows[0]))
+
+
+def _check_no_ids(table: TextTable, columns: _Roles, column: int, values: np.ndarray) -> None:
+    """Raise :class:`InputError` for a feature that names nodes: rows would be taken for those of other nodes."""
+    name = table.header[column]
+    is_named = columns.id is None and name.lower().endswith(("id", "id_", "index")) and values.shape[1] == 1
+    if is_named and len(values) > 1 and (values == np.floor(values)).all() and len(np.unique(values)) == len(values):
+        raise InputError(
+            f"{table.path}: column {name!r} has another whole number in each row, as ids of nodes have; call it id, or leave it "
+            f"out with skip (--skip {quoted(name)}) if rows are in node order"
+        )
+
+
+def _rounded(table: TextTable, features: dict[str, np.ndarray]) -> list[str]:
+    """Note columns whose numbers float32 may have rounded."""
+    large = [name for name, values in features.items() if (np.abs(values) >= _FLOAT32_EXACT).any()]
+    return [f"{table.path.name}: float32 rounds the large numbers of {', '.join(large)}"] if large else []
+
+
 def _is_feature(table: TextTable, column: int) -> bool:
     """Return whether a column has a name and begins with a number or numbers."""
     return bool(table.header[column]) and None not in _row_numbers(table, table.first_row[column])
@@ -128,6 +162,8 @@ def _row_numbers(table: TextTable, cell: str) -> list[float | None]:
 
     A comma stands between numbers, but not where semicolons stand between columns: there 1,5 may be one and a half.
     """
+    if _THOUSANDS.fullmatch(cell):  # 1,000 may be a thousand
+        return [None]
     cell = cell.translate(_BRACKETS)
     return [_number(word) for word in (cell if table.delimiter == ";" else cell.translate(_COMMAS)).split()]
 
@@ -171,12 +207,12 @@ def _misfit(table: TextTable, column: int, line: int, cell: str, wanted: str) ->
     name, shown = table.header[column], repr(cell[:80]) if cell else "nothing"
     return InputError(
         f"{table.path}, line {line}: column {name!r} holds {shown}; it must hold {wanted}: fill it in, or leave the "
-        f"column out with skip (--skip {name})"
+        f"column out with skip (--skip {quoted(name)})"
     )
 
 
-def _ids(table: TextTable, cells: list[str]) -> np.ndarray:
-    """Return the ids of the rows, str."""
+def _ids(table: TextTable, column: int, lines: list[int], cells) -> list[str]:
+    """Return the ids of a block of rows."""
     if "" in cells:
-        raise InputError(f"{table.path}: row {cells.index('') + 1} has no node id; fill it in, or remove the row")
-    return np.array(cells, dtype=np.str_)
+        raise _misfit(table, column, lines[cells.index("")], "", "the id of a node")
+    return list(cells)

@@ -41,7 +41,7 @@ def numbered(
         if ids is not None:
             raise InputError(f"{source.name} is numbered already; leave ids (--ids) out")
     elif source.node_names is not None:
-        source = _with_names(source, columns, tables, ids)
+        source = _with_names(source, columns, tables, num_nodes, ids)
     elif tables and ids != "as-they-are" and (source.num_nodes, num_nodes) == (None, None) and not _is_range(tables[0]):
         source, note = _with_ids_of(source, tables[0], ids)
     elif ids in ("compact", "names"):
@@ -66,7 +66,13 @@ def _whole(ids: np.ndarray) -> np.ndarray | None:
 # ---- nodes with names
 
 
-def _with_names(coo: COOGraph, columns: Sequence[NodeColumns], tables: list[NodeColumns], ids: str | None) -> COOGraph:
+def _with_names(
+    coo: COOGraph,
+    columns: Sequence[NodeColumns],
+    tables: list[NodeColumns],
+    num_nodes: int | None,
+    ids: str | None,
+) -> COOGraph:
     """Number named nodes as the first table lists them, or as the source does."""
     if ids == "as-they-are":
         raise InputError(
@@ -75,6 +81,10 @@ def _with_names(coo: COOGraph, columns: Sequence[NodeColumns], tables: list[Node
         )
     if coo.num_nodes is not None:  # the source lists its nodes
         return coo
+    if num_nodes is not None:
+        raise InputError(
+            f"num_nodes is {num_nodes}, though nodes have names; leave it out, or list all in a table of nodes"
+        )
     for each in columns:
         if each.ids is None and each.rows is not None:
             raise InputError(f"{each.name} has no ids, though nodes have names; give it a column of ids (id)")
@@ -127,18 +137,21 @@ def _as_they_are(
         if high >= stated:
             raise _too_short(coo, stating)
     if stated is not None:
-        return replace(coo, num_nodes=stated), None
+        is_said = coo.num_nodes is None and ids is None and low == 1
+        return replace(coo, num_nodes=stated), _from_one(coo) if is_said else None
     used = None if ids is not None or low < 0 or not len(coo.src) else count_used(coo)
     if used is not None and 2 * used < high + 1:
-        return _compacted(coo, (), None), (
-            f"{coo.name}: of the ids up to {high}, {used} are used; nodes are numbered from 0 to {used - 1}, and the ids "
-            "are kept. For a node for each unused id, choose ids='as-they-are' (--ids as-they-are)"
-        )
+        note = f"{coo.name}: of the ids up to {high}, {used} are used; nodes are numbered from 0 to {used - 1}, and the ids are kept"
+        if _is_plausible(coo, high + 1):
+            note += ". For a node for each unused id, choose ids='as-they-are' (--ids as-they-are)"
+        return _compacted(coo, (), None), note
     check_plausible_nodes(coo, high + 1, f"the largest node id is {high}")
     coo = replace(coo, num_nodes=high + 1)
-    if used is None or low != 1:
-        return coo, None
-    return coo, (
+    return coo, _from_one(coo) if used is not None and low == 1 else None
+
+
+def _from_one(coo: COOGraph) -> str:
+    return (
         f"{coo.name}: ids begin at 1, so node 0 has no edge; to number nodes from 0, and to keep the ids beside them, choose "
         "ids='compact' (--ids compact)"
     )
@@ -209,9 +222,13 @@ def _seen(coo: COOGraph) -> np.ndarray | None:
     return seen
 
 
+def _is_plausible(coo: COOGraph, num_nodes: int) -> bool:
+    return num_nodes <= _MAX_NODES_PER_EDGE * len(coo.src) + _ALWAYS_ALLOWED_NODES
+
+
 def check_plausible_nodes(coo: COOGraph, num_nodes: int, evidence: str) -> None:
     """Raise :class:`InputError` for a huge number of nodes that may be an error, before memory is allocated for it."""
-    if num_nodes > _MAX_NODES_PER_EDGE * len(coo.src) + _ALWAYS_ALLOWED_NODES:
+    if not _is_plausible(coo, num_nodes):
         raise InputError(
             f"{coo.name}: {evidence}, but the number of edges is {len(coo.src)}; number the nodes from 0 without "
             "gaps, or pass num_nodes (--num-nodes) if that many nodes have no edge"

@@ -122,8 +122,9 @@ def _ends(path: Path, edges: np.ndarray, *, is_listed: bool = False) -> tuple[np
     if is_listed and edges.ndim == 2 and edges.shape[1] == 2:
         edges = np.ascontiguousarray(edges.T)
     if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind not in "iu":
+        hint = "; transpose it" if edges.ndim == 2 and edges.shape[1] == 2 else ""
         raise InputError(
-            f"{path}: edge_index is {edges.dtype} of shape {edges.shape}; it must be whole numbers of shape (2, E)"
+            f"{path}: edge_index is {edges.dtype} of shape {edges.shape}; it must be whole numbers of shape (2, E){hint}"
         )
     return edges[0], edges[1]
 

@@ -33,11 +33,14 @@ def source_options(
         raise InputError(f"label is {label!r}; it must be the name of a column")
     if keys is not None and not (isinstance(keys, Mapping) and all(isinstance(each, str) for each in keys.values())):
         raise InputError(f"keys is {keys!r}; it must be a dict of names in the file by names that load_graph reads")
+    roles = ColumnRoles(label, _names("features", features), _names("skip", skip))
+    if twice := {label, *roles.features}.intersection(roles.skip):
+        raise InputError(f"skip (--skip) names {twice.pop()!r}, which is to be read, too; leave it out of one of them")
     return SourceOptions(
         num_nodes=None if num_nodes is None else whole_number("num_nodes", num_nodes, 1),
         node_data=node_data,
         ids=ids,
-        roles=ColumnRoles(label, _names("features", features), _names("skip", skip)),
+        roles=roles,
         keys=dict(keys or {}),
     )
 

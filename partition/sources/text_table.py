@@ -15,8 +15,11 @@ from partition.errors import InputError
 from .text_blocks import first_bad_line, parses, text_blocks
 
 COMMENTS = ("#", "%")
+_MARKS = {".tsv": "\t,;", ".txt": "\t,;"}  # between columns, the likeliest first; by default as in .csv
+_SAMPLE_LINES = 50
 _SLICE_CHARACTERS = 1 << 19
 _QUOTED = re.compile(r'"[^"\n]*"')
+_WORD = re.compile(r'"([^"]*)"|(\S+)')
 _SHOWN = 80  # characters of a line in a message
 
 
@@ -32,11 +35,17 @@ class TextTable:
     first_line: int  # line of the first row
     commented: list[str] | None  # words of the last comment before, if they could be a header: one a column, no number
     commented_line: int
+    preamble: str  # the comments before the first row
 
     @property
     def width(self) -> int:
         """Number of columns."""
         return len(self.first_row if self.header is None else self.header)
+
+    @property
+    def header_note(self) -> str:
+        """Say that the first line is taken for a header."""
+        return f"{self.path.name}: line {self.header_line} ({', '.join(self.header)}) is taken for a header"
 
     def is_data(self, number: int, line: str) -> bool:
         """Return whether a line holds a row."""
@@ -44,42 +53,101 @@ class TextTable:
         return number > self.header_line and text != "" and not text.startswith(COMMENTS)
 
 
-def open_table(path: Path) -> TextTable:
-    """Find the format of a table. The first line is its header if it has no number and other lines follow it."""
-    header, header_line, delimiter, comment, comment_line = None, 0, None, "", 0
+def open_table(path: Path, known: Callable[[list[list[str]]], int]) -> TextTable:
+    """Find the format of a table.
+
+    The mark between columns is one that splits all of the first lines in the same way; of several, the one for which
+    ``known`` of the rows is largest, and then the likeliest. The first line is a header if it has no number, or has
+    text where all other of the first lines have numbers.
+    """
+    comments, lines = _first_lines(path)
+    if not lines:
+        return TextTable(path, None, None, 0, [], 0, None, 0, "")
+    delimiter = _delimiter(path, [line for _, line in lines], known)
+    rows = [line_cells(path, number, line, delimiter) for number, line in lines]
+    header, header_line = None, 0
+    if _is_header(rows):
+        header, header_line = rows.pop(0), lines.pop(0)[0]
+    before = [each for each in comments if not lines or each[0] < lines[0][0]]
+    preamble = "\n".join(comment for _, comment in before)
+    if not rows:
+        return TextTable(path, delimiter, header, header_line, [], 0, None, 0, preamble)
+    commented, commented_line = None, 0
+    if before and header is None:
+        commented_line, comment = before[-1]
+        words = line_cells(path, commented_line, comment, delimiter)
+        if len(words) == len(rows[0]) and not any(parses(float, word) for word in words):
+            commented = words
+    return TextTable(path, delimiter, header, header_line, rows[0], lines[0][0], commented, commented_line, preamble)
+
+
+def _first_lines(path: Path) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Return comments without their marks, and other lines, both by number."""
+    comments, lines = [], []
     for first_line, text in text_blocks(path):
         for number, line in enumerate(text.split("\n"), first_line):
             line = line.strip("\r ")
             if line.lstrip().startswith(COMMENTS):
-                comment, comment_line = line.lstrip().lstrip("".join(COMMENTS)).strip(), number
-                continue
-            if not line.strip():
-                continue
-            if header is None:
-                delimiter = next((mark for mark in ",;\t" if mark in line), None)
-            cells = line_cells(path, number, line, delimiter)
-            if header is None and not any(parses(float, cell) for cell in cells):
-                header, header_line = cells, number
-                continue
-            words = line_cells(path, comment_line, comment, delimiter) if comment and header is None else []
-            is_header = len(words) == len(cells) and not any(parses(float, word) for word in words)
-            return TextTable(
-                path, delimiter, header, header_line, cells, number, words if is_header else None, comment_line
-            )
-    return TextTable(path, delimiter, header, header_line, [], 0, None, 0)
+                comments.append((number, line.lstrip().lstrip("".join(COMMENTS)).strip()))
+            elif line.strip():
+                lines.append((number, line))
+            if len(lines) == _SAMPLE_LINES:
+                return comments, lines
+    return comments, lines
+
+
+def _delimiter(path: Path, lines: list[str], known) -> str | None:
+    """Return the mark that splits all lines into the same number of columns, or else one of the first line."""
+    name = path.name.lower().removesuffix(".gz")
+    marks = next((marks for suffix, marks in _MARKS.items() if name.endswith(suffix)), ",;\t")
+    splits = {}
+    for mark in (*marks, None):
+        rows = [line.split(mark) if mark and '"' not in line else line_cells(path, 0, line, mark) for line in lines]
+        widths = {len(row) for row in rows}
+        if len(widths) == 1 and widths != {1}:
+            splits[mark] = known([[cell.strip() for cell in row] for row in rows])
+    if splits:
+        return max(splits, key=splits.get)  # of equals the first
+    return next((mark for mark in marks if mark in lines[0]), None)
+
+
+def _is_header(rows: list[list[str]]) -> bool:
+    first, *others = rows
+    if not any(parses(float, cell) for cell in first):
+        return True
+    columns = [[row[i] for row in others if i < len(row)] for i in range(len(first))]
+    return any(
+        column and not parses(float, cell) and all(parses(float, other) for other in column)
+        for cell, column in zip(first, columns)
+    )
 
 
 def line_cells(path: Path, number: int, line: str, delimiter: str | None) -> list[str]:
     """Split a line into its cells."""
     if delimiter is None:
-        return [cell.strip('"') for cell in line.split()]
+        return [quoted or word for quoted, word in _WORD.findall(line)]
     try:
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])]
     except csv.Error as error:
         raise InputError(
             f"{path}, line {number} cannot be split into columns ({error}); correct it, or give the file the ending of "
             "its format"
         ) from None
+
+
+def check_comments(table: TextTable) -> None:
+    """Raise :class:`InputError` if a line looks like a comment, but may be a row whose first name begins with # or %."""
+    for first_line, block in text_blocks(table.path):
+        if not any(mark in block for mark in COMMENTS):
+            continue
+        for number, line in enumerate(block.split("\n"), first_line):
+            line = line.strip("\r ")
+            is_row = line.startswith(COMMENTS) and line[1:2].isalnum() and number not in (table.header_line, 0)
+            if is_row and len(line_cells(table.path, number, line, table.delimiter)) == table.width:
+                raise InputError(
+                    f"{table.path}, line {number}: {line[:_SHOWN]!r} begins like a comment, but has {table.width} columns, as "
+                    "rows have; put a name that begins with # or % in quotes, or remove the line"
+                )
 
 
 def parsed_blocks(table: TextTable, parse: Callable[[str], np.ndarray], wanted: str) -> Iterator[np.ndarray]:
@@ -115,12 +183,21 @@ def cell_blocks(table: TextTable) -> Iterator[tuple[list[int], list[list[str]]]]
                 *first_bad_line(numbered, lambda some: _all_have(table.width, some, table.delimiter)),
                 numbered,
             )
-        yield [number for number, _ in numbered], [line_cells(table.path, *each, table.delimiter) for each in numbered]
+        rows = [line_cells(table.path, *each, table.delimiter) for each in numbered]
+        for (number, line), row in zip(numbered, rows):
+            if len(row) != table.width:
+                raise InputError(
+                    f"{table.path}, line {number}: {line.strip()[:_SHOWN]!r} has a quote without an end; close it, or remove it"
+                )
+        yield [number for number, _ in numbered], rows
 
 
 def _row_blocks(table: TextTable) -> Iterator[tuple[Callable[[], list[tuple[int, str]]], str]]:
     """Yield blocks that have rows: a function that lists the lines of its rows by number, and the text of its rows."""
+    spaced = None if table.delimiter is None else re.compile(rf'(^|{table.delimiter}) +"', re.MULTILINE)
     for first_line, block in text_blocks(table.path):
+        if spaced is not None and '"' in block:
+            block = spaced.sub(r'\1"', block)  # loadtxt knows a quote at the very start of a cell alone
 
         def numbered(first_line=first_line, block=block):
             lines = enumerate(block.split("\n"), first_line)

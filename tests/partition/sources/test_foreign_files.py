@@ -14,9 +14,10 @@ from partition.sources.load import load_graph
 SYMMETRIC = "%%MatrixMarket matrix coordinate real symmetric\n% a comment\n4 4 5\n1 1 2\n2 1 3\n3 2 1\n4 4 1\n4 1 7.5\n"
 
 
-@pytest.mark.parametrize("name", ["g.mtx", "g.txt", "g.csv", "g.edges"])
-def test_matrix_market_is_known_by_its_banner(tmp_path, name):
-    graph = load_graph(written(tmp_path / name, SYMMETRIC))
+@pytest.mark.parametrize("name", ["g.mtx", "g.txt", "g.csv", "g.edges", "g.txt.gz", "g.mtx.gz"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_matrix_market_is_known_by_its_banner(tmp_path, name, mark):
+    graph = load_graph(written(tmp_path / name, mark + SYMMETRIC))
     assert graph.num_nodes == 4 and graph.name == name
     weight = dict(zip(edges(graph), graph.edge_data["weight"].tolist()))
     assert weight == {

@@ -56,7 +56,7 @@ def test_node_npz_and_dict(tmp_path):
         ("a,b\n1,2\n3,1e99\n", ["line 3", "'b'", "'1e99'"]),
         ("a,b\n1,2\n3,1_0\n", ["line 3", "'b'", "'1_0'"]),
         ('a,b\n1,"2,3"\n3,"4"\n', ["line 3", "'b'", "2 numbers"]),
-        ("id,a\n0,1\n,2\n", ["row 2", "no node id"]),
+        ("id,a\n0,1\n,2\n", ["line 3", "'id'", "nothing"]),
         ("a,train_mask\n1,yes\n3,no\n", ["line 2", "'train_mask'", "'yes'"]),
         ("label,class,a\n0,1,2\n1,0,2\n", ["label, class", "--label"]),
         ("label,class\n0,0\n1,1\n", ["label, class"]),
@@ -208,6 +208,51 @@ def test_every_column_is_used_or_named(tmp_path_factory, table):
         of_rows = [names[i] if i >= 0 else "" for i in graph.node_data["label"]]
         assert of_rows == [columns[label][i] for i in rank]
     assert all(name in graph.notes[0] or name in left_out for name in columns if name != "id")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('id,name,label\n0,"Doe,1\n1,Roe,0\n', ["line 2", "quote"]),
+        ("user_id,label,x\n1,0,5\n0,1,6\n", ["'user_id'", "call it id", "--skip user_id"]),
+        ("id,Label\n0,ann\n1,bob\n2,cat\n", ["'Label'", "another name in each row"]),
+        ("id,a\n0,1\n#py,2\n1,3\n", ["line 3", "'#py,2'", "quotes"]),
+        ('id,"lat,lon"\n0,5\n1,\n', ["line 3", "'lat,lon'", '--skip "lat,lon"']),
+    ],
+)
+def test_tables_that_would_be_misread(tmp_path, text, words):
+    refused((np.arange(3), np.arange(3)), *words, node_data=written(tmp_path / "n.csv", text))
+
+
+def test_quotes_in_a_table_between_spaces(tmp_path):
+    graph = table_of(tmp_path, 'id city label age v\n0 Rome 1 20 "1 2"\n1 "New York" 0 30 "3 4"\n')
+    assert graph.node_data["feat"].tolist() == [[20, 1, 2], [30, 3, 4]] and graph.node_data["label"].tolist() == [1, 0]
+    assert graph.left_out == ("column city of n.csv (text)",)
+
+
+def test_missing_labels_thousands_and_numbers_in_a_header(tmp_path):
+    graph = table_of(tmp_path, 'id,0,1,label\n0,5,"1,000",2\n1,6,"2,000",NA\n')
+    assert graph.node_data["label"].tolist() == [2, -1] and graph.class_names is None
+    assert graph.node_data["feat"].tolist() == [[5], [6]] and graph.left_out == ("column 1 of n.csv (text)",)
+    graph = table_of(tmp_path, "id,label,when\n0,b,1289241911\n1,nan,1289241914\n", skip=["when"])
+    assert graph.class_names == ("b",) and graph.node_data["label"].tolist() == [0, -1]
+    assert "float32 rounds the large numbers of when" in table_of(tmp_path, "id,when\n0,1289241911\n1,5\n").notes[1]
+
+
+def test_another_name_of_the_label_is_noted(tmp_path):
+    rows = "".join(f"{i},{'cat' if i % 2 else 'dog'},{3 - i % 2},{i}\n" for i in range(8))
+    graph = load_graph((np.arange(8), np.arange(8)), node_data=written(tmp_path / "n.csv", f"id,label,kind,x\n{rows}"))
+    assert [note for note in graph.notes if "--skip kind" in note] and not [n for n in graph.notes if "--skip x" in n]
+
+
+def test_marks_between_columns_are_those_that_fit_all_lines(tmp_path):
+    graph = load_graph(
+        written(tmp_path / "g.csv", "0,1\n"),
+        node_data=written(tmp_path / "n.tsv", "id\tlabel\tlat,lon\n0\t1\t5\n1\t0\t6\n"),
+    )
+    assert graph.node_data["label"].tolist() == [1, 0] and graph.node_data["feat"].tolist() == [[5], [6]]
+    graph = table_of(tmp_path, "Id;Label;Name, Vorname\n0;1;Doe, J\n1;0;Roe, R\n")
+    assert graph.node_data["label"].tolist() == [1, 0] and graph.left_out == ("column Name, Vorname of n.csv (text)",)
 
 
 def test_columns_without_a_name_and_decimal_commas_are_left_out(tmp_path):

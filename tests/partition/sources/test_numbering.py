@@ -129,6 +129,9 @@ def test_a_first_line_of_words_is_an_edge_unless_the_others_differ(tmp_path, tex
         ("1,2\n2,x\n", {}, ["line 2", "--ids names"]),
         ("1,2\n", {"ids": "compact", "num_nodes": 3}, ["num_nodes is 3"]),
         ("1,2\n", {"ids": "compact", "node_data": {"feat": np.ones((2, 1))}}, ["node data", "column of ids"]),
+        ("ann,bob\nbob,ann\n", {"num_nodes": 10}, ["num_nodes is 10", "names"]),
+        ("0|1\n1|2\n", {}, ["one column", "tab"]),
+        ("#py,java\njava,rust\nrust,go\n", {}, ["line 1", "'#py,java'", "quotes"]),
         ("ann,bob\n", {"ids": "names", "node_data": {"feat": np.ones((2, 1))}}, ["node data", "column of ids"]),
         ("1,2\n", {"ids": "some"}, ["'some'", "as-they-are, compact, names"]),
     ],
@@ -206,6 +209,7 @@ def test_a_second_table_must_have_the_same_nodes(tmp_path):
         ("3 3 3\n1 2 5\n2 3 6\n3 1 7\n", ["line 1", "'3 3 3'"]),
         ("5 2\n0 1 0.5\n1 2 0.5\n", ["line 1", "'5 2'", "line 2"]),
         ("12\n0 1\n1 2\n", ["line 1", "'12'"]),
+        ("4 2\n0 1\n1 0\n2 3\n3 2\n", ["line 1", "'4 2'", "4 edges"]),
     ],
 )
 def test_a_first_line_of_counts_is_named(tmp_path, text, words):
@@ -230,6 +234,49 @@ def test_a_header_behind_a_comment_names_columns(tmp_path, header):
 def test_another_comment_is_no_header(tmp_path):
     graph = load_graph(written(tmp_path / "g.txt", "# three words here\n0 1 2\n1 2 3\n"))
     assert graph.edge_data == {} and graph.left_out == ("column 3 (no header names it)",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "listed"),
+    [
+        ("g.csv", "1 2 0,5\n2 3 1,5\n", [(1, 2), (2, 3)]),  # decimal commas
+        ("g.txt", "1 2\t1\t1082\n2 3\t1\t1083\n", [(1, 2), (2, 3)]),
+        ("g.tsv", "Doe, J\tSmith, A\nSmith, A\tRoe, R\n", [("Doe, J", "Smith, A"), ("Smith, A", "Roe, R")]),
+        ("g.csv", '"alice", "bob"\n"bob", "carol"\n', [("alice", "bob"), ("bob", "carol")]),
+        ("g.csv", '"0", "1"\n"1", "2"\n', [(0, 1), (1, 2)]),
+        (
+            "g.txt",
+            'from to weight\n"New York" Rome 5\nRome "New York" 6\n',
+            [("New York", "Rome"), ("Rome", "New York")],
+        ),
+        ("g.csv", "source,target,2019\n0,1,5\n1,2,6\n", [(0, 1), (1, 2)]),
+        ("g.txt", "Karate 1977\n0 1\n1 2\n", [(0, 1), (1, 2)]),
+        ("g.csv", "v,w\n0,1\n1,2\n", [(0, 1), (1, 2)]),
+        ("g.csv", "u,v,w\n0,1,5\n1,2,6\n", [(0, 1), (1, 2)]),
+    ],
+)
+def test_columns_of_edge_lists(tmp_path, name, text, listed):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SourceWarning)
+        assert named_edges(load_graph(written(tmp_path / name, text), ids=None)) == listed
+
+
+def test_what_is_assumed_of_an_edge_list_is_said(tmp_path):
+    def notes(name, text, **options):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SourceWarning)
+            return " ".join(load_graph(written(tmp_path / name, text), **options).notes)
+
+    assert "ids are text between commas, such as 'ann', 'bob'" in notes("g.csv", "ann,bob\nbob,cat\n")
+    assert notes("g.csv", "ann,bob\nbob,cat\n", ids="names") == ""
+    assert "(Karate, 1977) is taken for a header" in notes("g.txt", "Karate 1977\n0 1\n1 2\n")
+    assert "--undirected" in notes("g.txt", "% sym positive\n0 1\n1 2\n")
+    assert "--undirected" in notes("g.txt", "# Undirected graph: x.txt\n0 1\n1 2\n")
+    assert "--undirected" in notes("g.csv", "Source,Target,Type\n0,1,Undirected\n")
+    assert "bipartite" in notes("g.txt", "% bip unweighted\n0 1\n1 2\n")
+    assert "begin at 1" in notes("g.csv", "1,2\n2,3\n", num_nodes=5)
+    assert "begin at 1" in notes("g.csv", "1,2\n2,3\n", node_data={"feat": np.ones((5, 1))})
+    assert "as-they-are" not in notes("g.csv", f"0,{2**62}\n")
 
 
 # ---- shards
