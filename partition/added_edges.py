@@ -32,7 +32,6 @@ def with_self_loops(graph: Graph, fill=None) -> Graph:
                 f"{graph.name}: self-loops need edge data {', '.join(graph.edge_data)}; say what they get with self_loop_fill "
                 "(--self-loop-fill): a number, mean or zero"
             )
-    check_fill(graph, fill)
     fills = _by_name(graph.edge_data, fill)
     rows = {key: _loop_rows(graph, value, new, fills[key]) for key, value in graph.edge_data.items() if len(new)}
     return _with_edges(graph, new, new, rows)

@@ -44,6 +44,7 @@ def _predict_rank(args):
 
     with Comm(timeout_s=args.timeout) as comm, comm.raising_together():
         model = load_model(args.model, find_factory(args.model_factory))
+        node_names = read_node_names(args.directory) if comm.rank == 0 else None
     found = predict(model, load_shards(args))
     if found is None:  # all ranks but rank 0
         return None
@@ -52,7 +53,7 @@ def _predict_rank(args):
         args.out,
         prediction,
         probability,
-        node_names=read_node_names(args.directory),
+        node_names=node_names,
         class_names=model.class_names,
         force=args.force,
     )

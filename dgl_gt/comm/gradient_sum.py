@@ -21,9 +21,8 @@ BUCKET_BYTES = 1 << 20  # a bucket this large is full; a single one is summed af
 def sum_after_backward(comm, parameters: list[torch.nn.Parameter]) -> None:
     """Sum gradients in one flat all-reduce per dtype; a parameter without a gradient counts as zero."""
     by_dtype: dict[torch.dtype, list[torch.nn.Parameter]] = {}
+    _complete(parameters)
     for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
         by_dtype.setdefault(parameter.dtype, []).append(parameter)
     if comm.world_size == 1:
         return
@@ -110,26 +109,20 @@ class _UnderWay:
 class _Sent:
     """What the gradients of a bucket were when they started to travel.
 
-    The digest is for changes that torch does not count: through ``.data``, and those of ``GradScaler.unscale_``.
+    The copy is for changes that torch does not count: through ``.data``, and those of ``GradScaler.unscale_``.
     """
 
     def __init__(self, bucket: list[torch.nn.Parameter], flat: torch.Tensor):
         self._gradients = [parameter.grad for parameter in bucket]
-        self._versions, self._digest = [gradient._version for gradient in self._gradients], _digest(flat)
+        self._versions = [gradient._version for gradient in self._gradients]
+        self._bits = flat.clone().view(torch.uint8)
 
     def has_changed(self, bucket: list[torch.nn.Parameter]) -> bool:
         """Whether one of them has been replaced, or has other values."""
         if any(parameter.grad is not gradient for parameter, gradient in zip(bucket, self._gradients)):
             return True
         versions = [gradient._version for gradient in self._gradients]
-        return versions != self._versions or _digest(_flat(bucket)) != self._digest
-
-
-def _digest(flat: torch.Tensor) -> tuple[int, int]:
-    """Return the sums of the bits of a tensor in 64-bit words, and of those left over."""
-    octets = flat.view(torch.uint8)
-    end = len(octets) // 8 * 8
-    return int(octets[:end].view(torch.int64).sum()), int(octets[end:].sum())
+        return versions != self._versions or not torch.equal(_flat(bucket).view(torch.uint8), self._bits)
 
 
 def _buckets(parameters: list[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:
@@ -145,15 +138,20 @@ def _buckets(parameters: list[torch.nn.Parameter]) -> list[list[torch.nn.Paramet
     return buckets
 
 
-def _flat(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
+def _complete(parameters: list[torch.nn.Parameter]) -> None:
+    """Give zeros to parameters without a gradient; refuse sparse ones."""
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         if parameter.grad.layout is not torch.strided:
             raise InputError(
-                f"the gradient of a parameter {tuple(parameter.shape)} is {parameter.grad.layout}; ranks sum dense gradients "
-                "alone: make its embedding with sparse=False"
+                f"the gradient of a parameter {tuple(parameter.shape)} is {parameter.grad.layout}; only dense gradients can be "
+                "summed: make its embedding with sparse=False"
             )
+
+
+def _flat(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
+    _complete(parameters)
     return torch.cat([parameter.grad.reshape(-1) for parameter in parameters])
 
 

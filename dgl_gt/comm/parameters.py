@@ -1,7 +1,7 @@
 """The parameters that ranks share: what callers may name, and whether they are the same on all ranks.
 
-Ranks drift apart where a loop leaves out the sum of gradients, or where one rank begins with other weights or has other
-settings of its optimiser; losses look plausible then. So ranks compare their parameters now and then: at some of the
+Ranks drift apart where a loop leaves out the sum of gradients, or where one rank starts with different weights or
+optimiser settings; losses look plausible then. So ranks compare their parameters now and then: at some of the
 sums, and in some forward passes, which are collectives that all ranks reach in the same order. Ranks may round
 differently, for instance on other processors, so numbers are compared up to a tolerance.
 """
@@ -111,7 +111,7 @@ class ParameterCheck:
 
         ``is_partial`` says that ranks may have other parameters, because rows need no gradient on some of them.
         """
-        parameters = [(name, each) for name, each in parameters if not is_own(each)]
+        parameters = [(name, each) for name, each in parameters if not is_own(each) and _has_numbers(each)]
         mine = [[name, str(each.dtype).removeprefix("torch."), *each.shape] for name, each in parameters]
         values = _values([each for _, each in parameters])
         place, self._comm.place = self._comm.place, "the check of parameters"
@@ -124,10 +124,28 @@ class ParameterCheck:
                 if is_partial:
                     continue
                 raise InputError(_other_shapes(first, other, rank))
-            for parameter, one, its in zip(mine, first[2], other[2]):
-                if _differ(one, its, parameter):
-                    raise InputError(_other_values(parameter, rank))
+            differing = [parameter for parameter, *both in zip(mine, first[2], other[2]) if _differ(*both, parameter)]
+            if differing and not (is_partial and _share_one(mine, first[2], other[2])):
+                raise InputError(_other_values(differing[0], rank))
         return all(first[0] == other[0] for other in others)
+
+
+def _has_numbers(parameter: torch.Tensor) -> bool:
+    """Whether a parameter has values that training changes."""
+    is_lazy = isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
+    return not is_lazy and (parameter.is_floating_point() or parameter.is_complex())
+
+
+def _share_one(parameters: list, ours: list, others: list) -> bool:
+    """Whether a parameter is the same on two ranks, though maybe in another place: then other ones are just not in use.
+
+    A sum that is missing, other first weights and another optimiser change all of them.
+    """
+    return any(
+        len(set(one[1:])) > 1 and len(one) == len(other) and not _differ(one, other, parameter)
+        for parameter, one in zip(parameters, ours)
+        for other in others
+    )
 
 
 _OF_NODES = "where rows belong to nodes, use dgl_gt.nn.NodeEmbedding(sg, width)"
@@ -150,9 +168,9 @@ def _described(parameter: list) -> str:
 
 def _other_values(parameter: list, rank: int) -> str:
     return (
-        f"{_described(parameter)} differs between rank 0 and rank {rank}; begin with the same weights on every rank "
-        "(torch.manual_seed), call sg.comm.sum_gradients(model.parameters()) after every loss.backward(), and give every rank "
-        "the same optimiser. To compare no parameters, use dgl_gt.load(..., check_parameters=False)"
+        f"{_described(parameter)} differs between rank 0 and rank {rank}; start with the same weights on every rank "
+        "(torch.manual_seed), call sg.comm.sum_gradients(model.parameters()) after every loss.backward(), give every rank "
+        "the same optimiser, and clip gradients of a NodeEmbedding apart. To compare no parameters, use dgl_gt.load(..., check_parameters=False)"
     )
 
 
@@ -187,7 +205,9 @@ def _differ(values: list[float], others: list[float], parameter: list) -> bool:
     _, dtype, *shape = parameter
     tolerance, size = math.sqrt(torch.finfo(getattr(torch, dtype)).eps), values[0] / math.sqrt(math.prod(shape) or 1)
     return any(
-        math.isnan(one) != math.isnan(other) or abs(one - other) > tolerance * max(abs(one), size)
+        abs(one - other) > tolerance * max(abs(one), size)
+        if math.isfinite(one) and math.isfinite(other)
+        else one != other and not (math.isnan(one) and math.isnan(other))
         for one, other in zip(values, others)
     )
 

@@ -9,18 +9,11 @@ from torch import Tensor, nn
 
 from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import leading_rows
-from dgl_gt.ops.checks import check_seed, is_finite_number
+from dgl_gt.ops.checks import check_probability, check_seed
 from dgl_gt.ops.dropout import keyed_dropout
 from dgl_gt.ops.reference import splitmix64
 
 _SEED_LIMIT = 2**63 - 1
-
-
-def check_probability(name: str, p: float) -> float:
-    """Return ``p``; raise ``ValueError`` with the argument's name unless it is in [0, 1)."""
-    if not is_finite_number(p) or not 0.0 <= p < 1.0:
-        raise ValueError(f"{name}={p!r} is not in [0, 1); choose 0 for no dropout, or a probability below 1")
-    return p
 
 
 def dropout_seed(run_seed: int, step: int, layer: int, *site: int) -> int:

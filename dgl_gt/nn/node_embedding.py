@@ -21,6 +21,14 @@ class NodeParameter(nn.Parameter):
     is_rank_own = True
 
 
+def _gathered(graph: ShardedGraph, values: Tensor) -> Tensor:
+    graph.comm.place = "state_dict() of a NodeEmbedding, which every rank calls"
+    try:
+        return graph.gather(values.to(graph.device)).to(values.device)
+    finally:
+        graph.comm.place = ""
+
+
 class NodeEmbedding(nn.Embedding):
     """``torch.nn.Embedding`` with a row for each node of a graph; with several ranks, each has those of its own nodes.
 
@@ -58,7 +66,7 @@ class NodeEmbedding(nn.Embedding):
         self._gather, self._shape, node_ids = None, (rows, embedding_dim), None
         if isinstance(graph, ShardedGraph):
             # A function, because deepcopy keeps it as it is, where it would copy a graph and its process group.
-            self._gather = lambda values: graph.gather(values.to(graph.device)).to(values.device)
+            self._gather = lambda values: _gathered(graph, values)
             self._shape, node_ids = (graph.manifest["nodes"], embedding_dim), graph.node_ids
             self.weight = NodeParameter(self.weight.detach())
         self.register_buffer("node_ids", node_ids, persistent=False)

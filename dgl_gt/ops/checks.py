@@ -139,9 +139,10 @@ def is_finite_number(value):
 
 
 def check_probability(name, p):
-    """Raise ``ValueError`` unless p is a probability below 1."""
+    """Return p; raise ``ValueError`` unless it is a probability below 1."""
     if not is_finite_number(p) or not 0 <= p < 1:
-        raise ValueError(f"{name} is {p!r}; allowed: 0 <= {name} < 1")
+        raise ValueError(f"{name}={p!r} is not in [0, 1); choose 0 for no dropout, or a probability below 1")
+    return p
 
 
 def check_scale(scale, negative_slope):

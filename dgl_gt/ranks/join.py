@@ -29,7 +29,7 @@ _NOTE = "dgl_gt/joining/stopped"  # the key of what keeps a rank from joining
 
 
 class JoinError(InputError):
-    """This rank cannot join the others, who do not know why unless they have read its note."""
+    """This rank cannot join the others, who learn why from its note."""
 
 
 def is_first_here() -> bool:
@@ -131,13 +131,13 @@ def _wait_for_all(store: dist.Store, rank: int, ranks: int, timeout: float | Non
     def late() -> str:
         return f"rank{'s'[: len(missing) > 1]} {', '.join(map(str, missing))}"
 
-    with _warning_when_late(lambda: f"{late()} did not come within {LATE_AFTER_S:.0f} s"):
+    with _warning_when_late(lambda: f"{late()} did not join within {LATE_AFTER_S:.0f} s"):
         while missing := [each for each in missing if not store.check([came[each]])]:
             if store.check([_NOTE]):
                 raise RankInputError(store.get(_NOTE).decode())
             if timeout is not None and time.monotonic() - begun > timeout:
                 raise InputError(
-                    f"{late()} did not come within {timeout:g} s, the limit that --timeout sets; look at the output there, "
+                    f"{late()} did not join within {timeout:g} s, the limit that --timeout sets; look at the output there, "
                     "or raise the limit"
                 )
             time.sleep(_POLL_S)
@@ -155,7 +155,8 @@ def _ending_with_others(rank: int, store: dist.Store):
         with suppress(RuntimeError):  # the store is gone
             while not has_joined.wait(_POLL_S):
                 if store.check([_NOTE]) and not has_joined.is_set():
-                    print(f"dgl-gt: error: {store.get(_NOTE).decode()}", file=sys.stderr, flush=True)
+                    if is_first_here():
+                        print(f"dgl-gt: error: {store.get(_NOTE).decode()}", file=sys.stderr, flush=True)
                     time.sleep(REPORT_WAIT_S if rank == 0 else 0)
                     os._exit(2)
 

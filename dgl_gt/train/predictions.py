@@ -80,6 +80,8 @@ def write_predictions(
     Nodes and classes that have names are written by name: in a ``.csv`` in place of their numbers, in an ``.npz`` as
     ``node_names`` and ``class_names``. The file appears when it is complete; with ``force`` it replaces an existing one.
     """
+    if class_names is not None:
+        class_names = class_names[: probability.shape[1]]  # the last ones may have no node
     with new_file(path, force=force) as file:
         if Path(path).suffix == ".npz":
             names = {"node_names": node_names, "class_names": None if class_names is None else np.array(class_names)}

@@ -14,9 +14,8 @@ import scipy.sparse
 from partition.graph import Graph
 
 from . import clusters, metis
-from .balance import Balance, with_default_bounds
+from .balance import Balance, fill_empty_parts, with_default_bounds
 from .local_search import is_available, refine, refine_multilevel
-from .weights import fill_empty_parts
 
 _POPULATION = 12  # candidates that later attempts recombine
 

@@ -181,3 +181,13 @@ def _checked_bounds(max_imbalance) -> dict[str, float]:
         if isinstance(bound, bool) or not isinstance(bound, Real) or not 1 <= bound < math.inf:
             raise InputError(f"max_imbalance is {bound!r} for {name}; it must be a number from 1 (perfect balance)")
     return bounds
+
+
+def fill_empty_parts(owner: np.ndarray, parts: int) -> None:
+    """Give a node of the largest part to each part that METIS left empty, which happens on tiny graphs."""
+    counts = np.bincount(owner, minlength=parts)
+    for part in np.flatnonzero(counts == 0):
+        largest = int(counts.argmax())
+        owner[np.flatnonzero(owner == largest)[-1]] = part
+        counts[largest] -= 1
+        counts[part] = 1

@@ -112,7 +112,8 @@ def make_edge_cut(
     Raises
     ------
     InputError
-        P is out of range, weights are missing, negative or not one number each, ``owner`` has the wrong length or a part outside 0..P-1, or no attempt keeps the bounds.
+        P is out of range, weights are missing, negative or not one number each, ``owner`` has the wrong length or a
+        part outside 0..P-1, or no attempt keeps the bounds.
     """
     parts = whole_number("parts", parts)
     if owner is None or parts < 1:

@@ -15,7 +15,7 @@ from partition.errors import InputError
 from partition.graph import Graph
 
 from . import metis
-from .balance import Balance, with_default_bounds
+from .balance import Balance, fill_empty_parts, with_default_bounds
 from .local_search import even_out
 
 _MEAN = 1000  # of scaled weights
@@ -47,9 +47,15 @@ def check_weights(source, cut_weights: str | None = None, node_weights: str | No
 def weights_of(graph: Graph, kind: str, name: str) -> np.ndarray:
     """The numbers of a column of ``"edge"`` or ``"node"`` data that are weights; :class:`InputError` for negative ones."""
     values = graph.edge_data[name] if kind == "edge" else graph.node_data[name]
+    option = "cut_weights (--cut-weights)" if kind == "edge" else "node_weights (--node-weights)"
+    with np.errstate(over="ignore"):
+        total = values.sum(dtype=np.float64)
+    if not np.isfinite(total):
+        raise InputError(
+            f"{option} is {name!r}, and the sum of these weights is beyond what a float holds; scale them down"
+        )
     if len(values) and values.min() < 0:
         row = int(values.argmin())
-        option = "cut_weights (--cut-weights)" if kind == "edge" else "node_weights (--node-weights)"
         raise InputError(
             f"{option} is {name!r}, and {kind} {row} of {graph.name} has the weight {values[row]}; weights are at least 0"
         )
@@ -123,16 +129,6 @@ def least_weight_assignment(
     if attempts > 1:
         progress(f"attempt {best[2]} is kept: weight of cut edges {best[1]:g}")
     return best[3]
-
-
-def fill_empty_parts(owner: np.ndarray, parts: int) -> None:
-    """Give a node of the largest part to each part that METIS left empty, which happens on tiny graphs."""
-    counts = np.bincount(owner, minlength=parts)
-    for part in np.flatnonzero(counts == 0):
-        largest = int(counts.argmax())
-        owner[np.flatnonzero(owner == largest)[-1]] = part
-        counts[largest] -= 1
-        counts[part] = 1
 
 
 def quality_by_weights(graph: Graph, owner: np.ndarray, shares: np.ndarray, edge_values, node_values) -> dict:

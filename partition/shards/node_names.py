@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from partition.errors import InputError
-from partition.system.user_files import reading
+from partition.system.user_files import reading, text_array
 
 from .manifest import NODE_NAMES, check_unchanged, read_manifest
+from .transform_records import user_node_count
 
 
 def write_node_names(folder: Path, names: np.ndarray | None) -> str | None:
@@ -35,8 +36,8 @@ def read_node_names(directory, manifest: dict | None = None) -> np.ndarray | Non
     Returns
     -------
     ndarray of int64, uint64 or str, (N,), or None
-        The id of each node: that of the owned rows of a rank is ``names[sg.node_ids]``. None where it is the node's
-        number.
+        The id of each node; without virtual nodes, ``names[sg.node_ids]`` are those of the owned rows of a rank. None
+        where it is the node's number.
 
     Raises
     ------
@@ -50,6 +51,11 @@ def read_node_names(directory, manifest: dict | None = None) -> np.ndarray | Non
     with reading(path):
         check_unchanged(path, manifest["files"][NODE_NAMES])
         names = path.read_bytes().decode().split("\n")[:-1]
-    if len(names) > manifest["nodes"]:
-        raise InputError(f"{path} has {len(names)} lines for {manifest['nodes']} nodes; partition the graph again")
-    return np.array(list(map(int, names)) if manifest["node_names"] == "integers" else names)
+    if len(names) != user_node_count(manifest):
+        raise InputError(
+            f"{path} has {len(names)} lines for {user_node_count(manifest)} nodes; partition the graph again"
+        )
+    if manifest["node_names"] == "text":
+        return text_array(names, f"{path}: names")
+    ids = list(map(int, names))
+    return np.array(ids, np.uint64 if max(ids) >= 2**63 else np.int64)

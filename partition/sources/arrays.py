@@ -50,6 +50,13 @@ def as_names(values, what: str) -> np.ndarray:
     names = as_array(values, what)
     if names.ndim != 1 or names.dtype.kind not in "iuU":
         raise InputError(f"{what} is {names.dtype} of shape {names.shape}; it must be whole numbers or text, (N,)")
+    if names.dtype.kind == "U":
+        odd = next(
+            (name for name in names.tolist() if "\n" in name or any("\ud800" <= each <= "\udfff" for each in name)),
+            None,
+        )
+        if odd is not None:
+            raise InputError(f"{what}: {odd!r:.60} cannot be a line of a text file; rename this node")
     distinct, counts = np.unique(names, return_counts=True)
     if (counts > 1).any():
         raise InputError(f"{what}: {distinct[counts > 1][0]!s:.40} names several nodes; give each its own")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from partition.errors import InputError
+from partition.system.user_files import text_array
 
 from .coo import COOGraph, as_float32_if_exact
 from .text_blocks import parse_rows, parses
@@ -150,7 +151,7 @@ def _read(table: TextTable, names: dict[str, int] | None = None) -> COOGraph:
     if names is None:
         _check_first_line(table, coo)
     else:
-        coo.node_names = np.array(list(names), dtype=np.str_)
+        coo.node_names = text_array(list(names), f"{table.path}: names")
     return coo
 
 
@@ -262,7 +263,7 @@ def _edge_columns(table: TextTable) -> tuple[list[int], dict[str, int], tuple[st
         if column in (src, dst):
             continue
         if not name:
-            left_out.append(f"column {column + 1} (no name)")
+            left_out.append(f"column {column + 1} of {table.path.name} (no name)")
         elif not parses(float, cell):
             left_out.append(f"edge data {name} (text)")
         elif name in extra:

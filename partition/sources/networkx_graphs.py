@@ -49,8 +49,8 @@ def from_networkx(graph, name: str = "networkx graph") -> COOGraph:
     """Make a COOGraph of a networkx graph of any class.
 
     If the node names are the integers 0..N-1, nodes keep these numbers. Otherwise nodes are numbered in the graph's
-    order, and ``node_names`` holds their names as text, or as integers if all are. An undirected edge is stored in both directions (edges ``e`` and ``E + e``; a
-    self-loop once). Attributes that are numbers, or rows of numbers of one length, become node and edge data. Floats
+    order, and ``node_names`` holds their names as text, or as integers if all are. An undirected edge is stored in both
+    directions (edges ``e`` and ``E + e``; a self-loop once). Attributes that are numbers, or rows of numbers of one length, become node and edge data. Floats
     become float32 if it holds them exactly, else float64; ``feat`` of nodes is always float32. Other attributes are
     left out and listed in ``left_out``.
     """

@@ -10,6 +10,7 @@ import numpy as np
 
 from partition.errors import InputError
 from partition.graph import SPLIT_MASKS
+from partition.system.user_files import text_array
 
 from .node_columns import ColumnRoles, NodeColumns, as_classes, quoted
 from .text_table import TextTable, cell_blocks, check_comments, open_table
@@ -75,7 +76,7 @@ def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
     return NodeColumns(
         data=data,
         features=by_name,
-        ids=None if columns.id is None else np.array(ids, dtype=np.str_),
+        ids=None if columns.id is None else text_array(ids, f"{path}: ids"),
         classes=classes,
         name=path.name,
         left_out=tuple(

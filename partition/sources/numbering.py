@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from .coo import COOGraph
 from .node_columns import NodeColumns
 
 _MAX_NODES_PER_EDGE, _ALWAYS_ALLOWED_NODES = 64, 1_000_000  # beyond them a number of nodes must be stated
+_DECIMAL = re.compile(r"\d{1,15}\.0+")
 _MAX_MARKED_PER_EDGE = 8  # largest id that is marked in a table of all ids, and not sorted
 
 
@@ -60,7 +62,12 @@ def _whole(ids: np.ndarray) -> np.ndarray | None:
     """Return ids as int64; None where one is not a whole number from 0."""
     if ids.dtype.kind != "U":
         return ids.astype(np.int64)
-    return ids.astype(np.int64) if np.char.isdecimal(ids).all() and ids.dtype.itemsize < 4 * 19 else None
+    if ids.dtype.itemsize >= 4 * 19:  # more digits than int64 has
+        return None
+    if np.char.isdecimal(ids).all():
+        return ids.astype(np.int64)
+    decimals = all(_DECIMAL.fullmatch(each) for each in ids.tolist())  # as pandas writes ids beside missing ones
+    return ids.astype(np.float64).astype(np.int64) if decimals else None
 
 
 # ---- nodes with names

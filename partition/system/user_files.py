@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+import numpy as np
 
 from partition.errors import InputError
 
@@ -75,3 +77,10 @@ def reading(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             raise InputError(f"{path} cannot be opened ({error.strerror}); check the path") from None
         raise InputError(f"{path} cannot be read ({error}); it may be damaged or incomplete: fetch it again") from error
+
+
+def text_array(words: Sequence[str], what: str) -> np.ndarray:
+    """Return words as an array of str, in which each takes the room of the longest."""
+    longest = max(map(len, words), default=0)
+    check_fits_memory(f"{what}, of which the longest has {longest} characters,", 4 * longest * len(words))
+    return np.array(words, dtype=np.str_)

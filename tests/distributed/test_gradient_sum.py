@@ -147,19 +147,21 @@ CHANGES += [lambda parameters: torch.nn.utils.clip_grad_value_(parameters, 0.5)]
 def changed_inside(rank, change):
     """Gradients that one rank, or both, change after backward: with a block, and with a sum at the end."""
     gradient_sum.BUCKET_BYTES, comm = 64, Comm(timeout_s=60)
-    weights = [torch.nn.Parameter(torch.ones(21, dtype=dtype)) for dtype in (*3 * [torch.float32], torch.float64)]
+    # a number of words by which a plain sum of bits would not change where all are halved
+    weights = [torch.nn.Parameter(torch.ones(size, dtype=torch.float64)) for size in (4096, 4096)]
+    weights += [torch.nn.Parameter(torch.ones(21, dtype=dtype)) for dtype in (*3 * [torch.float32], torch.float64)]
     results = []
     for changing in ([1], [0, 1]):
         for is_inside in (True, False):
             for each in weights:
                 each.grad = None
             with comm.summing_gradients(weights) if is_inside else torch.enable_grad():
-                sum((torch.linspace(1, 2, 21) * (rank + 1) * each).sum() for each in weights).backward()
+                sum((torch.linspace(1, 2, len(each)) * (rank + 1) * each).sum() for each in weights).backward()
                 if rank in changing:
                     change(weights)
             if not is_inside:
                 comm.sum_gradients(weights)
-            results.append([each.grad.numpy() for each in weights])
+            results.append(np.concatenate([each.grad.numpy() for each in weights]))
     return results
 
 

@@ -161,6 +161,37 @@ def test_numbers_that_are_not_finite_or_rounded_otherwise():
         assert same is None and rounded is None and one is not None
 
 
+def typed(rank):
+    """Rows of a typed model depend on the parameters of the types that a rank has: 0 and 1 here, 1 and 2 there."""
+    comm = Comm(timeout_s=60)
+    torch.manual_seed(0)
+    of_type = [torch.nn.Parameter(torch.randn(5, 5)) for _ in range(3)]
+    comm.parameter_check.compare([("a parameter", each) for each in of_type[rank : rank + 2]], is_partial=True)
+    with torch.no_grad():
+        for each in of_type:
+            each += rank
+    with pytest.raises(InputError, match="differs between rank 0 and rank 1"):
+        comm.parameter_check.compare([("a parameter", each) for each in of_type[rank : rank + 2]], is_partial=True)
+
+
+def test_a_type_that_a_rank_lacks_is_no_difference():
+    run_ranks(2, typed)
+
+
+def unusual(rank):
+    """Parameters that no training changes, and infinity on one rank."""
+    comm = Comm(timeout_s=60)
+    fixed = torch.nn.Parameter(torch.full((3,), rank, dtype=torch.int8), requires_grad=False)
+    comm.parameter_check.compare([("fixed", fixed), ("lazy", torch.nn.parameter.UninitializedParameter())])
+    values = torch.nn.Parameter(torch.tensor([1.0, float("inf") if rank else 2.0]))
+    with pytest.raises(InputError, match="values.*differs"):
+        comm.parameter_check.compare([("values", values)])
+
+
+def test_parameters_that_are_not_trained_and_infinity():
+    run_ranks(2, unusual)
+
+
 def embeddings(rank, folder, uneven):
     """What sums of a table with a row for each owned node give, by table and rank."""
     sg = dgl_gt.load(folder / uneven / "edge" if uneven else folder / "edge", timeout_s=60)

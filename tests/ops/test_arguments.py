@@ -47,7 +47,7 @@ def test_additive_scores_take_no_scale():
 @pytest.mark.parametrize("value", NO_PROBABILITIES, ids=repr)
 def test_probabilities(value):
     refused("dropout_p", value, lambda: sparse_attention(GRAPH, ROWS, dropout_p=value, seed=1))
-    refused("p is", value, lambda: keyed_dropout(ROWS[:, 0, 0], value, 1))
+    refused("p=", value, lambda: keyed_dropout(ROWS[:, 0, 0], value, 1))
 
 
 @pytest.mark.parametrize("value", NO_SEEDS, ids=repr)

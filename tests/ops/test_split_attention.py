@@ -263,7 +263,7 @@ def test_autocast_runs_in_its_dtype(path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(dropout=(1.0, 3)), "dropout_p is 1.0"),
+        (dict(dropout=(1.0, 3)), "dropout_p=1.0"),
         (dict(dropout=(0.3, None)), "seed is None"),
         (dict(kv=torch.zeros(NODES, 2, 3, WIDTH + 1)), r"k has shape \(24, 3, 6\)"),
         (dict(kv=torch.zeros(NODES, 2, 3, WIDTH, dtype=torch.float64)), "dtype torch.float64"),

@@ -80,7 +80,7 @@ def test_a_rank_with_a_wrong_interface_says_so_and_the_others_name_it(joined, wr
 
 def test_ranks_that_do_not_come_are_named(joined):
     for value, *_ in joined({}, {}, ranks=4, timeout=1):
-        assert value[2].startswith("ranks 2, 3 did not come within 1 s")
+        assert value[2].startswith("ranks 2, 3 did not join within 1 s")
 
 
 def test_a_rank_that_cannot_connect_ends_the_others_too(joined):

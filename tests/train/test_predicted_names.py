@@ -65,6 +65,18 @@ def test_names_come_back(tmp_path, monkeypatch, capsys, parts):
     assert chosen.tolist() == [row["prediction"] for row in rows]
 
 
+def test_classes_without_nodes_have_no_column(tmp_path):
+    probability = np.full((3, 2), 0.5, np.float32)
+    write_predictions(tmp_path / "p.csv", np.array([0, 1, 0]), probability, class_names=["a", "b", "z"])
+    assert (tmp_path / "p.csv").read_text().splitlines()[:2] == [
+        "node,prediction,probability_a,probability_b",
+        "0,a,0.5,0.5",
+    ]
+    write_predictions(tmp_path / "p.npz", np.array([0, 1, 0]), probability, class_names=["a", "b", "z"])
+    with np.load(tmp_path / "p.npz") as file:
+        assert file["class_names"].tolist() == ["a", "b"]
+
+
 def test_a_table_holds_what_a_float32_holds(tmp_path):
     probability = np.random.default_rng(0).random((200, 2), np.float32)
     write_predictions(tmp_path / "p.csv", probability.argmax(1), probability)

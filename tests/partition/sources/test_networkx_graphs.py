@@ -31,6 +31,8 @@ def test_networkx_directed_multigraph_with_names():
     refused(graph, "names, such as b", ids="as-they-are")
     assert load_graph(networkx.Graph([(7, 3)])).node_names.tolist() == [7, 3]
     refused(networkx.Graph([(1, "1")]), "1 names several nodes")
+    for name in ("a\nb", "\ud800"):
+        refused(networkx.Graph([(name, "c")]), "rename this node")
 
 
 def test_networkx_refused():

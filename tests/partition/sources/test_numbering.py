@@ -297,6 +297,20 @@ def test_shards_hold_the_ids_of_nodes(tmp_path, ids):
         read_node_names(tmp_path / "shards")
 
 
+@pytest.mark.parametrize("largest", [2**62, 2**63 + 5])
+def test_large_ids_come_back_exactly(tmp_path, largest):
+    ends = np.array([[5, 7], [7, largest]], np.uint64 if largest >= 2**63 else np.int64)
+    with pytest.warns(SourceWarning):
+        partition(ends, 1, tmp_path / "shards")
+    assert read_node_names(tmp_path / "shards").tolist() == [5, 7, largest]
+
+
+def test_ids_as_pandas_writes_them_beside_missing_ones(tmp_path):
+    table = written(tmp_path / "n.csv", "id,a\n1.0,5\n0.0,6\n")
+    graph = load_graph((np.array([0]), np.array([1])), node_data=table)
+    assert graph.node_data["feat"].ravel().tolist() == [6, 5] and graph.node_names is None
+
+
 def test_streamed_shards_hold_the_ids_of_nodes(tmp_path, monkeypatch):
     used = np.sort(np.random.default_rng(0).choice(10**9, 200, replace=False))
     ends = used[np.random.default_rng(1).integers(0, 200, (2, 300))]
