@@ -60,13 +60,14 @@ def join_group(timeout: float | None = None, store=None) -> int:
     if torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks:
         torch.cuda.set_device(local_rank)
         backend, options["device_id"] = "nccl", torch.device("cuda", local_rank)
-    if store is None:
+    if store is None and ranks > 1:
         _meet_and_join(backend, options, timeout)
-    else:
-        try:
-            dist.init_process_group(backend, store=store, **options)
-        except RuntimeError as error:
-            raise RankError(f"rank {rank} could not join the others ({_first_line(error)})") from error
+        return rank
+    try:
+        dist.init_process_group(backend, store=store, **options)
+    except RuntimeError as error:
+        kind = JoinError if store is None else RankError
+        raise kind(f"rank {rank} could not join the others ({_first_line(error)})") from error
     return rank
 
 

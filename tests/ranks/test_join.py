@@ -68,6 +68,11 @@ def test_ranks_join(joined):
     assert [value for value, *_ in joined({}, {}, {})] == ["worked", 0, 0]
 
 
+def test_a_rank_alone_needs_no_place_to_meet(joined):
+    ((value, code, _),) = joined({"MASTER_PORT": "0"})
+    assert (value, code) == ("worked", 0)
+
+
 @pytest.mark.parametrize("wrong", [0, 1])  # rank 0 holds the place where they meet
 def test_a_rank_with_a_wrong_interface_says_so_and_the_others_name_it(joined, wrong):
     environments = [{}, {}, {}]
