@@ -6,7 +6,7 @@ from dgl_gt.as_csc import csc
 from dgl_gt.structure import CSC
 
 from . import dispatch
-from .checks import check_scale, checked_numbers, unpack
+from .checks import check_scale, check_seed_value, checked_numbers, unpack
 from .head_minor import result_strides
 from .operator import differentiable, operator
 from .reference import accumulation_dtype, reference_attention
@@ -121,6 +121,8 @@ def _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope):
         scale = 1.0
     numbers = checked_numbers(graph, rows, bias, graph.num_edges, scale, dropout_p, seed, negative_slope)
     if not dispatch.has_kernel(q.device.type):
+        if not torch.compiler.is_compiling():  # which cannot read values
+            check_seed_value(numbers[2])
         return reference_attention(graph, *rows, bias, *numbers)
     dispatch.refuse_forward_mode("sparse_attention", q, k, v, bias)
     scale, dropout_p, seed, negative_slope = numbers
@@ -160,6 +162,7 @@ def _of_kernel(
     negative_slope,
 ):
     """The arguments of a kernel, from those of the operators."""
+    check_seed_value(seed)
     q, k, v = unpack(q, k, v, negative_slope is not None)
     structure = CSC(
         indptr, indices, edge_ids, global_edge_ids, k.shape[0], head_offset, rev_indptr, rev_dst, rev_position

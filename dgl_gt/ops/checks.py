@@ -169,8 +169,11 @@ def check_seed(seed):
                 f"seed is a tensor of shape {tuple(seed.shape)} and dtype {seed.dtype} on {seed.device}; allowed: one "
                 "number, shape (), torch.int64, on the CPU"
             )
-        # torch.compile cannot read values
-        if not torch.compiler.is_compiling() and int(seed) < 0:
-            raise ValueError(f"seed is a tensor with {int(seed)}; allowed: 0 to 2**63 - 1")
     elif not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
         raise ValueError(f"seed is {seed!r}; allowed: an int from 0 to 2**63 - 1")
+
+
+def check_seed_value(seed):
+    """Raise ``ValueError`` if a seed tensor is negative; for operators, as reading a value is an operation of its own."""
+    if seed is not None and int(seed) < 0:
+        raise ValueError(f"seed is a tensor with {int(seed)}; allowed: 0 to 2**63 - 1")

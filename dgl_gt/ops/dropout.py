@@ -3,7 +3,7 @@
 import torch
 
 from . import cpu, dispatch
-from .checks import DTYPES, check_probability, check_seed
+from .checks import DTYPES, check_probability, check_seed, check_seed_value
 from .operator import differentiable, operator
 from .reference import column_keep
 
@@ -38,6 +38,7 @@ def keyed_dropout(x, p, seed, ids=None):
 
 @operator("keyed_dropout(Tensor x, float p, Tensor seed, Tensor? ids) -> Tensor")
 def _drop(x, p, seed, ids):
+    check_seed_value(seed)
     threshold = min(round(p * _STEPS), _STEPS - 1)
     scale = _STEPS / (_STEPS - threshold)
     kernel = _kernel(x.device.type, x.dtype)

@@ -144,9 +144,9 @@ def test_columns_keep_their_digits(tmp_path, small_blocks):
 
 def test_columns_left_out_are_named(tmp_path):
     text = ",src,dst,kind,w\n0,0,1,a,5\n1,1,2,b,6\n"
-    with pytest.warns(LeftOutWarning, match=r"g.csv: left out: column 1 \(no name\), edge data kind \(text\)"):
+    with pytest.warns(LeftOutWarning, match=r"g.csv: left out: column 1 of g.csv \(no name\), edge data kind \(text\)"):
         graph = load_graph(written(tmp_path / "g.csv", text))
-    assert graph.left_out == ("column 1 (no name)", "edge data kind (text)") and list(graph.edge_data) == ["w"]
+    assert graph.left_out == ("column 1 of g.csv (no name)", "edge data kind (text)") and list(graph.edge_data) == ["w"]
     graph = load_graph(written(tmp_path / "g.txt", "0 1 3 a\n1 2 4 b\n"), undirected=True)
     assert graph.left_out == ("column 3 (no header names it)", "column 4 (no header names it)")
     assert load_graph(written(tmp_path / "g.csv", "0,1\n")).left_out == ()

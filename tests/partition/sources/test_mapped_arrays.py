@@ -310,7 +310,7 @@ def mapped_bytes():
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell what is in memory")
 @pytest.mark.parametrize(
     ("use", "most_mib"),
-    [("rows far apart", 20), ("a sample of edges", 20), ("slices of edges", 8), ("a check of wide rows", 8)],
+    [("rows far apart", 20), ("a sample of edges", 20), ("slices of edges", 12), ("a check of wide rows", 8)],
 )
 def test_little_of_a_mapped_array_is_in_memory(tmp_path, monkeypatch, use, most_mib):
     """Linux maps 64 KiB around an address that is read, so rows far apart bring more with them than pages."""

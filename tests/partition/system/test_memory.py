@@ -124,7 +124,7 @@ def test_a_peak_before_a_child_starts_is_not_added_to_the_child(monkeypatch):
     monkeypatch.setattr(memory, "resident_memory_bytes", lambda: 30)
     monkeypatch.setattr(cli, "peak_memory_bytes", lambda: 90)
     manifest = dict.fromkeys(("nodes", "edges", "parts", "cut", "method", "choice", "mapping", "quality"))
-    manifest |= dict.fromkeys(("left_out", "encodings", "transforms"))
+    manifest |= dict.fromkeys(("left_out", "notes", "isolated_nodes", "encodings", "transforms"))
     for child_bytes, together in ((50, 90), (70, 100)):
         with children_memory() as children:
             record_children(child_bytes)
