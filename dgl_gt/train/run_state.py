@@ -112,8 +112,10 @@ class RunState:
     def restore(self, values: dict, tensors: dict[str, Tensor]) -> None:
         """Become the state that gave these values and tensors."""
         device = next(self.model.parameters()).device
-        self.model.load_state_dict(_below("model", tensors))
         best = _below("best", tensors)
+        for state in (best or None, _below("model", tensors)):  # of the best one, this checks names and shapes
+            if state is not None:
+                self.model.load_state_dict(state)
         self.best = {name: value.to(device) for name, value in best.items()} or None
         self.optimizer.load_state_dict(self._optimizer_state("optimizer", tensors))
         if values["has_best_optimizer"]:

@@ -49,6 +49,11 @@ def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
         table = replace(table, header=table.commented, header_line=table.commented_line)
     if table.header is None or not table.first_row:
         raise InputError(f"{path}: a node table needs a header that names its columns, then a line for each node")
+    if len(table.first_row) != table.width:
+        raise InputError(
+            f"{path}, line {table.first_line}: {len(table.first_row)} columns, but the header has {table.width}; correct this "
+            "line or the header, or close a quote"
+        )
     check_comments(table)
     columns = _roles(table, roles)
     ids, labels, masks, features = [], [], {key: [] for key in columns.masks}, []

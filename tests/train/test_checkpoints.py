@@ -158,8 +158,15 @@ def other_format(path):
     save_file({"a": torch.zeros(2)}, path)
 
 
+def other_best(path):
+    """Give the best model a weight of another shape, with a checksum that fits."""
+    values, tensors = CHECKPOINT_FILE.unpack(path.read_bytes())
+    name = next(name for name in tensors if name.startswith("best/"))
+    path.write_bytes(CHECKPOINT_FILE.pack(values, tensors | {name: torch.zeros(1)}))
+
+
 @pytest.mark.parametrize(
-    "damage", [truncate, flip, shorten_history, empty, other_format], ids=lambda each: each.__name__
+    "damage", [truncate, flip, shorten_history, empty, other_format, other_best], ids=lambda each: each.__name__
 )
 def test_a_damaged_checkpoint_is_passed_over(sg, stopped, capsys, damage):
     folder, record = stopped

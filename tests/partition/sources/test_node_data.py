@@ -217,6 +217,7 @@ def test_every_column_is_used_or_named(tmp_path_factory, table):
         ("user_id,label,x\n1,0,5\n0,1,6\n", ["'user_id'", "call it id", "--skip user_id"]),
         ("id,Label\n0,ann\n1,bob\n2,cat\n", ["'Label'", "another name in each row"]),
         ("id,a\n0,1\n#py,2\n1,3\n", ["line 3", "'#py,2'", "quotes"]),
+        ("id,a,b\n0,1\n1,3\n", ["line 2", "2 columns", "3"]),
         ('id,"lat,lon"\n0,5\n1,\n', ["line 3", "'lat,lon'", '--skip "lat,lon"']),
     ],
 )
