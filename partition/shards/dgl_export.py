@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -67,6 +68,10 @@ def export_dgl(directory, out, *, graph_name: str | None = None, force: bool = F
             "of its nodes; partition the graph with --cut edge and export that"
         )
     name = _checked_name(directory.name if graph_name is None else graph_name)
+    try:
+        os.fspath(Path(out).absolute()).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{str(out)!r} is not UTF-8, which DGL takes alone; choose another directory") from None
     dgl, torch = (import_optional(package, "exporting to DGL", INSTALL_DGL) for package in ("dgl", "torch"))
     report = progress or (lambda stage: None)
     with new_directory(out, _kind(name), force=force) as folder:

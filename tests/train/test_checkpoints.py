@@ -166,7 +166,7 @@ def other_best(path):
 
 
 @pytest.mark.parametrize(
-    "damage", [truncate, flip, shorten_history, empty, other_format, other_best], ids=lambda each: each.__name__
+    "damage", [truncate, flip, shorten_history, empty, other_format], ids=lambda each: each.__name__
 )
 def test_a_damaged_checkpoint_is_passed_over(sg, stopped, capsys, damage):
     folder, record = stopped
@@ -176,6 +176,13 @@ def test_a_damaged_checkpoint_is_passed_over(sg, stopped, capsys, damage):
     assert seen[0] == 6
     err = capsys.readouterr().err
     assert "checkpoint-000009.safetensors" in err and "looking for an earlier checkpoint" in err
+
+
+def test_a_best_model_of_other_shapes_is_refused(sg, stopped):
+    folder, _ = stopped
+    other_best(folder / "checkpoint-000009.safetensors")
+    with pytest.raises(InputError, match="checkpoint-000009.safetensors does not fit this run"):
+        train_and_save(sg, QUICK, folder, resume=True)
 
 
 def test_without_a_whole_checkpoint_nothing_goes_on(sg, stopped, tmp_path):

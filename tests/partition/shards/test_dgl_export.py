@@ -150,6 +150,7 @@ def test_export_refused(dgl, rich_graph, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(dgl, "save_graphs", full)
         refused(export_dgl, shards, tmp_path / "out", words=["cannot write", "Write incomplete", "free space"])
+    refused(export_dgl, shards, tmp_path / "out\udcff", words=["UTF-8", "another directory"])
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "dgl", None)
         refused(export_dgl, shards, tmp_path / "out", words=["needs dgl", "pip install"])
