@@ -187,6 +187,11 @@ def _compacted(coo: COOGraph, columns: Sequence[NodeColumns], num_nodes: int | N
         raise InputError(f"{coo.name}: there is no edge, so no id is used; leave ids (--ids) out")
     if coo.num_nodes is not None and used[-1] >= coo.num_nodes:
         raise InputError(f"{coo.name} states {coo.num_nodes} nodes, but names node {used[-1]}; correct one of them")
+    for key, value in coo.node_data.items():
+        if value.ndim and len(value) <= used[-1]:
+            raise InputError(
+                f"{coo.name}: node data {key!r} ends at node {len(value) - 1}, but an edge names node {used[-1]}; add its row"
+            )
     node_data = {key: value[used] if value.ndim else value for key, value in coo.node_data.items()}
     coo = _renumbered(coo, used, np.arange(len(used)))
     return replace(coo, node_data=node_data, node_names=used, num_nodes=len(used))

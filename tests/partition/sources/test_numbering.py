@@ -148,6 +148,8 @@ def test_compact_drops_rows_of_nodes_without_edges(tmp_path):
     np.savez(tmp_path / "g.npz", edge_index=np.array([[1, 3], [3, 1]]), x=np.arange(5.0)[:, None], num_nodes=5)
     graph = load_graph(tmp_path / "g.npz", ids="compact")
     assert graph.node_data["feat"].tolist() == [[1], [3]] and graph.node_names.tolist() == [1, 3]
+    np.savez(tmp_path / "g.npz", edge_index=np.array([[1, 3], [3, 1]]), x=np.arange(3.0)[:, None])
+    refused(tmp_path / "g.npz", "'feat' ends at node 2", "node 3", ids="compact")
 
 
 # ---- tables of nodes
