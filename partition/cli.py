@@ -18,8 +18,6 @@ from partition.cuts.memory_bound import (
     possible_methods,
 )
 from partition.cuts.permutation import check_parts
-from partition.cuts.weights import check_weights
-from partition.encodings.encode import check_encodable
 from partition.shards.manifest import read_manifest, verify
 from partition.sources.load import open_source
 from partition.sources.options import source_options
@@ -31,9 +29,8 @@ from . import command_options, console
 from .arguments import checked_request
 from .command_options import add_options, reading, requested
 from .errors import InputError, SourceWarning
-from .pipeline import partition
+from .pipeline import check_extras, partition
 from .tables import estimates_table, quality_table
-from .transforms import check_transforms
 
 
 @dataclass(frozen=True)
@@ -127,9 +124,7 @@ def _dry_run(args) -> tuple[dict, str]:
     request = checked_request(args.parts, owner=None, additions=additions, transforms=transforms, **requested(args))
     disk_free_bytes = free_disk_bytes(args.out or ".")
     source = open_source(args.source, source_options(**reading(args)))
-    check_encodable(source, request.encodings, args.random_features)
-    check_transforms(source, **transforms)
-    check_weights(source, request.cut_weights, request.node_weights)
+    check_extras(source, request)
     options = {
         "cut": request.cut,
         "encode": request.encodings,

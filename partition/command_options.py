@@ -20,6 +20,8 @@ from .option_texts import (
     size_in_bytes,
 )
 
+READING = ("num_nodes", "node_data", "ids", "label", "features", "skip", "keys")
+
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the source and the options of ``partition``."""
@@ -34,7 +36,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     _add_cut(command.add_argument_group("cut"))
     _add_memory(command.add_argument_group("memory"))
-    _add_reading(command.add_argument_group("reading the source"))
+    add_reading(command.add_argument_group("reading the source"))
     _add_graph(command.add_argument_group("changes to the graph"))
 
 
@@ -97,7 +99,8 @@ def _add_memory(group) -> None:
     )
 
 
-def _add_reading(group) -> None:
+def add_reading(group) -> None:
+    """Add the options that say how a source is read, which :func:`reading` collects."""
     group.add_argument(
         "--num-nodes",
         type=int,
@@ -177,16 +180,9 @@ def _profile(args) -> Profile | None:
 
 
 def reading(args) -> dict:
-    """Arguments of :func:`partition.partition` that say how the source is read."""
-    return {
-        "num_nodes": args.num_nodes,
-        "node_data": args.node_data,
-        "ids": args.ids,
-        "label": args.label,
-        "features": column_names("--features", args.features),
-        "skip": column_names("--skip", args.skip),
-        "keys": key_names(args.keys),
-    }
+    """Arguments of :func:`partition.load_graph` that say how the source is read."""
+    texts = {"features": column_names("--features", args.features), "skip": column_names("--skip", args.skip)}
+    return {name: getattr(args, name) for name in READING} | texts | {"keys": key_names(args.keys)}
 
 
 def additions(args) -> dict:

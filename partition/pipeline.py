@@ -171,7 +171,7 @@ def partition(
         memory = None if request.memory is None else _lowered_to_available(request.memory, progress)
         progress("reading the graph")
         graph = open_source(source, options)
-        _check_extras(graph, request)
+        check_extras(graph, request)
         method = "metis"
         if memory is not None:
             sizes = _measured(graph, request)
@@ -221,8 +221,8 @@ def _measured(graph, request: Request) -> SourceSizes:
     return sizes
 
 
-def _check_extras(source, request: Request) -> None:
-    """Raise :class:`InputError` if the source lacks what the options compute from its data."""
+def check_extras(source, request: Request) -> None:
+    """Raise :class:`InputError` if the source lacks what the options need of its data."""
     check_encodable(source, request.encodings, request.additions["random_features"])
     check_transforms(source, **request.transforms)
     check_weights(source, request.cut_weights, request.node_weights)

@@ -15,6 +15,7 @@ from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan, text
 from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of, read_config
 from dgl_gt.transmission.policy import Policy
 from partition import console
+from partition.command_options import READING, add_reading, reading
 from partition.errors import InputError, SourceWarning
 from partition.option_texts import FILL, FILL_HELP, self_loop_fill
 from partition.predict.costs import Costs
@@ -31,7 +32,7 @@ from .settings import add_settings
 _OF_CONFIG = ("layers", "hidden", "heads", "ffn", "precision")
 _NOT_WITH_CHECK = (
     *("world_size", "config", *_OF_CONFIG, "classes", "seed", "self_loops", "self_loop_fill", "undirected"),
-    *("random_features", "plot"),
+    *("random_features", "plot", *READING),
     *("save_costs", "policy", "search_policy", "max_loss", "force"),
     *("profile", "preset", "rank_memory", "max_depth", "model_factory"),
 )
@@ -60,6 +61,7 @@ def add_command(commands) -> None:
     add("--seed", type=int, metavar="N", help="seed of the cuts that plan makes (default: 0)")
     add("--self-loops", action="store_true", help="add a self-loop to each node that has none")
     add("--self-loop-fill", type=self_loop_fill, metavar=FILL, help=FILL_HELP)
+    add_reading(command.add_argument_group("reading a graph"))
     add("--undirected", action="store_true", help="add the reverse of each edge that has none")
     add("--random-features", type=int, metavar="WIDTH", help="random features for a graph that has no features")
     add("--plot", metavar="FILE.png", help="picture to write: seconds and memory by number of ranks")
@@ -142,6 +144,7 @@ def _check_options(args) -> None:
         "--self-loops": args.self_loops or None,
         "--self-loop-fill": args.self_loop_fill,
         "--undirected": args.undirected or None,
+        **{f"--{name.replace('_', '-')}": getattr(args, name) for name in READING},
     }
     option = next((name for name, value in for_graphs.items() if value is not None), None)
     if option and is_shards(args.source[0]):
@@ -189,6 +192,7 @@ def _forecast(args, traces_of, profile) -> dict:
             self_loop_fill=args.self_loop_fill,
             undirected=args.undirected,
             random_features=args.random_features,
+            **reading(args),
         )
 
 

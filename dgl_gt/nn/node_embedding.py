@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.ops.keyed_normal import keyed_normal
+from dgl_gt.ops.keyed_normal import MAX_COLUMNS, keyed_normal
+from partition.errors import whole_number
 
 from .attention import check_sizes
 from .dropout import draw_seeds
@@ -21,12 +22,25 @@ class NodeParameter(nn.Parameter):
     is_rank_own = True
 
 
-def _gathered(graph: ShardedGraph, values: Tensor) -> Tensor:
-    graph.comm.place = "state_dict() of a NodeEmbedding, which every rank calls"
-    try:
-        return graph.gather(values.to(graph.device)).to(values.device)
-    finally:
-        graph.comm.place = ""
+class _Gather:
+    """Collects the rows of all ranks in node order. Copies share the graph, and none is written to a file."""
+
+    def __init__(self, graph: ShardedGraph):
+        self._graph = graph
+
+    def __call__(self, values: Tensor) -> Tensor:
+        graph = self._graph
+        graph.comm.place = "state_dict() of a NodeEmbedding, which every rank calls"
+        try:
+            return graph.gather(values.to(graph.device)).to(values.device)
+        finally:
+            graph.comm.place = ""
+
+    def __deepcopy__(self, _) -> _Gather:
+        return self
+
+    def __reduce__(self):
+        raise TypeError("a NodeEmbedding has the rows of one rank and cannot be pickled; save model.state_dict()")
 
 
 class NodeEmbedding(nn.Embedding):
@@ -57,6 +71,7 @@ class NodeEmbedding(nn.Embedding):
 
     def __init__(self, graph, embedding_dim: int):
         check_sizes(embedding_dim=embedding_dim)
+        whole_number("embedding_dim", embedding_dim, 1, MAX_COLUMNS)
         if isinstance(graph, Integral):
             check_sizes(graph=graph)
             rows, device = int(graph), None
@@ -65,8 +80,7 @@ class NodeEmbedding(nn.Embedding):
         super().__init__(rows, embedding_dim, _weight=torch.empty(rows, embedding_dim, device=device))
         self._gather, self._shape, node_ids = None, (rows, embedding_dim), None
         if isinstance(graph, ShardedGraph):
-            # A function, because deepcopy keeps it as it is, where it would copy a graph and its process group.
-            self._gather = lambda values: _gathered(graph, values)
+            self._gather = _Gather(graph)
             self._shape, node_ids = (graph.manifest["nodes"], embedding_dim), graph.node_ids
             self.weight = NodeParameter(self.weight.detach())
         self.register_buffer("node_ids", node_ids, persistent=False)

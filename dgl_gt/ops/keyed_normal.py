@@ -6,6 +6,7 @@ import torch
 
 from .reference import GOLDEN, mix64
 
+MAX_COLUMNS = 2**16
 _ROWS = 2**14  # rows that are drawn at once, so that memory is taken for these alone
 
 
@@ -14,7 +15,7 @@ def keyed_normal(ids, columns, seed, dtype):
 
     ``bits = mix64(mix64(seed) + golden * (id * 65536 + column + 1))`` with SplitMix64's finaliser and constants (Steele,
     Lea and Flood, OOPSLA 2014); its lower 52 bits are a number in (0, 1), of which the result is the normal quantile.
-    There are at most 65,536 columns.
+    There are at most ``MAX_COLUMNS`` columns.
     """
     key = mix64(torch.as_tensor(seed, dtype=torch.int64, device=ids.device))
     counters, result = torch.arange(columns, device=ids.device) + 1, []

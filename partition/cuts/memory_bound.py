@@ -101,6 +101,7 @@ def measure_source(
         coo, structure = source, [source.src, source.dst]
     nodes = checked_num_nodes(source.num_nodes, *coo.id_range, source.name)
     data = [*source.node_data.values(), *source.edge_data.values()]
+    data += [] if source.node_names is None else [source.node_names]
     edges = coo.num_edges
     neighbours = len(coo.src) if coo.listed_once else round(edges * (1 - coo.reciprocity() / 2))
     edges = (2 * neighbours if undirected else edges) + (nodes if self_loops else 0)

@@ -12,14 +12,17 @@ from partition.system.user_files import reading, text_array
 from .manifest import NODE_NAMES, check_unchanged, read_manifest
 from .transform_records import user_node_count
 
+_SLICE = 1 << 16  # names that are written at a time
+
 
 def write_node_names(folder: Path, names: np.ndarray | None) -> str | None:
     """Write the ids, if nodes have any, and return what they are: ``"integers"`` or ``"text"``."""
     if names is None:
         return None
     is_text = names.dtype.kind == "U"
-    text = "\n".join(names.tolist() if is_text else map(str, names.tolist())) + "\n"
-    (folder / NODE_NAMES).write_bytes(text.encode())
+    with open(folder / NODE_NAMES, "wb") as file:
+        for start in range(0, len(names), _SLICE):
+            file.write("".join(f"{name}\n" for name in names[start : start + _SLICE].tolist()).encode())
     return "text" if is_text else "integers"
 
 

@@ -33,6 +33,7 @@ class COOGraph:
     left_out: tuple[str, ...] = ()  # data of the source that were not read, and why: "node data title (text)"
     notes: tuple[str, ...] = ()  # what was assumed of the source
     node_names: np.ndarray | None = None  # the user's id of each node, (N,) integers or str; None: the node itself
+    used_keys: frozenset[str] = frozenset()  # of the names in a file that the user gave
     class_names: tuple[str, ...] | None = None  # the name of each class; None: the number itself
     encodings: dict[str, dict] = field(default_factory=dict)  # as in Graph; no source has any
     transforms: dict[str, dict] = field(default_factory=dict)  # as in Graph; no source has any

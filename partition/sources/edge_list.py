@@ -13,7 +13,7 @@ from partition.system.user_files import text_array
 
 from .coo import COOGraph, as_float32_if_exact
 from .text_blocks import parse_rows, parses
-from .text_table import TextTable, check_comments, open_table, parsed_blocks
+from .text_table import TextTable, is_named, open_table, parsed_blocks
 
 _SOURCE_NAMES = ("src", "source", "from", "src_id", "source_id", "fromnodeid", "node1", "node_1", "id1", "id_1")
 _DESTINATION_NAMES = ("dst", "destination", "target", "to", "dst_id", "target_id", "tonodeid")
@@ -48,7 +48,7 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
     if ids == "names" or (ids is None and _begins_with_text(table)):
         coo = _read_names(table, is_assumed=ids is None)
     else:
-        coo = _read(table)
+        coo = _read(replace(table, has_names=False))
         if table.header is not None and any(parses(float, cell) for cell in table.header):
             coo.notes += (table.header_note,)
     return _with_hints(coo, table)
@@ -105,7 +105,6 @@ def _has_unknown_header(table: TextTable) -> bool:
 
 def _read_names(table: TextTable, *, is_assumed: bool) -> COOGraph:
     """Read an edge list whose ends are names."""
-    check_comments(table)
     coo = _with_header_or_without(table)
     if is_assumed:
         mark = {",": "commas", ";": "semicolons", "\t": "tabs"}.get(table.delimiter, "spaces")
@@ -119,6 +118,10 @@ def _read_names(table: TextTable, *, is_assumed: bool) -> COOGraph:
 def _with_header_or_without(table: TextTable) -> COOGraph:
     if not _has_unknown_header(table):
         return _read(table, names={})
+    if not _begins_with_text(table):  # the first line alone is text
+        coo = _read(table, names={})
+        coo.notes += (table.header_note,)
+        return coo
     # the first line may be an edge
     whole = replace(table, header=None, header_line=0, first_row=table.header, first_line=table.header_line)
     coo = _read(whole, names={})
@@ -262,10 +265,10 @@ def _edge_columns(table: TextTable) -> tuple[list[int], dict[str, int], tuple[st
     for column, (name, cell) in enumerate(zip(table.header, table.first_row)):
         if column in (src, dst):
             continue
-        if not name:
+        if not is_named(name):
             left_out.append(f"column {column + 1} of {table.path.name} (no name)")
         elif not parses(float, cell):
-            left_out.append(f"edge data {name} (text)")
+            left_out.append(f"edge data {name} ({'text' if cell else 'its first value is missing'})")
         elif name in extra:
             raise InputError(
                 f"{table.path}, line {table.header_line}: several columns are called {name!r}; give each its own name"

@@ -138,8 +138,10 @@ def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGra
     """
     try:
         opened, columns = _open(source, options), read_node_data(options)
+        _check_keys(options, opened, columns)
         is_file = isinstance(source, (str, os.PathLike)) and isinstance(opened, COOGraph)
         is_stated = opened.num_nodes is not None and options.num_nodes is None and opened.node_names is None
+        is_stated &= options.ids in (None, "as-they-are")  # others number the nodes anew
         if is_file and is_stated and not opened.node_data:  # no column supports it
             check_plausible_nodes(opened, opened.num_nodes, f"it states {opened.num_nodes} nodes")
         if options.num_nodes is not None and opened.num_nodes not in (None, options.num_nodes):
@@ -158,6 +160,18 @@ def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGra
         notes = printable(", ".join(opened.left_out[told:]))
         warnings.warn(f"{printable(opened.name)}: left out: {notes}", LeftOutWarning, stacklevel=3)
     return opened
+
+
+def _check_keys(options: SourceOptions, opened: Graph | COOGraph, columns: list) -> None:
+    """Raise :class:`InputError` if a name that the user gave is in no file."""
+    files = [opened, *columns] if isinstance(opened, COOGraph) else columns
+    unused = sorted(options.keys.keys() - frozenset().union(*(each.used_keys for each in files)))
+    if unused:
+        key = unused[0]
+        raise InputError(
+            f"keys (--keys) says that {key} is called {options.keys[key]!r}, but no .npz or .mat file has an array of that name "
+            "to read as such; correct the name, or leave it out"
+        )
 
 
 def build_graph(

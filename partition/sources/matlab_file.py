@@ -27,7 +27,7 @@ def read_matlab(path: Path, keys: Mapping[str, str]) -> COOGraph:
     ((header, arrays),) = read_in_child(__name__, path, "scipy", *given)
     matrix = scipy.sparse.coo_array((arrays["data"], (arrays["row"], arrays["col"])), header["shape"])
     left_out = tuple(f"{key} of {path.name} (unknown key)" for key in header["others"])
-    return replace(from_scipy(matrix, path.name), left_out=left_out)
+    return replace(from_scipy(matrix, path.name), left_out=left_out, used_keys=frozenset({"edge_index"} & {*keys}))
 
 
 def records(path: Path, wanted: str | None) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:

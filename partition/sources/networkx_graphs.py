@@ -33,6 +33,8 @@ def read_networkx_file(path: Path) -> COOGraph:
         raise InputError(
             f"{path} cannot be read as {kind} by networkx ({first_line(error)}); write it with networkx, or as an edge list"
         ) from error
+    if all(isinstance(node, str) and node.isascii() and node.isdecimal() and str(int(node)) == node for node in graph):
+        graph = networkx.relabel_nodes(graph, int)  # files of XML hold text alone
     return from_networkx(graph, path.name)
 
 
@@ -40,9 +42,12 @@ def _node_link(networkx, data):
     """Return the graph of node-link JSON, whose edges are called links or edges."""
     edges = "links" if "links" in data else "edges"
     try:
-        return networkx.node_link_graph(data, edges=edges)
+        graph = networkx.node_link_graph(data, edges=edges)
     except TypeError:  # networkx before 3.4
-        return networkx.node_link_graph({**data, "links": data[edges]})
+        graph = networkx.node_link_graph({**data, "links": data[edges]})
+    if len(graph) > len(data["nodes"]):  # links by position, for instance
+        raise ValueError(f"{edges} name nodes that are not among the ids of nodes")
+    return graph
 
 
 def from_networkx(graph, name: str = "networkx graph") -> COOGraph:

@@ -32,12 +32,13 @@ class NodeColumns:
 
     data: dict[str, np.ndarray]
     name: str = "node data"  # in messages
-    ids: np.ndarray | None = None  # the id of each row's node, str; None: rows are in node order
+    ids: np.ndarray | None = None  # the id of each row's node, integers or str; None: rows are in node order
     features: dict[str, np.ndarray] = field(default_factory=dict)  # (rows, width) float32 each, the columns of feat
     classes: tuple[str, ...] | None = None  # the name of each class, where labels are names
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     header: tuple[str, ...] = ()  # names of a table's columns
+    used_keys: frozenset[str] = frozenset()  # of the names in files that the user gave
 
     @property
     def rows(self) -> int | None:

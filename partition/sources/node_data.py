@@ -15,7 +15,7 @@ from partition.system.user_files import regular_file
 
 from .coo import COOGraph, with_standard_masks_and_labels
 from .file_kinds import TEXT_TABLES, file_kind
-from .node_columns import NodeColumns, check_no_leak, class_note
+from .node_columns import NodeColumns, check_no_leak
 from .node_table import read_node_table
 from .numpy_file import read_npy_node_data, read_npz_node_data
 from .options import SourceOptions
@@ -73,7 +73,7 @@ def with_columns(source: Graph | COOGraph, columns: Sequence[NodeColumns]) -> Gr
         node_data |= added
         notes, left_out = notes + each.notes, left_out + each.left_out
         if each.classes is not None:
-            classes, notes = each.classes, (*notes, class_note(each.name, each.classes))
+            classes = each.classes
     label = node_data.get("label")
     if label is not None and label.ndim == 1 and label.dtype.kind in "iuf" and len(label) == source.num_nodes:
         notes += tuple(note for each in columns for note in check_no_leak(each, label, are_names=classes is not None))

@@ -12,8 +12,8 @@ from partition.errors import InputError
 from partition.graph import SPLIT_MASKS
 from partition.system.user_files import text_array
 
-from .node_columns import ColumnRoles, NodeColumns, as_classes, quoted
-from .text_table import TextTable, cell_blocks, check_comments, open_table
+from .node_columns import ColumnRoles, NodeColumns, as_classes, class_note, quoted
+from .text_table import TextTable, cell_blocks, is_named, open_table
 
 _ID_NAMES = ("node", "id", "node_id", "nodeid")
 _LABEL_NAMES = ("label", "labels", "y", "class", "target")
@@ -54,7 +54,6 @@ def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
             f"{path}, line {table.first_line}: {len(table.first_row)} columns, but the header has {table.width}; correct this "
             "line or the header, or close a quote"
         )
-    check_comments(table)
     columns = _roles(table, roles)
     ids, labels, masks, features = [], [], {key: [] for key in columns.masks}, []
     for lines, rows in cell_blocks(table):
@@ -88,7 +87,11 @@ def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
             f"column {table.header[column] or column + 1} of {path.name} ({why})"
             for column, why in columns.left_out.items()
         ),
-        notes=(_note(table, columns), *_rounded(table, by_name)),
+        notes=(
+            _note(table, columns),
+            *([class_note(path.name, classes)] if classes else []),
+            *_rounded(table, by_name),
+        ),
         header=tuple(table.header),
     )
 
@@ -117,7 +120,7 @@ def _roles(table: TextTable, roles: ColumnRoles) -> _Roles:
     others = [i for i in usable if i not in {*id_, *label, *masks.values()}]
     if roles.features:
         others = [table.header.index(name) for name in roles.features if name in table.header]
-    left_out = {i: "text" if table.header[i] else "no name" for i in others if not _is_feature(table, i)}
+    left_out = {i: "text" if is_named(table.header[i]) else "no name" for i in others if not _is_feature(table, i)}
     if roles.features and left_out:
         text = next(iter(left_out))
         raise InputError(
@@ -153,7 +156,7 @@ def _rounded(table: TextTable, features: dict[str, np.ndarray]) -> list[str]:
 
 def _is_feature(table: TextTable, column: int) -> bool:
     """Return whether a column has a name and begins with a number or numbers."""
-    return bool(table.header[column]) and None not in _row_numbers(table, table.first_row[column])
+    return is_named(table.header[column]) and None not in _row_numbers(table, table.first_row[column])
 
 
 def _note(table: TextTable, columns: _Roles) -> str:
@@ -202,6 +205,11 @@ def _features(table: TextTable, column: int, lines: list[int], cells) -> np.ndar
 
 def _numbers(table: TextTable, column: int, lines: list[int], cells, wanted: str) -> np.ndarray:
     """Return a block of a column of numbers, float64 (rows,)."""
+    if "_" not in "".join(cells):
+        try:
+            return np.fromiter(map(float, cells), np.float64, len(cells))
+        except ValueError:
+            pass  # a boolean, or a misfit
     numbers = [_number(cell) for cell in cells]
     if None in numbers:
         row = numbers.index(None)

@@ -43,8 +43,19 @@ def numbered(
         if ids is not None:
             raise InputError(f"{source.name} is numbered already; leave ids (--ids) out")
     elif source.node_names is not None:
+        positional = [each.name for each in columns if each.ids is None and each.rows is not None]
+        if positional and source.num_nodes is not None:
+            first = ", ".join(map(str, source.node_names[:3].tolist()))
+            note = (
+                f"{positional[0]}: rows are taken in the order of the nodes of {source.name}, which begins with {first}"
+            )
         source = _with_names(source, columns, tables, num_nodes, ids)
-    elif tables and ids != "as-they-are" and (source.num_nodes, num_nodes) == (None, None) and not _is_range(tables[0]):
+    elif (
+        tables
+        and ids != "as-they-are"
+        and (source.num_nodes, num_nodes) == (None, None)
+        and (ids is not None or not _is_range(tables[0]))
+    ):
         source, note = _with_ids_of(source, tables[0], ids)
     elif ids in ("compact", "names"):
         source = _compacted(source, columns, num_nodes)
@@ -61,11 +72,10 @@ def _is_range(table: NodeColumns) -> bool:
 def _whole(ids: np.ndarray) -> np.ndarray | None:
     """Return ids as int64; None where one is not a whole number from 0."""
     if ids.dtype.kind != "U":
-        return ids.astype(np.int64)
-    if ids.dtype.itemsize >= 4 * 19:  # more digits than int64 has
-        return None
+        return ids.astype(np.int64) if not len(ids) or ids.max() < 2**63 else None
     if np.char.isdecimal(ids).all():
-        return ids.astype(np.int64)
+        numbers = list(map(int, ids.tolist()))
+        return np.array(numbers, np.int64) if max(numbers, default=0) < 2**63 else None
     decimals = all(_DECIMAL.fullmatch(each) for each in ids.tolist())  # as pandas writes ids beside missing ones
     return ids.astype(np.float64).astype(np.int64) if decimals else None
 
@@ -81,9 +91,9 @@ def _with_names(
     ids: str | None,
 ) -> COOGraph:
     """Number named nodes as the first table lists them, or as the source does."""
-    if ids == "as-they-are":
+    if ids in ("as-they-are", "compact"):
         raise InputError(
-            f"{coo.name}: its nodes have names, such as {coo.node_names[0]!s:.40}, so ids cannot be 'as-they-are'; leave "
+            f"{coo.name}: its nodes have names, such as {coo.node_names[0]!s:.40}, so ids cannot be {ids!r}; leave "
             "ids (--ids) out"
         )
     if coo.num_nodes is not None:  # the source lists its nodes
@@ -121,13 +131,13 @@ def _rows_of(wanted: np.ndarray, listed: np.ndarray, table: str, source: str) ->
 def _with_ids_of(coo: COOGraph, table: NodeColumns, ids: str | None) -> tuple[COOGraph, str | None]:
     """Number the nodes of a table: in ascending order of ids, or as it lists them where an id is no number."""
     numbers, used = _whole(table.ids), used_ids(coo)
-    listed = table.ids if numbers is None else np.sort(numbers)
+    listed = table.ids.astype(np.str_) if numbers is None else np.sort(numbers)
     rows = _rows_of(used if numbers is not None else used.astype(np.str_), listed, table.name, coo.name)
     coo = replace(_renumbered(coo, used, rows), node_names=listed, num_nodes=len(listed))
     if ids is not None or numbers is None:
         return coo, None
     return coo, (
-        f"{coo.name}: the ids of {table.name} leave gaps; its {len(listed)} nodes are numbered from 0, and the ids are kept"
+        f"{coo.name}: the ids of {table.name} are not 0 to {len(listed) - 1}; its nodes are numbered from 0, and the ids are kept"
     )
 
 
@@ -263,7 +273,7 @@ def _in_node_order(source: Graph | COOGraph, columns: NodeColumns, tables: list[
     if names is None:
         names = np.arange(source.num_nodes)
     if names.dtype.kind == "U" or (numbers := _whole(listed)) is None:
-        names = names.astype(np.str_)
+        names, listed = names.astype(np.str_), listed.astype(np.str_)
     else:
         listed = numbers
     origin = source.name if columns is tables[0] else tables[0].name

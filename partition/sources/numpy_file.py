@@ -26,12 +26,13 @@ _EDGE_DATA, _NODE_DATA = "edge_data_", "node_data_"
 _CSR = ("indptr", "indices", "data", "shape")
 _SPARSE_KEYS, _ADJACENCY_KEYS = (tuple(f"{name}_{part}" for part in _CSR) for name in ("x", "adj"))
 _NODE_KEYS = ("x", "feat", "y", "label", "node_names", *_SPARSE_KEYS, *SPLIT_MASKS)
+_MEANS = {"x": "feat", "y": "label"}  # two names of one array
 _GRAPH_KEYS = ("edge_index", "num_nodes", "directed", "name", *_ADJACENCY_KEYS)
 # names that other projects give to these arrays
 _SYNONYMS = {
     "edge_index": ("edges", "edge_list"),
-    "x": ("node_features", "node_feat", "features", "attr_matrix"),
-    "y": ("node_labels", "node_label", "labels"),
+    "feat": ("node_features", "node_feat", "features", "attr_matrix"),
+    "label": ("node_labels", "node_label", "labels"),
     "edge_data_feat": ("edge_feat", "edge_attr", "edge_features"),
     **{f"x_{part}": (f"attr_{part}",) for part in _CSR},
     **{key: (f"{key}s",) for key in SPLIT_MASKS},
@@ -43,7 +44,7 @@ def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
     archive = _read_archive(path, (*_GRAPH_KEYS, *_NODE_KEYS), keys or {})
     arrays = archive.arrays
     if "edge_index" in arrays:
-        src, dst = _ends(path, arrays["edge_index"], is_listed=archive.read_as.get("edge_index") is not None)
+        src, dst = _ends(path, arrays["edge_index"], name=archive.read_as.get("edge_index"))
         coo = COOGraph(src, dst)
     elif any(key in arrays for key in _ADJACENCY_KEYS):
         coo = from_scipy(_csr(path, arrays, _ADJACENCY_KEYS))
@@ -74,9 +75,10 @@ def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
         left_out=archive.left_out,
         notes=notes,
         class_names=columns.classes,
+        used_keys=columns.used_keys,
     )
     if columns.ids is not None:
-        coo.node_names = as_names(arrays["node_names"], f"{path}: node_names")
+        coo.node_names = columns.ids
         coo.num_nodes = len(coo.node_names) if num_nodes is None else num_nodes
         if len(coo.node_names) != coo.num_nodes:
             raise InputError(f"{path}: {len(coo.node_names)} node_names for {coo.num_nodes} nodes; give one for each")
@@ -117,9 +119,10 @@ def _array(path: Path) -> np.ndarray:
         raise InputError(f"{path} is not a .npy array, or is damaged ({first_line(error)}); write it again") from error
 
 
-def _ends(path: Path, edges: np.ndarray, *, is_listed: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Return sources and destinations; ``is_listed`` says that the array may be a list of pairs, (E, 2)."""
-    if is_listed and edges.ndim == 2 and edges.shape[1] == 2:
+def _ends(path: Path, edges: np.ndarray, name: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return sources and destinations; under another ``name`` than ours, the array may be a list of pairs, (E, 2)."""
+    is_pairs = name is not None and edges.ndim == 2 and edges.shape[1] == 2
+    if is_pairs and (len(edges) != 2 or name in _SYNONYMS["edge_index"]):
         edges = np.ascontiguousarray(edges.T)
     if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind not in "iu":
         hint = "; transpose it" if edges.ndim == 2 and edges.shape[1] == 2 else ""
@@ -138,27 +141,25 @@ class _Archive:
     keys: list[str]  # all names in the file
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
+    used_keys: frozenset[str]  # of those that the user gave
 
 
-def _names_in_file(path: Path, keys: list[str], wanted: tuple[str, ...], given: Mapping[str, str]) -> dict[str, str]:
+def _names_in_file(keys: list[str], wanted: tuple[str, ...], given: Mapping[str, str]) -> dict[str, str]:
     """Return the name in the file of each wanted key: as the user says, as it is documented, or as others call it."""
-    names = {key: key for key in keys if key in wanted or key.startswith(_NODE_DATA)}
-    if "edge_index" in wanted:
-        names |= {key: key for key in keys if key.startswith(_EDGE_DATA)}
+    prefixes = (_NODE_DATA, _EDGE_DATA) if "edge_index" in wanted else (_NODE_DATA,)
+    documented = [key for key in keys if key in wanted or key.startswith(prefixes)]
+    names = {_MEANS[key]: key for key in documented if key in _MEANS}
+    names |= {key: key for key in documented if key not in _MEANS}
     for key, synonyms in _SYNONYMS.items():
-        is_wanted = key in wanted or ("edge_index" in wanted and key.startswith(_EDGE_DATA))
         other = next((name for name in synonyms if name in keys), None)
-        has = {"x": "feat", "y": "label"}.get(key, key)
-        if is_wanted and other is not None and key not in names and has not in names:
+        if (key in wanted or key.startswith(prefixes)) and other is not None and key not in names:
             names[key] = other
     for key, name in given.items():
         if key not in (*_GRAPH_KEYS, *_NODE_KEYS) and not key.startswith((_EDGE_DATA, _NODE_DATA)):
             allowed = f"{', '.join((*_GRAPH_KEYS, *_NODE_KEYS))}, {_EDGE_DATA}NAME and {_NODE_DATA}NAME"
             raise InputError(f"keys (--keys) maps {key!r}; allowed are {allowed}")
-        if name in keys:
-            names = {each: other for each, other in names.items() if other != name} | {key: name}
-        elif "edge_index" in wanted:
-            raise InputError(f"{path} has no {name!r}, which keys (--keys) names; its keys are {', '.join(keys)}")
+        if name in keys and (key in wanted or key.startswith(prefixes)):
+            names = {each: other for each, other in names.items() if other != name} | {_MEANS.get(key, key): name}
     return names
 
 
@@ -168,8 +169,8 @@ def _read_archive(path: Path, wanted: tuple[str, ...], given: Mapping[str, str])
     try:
         with reading(path), open(path, "rb") as stream, zipfile.ZipFile(stream) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            names = _names_in_file(path, list(members), wanted, given)
-            read_as = {key: name for key, name in names.items() if key != name}
+            names = _names_in_file(list(members), wanted, given)
+            read_as = {key: name for key, name in names.items() if _MEANS.get(name, name) != key}
             infos = [members[name] for name in names.values()]
             packed = [info for info in infos if info.compress_type != zipfile.ZIP_STORED]
             check_unpacked_size(path, sum(info.file_size for info in packed))
@@ -195,8 +196,10 @@ def _read_archive(path: Path, wanted: tuple[str, ...], given: Mapping[str, str])
             "write it with numpy.savez"
         ) from error
     left_out = tuple(f"{name} of {path.name} (unknown key)" for name in members if name in left_out)
-    notes = tuple(f"{path.name}: {name} is read as {key}" for key, name in read_as.items() if key not in given)
-    return _Archive(arrays, read_as, list(members), left_out, notes)
+    used = frozenset(key for key, name in given.items() if names.get(_MEANS.get(key, key)) == name)
+    said = {_MEANS.get(key, key) for key in used}
+    notes = tuple(f"{path.name}: {name} is read as {key}" for key, name in read_as.items() if key not in said)
+    return _Archive(arrays, read_as, list(members), left_out, notes, used)
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
@@ -236,9 +239,7 @@ def _check_listed_once(path: Path, coo: COOGraph) -> None:
 def _node_columns(path: Path, archive: _Archive, num_nodes: int | None) -> NodeColumns:
     arrays, classes, notes = archive.arrays, None, archive.notes
     data = {key.removeprefix(_NODE_DATA): value for key, value in arrays.items() if key.startswith(_NODE_DATA)}
-    for key, other in (("feat", "x"), ("label", "y")):
-        if key in arrays or other in arrays:
-            data[key] = arrays[key] if key in arrays else arrays[other]
+    data |= {key: arrays[key] for key in ("feat", "label") if key in arrays}
     if any(key in arrays for key in _SPARSE_KEYS) and "feat" not in data:
         data["feat"] = as_array(_csr(path, arrays, _SPARSE_KEYS), f"{path}: x")
     if "label" in data and data["label"].dtype.kind == "U" and data["label"].ndim == 1:
@@ -254,10 +255,11 @@ def _node_columns(path: Path, archive: _Archive, num_nodes: int | None) -> NodeC
     return NodeColumns(
         data,
         path.name,
-        ids=None if names is None else names.astype(np.str_),
+        ids=names,
         classes=classes,
         left_out=archive.left_out,
         notes=notes,
+        used_keys=archive.used_keys,
     )
 
 

@@ -50,4 +50,6 @@ def _names(what: str, names) -> tuple[str, ...]:
         return ()
     if not isinstance(names, (list, tuple, set)) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{what} is {names!r}; it must be a list of names of columns")
+    if len({*names}) < len(names):
+        raise InputError(f"{what} names a column twice, in {', '.join(names)}; name each once")
     return tuple(names)

@@ -36,6 +36,7 @@ class TextTable:
     commented: list[str] | None  # words of the last comment before, if they could be a header: one a column, no number
     commented_line: int
     preamble: str  # the comments before the first row
+    has_names: bool = True  # so that a row may look like a comment
 
     @property
     def width(self) -> int:
@@ -135,19 +136,36 @@ def line_cells(path: Path, number: int, line: str, delimiter: str | None) -> lis
         ) from None
 
 
-def check_comments(table: TextTable) -> None:
+def is_named(column: str) -> bool:
+    """Return whether a header names a column; pandas calls one without a name ``Unnamed: 0``."""
+    return column != "" and not column.startswith("Unnamed: ")
+
+
+def _check_comments(table: TextTable, first_line: int, block: str) -> None:
     """Raise :class:`InputError` if a line looks like a comment, but may be a row whose first name begins with # or %."""
-    for first_line, block in text_blocks(table.path):
-        if not any(mark in block for mark in COMMENTS):
-            continue
-        for number, line in enumerate(block.split("\n"), first_line):
-            line = line.strip("\r ")
-            is_row = line.startswith(COMMENTS) and line[1:2].isalnum() and number not in (table.header_line, 0)
-            if is_row and len(line_cells(table.path, number, line, table.delimiter)) == table.width:
-                raise InputError(
-                    f"{table.path}, line {number}: {line[:_SHOWN]!r} begins like a comment, but has {table.width} columns, as "
-                    "rows have; put a name that begins with # or % in quotes, or remove the line"
-                )
+    if not any(mark in block for mark in COMMENTS):
+        return
+    for number, line in enumerate(block.split("\n"), first_line):
+        line = line.strip("\r ")
+        is_row = line.startswith(COMMENTS) and line[1:2].isalnum() and number != table.header_line
+        if is_row and len(line_cells(table.path, number, line, table.delimiter)) == table.width:
+            raise InputError(
+                f"{table.path}, line {number}: {line[:_SHOWN]!r} begins like a comment, but has {table.width} columns, as "
+                "rows have; put a name that begins with # or % in quotes, or remove the line"
+            )
+
+
+def _all_cells(table: TextTable, numbered: list[tuple[int, str]]) -> list[list[str]]:
+    """Return the cells of each line."""
+    if table.delimiter is not None:
+        reader = csv.reader((line for _, line in numbered), delimiter=table.delimiter, skipinitialspace=True)
+        try:
+            rows = [[cell.strip() for cell in row] for row in reader]
+        except csv.Error:
+            rows = []
+        if len(rows) == len(numbered):  # no quote runs on into the next line
+            return rows
+    return [line_cells(table.path, *each, table.delimiter) for each in numbered]
 
 
 def parsed_blocks(table: TextTable, parse: Callable[[str], np.ndarray], wanted: str) -> Iterator[np.ndarray]:
@@ -183,7 +201,7 @@ def cell_blocks(table: TextTable) -> Iterator[tuple[list[int], list[list[str]]]]
                 *first_bad_line(numbered, lambda some: _all_have(table.width, some, table.delimiter)),
                 numbered,
             )
-        rows = [line_cells(table.path, *each, table.delimiter) for each in numbered]
+        rows = _all_cells(table, numbered)
         for (number, line), row in zip(numbered, rows):
             if len(row) != table.width:
                 raise InputError(
@@ -196,6 +214,8 @@ def _row_blocks(table: TextTable) -> Iterator[tuple[Callable[[], list[tuple[int,
     """Yield blocks that have rows: a function that lists the lines of its rows by number, and the text of its rows."""
     spaced = None if table.delimiter is None else re.compile(rf'(^|{table.delimiter}) +"', re.MULTILINE)
     for first_line, block in text_blocks(table.path):
+        if table.has_names:
+            _check_comments(table, first_line, block)
         if spaced is not None and '"' in block:
             block = spaced.sub(r'\1"', block)  # loadtxt knows a quote at the very start of a cell alone
 

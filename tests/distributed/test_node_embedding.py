@@ -1,6 +1,7 @@
 """Rows that belong to nodes: trained as on one process, saved in node order, loaded with any number of ranks."""
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -141,3 +142,14 @@ def test_probabilities_and_sizes_are_checked(p):
         NodeEmbedding(0, 2)
     with pytest.raises(ValueError, match="embedding_dim is 0"):
         NodeEmbedding(3, 0)
+
+
+def pickled(rank, folder):
+    table = NodeEmbedding(dgl_gt.load(folder / "edge"), WIDTH)
+    with pytest.raises(TypeError, match=r"save model\.state_dict\(\)"):
+        pickle.dumps(table)
+
+
+def test_a_table_of_one_rank_is_not_pickled(awkward_graph, tmp_path):
+    make_shards(awkward_graph(4), 2, tmp_path)
+    run_ranks(2, pickled, tmp_path)

@@ -61,7 +61,7 @@ NODE_KEYS = _listed(r"""
 """)
 PARTITION_OPTIONS = _listed(r"""
 cut | halo_depth | attempts | max_imbalance | target_weights | cut_weights | node_weights | owner | memory | rank_memory | seed | num_nodes
-node_data | self_loops | self_loop_fill | undirected | random_features | encode | force | unknown
+node_data | ids | label | features | skip | keys | self_loops | self_loop_fill | undirected | random_features | encode | force | unknown
 """)
 
 # Calls whose every argument is given every odd object in turn: the function, good arguments, and the names to try.
@@ -102,13 +102,13 @@ ARGUMENTS = [
     (
         "partition.load_graph",
         {"source": "G"},
-        "num_nodes node_data self_loops self_loop_fill undirected random_features seed",
+        "num_nodes node_data ids label features skip keys self_loops self_loop_fill undirected random_features seed",
     ),
     (
         "partition.partition",
         {"source": "G", "parts": "2", "out": "'out/s'"},
         "source parts out cut halo_depth attempts max_imbalance target_weights cut_weights node_weights owner costs memory rank_memory "
-        "seed force num_nodes node_data self_loops self_loop_fill undirected random_features encode expander virtual_nodes",
+        "seed force num_nodes node_data ids label features skip keys self_loops self_loop_fill undirected random_features encode expander virtual_nodes",
     ),
     ("partition.encode", {"graph": "from_edges([0, 1], [1, 0])", "encodings": "'degree'"}, "graph encodings seed"),
     ("partition.add_expander_edges", {"graph": "from_edges([0, 1], [1, 2])", "degree": "2"}, "graph degree seed"),

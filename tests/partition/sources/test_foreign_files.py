@@ -132,8 +132,8 @@ def test_npz_of_a_benchmark_of_heterophilous_graphs(tmp_path):
     assert graph.node_data["train_mask"].tolist() == masks.T.tolist()
     said = " ".join(graph.notes)
     for words in (
-        "node_features is read as x",
-        "node_labels is read as y",
+        "node_features is read as feat",
+        "node_labels is read as label",
         "edges is read as edge_index",
         "--undirected",
     ):
@@ -181,7 +181,7 @@ def test_keys_name_arrays(tmp_path):
     assert graph.class_names == ("a", "b") and graph.node_data["label"].tolist() == [1, 0, 1]
     assert set(graph.node_data) == {"feat", "label", "y"} and graph.left_out == ()
     refused(tmp_path / "g.npz", "links, emb, group, who, y", "--keys edge_index=NAME")
-    refused(tmp_path / "g.npz", "'nodes'", "links, emb", keys={**keys, "x": "nodes"})
+    refused(tmp_path / "g.npz", "'nodes'", "x", keys={**keys, "x": "nodes"})
     refused(tmp_path / "g.npz", "'colour'", "edge_index", keys={"colour": "emb"})
     np.savez(tmp_path / "n.npz", emb=np.eye(3))
     refused((np.arange(3), np.arange(3)), "emb", "--keys x=NAME", node_data=tmp_path / "n.npz")
@@ -225,3 +225,65 @@ def test_real_files_of_other_kinds_are_read_or_say_how(name, real_graph):
             assert graph.node_data["target"].shape == (3890, 50)
         case _:
             refused(path, "--keys edge_index=NAME", "paper_author" if name == "acm_hetero" else "valid_edge")
+
+
+def test_a_given_key_comes_before_documented_names(tmp_path):
+    ends = np.array([[0, 1], [1, 2]])
+    np.savez(
+        tmp_path / "g.npz", edge_index=ends, feat=np.eye(3), foo=np.ones((3, 1)), label=np.zeros(3), group=np.arange(3)
+    )
+    graph = load_graph(tmp_path / "g.npz", keys={"x": "foo", "y": "group"})
+    assert graph.node_data["feat"].tolist() == [[1], [1], [1]] and graph.node_data["label"].tolist() == [0, 1, 2]
+    assert graph.left_out == ("feat of g.npz (unknown key)", "label of g.npz (unknown key)")
+
+
+def test_keys_name_arrays_of_any_file_and_of_one_at_least(tmp_path):
+    np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1], [1, 2]]))
+    np.savez(tmp_path / "n.npz", foo=np.eye(3), kind=np.array(["a", "b", "a"]))
+    keys = {"x": "foo", "y": "kind"}
+    graph = load_graph(tmp_path / "g.npz", node_data=tmp_path / "n.npz", keys=keys)
+    assert graph.node_data["feat"].shape == (3, 3) and sum("2 classes" in note for note in graph.notes) == 1
+    edges_alone = written(tmp_path / "g.csv", "0,1\n1,2\n")
+    assert load_graph(edges_alone, node_data=tmp_path / "n.npz", keys=keys).class_names == ("a", "b")
+    refused(edges_alone, "x", "'fooo'", "--keys", node_data=tmp_path / "n.npz", keys={"x": "fooo", "y": "kind"})
+    refused(edges_alone, "'foo'", keys={"x": "foo"})
+
+
+def test_pairs_under_another_name(tmp_path):
+    """A (2, 2) array under a name that the user gives is sources first; ``edges`` of other projects is a list of pairs."""
+    np.savez(tmp_path / "g.npz", links=np.array([[0, 1], [2, 0]]))
+    assert edges(load_graph(tmp_path / "g.npz", keys={"edge_index": "links"})) == [(0, 2), (1, 0)]
+    np.savez(tmp_path / "g.npz", edges=np.array([[0, 1], [2, 0]]))
+    assert edges(load_graph(tmp_path / "g.npz")) == [(0, 1), (2, 0)]
+
+
+def test_names_of_nodes_in_node_data_stay_numbers(tmp_path):
+    np.savez(tmp_path / "n.npz", x=np.arange(3.0)[:, None], node_names=np.array([2, 0, 1]))
+    graph = load_graph((np.array([0, 1]), np.array([1, 2])), node_data=tmp_path / "n.npz")
+    assert graph.node_names is None and graph.node_data["feat"].ravel().tolist() == [1, 2, 0]
+
+
+def test_numbers_as_names_of_nodes_in_xml(tmp_path):
+    networkx = pytest.importorskip("networkx")
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(["2", "0", "1"])
+    graph.add_edge("2", "0")
+    networkx.write_graphml(graph, tmp_path / "g.graphml")
+    loaded = load_graph(tmp_path / "g.graphml", node_data={"feat": np.arange(3.0)[:, None]})
+    assert edges(loaded) == [(2, 0)] and loaded.node_names is None
+    networkx.write_graphml(networkx.relabel_nodes(graph, {"2": "b", "0": "c", "1": "a"}), tmp_path / "g.graphml")
+    named = load_graph(tmp_path / "g.graphml", node_data={"feat": np.arange(3.0)[:, None]})
+    assert named.node_names.tolist() == ["b", "c", "a"] and "begins with b, c, a" in named.notes[-1]
+    refused(tmp_path / "g.graphml", "names, such as b", ids="compact")
+
+
+def test_links_to_nodes_that_are_not_listed(tmp_path):
+    pytest.importorskip("networkx")
+    data = {"directed": True, "nodes": [{"id": 7}, {"id": 9}], "links": [{"source": 0, "target": 1}]}
+    refused(written(tmp_path / "g.json", json.dumps(data)), "g.json", "not among the ids")
+
+
+def test_a_stated_number_of_nodes_does_not_keep_ids_from_being_numbered(tmp_path):
+    np.savez(tmp_path / "g.npz", edge_index=np.array([[5], [10**7]]), num_nodes=10**8)
+    refused(tmp_path / "g.npz", "100000000 nodes")
+    assert load_graph(tmp_path / "g.npz", ids="compact").node_names.tolist() == [5, 10**7]

@@ -114,7 +114,7 @@ def test_the_user_says_what_columns_are(tmp_path):
             table_of(tmp_path, text, **options)
     with pytest.raises(ValueError, match="'text' holds 'a'.*--features"):
         table_of(tmp_path, "text,b\na,1\nb,2\n", features=["text"])
-    for options in ({"label": 3}, {"features": "x"}, {"skip": [1]}):
+    for options in ({"label": 3}, {"features": "x"}, {"skip": [1]}, {"features": ["x", "x"]}):
         with pytest.raises(ValueError, match=next(iter(options))):
             table_of(tmp_path, text, **options)
 
@@ -260,5 +260,9 @@ def test_columns_without_a_name_and_decimal_commas_are_left_out(tmp_path):
     """As pandas writes its index, and as spreadsheets write numbers where a comma is the decimal mark."""
     graph = table_of(tmp_path, ",id,x,label\n0,0,5,1\n1,1,6,0\n")
     assert graph.node_data["feat"].tolist() == [[5], [6]] and graph.left_out == ("column 1 of n.csv (no name)",)
+    graph = table_of(tmp_path, "id,Unnamed: 0,x\n0,0,5\n1,1,6\n")
+    assert graph.node_data["feat"].tolist() == [[5], [6]] and graph.left_out == (
+        "column Unnamed: 0 of n.csv (no name)",
+    )
     graph = table_of(tmp_path, "id;x;y;v\n0;1,5;1;[1 2]\n1;2,5;0;[3 4]\n")
     assert graph.left_out == ("column x of n.csv (text)",) and graph.node_data["feat"].tolist() == [[1, 2], [3, 4]]

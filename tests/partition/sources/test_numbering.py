@@ -330,3 +330,22 @@ def test_a_name_that_begins_like_a_comment_is_not_dropped(tmp_path):
     refused(written(tmp_path / "g.csv", "cat,dog\ndog,cat\n#dog,cat\n"), "line 3", "'#dog,cat'", "quotes")
     graph = load_graph(written(tmp_path / "g.csv", '# tags\ncat,dog\n"#dog",cat\n# the end\n'))
     assert named_edges(graph) == [("cat", "dog"), ("#dog", "cat")]
+
+
+def test_a_header_above_numbers_is_no_edge_of_names(tmp_path):
+    graph = load_graph(written(tmp_path / "g.csv", "userA,userB\n1,2\n3,4\n"), ids="names")
+    assert named_edges(graph) == [("1", "2"), ("3", "4")] and "taken for a header" in graph.notes[0]
+
+
+@pytest.mark.parametrize("ids", [[0, 1, 2, 3], [0, 5, 7, 100]])
+def test_a_table_names_all_nodes_also_where_ids_are_compact(tmp_path, ids):
+    table = written(tmp_path / "n.csv", "id,a\n" + "".join(f"{each},{i}\n" for i, each in enumerate(ids)))
+    graph = load_graph((np.array(ids[:1]), np.array(ids[3:])), node_data=table, ids="compact")
+    assert graph.node_names.tolist() == ids and graph.node_data["feat"].ravel().tolist() == [0, 1, 2, 3]
+
+
+def test_ids_of_nineteen_digits_in_a_table_are_numbers(tmp_path):
+    ids = [10**18, 10**18 + 7]
+    table = written(tmp_path / "n.csv", f"id,a\n{ids[1]},1\n{ids[0]},2\n")
+    graph = load_graph((np.array(ids[:1]), np.array(ids[1:])), node_data=table)
+    assert graph.node_names.tolist() == ids and graph.node_data["feat"].ravel().tolist() == [2, 1]
