@@ -67,7 +67,7 @@ def join_group(timeout: float | None = None, store=None) -> int:
         dist.init_process_group(backend, store=store, **options)
     except RuntimeError as error:
         kind = JoinError if store is None else RankError
-        raise kind(f"rank {rank} could not join the others ({_first_line(error)})") from error
+        raise kind(f"rank {rank} could not join the others ({_reason(error)})") from error
     return rank
 
 
@@ -82,7 +82,7 @@ def _meet_and_join(backend: str, options: dict, timeout: float | None) -> None:
             dist.init_process_group(backend, store=store, **options)
     except (InputError, RuntimeError) as error:
         if not isinstance(error, InputError):
-            error = JoinError(f"rank {rank} could not join the others ({_first_line(error)}); {_HINT}")
+            error = JoinError(f"rank {rank} could not join the others ({_reason(error)}); {_HINT}")
         is_told = isinstance(error, RankError)
         with suppress(RuntimeError):  # the store is gone
             if not is_told:
@@ -101,7 +101,7 @@ def _open_store(is_first: bool, rank: int, world_size: int, timeout: timedelta, 
             store = dist.TCPStore(host, port, world_size, is_host, timeout, wait_for_workers=False)
     except RuntimeError as error:
         raise JoinError(
-            f"rank {rank} could not reach {host}:{port}, where the ranks meet ({_first_line(error)}); start rank 0, and give "
+            f"rank {rank} could not reach {host}:{port}, where the ranks meet ({_reason(error)}); start rank 0, and give "
             "all ranks an address of its machine, and a free port that they can reach"
         ) from error
     return dist.PrefixStore(f"attempt/{restarts()}", store)  # torchrun keeps its store when it starts ranks again
@@ -188,5 +188,6 @@ def _warning_when_late(text: Callable[[], str]):
         timer.cancel()
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".")
+def _reason(error: Exception) -> str:
+    """The first line of a message, or what nccl puts last."""
+    return str(error).strip().split("Last error:\n")[-1].splitlines()[0].strip().rstrip(".")

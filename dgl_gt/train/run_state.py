@@ -125,11 +125,17 @@ class RunState:
         self.epoch = msgspec.convert(values["epoch"], int)
 
     def _optimizer_state(self, kind: str, tensors: dict[str, Tensor]) -> dict:
-        """A ``state_dict`` with these tensors and the settings of this run's optimiser."""
+        """A ``state_dict`` with these tensors and the settings of this run's optimiser, which does not check them."""
+        parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in _below(kind, tensors).items():
             number, _, key = name.partition("/")
+            shape = () if key == "step" else parameters[int(number)].shape
+            if value.shape != shape:
+                raise ValueError(f"{kind}/{name} has shape {tuple(value.shape)}, and {tuple(shape)} is expected")
             state.setdefault(int(number), {})[key] = value
+        if len({frozenset(each) for each in state.values()}) > 1:
+            raise ValueError(f"{kind} lacks some of its tensors")
         return {"state": state, "param_groups": copy.deepcopy(self.optimizer.state_dict()["param_groups"])}
 
 

@@ -50,7 +50,7 @@ HOSTILE = (
         "名前",
         "\udcff",
         "🙂",
-        "in/missing",
+        "missing",
         "in",
         ".",
         "..",

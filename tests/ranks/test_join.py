@@ -29,7 +29,9 @@ def become_rank(sender, stderr, environment, timeout, breaks):
 
 
 def fail(*_, **__):
-    raise RuntimeError("no route to host.\nmore lines")
+    raise RuntimeError(
+        "NCCL error in NCCLUtils.cpp:93, system error\nncclSystemError: A call failed. \nLast error:\nno route to host.\n"
+    )
 
 
 @pytest.fixture

@@ -158,11 +158,18 @@ def other_format(path):
     save_file({"a": torch.zeros(2)}, path)
 
 
-def other_best(path):
-    """Give the best model a weight of another shape, with a checksum that fits."""
+def another_shape(path, kind):
+    """Give a tensor of this kind another shape, with a checksum that fits."""
     values, tensors = CHECKPOINT_FILE.unpack(path.read_bytes())
-    name = next(name for name in tensors if name.startswith("best/"))
-    path.write_bytes(CHECKPOINT_FILE.pack(values, tensors | {name: torch.zeros(1)}))
+    name = next(name for name in tensors if name.startswith(kind))
+    path.write_bytes(CHECKPOINT_FILE.pack(values, tensors | {name: torch.zeros(1, 0)}))
+
+
+def one_less(path, kind):
+    """Leave out a tensor of this kind, with a checksum that fits."""
+    values, tensors = CHECKPOINT_FILE.unpack(path.read_bytes())
+    del tensors[next(name for name in tensors if name.startswith(kind))]
+    path.write_bytes(CHECKPOINT_FILE.pack(values, tensors))
 
 
 @pytest.mark.parametrize(
@@ -178,9 +185,11 @@ def test_a_damaged_checkpoint_is_passed_over(sg, stopped, capsys, damage):
     assert "checkpoint-000009.safetensors" in err and "looking for an earlier checkpoint" in err
 
 
-def test_a_best_model_of_other_shapes_is_refused(sg, stopped):
+@pytest.mark.parametrize("damage", [another_shape, one_less], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("kind", ["model/", "best/", "optimizer/"])
+def test_tensors_that_do_not_fit_are_refused(sg, stopped, kind, damage):
     folder, _ = stopped
-    other_best(folder / "checkpoint-000009.safetensors")
+    damage(folder / "checkpoint-000009.safetensors", kind)
     with pytest.raises(InputError, match="checkpoint-000009.safetensors does not fit this run"):
         train_and_save(sg, QUICK, folder, resume=True)
 
