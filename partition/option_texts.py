@@ -84,7 +84,10 @@ def column_names(option: str, text: str | None) -> list[str] | None:
     """Convert the text of --features or --skip to names of columns."""
     if text is None:
         return None
-    names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""])]
+    try:
+        names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""])]
+    except csv.Error as error:
+        raise InputError(f"{option} {text!r} holds no names of columns ({error})") from error
     if "" in names:
         raise InputError(f"{option} {text!r} has an empty name; write names of columns with commas between them")
     return names
