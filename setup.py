@@ -12,7 +12,7 @@ from setuptools.command.build_ext import build_ext
 OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's clang has none; the kernel then runs on one thread
 
 CPU = "dgl_gt/ops/cpu"
-LOOPS = "partition/cuts/native"
+LOOPS = "dgl_gt/partition/cuts/native"
 
 
 class BuildKernel(build_ext):
@@ -53,7 +53,7 @@ setup(
             optional=True,
         ),
         Extension(
-            "partition.cuts.native._loops",
+            "dgl_gt.partition.cuts.native._loops",
             sources=[f"{LOOPS}/{name}.cpp" for name in ("vertex_cut", "refine", "multilevel", "clusters")],
             depends=glob(f"{LOOPS}/*.h"),
             language="c++",

@@ -23,10 +23,10 @@ import torch
 from machine import DATA, processor
 
 import dgl_gt
+from dgl_gt.partition import load_graph, partition
+from dgl_gt.partition.console import table
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.trainer import train
-from partition import load_graph, partition
-from partition.console import table
 
 _COMMON = {"layers": 2, "hidden": 32, "dropout": 0.2, "epochs": 100, "evaluate_every": 5, "patience": 0}
 _OF_GRAPH = {"tolokers": {"lr": 0.01}, "amazon_computer": {"lr": 0.005}}

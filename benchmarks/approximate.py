@@ -27,13 +27,13 @@ import numpy as np
 from links import run_ranks
 from machine import DATA, processor
 
+from dgl_gt.partition import load_graph, partition
+from dgl_gt.partition.added_edges import with_self_loops
+from dgl_gt.partition.console import table
+from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.train.config import TrainConfig, read_config
-from partition import load_graph, partition
-from partition.added_edges import with_self_loops
-from partition.console import table
-from partition.cuts.vertex_cut import make_vertex_cut
-from partition.graph import from_edges
-from partition.system.units import format_bytes
 
 _WIDTH = 128  # of random features
 _WITHIN = 0.002  # of the exact run's best validation metric

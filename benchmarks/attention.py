@@ -37,8 +37,8 @@ from machine import DATA, processor
 from dgl_gt import sparse_attention
 from dgl_gt.ops import cpu
 from dgl_gt.ops.head_minor import has_head_minor_kernel
-from partition import from_edges, load_graph, make_edge_cut
-from partition.console import table
+from dgl_gt.partition import from_edges, load_graph, make_edge_cut
+from dgl_gt.partition.console import table
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 HEAD_AFTER_HEAD = "dgl-gt, head after head"

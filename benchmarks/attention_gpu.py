@@ -24,7 +24,7 @@ import torch  # noqa: E402
 
 from dgl_gt import CSC, sparse_attention  # noqa: E402
 from dgl_gt.ops.reference import reference_attention  # noqa: E402
-from partition.console import table  # noqa: E402
+from dgl_gt.partition.console import table  # noqa: E402
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

@@ -23,8 +23,8 @@ from attention import dgl_attention, graph_named, pyg_attention, to_dgl
 from machine import processor
 
 from dgl_gt import csc, sparse_attention
-from partition.console import table
-from partition.system.units import format_bytes
+from dgl_gt.partition.console import table
+from dgl_gt.partition.system.units import format_bytes
 
 TOOLS = ("DGL", "PyG", "dgl-gt") if find_spec("torch_geometric") else ("DGL", "dgl-gt")
 

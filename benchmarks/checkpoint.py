@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 
 import dgl_gt
+from dgl_gt.partition import partition
 from dgl_gt.run_files.run_directory import checkpoints_in
 from dgl_gt.train import TrainConfig, train_and_save
 from dgl_gt.train.checkpoints import Checkpoints
 from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
-from partition import partition
 
 EPOCHS = 12
 MODELS = {

@@ -30,11 +30,11 @@ from pathlib import Path
 from links import run_ranks
 from machine import DATA, processor
 
+from dgl_gt.partition import load_graph, partition, read_manifest
+from dgl_gt.partition.console import table
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.trace.trace_step import trace_step
-from partition import load_graph, partition, read_manifest
-from partition.console import table
-from partition.shards.counts import read_figures
-from partition.system.units import format_bytes
 
 WIDTH, CLASSES, LAYERS, HIDDEN, HEADS = 128, 40, 3, 128, 8
 EDGE = [("halo_h", 1), ("halo_kv", 1), ("halo_h", 2), ("halo_h", 3), ("gather", 1), ("heads", 1), ("ring", 1)]

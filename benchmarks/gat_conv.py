@@ -20,7 +20,7 @@ from attention import graph_named, size, to_dgl
 from machine import processor
 
 from dgl_gt.nn import GATConv
-from partition.console import table
+from dgl_gt.partition.console import table
 
 FEATURES = 128
 

@@ -20,9 +20,9 @@ import time
 from links import run_ranks
 from machine import DATA, processor
 
-from partition import load_graph, partition
-from partition.console import table
-from partition.system.units import format_bytes
+from dgl_gt.partition import load_graph, partition
+from dgl_gt.partition.console import table
+from dgl_gt.partition.system.units import format_bytes
 
 WAYS = ("after", "during", "none")
 

@@ -22,8 +22,8 @@ from attention import dgl_attention, graph_named, to_dgl
 from machine import processor
 
 from dgl_gt.nn import BiasedMHA, GraphTransformerLayer
-from partition import make_edge_cut
-from partition.console import table
+from dgl_gt.partition import make_edge_cut
+from dgl_gt.partition.console import table
 
 KINDS = {
     "attention": ("dgl_gt::", "GSpMM", "GSDDMM", "EdgeSoftmax", "SpMM", "SDDMM"),

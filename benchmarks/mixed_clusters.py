@@ -25,13 +25,13 @@ import numpy as np
 from machine import DATA
 from msgspec.structs import replace
 
+from dgl_gt.partition import load_graph, make_edge_cut, make_vertex_cut, read_profile
+from dgl_gt.partition.console import table
+from dgl_gt.partition.predict.costs import default_costs
+from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.shards.layout import Layout, mapped_layout
 from dgl_gt.selector import choose
 from dgl_gt.train import TrainConfig, step_traces
-from partition import load_graph, make_edge_cut, make_vertex_cut, read_profile
-from partition.console import table
-from partition.predict.costs import default_costs
-from partition.predict.profile import Profile
-from partition.shards.layout import Layout, mapped_layout
 
 LAYERS, HEADS, CLASSES, WIDTH, LARGE = 3, 8, 40, 128, "sample:communities?nodes=300000&features=128"
 # Datasheet peaks: single precision (FLOP/s), memory bandwidth (bytes/s), memory (bytes)

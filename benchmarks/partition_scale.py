@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from machine import memory_bytes, processor
 
-from partition.console import table
-from partition.system.units import format_bytes
+from dgl_gt.partition.console import table
+from dgl_gt.partition.system.units import format_bytes
 
 FEATURES, COMMUNITY, INSIDE = 64, 2000, 0.8
 _INTERVAL_S = 0.1
@@ -49,7 +49,7 @@ def generate(path: Path, nodes: int, edges: int, seed: int = 0) -> None:
 
 def run(source: Path, parts: int, memory: str, folder: Path) -> dict:
     """One command, watched."""
-    command = [sys.executable, "-m", "partition", "partition", str(source), "--parts", str(parts), "--memory", memory]
+    command = [sys.executable, "-m", "dgl_gt", "partition", str(source), "--parts", str(parts), "--memory", memory]
     dry = subprocess.run([*command, "--dry-run", "--json"], check=True, stdout=subprocess.PIPE)
     planned = json.loads(dry.stdout)
     started, peak = time.monotonic(), 0

@@ -1,4 +1,4 @@
-"""Wall time and peak memory of ``partition.partition`` compared with ``dgl.distributed.partition_graph``.
+"""Wall time and peak memory of ``dgl_gt.partition.partition`` compared with ``dgl.distributed.partition_graph``.
 
     python benchmarks/partitioners.py [--source SOURCE ...] [--parts 4] [--runs 3] [--json]
 
@@ -30,9 +30,9 @@ from pathlib import Path
 import numpy as np
 from machine import DATA, memory_bytes, processor
 
-from partition.console import table
-from partition.errors import InputError
-from partition.system.units import format_bytes
+from dgl_gt.partition.console import table
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.units import format_bytes
 
 GENERATED = "sample:communities?nodes=500000&degree=20&features=32&seed=0"
 REAL = "ogbn_arxiv_nofeat.npz"
@@ -45,7 +45,7 @@ _MIB = 1 << 20
 
 def _prepare(connection, source: str, folder: Path) -> None:
     """Write a graph as plain arrays, so that loading it leaves nothing behind in the measured process."""
-    from partition import load_graph
+    from dgl_gt.partition import load_graph
 
     try:
         graph = load_graph(source)
@@ -67,14 +67,14 @@ def _data(folder: Path, kind: str) -> dict[str, np.ndarray]:
 
 
 class _Ours:
-    """``partition.partition``, with METIS or in the memory that another way of cutting needs."""
+    """``dgl_gt.partition.partition``, with METIS or in the memory that another way of cutting needs."""
 
     def __init__(self, method: str = "metis", **options):
         self._method, self._options = method, options
 
     def load(self, folder: Path) -> None:
-        from partition import pipeline
-        from partition.graph import Graph
+        from dgl_gt.partition import pipeline
+        from dgl_gt.partition.graph import Graph
 
         self._partition = pipeline.partition
         structure = {key: np.load(folder / f"{key}.npy") for key in ("indptr", "indices", "edge_ids")}
@@ -83,7 +83,7 @@ class _Ours:
     def cut(self, parts: int, out: Path) -> None:
         memory = {}
         if self._method != "metis":
-            from partition.cuts.memory_bound import estimate_needs, measure_source
+            from dgl_gt.partition.cuts.memory_bound import estimate_needs, measure_source
 
             sizes = measure_source(self._graph, parts)
             memory = {"memory": estimate_needs(sizes, self._method).memory_bytes}
@@ -177,7 +177,7 @@ def _busy_s() -> float:
 
 def _figures(folder: Path, tool, parts: int, out: Path) -> dict:
     """Quality from the assignment, the same way for every tool, and bytes on disk."""
-    from partition.predict.quality import edge_cut_quality
+    from dgl_gt.partition.predict.quality import edge_cut_quality
 
     disk_bytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     if tool.vertex_cut():
@@ -243,7 +243,7 @@ def measure(tool: str, folder: Path, parts: int, interval_s: float) -> dict:
     dict
         ``seconds`` of the call; ``cpu_seconds``, children counted; ``graph_bytes``, the memory before it, interpreter
         and libraries included; ``peak_bytes`` over that; ``disk_bytes``; the figures of
-        :class:`partition.predict.quality.EdgeCutQuality`.
+        :class:`dgl_gt.partition.predict.quality.EdgeCutQuality`.
     """
     times, _, _ = _call(tool, folder, parts, None)
     _, memory, figures = _call(tool, folder, parts, interval_s)

@@ -30,10 +30,10 @@ import yaml
 from machine import DATA, processor
 from torch.nn import functional
 
+from dgl_gt.partition import load_graph, make_edge_cut, partition
+from dgl_gt.partition.console import table
+from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.ranks.launch import KEEP_MEMORY
-from partition import load_graph, make_edge_cut, partition
-from partition.console import table
-from partition.system.units import format_bytes
 
 FEATURES, CLASSES = 128, 40
 CONFIG = {

@@ -24,8 +24,8 @@ import torch
 from torch.nn import functional
 
 from dgl_gt.nn import GraphTransformer
+from dgl_gt.partition.console import table
 from dgl_gt.structure import CSC
-from partition.console import table
 
 NODES, EDGES, FEATURES, CLASSES, HEADS, WIDTH, LAYERS = 200, 1500, 20, 5, 4, 8, 3
 HIDDEN = HEADS * WIDTH

@@ -41,11 +41,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from dgl_gt.partition import partition
+from dgl_gt.partition.console import table
+from dgl_gt.partition.shards.dgl_export import export_dgl
+from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.ranks.launch import KEEP_MEMORY
-from partition import partition
-from partition.console import table
-from partition.shards.dgl_export import export_dgl
-from partition.system.units import format_bytes
 
 MODELS = {"dotgat": 1, "qkv": 3}  # and their projections
 STRATEGIES = {"dotgat": "halo_h", "qkv": "halo_kv"}  # of dgl-gt: in dotgat, keys and values are the same row

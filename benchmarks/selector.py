@@ -34,10 +34,10 @@ import yaml
 from links import run_ranks
 from machine import DATA, processor
 
+from dgl_gt.partition import from_edges, load_graph, partition, read_manifest
+from dgl_gt.partition.console import table
+from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.selector import StepTraces, choose, read_profile
-from partition import from_edges, load_graph, partition, read_manifest
-from partition.console import table
-from partition.shards.counts import read_figures
 
 LAYERS, HEADS, CLASSES, WIDTH = 3, 8, 40, 64
 HIDDEN = {"ogbn_arxiv_nofeat": 64, "tolokers": 64}  # else 128

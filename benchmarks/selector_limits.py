@@ -31,13 +31,13 @@ from pathlib import Path
 
 from machine import DATA, processor
 
+from dgl_gt.partition import partition, read_manifest
+from dgl_gt.partition.console import table
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.ranks.launch import KEEP_MEMORY
 from dgl_gt.selector import StepTraces, read_profile
 from dgl_gt.selector.traced_time import traced_time
-from partition import partition, read_manifest
-from partition.console import table
-from partition.shards.counts import read_figures
-from partition.system.units import format_bytes
 
 LAYERS, HIDDEN, HEADS, WIDTH = 3, 128, 8, 128
 
@@ -140,7 +140,7 @@ def unequal(args) -> str:
 
 
 def features(args) -> dict:
-    from partition import load_graph
+    from dgl_gt.partition import load_graph
 
     return {} if "feat" in load_graph(source(args)).node_data else {"random_features": WIDTH}
 

@@ -29,15 +29,15 @@ from msgspec.structs import replace as with_fields
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 from selector import graph_of
 
-from partition import read_profile
-from partition.console import table
-from partition.cuts.attempts import best_assignment
-from partition.cuts.balance import make_balance
-from partition.cuts.link_search import refined_on_links
-from partition.cuts.part_counts import count_assignment
-from partition.graph import symmetrised
-from partition.predict.costs import default_costs
-from partition.predict.mapping import best_mapping
+from dgl_gt.partition import read_profile
+from dgl_gt.partition.console import table
+from dgl_gt.partition.cuts.attempts import best_assignment
+from dgl_gt.partition.cuts.balance import make_balance
+from dgl_gt.partition.cuts.link_search import refined_on_links
+from dgl_gt.partition.cuts.part_counts import count_assignment
+from dgl_gt.partition.graph import symmetrised
+from dgl_gt.partition.predict.costs import default_costs
+from dgl_gt.partition.predict.mapping import best_mapping
 
 RATE, SLOW = 200 * 125_000, 0.1
 FACTORS, SCALE, LIMIT_S = (0.0, 0.3, 1.0, 3.0), 1000, 240

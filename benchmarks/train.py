@@ -22,9 +22,9 @@ from pathlib import Path
 
 from machine import DATA, processor
 
-from partition import InputError, load_graph
-from partition.console import table
-from partition.system.units import format_bytes
+from dgl_gt.partition import InputError, load_graph
+from dgl_gt.partition.console import table
+from dgl_gt.partition.system.units import format_bytes
 
 REAL = "ogbn_arxiv_nofeat.npz"
 MODEL = ("layers", "hidden", "heads", "epochs", "precision")

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from machine import DATA, processor
 
-from partition import partition
-from partition.console import table
+from dgl_gt.partition import partition
+from dgl_gt.partition.console import table
 
 SETTINGS = [  # precision, dropout of features, dropout of attention weights
     ("fp32", 0.2, 0.2),

@@ -24,9 +24,9 @@ from links import SlowPair, run_ranks
 from machine import processor
 from selector import HIDDEN, LAYERS, WIDTH, Runner, calibrate_on_rank, graph_of, restore_keys
 
+from dgl_gt.partition import partition, read_figures, read_manifest, read_profile
+from dgl_gt.partition.console import table
 from dgl_gt.selector import StepTraces, choose
-from partition import partition, read_figures, read_manifest, read_profile
-from partition.console import table
 
 SLOW_LINK, SLOW_RANK = 0.1, 1 / 3
 WAYS = ("even", "shares", "profile", "plan")

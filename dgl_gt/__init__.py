@@ -5,21 +5,6 @@ checkers read ``__init__.pyi`` instead; a test holds that both have the same nam
 """
 
 import importlib
-import sys
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
-from pathlib import Path
-
-if "partition" not in sys.modules:  # by its place, as a module of the user's may come first on the path
-    _spec = PathFinder.find_spec("partition", [str(Path(__file__).parents[1])])
-    sys.modules["partition"] = module_from_spec(_spec)
-    _spec.loader.exec_module(sys.modules["partition"])
-_offline = sys.modules["partition"]
-if not hasattr(_offline, "DGL_GT"):
-    raise ImportError(
-        f"the module 'partition' at {getattr(_offline, '__file__', None) or list(_offline.__path__)[0]} is not dgl-gt's, which "
-        "has a package of that name; rename yours, or uninstall the other one"
-    )
 
 __version__ = "0.1.0"
 
@@ -32,7 +17,7 @@ _ATTRIBUTES = {
     "ShardedGraph": "dgl_gt.exchange.sharded_graph",
     "Comm": "dgl_gt.comm.group",
     "RankError": "dgl_gt.comm.failure",
-    "InputError": "partition.errors",
+    "InputError": "dgl_gt.partition.errors",
     "report_costs": "dgl_gt.selector.step_costs",
 }
 _SUBMODULES = ("nn", "partition", "selector", "train")

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from partition.system.command_entry import enter
+from dgl_gt.partition.system.command_entry import enter
 
 
 def main() -> int:
@@ -12,8 +12,8 @@ def main() -> int:
 
 
 def _run() -> int:
+    from dgl_gt.partition.system.child_process import die_with_parent
     from dgl_gt.ranks.launcher_link import find_launcher
-    from partition.system.child_process import die_with_parent
 
     launcher = find_launcher()
     if launcher:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 # The smallest and the largest sizes are far beyond any use, so that what they refuse is a mistake.
 MODEL_LIMITS = {"layers": (1, 1000), "hidden": (1, 1_000_000), "heads": (1, 1_000_000), "ffn": (0, 1000)}

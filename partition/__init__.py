@@ -3,11 +3,7 @@
 This package imports neither torch nor dgl. Each public name below is loaded from its module at first use.
 """
 
-import sys
 from importlib import import_module
-from importlib.machinery import PathFinder
-
-DGL_GT = True  # dgl_gt checks it to tell this package from another of the same name
 
 _MODULES = {
     # the whole way, from a source to shards
@@ -52,18 +48,8 @@ __all__ = sorted(_MODULES)
 
 def __getattr__(name: str):
     if name not in _MODULES:
-        text = f"module {__name__!r} has no attribute {name!r}"
-        is_own = name.startswith("_") or PathFinder.find_spec(f"{__name__}.{name}", __path__)
-        if not is_own and (hidden := _hidden_namesake()):
-            raise ImportError(f"{text}: it is dgl-gt's, and hides {hidden}; rename that one")
-        raise AttributeError(text)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def _hidden_namesake() -> str | None:
-    """The file of another module of this name, which is not found once dgl_gt has loaded this package."""
-    specs = (PathFinder.find_spec(__name__, [folder]) for folder in sys.path)
-    return next((spec.origin for spec in specs if spec and spec.origin not in (None, __file__)), None)
 
 
 def __dir__():

@@ -1,16 +1,16 @@
-"""Checks of the arguments of :func:`partition.partition`."""
+"""Checks of the arguments of :func:`dgl_gt.partition.partition`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from partition.cuts import metis
-from partition.cuts.balance import shares
-from partition.cuts.edge_cut import MAX_ATTEMPTS
-from partition.encodings.parse import parse_encodings
-from partition.predict.costs import Costs, default_costs
-from partition.predict.profile import Profile
-from partition.sources.load import check_additions
+from dgl_gt.partition.cuts import metis
+from dgl_gt.partition.cuts.balance import shares
+from dgl_gt.partition.cuts.edge_cut import MAX_ATTEMPTS
+from dgl_gt.partition.encodings.parse import parse_encodings
+from dgl_gt.partition.predict.costs import Costs, default_costs
+from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.sources.load import check_additions
 
 from .errors import InputError, check_one_of, check_type, whole_number
 from .transforms import check_transforms
@@ -21,10 +21,10 @@ _MAX_HALO_DEPTH = 100  # hops; the halos of a connected graph hold every node lo
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What :func:`partition.partition` is asked for, after all checks that need no graph.
+    """What :func:`dgl_gt.partition.partition` is asked for, after all checks that need no graph.
 
     ``cut`` and ``target_weights`` are those that follow from the other arguments. ``additions`` and ``transforms`` are
-    keyword arguments of :func:`partition.load_graph` and :func:`partition.transforms.transformed`.
+    keyword arguments of :func:`dgl_gt.partition.load_graph` and :func:`dgl_gt.partition.transforms.transformed`.
     """
 
     parts: int
@@ -66,7 +66,7 @@ def checked_request(
     additions: dict,
     transforms: dict,
 ) -> Request:
-    """Check arguments of :func:`partition.partition`, which describes them; :class:`InputError` says what is wrong."""
+    """Check arguments of :func:`dgl_gt.partition.partition`, which describes them; :class:`InputError` says what is wrong."""
     parts, seed = whole_number("parts", parts), metis.check_seed(seed)
     halo_depth = whole_number("halo_depth", halo_depth, 1, _MAX_HALO_DEPTH)
     attempts = whole_number("attempts", attempts, 1, MAX_ATTEMPTS)

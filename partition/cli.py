@@ -1,29 +1,25 @@
-"""The commands partition, inspect, report, export and import of ``dgl-gt`` and of ``python -m partition``."""
+"""The commands partition, inspect, export and import."""
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
-from partition.cuts.balance import shares
-from partition.cuts.memory_bound import (
+from dgl_gt.partition.cuts.balance import shares
+from dgl_gt.partition.cuts.memory_bound import (
     METHOD_NAMES,
     choose_method,
     estimate_needs,
     measure_source,
     possible_methods,
 )
-from partition.cuts.permutation import check_parts
-from partition.shards.manifest import read_manifest, verify
-from partition.sources.load import open_source
-from partition.sources.options import source_options
-from partition.system.memory import children_memory, peak_memory_bytes
-from partition.system.output_checks import free_disk_bytes
-from partition.system.units import format_bytes
+from dgl_gt.partition.cuts.permutation import check_parts
+from dgl_gt.partition.shards.manifest import read_manifest, verify
+from dgl_gt.partition.sources.load import open_source
+from dgl_gt.partition.sources.options import source_options
+from dgl_gt.partition.system.memory import children_memory, peak_memory_bytes
+from dgl_gt.partition.system.output_checks import free_disk_bytes
+from dgl_gt.partition.system.units import format_bytes
 
 from . import command_options, console
 from .arguments import checked_request
@@ -33,28 +29,8 @@ from .pipeline import check_extras, partition
 from .tables import estimates_table, quality_table
 
 
-@dataclass(frozen=True)
-class ReportOn:
-    """What the command ``report`` accepts, for its help text, and the function of its arguments that writes the report."""
-
-    what: str
-    command: Callable[[argparse.Namespace], tuple[dict, str]]
-
-
-def main(argv=None) -> int:
-    """Run ``python -m partition``."""
-    parser = argparse.ArgumentParser(
-        prog="python -m partition", description="Partition graphs into shards and inspect them."
-    )
-    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
-    return console.run(parser, argv)
-
-
-def add_commands(commands, report_on: ReportOn | None = None) -> None:
-    """Add this package's commands to an argparse subparsers object.
-
-    ``report_on`` replaces what the command ``report`` accepts and how it writes; by default it accepts shards.
-    """
+def add_commands(commands) -> None:
+    """Add this package's commands to an argparse subparsers object."""
     command = commands.add_parser(
         "partition",
         help="partition a graph into shards",
@@ -67,14 +43,6 @@ def add_commands(commands, report_on: ReportOn | None = None) -> None:
     inspect = commands.add_parser("inspect", help="print the statistics of a shard directory and verify its checksums")
     inspect.add_argument("directory", metavar="DIR", help="shard directory")
     inspect.set_defaults(command=_inspect)
-
-    report_on = report_on or ReportOn("a shard directory", _report)
-    text = f"write an HTML report about {report_on.what}, with plots, and its numbers as JSON"
-    report = commands.add_parser("report", help=text)
-    report.add_argument("directory", metavar="DIR", help=report_on.what)
-    report.add_argument("-o", "--out", required=True, metavar="FILE.html", help="page to write; it needs no network")
-    report.add_argument("--force", action="store_true", help="replace existing files")
-    report.set_defaults(command=report_on.command)
 
     export = commands.add_parser("export", help="write shards as a partition directory of dgl.distributed")
     export.add_argument("directory", metavar="DIR", help="shard directory")
@@ -89,7 +57,7 @@ def add_commands(commands, report_on: ReportOn | None = None) -> None:
     import_.add_argument("--seed", type=int, default=0, help="seed of the order of rows inside parts (default: 0)")
     import_.add_argument("--force", action="store_true", help="replace DIR if it holds shards")
     import_.set_defaults(command=_import)
-    for command in (inspect, report, export, import_):
+    for command in (inspect, export, import_):
         command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
@@ -167,20 +135,8 @@ def _inspect(args) -> tuple[dict, str]:
     return _figures(manifest, started), f"{quality_table(manifest)}\n\nall checksums match"
 
 
-def _report(args) -> tuple[dict, str]:
-    from partition.report.write import write_report
-
-    return report_written(args, write_report)
-
-
-def report_written(args, write) -> tuple[dict, str]:
-    """Write a report with one of the functions ``write_report``; return its numbers, and where they are."""
-    numbers, out = write(args.directory, args.out, force=args.force), Path(args.out)
-    return numbers, f"wrote {out} and {out.with_suffix('.json')}"
-
-
 def _export(args) -> tuple[dict, str]:
-    from partition.shards.dgl_export import export_dgl
+    from dgl_gt.partition.shards.dgl_export import export_dgl
 
     with console.Stages() as progress:
         path = export_dgl(args.directory, args.out, graph_name=args.name, force=args.force, progress=progress)
@@ -190,7 +146,7 @@ def _export(args) -> tuple[dict, str]:
 
 
 def _import(args) -> tuple[dict, str]:
-    from partition.shards.dgl_import import import_dgl
+    from dgl_gt.partition.shards.dgl_import import import_dgl
 
     started = time.monotonic()
     with console.Stages() as progress, children_memory() as children:

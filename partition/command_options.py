@@ -1,12 +1,12 @@
-"""The options of the command ``partition``, and the arguments of :func:`partition.partition` that they become."""
+"""The options of the command ``partition``, and the arguments of :func:`dgl_gt.partition.partition` that they become."""
 
 from __future__ import annotations
 
 import argparse
 
-from partition.predict.costs import read_costs
-from partition.predict.profile import PRESETS, Profile, read_profile
-from partition.sources.options import IDS
+from dgl_gt.partition.predict.costs import read_costs
+from dgl_gt.partition.predict.profile import PRESETS, Profile, read_profile
+from dgl_gt.partition.sources.options import IDS
 
 from .arguments import CUTS
 from .option_texts import (
@@ -156,7 +156,7 @@ def _add_graph(group) -> None:
 
 
 def requested(args) -> dict:
-    """Arguments of :func:`partition.partition` that say how to cut."""
+    """Arguments of :func:`dgl_gt.partition.partition` that say how to cut."""
     return {
         "cut": args.cut,
         "halo_depth": args.halo_depth,
@@ -180,7 +180,7 @@ def _profile(args) -> Profile | None:
 
 
 def reading(args) -> dict:
-    """Arguments of :func:`partition.load_graph` that say how the source is read."""
+    """Arguments of :func:`dgl_gt.partition.load_graph` that say how the source is read."""
     texts = {"features": column_names("--features", args.features), "skip": column_names("--skip", args.skip)}
     return {name: getattr(args, name) for name in READING} | texts | {"keys": key_names(args.keys)}
 

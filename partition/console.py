@@ -11,8 +11,8 @@ import sys
 import time
 from contextlib import contextmanager
 
-from partition.system.command_entry import after_imports, is_rank, print_out
-from partition.system.signals import SAME_STOP_S, handling_stops
+from dgl_gt.partition.system.command_entry import after_imports, is_rank, print_out
+from dgl_gt.partition.system.signals import SAME_STOP_S, handling_stops
 
 from .errors import InputError, printable
 

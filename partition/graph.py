@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from partition.system.mapped_arrays import is_mapped, release_pages
-from partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
-from partition.system.user_files import check_fits_memory
+from dgl_gt.partition.system.mapped_arrays import is_mapped, release_pages
+from dgl_gt.partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
+from dgl_gt.partition.system.user_files import check_fits_memory
 
 from .errors import InputError, whole_number
 
@@ -47,9 +47,9 @@ class Graph:
     class_names : tuple of str or None
         The name of each class, where labels are names.
     encodings : dict of str to dict
-        What :func:`partition.encode` computed, by the name of the node data or edge data.
+        What :func:`dgl_gt.partition.encode` computed, by the name of the node data or edge data.
     transforms : dict of str to dict
-        What :func:`partition.add_expander_edges` and :func:`partition.add_virtual_nodes` added. Nodes and edges that
+        What :func:`dgl_gt.partition.add_expander_edges` and :func:`dgl_gt.partition.add_virtual_nodes` added. Nodes and edges that
         they add have the last ids.
     """
 

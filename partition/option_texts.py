@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import csv
 
-from partition.cuts.balance import KINDS
-from partition.system.units import parse_size
-from partition.system.user_files import regular_file
+from dgl_gt.partition.cuts.balance import KINDS
+from dgl_gt.partition.system.units import parse_size
+from dgl_gt.partition.system.user_files import regular_file
 
 from .errors import InputError
 

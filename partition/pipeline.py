@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from partition.cuts.edge_cut import make_edge_cut
-from partition.cuts.memory_bound import (
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.cuts.memory_bound import (
     METHOD_NAMES,
     SourceSizes,
     check_disk_space,
@@ -14,27 +14,27 @@ from partition.cuts.memory_bound import (
     measure_source,
     metis_need,
 )
-from partition.cuts.permutation import check_parts
-from partition.cuts.streamed_cut import open_stream, streamed_cut
-from partition.cuts.vertex_cut import make_vertex_cut
-from partition.cuts.weights import check_weights
-from partition.encodings.encode import add_encodings, check_encodable
-from partition.predict.costs import Costs
-from partition.predict.profile import Profile
-from partition.shards.cut_selection import check_memory, choose_cut
-from partition.shards.layout import mapped_layout
-from partition.shards.manifest import SHARDS
-from partition.shards.write import write_shards
-from partition.sources.load import build_graph, open_source
-from partition.sources.options import source_options
-from partition.system.atomic_write import new_directory
-from partition.system.memory import (
+from dgl_gt.partition.cuts.permutation import check_parts
+from dgl_gt.partition.cuts.streamed_cut import open_stream, streamed_cut
+from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
+from dgl_gt.partition.cuts.weights import check_weights
+from dgl_gt.partition.encodings.encode import add_encodings, check_encodable
+from dgl_gt.partition.predict.costs import Costs
+from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.shards.cut_selection import check_memory, choose_cut
+from dgl_gt.partition.shards.layout import mapped_layout
+from dgl_gt.partition.shards.manifest import SHARDS
+from dgl_gt.partition.shards.write import write_shards
+from dgl_gt.partition.sources.load import build_graph, open_source
+from dgl_gt.partition.sources.options import source_options
+from dgl_gt.partition.system.atomic_write import new_directory
+from dgl_gt.partition.system.memory import (
     available_memory_bytes,
     peak_memory_bytes,
     resident_memory_bytes,
     return_freed_memory,
 )
-from partition.system.units import format_bytes
+from dgl_gt.partition.system.units import format_bytes
 
 from .arguments import Request, checked_request
 from .transforms import check_transforms, transformed
@@ -80,7 +80,7 @@ def partition(
     Parameters
     ----------
     source : str, path, DGLGraph, networkx graph, scipy matrix, array, tensor, tuple or Graph
-        See :func:`partition.load_graph`.
+        See :func:`dgl_gt.partition.load_graph`.
     parts : int
         P, the number of parts, 1 <= P <= N.
     out : path
@@ -94,14 +94,14 @@ def partition(
     halo_depth : int
         Hops of halo that each part of an edge cut stores, 1 to 100, with the in-edges of all hops but the last.
     attempts, max_imbalance, owner, cut_weights, node_weights
-        Options of edge cuts, see :func:`partition.make_edge_cut`.
+        Options of edge cuts, see :func:`dgl_gt.partition.make_edge_cut`.
     target_weights : sequence of float, (P,), optional
         The load of each part relative to the others; equal by default.
     costs : Costs, optional
         Costs of a training step, by which cuts are compared; by default those of the default model of ``dgl-gt train``
-        on the default profile (:func:`partition.default_costs`). See :func:`partition.read_costs`.
+        on the default profile (:func:`dgl_gt.partition.default_costs`). See :func:`dgl_gt.partition.read_costs`.
     profile : Profile, optional
-        The ranks that will train (:func:`partition.read_profile`): each part gets a load in proportion to the speed
+        The ranks that will train (:func:`dgl_gt.partition.read_profile`): each part gets a load in proportion to the speed
         of its rank, and parts are numbered so that those with much traffic between them are on ranks with fast links.
     memory : int, optional
         Bound on the peak memory of this process and its children, bytes; it includes 80 MiB for the interpreter, and
@@ -117,14 +117,14 @@ def partition(
     progress : callable, optional
         Called as ``progress(stage)``.
     num_nodes, node_data, ids, label, features, skip, keys, self_loops, self_loop_fill, undirected, random_features
-        See :func:`partition.load_graph`.
+        See :func:`dgl_gt.partition.load_graph`.
     encode : str, optional
         Structural encodings to compute before the cut and to store as node data or edge data, see
-        :func:`partition.encode`. They describe the graph without expander edges and virtual nodes.
+        :func:`dgl_gt.partition.encode`. They describe the graph without expander edges and virtual nodes.
     expander, virtual_nodes : int, optional
         Degree of the expander edges, and number of virtual nodes. They are added before the cut, and after self-loops
-        and reverse edges, so virtual nodes get no self-loops; see :func:`partition.add_expander_edges` and
-        :func:`partition.add_virtual_nodes`.
+        and reverse edges, so virtual nodes get no self-loops; see :func:`dgl_gt.partition.add_expander_edges` and
+        :func:`dgl_gt.partition.add_virtual_nodes`.
 
     Returns
     -------

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from partition.cuts.memory_bound import METHOD_NAMES, Needs, SourceSizes
-from partition.predict.quality import MEANINGS
-from partition.shards.transform_records import describe_transforms
-from partition.system.units import format_bytes, format_count
+from dgl_gt.partition.cuts.memory_bound import METHOD_NAMES, Needs, SourceSizes
+from dgl_gt.partition.predict.quality import MEANINGS
+from dgl_gt.partition.shards.transform_records import describe_transforms
+from dgl_gt.partition.system.units import format_bytes, format_count
 
 from .console import table
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from partition.system.units import format_count
-from partition.system.user_files import check_fits_memory
+from dgl_gt.partition.system.units import format_count
+from dgl_gt.partition.system.user_files import check_fits_memory
 
 from .added_edges import with_more_edges
 from .errors import InputError, check_type, whole_number
@@ -34,7 +34,7 @@ def add_expander_edges(graph: Graph, degree: int, *, seed: int = 0) -> Graph:
     Parameters
     ----------
     graph : Graph
-        See :func:`partition.load_graph`. Its virtual nodes, if there are any, get no expander edges.
+        See :func:`dgl_gt.partition.load_graph`. Its virtual nodes, if there are any, get no expander edges.
     degree : int
         New in-edges, and new out-edges, of each node: an even number, at least 2, at most 128, less than the number of
         nodes.
@@ -85,7 +85,7 @@ def add_virtual_nodes(graph: Graph, count: int) -> Graph:
     Parameters
     ----------
     graph : Graph
-        See :func:`partition.load_graph`.
+        See :func:`dgl_gt.partition.load_graph`.
     count : int
         V, the number of virtual nodes, 1 to 128. They have no edges among each other, and no self-loops.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from partition.graph import from_edges
+from dgl_gt.partition.graph import from_edges
 
 # A shell starts what runs in the background with these ignored, and children inherit that; tests send them to children.
 for _number in (signal.SIGINT, signal.SIGHUP):

@@ -12,96 +12,114 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-MAY_IMPORT_DGL = ("dgl_gt.dgl_part", "partition.sources.dgl_graphs")
+MAY_IMPORT_DGL = ("dgl_gt.dgl_part", "dgl_gt.partition.sources.dgl_graphs")
 
 # The rooms of the two packages, and for each the rooms (or single modules) that it may import. A module of the same
 # folder is always allowed; `test_no_circles` sees to the order inside a room.
 MAY_IMPORT = {
-    "partition": {"partition"},  # the package's face
-    "partition.errors": set(),
-    "partition.system": {"partition.errors"},
-    "partition.graph": {"partition.errors", "partition.system"},
-    "partition.added_edges": {"partition.errors", "partition.graph"},
-    "partition.transforms": {"partition.errors", "partition.system", "partition.graph", "partition.added_edges"},
-    "partition.encodings": {"partition.errors", "partition.system", "partition.graph", "partition.transforms"},
-    "partition.sources": {"partition.errors", "partition.system", "partition.graph", "partition.added_edges"},
-    "partition.predict": {"partition.errors", "partition.system"},
-    "partition.cuts": {
-        "partition.errors",
-        "partition.system",
-        "partition.graph",
-        "partition.added_edges",
-        "partition.transforms",
-        "partition.encodings",
-        "partition.sources.coo",
-        "partition.predict",
+    "dgl_gt.partition": set(),  # the package's face, which loads what is asked for
+    "dgl_gt.partition.errors": set(),
+    "dgl_gt.partition.system": {"dgl_gt.partition.errors"},
+    "dgl_gt.partition.graph": {"dgl_gt.partition.errors", "dgl_gt.partition.system"},
+    "dgl_gt.partition.added_edges": {"dgl_gt.partition.errors", "dgl_gt.partition.graph"},
+    "dgl_gt.partition.transforms": {
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.system",
+        "dgl_gt.partition.graph",
+        "dgl_gt.partition.added_edges",
     },
-    "partition.shards": {
-        "partition.errors",
-        "partition.system",
-        "partition.graph",
-        "partition.transforms",
-        "partition.encodings",
-        "partition.sources",
-        "partition.predict",
-        "partition.cuts",
+    "dgl_gt.partition.encodings": {
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.system",
+        "dgl_gt.partition.graph",
+        "dgl_gt.partition.transforms",
     },
-    "partition.report": {"partition.errors", "partition.system", "partition.predict", "partition.shards"},
-    "partition.console": {"partition.errors", "partition.system"},
-    "partition.tables": {
-        "partition.console",
-        "partition.system",
-        "partition.cuts",
-        "partition.predict",
-        "partition.shards",
+    "dgl_gt.partition.sources": {
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.system",
+        "dgl_gt.partition.graph",
+        "dgl_gt.partition.added_edges",
     },
-    "partition.arguments": {
-        "partition.errors",
-        "partition.transforms",
-        "partition.encodings",
-        "partition.sources",
-        "partition.predict",
-        "partition.cuts",
+    "dgl_gt.partition.predict": {"dgl_gt.partition.errors", "dgl_gt.partition.system"},
+    "dgl_gt.partition.cuts": {
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.system",
+        "dgl_gt.partition.graph",
+        "dgl_gt.partition.added_edges",
+        "dgl_gt.partition.transforms",
+        "dgl_gt.partition.encodings",
+        "dgl_gt.partition.sources.coo",
+        "dgl_gt.partition.predict",
     },
-    "partition.pipeline": {
-        "partition.arguments",
-        "partition.errors",
-        "partition.system",
-        "partition.transforms",
-        "partition.encodings",
-        "partition.sources",
-        "partition.predict",
-        "partition.cuts",
-        "partition.shards",
+    "dgl_gt.partition.shards": {
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.system",
+        "dgl_gt.partition.graph",
+        "dgl_gt.partition.transforms",
+        "dgl_gt.partition.encodings",
+        "dgl_gt.partition.sources",
+        "dgl_gt.partition.predict",
+        "dgl_gt.partition.cuts",
     },
-    "partition.option_texts": {"partition.errors", "partition.system", "partition.cuts"},
-    "partition.command_options": {
-        "partition.arguments",
-        "partition.option_texts",
-        "partition.predict",
-        "partition.sources",
+    "dgl_gt.partition.report": {
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.system",
+        "dgl_gt.partition.predict",
+        "dgl_gt.partition.shards",
     },
-    "partition.cli": {"partition"},
-    "partition.__main__": {"partition.system.command_entry", "partition.cli"},
-    "dgl_gt": {"partition"},  # the package's face
-    "dgl_gt.partition": {"partition"},
-    "dgl_gt.model_limits": {"partition.errors"},
+    "dgl_gt.partition.console": {"dgl_gt.partition.errors", "dgl_gt.partition.system"},
+    "dgl_gt.partition.tables": {
+        "dgl_gt.partition.console",
+        "dgl_gt.partition.system",
+        "dgl_gt.partition.cuts",
+        "dgl_gt.partition.predict",
+        "dgl_gt.partition.shards",
+    },
+    "dgl_gt.partition.arguments": {
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.transforms",
+        "dgl_gt.partition.encodings",
+        "dgl_gt.partition.sources",
+        "dgl_gt.partition.predict",
+        "dgl_gt.partition.cuts",
+    },
+    "dgl_gt.partition.pipeline": {
+        "dgl_gt.partition.arguments",
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.system",
+        "dgl_gt.partition.transforms",
+        "dgl_gt.partition.encodings",
+        "dgl_gt.partition.sources",
+        "dgl_gt.partition.predict",
+        "dgl_gt.partition.cuts",
+        "dgl_gt.partition.shards",
+    },
+    "dgl_gt.partition.option_texts": {"dgl_gt.partition.errors", "dgl_gt.partition.system", "dgl_gt.partition.cuts"},
+    "dgl_gt.partition.command_options": {
+        "dgl_gt.partition.arguments",
+        "dgl_gt.partition.option_texts",
+        "dgl_gt.partition.predict",
+        "dgl_gt.partition.sources",
+    },
+    "dgl_gt.partition.cli": {"dgl_gt.partition"},
+    "dgl_gt": set(),  # the package's face
+    "dgl_gt.model_limits": {"dgl_gt.partition.errors"},
     "dgl_gt.structure": set(),
     "dgl_gt.dgl_part": {"dgl_gt.ops.announce"},
     "dgl_gt.torch_internals": set(),
     "dgl_gt.edge_index": {"dgl_gt.structure"},
     "dgl_gt.as_csc": {"dgl_gt.edge_index", "dgl_gt.structure"},
     "dgl_gt.ops": {"dgl_gt.structure", "dgl_gt.as_csc", "dgl_gt.torch_internals"},
-    "dgl_gt.comm": {"partition.errors", "dgl_gt.torch_internals"},
+    "dgl_gt.comm": {"dgl_gt.partition.errors", "dgl_gt.torch_internals"},
     "dgl_gt.transmission": {
-        "partition.errors",
-        "partition.predict",
-        "partition.system",
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.predict",
+        "dgl_gt.partition.system",
         "dgl_gt.comm",
         "dgl_gt.ops",
     },
     "dgl_gt.exchange": {
-        "partition",
+        "dgl_gt.partition",
         "dgl_gt.as_csc",
         "dgl_gt.comm",
         "dgl_gt.dgl_part",
@@ -111,8 +129,8 @@ MAY_IMPORT = {
         "dgl_gt.transmission",
     },
     "dgl_gt.nn": {
-        "partition.errors",
-        "partition.predict",
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.predict",
         "dgl_gt.as_csc",
         "dgl_gt.exchange",
         "dgl_gt.model_limits",
@@ -121,7 +139,7 @@ MAY_IMPORT = {
         "dgl_gt.torch_internals",
     },
     "dgl_gt.trace": {
-        "partition",
+        "dgl_gt.partition",
         "dgl_gt.comm",
         "dgl_gt.exchange",
         "dgl_gt.ops",
@@ -129,7 +147,7 @@ MAY_IMPORT = {
         "dgl_gt.transmission.policy",
     },
     "dgl_gt.selector": {
-        "partition",
+        "dgl_gt.partition",
         "dgl_gt.comm",
         "dgl_gt.exchange",
         "dgl_gt.ops",
@@ -137,10 +155,15 @@ MAY_IMPORT = {
         "dgl_gt.trace",
         "dgl_gt.transmission.policy",
     },
-    "dgl_gt.ranks": {"partition.console", "partition.errors", "partition.system", "dgl_gt.comm"},
-    "dgl_gt.run_files": {"partition.console", "partition.errors", "partition.system", "dgl_gt.selector.plan"},
+    "dgl_gt.ranks": {"dgl_gt.partition.console", "dgl_gt.partition.errors", "dgl_gt.partition.system", "dgl_gt.comm"},
+    "dgl_gt.run_files": {
+        "dgl_gt.partition.console",
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.system",
+        "dgl_gt.selector.plan",
+    },
     "dgl_gt.train": {
-        "partition",
+        "dgl_gt.partition",
         "dgl_gt.comm",
         "dgl_gt.exchange",
         "dgl_gt.model_limits",
@@ -152,9 +175,9 @@ MAY_IMPORT = {
         "dgl_gt.trace",
         "dgl_gt.transmission.policy",
     },
-    "dgl_gt.report": {"partition", "dgl_gt.run_files", "dgl_gt.train"},
+    "dgl_gt.report": {"dgl_gt.partition", "dgl_gt.run_files", "dgl_gt.train"},
     "dgl_gt.cli": {
-        "partition",
+        "dgl_gt.partition",
         "dgl_gt",
         "dgl_gt.comm",
         "dgl_gt.ranks",
@@ -164,15 +187,15 @@ MAY_IMPORT = {
         "dgl_gt.train",
         "dgl_gt.transmission.policy",
     },
-    "dgl_gt.__main__": {"partition.system", "dgl_gt.cli", "dgl_gt.ranks.launcher_link"},
+    "dgl_gt.__main__": {"dgl_gt.partition.system", "dgl_gt.cli", "dgl_gt.ranks.launcher_link"},
 }
 
 
 def modules():
-    for package in ("partition", "dgl_gt"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            yield name, path
+    for folder, package in (("partition", "dgl_gt.partition"), ("dgl_gt", "dgl_gt")):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            inner = path.relative_to(ROOT / folder).with_suffix("").parts
+            yield ".".join((package, *inner)).removesuffix(".__init__"), path
 
 
 def imports(name: str, path: Path) -> set[str]:
@@ -197,13 +220,16 @@ def inside(module: str, room: str) -> bool:
 @pytest.mark.parametrize(("name", "path"), list(modules()), ids=[name for name, _ in modules()])
 def test_arrows_point_one_way(name, path):
     room = max((room for room in MAY_IMPORT if inside(name, room)), key=len)
-    assert room not in ("dgl_gt", "partition") or name == room, f"{name} is in no room: give it one in MAY_IMPORT"
+    assert room not in ("dgl_gt", "dgl_gt.partition") or name == room, (
+        f"{name} is in no room: give it one in MAY_IMPORT"
+    )
     for module in imports(name, path):
-        if inside(module, "partition") or inside(module, "dgl_gt"):
+        assert not inside(module, "partition"), f"{name} imports {module}"
+        if inside(module, "dgl_gt"):
             allowed = MAY_IMPORT[room] | {room}
             assert any(inside(module, each) for each in allowed), f"{name} imports {module}"
         assert not inside(module, "dgl") or name in MAY_IMPORT_DGL, f"{name} imports dgl"
-        assert not inside(module, "torch") or name.startswith("dgl_gt"), f"{name} imports torch"
+        assert not inside(module, "torch") or not inside(name, "dgl_gt.partition"), f"{name} imports torch"
 
 
 def test_the_list_of_rooms_in_the_docs_goes_from_the_top_to_the_ground():
@@ -216,8 +242,8 @@ def test_the_list_of_rooms_in_the_docs_goes_from_the_top_to_the_ground():
         for name in re.findall("`([^`]+)`", names):
             folder = name.rpartition("/")[0] or folder
             path = name if "/" in name else f"{folder}/{name}"
-            place[path.removesuffix(".py").replace("/", ".")] = number
-    faces = {"dgl_gt", "partition", "dgl_gt.partition", "dgl_gt.__main__", "partition.__main__"}
+            place[re.sub("^partition(?=/)", "dgl_gt/partition", path.removesuffix(".py")).replace("/", ".")] = number
+    faces = {"dgl_gt", "dgl_gt.partition", "dgl_gt.__main__"}
     assert {room for room in MAY_IMPORT if room not in faces} <= {
         room for room in MAY_IMPORT for listed in place if inside(listed, room)
     }
@@ -246,15 +272,15 @@ def test_every_folder_of_modules_is_installed():
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
     listed = settings["options"]["packages"].split()
-    folders = {path.parent for name in ("dgl_gt", "partition") for path in (ROOT / name).rglob("*.py")}
-    assert sorted(listed) == sorted(".".join(folder.relative_to(ROOT).parts) for folder in folders)
+    folders = {name if path.name == "__init__.py" else name.rpartition(".")[0] for name, path in modules()}
+    assert sorted(listed) == sorted(folders)
 
 
 def test_no_circles():
     """No module imports itself by way of others, inside functions too."""
     names = dict(modules())
     arrows = {name: {each for each in imports(name, path) if each in names} for name, path in names.items()}
-    for face in ("dgl_gt", "partition"):  # what these import is loaded at first use
+    for face in ("dgl_gt", "dgl_gt.partition"):  # what these import is loaded at first use
         arrows[face] = set()
     while arrows:
         ground = {name for name, targets in arrows.items() if not targets & set(arrows) - {name}}
@@ -273,8 +299,8 @@ def loaded_after(code: str) -> set[str]:
     ("code", "absent"),
     [
         ("import dgl_gt", {"dgl", "torch", "numpy", "scipy"}),
-        ("import partition, dgl_gt.partition", {"dgl", "torch", "numpy", "scipy"}),
-        ("import partition.cli", {"dgl", "torch", "networkx", "ogb", "pandas"}),
+        ("import dgl_gt.partition", {"dgl", "torch", "numpy", "scipy"}),
+        ("import dgl_gt.partition.cli", {"dgl", "torch", "networkx", "ogb", "pandas"}),
         ("import dgl_gt.cli.main", {"dgl", "torch"}),
         ("import dgl_gt; dgl_gt.train.TrainConfig, dgl_gt.selector.choose", {"dgl", "torch"}),
         ("import dgl_gt; dgl_gt.load, dgl_gt.nn.GraphTransformer, dgl_gt.sparse_attention", {"dgl"}),
@@ -308,7 +334,7 @@ def test_ranks_start_before_torch_is_imported(tmp_path):
 def test_steps_and_plans_do_not_load_the_compiler(tmp_path):
     """The machinery of torch.compile takes each process more than a second and 70 MB."""
     code = (
-        "import dgl_gt, partition; from dgl_gt.selector import choose, read_profile; "
+        "import dgl_gt; from dgl_gt import partition; from dgl_gt.selector import choose, read_profile; "
         "from dgl_gt.train import TrainConfig, step_traces, train; "
         f"partition.partition('sample:communities?nodes=200', 1, {str(tmp_path / 'out')!r}); "
         f"sg = dgl_gt.load({str(tmp_path / 'out')!r}); config = TrainConfig(epochs=2, hidden=8, layers=1, dropout=0.5); "
@@ -320,20 +346,15 @@ def test_steps_and_plans_do_not_load_the_compiler(tmp_path):
 
 
 def test_partitioning_needs_no_torch(tmp_path):
-    code = f"import partition; partition.partition('sample:communities?nodes=200', 2, {str(tmp_path / 'out')!r})"
+    code = f"from dgl_gt import partition; partition.partition('sample:communities?nodes=200', 2, {str(tmp_path / 'out')!r})"
     assert not loaded_after(code) & {"torch", "dgl"}
 
 
-def test_the_facade_holds_no_copies():
-    import dgl_gt.partition
-    import partition
+def test_public_names_of_partitioning_are_no_modules():
+    from dgl_gt import partition
 
-    assert dgl_gt.partition.__all__ == partition.__all__ and set(partition.__all__) <= set(dir(dgl_gt.partition))
     for name in partition.__all__:
-        assert getattr(dgl_gt.partition, name) is getattr(partition, name)
         assert callable(getattr(partition, name)), f"{name} names a module, which hides what is meant"
-    with pytest.raises(AttributeError):
-        dgl_gt.partition.nothing
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ to build the kernel with")

@@ -48,32 +48,3 @@ def test_a_script_may_have_the_name(tmp_path):
     (tmp_path / "partition.py").write_text(USES)
     done = python("partition.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("its_code", "code"),
-    [
-        ("", "import partition, dgl_gt"),
-        ("x = 1", "from partition import x; import dgl_gt"),
-        ("import dgl_gt", "import partition"),  # from within
-        ("x = 1", "import dgl_gt; from partition import x"),
-        ("x = 1", "import dgl_gt; import partition; partition.x"),
-        ("x = 1", "import dgl_gt.partition; from partition import x"),
-        (None, "import sys; sys.path.remove({root!r}); import partition; sys.path.append({root!r}); import dgl_gt"),
-    ],
-)
-def test_otherwise_an_error_names_it(tmp_path, its_code, code):
-    namesake = tmp_path / ("partition" if its_code is None else "partition.py")
-    namesake.mkdir() if its_code is None else namesake.write_text(its_code)
-    done = python("-c", code.format(root=str(ROOT)), cwd=tmp_path)
-    *_, last = done.stderr.splitlines()
-    assert done.returncode == 1 and last.startswith("ImportError: ") and str(namesake) in last, done.stderr
-    assert done.stderr.count("Traceback") == 1
-
-
-def test_a_factory_in_a_namesake_is_refused_in_one_line(tmp_path):
-    (tmp_path / "partition.py").write_text("def make(*_): pass")
-    arguments = ["partition", "sample:communities?nodes=200", "--parts", "1", "--out", "shards"]
-    assert python("-m", "dgl_gt", *arguments, cwd=tmp_path).returncode == 0
-    done = python("-m", "dgl_gt", "train", "shards", "--model-factory", "partition:make", cwd=tmp_path)
-    assert done.returncode == 2 and str(tmp_path / "partition.py") in done.stderr and "Traceback" not in done.stderr

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 import dgl_gt
-import partition
+from dgl_gt import partition
 
 ROOT = Path(__file__).parents[1]
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").iterdir())]
@@ -97,10 +97,10 @@ def test_completion_of_comm_offers_what_pages_use():
     assert all(hasattr(comm, name) for name in dir(comm))
 
 
-LAZY = {dgl_gt: "dgl_gt", dgl_gt.train: "dgl_gt/train", partition: "partition"}
+LAZY = {dgl_gt: "dgl_gt", dgl_gt.train: "dgl_gt/train", partition: "dgl_gt/partition"}
 
 
-@pytest.mark.parametrize("module", [*LAZY, dgl_gt.partition], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", LAZY, ids=lambda module: module.__name__)
 def test_completion_offers_public_names_alone(module):
     import dgl_gt.exchange  # an inner room that something has loaded is no public name  # noqa: F401
 
@@ -116,8 +116,8 @@ def test_type_checkers_see_the_names_that_are_loaded(module):
         if isinstance(node, ast.ImportFrom):
             assert all(alias.name == alias.asname for alias in node.names), "else the name is not exported"
             found |= {alias.name: node.module for alias in node.names}
-    homes = {"dgl_gt": "_ATTRIBUTES", "dgl_gt.train": "_HOMES", "partition": "_MODULES"}[module.__name__]
-    prefix = "partition." if module is partition else ""
+    homes = {"dgl_gt": "_ATTRIBUTES", "dgl_gt.train": "_HOMES", "dgl_gt.partition": "_MODULES"}[module.__name__]
+    prefix = "dgl_gt.partition." if module is partition else ""
     lazy = {name: prefix + home for name, home in getattr(module, homes).items()}
     assert {name: home for name, home in found.items() if home} == lazy
     assert {name for name, home in found.items() if not home} == set(getattr(module, "_SUBMODULES", ()))
@@ -126,11 +126,10 @@ def test_type_checkers_see_the_names_that_are_loaded(module):
 def test_packages_are_installed_with_their_types():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    for stub in [path for name in ("dgl_gt", "partition") for path in (ROOT / name).rglob("*.pyi")]:
-        package = ".".join(stub.parent.relative_to(ROOT).parts)
-        assert "*.pyi" in setup["options.package_data"][package]
-    for package in ("dgl_gt", "partition"):
-        assert (ROOT / package / "py.typed").exists() and "py.typed" in setup["options.package_data"][package]
+    for module, folder in LAZY.items():
+        assert (ROOT / folder / "__init__.pyi").exists()
+        assert "*.pyi" in setup["options.package_data"][module.__name__]
+    assert (ROOT / "dgl_gt" / "py.typed").exists() and "py.typed" in setup["options.package_data"]["dgl_gt"]
 
 
 def test_a_type_checker_finds_misspelt_arguments_and_names(tmp_path):

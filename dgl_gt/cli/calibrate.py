@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from partition import console
-from partition.console import table
-from partition.errors import InputError
-from partition.predict.profile import MAX_RANKS
-from partition.system.atomic_write import new_file
-from partition.system.output_checks import check_file
-from partition.system.units import format_bytes
+from dgl_gt.partition import console
+from dgl_gt.partition.console import table
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.profile import MAX_RANKS
+from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.system.output_checks import check_file
+from dgl_gt.partition.system.units import format_bytes
 
 from .options import add_json, add_timeout, positive_integer
 

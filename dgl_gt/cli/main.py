@@ -6,11 +6,10 @@ import argparse
 import sys
 
 from dgl_gt import __version__
-from partition import console
-from partition.cli import add_commands as add_offline_commands
+from dgl_gt.partition import console
+from dgl_gt.partition.cli import add_commands as add_offline_commands
 
-from . import calibrate, plan, predict, train
-from .report import ON_SHARDS_OR_RUNS
+from . import calibrate, plan, predict, report, train
 
 
 def main(argv=None) -> int:
@@ -25,8 +24,8 @@ def main(argv=None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"dgl-gt {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add_offline_commands(commands, ON_SHARDS_OR_RUNS)
-    for verb in (train, predict, calibrate, plan):
+    add_offline_commands(commands)
+    for verb in (train, predict, report, calibrate, plan):
         verb.add_command(commands)
     parser.set_defaults(argv=argv)
     return console.run(parser, argv)

@@ -7,13 +7,13 @@ import math
 import re
 import reprlib
 
-from partition.errors import InputError
-from partition.option_texts import size_in_bytes
-from partition.predict.profile import PRESETS
-from partition.predict.strategies import CHOICES, check_choice
-from partition.shards.counts import read_figures
-from partition.shards.manifest import read_manifest
-from partition.system.units import format_count
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.option_texts import size_in_bytes
+from dgl_gt.partition.predict.profile import PRESETS
+from dgl_gt.partition.predict.strategies import CHOICES, check_choice
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.partition.system.units import format_count
 
 _MAX_NUMBERS = 1000  # in a list
 _LARGEST, _SMALLEST_FLOAT = 10**9, 1e-6  # allowed numbers of options, far beyond any use

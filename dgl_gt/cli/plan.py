@@ -8,22 +8,22 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from dgl_gt.partition import console
+from dgl_gt.partition.command_options import READING, add_reading, reading
+from dgl_gt.partition.errors import InputError, SourceWarning
+from dgl_gt.partition.option_texts import FILL, FILL_HELP, self_loop_fill
+from dgl_gt.partition.predict.costs import Costs
+from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.predict.profile import read_profile
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.manifest import is_shards, read_manifest
+from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.run_files.prediction_check import check_table, compare_with_prediction
 from dgl_gt.selector.forecast import forecast
 from dgl_gt.selector.plan import NothingFits, Plan
 from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan, text_of_policy
 from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of, read_config
 from dgl_gt.transmission.policy import Policy
-from partition import console
-from partition.command_options import READING, add_reading, reading
-from partition.errors import InputError, SourceWarning
-from partition.option_texts import FILL, FILL_HELP, self_loop_fill
-from partition.predict.costs import Costs
-from partition.predict.figures import Figures
-from partition.predict.profile import read_profile
-from partition.shards.counts import read_figures
-from partition.shards.manifest import is_shards, read_manifest
-from partition.system.output_checks import check_file
 
 from .options import add_json, add_model_factory, add_selection_options, positive_float, positive_integer
 from .search_policy import MAX_LOSS, run_search

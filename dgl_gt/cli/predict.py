@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from partition.errors import InputError
-from partition.system.output_checks import check_file
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.output_checks import check_file
 
 from .options import add_model_factory, add_shard_options, load_shards, run_on_parts
 
@@ -37,10 +37,10 @@ def _predict(args):
 def _predict_rank(args):
     """Predict on this rank; rank 0 writes the file and returns what to print."""
     from dgl_gt.comm.group import Comm
+    from dgl_gt.partition.shards.node_names import read_node_names
     from dgl_gt.train.model import find_factory
     from dgl_gt.train.predictions import predict, write_predictions
     from dgl_gt.train.saved_model import load_model
-    from partition.shards.node_names import read_node_names
 
     with Comm(timeout_s=args.timeout) as comm, comm.raising_together():
         model = load_model(args.model, find_factory(args.model_factory))

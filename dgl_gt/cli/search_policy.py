@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dgl_gt.partition import console
+from dgl_gt.partition.console import table
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.system.output_checks import check_file
+from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.transmission.policy import is_policy_file
-from partition import console
-from partition.console import table
-from partition.errors import InputError
-from partition.predict.profile import Profile
-from partition.shards.counts import read_figures
-from partition.shards.manifest import read_manifest
-from partition.system.atomic_write import new_file
-from partition.system.output_checks import check_file
-from partition.system.units import format_bytes
 
 from .options import run_on_parts
 

@@ -6,15 +6,15 @@ import os
 import sys
 from dataclasses import fields, replace
 
+from dgl_gt.partition.errors import InputError, check_one_of
+from dgl_gt.partition.predict.profile import Profile, read_profile
+from dgl_gt.partition.predict.strategies import AUTO, CHOICES, WITH_POLICY, ranks_per_host
+from dgl_gt.partition.system.command_entry import is_rank
+from dgl_gt.partition.system.output_checks import check_target
 from dgl_gt.ranks.launcher_link import find_launcher, restarts
 from dgl_gt.run_files.run_directory import MODEL, check_can_resume
 from dgl_gt.train.config import ON_NAN, TrainConfig, policy_of, read_config
 from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
-from partition.errors import InputError, check_one_of
-from partition.predict.profile import Profile, read_profile
-from partition.predict.strategies import AUTO, CHOICES, WITH_POLICY, ranks_per_host
-from partition.system.command_entry import is_rank
-from partition.system.output_checks import check_target
 
 from .options import (
     add_model_factory,

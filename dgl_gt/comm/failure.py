@@ -12,8 +12,8 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from dgl_gt.partition.errors import InputError
 from dgl_gt.torch_internals import default_store, set_group_timeout
-from partition.errors import InputError
 
 _POLL_S = 0.01
 _MARGIN_S = 5.0  # gloo's own timeout is longer than ours by this much, because our message says more

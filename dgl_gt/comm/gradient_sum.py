@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 BUCKET_BYTES = 1 << 20  # a bucket this large is full; a single one is summed after the backward pass
 

@@ -12,7 +12,7 @@ from numbers import Real
 import torch
 import torch.distributed as dist
 
-from partition.errors import InputError, check_flags
+from dgl_gt.partition.errors import InputError, check_flags
 
 from .backend import check_dtype, device_type
 from .failure import FailureDetector, RankError

@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from dgl_gt.partition.errors import InputError
 from dgl_gt.torch_internals import is_in_backward
-from partition.errors import InputError
 
 _INTERVAL = 61  # a prime, so that each of several sums in a step has its turn
 _SAMPLES = 8  # numbers of a parameter that ranks compare, besides its norm

@@ -9,8 +9,8 @@ from itertools import pairwise
 import torch
 
 from dgl_gt.ops.attention import attend_rows
+from dgl_gt.partition.errors import InputError
 from dgl_gt.structure import CSC
-from partition.errors import InputError
 
 from .base import ShardStrategy
 

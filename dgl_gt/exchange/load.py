@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 
 from dgl_gt.comm.group import Comm
-from partition.errors import InputError, check_flags
-from partition.predict.strategies import check_choice, ranks_per_host
-from partition.shards.counts import read_figures
-from partition.shards.manifest import read_manifest, verify
-from partition.system.units import format_count
+from dgl_gt.partition.errors import InputError, check_flags
+from dgl_gt.partition.predict.strategies import check_choice, ranks_per_host
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.manifest import read_manifest, verify
+from dgl_gt.partition.system.units import format_count
 
 from .gather import Gather
 from .halo import Halo

@@ -12,9 +12,9 @@ import torch
 from dgl_gt.comm.group import Comm
 from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.strategies import mesh_of
 from dgl_gt.structure import CSC
-from partition.errors import InputError
-from partition.predict.strategies import mesh_of
 
 from .base import ShardStrategy
 from .shard import Shard

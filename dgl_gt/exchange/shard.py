@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from dgl_gt.partition.shards.manifest import read_manifest, verify
+from dgl_gt.partition.shards.read import ShardReader
 from dgl_gt.structure import CSC
-from partition.shards.manifest import read_manifest, verify
-from partition.shards.read import ShardReader
 
 
 @dataclass(frozen=True)

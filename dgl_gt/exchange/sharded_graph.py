@@ -10,8 +10,8 @@ import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.comm.tape import kept_exchanges
+from dgl_gt.partition.errors import InputError
 from dgl_gt.torch_internals import is_inside_ddp
-from partition.errors import InputError
 
 from .deep_halo import strategies_by_layer
 from .protocol import Strategy

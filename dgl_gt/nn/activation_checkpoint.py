@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dgl_gt.exchange import as_strategy
-from partition.errors import check_one_of
-from partition.predict.strategies import ACTIVATION_CHECKPOINTS
+from dgl_gt.partition.errors import check_one_of
+from dgl_gt.partition.predict.strategies import ACTIVATION_CHECKPOINTS
 
 from .batch_norm import BatchNorm
 from .dense import is_dense

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from dgl_gt.exchange import Strategy
 from dgl_gt.model_limits import OPTION_VALUES
-from partition.errors import check_one_of
+from dgl_gt.partition.errors import check_one_of
 
 from .attention import BiasedMHA, check_heads
 from .gat import GATConv

@@ -15,9 +15,9 @@ from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.ops.checks import is_finite_number
 from dgl_gt.ops.head_minor import has_head_minor_kernel, is_head_minor
+from dgl_gt.partition.errors import check_flags, check_one_of
 from dgl_gt.structure import CSC
 from dgl_gt.torch_internals import has_hooks
-from partition.errors import check_flags, check_one_of
 
 from .dense import attend_all, check_batch, is_dense
 from .dropout import as_seed, check_probability, draw_seeds

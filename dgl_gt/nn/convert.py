@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 from .attention import check_sizes
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.model_limits import OPTION_VALUES
-from partition.errors import check_flags, check_one_of
+from dgl_gt.partition.errors import check_flags, check_one_of
 
 from .aggregation import aggregate, make_aggregation
 from .attention import check_features, check_number, check_probability, check_sizes

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from dgl_gt.exchange import as_strategy
 from dgl_gt.model_limits import EDGE_KINDS
-from partition.errors import whole_number
+from dgl_gt.partition.errors import whole_number
 
 from .attention import check_sizes
 

@@ -13,8 +13,8 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.additive import attention_weights, weighted_sum
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.dispatch import autocast
+from dgl_gt.partition.errors import check_flags
 from dgl_gt.structure import CSC
-from partition.errors import check_flags
 
 from .attention import (
     EdgeAttention,

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.exchange import Strategy, as_strategy
-from partition.errors import check_one_of
+from dgl_gt.partition.errors import check_one_of
 
 from .attention import check_features, check_heads, check_number, check_probability, check_sizes
 from .dropout import FeatureDropout

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from dgl_gt.exchange import Local, Strategy, as_strategy
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from partition.errors import check_flags, check_one_of
+from dgl_gt.partition.errors import check_flags, check_one_of
 
 from .attention import check_features, check_in_degrees, check_sizes
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dgl_gt.exchange import Strategy, as_strategy
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.model_limits import OPTION_VALUES, TRANSFORMER_RESIDUALS
-from partition.errors import check_flags, check_one_of
+from dgl_gt.partition.errors import check_flags, check_one_of
 
 from .aggregation import aggregate, make_aggregation
 from .attention import BiasedMHA, check_features, check_probability, check_sizes

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from dgl_gt.exchange import Local, Strategy, strategies_of_layers
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.model_limits import MODEL_LIMITS, OPTION_VALUES, check_contradictions
-from partition.errors import check_flags, check_one_of, whole_number
+from dgl_gt.partition.errors import check_flags, check_one_of, whole_number
 
 from .attention import EdgeAttention, check_features, check_number, check_probability, check_sizes
 from .convolution_layer import ConvolutionLayer

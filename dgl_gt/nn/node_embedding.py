@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.keyed_normal import MAX_COLUMNS, keyed_normal
-from partition.errors import whole_number
+from dgl_gt.partition.errors import whole_number
 
 from .attention import check_sizes
 from .dropout import draw_seeds

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from dgl_gt.model_limits import PRECISIONS
+from dgl_gt.partition.errors import check_one_of
 from dgl_gt.torch_internals import tree_map
-from partition.errors import check_one_of
 
 from .replaced_forward import ReplacedForward
 

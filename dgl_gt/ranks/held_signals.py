@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from partition.system.signals import handling_stops
+from dgl_gt.partition.system.signals import handling_stops
 
 
 @contextmanager

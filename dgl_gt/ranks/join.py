@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from dgl_gt.comm.failure import RankError, RankInputError
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 from .launcher_link import LATE_AFTER_S, STILL_WAITING, restarts
 

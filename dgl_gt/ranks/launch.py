@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 
-from partition.console import with_options_only
-from partition.errors import InputError
-from partition.system import child_process
-from partition.system.signals import STOPPING
+from dgl_gt.partition.console import with_options_only
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system import child_process
+from dgl_gt.partition.system.signals import STOPPING
 
 from .held_signals import received_signals
 from .launcher_link import LAUNCHED, Failure

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from partition.system.temporary_names import process_name
+from dgl_gt.partition.system.temporary_names import process_name
 
 LAUNCHED = "DGL_GT_LAUNCHED"  # the environment variable that makes a process a rank of a launcher
 LATE_AFTER_S = 60.0  # a rank that has not joined by then is named in a message

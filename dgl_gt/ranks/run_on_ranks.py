@@ -6,8 +6,8 @@ import os
 import re
 from collections.abc import Callable
 
-from partition.errors import InputError
-from partition.system.units import format_count
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.units import format_count
 
 from .launch import launch
 from .launcher_link import find_launcher

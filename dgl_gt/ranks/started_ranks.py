@@ -11,8 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from partition.errors import InputError
-from partition.system.signals import SAME_STOP_S, STOPPING
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.signals import SAME_STOP_S, STOPPING
 
 from .launcher_link import LATE_AFTER_S, STILL_WAITING, Failure
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from partition.system.memory import available_cpus
-from partition.system.units import format_count
+from dgl_gt.partition.system.memory import available_cpus
+from dgl_gt.partition.system.units import format_count
 
 
 def threads_per_rank(ranks: int) -> int:

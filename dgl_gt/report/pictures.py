@@ -13,8 +13,8 @@ from itertools import groupby
 
 from markupsafe import Markup
 
+from dgl_gt.partition.report.formats import SPACE, printable, short
 from dgl_gt.run_files.step_timeline import RankStep
-from partition.report.formats import SPACE, printable, short
 
 MAX_RANKS = 64  # that the timeline draws
 _TICKS = 5  # about as many labels as an axis has

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.user_files import reading, regular_file
+from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.run_files.run_directory import CONFIG, METRICS_FILE, RECORD, STEP_TIMELINE, checkpoints_in
 from dgl_gt.run_files.run_record import EpochNumbers, RunRecord, read_json
 from dgl_gt.run_files.step_timeline import StepTimeline
-from partition.errors import InputError
-from partition.system.user_files import reading, regular_file
-from partition.system.yaml_file import read_yaml
 
 _LONGEST_LINE = 1 << 20  # one number for each of ten thousand ranks takes a quarter of it
 _ADVICE = "move it away to see the report without it"

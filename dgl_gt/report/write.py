@@ -6,11 +6,11 @@ import os
 from dataclasses import fields
 from pathlib import Path
 
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.report import pages
+from dgl_gt.partition.report.formats import percent
+from dgl_gt.partition.report.pictures import bar
 from dgl_gt.train.config import METRIC_TITLES, TrainConfig
-from partition.errors import InputError
-from partition.report import pages
-from partition.report.formats import percent
-from partition.report.pictures import bar
 
 from . import pictures
 from .numbers import run_numbers

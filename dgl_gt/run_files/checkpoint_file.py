@@ -12,8 +12,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from partition.system.atomic_write import new_file
-from partition.system.temporary_names import FILE, leftovers
+from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.system.temporary_names import FILE, leftovers
 
 from .run_directory import CHECKPOINT, checkpoints_in
 from .tensor_file import TensorFile

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from partition.errors import InputError
-from partition.system.atomic_write import new_file
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.atomic_write import new_file
 
 from .run_directory import METRICS_FILE
 from .run_record import EpochNumbers

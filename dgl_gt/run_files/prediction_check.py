@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from partition.console import table
-from partition.errors import InputError
-from partition.system.units import format_bytes
+from dgl_gt.partition.console import table
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.units import format_bytes
 
 from .run_directory import RECORD
 from .run_record import MAX_COUNT, RunRecord, read_json

@@ -9,9 +9,9 @@ import json
 import re
 from pathlib import Path
 
-from partition.errors import InputError
-from partition.system.atomic_write import new_directory, new_file
-from partition.system.output_checks import Kind, check_target
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.atomic_write import new_directory, new_file
+from dgl_gt.partition.system.output_checks import Kind, check_target
 
 WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.yaml", "record.json"
 METRICS_FILE = "metrics.jsonl"  # a line for each epoch

@@ -11,10 +11,10 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.output_checks import LONGEST_RECORD_BYTES
+from dgl_gt.partition.system.yaml_file import read_text
 from dgl_gt.selector.plan import Candidate
-from partition.errors import InputError
-from partition.system.output_checks import LONGEST_RECORD_BYTES
-from partition.system.yaml_file import read_text
 
 MAX_COUNT = 2**62  # bytes, and whatever else is counted
 Number = Annotated[float, Meta(ge=-1e39, le=1e39)]  # float32 holds no larger one

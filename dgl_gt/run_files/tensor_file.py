@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor
 
-from partition.errors import InputError
-from partition.system.user_files import reading, regular_file
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.user_files import reading, regular_file
 
 _METADATA = "dgl_gt"
 

@@ -4,7 +4,7 @@ Figures of partitions, a training step and a hardware profile go in, and a :clas
 :func:`report_costs` says what a step costs.
 """
 
-from partition.predict.profile import PRESETS, Profile, read_profile
+from dgl_gt.partition.predict.profile import PRESETS, Profile, read_profile
 
 from .plan import Candidate, NothingFits, Plan
 from .select import choose

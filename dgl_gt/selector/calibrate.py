@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from dgl_gt.comm.group import Comm
 from dgl_gt.ops.attention import sparse_attention
 from dgl_gt.ops.head_minor import has_head_minor_kernel
+from dgl_gt.partition.predict.profile import Attention, Profile
+from dgl_gt.partition.system.memory import available_memory_bytes, peak_memory_bytes
 from dgl_gt.structure import CSC
 from dgl_gt.trace.recorder import OperationCounter
-from partition.predict.profile import Attention, Profile
-from partition.system.memory import available_memory_bytes, peak_memory_bytes
 
 _ROWS = 40_000
 _EDGES = 240_000

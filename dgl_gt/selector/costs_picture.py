@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partition.system.optional_packages import import_optional
+from dgl_gt.partition.system.optional_packages import import_optional
 
 _COLOURS = ("tab:blue", "tab:cyan", "tab:green", "tab:orange", "tab:red", "lightgrey")
 _HEIGHT = 0.36  # of a bar, where two of a layer are 0.4 apart

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from partition.cuts.edge_cut import make_edge_cut
-from partition.cuts.part_counts import columns_of
-from partition.cuts.permutation import check_parts
-from partition.cuts.vertex_cut import make_vertex_cut
-from partition.errors import InputError
-from partition.graph import Graph
-from partition.predict.costs import default_costs
-from partition.predict.figures import Figures, features_of
-from partition.predict.profile import Profile
-from partition.shards.counts import read_figures
-from partition.shards.layout import mapped_layout
-from partition.shards.manifest import is_shards, read_manifest
-from partition.sources.load import load_graph
-from partition.system.units import format_bytes, format_count
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.cuts.part_counts import columns_of
+from dgl_gt.partition.cuts.permutation import check_parts
+from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.predict.costs import default_costs
+from dgl_gt.partition.predict.figures import Figures, features_of
+from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.layout import mapped_layout
+from dgl_gt.partition.shards.manifest import is_shards, read_manifest
+from dgl_gt.partition.sources.load import load_graph
+from dgl_gt.partition.system.units import format_bytes, format_count
 
 from .plan import NothingFits, Plan
 from .select import choose
@@ -60,7 +60,7 @@ def forecast(
     say_notes : callable, optional
         Called with the ``notes`` and the ``left_out`` of a graph before it is cut.
     **additions
-        Options of :func:`partition.sources.load.load_graph`, for a graph.
+        Options of :func:`dgl_gt.partition.sources.load.load_graph`, for a graph.
 
     Returns
     -------

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from dgl_gt.partition.predict.costs import CutCosts, PerCount
+from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.predict.profile import Profile
 from dgl_gt.trace.step_trace import StepTrace, counts_of_parts
-from partition.predict.costs import CutCosts, PerCount
-from partition.predict.figures import Figures
-from partition.predict.profile import Profile
 
 from .traced_time import COMPUTE, Rates, traced_time
 

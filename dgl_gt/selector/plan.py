@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from partition.errors import InputError
-from partition.predict.costs import Costs
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.costs import Costs
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Plan:
         Predicted time of a step on the slowest rank alone, as if it held the whole graph (s). None if a traced step
         does not run on one rank.
     costs : Costs
-        Linear costs of the step, by which :func:`partition.partition` compares cuts.
+        Linear costs of the step, by which :func:`dgl_gt.partition.partition` compares cuts.
     """
 
     choice: Candidate

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from partition.console import table
-from partition.predict.profile import Profile
-from partition.system.atomic_write import new_file
-from partition.system.optional_packages import import_optional
-from partition.system.units import format_bytes
+from dgl_gt.partition.console import table
+from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.system.optional_packages import import_optional
+from dgl_gt.partition.system.units import format_bytes
 
 from .plan import NothingFits, Plan
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.predict.strategies import WITH_POLICY
 from dgl_gt.transmission.policy import Policy
-from partition.errors import InputError
-from partition.predict.figures import Figures
-from partition.predict.profile import Profile
-from partition.predict.strategies import WITH_POLICY
 
 from .plan import Candidate
 from .policy_time import PolicyCosts, kept_bytes

@@ -7,10 +7,10 @@ from functools import cached_property
 
 import numpy as np
 
+from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.predict.profile import Profile
 from dgl_gt.trace.policy_exchanges import Exchange
 from dgl_gt.transmission.policy import ADAPTIVE, EDGE_SAMPLES, Mode, Policy
-from partition.predict.figures import Figures
-from partition.predict.profile import Profile
 
 from .traced_time import traced_time
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from partition.errors import InputError, check_one_of, check_type, whole_number
-from partition.predict.costs import Costs, CutCosts
-from partition.predict.figures import Figures
-from partition.predict.profile import Profile
-from partition.predict.strategies import STRATEGIES, depths, is_of_use, mesh_of, ranks_per_host
-from partition.system.units import format_bytes, format_count
+from dgl_gt.partition.errors import InputError, check_one_of, check_type, whole_number
+from dgl_gt.partition.predict.costs import Costs, CutCosts
+from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.predict.strategies import STRATEGIES, depths, is_of_use, mesh_of, ranks_per_host
+from dgl_gt.partition.system.units import format_bytes, format_count
 
 from .linear_costs import LINEAR, cut_costs
 from .plan import Candidate, NothingFits, Plan
@@ -39,7 +39,7 @@ def choose(
     ----------
     cuts : list of (str or None, Figures)
         Cuts of one graph with the same number of parts: the shard directory of each, or None, and its figures, see
-        :func:`partition.read_figures`.
+        :func:`dgl_gt.partition.read_figures`.
     step : StepTraces or callable
         Training step: ``dgl_gt.train.step_traces(config, features, classes)`` for that of ``dgl-gt train``; or a
         function that makes a step of any other model, as :func:`report_costs` takes it.

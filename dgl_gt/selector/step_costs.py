@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from partition.console import table
-from partition.errors import InputError, check_type
-from partition.predict.profile import Profile, read_profile
-from partition.predict.strategies import check_choice
-from partition.shards.counts import read_figures
-from partition.shards.manifest import read_manifest
-from partition.system.atomic_write import new_file
-from partition.system.output_checks import check_file
-from partition.system.units import format_bytes
+from dgl_gt.partition.console import table
+from dgl_gt.partition.errors import InputError, check_type
+from dgl_gt.partition.predict.profile import Profile, read_profile
+from dgl_gt.partition.predict.strategies import check_choice
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.system.output_checks import check_file
+from dgl_gt.partition.system.units import format_bytes
 
 from .traced_time import TERMS, TracedTime, traced_time
 

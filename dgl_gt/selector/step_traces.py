@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from partition.errors import InputError
-from partition.predict.figures import Figures
-from partition.predict.strategies import check_strategy, ranks_per_host
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.predict.strategies import check_strategy, ranks_per_host
 
 if TYPE_CHECKING:
     from dgl_gt.trace.policy_exchanges import Exchange

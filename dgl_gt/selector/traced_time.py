@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.predict.profile import ATTENTION_PASSES, Profile
 from dgl_gt.trace.step_trace import Event, StepTrace
-from partition.errors import InputError
-from partition.predict.figures import Figures
-from partition.predict.profile import ATTENTION_PASSES, Profile
 
 COMPUTE = ("product", "rows", "edges")  # in the order of TERMS
 # Operations of torch that read and write memory in order and hardly compute. Copies and joins are not among them: they

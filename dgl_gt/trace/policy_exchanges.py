@@ -10,8 +10,8 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.quantise import packed_bytes
+from dgl_gt.partition.predict.figures import Figures
 from dgl_gt.transmission.policy import MIN_COLUMNS, Mode, Policy
-from partition.predict.figures import Figures
 
 from .stand_in import make_layout, stand_in
 

@@ -16,17 +16,17 @@ from dgl_gt.comm.in_flight import InFlight
 from dgl_gt.exchange.load import WITH_RANK_ORDER, make_strategy
 from dgl_gt.exchange.shard import make_shard
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from partition.cuts.edge_cut import EdgeCut
-from partition.cuts.permutation import Permutation
-from partition.cuts.vertex_cut import VertexCut
-from partition.encodings.parse import NAMES
-from partition.errors import InputError
-from partition.graph import Graph, from_edges
-from partition.predict.strategies import ranks_per_host
-from partition.shards.counts import manifest_counts
-from partition.shards.layout import Layout
-from partition.shards.write import structure_arrays
-from partition.transforms import VIRTUAL_NODE
+from dgl_gt.partition.cuts.edge_cut import EdgeCut
+from dgl_gt.partition.cuts.permutation import Permutation
+from dgl_gt.partition.cuts.vertex_cut import VertexCut
+from dgl_gt.partition.encodings.parse import NAMES
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import Graph, from_edges
+from dgl_gt.partition.predict.strategies import ranks_per_host
+from dgl_gt.partition.shards.counts import manifest_counts
+from dgl_gt.partition.shards.layout import Layout
+from dgl_gt.partition.shards.write import structure_arrays
+from dgl_gt.partition.transforms import VIRTUAL_NODE
 
 _OWNED, _OTHERS = (40, 90), (12, 40)  # least and most rows of the part, and of each other part
 _ROWS_PER_HOP = 150  # of all other parts together
@@ -94,7 +94,7 @@ class StandInRanks(Comm):
 
 
 class _LaidOut:
-    """The arrays of a layout in memory, with the methods of :class:`partition.shards.read.ShardReader`."""
+    """The arrays of a layout in memory, with the methods of :class:`dgl_gt.partition.shards.read.ShardReader`."""
 
     def __init__(self, layout: Layout):
         graph, figures = layout.graph, layout.figures
@@ -139,7 +139,7 @@ def make_layout(strategy: str, depth: int, parts: int, seed: int, node_data: dic
     Parameters
     ----------
     strategy, depth
-        As for :func:`dgl_gt.load`; ``strategy`` is one of :data:`partition.predict.strategies.STRATEGIES`, or
+        As for :func:`dgl_gt.load`; ``strategy`` is one of :data:`dgl_gt.partition.predict.strategies.STRATEGIES`, or
         ``mesh=M``.
     parts : int
         Number of parts P.

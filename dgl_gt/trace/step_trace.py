@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partition.predict.figures import Figures
-from partition.predict.strategies import ranks_per_host
+from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.predict.strategies import ranks_per_host
 
 _FIELDS = ("owned", "edges", "cut_edges", "returned", "returns", "returned_edges")  # of Figures
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.strategies import ranks_per_host
+from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.torch_internals import storage_key
-from partition.errors import InputError
-from partition.predict.strategies import ranks_per_host
-from partition.shards.layout import Layout
 
 from .recorder import Reads, Recorder
 from .stand_in import make_layout, stand_in

@@ -9,8 +9,8 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.model_limits import EDGE_KINDS
-from partition.errors import InputError
-from partition.transforms import EDGE_KIND
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.transforms import EDGE_KIND
 
 from .config import Inputs, TrainConfig
 

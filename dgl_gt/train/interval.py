@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 CHECKPOINT_EVERY = "10m"  # where nothing else is asked for
 _SECONDS = {"s": 1, "m": 60, "h": 3600}

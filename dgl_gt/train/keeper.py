@@ -14,10 +14,10 @@ from typing import Literal
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.partition.system.signals import STOPPING
 from dgl_gt.ranks.launcher_link import find_launcher
 from dgl_gt.run_files.metrics_log import MetricsLog
 from dgl_gt.run_files.run_record import EpochNumbers
-from partition.system.signals import STOPPING
 
 from .checkpoints import Checkpoints, Identity
 from .config import TrainConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dgl_gt.comm.group import Comm
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 
 def accuracy(logits: torch.Tensor, labels: torch.Tensor, comm: Comm) -> float:

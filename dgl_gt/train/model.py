@@ -18,7 +18,7 @@ from dgl_gt.comm.failure import RankError
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint, apply_precision
 from dgl_gt.nn.activation_checkpoint import checkpoint_modes
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 from .config import OF_MODEL, TrainConfig
 from .edge_rows import NO_EDGES, EdgeRows

@@ -2,7 +2,7 @@
 
 import torch
 
-from partition.system.memory import peak_memory_bytes
+from dgl_gt.partition.system.memory import peak_memory_bytes
 
 
 def peak_memory_on(device: torch.device) -> int:

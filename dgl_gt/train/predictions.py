@@ -12,10 +12,10 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer
-from partition.errors import InputError
-from partition.shards.transform_records import user_node_count
-from partition.system.atomic_write import new_file
-from partition.system.units import format_count
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.shards.transform_records import user_node_count
+from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.system.units import format_count
 
 from .config import Inputs
 from .edge_rows import edge_rows

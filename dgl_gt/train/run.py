@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.partition.errors import InputError, check_type
+from dgl_gt.partition.system.output_checks import check_target
 from dgl_gt.ranks.launcher_link import starter_name
 from dgl_gt.run_files.run_directory import MODEL, checkpoints_in, is_left_by
 from dgl_gt.run_files.run_record import GraphOfRun, PlanOfRun, RunRecord, values_of
-from partition.errors import InputError, check_type
-from partition.system.output_checks import check_target
 
 from . import summary
 from .config import TrainConfig

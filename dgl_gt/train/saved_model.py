@@ -18,14 +18,14 @@ from pathlib import Path
 import torch
 import yaml
 
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.output_checks import check_room
+from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.ranks.held_signals import received_signals
 from dgl_gt.ranks.launcher_link import find_launcher
 from dgl_gt.run_files.run_directory import CONFIG, RECORD, WEIGHTS, RunDirectory
 from dgl_gt.run_files.run_record import GraphOfRun, RunRecord, values_of
 from dgl_gt.run_files.tensor_file import TensorFile, read_bytes
-from partition.errors import InputError
-from partition.system.output_checks import check_room
-from partition.system.yaml_file import read_yaml
 
 from .config import TrainConfig
 from .model import FactoryError, ModelFactory, build_model

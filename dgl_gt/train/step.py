@@ -10,7 +10,7 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer, dropout_seed
-from partition.shards.counts import read_figures
+from dgl_gt.partition.shards.counts import read_figures
 
 from .config import TrainConfig
 from .model import ModelFactory, build_model, logits_of, share_weights

@@ -16,11 +16,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from dgl_gt.comm.step_recorder import StepRecorder
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.run_files.run_directory import STEP_TIMELINE, TRACE, trace_name
 from dgl_gt.run_files.step_timeline import RankRecording, StepTimeline, steps_of_ranks
-from partition.errors import InputError
-from partition.system.atomic_write import new_file
-from partition.system.units import format_bytes
 
 from .run_state import TrainHistory
 from .saved_model import BestModelWriter

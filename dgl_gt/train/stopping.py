@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 
-from partition.system.signals import SAME_STOP_S, handling_stops
+from dgl_gt.partition.system.signals import SAME_STOP_S, handling_stops
 
 _GRACE_S = 20.0  # schedulers kill what still runs half a minute after SIGTERM
 

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.partition.console import table
+from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.run_files.run_record import GraphOfRun, Metric, PlanOfRun, PolicyOfRun, RunRecord
-from partition.console import table
-from partition.system.units import format_bytes
 
 from .config import METRIC_TITLES
 from .run_state import TrainHistory

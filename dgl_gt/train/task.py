@@ -8,10 +8,10 @@ import torch
 from torch.nn import functional
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from partition.errors import InputError
-from partition.graph import SPLIT_MASKS
-from partition.shards.transform_records import user_node_count
-from partition.system.units import format_count
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import SPLIT_MASKS
+from dgl_gt.partition.shards.transform_records import user_node_count
+from dgl_gt.partition.system.units import format_count
 
 from .config import Inputs
 from .edge_rows import NO_EDGES, EdgeRows, edge_rows

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.partition.errors import InputError
 from dgl_gt.run_files.run_record import PolicyOfRun
-from partition.errors import InputError
 
 from .config import ON_NAN, TrainConfig
 from .edge_rows import with_stated_meanings

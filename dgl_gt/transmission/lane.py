@@ -6,7 +6,7 @@ import torch
 
 from dgl_gt.comm.transfer import Transfer
 from dgl_gt.ops.quantise import pack_rows, packed_bytes, unpack_rows
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 from .clock import Clock
 from .policy import ADAPTIVE, Mode

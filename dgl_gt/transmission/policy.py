@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from partition.errors import InputError
-from partition.predict.strategies import WITH_POLICY
-from partition.system.yaml_file import check_keys, read_yaml
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.strategies import WITH_POLICY
+from dgl_gt.partition.system.yaml_file import check_keys, read_yaml
 
 DIRECTIONS = ("rows", "gradients")  # to the ranks that need a row, and home to its owner
 _BITS = {"full": 32, "bf16": 16, "int8": 8, "int4": 4, "none": 0}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse
 
-from partition.graph import Graph
+from dgl_gt.partition.graph import Graph
 
 from . import clusters, metis
 from .balance import Balance, fill_empty_parts, with_default_bounds

@@ -8,9 +8,9 @@ from numbers import Real
 
 import numpy as np
 
-from partition.errors import InputError
-from partition.graph import Graph
-from partition.predict.costs import Costs, default_costs
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.predict.costs import Costs, default_costs
 
 KINDS = ("nodes", "edges", "train")
 _STEP_BOUND, _NODES_BOUND = 1.03, 1.1  # where the user gives none
@@ -97,7 +97,7 @@ def make_balance(
 
     ``max_imbalance`` is the most that a part's load may be, over its share: one number for ``nodes``, ``edges`` and
     ``train`` (training nodes), or a number for each by name. Without it, a cut aims at equal times of all ranks,
-    predicted by ``costs`` (by default :func:`partition.default_costs`), and no cut is refused. ``target_weights``,
+    predicted by ``costs`` (by default :func:`dgl_gt.partition.default_costs`), and no cut is refused. ``target_weights``,
     (P,), is the load of each part relative to the others. ``node_weights``, (N,), take the place of times.
     """
     costs = default_costs() if costs is None else costs

@@ -24,7 +24,7 @@ _MIN_ENTRIES = 2_000_000  # both directions of an edge count; METIS takes half a
 def order_in_parts(undirected: scipy.sparse.csr_array, owner: np.ndarray, *, seed: int = 0) -> np.ndarray:
     """Return the nodes sorted by part, (N,), and inside each part by clusters, so that neighbours are near each other.
 
-    ``undirected`` is from :func:`partition.graph.symmetrised`, and ``owner``, (N,), the part of each node. Clusters of
+    ``undirected`` is from :func:`dgl_gt.partition.graph.symmetrised`, and ``owner``, (N,), the part of each node. Clusters of
     about 1,000 nodes lie in the order of clusters of clusters. Without the compiled extension, the order
     inside parts is reverse Cuthill-McKee's.
     """
@@ -59,7 +59,7 @@ def k_way(
     progress=None,
     **options,
 ) -> np.ndarray:
-    """Split a graph as :func:`partition.cuts.metis.k_way` does; for few cut edges, a large graph is contracted to clusters.
+    """Split a graph as :func:`dgl_gt.partition.cuts.metis.k_way` does; for few cut edges, a large graph is contracted to clusters.
 
     METIS then sees clusters in place of nodes, and takes a fraction of the time and memory. A later step must move or
     place single nodes or edges. For other objectives, which depend on single nodes, METIS always sees the nodes.

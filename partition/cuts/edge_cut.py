@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from partition.errors import InputError, check_type, whole_number
-from partition.graph import Graph, as_array, symmetrised
-from partition.predict.costs import Costs, default_costs
-from partition.predict.mapping import best_mapping
-from partition.predict.profile import Profile
+from dgl_gt.partition.errors import InputError, check_type, whole_number
+from dgl_gt.partition.graph import Graph, as_array, symmetrised
+from dgl_gt.partition.predict.costs import Costs, default_costs
+from dgl_gt.partition.predict.mapping import best_mapping
+from dgl_gt.partition.predict.profile import Profile
 
 from . import metis, weights
 from .attempts import best_assignment
@@ -97,7 +97,7 @@ def make_edge_cut(
     node_weights : str, optional
         Node data, (N,), numbers of at least 0, whose sums are kept even in place of the predicted times of parts.
     costs : Costs, optional
-        What a training step costs, by default that of :func:`partition.default_costs`.
+        What a training step costs, by default that of :func:`dgl_gt.partition.default_costs`.
     profile : Profile, optional
         The ranks that will train and the links between them: attempts are compared with parts on the ranks that suit
         them best, and nodes of the best cut then move where that makes the slowest rank faster

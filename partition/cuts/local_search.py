@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partition.graph import Graph
+from dgl_gt.partition.graph import Graph
 
 from . import native
 from .balance import Balance

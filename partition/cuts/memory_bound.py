@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from partition.added_edges import check_fill
-from partition.encodings import needs as encoding_needs
-from partition.encodings.parse import Encoding
-from partition.errors import InputError
-from partition.graph import Graph, checked_num_nodes
-from partition.sources.coo import COOGraph
-from partition.system.mapped_arrays import is_mapped
-from partition.system.output_checks import check_room
-from partition.system.units import format_bytes
-from partition.transforms import EDGE_BYTES, added_sizes, check_degree
+from dgl_gt.partition.added_edges import check_fill
+from dgl_gt.partition.encodings import needs as encoding_needs
+from dgl_gt.partition.encodings.parse import Encoding
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import Graph, checked_num_nodes
+from dgl_gt.partition.sources.coo import COOGraph
+from dgl_gt.partition.system.mapped_arrays import is_mapped
+from dgl_gt.partition.system.output_checks import check_room
+from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.partition.transforms import EDGE_BYTES, added_sizes, check_degree
 
 from .metis import EDGE_BYTES as METIS_EDGE_BYTES
 from .native import counts_fit
@@ -90,7 +90,7 @@ def measure_source(
 ) -> SourceSizes:
     """Return the sizes of a source with what the options add to it; the edges that METIS sees are an estimate.
 
-    ``self_loop_fill`` may be what it is for :func:`partition.load_graph`; it changes no size.
+    ``self_loop_fill`` may be what it is for :func:`dgl_gt.partition.load_graph`; it changes no size.
     """
     check_fill(source, self_loop_fill)
     is_graph = isinstance(source, Graph)

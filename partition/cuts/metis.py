@@ -1,6 +1,6 @@
 """METIS, run in child processes: it holds Python's global lock, cannot be interrupted, and crashes on bad input.
 
-This module is the parent's side. It starts :mod:`partition.cuts.metis_child`, and arrays pass both ways through unnamed
+This module is the parent's side. It starts :mod:`dgl_gt.partition.cuts.metis_child`, and arrays pass both ways through unnamed
 temporary files that the child inherits, so that nothing stays on disk if a process is killed.
 Source: Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs", 1998.
 """
@@ -19,10 +19,10 @@ from contextlib import ExitStack, contextmanager, suppress
 import numpy as np
 import scipy.sparse
 
-from partition.errors import InputError, whole_number
-from partition.system import child_process
-from partition.system.memory import available_memory_bytes, record_children
-from partition.system.units import format_bytes
+from dgl_gt.partition.errors import InputError, whole_number
+from dgl_gt.partition.system import child_process
+from dgl_gt.partition.system.memory import available_memory_bytes, record_children
+from dgl_gt.partition.system.units import format_bytes
 
 from .metis_child import NO_ROOM, SEEDS, read_array
 
@@ -105,7 +105,7 @@ def _run(inputs: dict, job: dict, stage: str, progress) -> np.ndarray:
             said.write(text.encode())
             said.seek(0)
         process = subprocess.Popen(
-            child_process.command("partition.cuts.metis_child"),
+            child_process.command("dgl_gt.partition.cuts.metis_child"),
             stdin=said,  # the shares of many parts are more text than an argument may have
             stdout=errors,
             stderr=errors,

@@ -1,8 +1,8 @@
-"""The child process in which METIS runs: ``python -m partition.cuts.metis_child``, with a job on standard input.
+"""The child process in which METIS runs: ``python -m dgl_gt.partition.cuts.metis_child``, with a job on standard input.
 
 A job is JSON: ``files`` gives the numbers of the inherited files, by name, and the rest are the options of the k-way
 partition that is asked for.
-:mod:`partition.cuts.metis` is the parent's side.
+:mod:`dgl_gt.partition.cuts.metis` is the parent's side.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sys
 
 import numpy as np
 
-from partition.system import child_process
-from partition.system.memory import peak_memory_bytes
+from dgl_gt.partition.system import child_process
+from dgl_gt.partition.system.memory import peak_memory_bytes
 
 SEEDS = 2**31 - 1  # METIS takes 1 to this many
 NO_ROOM = 28  # exit status of a child that cannot write its result

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.errors import InputError
-from partition.graph import check_data, checked_num_nodes
-from partition.sources.coo import COOGraph, with_standard_masks_and_labels
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import check_data, checked_num_nodes
+from dgl_gt.partition.sources.coo import COOGraph, with_standard_masks_and_labels
 
 from . import native
 from .balance import shares

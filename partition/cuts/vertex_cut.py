@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse
 
-from partition.errors import InputError
-from partition.graph import Graph, symmetrised
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import Graph, symmetrised
 
 from . import metis, native
 from .balance import shares

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partition.graph import Graph
+from dgl_gt.partition.graph import Graph
 
 
 def degree_encoding(graph: Graph) -> np.ndarray:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 SPARE = 8  # vectors of subspace iteration beyond those wanted
 _DEGREE = 15

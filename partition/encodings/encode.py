@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from partition.errors import InputError, check_type, whole_number
-from partition.graph import Graph
-from partition.system.user_files import check_fits_memory
-from partition.transforms import untransformed
+from dgl_gt.partition.errors import InputError, check_type, whole_number
+from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.system.user_files import check_fits_memory
+from dgl_gt.partition.transforms import untransformed
 
 from . import needs
 from .anchors import anchor_encoding
@@ -33,7 +33,7 @@ def encode(graph: Graph, encodings: str, *, seed: int = 0, progress=None) -> Gra
     Parameters
     ----------
     graph : Graph
-        See :func:`partition.load_graph`.
+        See :func:`dgl_gt.partition.load_graph`.
     encodings : str
         The encodings to compute, with commas between them, such as ``"laplacian=16,degree"``. Each becomes node data of
         the same name, float32, and the last one edge data:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from partition.errors import InputError
-from partition.system.mapped_arrays import release_pages
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.mapped_arrays import release_pages
 
 from .neighbours import normalised
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from partition.errors import InputError
-from partition.graph import Graph, symmetrised
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import Graph, symmetrised
 
 _MAX_ENTRIES = 2**31 - 1  # of an index type that scipy's graph routines take
 

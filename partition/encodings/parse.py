@@ -6,7 +6,7 @@ import re
 import reprlib
 from dataclasses import dataclass
 
-from partition.errors import InputError, check_type
+from dgl_gt.partition.errors import InputError, check_type
 
 NAMES = ("laplacian", "random_walk", "degree", "anchors", "hops", "shortest_path")
 MAX_SIZES = {"laplacian": 128, "random_walk": 128, "anchors": 1024, "hops": 32, "shortest_path": 6}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from partition.graph import Graph
+from dgl_gt.partition.graph import Graph
 
 _HUBS = 64  # that are searched from at a time, one bit each
 BLOCK_WALKS = 1 << 21  # of the graph without hubs that are followed at a time

@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from partition.errors import InputError
-from partition.system.atomic_write import new_file
-from partition.system.output_checks import check_file
-from partition.system.user_files import reading, regular_file
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.system.output_checks import check_file
+from dgl_gt.partition.system.user_files import reading, regular_file
 
 from .figures import Figures
 from .profile import Profile

@@ -35,7 +35,7 @@ class Figures:
     """Counts of a partition into P parts, and the sizes of its data.
 
     They are counted when a cut is laid out or tried, stored in the manifest, and read back by
-    :func:`partition.read_figures`. Predictions and the selector see nothing else of a partition.
+    :func:`dgl_gt.partition.read_figures`. Predictions and the selector see nothing else of a partition.
 
     All counts are int64. r is the number of hops of halo that the parts hold; a vertex cut has one column in place of
     them, for its mirrors.

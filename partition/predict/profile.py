@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from partition.errors import InputError, check_one_of
-from partition.system.units import format_count
-from partition.system.yaml_file import check_keys, read_yaml, typed
+from dgl_gt.partition.errors import InputError, check_one_of
+from dgl_gt.partition.system.units import format_count
+from dgl_gt.partition.system.yaml_file import check_keys, read_yaml, typed
 
 from .figures import host_sizes
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from partition.errors import InputError, check_one_of
-from partition.system.units import format_count
+from dgl_gt.partition.errors import InputError, check_one_of
+from dgl_gt.partition.system.units import format_count
 
 from .figures import Figures
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.predict.quality import edge_cut_quality, vertex_cut_quality
-from partition.shards.read import ShardReader
+from dgl_gt.partition.predict.quality import edge_cut_quality, vertex_cut_quality
+from dgl_gt.partition.shards.read import ShardReader
 
 _WORD_BITS = 64  # parts per word of a bit table
 _SEED = 0  # of the random cut

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partition.system.units import format_bytes, format_count
+from dgl_gt.partition.system.units import format_bytes, format_count
 
 SPACE = "\N{NO-BREAK SPACE}"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from partition.errors import InputError
-from partition.system.atomic_write import new_file
-from partition.system.output_checks import check_file
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.system.output_checks import check_file
 
 from . import formats
 

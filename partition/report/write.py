@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.predict.quality import MEANINGS
-from partition.shards.manifest import MANIFEST, read_manifest, verify
-from partition.shards.transform_records import describe_transforms
-from partition.system.units import format_bytes
+from dgl_gt.partition.predict.quality import MEANINGS
+from dgl_gt.partition.shards.manifest import MANIFEST, read_manifest, verify
+from dgl_gt.partition.shards.transform_records import describe_transforms
+from dgl_gt.partition.system.units import format_bytes
 
 from . import formats, pictures
 from .counts import count_shards

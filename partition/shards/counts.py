@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partition.predict.figures import Figures, HostCounts, host_sizes
+from dgl_gt.partition.predict.figures import Figures, HostCounts, host_sizes
 
 from .schema import Check, dict_of, fields, list_of, misfit, number, one_of, text, whole
 
@@ -55,7 +55,7 @@ def read_figures(manifest: dict) -> Figures:
     Parameters
     ----------
     manifest : dict
-        See :func:`partition.read_manifest`, which checks it.
+        See :func:`dgl_gt.partition.read_manifest`, which checks it.
     """
     parts = manifest["per_part"]
 
@@ -121,7 +121,7 @@ def counts_table(cut: str, halo_depth: int, parts: int) -> dict[str, Check]:
 
 
 def check_sums(manifest: dict, part_files: tuple[str, ...]) -> None:
-    """Raise :class:`partition.errors.InputError` unless the counts of a manifest agree with each other."""
+    """Raise :class:`dgl_gt.partition.errors.InputError` unless the counts of a manifest agree with each other."""
     per_part, ptr, rows, files = (manifest[key] for key in ("per_part", "ptr", "received_rows", "files"))
     copies = "halo" if manifest["cut"] == "edge" else "mirrors"
     expected = {"nodes": ptr[-1], "edges": sum(part["edges"] for part in per_part)}

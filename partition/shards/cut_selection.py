@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from partition.errors import InputError
-from partition.predict.costs import Costs
-from partition.predict.figures import Figures
-from partition.predict.profile import Profile
-from partition.system.units import format_bytes
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.costs import Costs
+from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.system.units import format_bytes
 
 from .layout import Layout
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from partition.errors import InputError
-from partition.system.atomic_write import new_directory
-from partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
-from partition.system.output_checks import Kind
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.atomic_write import new_directory
+from dgl_gt.partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
+from dgl_gt.partition.system.output_checks import Kind
 
 from .dgl_import import EDGE_TYPE, NODE_TYPE
 from .manifest import read_manifest, verify

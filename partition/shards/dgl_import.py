@@ -14,15 +14,15 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from partition.cuts.edge_cut import make_edge_cut
-from partition.cuts.metis import check_seed
-from partition.errors import InputError
-from partition.graph import Graph, from_edges
-from partition.sources.coo import with_standard_masks_and_labels
-from partition.system.atomic_write import new_directory
-from partition.system.guarded_read import bound_memory, read_in_child, serve, with_prefix
-from partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
-from partition.system.user_files import reading, regular_file
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.cuts.metis import check_seed
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import Graph, from_edges
+from dgl_gt.partition.sources.coo import with_standard_masks_and_labels
+from dgl_gt.partition.system.atomic_write import new_directory
+from dgl_gt.partition.system.guarded_read import bound_memory, read_in_child, serve, with_prefix
+from dgl_gt.partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
+from dgl_gt.partition.system.user_files import reading, regular_file
 
 from .layout import Layout
 from .manifest import SHARDS
@@ -158,7 +158,7 @@ def read_graph(described: DGLPartition, progress=None) -> tuple[Graph, np.ndarra
     Also returns the part of every node, int64 (N,).
     """
     parts = []
-    for header, part in read_in_child("partition.shards.dgl_import", described.path, "DGL"):
+    for header, part in read_in_child("dgl_gt.partition.shards.dgl_import", described.path, "DGL"):
         if progress and "reading" in header:
             progress(f"reading {header['reading']} of {described.parts}")
         if part:
@@ -179,7 +179,7 @@ def read_graph(described: DGLPartition, progress=None) -> tuple[Graph, np.ndarra
 
 
 def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
-    """Yield the arrays of each part, in a child process that :func:`partition.system.guarded_read.serve` runs."""
+    """Yield the arrays of each part, in a child process that :func:`dgl_gt.partition.system.guarded_read.serve` runs."""
     described, dgl = read_config(path), import_optional("dgl", str(path), INSTALL_DGL)
     bound_memory(sum(file.stat().st_size for names in described.files for file in names.values()))
     for index in range(described.parts):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from partition.encodings.parse import MAX_SIZES, MAX_WIDTH
-from partition.transforms import MAX_VIRTUAL_NODES, VIRTUAL_NODE
+from dgl_gt.partition.encodings.parse import MAX_SIZES, MAX_WIDTH
+from dgl_gt.partition.transforms import MAX_VIRTUAL_NODES, VIRTUAL_NODE
 
 from .schema import fields, list_of, misfit, none_or, number, some_of, whole
 
@@ -47,7 +47,7 @@ def _expected(name: str, record: dict) -> tuple[str, dict]:
 
 
 def check_records(manifest: dict) -> None:
-    """Raise :class:`partition.errors.InputError` unless the records of a manifest agree with its node data and counts."""
+    """Raise :class:`dgl_gt.partition.errors.InputError` unless the records of a manifest agree with its node data and counts."""
     for name, record in manifest["encodings"].items():
         where, columns = f"manifest.encodings[{name!r}]", record["columns"]
         kind, column = _expected(name, record)

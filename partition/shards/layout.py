@@ -8,15 +8,15 @@ from functools import cached_property
 
 import numpy as np
 
-from partition.cuts.part_counts import columns_of, count_edge_cut, count_masked, count_near, in_edges, row_type
-from partition.cuts.permutation import Permutation
-from partition.cuts.vertex_cut import VertexCut
-from partition.graph import Graph
-from partition.predict.costs import Costs
-from partition.predict.figures import Figures
-from partition.predict.mapping import best_mapping
-from partition.predict.profile import Profile
-from partition.predict.quality import EdgeCutQuality, VertexCutQuality, edge_cut_quality, vertex_cut_quality
+from dgl_gt.partition.cuts.part_counts import columns_of, count_edge_cut, count_masked, count_near, in_edges, row_type
+from dgl_gt.partition.cuts.permutation import Permutation
+from dgl_gt.partition.cuts.vertex_cut import VertexCut
+from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.predict.costs import Costs
+from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.predict.mapping import best_mapping
+from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.predict.quality import EdgeCutQuality, VertexCutQuality, edge_cut_quality, vertex_cut_quality
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Part:
 class Layout:
     """A cut laid out: the figures and the copies of all parts, and the structure of one part at a time.
 
-    Of a graph whose cut has a ``part_edges`` method of its own (:class:`partition.cuts.streamed_cut.StreamedCut`), only
+    Of a graph whose cut has a ``part_edges`` method of its own (:class:`dgl_gt.partition.cuts.streamed_cut.StreamedCut`), only
     the counts and the data are read. ``rings``, P x depth, are the new ids that each part holds but does not own, hop
     by hop, ascending. ``returning`` are each part's mirrors that have in-edges and therefore send a result to their
     master; it is empty for an edge cut.

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from partition.errors import InputError
-from partition.system.output_checks import Kind
-from partition.system.user_files import reading
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.output_checks import Kind
+from dgl_gt.partition.system.user_files import reading
 
 from .counts import check_sums, counts_table
 from .encoding_records import ENCODINGS, check_records
@@ -207,7 +207,7 @@ def verify(directory, manifest: dict, parts=None) -> None:
     directory : path
         Shard directory.
     manifest : dict
-        What :func:`partition.read_manifest` returned for it.
+        What :func:`dgl_gt.partition.read_manifest` returned for it.
     parts : iterable of int, optional
         The parts whose files are read; all by default.
 

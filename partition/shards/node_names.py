@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.errors import InputError
-from partition.system.user_files import reading, text_array
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.user_files import reading, text_array
 
 from .manifest import NODE_NAMES, check_unchanged, read_manifest
 from .transform_records import user_node_count
@@ -34,7 +34,7 @@ def read_node_names(directory, manifest: dict | None = None) -> np.ndarray | Non
     directory : path
         Shard directory.
     manifest : dict, optional
-        What :func:`partition.read_manifest` returned for it.
+        What :func:`dgl_gt.partition.read_manifest` returned for it.
 
     Returns
     -------

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from partition.errors import InputError
-from partition.system.units import format_count
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.units import format_count
 
 
 class ShardReader:
     """Gives the arrays of each part, as numpy arrays in memory or as torch tensors ("pt") mapped to the file.
 
     Only what is asked for is read. The files hold no pickle. Whether they are undamaged is checked by
-    :func:`partition.shards.manifest.verify`, which callers run first.
+    :func:`dgl_gt.partition.shards.manifest.verify`, which callers run first.
     """
 
     def __init__(self, directory, manifest: dict, framework: str = "numpy"):

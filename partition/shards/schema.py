@@ -10,7 +10,7 @@ import re
 import reprlib
 from collections.abc import Callable
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 Check = Callable[[object, str], None]
 LARGEST = 2**62  # the sum of two such numbers fits into int64

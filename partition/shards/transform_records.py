@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from partition.system.units import format_count
-from partition.transforms import MAX_DEGREE, MAX_VIRTUAL_NODES, VIRTUAL_NODE
+from dgl_gt.partition.system.units import format_count
+from dgl_gt.partition.transforms import MAX_DEGREE, MAX_VIRTUAL_NODES, VIRTUAL_NODE
 
 from .schema import fields, misfit, some_of, whole
 
@@ -31,7 +31,7 @@ def describe_transforms(records: dict) -> str:
 
 
 def check_transform_records(manifest: dict) -> None:
-    """Raise :class:`partition.errors.InputError` unless the records of a manifest agree with its counts."""
+    """Raise :class:`dgl_gt.partition.errors.InputError` unless the records of a manifest agree with its counts."""
     where, records, nodes = "manifest.transforms", manifest["transforms"], user_node_count(manifest)
     if nodes < 1:
         raise misfit(records["virtual_nodes"]["nodes"], f"{where}['virtual_nodes'].nodes", f"below {manifest['nodes']}")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from partition.graph import Graph
-from partition.system.mapped_arrays import take_rows
+from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.system.mapped_arrays import take_rows
 
 from .counts import manifest_counts
 from .encoding_records import records_of
@@ -29,10 +29,10 @@ def write_shards(
 ) -> dict:
     """Write a cut as shards into an empty directory, and return the manifest, written last.
 
-    :func:`partition.partition` passes a temporary directory, so that incomplete shards never appear. The manifest
+    :func:`dgl_gt.partition.partition` passes a temporary directory, so that incomplete shards never appear. The manifest
     records how many nodes have no edge in the source (by default, in the graph), the seed, the reason for this cut and
     not another (``choice``), and the method, one of
-    :data:`partition.cuts.memory_bound.METHODS`.
+    :data:`dgl_gt.partition.cuts.memory_bound.METHODS`.
     """
     graph, cut, files, part_bytes = layout.graph, layout.cut, {}, []
     for index in range(cut.parts):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from partition.errors import InputError
-from partition.graph import as_array
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import as_array
 
 from .coo import COOGraph
 

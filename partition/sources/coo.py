@@ -7,9 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from partition.errors import InputError
-from partition.graph import SPLIT_MASKS, Graph, compact, from_edges
-from partition.system.mapped_arrays import is_mapped, release_pages, take_rows
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import SPLIT_MASKS, Graph, compact, from_edges
+from dgl_gt.partition.system.mapped_arrays import is_mapped, release_pages, take_rows
 
 _SLICE_EDGES = 1 << 18
 _SAMPLE_EDGES = 1000

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.errors import InputError
-from partition.graph import as_array, named_arrays
-from partition.system.guarded_read import bound_memory, read_in_child, serve, with_prefix
-from partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
-from partition.system.user_files import reading
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import as_array, named_arrays
+from dgl_gt.partition.system.guarded_read import bound_memory, read_in_child, serve, with_prefix
+from dgl_gt.partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
+from dgl_gt.partition.system.user_files import reading
 
 from .coo import COOGraph
 from .source_name import nonempty_text, split_source_name
@@ -51,13 +51,13 @@ def read_dgl_file(path: Path) -> COOGraph:
     """Read a file of ``dgl.save_graphs``; raise :class:`InputError` unless it holds exactly one graph."""
     with reading(path), open(path, "rb"):
         pass
-    ((header, arrays),) = read_in_child("partition.sources.dgl_graphs", path, "DGL")
+    ((header, arrays),) = read_in_child("dgl_gt.partition.sources.dgl_graphs", path, "DGL")
     data, left_out = (with_prefix("node/", arrays), with_prefix("edge/", arrays)), tuple(header["left_out"])
     return COOGraph(arrays["src"], arrays["dst"], header["num_nodes"], *data, path.name, left_out=left_out)
 
 
 def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
-    """Yield the graph of a DGL file as the one record of :func:`partition.system.guarded_read.serve`."""
+    """Yield the graph of a DGL file as the one record of :func:`dgl_gt.partition.system.guarded_read.serve`."""
     dgl = import_optional("dgl", str(path), INSTALL_DGL)
     bound_memory(path.stat().st_size)
     try:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.errors import InputError
-from partition.system.user_files import text_array
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.user_files import text_array
 
 from .coo import COOGraph, as_float32_if_exact
 from .text_blocks import parse_rows, parses

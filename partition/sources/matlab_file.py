@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from partition.errors import InputError
-from partition.system.guarded_read import bound_memory, read_in_child, serve
-from partition.system.optional_packages import first_line
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.guarded_read import bound_memory, read_in_child, serve
+from dgl_gt.partition.system.optional_packages import first_line
 
 from .arrays import from_scipy
 from .coo import COOGraph
@@ -31,7 +31,7 @@ def read_matlab(path: Path, keys: Mapping[str, str]) -> COOGraph:
 
 
 def records(path: Path, wanted: str | None) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
-    """Yield the matrix of a file as the one record of :func:`partition.system.guarded_read.serve`."""
+    """Yield the matrix of a file as the one record of :func:`dgl_gt.partition.system.guarded_read.serve`."""
     bound_memory(path.stat().st_size)
     try:
         with open(path, "rb") as file:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import scipy  # imports its parts at their first use
 
-from partition.errors import InputError
-from partition.system.optional_packages import first_line
-from partition.system.user_files import reading
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.optional_packages import first_line
+from dgl_gt.partition.system.user_files import reading
 
 from .arrays import from_scipy
 from .coo import COOGraph

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 from .coo import COOGraph
 from .text_blocks import first_bad_line, parses, text_blocks

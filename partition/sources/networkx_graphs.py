@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.errors import InputError
-from partition.system.optional_packages import first_line, import_optional
-from partition.system.user_files import reading
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.optional_packages import first_line, import_optional
+from dgl_gt.partition.system.user_files import reading
 
 from .arrays import as_names
 from .coo import COOGraph, as_float32_if_exact

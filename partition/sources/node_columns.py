@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 _MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")  # labels of unlabelled nodes
 _MAX_NAMED = 10  # classes that a note names

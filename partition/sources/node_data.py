@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.errors import InputError
-from partition.graph import Graph, check_data, named_arrays
-from partition.system.user_files import regular_file
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import Graph, check_data, named_arrays
+from dgl_gt.partition.system.user_files import regular_file
 
 from .coo import COOGraph, with_standard_masks_and_labels
 from .file_kinds import TEXT_TABLES, file_kind

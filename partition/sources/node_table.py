@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.errors import InputError
-from partition.graph import SPLIT_MASKS
-from partition.system.user_files import text_array
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import SPLIT_MASKS
+from dgl_gt.partition.system.user_files import text_array
 
 from .node_columns import ColumnRoles, NodeColumns, as_classes, class_note, quoted
 from .text_table import TextTable, cell_blocks, is_named, open_table

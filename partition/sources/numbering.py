@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from partition.errors import InputError
-from partition.graph import Graph
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import Graph
 
 from .coo import COOGraph
 from .node_columns import NodeColumns

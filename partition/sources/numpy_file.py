@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from partition.errors import InputError
-from partition.graph import SPLIT_MASKS, as_array
-from partition.system.mapped_arrays import SMALLEST_BYTES, map_npy, map_npz_member, read_header
-from partition.system.optional_packages import first_line
-from partition.system.user_files import check_fits_memory, check_unpacked_size, reading
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import SPLIT_MASKS, as_array
+from dgl_gt.partition.system.mapped_arrays import SMALLEST_BYTES, map_npy, map_npz_member, read_header
+from dgl_gt.partition.system.optional_packages import first_line
+from dgl_gt.partition.system.user_files import check_fits_memory, check_unpacked_size, reading
 
 from .arrays import as_names, from_scipy
 from .coo import COOGraph
@@ -40,7 +40,7 @@ _SYNONYMS = {
 
 
 def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
-    """Read a graph from the keys that :func:`partition.sources.load.load_graph` lists."""
+    """Read a graph from the keys that :func:`dgl_gt.partition.sources.load.load_graph` lists."""
     archive = _read_archive(path, (*_GRAPH_KEYS, *_NODE_KEYS), keys or {})
     arrays = archive.arrays
     if "edge_index" in arrays:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.errors import InputError
-from partition.graph import SPLIT_MASKS
-from partition.system.optional_packages import first_line, import_optional
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import SPLIT_MASKS
+from dgl_gt.partition.system.optional_packages import first_line, import_optional
 
 from .coo import COOGraph
 from .source_name import nonempty_text, split_source_name

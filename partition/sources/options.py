@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from partition.errors import InputError, check_one_of, whole_number
+from dgl_gt.partition.errors import InputError, check_one_of, whole_number
 
 from .node_columns import ColumnRoles
 
@@ -14,7 +14,7 @@ IDS = ("as-they-are", "compact", "names")
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Options of :func:`partition.load_graph`, checked by :func:`source_options`."""
+    """Options of :func:`dgl_gt.partition.load_graph`, checked by :func:`source_options`."""
 
     num_nodes: int | None = None
     node_data: object = None
@@ -26,7 +26,7 @@ class SourceOptions:
 def source_options(
     *, num_nodes=None, node_data=None, ids=None, label=None, features=None, skip=None, keys=None
 ) -> SourceOptions:
-    """Check arguments of :func:`partition.load_graph`, which describes them."""
+    """Check arguments of :func:`dgl_gt.partition.load_graph`, which describes them."""
     if ids is not None:
         check_one_of("ids", ids, IDS)
     if label is not None and not isinstance(label, str):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from partition.errors import InputError, whole_number
-from partition.graph import Graph, from_edges
-from partition.system.user_files import check_fits_memory
+from dgl_gt.partition.errors import InputError, whole_number
+from dgl_gt.partition.graph import Graph, from_edges
+from dgl_gt.partition.system.user_files import check_fits_memory
 
 _SAME_COMMUNITY = 0.5  # share of edges inside a community
 _SAME_CLASS = 0.2  # share of edges inside a class; the others may be anywhere

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 
 def split_source_name(source: str, allowed: dict[str, Callable]) -> tuple[str, dict]:

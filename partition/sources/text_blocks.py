@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.errors import InputError
-from partition.system.user_files import check_unpacked_size, reading
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.user_files import check_unpacked_size, reading
 
 _BLOCK_BYTES = 1 << 22  # parsing takes about ten times as much memory
 _LONGEST_LINE_BYTES = 1 << 28

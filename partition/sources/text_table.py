@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 from .text_blocks import first_bad_line, parses, text_blocks
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 from .output_checks import APPEARED, Kind, already_there, cannot_write, check_target
 from .temporary_names import FILE, PARTIAL, REPLACED, leftovers, temporary_name
@@ -138,7 +138,7 @@ def _move_aside(new: Path, out: Path) -> None:
 def new_file(out, *, force: bool = False):
     """Yield a binary file to write; it takes the place of ``out`` at the end, or is removed on any error.
 
-    Callers run :func:`partition.system.output_checks.check_file` before the work. Where ``out`` is a link, the link
+    Callers run :func:`dgl_gt.partition.system.output_checks.check_file` before the work. Where ``out`` is a link, the link
     stays and the file that it leads to is made.
     """
     out = Path(os.path.realpath(out))

@@ -10,7 +10,7 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 
 def command(module: str, *arguments: str) -> list[str]:
@@ -23,7 +23,7 @@ def command(module: str, *arguments: str) -> list[str]:
 
 def environment() -> dict[str, str]:
     """Return an environment where modules of this project are found, not namesakes in the working directory."""
-    home = str(Path(__file__).resolve().parents[2])
+    home = str(Path(__file__).absolute().parents[3])
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 

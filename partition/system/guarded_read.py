@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 from . import child_process
 

@@ -4,7 +4,7 @@ import importlib
 import os
 from types import ModuleType
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 INSTALL_DGL = "pip install 'dgl>=1.1.3,!=2.0.*,!=2.1.*' (wheels up to Python 3.11; see https://www.dgl.ai/pages/start.html for newer)"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from partition.errors import InputError, check_flags
+from dgl_gt.partition.errors import InputError, check_flags
 
 from .temporary_names import REPLACED, leftovers
 from .units import format_bytes

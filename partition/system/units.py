@@ -2,7 +2,7 @@
 
 import math
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 
 def format_bytes(count_bytes: float) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 from .memory import available_memory_bytes
 

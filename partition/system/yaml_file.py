@@ -10,9 +10,9 @@ from difflib import get_close_matches
 import msgspec
 import yaml
 
-from partition.errors import InputError
-from partition.system.units import format_bytes
-from partition.system.user_files import reading, regular_file
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.partition.system.user_files import reading, regular_file
 
 _MAX_BYTES = 4 << 20  # a profile of five hundred ranks has a quarter of a million links
 _MAX_LEVELS = 20

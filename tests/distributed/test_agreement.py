@@ -10,9 +10,9 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer
+from dgl_gt.partition import partition
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.trainer import train
-from partition import partition
 
 
 def disagree(rank):

@@ -8,13 +8,13 @@ import torch
 from ranks import run_ranks
 
 import dgl_gt
+from dgl_gt.partition import partition
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.planning.planned_step import step_traces
 from dgl_gt.train.task import node_classification
 from dgl_gt.train.trainer import train
-from partition import partition
-from partition.shards.counts import read_figures
-from partition.shards.manifest import read_manifest
 
 CONFIG = TrainConfig(
     layers=2, hidden=16, heads=4, dropout=0.2, attention_dropout=0.1, epochs=8, patience=0, precision="bf16"

@@ -6,7 +6,7 @@ import torch
 from ranks import run_ranks
 
 from dgl_gt.comm.group import Comm
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 

@@ -6,8 +6,8 @@ import torch
 from ranks import run_ranks
 
 import dgl_gt
-from partition import partition
-from partition.errors import InputError
+from dgl_gt.partition import partition
+from dgl_gt.partition.errors import InputError
 
 pytestmark = pytest.mark.needs_dgl
 WIDTH, OUT = 5, 4  # of the features, and of what each convolution makes

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformerLayer, from_dgl_sparse_gt
-from partition import from_edges, partition
+from dgl_gt.partition import from_edges, partition
 
 FEATURES, HIDDEN, HEADS, LAYERS, CLASSES = 5, 16, 4, 3, 3
 STEPS, LEARNING_RATE = 12, 1e-2

@@ -10,11 +10,11 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.cli.main import main
+from dgl_gt.partition import InputError, add_expander_edges, encode, partition
 from dgl_gt.train import TrainConfig, predict, train, train_and_save
 from dgl_gt.train.config import Inputs
 from dgl_gt.train.edge_rows import edge_rows
 from dgl_gt.train.saved_model import load_model
-from partition import InputError, add_expander_edges, encode, partition
 
 RECIPES = {
     "encodings and sharpening": {

@@ -11,7 +11,7 @@ from ranks import run_ranks
 from torch import nn
 
 import dgl_gt
-from partition import from_edges, partition
+from dgl_gt.partition import from_edges, partition
 
 pytestmark = pytest.mark.needs_dgl
 DOCUMENT = Path(__file__).parents[2] / "docs" / "strategies.md"

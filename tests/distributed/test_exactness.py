@@ -11,9 +11,9 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer
+from dgl_gt.partition import load_graph, partition
 from dgl_gt.train.step import train_step
 from dgl_gt.train.task import node_classification
-from partition import load_graph, partition
 
 EPOCHS = 20
 

@@ -11,7 +11,7 @@ from whole_graph import csc_of
 import dgl_gt
 from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
-from partition.predict.strategies import STRATEGIES
+from dgl_gt.partition.predict.strategies import STRATEGIES
 
 CASES = [*((name, 1) for name in STRATEGIES if name != "local"), ("halo", 2)]
 

@@ -10,7 +10,7 @@ from whole_graph import csc_of
 
 import dgl_gt
 from dgl_gt.comm.group import Comm
-from partition.predict.strategies import STRATEGIES
+from dgl_gt.partition.predict.strategies import STRATEGIES
 
 
 def one_of_two_groups_fails(rank):

@@ -8,8 +8,8 @@ from whole_graph import csc_of
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformerLayer
-from partition import partition
-from partition.errors import InputError
+from dgl_gt.partition import partition
+from dgl_gt.partition.errors import InputError
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 

@@ -9,6 +9,9 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.exchange.isolated_part import shares_of_nodes
+from dgl_gt.partition import InputError, load_graph, partition
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.run_files.run_record import PolicyOfRun
 from dgl_gt.selector.policy_time import kept_bytes
 from dgl_gt.train.config import TrainConfig
@@ -18,9 +21,6 @@ from dgl_gt.train.objective import make_objective
 from dgl_gt.train.step import training_logits
 from dgl_gt.train.task import node_classification
 from dgl_gt.train.trainer import train
-from partition import InputError, load_graph, partition
-from partition.graph import from_edges
-from partition.shards.counts import read_figures
 
 CONFIG = TrainConfig(epochs=5, layers=2, hidden=32, heads=4, dropout=0.0, lr=0.01, patience=0, seed=3, policy="none")
 CONVOLUTION = {"layer": "convolution", "score": "additive", "residual": "linear", "norm_first": False}

@@ -6,10 +6,10 @@ from ranks import run_ranks
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.ops.quantise import packed_bytes
+from dgl_gt.partition import InputError
 from dgl_gt.transmission.clock import Clock
 from dgl_gt.transmission.lane import Lane
 from dgl_gt.transmission.policy import Mode
-from partition import InputError
 
 STEPS, COLUMNS = 9, 50  # so that packed rows end between numbers of four bytes
 

@@ -12,9 +12,9 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.comm.failure import FailureDetector, RankError
 from dgl_gt.comm.group import Comm, device_type
+from dgl_gt.partition import partition
+from dgl_gt.partition.errors import InputError
 from dgl_gt.train.module_places import named_places
-from partition import partition
-from partition.errors import InputError
 
 
 def quickly():

@@ -9,7 +9,7 @@ from whole_graph import csc_of
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 
 def on_mesh(rank, folder, shapes, feat, bias):

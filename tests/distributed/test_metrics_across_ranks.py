@@ -8,10 +8,10 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer
+from dgl_gt.partition import partition
+from dgl_gt.partition.errors import InputError
 from dgl_gt.train import predict
 from dgl_gt.train.metrics import roc_auc
-from partition import partition
-from partition.errors import InputError
 
 
 def judge(rank, scores, labels, folder):

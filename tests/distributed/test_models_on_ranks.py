@@ -8,7 +8,7 @@ from whole_graph import csc_of
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
-from partition import partition
+from dgl_gt.partition import partition
 
 FEATURES, HIDDEN, CLASSES, EDGE_FEATURES = 5, 12, 3, 2
 DROPS = {"dropout": 0.2, "attention_dropout": 0.3, "input_dropout": 0.1, "global_dropout": 0.2}

@@ -10,7 +10,7 @@ import torch
 from ranks import run_ranks
 
 import dgl_gt
-from partition import from_edges, partition
+from dgl_gt.partition import from_edges, partition
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "own_model.md"
 NODES, EDGES, WIDTH = 40, 160, 5

@@ -12,7 +12,7 @@ from test_strategies import make_shards
 import dgl_gt
 from dgl_gt.comm.group import Comm
 from dgl_gt.nn import BiasedMHA, GATConv, GraphConv, GraphTransformer, NodeEmbedding
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 STEPS = 6
 
@@ -102,7 +102,7 @@ def unchecked(rank, folder):
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    from partition.graph import from_edges
+    from dgl_gt.partition.graph import from_edges
 
     rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("shards")
     src, dst = rng.integers(0, 30, (2, 120))

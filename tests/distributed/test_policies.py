@@ -9,6 +9,7 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.cli.main import main
+from dgl_gt.partition import InputError, partition
 from dgl_gt.run_files.run_record import PolicyOfRun
 from dgl_gt.train import step
 from dgl_gt.train.config import TrainConfig
@@ -18,7 +19,6 @@ from dgl_gt.train.objective import Objective
 from dgl_gt.train.step import training_logits
 from dgl_gt.train.task import node_classification
 from dgl_gt.train.trainer import evaluate, train
-from partition import InputError, partition
 
 CONFIG = TrainConfig(epochs=8, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)
 STRATEGIES = ["halo_h", "halo_kv", "mirror"]

@@ -9,6 +9,10 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.cli.main import main
+from dgl_gt.partition import InputError, partition
+from dgl_gt.partition.predict.profile import Hosts
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.selector import read_profile
 from dgl_gt.selector.policy_time import PolicyCosts, kept_bytes
 from dgl_gt.train.config import TrainConfig
@@ -16,10 +20,6 @@ from dgl_gt.train.planning import policy_search
 from dgl_gt.train.planning.planned_step import step_traces
 from dgl_gt.train.trainer import train
 from dgl_gt.transmission.policy import read_policy
-from partition import InputError, partition
-from partition.predict.profile import Hosts
-from partition.shards.counts import read_figures
-from partition.shards.manifest import read_manifest
 
 CONFIG = TrainConfig(epochs=8, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)
 STRATEGIES = ["halo_h", "halo_kv", "mirror"]

@@ -10,11 +10,11 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
+from dgl_gt.partition import from_edges, partition
+from dgl_gt.partition.predict.strategies import ACTIVATION_CHECKPOINTS
+from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.trace.live_tensors import step_peak_bytes
 from dgl_gt.trace.trace_step import trace_step
-from partition import from_edges, partition
-from partition.predict.strategies import ACTIVATION_CHECKPOINTS
-from partition.shards.counts import read_figures
 
 FEATURES, CLASSES = 20, 7
 COLUMNS = {"feat": ("float32", (FEATURES,)), "label": ("int64", ())}, {"weight": ("float64", (2,))}

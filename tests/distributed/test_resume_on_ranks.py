@@ -8,10 +8,10 @@ import pytest
 from ranks import run_ranks
 
 import dgl_gt
+from dgl_gt.partition import partition
 from dgl_gt.run_files.run_directory import checkpoints_in
 from dgl_gt.train import TrainConfig, train_and_save
 from dgl_gt.train.data_digest import data_digest
-from partition import partition
 
 CONFIG = TrainConfig(epochs=12, layers=2, hidden=16, heads=4, dropout=0.3, attention_dropout=0.1, patience=0, lr=0.01)
 CASES = {

@@ -10,11 +10,11 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.exchange.sampled_part import sampled_part
+from dgl_gt.partition import load_graph, partition
+from dgl_gt.partition.graph import from_edges
 from dgl_gt.run_files.run_record import PolicyOfRun
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.trainer import train
-from partition import load_graph, partition
-from partition.graph import from_edges
 
 SHARE, WIDTH, HEADS = 0.375, 8, 2
 CONFIG = TrainConfig(epochs=6, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)

@@ -8,7 +8,7 @@ import torch
 from ranks import run_ranks
 
 import dgl_gt
-from partition import partition
+from dgl_gt.partition import partition
 
 CUTS = ("edge", "alone", "vertex")
 

@@ -12,10 +12,10 @@ from whole_graph import csc_of
 import dgl_gt
 from dgl_gt.exchange.shard import read_shard
 from dgl_gt.nn import GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint
-from partition import partition
-from partition.graph import from_edges
-from partition.predict.strategies import STRATEGIES
-from partition.shards.counts import read_figures
+from dgl_gt.partition import partition
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.predict.strategies import STRATEGIES
+from dgl_gt.partition.shards.counts import read_figures
 
 LAYERS, HIDDEN, HEADS, DEPTH = 3, 24, 12, 3
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-5}

@@ -11,6 +11,8 @@ from torch import nn
 import dgl_gt
 from dgl_gt.comm import gradient_sum
 from dgl_gt.nn import GraphTransformer
+from dgl_gt.partition import partition, read_manifest
+from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.selector.plan import Candidate
 from dgl_gt.train import sufficient_factors
 from dgl_gt.train.config import TrainConfig
@@ -21,8 +23,6 @@ from dgl_gt.train.step import train_step
 from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers, saves_bytes
 from dgl_gt.train.task import node_classification
 from dgl_gt.train.trainer import train
-from partition import partition, read_manifest
-from partition.shards.counts import read_figures
 
 WIDE = {"layers": 2, "hidden": 24, "heads": 12, "epochs": 2, "dropout": 0.2, "evaluate_every": 1}
 NAMES = ("layers.1.ffn.0", "layers.1.ffn.3", "output")

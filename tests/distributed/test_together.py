@@ -15,7 +15,7 @@ from ranks import run_ranks
 
 from dgl_gt.comm.failure import FailureDetector
 from dgl_gt.comm.group import Comm
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 
 class Fault(torch.autograd.Function):

@@ -5,9 +5,9 @@ import pytest
 from ranks import run_ranks
 
 import dgl_gt
+from dgl_gt.partition import InputError, partition
 from dgl_gt.train import TrainConfig, predict, train
 from dgl_gt.train.task import node_classification
-from partition import InputError, partition
 
 OPTIONS = {"expander": 4, "virtual_nodes": 2, "encode": "laplacian=2,shortest_path=2"}
 SETTINGS = {

@@ -11,8 +11,8 @@ import dgl_gt
 from dgl_gt.exchange.sampled_part import sampled_part
 from dgl_gt.nn import GraphConv, GraphTransformerLayer
 from dgl_gt.nn.graph_conv import DEGREE_NORMS
-from partition import partition
-from partition.predict.strategies import STRATEGIES
+from dgl_gt.partition import partition
+from dgl_gt.partition.predict.strategies import STRATEGIES
 
 FEATURES, HEADS, WIDTH = 5, 12, 24
 WAYS = [(name, 1) for name in STRATEGIES if name != "local"] + [("halo", 2)]

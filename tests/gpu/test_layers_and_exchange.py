@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 import dgl_gt
-from partition import partition
+from dgl_gt.partition import partition
 
 for package in ("msgspec", "safetensors", "scipy", "yaml"):  # a machine for `make gpu` may have torch alone
     pytest.importorskip(package, reason=f"layers and exchanges need {package}")

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from partition.graph import from_edges
+from dgl_gt.partition.graph import from_edges
 
 
 def graph_of(seed, nodes=200, edges=1500, splits=None):

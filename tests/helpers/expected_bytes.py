@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partition.predict.strategies import ranks_per_host
+from dgl_gt.partition.predict.strategies import ranks_per_host
 
 
 @dataclass(frozen=True)

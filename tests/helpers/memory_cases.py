@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 
-from partition.cli import main
-from partition.cuts.memory_bound import SourceSizes, estimate_needs, measure_source
-from partition.sources.load import open_source
+from dgl_gt.cli.main import main
+from dgl_gt.partition.cuts.memory_bound import SourceSizes, estimate_needs, measure_source
+from dgl_gt.partition.sources.load import open_source
 
 SAMPLE = "sample:communities?nodes=400&seed=1"
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from partition.cuts import native
-from partition.graph import from_edges
+from dgl_gt.partition.cuts import native
+from dgl_gt.partition.graph import from_edges
 
 compiled = pytest.mark.skipif(
     not native.is_available(), reason="the package was installed without its compiled extension"

@@ -6,11 +6,11 @@ from itertools import product
 import numpy as np
 import yaml
 
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.strategies import ACTIVATION_CHECKPOINTS, STRATEGIES
 from dgl_gt.selector import StepTraces
 from dgl_gt.selector.traced_time import traced_time
 from dgl_gt.trace.step_trace import Event, StepTrace, counts_that_matter
-from partition.errors import InputError
-from partition.predict.strategies import ACTIVATION_CHECKPOINTS, STRATEGIES
 
 GRAPH = "sample:communities?nodes=300&features=12&seed=0"
 SMALL = ["--hidden", 16, "--heads", 4, "--layers", 2, "--classes", 10]

@@ -5,8 +5,8 @@ import gzip
 import numpy as np
 import pytest
 
-from partition.errors import InputError
-from partition.sources.load import load_graph
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.sources.load import load_graph
 
 
 def edges(graph):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from partition import read_manifest, verify
-from partition.graph import SPLIT_MASKS
+from dgl_gt.partition import read_manifest, verify
+from dgl_gt.partition.graph import SPLIT_MASKS
 
 
 def listing(seed, once=False, nodes=50, count=260, **changes):

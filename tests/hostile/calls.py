@@ -6,8 +6,9 @@ from __future__ import annotations
 NAMES = """
 import networkx, numpy as np, scipy.sparse, torch, dgl
 from pathlib import Path
-import dgl_gt, dgl_gt.nn, dgl_gt.selector, partition
-from partition import from_edges, load_graph
+import dgl_gt, dgl_gt.nn, dgl_gt.selector
+from dgl_gt import partition
+from dgl_gt.partition import from_edges, load_graph
 G = dgl.graph(([0, 1, 2, 2], [1, 2, 0, 1]))
 def make_step(sg): return lambda: None
 def t(*shape): return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
@@ -92,7 +93,7 @@ ARGUMENTS = [
     (
         "dgl_gt.selector.choose",
         {
-            "cuts": "[('in/shards2', partition.read_figures(partition.read_manifest('in/shards2')))]",
+            "cuts": "[('in/shards2', dgl_gt.partition.read_figures(dgl_gt.partition.read_manifest('in/shards2')))]",
             "step": "dgl_gt.train.step_traces(dgl_gt.train.TrainConfig(layers=1, hidden=8, heads=2), 8, 3)",
             "strategies": "('halo_h',)",
             "profile": "dgl_gt.selector.read_profile()",
@@ -100,20 +101,28 @@ ARGUMENTS = [
         "cuts step profile rank_memory max_depth activation_checkpoints strategies",
     ),
     (
-        "partition.load_graph",
+        "dgl_gt.partition.load_graph",
         {"source": "G"},
         "num_nodes node_data ids label features skip keys self_loops self_loop_fill undirected random_features seed",
     ),
     (
-        "partition.partition",
+        "dgl_gt.partition.partition",
         {"source": "G", "parts": "2", "out": "'out/s'"},
         "source parts out cut halo_depth attempts max_imbalance target_weights cut_weights node_weights owner costs memory rank_memory "
         "seed force num_nodes node_data ids label features skip keys self_loops self_loop_fill undirected random_features encode expander virtual_nodes",
     ),
-    ("partition.encode", {"graph": "from_edges([0, 1], [1, 0])", "encodings": "'degree'"}, "graph encodings seed"),
-    ("partition.add_expander_edges", {"graph": "from_edges([0, 1], [1, 2])", "degree": "2"}, "graph degree seed"),
-    ("partition.add_virtual_nodes", {"graph": "from_edges([0, 1], [1, 0])", "count": "1"}, "graph count"),
-    ("partition.read_costs", {}, "path"),
+    (
+        "dgl_gt.partition.encode",
+        {"graph": "from_edges([0, 1], [1, 0])", "encodings": "'degree'"},
+        "graph encodings seed",
+    ),
+    (
+        "dgl_gt.partition.add_expander_edges",
+        {"graph": "from_edges([0, 1], [1, 2])", "degree": "2"},
+        "graph degree seed",
+    ),
+    ("dgl_gt.partition.add_virtual_nodes", {"graph": "from_edges([0, 1], [1, 0])", "count": "1"}, "graph count"),
+    ("dgl_gt.partition.read_costs", {}, "path"),
 ]
 
 
@@ -150,14 +159,16 @@ def python_call(dice) -> tuple[str, list[str]]:
             data = data if dice.chance(0.8) else pick(OBJECTS)
             return f"from_edges([0, 1, 2], [1, 2, 0], None, {', '.join(pick((('{}', data), (data, '{}'))))})", []
         case 4:
-            return f"partition.partition({odd}, {pick(NUMBERS)}, 'out/s')", []
+            return f"dgl_gt.partition.partition({odd}, {pick(NUMBERS)}, 'out/s')", []
         case 5:
             option = f"{pick(PARTITION_OPTIONS)}={pick(some)}"
-            return f"partition.partition({pick(('G', 'from_edges([0, 1], [1, 0])'))}, 2, 'out/s', {option})", []
+            return f"dgl_gt.partition.partition({pick(('G', 'from_edges([0, 1], [1, 0])'))}, 2, 'out/s', {option})", []
         case 6:
-            return f"partition.{pick(('read_manifest', 'partition', 'load_graph'))}({odd})", ["shards1"]
+            return f"dgl_gt.partition.{pick(('read_manifest', 'partition', 'load_graph'))}({odd})", ["shards1"]
         case 7:
-            return f"partition.verify({pick(OBJECTS)}, partition.read_manifest('in/shards1'))", ["shards1"]
+            return f"dgl_gt.partition.verify({pick(OBJECTS)}, dgl_gt.partition.read_manifest('in/shards1'))", [
+                "shards1"
+            ]
         case 8:
             options = ("strategy", "depth", "group", "overlap")
             first = pick(("'in/shards1'", "'in/shards1'", "'in/shards2'", odd))

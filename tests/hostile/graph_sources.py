@@ -15,7 +15,7 @@ def read_graph(dice: Dice, path, *options: str) -> Case:
     """Something that reads a graph from ``path``."""
     how = dice.below(20)
     if how < 9 and not options:
-        return Case(call=f"partition.load_graph({str(path)!r})")
+        return Case(call=f"dgl_gt.partition.load_graph({str(path)!r})")
     if how < 14:
         return Case(argv=["partition", str(path), "--parts", "2", "--dry-run", *options])
     if how < 15:

@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from dgl_gt.partition import InputError, read_manifest, verify
 from dgl_gt.train import saved_model
-from partition import InputError, read_manifest, verify
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 15.0  # no measure of speed: how long a run may take to end after a signal

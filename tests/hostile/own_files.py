@@ -89,7 +89,7 @@ def _on_shards(dice, material, name: str) -> Case:
         case "export":
             return Case(argv=["export", shards, "out/dgl"])
         case "load":
-            call = "dgl_gt.load" if name == "shards1" else "partition.read_manifest"
+            call = "dgl_gt.load" if name == "shards1" else "dgl_gt.partition.read_manifest"
             return Case(call=f"{call}({shards!r})")
         case _:
             take(material, "model")

@@ -33,18 +33,18 @@ RARE = ("dgl_file", "dgl_directory")  # each starts DGL or METIS in a process of
 def readers() -> dict:
     """For each kind of damaged file the function that reads it, from ``in`` in the working directory."""
     import dgl_gt
+    from dgl_gt.partition import load_graph, read_manifest, verify
+    from dgl_gt.partition.shards.dgl_import import import_dgl
     from dgl_gt.run_files.checkpoint_file import CHECKPOINT_FILE
     from dgl_gt.run_files.prediction_check import compare_with_prediction
     from dgl_gt.run_files.tensor_file import read_bytes
     from dgl_gt.selector import read_profile
     from dgl_gt.train.config import read_config
     from dgl_gt.train.saved_model import load_model
-    from partition import load_graph, read_manifest, verify
-    from partition.shards.dgl_import import import_dgl
 
     def graph(case):
         if case.call:
-            return eval(case.call, {"partition": sys.modules["partition"]})
+            return eval(case.call, {"dgl_gt": sys.modules["dgl_gt"]})
         words = case.argv
         table = words[words.index("--node-data") + 1] if "--node-data" in words else None
         return load_graph(words[1], node_data=table)

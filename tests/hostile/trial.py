@@ -231,7 +231,7 @@ def warm_up() -> None:
     sys.path.insert(0, str(OWN))
     for package in ("dgl", "networkx", "matplotlib.pyplot", "scipy.sparse", "safetensors.torch", "yaml"):
         importlib.import_module(package)
-    for package in map(importlib.import_module, ("partition", "dgl_gt")):
+    for package in [importlib.import_module("dgl_gt")]:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if (
                 not module.name.endswith("__main__")

@@ -1,7 +1,7 @@
 import pytest
 
-from partition.sources import numpy_file, text_blocks
-from partition.system import mapped_arrays
+from dgl_gt.partition.sources import numpy_file, text_blocks
+from dgl_gt.partition.system import mapped_arrays
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from partition import InputError, add_virtual_nodes, encode, load_graph, partition
-from partition.added_edges import with_reverse_edges, with_self_loops
-from partition.cli import main
-from partition.cuts.memory_bound import estimate_needs, measure_source
-from partition.graph import from_edges
+from dgl_gt.cli.main import main
+from dgl_gt.partition import InputError, add_virtual_nodes, encode, load_graph, partition
+from dgl_gt.partition.added_edges import with_reverse_edges, with_self_loops
+from dgl_gt.partition.cuts.memory_bound import estimate_needs, measure_source
+from dgl_gt.partition.graph import from_edges
 
 TYPES = ("float32", "float64", "float16", "int64", "uint8", "int8", "bool")
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from partition import InputError, console, partition
-from partition.cli import main
+from dgl_gt.cli.main import main
+from dgl_gt.partition import InputError, console, partition
 
 SAMPLE = "sample:communities?nodes=400&seed=1"
 
@@ -139,7 +139,7 @@ def test_bad_sources(capsys, case):
     assert main(["partition", make(), "--parts", "2", "--out", "shards"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and message in err and "Traceback" not in err
-    assert err.strip().splitlines()[-1].startswith("python -m partition: error: ")
+    assert err.strip().splitlines()[-1].startswith("dgl-gt: error: ")
     assert set(os.listdir()) == before
 
 
@@ -169,7 +169,7 @@ def test_a_place_that_cannot_be_written_to(capsys):
 def test_a_stopped_run_leaves_nothing_that_looks_complete(how, code):
     source = "sample:communities?nodes=30000&seed=0"
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-m", "partition", "partition", source, "--parts", "64", "--out", "shards"]
+    command = [sys.executable, "-m", "dgl_gt", "partition", source, "--parts", "64", "--out", "shards"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
     for line in process.stderr:
         if line.startswith("reading the graph"):  # printed when METIS starts
@@ -196,7 +196,7 @@ def test_stdout_is_json_even_where_libraries_print():
         command = [
             sys.executable,
             "-m",
-            "partition",
+            "dgl_gt",
             "partition",
             source,
             "--parts",

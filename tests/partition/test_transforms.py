@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from partition import (
+from dgl_gt.cli.main import main
+from dgl_gt.partition import (
     InputError,
     add_expander_edges,
     add_virtual_nodes,
@@ -19,9 +20,8 @@ from partition import (
     read_manifest,
     verify,
 )
-from partition.cli import main
-from partition.graph import check_data, from_edges
-from partition.transforms import untransformed
+from dgl_gt.partition.graph import check_data, from_edges
+from dgl_gt.partition.transforms import untransformed
 
 SAMPLE = "sample:communities?nodes=120&features=4&seed=2"
 

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from free_port import free_port
 
 from dgl_gt.comm.failure import RankError
+from dgl_gt.partition import InputError
 from dgl_gt.ranks import join, rank_process
-from partition import InputError
 
 LIMIT_S = 120
 

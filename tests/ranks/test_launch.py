@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from dgl_gt.partition.errors import InputError
 from dgl_gt.ranks import launch, started_ranks
 from dgl_gt.ranks.launcher_link import Failure
 from dgl_gt.ranks.started_ranks import StartedRank, first_failure
-from partition.errors import InputError
 
 # ---- ranks of a few words of shell: what is made of their ends ----------------------------------------------------
 

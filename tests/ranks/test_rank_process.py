@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from dgl_gt.cli.main import main
+from dgl_gt.partition import partition
 from dgl_gt.ranks import rank_process, threads
 from dgl_gt.ranks.launcher_link import Launcher
-from partition import partition
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from partition import partition
+from dgl_gt.partition import partition
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300

@@ -12,12 +12,12 @@ from msgspec import to_builtins
 
 import dgl_gt
 from dgl_gt.cli.main import main
+from dgl_gt.partition import InputError, partition
 from dgl_gt.report.numbers import MAX_POINTS, thinned
 from dgl_gt.report.pictures import Axis, plain, share
 from dgl_gt.report.run_files import is_run
 from dgl_gt.report.write import write_run_report
 from dgl_gt.train import TrainConfig, train_and_save
-from partition import InputError, partition
 
 QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=6, patience=0, seed=3)
 LINE = {

@@ -12,14 +12,14 @@ import torch
 import dgl_gt
 from dgl_gt.cli import train as train_command
 from dgl_gt.cli.main import main
+from dgl_gt.partition import InputError, partition
+from dgl_gt.partition.system import atomic_write
+from dgl_gt.partition.system.temporary_names import process_name
 from dgl_gt.ranks.launcher_link import starter_name
 from dgl_gt.run_files import run_directory
 from dgl_gt.run_files.run_directory import RunDirectory, checkpoints_in, is_left_by
 from dgl_gt.train import TrainConfig, load_model, saved_model, train_and_save
 from dgl_gt.train.saved_model import MODEL_FILE
-from partition import InputError, partition
-from partition.system import atomic_write
-from partition.system.temporary_names import process_name
 
 QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
 STARTED_AGAIN = {"force": False, "resume": "if_possible"}

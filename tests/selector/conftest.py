@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from dgl_gt.cli.main import main
-from partition import load_graph, partition
+from dgl_gt.partition import load_graph, partition
 
 GRAPH = "sample:communities?nodes=1000&features=12&seed=0"
 

@@ -11,9 +11,9 @@ import yaml
 from ranks import run_ranks
 from selector_cases import half_speed, profile_values, write_profile
 
-from partition.errors import InputError
-from partition.predict.profile import PRESETS, read_profile
-from partition.system import memory
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.profile import PRESETS, read_profile
+from dgl_gt.partition.system import memory
 
 FILES = Path(__file__).parents[2] / "partition" / "predict" / "presets"
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from selector_cases import MadeUpTraces, profile_values, refused, write_profile
 
+from dgl_gt.partition import default_costs, from_edges, load_graph, read_costs, read_figures, read_manifest
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
+from dgl_gt.partition.predict.costs import CutCosts, PerCount
+from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.selector import choose, read_profile
 from dgl_gt.train import TrainConfig, step_traces
-from partition import default_costs, from_edges, load_graph, read_costs, read_figures, read_manifest
-from partition.cuts.edge_cut import make_edge_cut
-from partition.cuts.vertex_cut import make_vertex_cut
-from partition.predict.costs import CutCosts, PerCount
-from partition.shards.layout import Layout
 
 DEFAULT_SOURCE, DEFAULT_RANKS = "sample:communities?nodes=20000&features=128", 4
 

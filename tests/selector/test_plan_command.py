@@ -5,11 +5,11 @@ import re
 import pytest
 from selector_cases import SMALL, every_way, planned, refused, write_profile
 
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.partition.system.units import parse_size
 from dgl_gt.selector import read_profile
 from dgl_gt.train import TrainConfig, step_traces
-from partition.shards.counts import read_figures
-from partition.shards.manifest import read_manifest
-from partition.system.units import parse_size
 
 CHOICE = {
     "cut",

@@ -5,9 +5,9 @@ import pytest
 from selector_cases import GRAPH, SMALL, half_speed, planned, profile_values, refused, write_profile
 
 from dgl_gt.nn import GraphTransformer
+from dgl_gt.partition.cuts.balance import make_balance
+from dgl_gt.partition.predict.profile import PRESETS
 from dgl_gt.selector import forecast
-from partition.cuts.balance import make_balance
-from partition.predict.profile import PRESETS
 
 
 def test_several_world_sizes(here, tmp_path):

@@ -5,9 +5,9 @@ import pytest
 import yaml
 from selector_cases import GRAPH, profile_values, refused, write_profile
 
-from partition import from_edges, load_graph, partition
-from partition.predict.profile import PRESETS
-from partition.shards.manifest import read_manifest, write_manifest
+from dgl_gt.partition import from_edges, load_graph, partition
+from dgl_gt.partition.predict.profile import PRESETS
+from dgl_gt.partition.shards.manifest import read_manifest, write_manifest
 
 
 def test_bad_options_are_refused(here, both, shards, tmp_path):
@@ -97,7 +97,7 @@ def test_settings_have_the_bounds_of_training(here, both):
 
 
 def test_sources_that_do_not_belong_together(here, both, shards, tmp_path, awkward_graph):
-    from partition import partition
+    from dgl_gt.partition import partition
 
     other = tmp_path / "other"
     partition(awkward_graph(1), 2, other)

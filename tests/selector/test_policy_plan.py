@@ -7,16 +7,16 @@ import pytest
 import torch
 from selector_cases import SMALL, planned, profile_values, refused, write_profile
 
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.layout import Layout
+from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.selector import NothingFits, StepTraces, read_profile
 from dgl_gt.selector.policy_plan import plan_policy
 from dgl_gt.selector.policy_time import kept_bytes
 from dgl_gt.train import TrainConfig, step_traces
 from dgl_gt.transmission.policy import read_policy
-from partition.cuts.edge_cut import make_edge_cut
-from partition.errors import InputError
-from partition.shards.counts import read_figures
-from partition.shards.layout import Layout
-from partition.shards.manifest import read_manifest
 
 WIDE = ["--hidden", 64, *SMALL[2:]]
 CONFIG = TrainConfig(layers=2, hidden=64, heads=4)

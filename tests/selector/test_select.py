@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from selector_cases import MadeUpTraces, every_way, half_speed, profile_values, write_profile
 
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.strategies import STRATEGIES
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.layout import Layout
+from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.partition.system.units import format_bytes, parse_size
 from dgl_gt.selector import choose, read_profile, select
 from dgl_gt.selector.traced_time import traced_time
-from partition.cuts.edge_cut import make_edge_cut
-from partition.cuts.vertex_cut import make_vertex_cut
-from partition.errors import InputError
-from partition.predict.strategies import STRATEGIES
-from partition.shards.counts import read_figures
-from partition.shards.layout import Layout
-from partition.shards.manifest import read_manifest
-from partition.system.units import format_bytes, parse_size
 
 STEPS = {
     "small": MadeUpTraces(0),

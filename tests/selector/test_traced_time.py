@@ -7,10 +7,10 @@ import pytest
 from hand_made_figures import edge_figures
 from selector_cases import half_speed, profile_values, write_profile
 
+from dgl_gt.partition.predict.figures import HostCounts
 from dgl_gt.selector import read_profile
 from dgl_gt.selector.traced_time import traced_time
 from dgl_gt.trace.step_trace import Event, StepTrace
-from partition.predict.figures import HostCounts
 
 FIGURES = edge_figures(owned=[10, 30], edges=[[100], [200]], halo=[[4], [2]], sent=[[2], [4]])
 FIGURES = replace(FIGURES, received_rows=np.array([[0, 4], [2, 0]]))

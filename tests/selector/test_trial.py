@@ -17,14 +17,14 @@ from ranks import run_ranks
 from selector_cases import profile_values, refused, write_profile
 
 from dgl_gt.cli.main import main
+from dgl_gt.partition import load_graph, partition
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.run_files.run_record import RunRecord
 from dgl_gt.selector import Candidate, choose, read_profile
 from dgl_gt.train import TrainConfig, step_traces
 from dgl_gt.train.planning.trial import _to_try
 from dgl_gt.train.summary import final_table
-from partition import load_graph, partition
-from partition.shards.counts import read_figures
-from partition.shards.manifest import read_manifest
 
 ROOT = Path(__file__).parents[2]
 CONFIG = TrainConfig(epochs=2, layers=2, hidden=16, heads=4, patience=0)
@@ -155,8 +155,8 @@ def test_what_is_tried_loads_no_libraries_that_the_choice_does_without(modes, tr
 
 def load_on_rank(rank, calls):
     """Of each (directories, config, profile, options): choice and record, or what was refused."""
+    from dgl_gt.partition.errors import InputError
     from dgl_gt.train.planning.trial import load_fastest
-    from partition.errors import InputError
 
     found = []
     for directories, config, profile, options in calls:

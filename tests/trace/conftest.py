@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from traced_steps import CLASSES, FEATURES
 
-from partition import from_edges, partition
+from dgl_gt.partition import from_edges, partition
 
 
 @pytest.fixture(scope="session")

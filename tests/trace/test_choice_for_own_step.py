@@ -6,9 +6,9 @@ from selector_cases import profile_values, write_profile
 from traced_steps import MODEL, WAYS, all_pairs, gat_step, transformer_step
 
 import dgl_gt
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.selector import StepTraces, choose, read_profile
-from partition.errors import InputError
-from partition.shards.counts import read_figures
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
+from dgl_gt.partition import from_edges, partition, read_figures, read_manifest
 from dgl_gt.selector import report_costs
 from dgl_gt.selector.step_costs import LayerCosts, StepCosts
 from dgl_gt.selector.traced_time import TERMS, TracedTime
 from dgl_gt.trace.layer_tracker import LayerTracker
 from dgl_gt.trace.measure_step import StepTimer
 from dgl_gt.trace.stand_in import make_layout, stand_in
-from partition import from_edges, partition, read_figures, read_manifest
 
 FEATURES, CLASSES, LAYERS = 6, 3, 2
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from traced_steps import CLASSES, FEATURES, all_pairs, step_of, transformer_step
 
+from dgl_gt.partition.errors import InputError
 from dgl_gt.selector import report_costs
-from partition.errors import InputError
 
 
 def test_a_trace_leaves_no_mark(shards):

@@ -7,15 +7,15 @@ from traced_steps import CLASSES, COLUMNS, FEATURES, MODEL, WAYS, measured, step
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer
+from dgl_gt.partition import partition
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.selector import report_costs
 from dgl_gt.trace.stand_in import make_layout
 from dgl_gt.trace.trace_step import trace_step
-from partition import partition
-from partition.cuts.edge_cut import make_edge_cut
-from partition.cuts.vertex_cut import make_vertex_cut
-from partition.errors import InputError
-from partition.shards.counts import read_figures
-from partition.shards.layout import Layout
 
 
 @pytest.mark.parametrize(("strategy", "depth"), [*WAYS, ("mesh=2", 1)])

@@ -10,9 +10,9 @@ from torch import nn
 from traced_steps import CLASSES, COLUMNS, FEATURES, gat_step, measured, step_of, transformer_step
 
 from dgl_gt.nn import GraphTransformer
+from dgl_gt.partition import partition
 from dgl_gt.selector import report_costs
 from dgl_gt.trace.trace_step import trace_step
-from partition import partition
 
 
 def sage_step(sg):

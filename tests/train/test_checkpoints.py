@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import dgl_gt
+from dgl_gt.partition import InputError, from_edges, partition
 from dgl_gt.run_files import checkpoint_file
 from dgl_gt.run_files.checkpoint_file import CHECKPOINT_FILE
 from dgl_gt.run_files.metrics_log import MetricsLog
@@ -21,7 +22,6 @@ from dgl_gt.run_files.tensor_file import TensorFile
 from dgl_gt.train import ModelFactory, TrainConfig, load_model, train_and_save, trainer
 from dgl_gt.train.data_digest import data_digest
 from dgl_gt.train.interval import Interval
-from partition import InputError, from_edges, partition
 
 QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
 POLYNORMER = {"layer": "convolution", "score": "additive", "global_attention": "polynormer"}

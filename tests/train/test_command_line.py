@@ -15,11 +15,11 @@ from safetensors.numpy import load_file, save_file
 
 import dgl_gt
 from dgl_gt.cli.main import main
+from dgl_gt.partition import InputError, load_graph, partition
 from dgl_gt.run_files.run_record import RunRecord
 from dgl_gt.train import load_model, predict
 from dgl_gt.train.predictions import write_predictions
 from dgl_gt.train.summary import final_table
-from partition import InputError, load_graph, partition
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = "sample:communities?nodes=2000&seed=3"

@@ -6,10 +6,10 @@ from typing import get_type_hints
 
 import pytest
 
+from dgl_gt.partition import InputError
+from dgl_gt.partition.console import run
+from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.train.config import TrainConfig, read_config
-from partition import InputError
-from partition.console import run
-from partition.system.yaml_file import read_yaml
 
 BAD_YAML = {
     "aliases": (b"a: &a [1]\nb: *a", "line 1 is not valid YAML: anchors and aliases are not allowed here"),

@@ -11,13 +11,13 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.cli.main import main
+from dgl_gt.partition import load_graph, partition
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.selector import choose, read_profile
 from dgl_gt.train import TrainConfig, load_model, predict, save_model, step_traces, train
 from dgl_gt.train.model import ModelFactory, build_model, check_settings, find_factory, max_depth
-from partition import load_graph, partition
-from partition.errors import InputError
-from partition.shards.counts import read_figures
-from partition.shards.manifest import read_manifest
 
 CONFIG = TrainConfig(epochs=4, patience=0)
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import dgl_gt
+from dgl_gt.partition import InputError, partition
 from dgl_gt.run_files.run_directory import checkpoints_in
 from dgl_gt.train import ModelFactory, TrainConfig, load_model, train, train_and_save, trainer
 from dgl_gt.train.module_places import find_not_finite, named_places
-from partition import InputError, partition
 
 CONFIG = TrainConfig(epochs=8, patience=0)
 BAD = []  # the calls of forward in training that give NaN or infinity

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import dgl_gt
+from dgl_gt.partition import InputError, partition
 from dgl_gt.run_files.run_record import Metric, RunRecord
 from dgl_gt.train import saved_model, summary, trainer
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.model import build_model
 from dgl_gt.train.saved_model import MODEL_FILE, BestModelWriter, load_model, save_model
-from partition import InputError, partition
 
 CONFIG = TrainConfig(layers=1, hidden=8, heads=2, epochs=6, patience=0)
 

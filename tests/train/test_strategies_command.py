@@ -15,7 +15,7 @@ from free_port import free_port
 from torch.distributed import TCPStore
 
 from dgl_gt.cli.main import main
-from partition import load_graph, partition
+from dgl_gt.partition import load_graph, partition
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["--epochs", "3", "--hidden", "16", "--heads", "4", "--layers", "2", "--attention-dropout", "0.1"]

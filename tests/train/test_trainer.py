@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import dgl_gt
+from dgl_gt.partition import InputError, from_edges, partition
 from dgl_gt.train import TrainConfig, predict, train, trainer
 from dgl_gt.train.config import Inputs
 from dgl_gt.train.task import describe_unused_data
-from partition import InputError, from_edges, partition
 
 QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=3)
 

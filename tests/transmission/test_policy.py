@@ -2,9 +2,9 @@
 
 import pytest
 
+from dgl_gt.partition import InputError
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.transmission.policy import ADAPTIVE, Mode, Policy, Rule, parse_mode, read_policy
-from partition import InputError
 
 MODES = [
     ("full", Mode()),

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import torch
 
-from partition.errors import InputError
-from partition.system.child_process import die_with_parent, killed_for_memory, memory_kills, signal_text
-from partition.system.signals import STOPPING
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.child_process import die_with_parent, killed_for_memory, memory_kills, signal_text
+from dgl_gt.partition.system.signals import STOPPING
 
 
 def run_forked(work: Callable):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.strategies import default_form, default_strategy
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.train.config import TrainConfig
-from partition.errors import InputError
-from partition.predict.strategies import default_form, default_strategy
-from partition.shards.counts import read_figures
-from partition.shards.manifest import read_manifest
-from partition.system.units import format_bytes
 
 _CHANGE = "choose a smaller model, partition into more parts on more machines"
 _SMALLER = "a smaller --hidden"

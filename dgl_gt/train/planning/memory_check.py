@@ -6,6 +6,12 @@ import numpy as np
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.predict.profile import read_profile
+from dgl_gt.partition.predict.strategies import WITH_POLICY
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.selector.calibrate import available_rank_memory
 from dgl_gt.selector.policy_plan import plan_policy
 from dgl_gt.selector.policy_time import kept_bytes
@@ -13,12 +19,6 @@ from dgl_gt.selector.select import choose
 from dgl_gt.train.config import TrainConfig, policy_of
 from dgl_gt.train.model import ModelFactory
 from dgl_gt.transmission.policy import Policy
-from partition.errors import InputError
-from partition.predict.figures import Figures
-from partition.predict.profile import read_profile
-from partition.predict.strategies import WITH_POLICY
-from partition.shards.counts import read_figures
-from partition.system.units import format_bytes
 
 from .planned_step import step_traces
 

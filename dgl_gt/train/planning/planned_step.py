@@ -9,6 +9,10 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn.activation_checkpoint import checkpoint_modes
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.system.memory import available_memory_bytes
+from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.selector.step_traces import StepTraces
 from dgl_gt.train.config import ASSUMED_CLASSES, OF_MODEL, TrainConfig
 from dgl_gt.train.edge_rows import edge_rows
@@ -16,10 +20,6 @@ from dgl_gt.train.model import ModelFactory, build_model, max_depth
 from dgl_gt.train.step import assemble_step
 from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers
 from dgl_gt.train.task import Task, features, signed_columns
-from partition.errors import InputError
-from partition.predict.figures import Figures
-from partition.system.memory import available_memory_bytes
-from partition.system.units import format_bytes
 
 _OF_STEP = (
     "encodings",

@@ -10,6 +10,11 @@ from dataclasses import dataclass, replace
 from dgl_gt.exchange.load import load
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import GraphTransformer
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.predict.strategies import WITH_POLICY
+from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.selector.policy_choice import MODES, Place, by_links, choose_modes, places, policy_of_modes
 from dgl_gt.selector.policy_time import PolicyCosts
 from dgl_gt.selector.select import choose
@@ -20,11 +25,6 @@ from dgl_gt.train.step import prepare_step
 from dgl_gt.train.task import node_classification
 from dgl_gt.train.trainer import evaluate
 from dgl_gt.transmission.policy import MIN_COLUMNS, Mode, Policy
-from partition.errors import InputError
-from partition.predict.figures import Figures
-from partition.predict.profile import Profile
-from partition.predict.strategies import WITH_POLICY
-from partition.shards.counts import read_figures
 
 from .planned_step import step_traces
 

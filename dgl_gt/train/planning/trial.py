@@ -11,6 +11,9 @@ import torch
 
 from dgl_gt.exchange.load import load
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.partition.predict.profile import DEFAULT, Profile
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.run_files.run_record import PlanOfRun, Trial
 from dgl_gt.selector.calibrate import available_rank_memory
 from dgl_gt.selector.plan import Candidate, Plan
@@ -20,9 +23,6 @@ from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.model import ModelFactory
 from dgl_gt.train.step import prepare_step, with_factors
 from dgl_gt.train.task import node_classification
-from partition.predict.profile import DEFAULT, Profile
-from partition.shards.counts import read_figures
-from partition.shards.manifest import read_manifest
 
 from .forked import run_forked
 from .planned_step import step_traces

@@ -2,7 +2,7 @@
 
 ctypes checks the dtype, the number of dimensions and the memory order of every array, and the functions below check
 shapes: a wrong argument raises ``ctypes.ArgumentError`` or ``ValueError``. Ids inside the arrays are not checked: they
-come from a :class:`partition.Graph`, which has checked its own, and from the code of this folder.
+come from a :class:`dgl_gt.partition.Graph`, which has checked its own, and from the code of this folder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import importlib.util
 import numpy as np
 from numpy.ctypeslib import ndpointer
 
-from partition.errors import InputError
+from dgl_gt.partition.errors import InputError
 
 _MAX_COUNTS_PER_EDGE, _MAX_COUNTS = 16, 2**24
 
@@ -273,7 +273,7 @@ def is_available() -> bool:
 
 @functools.cache
 def _loaded():
-    spec = importlib.util.find_spec("partition.cuts.native._loops")
+    spec = importlib.util.find_spec("dgl_gt.partition.cuts.native._loops")
     try:
         library = None if spec is None else ctypes.CDLL(spec.origin)
         for name, types in _SIGNATURES.items() if library else ():

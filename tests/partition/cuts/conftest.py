@@ -2,10 +2,10 @@
 
 import pytest
 
-from partition import pipeline
-from partition.cuts import memory_bound
-from partition.sources import numpy_file
-from partition.system import mapped_arrays
+from dgl_gt.partition import pipeline
+from dgl_gt.partition.cuts import memory_bound
+from dgl_gt.partition.sources import numpy_file
+from dgl_gt.partition.system import mapped_arrays
 
 pytest.register_assert_rewrite("streamed_cases")  # its checks then say which values differ
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from xorshift import Xorshift64Star
 
-from partition.cuts import attempts, local_search, metis, native
-from partition.cuts.balance import make_balance
-from partition.cuts.edge_cut import make_edge_cut
-from partition.cuts.local_search import refine, refine_multilevel
-from partition.cuts.part_counts import count_assignment
-from partition.graph import from_edges, symmetrised
+from dgl_gt.partition.cuts import attempts, local_search, metis, native
+from dgl_gt.partition.cuts.balance import make_balance
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.cuts.local_search import refine, refine_multilevel
+from dgl_gt.partition.cuts.part_counts import count_assignment
+from dgl_gt.partition.graph import from_edges, symmetrised
 
 pytestmark = pytest.mark.skipif(
     not native.is_available(), reason="the package was installed without its compiled extension"

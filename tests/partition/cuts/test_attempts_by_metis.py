@@ -3,10 +3,10 @@
 import numpy as np
 from hand_made_costs import hand_made_costs, on_links
 
-from partition.cuts import metis
-from partition.cuts.edge_cut import make_edge_cut
-from partition.predict.costs import Costs, default_costs
-from partition.shards.layout import Layout
+from dgl_gt.partition.cuts import metis
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.predict.costs import Costs, default_costs
+from dgl_gt.partition.shards.layout import Layout
 
 
 def test_attempts_are_ranked_by_the_seconds_that_are_reported(awkward_graph, monkeypatch):

@@ -9,12 +9,12 @@ import pytest
 from balance_cases import allowed, graph_of
 from hand_made_costs import hand_made_costs
 
-from partition import partition
-from partition.cuts.balance import Balance, make_balance, shares, with_default_bounds
-from partition.cuts.edge_cut import make_edge_cut
-from partition.errors import InputError
-from partition.graph import from_edges
-from partition.predict.costs import PerCount
+from dgl_gt.partition import partition
+from dgl_gt.partition.cuts.balance import Balance, make_balance, shares, with_default_bounds
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.predict.costs import PerCount
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 

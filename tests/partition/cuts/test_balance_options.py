@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from partition.cli import main
+from dgl_gt.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 SAMPLE = "sample:communities?nodes=400&seed=1"

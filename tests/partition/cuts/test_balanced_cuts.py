@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from balance_cases import allowed, graph_of
 
-from partition import load_graph, partition
-from partition.cuts import metis
-from partition.cuts.balance import make_balance
-from partition.cuts.edge_cut import make_edge_cut
-from partition.errors import InputError
-from partition.graph import from_edges
-from partition.shards.layout import Layout
+from dgl_gt.partition import load_graph, partition
+from dgl_gt.partition.cuts import metis
+from dgl_gt.partition.cuts.balance import make_balance
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.shards.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 

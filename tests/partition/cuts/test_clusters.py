@@ -7,9 +7,9 @@ import pytest
 import scipy.sparse
 from xorshift import Xorshift64Star
 
-from partition import load_graph, make_edge_cut, make_vertex_cut
-from partition.cuts import clusters, metis, native
-from partition.graph import from_edges, symmetrised
+from dgl_gt.partition import load_graph, make_edge_cut, make_vertex_cut
+from dgl_gt.partition.cuts import clusters, metis, native
+from dgl_gt.partition.graph import from_edges, symmetrised
 
 compiled = pytest.mark.skipif(not native.is_available(), reason="clusters need the compiled extension")
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from memory_cases import SAMPLE, bound, npz, run
 
-from partition import partition
-from partition.cli import main
-from partition.cuts.memory_bound import METHODS
+from dgl_gt.cli.main import main
+from dgl_gt.partition import partition
+from dgl_gt.partition.cuts.memory_bound import METHODS
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 

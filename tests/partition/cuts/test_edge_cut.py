@@ -8,11 +8,11 @@ import time
 import numpy as np
 import pytest
 
-from partition.cuts import metis, metis_child
-from partition.cuts.balance import make_balance
-from partition.cuts.edge_cut import make_edge_cut
-from partition.errors import InputError
-from partition.graph import from_edges, symmetrised
+from dgl_gt.partition.cuts import metis, metis_child
+from dgl_gt.partition.cuts.balance import make_balance
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import from_edges, symmetrised
 
 
 def owner_of(cut):
@@ -94,7 +94,7 @@ def test_the_child_dies_with_its_parent(tmp_path):
     """If a partitioning process is killed, its METIS child must end, too."""
     code = (
         "import numpy as np, scipy.sparse as sp\n"
-        "from partition.cuts import metis\n"
+        "from dgl_gt.partition.cuts import metis\n"
         "a = sp.random_array((300000, 300000), density=2e-5, rng=0, dtype='f4').tocsr(); a = (a + a.T).tocsr()\n"
         "a.setdiag(0); a.eliminate_zeros()\n"
         "show = lambda *_: print('running', flush=True)\n"

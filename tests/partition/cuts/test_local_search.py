@@ -7,14 +7,14 @@ import pytest
 from search_cases import compiled, loads_of, pulled, random_graph, search
 from xorshift import Xorshift64Star
 
-from partition import load_graph
-from partition.cuts import metis, native
-from partition.cuts.balance import make_balance
-from partition.cuts.edge_cut import make_edge_cut
-from partition.cuts.local_search import refine
-from partition.cuts.vertex_cut import make_vertex_cut
-from partition.errors import InputError
-from partition.graph import from_edges
+from dgl_gt.partition import load_graph
+from dgl_gt.partition.cuts import metis, native
+from dgl_gt.partition.cuts.balance import make_balance
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.cuts.local_search import refine
+from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import from_edges
 
 REAL = ("email_enron", "amazon_computer", "tolokers")
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from memory_cases import SAMPLE, Said, bound, npz, run
 
-from partition import partition, pipeline, read_manifest, verify
-from partition.cli import main
-from partition.cuts.memory_bound import METHOD_NAMES, METHODS, estimate_needs, measure_source
-from partition.errors import InputError
+from dgl_gt.cli.main import main
+from dgl_gt.partition import partition, pipeline, read_manifest, verify
+from dgl_gt.partition.cuts.memory_bound import METHOD_NAMES, METHODS, estimate_needs, measure_source
+from dgl_gt.partition.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from memory_cases import bound, npz, sizes
 
-from partition import load_graph, partition, pipeline
-from partition.cuts.memory_bound import METHODS, estimate_needs, measure_source
-from partition.graph import from_edges
-from partition.sources import numpy_file
-from partition.sources.load import open_source
-from partition.system import mapped_arrays
+from dgl_gt.partition import load_graph, partition, pipeline
+from dgl_gt.partition.cuts.memory_bound import METHODS, estimate_needs, measure_source
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.sources import numpy_file
+from dgl_gt.partition.sources.load import open_source
+from dgl_gt.partition.system import mapped_arrays
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 ROOT = Path(__file__).parents[3]
@@ -113,8 +113,8 @@ def test_disk_of_streaming_and_of_expansion(monkeypatch, method):
 
 FORCED = """
 import sys
-from partition import pipeline
-from partition.cli import main
+from dgl_gt.partition import pipeline
+from dgl_gt.cli.main import main
 pipeline.choose_method = lambda *_: sys.argv[1]
 pipeline.check_memory_bound = lambda *_: None
 sys.exit(main(sys.argv[2:]))
@@ -144,9 +144,9 @@ def test_estimates_against_runs():
 
 PEAK = """
 import sys
-from partition import cli
-from partition.system.memory import peak_memory_bytes
-code = cli.main(sys.argv[1:])
+from dgl_gt.cli.main import main
+from dgl_gt.partition.system.memory import peak_memory_bytes
+code = main(sys.argv[1:])
 print(peak_memory_bytes(), file=sys.stderr)
 sys.exit(code)
 """

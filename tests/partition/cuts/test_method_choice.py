@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from memory_cases import npz, sizes
 
-from partition.cli import main
-from partition.cuts import memory_bound
-from partition.cuts.memory_bound import METHOD_NAMES, METHODS, choose_method, estimate_needs, measure_source
-from partition.errors import InputError
-from partition.sources.load import open_source
-from partition.system.units import parse_size
+from dgl_gt.cli.main import main
+from dgl_gt.partition.cuts import memory_bound
+from dgl_gt.partition.cuts.memory_bound import METHOD_NAMES, METHODS, choose_method, estimate_needs, measure_source
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.sources.load import open_source
+from dgl_gt.partition.system.units import parse_size
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from partition.cuts import metis, metis_child
-from partition.errors import InputError
-from partition.system import child_process
+from dgl_gt.partition.cuts import metis, metis_child
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system import child_process
 
 
 @pytest.fixture

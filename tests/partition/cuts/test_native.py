@@ -5,9 +5,9 @@ from ctypes import ArgumentError
 import numpy as np
 import pytest
 
-from partition.cuts import native
-from partition.cuts.balance import make_balance
-from partition.graph import from_edges, symmetrised
+from dgl_gt.partition.cuts import native
+from dgl_gt.partition.cuts.balance import make_balance
+from dgl_gt.partition.graph import from_edges, symmetrised
 
 pytestmark = pytest.mark.skipif(
     not native.is_available(), reason="the package was installed without its compiled extension"

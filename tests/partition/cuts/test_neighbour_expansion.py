@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from memory_cases import Said
 
-from partition import load_graph
-from partition.cuts.vertex_cut import make_vertex_cut
-from partition.graph import from_edges
+from dgl_gt.partition import load_graph
+from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
+from dgl_gt.partition.graph import from_edges
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 54])

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from streamed_cases import check_shards, listing, saved, stored
 
-from partition import load_graph, partition
-from partition.cuts import streamed_cut as streamed_cut_module
-from partition.errors import InputError
-from partition.sources import coo
+from dgl_gt.partition import load_graph, partition
+from dgl_gt.partition.cuts import streamed_cut as streamed_cut_module
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.sources import coo
 
 pytestmark = pytest.mark.usefixtures("streaming")
 

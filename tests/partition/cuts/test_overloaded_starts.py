@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from search_cases import compiled, loads_of, pulled, random_graph, search
 
-from partition.cuts.balance import make_balance
-from partition.graph import from_edges
+from dgl_gt.partition.cuts.balance import make_balance
+from dgl_gt.partition.graph import from_edges
 
 
 @compiled

@@ -7,10 +7,10 @@ import pytest
 from hand_made_figures import assert_same_figures
 from search_cases import pulled
 
-from partition.cuts import part_counts
-from partition.cuts.edge_cut import make_edge_cut
-from partition.cuts.part_counts import count_assignment, count_edge_cut
-from partition.shards.layout import Layout
+from dgl_gt.partition.cuts import part_counts
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.cuts.part_counts import count_assignment, count_edge_cut
+from dgl_gt.partition.shards.layout import Layout
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5, 65])

@@ -5,12 +5,12 @@ import pytest
 from source_checks import edges
 from streamed_cases import check_shards, listing, saved, stored, stored_parts
 
-from partition import load_graph, partition, read_manifest
-from partition.cuts.streamed_cut import edges_both_ways, open_stream
-from partition.graph import SPLIT_MASKS
-from partition.sources import coo
-from partition.sources.load import open_source
-from partition.system.mapped_arrays import is_mapped
+from dgl_gt.partition import load_graph, partition, read_manifest
+from dgl_gt.partition.cuts.streamed_cut import edges_both_ways, open_stream
+from dgl_gt.partition.graph import SPLIT_MASKS
+from dgl_gt.partition.sources import coo
+from dgl_gt.partition.sources.load import open_source
+from dgl_gt.partition.system.mapped_arrays import is_mapped
 
 pytestmark = pytest.mark.usefixtures("streaming")
 PARTS = [1, 2, 3, 5]

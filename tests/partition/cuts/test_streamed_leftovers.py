@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from streamed_cases import listing, saved
 
-from partition import partition, pipeline, read_manifest
-from partition.cuts import streamed_cut as streamed_cut_module
-from partition.cuts.streamed_cut import open_stream, streamed_cut
-from partition.errors import InputError
-from partition.shards import write
-from partition.sources.load import open_source
+from dgl_gt.partition import partition, pipeline, read_manifest
+from dgl_gt.partition.cuts import streamed_cut as streamed_cut_module
+from dgl_gt.partition.cuts.streamed_cut import open_stream, streamed_cut
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.shards import write
+from dgl_gt.partition.sources.load import open_source
 
 pytestmark = pytest.mark.usefixtures("streaming")
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from streamed_cases import listing, saved
 
-from partition.cuts.streamed_cut import edges_both_ways, open_stream, streamed_cut
-from partition.sources import coo
-from partition.sources.load import open_source
+from dgl_gt.partition.cuts.streamed_cut import edges_both_ways, open_stream, streamed_cut
+from dgl_gt.partition.sources import coo
+from dgl_gt.partition.sources.load import open_source
 
 pytestmark = pytest.mark.usefixtures("streaming")
 

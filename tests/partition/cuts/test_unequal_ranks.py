@@ -9,13 +9,13 @@ from search_cases import compiled, pulled, random_graph
 from streamed_cases import check_shards, listing, saved
 from unequal_ranks import profile_of, slow_pair, two_hosts
 
-from partition import InputError, default_costs, from_edges, load_graph, partition, read_figures, read_manifest
-from partition.cli import main
-from partition.cuts import native
-from partition.cuts.edge_cut import make_edge_cut
-from partition.cuts.vertex_cut import make_vertex_cut
-from partition.predict.mapping import Mapping, best_mapping
-from partition.shards.layout import Layout
+from dgl_gt.cli.main import main
+from dgl_gt.partition import InputError, default_costs, from_edges, load_graph, partition, read_figures, read_manifest
+from dgl_gt.partition.cuts import native
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
+from dgl_gt.partition.predict.mapping import Mapping, best_mapping
+from dgl_gt.partition.shards.layout import Layout
 
 pytestmark = [compiled, pytest.mark.usefixtures("in_an_empty_folder")]
 SAMPLE = "sample:communities?nodes=600&seed=1"

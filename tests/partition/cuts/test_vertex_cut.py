@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from partition import load_graph, partition
-from partition.cuts import native
-from partition.cuts.vertex_cut import make_vertex_cut
-from partition.errors import InputError
-from partition.graph import from_edges
+from dgl_gt.partition import load_graph, partition
+from dgl_gt.partition.cuts import native
+from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import from_edges
 
 
 def parts_of(directory, parts):

@@ -7,13 +7,13 @@ import pymetis
 import pytest
 from unequal_ranks import profile_of, slow_pair
 
-from partition import InputError, load_graph, partition, read_manifest
-from partition.cli import main
-from partition.cuts import native
-from partition.cuts.edge_cut import make_edge_cut
-from partition.cuts.memory_bound import estimate_needs, measure_source
-from partition.cuts.weights import scaled, weight_of_cut, weighted_adjacency
-from partition.graph import from_edges
+from dgl_gt.cli.main import main
+from dgl_gt.partition import InputError, load_graph, partition, read_manifest
+from dgl_gt.partition.cuts import native
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.cuts.memory_bound import estimate_needs, measure_source
+from dgl_gt.partition.cuts.weights import scaled, weight_of_cut, weighted_adjacency
+from dgl_gt.partition.graph import from_edges
 
 PARTS = 4
 

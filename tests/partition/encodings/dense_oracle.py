@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from partition.graph import from_edges
+from dgl_gt.partition.graph import from_edges
 
 
 def simple(graph):

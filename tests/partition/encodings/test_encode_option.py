@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from partition import InputError, add_expander_edges, encode, load_graph, partition, read_manifest, verify
-from partition.cli import main
-from partition.cuts.memory_bound import estimate_needs, measure_source
-from partition.encodings import encode as encode_module
-from partition.encodings import needs, random_walk
-from partition.encodings.encode import add_encodings
-from partition.encodings.parse import Encoding, parse_encodings
-from partition.graph import from_edges
-from partition.sources.load import open_source
-from partition.transforms import transformed
+from dgl_gt.cli.main import main
+from dgl_gt.partition import InputError, add_expander_edges, encode, load_graph, partition, read_manifest, verify
+from dgl_gt.partition.cuts.memory_bound import estimate_needs, measure_source
+from dgl_gt.partition.encodings import encode as encode_module
+from dgl_gt.partition.encodings import needs, random_walk
+from dgl_gt.partition.encodings.encode import add_encodings
+from dgl_gt.partition.encodings.parse import Encoding, parse_encodings
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.sources.load import open_source
+from dgl_gt.partition.transforms import transformed
 
 SAMPLE = "sample:communities?nodes=300&features=8&seed=1"
 ALL = "laplacian=6,random_walk=5,degree,anchors=4,hops=2x3"
@@ -267,7 +267,7 @@ def test_a_dry_run_counts_encodings_and_a_stream_has_none(capsys):
 
 def test_encoding_loads_no_torch():
     code = (
-        "import partition, sys; g = partition.encode(partition.load_graph('sample:communities?nodes=100'), 'laplacian=2'); "
+        "import sys; from dgl_gt import partition; g = partition.encode(partition.load_graph('sample:communities?nodes=100'), 'laplacian=2'); "
         "sys.exit(bool({'torch', 'dgl'} & set(sys.modules)))"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}

@@ -4,13 +4,13 @@ import dense_oracle as oracle
 import numpy as np
 import pytest
 
-from partition import InputError, encode, load_graph, partition, read_manifest
-from partition.encodings import eigenvectors, laplacian, random_walk
-from partition.encodings.anchors import choose_landmarks
-from partition.encodings.hops import starting_rows
-from partition.encodings.laplacian import laplacian_encoding
-from partition.encodings.neighbours import simple_adjacency
-from partition.graph import from_edges
+from dgl_gt.partition import InputError, encode, load_graph, partition, read_manifest
+from dgl_gt.partition.encodings import eigenvectors, laplacian, random_walk
+from dgl_gt.partition.encodings.anchors import choose_landmarks
+from dgl_gt.partition.encodings.hops import starting_rows
+from dgl_gt.partition.encodings.laplacian import laplacian_encoding
+from dgl_gt.partition.encodings.neighbours import simple_adjacency
+from dgl_gt.partition.graph import from_edges
 
 EMPTY = from_edges([], [], 3, {"feat": np.ones((3, 2), np.float32)})
 ONE = from_edges([0, 0], [0, 0], 1, {"feat": np.ones((1, 2), np.float32)})

@@ -4,9 +4,9 @@ import dense_oracle as oracle
 import numpy as np
 import pytest
 
-from partition import add_expander_edges, add_virtual_nodes, encode
-from partition.encodings import shortest_path
-from partition.graph import from_edges
+from dgl_gt.partition import add_expander_edges, add_virtual_nodes, encode
+from dgl_gt.partition.encodings import shortest_path
+from dgl_gt.partition.graph import from_edges
 
 PATH = from_edges([0, 1, 2, 3, 4], [1, 2, 3, 4, 0], 7)  # a cycle of five, one way, and two isolated nodes
 STAR = from_edges([0] * 30 + list(range(1, 31)), [*range(1, 31)] + [0] * 30, 31)

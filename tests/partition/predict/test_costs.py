@@ -8,10 +8,10 @@ from hand_made_costs import hand_made_costs, on_links
 from hand_made_figures import edge_figures, vertex_figures
 from msgspec.structs import replace
 
-from partition import default_costs, load_graph, partition, read_costs
-from partition.cli import main
-from partition.graph import from_edges
-from partition.predict.costs import Costs, PerCount
+from dgl_gt.cli.main import main
+from dgl_gt.partition import default_costs, load_graph, partition, read_costs
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.predict.costs import Costs, PerCount
 
 HAND = edge_figures(
     owned=[4, 8],

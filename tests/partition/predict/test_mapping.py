@@ -9,9 +9,9 @@ from hand_made_figures import edge_figures, vertex_figures
 from msgspec.structs import replace
 from unequal_ranks import profile_of, slow_pair, two_hosts
 
-from partition.predict import mapping
-from partition.predict.costs import PerCount
-from partition.predict.mapping import best_mapping
+from dgl_gt.partition.predict import mapping
+from dgl_gt.partition.predict.costs import PerCount
+from dgl_gt.partition.predict.mapping import best_mapping
 
 
 def random_figures(seed, parts, cut="edge"):

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from hand_made_figures import edge_figures, vertex_figures
 
-from partition.predict.figures import Figures
-from partition.predict.strategies import check_strategy, default_strategy
+from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.predict.strategies import check_strategy, default_strategy
 
 EDGE = edge_figures([4, 3, 2, 5], [[3, 3]] * 4, [[0, 0]] * 4, [[0, 0]] * 4)
 VERTEX = vertex_figures(*([count] * 4 for count in (4, 9, 3, 2, 1, 2)))

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from html_page import Page
 
-from partition import partition, read_manifest
-from partition.errors import InputError
-from partition.graph import from_edges
-from partition.report.counts import count_shards
-from partition.report.formats import percent, seconds, short
-from partition.report.write import page, write_report
+from dgl_gt.partition import partition, read_manifest
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.report.counts import count_shards
+from dgl_gt.partition.report.formats import percent, seconds, short
+from dgl_gt.partition.report.write import page, write_report
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +279,7 @@ def test_what_a_link_leads_to_is_replaced(shards, tmp_path):
 
 
 def test_what_a_killed_report_left_is_removed_by_the_next(shards, tmp_path):
-    code = "from partition.system.temporary_names import temporary_name; print(temporary_name('report.json', 'file'))"
+    code = "from dgl_gt.partition.system.temporary_names import temporary_name; print(temporary_name('report.json', 'file'))"
     name = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / name).write_bytes(b"half")

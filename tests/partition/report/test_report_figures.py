@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from partition import partition, read_manifest
-from partition.graph import from_edges
-from partition.report.counts import count_shards
-from partition.report.write import write_report
+from dgl_gt.partition import partition, read_manifest
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.report.counts import count_shards
+from dgl_gt.partition.report.write import write_report
 
 
 def networkx_graph(graph):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from partition.graph import from_edges
+from dgl_gt.partition.graph import from_edges
 
 pytest.register_assert_rewrite("dgl_partition_cases")  # its checks then say which values differ
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from dgl_partition_cases import assert_same_shards, exported, original, original_edges, owners, refused
 
-from partition import partition
-from partition.graph import from_edges
-from partition.shards.dgl_export import export_dgl
-from partition.shards.dgl_import import import_dgl
+from dgl_gt.partition import partition
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.shards.dgl_export import export_dgl
+from dgl_gt.partition.shards.dgl_import import import_dgl
 
 
 @pytest.mark.parametrize("parts, empty", [(1, None), (2, None), (3, None), (3, 0), (3, 1), (3, 2)])

@@ -9,10 +9,10 @@ import pytest
 from dgl_partition_cases import assert_same_shards, exported, original, original_edges, owners, refused
 from safetensors.numpy import load_file, save_file
 
-from partition import partition
-from partition.graph import from_edges
-from partition.shards.dgl_export import export_dgl
-from partition.shards.dgl_import import import_dgl, records
+from dgl_gt.partition import partition
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.shards.dgl_export import export_dgl
+from dgl_gt.partition.shards.dgl_import import import_dgl, records
 
 
 @pytest.mark.parametrize("parts, empty", [(1, None), (2, None), (4, 2)])
@@ -186,8 +186,8 @@ def resaved(dgl, path, change):
 
 def without_child(monkeypatch):
     """Read in this process: the child is what the damaged files test; elsewhere it would only take its time."""
-    monkeypatch.setattr("partition.shards.dgl_import.read_in_child", lambda module, path, library: records(path))
-    monkeypatch.setattr("partition.shards.dgl_import.bound_memory", lambda count_bytes: None)
+    monkeypatch.setattr("dgl_gt.partition.shards.dgl_import.read_in_child", lambda module, path, library: records(path))
+    monkeypatch.setattr("dgl_gt.partition.shards.dgl_import.bound_memory", lambda count_bytes: None)
 
 
 def test_data_at_odds(dgl, two_parts, tmp_path, monkeypatch):

@@ -7,9 +7,9 @@ import pytest
 from hand_made_costs import hand_made_costs
 from safetensors.numpy import load_file
 
-from partition import partition, read_manifest, verify
-from partition.errors import InputError
-from partition.graph import from_edges
+from dgl_gt.partition import partition, read_manifest, verify
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import from_edges
 
 DATA = ("structure", "node_data", "edge_data")
 
@@ -252,8 +252,8 @@ def test_two_ranks_exchange_one_hop_of_a_deeper_halo(tmp_path):
 
 def test_an_export_to_dgl_is_that_of_one_hop(tmp_path):
     dgl = pytest.importorskip("dgl")
-    from partition.shards.dgl_export import export_dgl
-    from partition.shards.dgl_import import import_dgl
+    from dgl_gt.partition.shards.dgl_export import export_dgl
+    from dgl_gt.partition.shards.dgl_import import import_dgl
 
     graph = sparse_graph(6)
     for hops in (1, 2):
@@ -277,7 +277,7 @@ def test_an_export_to_dgl_is_that_of_one_hop(tmp_path):
 
 
 def test_inspect_takes_deeper_halos(tmp_path, capsys):
-    from partition.cli import main
+    from dgl_gt.cli.main import main
 
     graph = sparse_graph(7)
     np.savez(tmp_path / "g.npz", edge_index=edge_list(graph), num_nodes=graph.num_nodes)
@@ -319,8 +319,8 @@ def test_a_vertex_cut_of_depth_one_is_as_ever(tmp_path):
 
 def test_a_rank_must_have_memory_for_what_it_stores(tmp_path):
     """The bound counts the edges of inner rings, too, as they lie in the shard."""
-    from partition.cuts.edge_cut import make_edge_cut
-    from partition.shards.layout import Layout
+    from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+    from dgl_gt.partition.shards.layout import Layout
 
     graph = sparse_graph(1)
     wide = from_edges(*edge_list(graph), graph.num_nodes, None, {"wide": np.zeros((graph.num_edges, 1000))})

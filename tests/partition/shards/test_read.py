@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from partition import partition, read_manifest
-from partition.errors import InputError
-from partition.shards.read import ShardReader
+from dgl_gt.partition import partition, read_manifest
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.shards.read import ShardReader
 
 
 def owners(graph, parts):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from partition import partition, read_manifest, verify
-from partition.errors import InputError
-from partition.graph import from_edges
+from dgl_gt.partition import partition, read_manifest, verify
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import from_edges
 
 
 def owners(graph, parts, seed=0):

@@ -28,9 +28,9 @@ from pathlib import Path
 
 import numpy as np
 
-from partition.errors import InputError, SourceWarning
-from partition.graph import Graph
-from partition.sources.load import load_graph
+from dgl_gt.partition.errors import InputError, SourceWarning
+from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.sources.load import load_graph
 
 MEMORY_BYTES, SECONDS = 1 << 30, 10
 
@@ -404,7 +404,7 @@ def run_dgl(cases: int, seed: int) -> tuple[Counter, dict[str, str]]:
     import dgl
     import torch
 
-    from partition.sources.dgl_graphs import records
+    from dgl_gt.partition.sources.dgl_graphs import records
 
     counts, failures = Counter(), {}
     with tempfile.TemporaryDirectory() as folder:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from source_checks import edges, refused, written
 
-from partition.errors import LeftOutWarning
-from partition.sources import text_blocks
-from partition.sources.load import load_graph
-from partition.system import user_files
+from dgl_gt.partition.errors import LeftOutWarning
+from dgl_gt.partition.sources import text_blocks
+from dgl_gt.partition.sources.load import load_graph
+from dgl_gt.partition.system import user_files
 
 
 @pytest.mark.parametrize(

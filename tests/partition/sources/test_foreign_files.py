@@ -8,7 +8,7 @@ import scipy.io
 import scipy.sparse
 from source_checks import edges, refused, written
 
-from partition.sources.load import load_graph
+from dgl_gt.partition.sources.load import load_graph
 
 # five stored entries: eight edges, on four nodes that count from 1
 SYMMETRIC = "%%MatrixMarket matrix coordinate real symmetric\n% a comment\n4 4 5\n1 1 2\n2 1 3\n3 2 1\n4 4 1\n4 1 7.5\n"

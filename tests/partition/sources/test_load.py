@@ -12,12 +12,12 @@ import pytest
 import scipy.sparse
 from source_checks import edges, refused, written
 
-from partition import partition
-from partition.errors import InputError, LeftOutWarning, printable
-from partition.graph import from_edges
-from partition.sources.load import load_graph
-from partition.sources.source_name import nonempty_text, split_source_name
-from partition.system import user_files
+from dgl_gt.partition import partition
+from dgl_gt.partition.errors import InputError, LeftOutWarning, printable
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.sources.load import load_graph
+from dgl_gt.partition.sources.source_name import nonempty_text, split_source_name
+from dgl_gt.partition.system import user_files
 
 
 def test_sample_by_name():
@@ -108,7 +108,7 @@ def test_graph_passes_through_and_edges_are_added(tmp_path):
 
 
 def test_nothing_heavy_is_imported():
-    code = "import sys, partition.sources.load; print({'torch', 'dgl', 'ogb', 'networkx', 'pandas'} & set(sys.modules))"
+    code = "import sys, dgl_gt.partition.sources.load; print({'torch', 'dgl', 'ogb', 'networkx', 'pandas'} & set(sys.modules))"
     root = Path(user_files.__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
     assert done.stdout.strip() == "set()", done.stderr

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from source_checks import edges, refused, same
 
-from partition import graph
-from partition.graph import from_edges
-from partition.sources import coo
-from partition.sources.coo import COOGraph
-from partition.sources.load import load_graph, open_source
-from partition.system import mapped_arrays
-from partition.system.mapped_arrays import is_mapped, map_npy, map_npz_member, release_pages, take_rows
+from dgl_gt.partition import graph
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.sources import coo
+from dgl_gt.partition.sources.coo import COOGraph
+from dgl_gt.partition.sources.load import load_graph, open_source
+from dgl_gt.partition.system import mapped_arrays
+from dgl_gt.partition.system.mapped_arrays import is_mapped, map_npy, map_npz_member, release_pages, take_rows
 
 DTYPES = [
     "bool",

@@ -5,10 +5,10 @@ import pytest
 from source_checks import edges, refused, same
 from streamed_cases import listing
 
-from partition.errors import SourceWarning
-from partition.sources.load import load_graph, open_source
-from partition.system import mapped_arrays
-from partition.system.mapped_arrays import is_mapped
+from dgl_gt.partition.errors import SourceWarning
+from dgl_gt.partition.sources.load import load_graph, open_source
+from dgl_gt.partition.system import mapped_arrays
+from dgl_gt.partition.system.mapped_arrays import is_mapped
 
 
 def same_graph(graph, expected, but=()):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from source_checks import edges, refused, written
 
-from partition.sources import text_blocks
-from partition.sources.load import load_graph
+from dgl_gt.partition.sources import text_blocks
+from dgl_gt.partition.sources.load import load_graph
 
 
 @pytest.mark.parametrize(

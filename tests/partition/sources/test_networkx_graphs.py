@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from source_checks import edges, refused
 
-from partition.sources.load import load_graph
+from dgl_gt.partition.sources.load import load_graph
 
 
 def test_networkx():

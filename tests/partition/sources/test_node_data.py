@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_checks import refused, written
 
-from partition import partition, read_manifest
-from partition.errors import LeftOutWarning
-from partition.graph import from_edges
-from partition.sources.load import load_graph
+from dgl_gt.partition import partition, read_manifest
+from dgl_gt.partition.errors import LeftOutWarning
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.sources.load import load_graph
 
 NODES = "node,feat_a,label,train_mask,b,val_mask\n2,5,1,0,6.5,1\n0,1,0,True,2,false\n1,3,,false,4,0\n"
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_checks import edges, refused, written
 
-from partition import partition, pipeline, read_node_names
-from partition.errors import InputError, SourceWarning
-from partition.graph import from_edges
-from partition.sources.load import load_graph
+from dgl_gt.partition import partition, pipeline, read_node_names
+from dgl_gt.partition.errors import InputError, SourceWarning
+from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.sources.load import load_graph
 
 
 def named_edges(graph):

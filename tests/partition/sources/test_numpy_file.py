@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from source_checks import edges, refused
 
-from partition.sources.load import load_graph
-from partition.system import user_files
+from dgl_gt.partition.sources.load import load_graph
+from dgl_gt.partition.system import user_files
 
 REAL = {  # nodes, stored edges, width of the features, classes
     "cora": (2708, 10556, 1433, 7),

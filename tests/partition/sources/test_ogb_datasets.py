@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from source_checks import edges, refused, written
 
-from partition.errors import InputError
-from partition.sources import ogb_datasets
-from partition.sources.load import load_graph
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.sources import ogb_datasets
+from dgl_gt.partition.sources.load import load_graph
 
 
 def packed_csv(path, rows):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from partition.errors import InputError
-from partition.sources.load import load_graph
-from partition.sources.sample import communities
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.sources.load import load_graph
+from dgl_gt.partition.sources.sample import communities
 
 
 @pytest.fixture(scope="module")

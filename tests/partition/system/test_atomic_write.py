@@ -13,12 +13,12 @@ from random import Random
 import pytest
 from safetensors import SafetensorError
 
-from partition import partition, read_manifest, verify
-from partition.errors import InputError
-from partition.shards.manifest import SHARDS
-from partition.system import atomic_write, temporary_names
-from partition.system.atomic_write import new_directory, new_file
-from partition.system.output_checks import Kind, check_target
+from dgl_gt.partition import partition, read_manifest, verify
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.shards.manifest import SHARDS
+from dgl_gt.partition.system import atomic_write, temporary_names
+from dgl_gt.partition.system.atomic_write import new_directory, new_file
+from dgl_gt.partition.system.output_checks import Kind, check_target
 
 KIND = Kind("notes", "notes.json", lambda record: record.get("format") == "notes", r"page\d\.txt|more/page\d\.txt")
 ROOT = Path(__file__).parents[3]
@@ -257,7 +257,7 @@ def test_an_error_of_another_file_is_not_blamed_on_the_target(tmp_path):
 
 def dead_name(stem, purpose):
     """Return the name that a process gave to a temporary directory before it ended."""
-    code = f"from partition.system.temporary_names import temporary_name; print(temporary_name({stem!r}, {purpose!r}))"
+    code = f"from dgl_gt.partition.system.temporary_names import temporary_name; print(temporary_name({stem!r}, {purpose!r}))"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout.strip()
 
 
@@ -304,7 +304,7 @@ def test_an_old_directory_that_was_moved_aside_comes_back(old):
 
 LOOP = """
 import itertools, sys
-from partition.system import atomic_write, output_checks
+from dgl_gt.partition.system import atomic_write, output_checks
 if sys.argv[2] == "two renames":
     atomic_write._exchange = lambda *_: False
 kind = output_checks.Kind("notes", "notes.json", lambda record: record["format"] == "notes", ".*/page1.txt")
@@ -338,11 +338,11 @@ def test_kills_leave_the_old_or_the_new(tmp_path, step):
 
 PARTITION = """
 import sys
-from partition import cli
-from partition.system import atomic_write, output_checks
+from dgl_gt.cli.main import main
+from dgl_gt.partition.system import atomic_write, output_checks
 if sys.argv.pop(1) == "two renames":
     atomic_write._exchange = lambda *_: False
-sys.exit(cli.main(sys.argv[1:]))
+sys.exit(main(sys.argv[1:]))
 """
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from partition import partition, read_manifest, verify
-from partition.system.command_entry import after_imports
+from dgl_gt.partition import partition, read_manifest, verify
+from dgl_gt.partition.system.command_entry import after_imports
 
 ROOT = Path(__file__).parents[3]
-PARTITION = ["-m", "partition", "partition", "sample:communities?nodes=300", "--parts", "2", "--out"]
+PARTITION = ["-m", "dgl_gt", "partition", "sample:communities?nodes=300", "--parts", "2", "--out"]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def unread():
 
 INTERRUPTED = """
 import os, signal, sys
-from partition.system.command_entry import enter
+from dgl_gt.partition.system.command_entry import enter
 
 def imports():
     os.kill(os.getpid(), signal.SIGINT)
@@ -65,7 +65,8 @@ def test_an_interruption_that_the_caller_ignores_stays_ignored():
 STOPPED_AT_WORK = """
 import os, sys, time
 from pathlib import Path
-from partition import cli, pipeline
+from dgl_gt.cli.main import main
+from dgl_gt.partition import pipeline
 
 def stopped(*_, **__):
     assert list(out.parent.glob(".out.partial-*"))
@@ -75,7 +76,7 @@ def stopped(*_, **__):
 
 number, out = int(sys.argv[1]), Path(sys.argv[2])
 pipeline.open_source = stopped
-sys.exit(cli.main(["partition", "none.npz", "--parts", "2", "--out", str(out)]))
+sys.exit(main(["partition", "none.npz", "--parts", "2", "--out", str(out)]))
 """
 
 
@@ -84,15 +85,15 @@ def test_a_signal_removes_what_is_half_written(tmp_path, number):
     done = run("-c", STOPPED_AT_WORK, int(number), tmp_path / "out")
     assert done.returncode == 128 + number, done.stderr
     assert list(tmp_path.iterdir()) == []
-    assert done.stderr.replace("reading the graph", "").strip(" 0.s\n") in ("", "python -m partition: interrupted")
+    assert done.stderr.replace("reading the graph", "").strip(" 0.s\n") in ("", "dgl-gt: interrupted")
 
 
 def test_a_full_disk_behind_standard_output_is_said_in_one_line(shards):
     with open("/dev/full", "w") as full:
-        done = run("-m", "partition", "inspect", shards, stdout=full)
+        done = run("-m", "dgl_gt", "inspect", shards, stdout=full)
         assert done.returncode == 2
         assert done.stderr == (
-            "python -m partition: error: cannot write to standard output: No space left on device; "
+            "dgl-gt: error: cannot write to standard output: No space left on device; "
             "the files that the command wrote are complete\n"
         )
         done = run("-m", "dgl_gt", "--help", stdout=full)
@@ -100,13 +101,11 @@ def test_a_full_disk_behind_standard_output_is_said_in_one_line(shards):
     assert done.stderr == "dgl-gt: error: cannot write to standard output: No space left on device\n"
 
 
-@pytest.mark.parametrize("program", ["partition", "dgl_gt"])
-def test_work_goes_on_without_streams(tmp_path, program):
+def test_work_goes_on_without_streams(tmp_path):
     """If the caller closes streams, the next files that are opened could get their numbers."""
-    words = ["-m", program, *PARTITION[2:]]
-    closed = run(*words, tmp_path / "closed", preexec_fn=lambda: os.closerange(0, 3))
+    closed = run(*PARTITION, tmp_path / "closed", preexec_fn=lambda: os.closerange(0, 3))
     with unread() as pipe:
-        alone = run(*words, tmp_path / "unread", stdout=pipe, stderr=pipe)
+        alone = run(*PARTITION, tmp_path / "unread", stdout=pipe, stderr=pipe)
     assert closed.returncode == alone.returncode == 0
     for name in ("closed", "unread"):
         verify(tmp_path / name, read_manifest(tmp_path / name))
@@ -126,7 +125,7 @@ def test_a_result_is_whole_where_messages_are_lost(shards):
 
 MESSAGES = """
 import os, sys
-from partition.system.command_entry import open_streams
+from dgl_gt.partition.system.command_entry import open_streams
 open_streams()
 for _ in range(40):
     print("x" * 10_000, file=sys.stderr)

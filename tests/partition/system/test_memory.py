@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from partition import cli, partition
-from partition.system import memory
-from partition.system.memory import available_cpus, available_memory_bytes, children_memory, record_children
+from dgl_gt.partition import cli, partition
+from dgl_gt.partition.system import memory
+from dgl_gt.partition.system.memory import available_cpus, available_memory_bytes, children_memory, record_children
 
 GIB = 1 << 30
 CPUS = len(os.sched_getaffinity(0))

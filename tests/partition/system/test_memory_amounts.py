@@ -2,8 +2,8 @@
 
 import pytest
 
-from partition.errors import InputError
-from partition.system.units import format_bytes, parse_size
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.units import format_bytes, parse_size
 
 
 @pytest.mark.parametrize(

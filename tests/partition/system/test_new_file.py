@@ -6,9 +6,9 @@ import resource
 
 import pytest
 
-from partition import InputError
-from partition.system.atomic_write import new_file
-from partition.system.output_checks import check_file
+from dgl_gt.partition import InputError
+from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.system.output_checks import check_file
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path):

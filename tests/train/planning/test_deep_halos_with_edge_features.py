@@ -7,12 +7,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from dgl_gt.partition import InputError, from_edges, partition, read_figures, read_manifest
+from dgl_gt.partition.predict.profile import read_profile
 from dgl_gt.selector import choose
 from dgl_gt.train import TrainConfig
 from dgl_gt.train.planning import memory_check
 from dgl_gt.train.planning.planned_step import step_traces
-from partition import InputError, from_edges, partition, read_figures, read_manifest
-from partition.predict.profile import read_profile
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dgl_gt.cli.main import main
+from dgl_gt.partition import from_edges, partition
+from dgl_gt.partition.errors import InputError
 from dgl_gt.ranks import launch
-from partition import from_edges, partition
-from partition.errors import InputError
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 import dgl_gt
+from dgl_gt.partition import InputError, load_graph, partition, read_figures, read_manifest
 from dgl_gt.train import TrainConfig
 from dgl_gt.train.planning import memory_check
 from dgl_gt.train.planning.memory_check import check_memory
-from partition import InputError, load_graph, partition, read_figures, read_manifest
 
 CONFIG = TrainConfig(layers=3, hidden=32, heads=4)
 
@@ -62,9 +62,9 @@ def test_nothing_fits(shards, with_memory):
 
 
 def test_the_rough_bound_is_above_the_prediction(shards):
+    from dgl_gt.partition.shards.counts import read_figures
+    from dgl_gt.partition.shards.manifest import read_manifest
     from dgl_gt.train.planning.planned_step import step_traces
-    from partition.shards.counts import read_figures
-    from partition.shards.manifest import read_manifest
 
     figures = read_figures(read_manifest(shards))
     for config in (CONFIG, TrainConfig(layers=6, hidden=64, norm="batch", ffn=4, dropout=0.5, attention_dropout=0.1)):

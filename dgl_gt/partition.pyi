@@ -1,3 +1,0 @@
-"""What type checkers read of the names that ``partition.py`` loads lazily."""
-
-from partition import *  # noqa: F403
