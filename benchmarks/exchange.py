@@ -32,6 +32,7 @@ from machine import DATA, processor
 
 from dgl_gt.partition import load_graph, partition, read_manifest
 from dgl_gt.partition.console import table
+from dgl_gt.partition.predict.strategies import strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.trace.trace_step import trace_step
@@ -164,7 +165,9 @@ def traced_bytes(folder: Path, strategy: str, depth: int, overlap: bool) -> int:
     """What all ranks together send in a step, from a trace of it."""
     figures = read_figures(read_manifest(cut_for(folder, strategy)))
     columns = figures.node_data, figures.edge_data
-    trace = trace_step(lambda sg: Runner(sg).step, strategy, depth, figures.parts, *columns, overlap=overlap)
+    trace = trace_step(
+        lambda sg: Runner(sg).step, strategy_of(strategy), depth, figures.parts, *columns, overlap=overlap
+    )
     return trace.sent_bytes(figures)
 
 

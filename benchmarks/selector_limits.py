@@ -33,6 +33,7 @@ from machine import DATA, processor
 
 from dgl_gt.partition import partition, read_manifest
 from dgl_gt.partition.console import table
+from dgl_gt.partition.predict.strategies import strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.ranks.launch import KEEP_MEMORY
@@ -195,7 +196,7 @@ def part_seconds(folder: Path, rank: int, args) -> float:
     dist.init_process_group("fake", rank=rank, world_size=parts, store=FakeStore())  # moves nothing
     comm = Comm()
     shard = complete(read_shard(folder, rank), comm)
-    graph = ShardedGraph(shard, comm, lambda on: Halo(on, comm, True, args.strategy))
+    graph = ShardedGraph(shard, comm, lambda on: Halo(on, comm, strategy_of(args.strategy)))
     runner = Runner(graph, "gt", args.hidden)
     for _ in range(2):
         runner.step()
@@ -219,7 +220,7 @@ def ahead(args) -> str:
             partition(source(args), parts, shards, attempts=args.attempts if parts > 1 else 1, **features(args))
             seconds[parts] = [part_seconds(shards, rank, args) for rank in range(parts)]
         figures = read_figures(read_manifest(shards))
-    trace = StepTraces(lambda sg: Runner(sg, "gt", args.hidden).step).of(figures, args.strategy, 1)
+    trace = StepTraces(lambda sg: Runner(sg, "gt", args.hidden).step).of(figures, strategy_of(args.strategy), 1)
     time_of = traced_time(trace, figures, read_profile(preset=args.preset))
     alone, slowest = seconds[1][0], max(seconds[args.parts])
     total = slowest + time_of.exchange_s - time_of.hidden_s + time_of.gradients_s

@@ -10,7 +10,7 @@ import reprlib
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.option_texts import size_in_bytes
 from dgl_gt.partition.predict.profile import PRESETS
-from dgl_gt.partition.predict.strategies import CHOICES, check_choice
+from dgl_gt.partition.predict.strategies import CHOICES, strategy_for
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.units import format_count
@@ -99,7 +99,7 @@ def _number_of_parts(directory: str, nproc: int | None, choice: tuple[str | None
             "partition the graph again"
         )
     if choice:
-        check_choice(read_figures(manifest), *choice, directory)
+        strategy_for(read_figures(manifest), *choice, directory)
     return parts
 
 

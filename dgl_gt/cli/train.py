@@ -6,9 +6,9 @@ import os
 import sys
 from dataclasses import fields, replace
 
-from dgl_gt.partition.errors import InputError, check_one_of
+from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.predict.profile import Profile, read_profile
-from dgl_gt.partition.predict.strategies import AUTO, CHOICES, WITH_POLICY, ranks_per_host
+from dgl_gt.partition.predict.strategies import AUTO, CHOICES, WITH_POLICY, strategy_of
 from dgl_gt.partition.system.command_entry import is_rank
 from dgl_gt.partition.system.output_checks import check_target
 from dgl_gt.ranks.launcher_link import find_launcher, restarts
@@ -81,8 +81,8 @@ def _add_survival_options(group) -> None:
 
 def _train(args):
     config = read_config(args.config, **{setting.name: getattr(args, setting.name) for setting in fields(TrainConfig)})
-    if args.strategy is not None and ranks_per_host(args.strategy) is None:
-        check_one_of("strategy", args.strategy, (*CHOICES, AUTO))
+    if args.strategy is not None:
+        strategy_of(args.strategy, (*CHOICES, AUTO))
     _check_out(args)
     if args.checkpoint_every:
         Interval.parse(args.checkpoint_every)

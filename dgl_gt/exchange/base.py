@@ -12,7 +12,7 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.comm.tape import kept_exchanges
 from dgl_gt.comm.transfer import Begin, tracked
 from dgl_gt.ops.weighted_sum import sum_of_weighted_rows
-from dgl_gt.partition.predict.strategies import WITH_POLICY
+from dgl_gt.partition.predict.strategies import StrategyRules
 from dgl_gt.transmission.policy import Policy
 from dgl_gt.transmission.transmission import Transmission
 
@@ -28,7 +28,8 @@ class ShardStrategy(Strategy):
     ``overlap`` says whether to compute while rows travel, where the strategy can.
     """
 
-    def __init__(self, shard: Shard, comm: Comm, overlap: bool = True):
+    def __init__(self, shard: Shard, comm: Comm, rules: StrategyRules, overlap: bool = True):
+        self.rules = rules
         self.shard, self.comm, self.overlap = shard, comm, overlap
         self.num_owned = self.num_dst = shard.num_owned
         self.node_ids = shard.node_ids[: shard.num_owned]
@@ -101,7 +102,7 @@ class ShardStrategy(Strategy):
 
     def follow(self, policy: Policy, seed: int) -> Transmission:
         """Follow a policy in training steps until :meth:`exchange_exactly`; return what carries out its exchanges."""
-        if self.name not in WITH_POLICY:
+        if not self.rules.sends_copies:
             return super().follow(policy, seed)
         self.transmission = Transmission(policy, self.comm, seed)
         return self.transmission

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from dgl_gt.comm.group import Comm
 from dgl_gt.comm.transfer import tracked
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.weighted_sum import sum_of_weighted_rows
@@ -14,7 +13,6 @@ from .halo import Halo
 from .local import add_ends, leading_rows
 from .protocol import Strategy
 from .pull import begin_pull, pull
-from .shard import Shard
 
 
 class DeepHalo(ShardStrategy):
@@ -24,10 +22,9 @@ class DeepHalo(ShardStrategy):
     copies of h; otherwise it is given all sources.
     """
 
-    name = "halo_h"
-
-    def __init__(self, shard: Shard, comm: Comm, inner: int, pulls: bool):
-        super().__init__(shard, comm)
+    def __init__(self, halo: Halo, inner: int, pulls: bool):
+        shard = halo.shard
+        super().__init__(shard, halo.comm, halo.rules)
         self.inner, self.pulls = inner, pulls
         self.num_dst = shard.rows[inner]
         self.node_ids = shard.node_ids[: shard.rows[inner + 1]]
@@ -88,14 +85,12 @@ def strategies_by_layer(halo: Halo, layers: int, from_held: bool) -> list[Strate
     ``from_held`` says that the first layer is given held rows, which saves the first exchange. A layer that is alone
     after an exchange reads one hop: there ``halo`` itself attends while the rows travel.
     """
-    shard, comm, strategies = halo.shard, halo.comm, []
+    shard, strategies = halo.shard, []
     for start in range(0, layers, shard.depth):
         group = min(shard.depth, layers - start)
         pulls = not (from_held and start == 0)
         if group == 1 and pulls:
             strategies.append(halo)
         else:
-            strategies += [
-                DeepHalo(shard, comm, inner, pulls and inner == group - 1) for inner in reversed(range(group))
-            ]
+            strategies += [DeepHalo(halo, inner, pulls and inner == group - 1) for inner in reversed(range(group))]
     return strategies

@@ -20,8 +20,6 @@ class Gather(ShardStrategy):
     travel.
     """
 
-    name = "gather"
-
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h = self.check_inputs(h, bias)

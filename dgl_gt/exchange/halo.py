@@ -6,13 +6,11 @@ from functools import cached_property
 
 import torch
 
-from dgl_gt.comm.group import Comm
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 
 from .base import ShardStrategy
-from .shard import Shard
 
 
 class Halo(ShardStrategy):
@@ -24,10 +22,6 @@ class Halo(ShardStrategy):
     of the other edges are computed.
     """
 
-    def __init__(self, shard: Shard, comm: Comm, overlap: bool = True, name: str = "halo_h"):
-        super().__init__(shard, comm, overlap)
-        self.name = name
-
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h = self.check_inputs(h, bias)
@@ -35,7 +29,7 @@ class Halo(ShardStrategy):
             rows = project(h, "qkv")
             return attend_rows(self.shard.csc(), rows, bias=bias, dropout=dropout, negative_slope=negative_slope)
         both = TwoPieceAttention(self._pieces, dropout, negative_slope, self.score_offset)
-        if self.name == "halo_kv":
+        if self.rules.moves_keys:
             kv = project(h, "kv")
             travelling, restored = in_wire_order(kv, negative_slope is not None)
             finish = self.begin_pull(travelling)

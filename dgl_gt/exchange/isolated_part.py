@@ -12,6 +12,7 @@ import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.ops.attention import attend_rows
+from dgl_gt.partition.predict.strategies import MIRROR
 
 from .base import ShardStrategy
 from .mirror import Mirror
@@ -27,10 +28,8 @@ class IsolatedPart(ShardStrategy):
     each node counts once.
     """
 
-    name = "local"
-
     def __init__(self, shard: Shard, comm: Comm, masters: int):
-        super().__init__(shard, comm)
+        super().__init__(shard, comm, MIRROR)
         self.num_owned = masters
 
     def _held(self, rows: torch.Tensor) -> torch.Tensor:

@@ -8,14 +8,13 @@ import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError, check_flags
-from dgl_gt.partition.predict.strategies import check_choice, ranks_per_host
+from dgl_gt.partition.predict.strategies import StrategyRules, strategy_for
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest, verify
 from dgl_gt.partition.system.units import format_count
 
 from .gather import Gather
 from .halo import Halo
-from .heads import Heads
 from .local import Local
 from .mesh import Mesh
 from .mirror import Mirror
@@ -24,7 +23,14 @@ from .ring import Ring
 from .shard import Shard, read_shard
 from .sharded_graph import ShardedGraph, checked_device
 
-WITH_RANK_ORDER = ("gather", "ring")  # strategies that read the rows of all ranks in one order
+_CLASSES = {
+    "halo_h": Halo,
+    "halo_kv": Halo,
+    "gather": Gather,
+    "heads": Mesh,
+    "ring": Ring,
+    "mirror": Mirror,
+}
 
 
 def load(
@@ -92,7 +98,7 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) ->
     with comm.raising_together():
         check_flags(overlap=overlap)
         manifest = read_manifest(directory)
-        strategy = check_choice(read_figures(manifest), strategy, depth, directory)
+        rules = strategy_for(read_figures(manifest), strategy, depth, directory)
         if (parts := manifest["parts"]) != comm.world_size:
             raise InputError(
                 f"{directory} has {format_count(parts, 'part')}, but the number of ranks is {comm.world_size}; start "
@@ -101,15 +107,15 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) ->
             )
         device = comm.device if device is None else checked_device(device)
         shard = read_shard(directory, comm.rank, depth, manifest)
-        if strategy == "heads" or ranks_per_host(strategy):  # they read other parts, which are not verified so far
+        if rules.shares_heads:  # it reads other parts, which are not verified so far
             verify(directory, manifest, [part for part in range(parts) if part != comm.rank])
     checks = comm.parameter_check is not None
-    settings = {"strategy": strategy, "depth": depth, "overlap": overlap, "check_parameters": checks}
+    settings = {"strategy": rules.name, "depth": depth, "overlap": overlap, "check_parameters": checks}
     comm.check_agreement({"shards": manifest["checksum"]} | settings)
-    shard = complete(shard.to(device), comm, strategy in WITH_RANK_ORDER)
+    shard = complete(shard.to(device), comm, rules.in_rank_order)
     comm.reset_counters()
     comm.owned_rows = shard.num_owned
-    return ShardedGraph(shard, comm, lambda on: make_strategy(strategy, on, comm, overlap))
+    return ShardedGraph(shard, comm, lambda on: make_strategy(rules, on, comm, overlap))
 
 
 def complete(shard: Shard, comm: Comm, has_rank_order: bool = False) -> Shard:
@@ -134,21 +140,8 @@ def complete(shard: Shard, comm: Comm, has_rank_order: bool = False) -> Shard:
     return replace(shard, degrees=degrees, rank_order=order)
 
 
-def make_strategy(strategy: str, shard: Shard, comm: Comm, overlap: bool) -> Strategy:
-    """Return the strategy of this name on a shard."""
-    if per_host := ranks_per_host(strategy):
-        return Mesh(shard, comm, overlap, per_host)
-    match strategy:
-        case "local":
-            return Local(shard.csc(), shard.node_ids)
-        case "gather":
-            return Gather(shard, comm, overlap)
-        case "heads":
-            return Heads(shard, comm, overlap)
-        case "ring":
-            return Ring(shard, comm, overlap)
-        case "mirror":
-            return Mirror(shard, comm, overlap)
-        case "halo_h" | "halo_kv":
-            return Halo(shard, comm, overlap, strategy)
-    raise AssertionError(strategy)  # check_choice allows no other
+def make_strategy(rules: StrategyRules, shard: Shard, comm: Comm, overlap: bool) -> Strategy:
+    """Return a strategy on a shard."""
+    if rules.on_one_part:
+        return Local(shard.csc(), shard.node_ids)
+    return _CLASSES.get(rules.name, Mesh)(shard, comm, rules, overlap)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.weighted_sum import sum_of_weighted_rows
+from dgl_gt.partition.predict.strategies import LOCAL
 from dgl_gt.structure import CSC
 
 from .protocol import Strategy
@@ -36,7 +37,7 @@ class Local(Strategy):
 
     csc: CSC
     node_ids: Tensor | None = None
-    name = "local"
+    rules = LOCAL
     holds_all = True
 
     def input_rows(self, x: Tensor) -> Tensor:

@@ -10,10 +10,11 @@ from typing import NamedTuple
 import torch
 
 from dgl_gt.comm.group import Comm
+from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.predict.strategies import mesh_of
+from dgl_gt.partition.predict.strategies import StrategyRules
 from dgl_gt.structure import CSC
 
 from .base import ShardStrategy
@@ -36,15 +37,18 @@ class _HostRows(NamedTuple):
 class Mesh(ShardStrategy):
     """P ranks on G hosts, P = G x M. The M ranks of a host are neighbours; each has H / M heads of all rows there.
 
-    An all-to-all within the host turns rows with all heads into rows of the host with a share of the heads, as
-    ``heads`` does. Rank m of a host then fetches keys and values of the host's halo, for its own heads, from rank m of
-    other hosts, and sends results home within the host. A row that several parts of a host need comes once. One host is
-    ``heads``, and one rank per host is ``halo_kv``.
+    An all-to-all within the host turns rows with all heads into rows of the host with a share of the heads. Rank m of a
+    host then fetches keys and values of the host's halo, for its own heads, from rank m of other hosts, and sends results
+    home within the host. A row that several parts of a host need comes once.
+
+    ``heads`` is one host of P ranks, whatever the machines: DeepSpeed-Ulysses (Jacobs et al., arXiv 2309.14509), on graphs
+    TorchGT (Zhang et al., arXiv 2407.14106). A rank receives about 4C N / P^2 numbers from each other rank, whatever the
+    cut; a bias adds E H / P numbers in all. There is nothing to compute while rows travel.
     """
 
-    def __init__(self, shard: Shard, comm: Comm, overlap: bool, per_host: int):
-        super().__init__(shard, comm, overlap)
-        self.name, self.per_host = mesh_of(per_host), per_host
+    def __init__(self, shard: Shard, comm: Comm, rules: StrategyRules, overlap: bool = True):
+        super().__init__(shard, comm, rules, overlap)
+        self.per_host = per_host = rules.ranks_per_host or comm.world_size
         host, self._member = divmod(comm.rank, per_host)
         self._host = range(host * per_host, (host + 1) * per_host)
 
@@ -55,8 +59,8 @@ class Mesh(ShardStrategy):
         heads = qkv.shape[-2]
         if heads % self.per_host:
             raise InputError(
-                f"heads is {heads}, which {self.per_host} ranks of a host cannot share evenly; choose a multiple of "
-                f"{self.per_host}, or the strategy halo"
+                f"heads is {heads}, which {self.per_host} ranks cannot share evenly; choose a multiple of {self.per_host}, or the "
+                "strategy halo"
             )
         qkv = self._spread(qkv, self.counts)
         if bias is not None:
@@ -64,13 +68,19 @@ class Mesh(ShardStrategy):
             bias = self._spread(self.comm.agree_on_grad(bias), edges)
         rows = self._rows
         offset = self._member * (heads // self.per_host)
-        both = TwoPieceAttention([replace(each, head_offset=offset) for each in rows.pieces], dropout, negative_slope)
+        pieces = [replace(each, head_offset=offset) for each in rows.pieces]
+        if self.per_host == self.comm.world_size:
+            return self._home(attend_rows(pieces[0], qkv, bias=bias, dropout=dropout, negative_slope=negative_slope))
+        both = TwoPieceAttention(pieces, dropout, negative_slope)
         kv = qkv[..., :-1] if additive else qkv[:, 1:]
         travelling, restored = in_wire_order(kv, additive)
         begun = self.comm.begin(travelling.index_select(0, rows.send_rows), rows.send_counts, rows.recv_counts)
         finish = self.comm.finisher(begun, self.overlap)
         first = both.attend_first(qkv, None, bias)
-        out = both.attend_second(first, qkv, restored(finish()), bias)[0]
+        return self._home(both.attend_second(first, qkv, restored(finish()), bias)[0])
+
+    def _home(self, out: torch.Tensor) -> torch.Tensor:
+        """Exchange results of this rank's heads, for all rows of the host, for all heads of this rank's rows."""
         mine = self.comm.exchange(out, self._of_host(self.counts), self._of_host([self.num_owned] * len(self.counts)))
         return mine.view(self.per_host, self.num_owned, *mine.shape[1:]).transpose(0, 1).flatten(1, 2)
 

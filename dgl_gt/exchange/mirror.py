@@ -23,8 +23,6 @@ class Mirror(ShardStrategy):
     owned rows while partial results travel to masters.
     """
 
-    name = "mirror"
-
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h, additive = self.check_inputs(h, bias), negative_slope is not None

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from dgl_gt.partition.predict.strategies import WITH_POLICY
+from dgl_gt.partition.predict.strategies import WITH_POLICY, StrategyRules
 from dgl_gt.transmission.policy import Policy
 
 
@@ -39,7 +39,12 @@ class Strategy:
     num_dst: int  # rows of the result on this rank: the owned rows, and with a deep halo copies of others after them
     node_ids: Tensor | None = None  # int64: the user's ids of the rows that attend takes, unless they are row numbers
     holds_all: bool = False  # whether this process holds all nodes, so that sums over nodes need no other rank
-    name: str  # one of dgl_gt.partition.predict.strategies.STRATEGIES, or mesh=M; it never changes
+    rules: StrategyRules
+
+    @property
+    def name(self) -> str:
+        """``local``, ``halo_h``, ``halo_kv``, ``gather``, ``heads``, ``ring``, ``mirror``, or such as ``mesh=4``; it never changes."""
+        return self.rules.name
 
     def input_rows(self, x: Tensor) -> Tensor:
         """Return the rows that the layer needs, of those that the model was given; ``ValueError`` if they do not fit."""

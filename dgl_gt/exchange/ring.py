@@ -23,8 +23,6 @@ class Ring(ShardStrategy):
     block's, one arriving, one leaving, and this rank's own).
     """
 
-    name = "ring"
-
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
         h = self.check_inputs(h, bias)

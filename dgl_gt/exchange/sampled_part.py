@@ -57,7 +57,7 @@ def sampled_part(strategy: ShardStrategy, share: float, seed: int) -> ShardedGra
         sample = replace(sample, returning=comm.start(has_edges, plan.recv_counts, plan.send_counts).wait())
 
     def make(on: Shard) -> ShardStrategy:
-        made = make_strategy(strategy.name, on, comm, strategy.overlap)
+        made = make_strategy(strategy.rules, on, comm, strategy.overlap)
         made.score_offset = math.log(_LEVELS / round(share * _LEVELS))
         return made
 

@@ -14,6 +14,7 @@ from dgl_gt.partition.graph import Graph
 from dgl_gt.partition.predict.costs import default_costs
 from dgl_gt.partition.predict.figures import Figures, features_of
 from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.predict.strategies import STRATEGIES
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.layout import mapped_layout
 from dgl_gt.partition.shards.manifest import is_shards, read_manifest
@@ -24,7 +25,7 @@ from .plan import NothingFits, Plan
 from .select import choose
 from .step_traces import StepTraces
 
-_LEAST_MEMORY = ("local", "halo_h", "mirror")  # strategies that are tried for it
+_LEAST_MEMORY = tuple(each.name for each in STRATEGIES if each.is_lean)
 _MAX_RANKS = 128  # the most that are tried to find out how many ranks would do
 
 

@@ -8,12 +8,12 @@ import numpy as np
 from dgl_gt.partition.predict.costs import CutCosts, PerCount
 from dgl_gt.partition.predict.figures import Figures
 from dgl_gt.partition.predict.profile import Profile
-from dgl_gt.trace.step_trace import StepTrace, counts_of_parts
+from dgl_gt.partition.predict.step_counts import ONE, counts_of_parts
+from dgl_gt.trace.step_trace import StepTrace
 
 from .traced_time import COMPUTE, Rates, traced_time
 
-LINEAR = ("halo_h", "halo_kv", "mirror")  # strategies whose exchanges grow with the copies of a cut
-_NAMES = {"one": "rank", "copies 0": "copies", "sent 0": "sent", "edges 0": "edges"}  # of counts, in PerCount
+_NAMES = {"one": "rank", "selected": "owned"}  # of counts, in PerCount
 _DIGITS = 6
 
 
@@ -26,7 +26,7 @@ def cut_costs(trace: StepTrace, figures: Figures, profile: Profile, strategy: st
     Parameters
     ----------
     trace : StepTrace
-        Of one of the strategies :data:`LINEAR`, with a halo of one hop.
+        Of a strategy that sends copies, with a halo of one hop.
     figures : Figures
         Of a cut into at least two parts.
     profile : Profile
@@ -56,7 +56,7 @@ def _compute_seconds(trace: StepTrace, figures: Figures, profile: Profile) -> np
         if event.kind in COMPUTE:
             per_unit = rates.rates(event, start, sizes).mean(axis=1)
             seconds += trace.sizes[:, start : start + len(per_unit)] @ per_unit
-            seconds[trace.counts.index("one")] += rates.operation_s.mean()
+            seconds[trace.counts.index(ONE)] += rates.operation_s.mean()
     return seconds
 
 
@@ -75,10 +75,10 @@ def _tensor_bytes(trace: StepTrace, figures: Figures) -> PerCount:
 def _per_count(amounts: np.ndarray, trace: StepTrace, figures: Figures) -> PerCount:
     """Convert amounts per unit of the trace's counts to amounts per unit of the counts in :class:`PerCount`."""
     found = dict.fromkeys(PerCount.__struct_fields__, 0.0)
-    for name, amount, total in zip(trace.counts, amounts, counts_of_parts(figures, trace.counts).sum(axis=0)):
-        known = _NAMES.get(name, name)
-        if known not in found:
-            known = "owned" if name.startswith("mask ") else "edges"
+    for count, amount, total in zip(trace.counts, amounts, counts_of_parts(figures, trace.counts).sum(axis=0)):
+        known = _NAMES.get(count.of, count.of)
+        if known not in found or count.mask:
+            known = known if known in found else "edges"
             amount = amount * total / max(float(getattr(figures, known).sum()), 1.0)
         found[known] += float(amount)
     least = 1e-9 * max(found.values())  # less than that is rounding, and may be below 0

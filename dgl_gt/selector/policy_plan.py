@@ -9,7 +9,7 @@ import numpy as np
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.predict.figures import Figures
 from dgl_gt.partition.predict.profile import Profile
-from dgl_gt.partition.predict.strategies import WITH_POLICY
+from dgl_gt.partition.predict.strategies import MIRROR, WITH_POLICY, StrategyRules, strategy_of
 from dgl_gt.transmission.policy import Policy
 
 from .plan import Candidate
@@ -82,17 +82,17 @@ def plan_policy(
     ranks = cuts[0][1].parts
     profile.check_ranks(ranks)
 
-    def kept(figures: Figures, strategy: str, mode: str) -> np.ndarray:
+    def kept(figures: Figures, strategy: StrategyRules, mode: str) -> np.ndarray:
         return kept_bytes(traces.exchanges(figures, strategy, mode), policy, figures)
 
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
-    strategies = ("mirror",) if policy.exchanges_nothing else WITH_POLICY
+    strategies = (MIRROR,) if policy.exchanges_nothing else tuple(map(strategy_of, WITH_POLICY))
     search = Search(traces, profile, bounds, _modes(cuts, traces, policy), 1, strategies, kept)
     found = [(each, figures) for directory, figures in cuts for each in search.candidates(figures, directory)]
     fitting = []
     for each, figures in found:
         if not each.refused:
-            strategy, mode = each.strategy, each.activation_checkpoint
+            strategy, mode = strategy_of(each.strategy), each.activation_checkpoint
             exchanges = traces.exchanges(figures, strategy, mode)
             costs = PolicyCosts.of_trace(traces.of(figures, strategy, 1, mode), figures, profile, exchanges)
             largest = int(kept(figures, strategy, mode).max())

@@ -12,10 +12,10 @@ from dgl_gt.partition.errors import InputError, check_one_of, check_type, whole_
 from dgl_gt.partition.predict.costs import Costs, CutCosts
 from dgl_gt.partition.predict.figures import Figures
 from dgl_gt.partition.predict.profile import Profile
-from dgl_gt.partition.predict.strategies import STRATEGIES, depths, is_of_use, mesh_of, ranks_per_host
+from dgl_gt.partition.predict.strategies import STRATEGIES, StrategyRules, mesh, strategy_of
 from dgl_gt.partition.system.units import format_bytes, format_count
 
-from .linear_costs import LINEAR, cut_costs
+from .linear_costs import cut_costs
 from .plan import Candidate, NothingFits, Plan
 from .step_traces import StepTraces
 from .traced_time import traced_time
@@ -75,7 +75,7 @@ def choose(
     candidates = [each for of_cut in found for each in of_cut]
     if not candidates:
         raise InputError(
-            f"no strategy of {', '.join(search.strategies)} runs on the {cuts[0][1].cut} cut; allow more strategies"
+            f"no strategy of {', '.join(map(str, search.strategies))} runs on the {cuts[0][1].cut} cut; allow more strategies"
         )
     fitting = sorted((each for each in candidates if not each.refused), key=lambda it: (it.seconds, it.memory_bytes))
     if not fitting:
@@ -117,11 +117,9 @@ def _make_search(
         whole_number("max_depth", max_depth, 1)
     if strategies is None:
         per_host = profile.ranks_per_host(ranks)
-        strategies = STRATEGIES if per_host is None else (*STRATEGIES, mesh_of(per_host))
-    strategies = tuple(dict.fromkeys(_names("strategies", strategies)))
-    for strategy in strategies:
-        if ranks_per_host(strategy) is None:
-            check_one_of("strategies", strategy, STRATEGIES)
+        considered = STRATEGIES if per_host is None else (*STRATEGIES, mesh(per_host))
+    else:
+        considered = tuple(dict.fromkeys(map(strategy_of, _names("strategies", strategies))))
     traces = _traces_of(step, max_depth)
     modes = traces.activation_checkpoints
     if activation_checkpoints is not None:
@@ -130,7 +128,7 @@ def _make_search(
         check_one_of("activation_checkpoints", mode, traces.activation_checkpoints)
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
     deepest = min(max_depth or traces.max_depth, traces.max_depth)
-    return Search(traces, profile, bounds, modes, deepest, strategies)
+    return Search(traces, profile, bounds, modes, deepest, considered)
 
 
 def _names(name: str, value) -> tuple[str, ...]:
@@ -194,8 +192,8 @@ class Search:
     bounds: np.ndarray
     activation_checkpoints: tuple[str, ...]
     max_depth: int
-    strategies: tuple[str, ...]
-    also_kept: Callable[[Figures, str, str], np.ndarray | int] = lambda figures, strategy, mode: 0
+    strategies: tuple[StrategyRules, ...]
+    also_kept: Callable[[Figures, StrategyRules, str], np.ndarray | int] = lambda figures, strategy, mode: 0
 
     def candidates(self, figures: Figures, directory: str | None) -> list[Candidate]:
         """The candidates of one cut: every strategy and depth, with the first mode of activation checkpointing that fits.
@@ -204,10 +202,11 @@ class Search:
         """
         found = []
         for strategy in self.strategies:
-            if not is_of_use(figures, strategy):
-                continue
-            for depth in depths(figures, strategy, self.max_depth):
-                found += self._modes(Candidate(figures.cut, strategy, depth, "none", directory), figures)
+            if strategy.is_of_use(figures):
+                for depth in strategy.depths(figures, self.max_depth):
+                    found += self._modes(
+                        Candidate(figures.cut, strategy.name, depth, "none", directory), figures, strategy
+                    )
         return found
 
     def linear_costs(self, kind: str, found) -> CutCosts | None:
@@ -219,12 +218,15 @@ class Search:
             (each.refused is not None, each.seconds, figures, each)
             for (_, figures), candidates in found
             for each in candidates
-            if figures.cut == kind and each.strategy in LINEAR and each.depth == 1 and each.seconds is not None
+            if figures.cut == kind
+            and strategy_of(each.strategy).sends_copies
+            and each.depth == 1
+            and each.seconds is not None
         ]
         if not possible:
             return None
         _, _, figures, best = min(possible, key=lambda it: it[:2])
-        trace = self.traces.of(figures, best.strategy, 1, best.activation_checkpoint)
+        trace = self.traces.of(figures, strategy_of(best.strategy), 1, best.activation_checkpoint)
         return cut_costs(trace, figures, self.profile, best.strategy)
 
     def refusal(self, candidates: list[Candidate], figures: Figures) -> InputError:
@@ -234,15 +236,15 @@ class Search:
             return InputError(candidates[0].refused)
         return _nothing_fits(possible, self.bounds, self.traces.fixed_bytes(figures))
 
-    def _modes(self, candidate: Candidate, figures: Figures) -> list[Candidate]:
+    def _modes(self, candidate: Candidate, figures: Figures, strategy: StrategyRules) -> list[Candidate]:
         found = []
         for mode in self.activation_checkpoints:
             if mode == "keep_exchanges" and "full" in self.activation_checkpoints and found and not found[0].sent_bytes:
                 continue  # without an exchange the two are the same
             candidate = replace(candidate, activation_checkpoint=mode)
             try:
-                trace = self.traces.of(figures, candidate.strategy, candidate.depth, mode)
-                kept = self.also_kept(figures, candidate.strategy, mode)
+                trace = self.traces.of(figures, strategy, candidate.depth, mode)
+                kept = self.also_kept(figures, strategy, mode)
             except InputError as error:
                 return [*found, replace(candidate, refused=str(error))]
             found.append(_predicted(candidate, trace, figures, self.profile, self.bounds, kept))

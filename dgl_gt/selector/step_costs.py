@@ -9,7 +9,7 @@ from pathlib import Path
 from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError, check_type
 from dgl_gt.partition.predict.profile import Profile, read_profile
-from dgl_gt.partition.predict.strategies import check_choice
+from dgl_gt.partition.predict.strategies import strategy_for
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.atomic_write import new_file
@@ -199,17 +199,17 @@ def report_costs(
     if sg is not None:
         if strategy is not None or depth != 1:
             raise InputError("strategy and depth are those of the ShardedGraph; leave them out")
-        manifest, strategy, depth = sg.manifest, sg.strategy.name, sg.depth
+        manifest, rules, depth = sg.manifest, sg.strategy.rules, sg.depth
     else:
         manifest = read_manifest(shards)
-        strategy = check_choice(read_figures(manifest), strategy, depth, shards)
+        rules = strategy_for(read_figures(manifest), strategy, depth, shards)
     figures = read_figures(manifest)
     profile.check_ranks(figures.parts)
-    trace = trace_step(make_step, strategy, depth, figures.parts, figures.node_data, figures.edge_data)
+    trace = trace_step(make_step, rules, depth, figures.parts, figures.node_data, figures.edge_data)
     measured = None if sg is None else measure_step(make_step, sg)
     time = traced_time(trace, figures, profile)
     return StepCosts(
-        strategy,
+        rules.name,
         depth,
         time,
         trace.sent_bytes(figures),

@@ -9,12 +9,11 @@ from weakref import WeakKeyDictionary
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.predict.figures import Figures
-from dgl_gt.partition.predict.strategies import check_strategy, ranks_per_host
+from dgl_gt.partition.predict.step_counts import ONE
+from dgl_gt.partition.predict.strategies import HALO, LOCAL, StrategyRules, check_strategy
 
 if TYPE_CHECKING:
     from dgl_gt.trace.policy_exchanges import Exchange
-
-_OF_ATTENTION = ("halo_kv", "gather", "heads", "ring")  # without attention of this package, a step runs as with halo_h
 
 
 class StepTraces:
@@ -51,7 +50,7 @@ class StepTraces:
         self.max_depth, self.activation_checkpoints = max_depth, activation_checkpoints or ("none",)
         self.description = description or {"step": getattr(make_step, "__qualname__", repr(make_step))}
 
-    def of(self, figures: Figures, strategy: str, depth: int, activation_checkpoint: str = "none"):
+    def of(self, figures: Figures, strategy: StrategyRules, depth: int, activation_checkpoint: str = "none"):
         """What a step does on a cut: its operations, exchanges and tensors, as functions of the counts of a part.
 
         Raises
@@ -61,25 +60,25 @@ class StepTraces:
         """
         check_strategy(figures, strategy, depth)
         trace = self._trace(figures, strategy, depth, activation_checkpoint)
-        if (strategy in _OF_ATTENTION or ranks_per_host(strategy)) and trace.does_the_same(
-            self._trace(figures, "halo_h", 1, activation_checkpoint), figures
-        ):
-            raise InputError("the step does not use this strategy: it runs as with halo_h")
+        if strategy.moves_keys and trace.does_the_same(self._trace(figures, HALO, 1, activation_checkpoint), figures):
+            raise InputError(f"the step does not use this strategy: it runs as with {HALO}")
         return trace
 
     def of_one_rank(self, figures: Figures):
         """The trace of a rank that holds the whole graph; None if the step does not run on one rank."""
         try:
-            return self._trace(figures.in_one_part(), "local", 1, self.activation_checkpoints[0])
+            return self._trace(figures.in_one_part(), LOCAL, 1, self.activation_checkpoints[0])
         except InputError:
             return None
 
     def fixed_bytes(self, figures: Figures) -> int:
         """Tensors that outlive a step and do not depend on the rows of a rank, such as parameters (bytes)."""
         trace = self.of_one_rank(figures)
-        return 0 if trace is None else round(float(trace.kept_bytes[trace.counts.index("one")]))
+        return 0 if trace is None else round(float(trace.kept_bytes[trace.counts.index(ONE)]))
 
-    def exchanges(self, figures: Figures, strategy: str, activation_checkpoint: str = "none") -> list[Exchange]:
+    def exchanges(
+        self, figures: Figures, strategy: StrategyRules, activation_checkpoint: str = "none"
+    ) -> list[Exchange]:
         """The exchanges of a step that follow transmission policies, with the rows between the ranks of a cut."""
         from dgl_gt.trace.policy_exchanges import policy_exchanges
 
@@ -93,7 +92,7 @@ class StepTraces:
                 raise InputError(f"the step does not run with {strategy}: {error}") from error
         return known[key]
 
-    def _trace(self, figures: Figures, strategy: str, depth: int, mode: str):
+    def _trace(self, figures: Figures, strategy: StrategyRules, depth: int, mode: str):
         """The trace, which all cuts with the same columns of data and the same number of parts share."""
         from dgl_gt.trace.trace_step import trace_step  # here, because reading a profile needs no torch
 

@@ -11,6 +11,7 @@ import torch
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.quantise import packed_bytes
 from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.predict.strategies import StrategyRules
 from dgl_gt.transmission.policy import MIN_COLUMNS, Mode, Policy
 
 from .stand_in import make_layout, stand_in
@@ -58,7 +59,7 @@ class Exchange:
 
 
 def policy_exchanges(
-    make_step: Callable[[ShardedGraph], Callable[[], object]], strategy: str, figures: Figures
+    make_step: Callable[[ShardedGraph], Callable[[], object]], strategy: StrategyRules, figures: Figures
 ) -> list[Exchange]:
     """Run a training step once, and list those of its exchanges that a policy can change.
 

@@ -13,7 +13,7 @@ import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.comm.in_flight import InFlight
-from dgl_gt.exchange.load import WITH_RANK_ORDER, make_strategy
+from dgl_gt.exchange.load import make_strategy
 from dgl_gt.exchange.shard import make_shard
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.cuts.edge_cut import EdgeCut
@@ -22,7 +22,7 @@ from dgl_gt.partition.cuts.vertex_cut import VertexCut
 from dgl_gt.partition.encodings.parse import NAMES
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import Graph, from_edges
-from dgl_gt.partition.predict.strategies import ranks_per_host
+from dgl_gt.partition.predict.strategies import StrategyRules
 from dgl_gt.partition.shards.counts import manifest_counts
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.partition.shards.write import structure_arrays
@@ -123,24 +123,23 @@ class _LaidOut:
         return {name: torch.from_numpy(column[:rows].copy()) for name, column in columns.items()}
 
 
-def stand_in(layout: Layout, strategy: str, depth: int, overlap: bool = True) -> ShardedGraph:
+def stand_in(layout: Layout, strategy: StrategyRules, depth: int, overlap: bool = True) -> ShardedGraph:
     """Part 0 of a made-up graph, as :func:`dgl_gt.load` with these options would give it."""
     parts = layout.figures.parts
-    shard, ranks = make_shard(_LaidOut(layout), 0, depth), StandInRanks(parts, ranks_per_host(strategy))
-    order = shard.node_ids[: shard.num_held].clone() if strategy in WITH_RANK_ORDER else None
+    shard, ranks = make_shard(_LaidOut(layout), 0, depth), StandInRanks(parts, strategy.ranks_per_host)
+    order = shard.node_ids[: shard.num_held].clone() if strategy.in_rank_order else None
     degrees = torch.ones(shard.rows[-1], 2, dtype=torch.int64, device=shard.node_ids.device)
     shard = replace(shard, degrees=degrees, rank_order=order)
     return ShardedGraph(shard, ranks, lambda on: make_strategy(strategy, on, ranks, overlap))
 
 
-def make_layout(strategy: str, depth: int, parts: int, seed: int, node_data: dict, edge_data: dict) -> Layout:
+def make_layout(strategy: StrategyRules, depth: int, parts: int, seed: int, node_data: dict, edge_data: dict) -> Layout:
     """Lay out a small random graph, of which part 0 has rows and edges of every kind.
 
     Parameters
     ----------
     strategy, depth
-        As for :func:`dgl_gt.load`; ``strategy`` is one of :data:`dgl_gt.partition.predict.strategies.STRATEGIES`, or
-        ``mesh=M``.
+        As for :func:`dgl_gt.load`.
     parts : int
         Number of parts P.
     seed : int
@@ -154,7 +153,7 @@ def make_layout(strategy: str, depth: int, parts: int, seed: int, node_data: dic
         layout = Layout(*_cut_graph(rng, strategy, depth, parts, node_data, edge_data), depth)
         figures = layout.figures
         counts = [figures.copies_by_hop[0], figures.sent_by_hop[0], figures.edges_by_hop[0]]
-        if size := ranks_per_host(strategy):
+        if size := strategy.ranks_per_host:
             rows = figures.hosts[size].received_rows
             counts += [rows[0].sum(), rows[:, 0].sum()]
         if parts == 1 or all(each.min() > 0 for each in counts):
@@ -162,7 +161,7 @@ def make_layout(strategy: str, depth: int, parts: int, seed: int, node_data: dic
     raise InputError(f"a halo of {depth} hops in {parts} parts cannot be traced; choose fewer hops")
 
 
-def _cut_graph(rng, strategy: str, depth: int, parts: int, node_data, edge_data) -> tuple[Graph, Permutation]:
+def _cut_graph(rng, strategy: StrategyRules, depth: int, parts: int, node_data, edge_data) -> tuple[Graph, Permutation]:
     least, most = np.array(_OTHERS if parts < _MANY_PARTS else _OTHERS_OF_MANY)
     owned = rng.integers(*_OWNED)
     if depth > 1:  # so that no hop reaches all rows
@@ -170,9 +169,9 @@ def _cut_graph(rng, strategy: str, depth: int, parts: int, node_data, edge_data)
         most, owned = max(2 * most, 2 * least), max(owned, rng.integers(least, 2 * least))
     others = rng.integers(least, most + 1)
     ptr = np.concatenate([[0], np.cumsum([owned, *[others] * (parts - 1)])])
-    if strategy == "mirror":
+    if strategy.cut == "vertex":
         src, dst, owners = _edges_of_vertex_cut(rng, ptr)
-    elif size := ranks_per_host(strategy):
+    elif size := strategy.ranks_per_host:
         src, dst = _edges_of_hosts(rng, ptr, size)
     else:
         src, dst = _even_edges(rng, ptr) if depth == 1 else _few_edges(rng, ptr, depth)
@@ -181,7 +180,7 @@ def _cut_graph(rng, strategy: str, depth: int, parts: int, node_data, edge_data)
     graph.edge_data.update(_made_up(edge_data, graph.num_edges))
     _select(rng, [x for x in graph.node_data.values() if x.dtype == bool and x.ndim == 1], int(ptr[1]))
     order = np.arange(graph.num_nodes, dtype=np.int32)
-    if strategy == "mirror":
+    if strategy.cut == "vertex":
         return graph, VertexCut(order, ptr, owners[graph.edge_ids], np.full(parts, 1 / parts))
     return graph, EdgeCut(order, ptr, np.full(parts, 1 / parts))
 

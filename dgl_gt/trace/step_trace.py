@@ -8,9 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dgl_gt.partition.predict.figures import Figures
-from dgl_gt.partition.predict.strategies import ranks_per_host
-
-_FIELDS = ("owned", "edges", "cut_edges", "returned", "returns", "returned_edges")  # of Figures
+from dgl_gt.partition.predict.step_counts import Count, counts_of_parts
 
 
 class Event(NamedTuple):
@@ -49,8 +47,8 @@ class StepTrace:
 
     Attributes
     ----------
-    counts : tuple of str
-        Counts of a part on which sizes depend, see :func:`counts_of_parts`.
+    counts : tuple of Count
+        Counts of a part on which sizes depend.
     events : tuple of Event
     event_of : ndarray, int64, (S,)
         Number of the event to which each size belongs.
@@ -61,7 +59,7 @@ class StepTrace:
         optimiser.
     """
 
-    counts: tuple[str, ...]
+    counts: tuple[Count, ...]
     events: tuple[Event, ...]
     event_of: np.ndarray
     sizes: np.ndarray
@@ -100,7 +98,7 @@ class StepTrace:
         made = self.sizes_of(figures)[:, self.positions("memory")]
         return self.kept(figures) + np.rint(made.cumsum(axis=1).max(axis=1, initial=0)).astype(np.int64)
 
-    def largest_rank_bytes(self, figures: Figures) -> dict[str, int]:
+    def largest_rank_bytes(self, figures: Figures) -> dict[Count, int]:
         """What is alive at the peak of the rank that needs most (bytes), by the count on which it depends."""
         rank = int(self.peak_bytes(figures).argmax())
         counts = counts_of_parts(figures, self.counts)[rank]
@@ -112,58 +110,3 @@ class StepTrace:
     def kept(self, figures: Figures) -> np.ndarray:
         """Bytes of the tensors that outlive a step, of each rank, int64, (P,)."""
         return np.rint(counts_of_parts(figures, self.counts) @ self.kept_bytes).astype(np.int64)
-
-
-def counts_of_parts(figures: Figures, names: tuple[str, ...]) -> np.ndarray:
-    """Counts of each part, float64, (P, len(names)).
-
-    Parameters
-    ----------
-    figures : Figures
-    names : tuple of str
-        ``one``, the constant 1; ``owned``, ``edges``, ``cut_edges``, ``returned``, ``returns`` and ``returned_edges``, see
-        :class:`Figures`; ``nodes`` and ``all_edges`` of the whole graph; and ``copies k``, ``sent k``, ``edges k``
-        and ``sent_edges k`` of hop k, counted from 0. ``mask NAME`` counts the owned rows that a mask selects, see
-        :attr:`Figures.masked`; if the cut has no such mask, all of them. ``host M owned``, ``host M edges``, ``host M
-        copies``, ``host M sent`` and ``host M cut_edges`` count what the M parts of the part's host have together, see
-        :attr:`Figures.hosts`.
-    """
-    ones = np.ones(figures.parts)
-    columns = {"one": ones, "nodes": figures.nodes * ones, "all_edges": figures.edges.sum() * ones}
-    columns |= {name: getattr(figures, name) for name in _FIELDS}
-    by_hop = {"copies": figures.copies_by_hop, "sent": figures.sent_by_hop}
-    by_hop |= {"edges": figures.edges_by_hop, "sent_edges": figures.sent_edges_by_hop}
-    columns |= {f"{name} {hop}": column for name, table in by_hop.items() for hop, column in enumerate(table.T)}
-    columns |= {f"mask {name}": column for name, column in figures.masked.items()}
-    for size, host in figures.hosts.items():
-        of_host = {
-            "owned": figures.owned.reshape(-1, size).sum(axis=1),
-            "edges": figures.edges.reshape(-1, size).sum(axis=1),
-            "copies": host.received_rows.sum(axis=1),
-            "sent": host.received_rows.sum(axis=0),
-            "cut_edges": host.cut_edges,
-        }
-        columns |= {f"host {size} {name}": counts.repeat(size) for name, counts in of_host.items()}
-    columns |= {name: figures.owned for name in names if name.startswith("mask ") and name not in columns}
-    return np.stack([columns[name] for name in names], axis=1).astype(float)
-
-
-def counts_that_matter(strategy: str, depth: int) -> tuple[str, ...]:
-    """The counts on which the sizes of a strategy's step can depend."""
-    if strategy == "local":
-        return "one", "owned", "edges"
-    hops = tuple(f"{name} {hop}" for hop in range(depth) for name in ("copies", "sent", "edges"))
-    hops += tuple(f"sent_edges {hop}" for hop in range(1, depth))
-    counts = ("one", "owned", "cut_edges", *hops)
-    if size := ranks_per_host(strategy):
-        of_host = ("owned", "edges", "copies", "sent", "cut_edges")
-        return (*counts, *(f"host {size} {name}" for name in of_host))
-    match strategy:
-        case "gather" | "ring":
-            return (*counts, "nodes")
-        case "heads":
-            return (*counts, "nodes", "all_edges")
-        case "mirror":
-            return (*counts, "returned", "returns", "returned_edges")
-        case _:
-            return counts

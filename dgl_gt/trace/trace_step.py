@@ -11,13 +11,14 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.predict.strategies import ranks_per_host
+from dgl_gt.partition.predict.step_counts import Count, counts_of_parts
+from dgl_gt.partition.predict.strategies import LOCAL, StrategyRules, same_as
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.torch_internals import storage_key
 
 from .recorder import Reads, Recorder
 from .stand_in import make_layout, stand_in
-from .step_trace import Event, StepTrace, counts_of_parts, counts_that_matter
+from .step_trace import Event, StepTrace
 
 _TOLERANCE = 1e-6  # relative, of a size
 _SPARE = 1  # recordings beyond the number of counts, against which the solution is checked
@@ -29,7 +30,7 @@ _NAMES |= {"sum": "a sum over ranks", "begin_sum": "a sum over ranks", "memory":
 
 def trace_step(
     make_step: Callable[[ShardedGraph], Callable[[], object]],
-    strategy: str,
+    strategy: StrategyRules,
     depth: int,
     parts: int,
     node_data: dict,
@@ -60,15 +61,16 @@ def trace_step(
         The operations of the step, or their sizes, depend on the data; or the strategy is ``mesh=M`` with one rank per
         host, or with one host.
     """
-    shares_heads = strategy == "heads" or _has_several_hosts(strategy, parts)  # evenly, which few ranks may not
+    if same := same_as(strategy, parts):
+        raise InputError(f"{strategy} on {parts} ranks is the same as {same}; choose that strategy instead")
 
     def made_up(seed: int, parts: int = parts) -> Layout:
         return make_layout(strategy, depth, parts, seed, node_data, edge_data)
 
     with torch.random.fork_rng(devices=[]), _one_thread():  # the user's generator stays where it is
-        few = made_up(0, parts if shares_heads else min(parts, _FEW_PARTS))
+        few = made_up(0, parts if strategy.shares_heads else min(parts, _FEW_PARTS))  # few ranks may not share them
         masks = _masks_that_are_read(make_step, stand_in(few, strategy, depth, overlap))
-        names = (*counts_that_matter("local" if parts == 1 else strategy, depth), *masks)
+        names = (*(LOCAL if parts == 1 else strategy).counts(depth), *masks)
         layouts, counts = _independent_layouts(made_up, names)
         events, sizes = None, []
         for layout in layouts:
@@ -86,15 +88,6 @@ def trace_step(
     solution = np.linalg.lstsq(counts / scale, sizes, rcond=None)[0] / scale[:, None]
     _check_linear(counts, solution, sizes, [events[number] for number in event_of] + [Event("kept")])
     return StepTrace(names, tuple(events), event_of, solution[:, :-1], solution[:, -1])
-
-
-def _has_several_hosts(strategy: str, parts: int) -> bool:
-    """Whether the strategy is ``mesh=M``; raises :class:`InputError` where it is another strategy under that name."""
-    per_host = ranks_per_host(strategy)
-    if per_host in (1, parts):
-        same = "halo_kv" if per_host == 1 else "heads"
-        raise InputError(f"{strategy} on {parts} ranks is the same as {same}; choose that strategy instead")
-    return per_host is not None
 
 
 @contextmanager
@@ -115,7 +108,7 @@ def _uncompiled():
     return torch.compiler.set_stance("force_eager")
 
 
-def _masks_that_are_read(make_step, sg: ShardedGraph) -> tuple[str, ...]:
+def _masks_that_are_read(make_step, sg: ShardedGraph) -> tuple[Count, ...]:
     """The counts of those masks among the node data whose values a step uses."""
     masks = {name: x for name, x in sg.ndata.items() if x.dtype == torch.bool and x.dim() == 1}
     with Reads() as reads:
@@ -123,10 +116,10 @@ def _masks_that_are_read(make_step, sg: ShardedGraph) -> tuple[str, ...]:
         if not callable(step):
             raise InputError(f"make_step returned {step!r}; it must return a function that takes one training step")
         step()
-    return tuple(f"mask {name}" for name, mask in masks.items() if storage_key(mask) in reads.storages)
+    return tuple(Count("selected", mask=name) for name, mask in masks.items() if storage_key(mask) in reads.storages)
 
 
-def _independent_layouts(made_up: Callable[[int], Layout], names: tuple[str, ...]) -> tuple[list[Layout], np.ndarray]:
+def _independent_layouts(made_up: Callable[[int], Layout], names: tuple[Count, ...]) -> tuple[list[Layout], np.ndarray]:
     """Made-up graphs whose counts, (layouts, names), are linearly independent, and some more to check against."""
     layouts, counts = [], np.empty((0, len(names)))
     for seed in range(_MAX_SEEDS):

@@ -103,6 +103,6 @@ def follow_policy(sg: ShardedGraph, task: Task, config: TrainConfig, model: torc
     sg.comm.check_agreement({"policy": policy.described()})
     policy.check(config.layers if isinstance(model, GraphTransformer) else None, sg.comm.world_size)
     if sg.comm.world_size > 1:
-        policy.check_strategy(sg.strategy.name, sg.depth, sg.manifest["cut"])
+        policy.check_strategy(sg.strategy.rules, sg.depth, sg.manifest["cut"])
         policy.check_model(config.activation_checkpoint, config.global_attention)
     return FollowedPolicy(sg, task, policy, config)

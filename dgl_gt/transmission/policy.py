@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.predict.strategies import WITH_POLICY
+from dgl_gt.partition.predict.strategies import WITH_POLICY, StrategyRules
 from dgl_gt.partition.system.yaml_file import check_keys, read_yaml
 
 DIRECTIONS = ("rows", "gradients")  # to the ranks that need a row, and home to its owner
@@ -145,11 +145,11 @@ class Policy:
                         "two of these"
                     )
 
-    def check_strategy(self, strategy: str, depth: int, cut: str) -> None:
+    def check_strategy(self, strategy: StrategyRules, depth: int, cut: str) -> None:
         """Raise :class:`InputError` if steps of this strategy, depth and cut cannot follow the policy."""
         if self.is_exact:
             return
-        if strategy not in WITH_POLICY:
+        if not strategy.sends_copies:
             raise InputError(
                 f"policy is {self}, but the strategy {strategy} follows no policy; use --strategy "
                 f"{' or '.join(WITH_POLICY)}, or policy 'full'"

@@ -1,129 +1,177 @@
-"""The exchange strategies, and the rules that say which of them fits which partition."""
+"""The exchange strategies: one row of rules for each, which all that depends on a strategy reads."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 
 from dgl_gt.partition.errors import InputError, check_one_of
 from dgl_gt.partition.system.units import format_count
 
 from .figures import Figures
+from .step_counts import ONE, Count
 
-STRATEGIES = ("local", "halo_h", "halo_kv", "gather", "heads", "ring", "mirror")
-_MESH = "mesh="  # begins the name of a strategy for M ranks per host, such as mesh=4
-CHOICES = ("halo", *STRATEGIES, f"{_MESH}M")  # halo stands for halo_h
-WITH_POLICY = ("halo_h", "halo_kv", "mirror")  # strategies whose exchanges a transmission policy can change
-_DEEP = ("halo", "halo_h")  # strategies that can exchange several hops of halo at once
 AUTO = "auto"  # in place of a strategy: the selector chooses
 ACTIVATION_CHECKPOINTS = ("none", "keep_exchanges", "full")  # what a backward pass computes again: see dgl_gt.nn
 
 
-def default_strategy(figures: Figures) -> str:
+@dataclass(frozen=True)
+class StrategyRules:
+    """What is known of a strategy without running it.
+
+    Attributes
+    ----------
+    name : str
+    cut : {"edge", "vertex"}
+    on_one_part : bool
+        It runs on one part, and exchanges nothing.
+    is_deep : bool
+        It can exchange several hops of halo at once.
+    sends_copies : bool
+        All that it exchanges are rows of copies. So its exchanges can follow a transmission policy, and grow
+        with the copies of a cut.
+    is_lean : bool
+        Of the strategies for its kind of cut, it holds least.
+    moves_keys : bool
+        It moves what attention of this package reads. A step without such attention runs as with ``halo_h``.
+    in_rank_order : bool
+        Ranks read the rows of all ranks in one order.
+    shares_heads : bool
+        Ranks compute some heads each, for rows of several parts, whose structure they read.
+    ranks_per_host : int or None
+        M of ``mesh=M``.
+    whole_graph : tuple of str
+        Counts of the whole graph on which the sizes of its step depend.
+    """
+
+    name: str
+    cut: str = "edge"
+    on_one_part: bool = False
+    is_deep: bool = False
+    sends_copies: bool = False
+    is_lean: bool = False
+    moves_keys: bool = False
+    in_rank_order: bool = False
+    shares_heads: bool = False
+    ranks_per_host: int | None = None
+    whole_graph: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+    def counts(self, depth: int) -> tuple[Count, ...]:
+        """The counts of a part on which the sizes of a step can depend."""
+        if self.on_one_part:
+            return ONE, Count("owned"), Count("edges")
+        found = [ONE, Count("owned"), Count("cut_edges")]
+        found += [Count(of, hop) for hop in range(depth) for of in ("copies", "sent", "edges")]
+        found += [Count("sent_edges", hop) for hop in range(1, depth)]
+        if self.ranks_per_host is not None:
+            of_host = ("owned", "edges", "copies", "sent", "cut_edges")
+            found += [Count(of, ranks_per_host=self.ranks_per_host) for of in of_host]
+        if self.cut == "vertex":
+            found += [Count("returned"), Count("returns"), Count("returned_edges")]
+        return *found, *map(Count, self.whole_graph)
+
+    def depths(self, figures: Figures, most: int) -> range:
+        """The depths, 1 to ``most``, that it can have on a partition."""
+        return range(1, (min(figures.halo_depth, most) if self.is_deep else 1) + 1)
+
+    def is_of_use(self, figures: Figures) -> bool:
+        """Whether it runs on this kind of cut, and exchanges something unless there is one part."""
+        return self.cut == figures.cut and (self.cut == "vertex" or self.on_one_part == (figures.parts == 1))
+
+
+_MESH = StrategyRules("mesh", moves_keys=True, shares_heads=True)
+STRATEGIES = (
+    StrategyRules("local", on_one_part=True, is_lean=True),
+    StrategyRules("halo_h", is_deep=True, sends_copies=True, is_lean=True),
+    StrategyRules("halo_kv", sends_copies=True, moves_keys=True),
+    StrategyRules("gather", moves_keys=True, in_rank_order=True, whole_graph=("nodes",)),
+    replace(_MESH, name="heads", whole_graph=("nodes", "all_edges")),
+    StrategyRules("ring", moves_keys=True, in_rank_order=True, whole_graph=("nodes",)),
+    StrategyRules("mirror", cut="vertex", sends_copies=True, is_lean=True),
+)
+_BY_NAME = {each.name: each for each in STRATEGIES}
+NAMES = tuple(_BY_NAME)
+LOCAL, HALO, MIRROR = (_BY_NAME[name] for name in ("local", "halo_h", "mirror"))
+CHOICES = ("halo", *NAMES, "mesh=M")  # halo stands for halo_h, whose rows are half as wide as keys and values
+WITH_POLICY = tuple(each.name for each in STRATEGIES if each.sends_copies)
+
+
+def strategy_of(name: str, allowed: tuple[str, ...] = NAMES) -> StrategyRules:
+    """The strategy of this name, one of ``allowed`` or ``mesh=M``; ``InputError`` if there is none."""
+    if isinstance(name, str) and f"{name}=".startswith("mesh="):
+        number = name.removeprefix("mesh=")
+        if not re.fullmatch(r"[1-9][0-9]{0,8}", number):
+            raise InputError(f"strategy is {name!r}; mesh needs the number of ranks on each host, such as mesh=4")
+        return mesh(int(number))
+    check_one_of("strategy", name, allowed)
+    return _BY_NAME.get(name, HALO)
+
+
+def mesh(ranks_per_host: int) -> StrategyRules:
+    """``mesh=M``."""
+    return replace(_MESH, name=f"mesh={ranks_per_host}", ranks_per_host=ranks_per_host)
+
+
+def default_strategy(figures: Figures) -> StrategyRules:
     """``mirror`` for a vertex cut, ``halo_h`` for an edge cut."""
-    return "mirror" if figures.cut == "vertex" else "halo_h"
+    return MIRROR if figures.cut == "vertex" else HALO
 
 
-def default_form(strategy: str | None) -> str | None:
-    """``halo_h`` for plain ``halo``: its rows are half as wide as K and V together. Any other strategy as it is."""
-    return "halo_h" if strategy == "halo" else strategy
-
-
-def mesh_of(ranks_per_host: int) -> str:
-    """The name of the strategy ``mesh`` for this many ranks per host, such as ``mesh=4``."""
-    return f"{_MESH}{ranks_per_host}"
-
-
-def ranks_per_host(strategy: str) -> int | None:
-    """The number M of ``mesh=M``; None for any other strategy. ``InputError`` unless M is a whole number of at least 1."""
-    if not isinstance(strategy, str) or not f"{strategy}=".startswith(_MESH):
-        return None
-    number = strategy.removeprefix(_MESH)
-    if not re.fullmatch(r"[1-9][0-9]{0,8}", number):
-        raise InputError(f"strategy is {strategy!r}; mesh needs the number of ranks on each host, such as mesh=4")
-    return int(number)
-
-
-def depths(figures: Figures, strategy: str, most: int) -> range:
-    """The depths, 1 to ``most``, that a strategy can have on a partition."""
-    return range(1, (min(figures.halo_depth, most) if strategy in _DEEP else 1) + 1)
-
-
-def is_of_use(figures: Figures, strategy: str) -> bool:
-    """Whether a strategy runs on this kind of cut, and exchanges something unless there is one part."""
-    if figures.cut == "vertex":
-        return strategy == "mirror"
-    return strategy == "local" if figures.parts == 1 else strategy not in ("local", "mirror")
-
-
-def check_choice(figures: Figures, strategy: str | None, depth: int, shards) -> str:
+def strategy_for(figures: Figures, name: str | None, depth: int, shards) -> StrategyRules:
     """The strategy that a user's name means; for None the cut's default. ``InputError`` unless these shards can have it."""
-    strategy = default_strategy(figures) if strategy is None else strategy
-    if isinstance(strategy, str) and strategy == AUTO:
+    if isinstance(name, str) and name == AUTO:
         raise InputError(
             "strategy auto depends on the model: use `dgl-gt train --strategy auto`, or choose with "
             "dgl_gt.selector.choose and load what it chose, see docs/selector.md"
         )
-    check_strategy(figures, strategy, depth, allowed=CHOICES, shards=shards)
-    return default_form(strategy)
+    strategy = default_strategy(figures) if name is None else strategy_of(name, CHOICES)
+    check_strategy(figures, strategy, depth, shards, asked=name)
+    return strategy
 
 
 def check_strategy(
-    figures: Figures,
-    strategy: str,
-    depth: int,
-    *,
-    allowed: tuple[str, ...] = STRATEGIES,
-    shards="the partition",
+    figures: Figures, strategy: StrategyRules, depth: int, shards="the partition", asked: str | None = None
 ) -> None:
-    """Raise an error unless a strategy can run on a partition.
+    """Raise ``InputError`` unless a strategy can run on a partition.
 
-    Parameters
-    ----------
-    figures : Figures
-    strategy : str
-        One of ``allowed``, or ``mesh=M``.
-    depth : int
-        Hops of halo that one exchange fills.
-    allowed : tuple of str
-    shards : str or path
-        What messages call the partition.
-
-    Raises
-    ------
-    InputError
-        An unknown strategy, one for the other cut or for one part, hosts that the parts do not fill, or a depth that
-        the strategy or the partition does not have.
+    It may be for the other cut or for one part, its hosts may be such that the parts do not fill them, or neither the
+    strategy nor the partition may have the depth. ``depth`` is the hops of halo that one exchange fills, ``shards`` what
+    messages call the partition, and ``asked`` what they call the strategy.
     """
-    per_host = ranks_per_host(strategy)
-    if per_host is None:
-        check_one_of("strategy", strategy, allowed)
-    elif figures.parts % per_host:
+    name, per_host = asked or strategy.name, strategy.ranks_per_host
+    if per_host is not None and figures.parts % per_host:
         raise InputError(
-            f"strategy {strategy} needs {format_count(per_host, 'rank')} on each host, and the partition has "
+            f"strategy {name} needs {format_count(per_host, 'rank')} on each host, and the partition has "
             f"{format_count(figures.parts, 'part')}, which is not a multiple of {per_host}; partition into as many "
             "parts as there are ranks on all hosts together, or use halo"
         )
-    if (strategy == "mirror") != (figures.cut == "vertex"):
-        holds, other, fitting = "an edge", "vertex", "halo, gather, heads, ring or mesh=M"
+    if strategy.cut != figures.cut:
+        holds, fitting = "an edge", "halo, gather, heads, ring or mesh=M"
         if figures.cut == "vertex":
-            holds, other, fitting = "a vertex", "edge", "mirror"
+            holds, fitting = "a vertex", "mirror"
         raise InputError(
-            f"strategy {strategy} does not run on {shards}, which holds {holds} cut; use {fitting}, or partition "
-            f"with --cut {other}"
+            f"strategy {name} does not run on {shards}, which holds {holds} cut; use {fitting}, or partition "
+            f"with --cut {strategy.cut}"
         )
-    if strategy == "local" and figures.parts > 1:
+    if strategy.on_one_part and figures.parts > 1:
         raise InputError(
-            f"strategy local runs on one part, and {shards} has {figures.parts}; use halo, or partition with --parts 1"
+            f"strategy {name} runs on one part, and {shards} has {figures.parts}; use halo, or partition with --parts 1"
         )
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise InputError(f"depth is {depth!r}; it must be an integer of at least 1")
-    if depth > 1 and strategy not in _DEEP:
+    if depth > 1 and not strategy.is_deep:
         other = "use halo" if figures.cut == "edge" else "partition with --cut edge"
-        raise InputError(
-            f"depth is {depth} with strategy {strategy}; only halo can go beyond 1: use depth 1, or {other}"
-        )
+        raise InputError(f"depth is {depth} with strategy {name}; only halo can go beyond 1: use depth 1, or {other}")
     if depth > max(figures.halo_depth, 1):
         raise InputError(
             f"depth is {depth}, but {shards} stores {figures.halo_depth} hop{'s' * (figures.halo_depth > 1)} of halo; "
             f"use at most {figures.halo_depth}, or partition with --halo-depth {depth}"
         )
+
+
+def same_as(strategy: StrategyRules, parts: int) -> str | None:
+    """The name of a plain strategy that does the same on this many parts; None if there is none."""
+    return {1: "halo_kv", parts: "heads"}.get(strategy.ranks_per_host)

@@ -12,11 +12,11 @@ from dgl_gt.comm import gradient_sum
 from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from dgl_gt.partition import partition
-from dgl_gt.partition.predict.strategies import STRATEGIES
+from dgl_gt.partition.predict.strategies import HALO, NAMES
 from dgl_gt.selector import report_costs
 from dgl_gt.trace.stand_in import make_layout, stand_in
 
-CASES = [(name, 1, "none") for name in STRATEGIES if name != "local"]
+CASES = [(name, 1, "none") for name in NAMES if name != "local"]
 CASES += [("halo", 2, "none"), ("halo_h", 1, "full"), ("mirror", 1, "keep_exchanges")]
 
 
@@ -191,7 +191,7 @@ def test_the_last_layers_come_first_and_small_models_have_one_bucket():
 
 def test_a_stand_in_announces_the_same_sums():
     """Of a wide model in buckets, and of a small one in one sum."""
-    sg = stand_in(make_layout("halo_h", 1, 2, 0, {}, {}), "halo_h", 1)
+    sg = stand_in(make_layout(HALO, 1, 2, 0, {}, {}), HALO, 1)
     for width, kinds in ((1024, ["begin_sum", "begin_sum", "wait_sum", "wait_sum"]), (8, ["sum"])):
         events, model = [], torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Linear(width, 1))
         model = torch.nn.Sequential(torch.nn.Linear(8, width), model)

@@ -10,7 +10,7 @@ from whole_graph import csc_of
 
 import dgl_gt
 from dgl_gt.comm.group import Comm
-from dgl_gt.partition.predict.strategies import STRATEGIES
+from dgl_gt.partition.predict.strategies import NAMES
 
 
 def one_of_two_groups_fails(rank):
@@ -56,7 +56,7 @@ def test_two_groups_of_ranks_each_train_on_shards_of_their_own(awkward_graph, tm
     folders = [tmp_path / "first", tmp_path / "second"]
     for graph, folder in zip(graphs, folders):
         make_shards(graph, 2, folder)
-    cases = [(name, 1, True, torch.float64) for name in STRATEGIES if name != "local"]
+    cases = [(name, 1, True, torch.float64) for name in NAMES if name != "local"]
     cases += [("halo", 2, True, torch.float64), ("ring", 1, False, torch.float32)]
     generator = torch.Generator().manual_seed(3)
     feats = [torch.randn(graph.num_nodes, 5, generator=generator) for graph in graphs]

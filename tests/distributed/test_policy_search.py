@@ -11,6 +11,7 @@ import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, partition
 from dgl_gt.partition.predict.profile import Hosts
+from dgl_gt.partition.predict.strategies import strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.selector import read_profile
@@ -80,8 +81,8 @@ def bytes_on_rank(rank, folder, strategy):
     """Bytes of a step by the costs, and as runs of eight epochs count them."""
     sg, figures = loaded(folder, strategy)
     traces = step_traces(CONFIG, figures.features, 4)
-    exchanges = traces.exchanges(figures, strategy)
-    costs = PolicyCosts.of_trace(traces.of(figures, strategy, 1), figures, read_profile(), exchanges)
+    exchanges = traces.exchanges(figures, strategy_of(strategy))
+    costs = PolicyCosts.of_trace(traces.of(figures, strategy_of(strategy), 1), figures, read_profile(), exchanges)
     names = [str(folder / name) if name.endswith("yaml") else name for name in POLICIES]
     expected = [costs.sent_bytes(read_policy(name)) for name in names]
     return expected, [train(sg, replace(CONFIG, policy=name)).exchanged_bytes_per_epoch for name in names]

@@ -11,7 +11,7 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from dgl_gt.partition import from_edges, partition
-from dgl_gt.partition.predict.strategies import ACTIVATION_CHECKPOINTS
+from dgl_gt.partition.predict.strategies import ACTIVATION_CHECKPOINTS, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.trace.live_tensors import step_peak_bytes
 from dgl_gt.trace.trace_step import trace_step
@@ -93,7 +93,7 @@ def compare(figures, parts, ways, found, peaks_of):
     for number, way in enumerate(ways):
         cut, strategy, depth, model, activation_checkpoint = way
         make_step = partial(Step, model=model, activation_checkpoint=activation_checkpoint)
-        trace = trace_step(make_step, strategy, depth, parts, *COLUMNS)
+        trace = trace_step(make_step, strategy_of(strategy), depth, parts, *COLUMNS)
         predicted = trace.peak_bytes(figures[cut])
         peaks, sent = np.array([of_rank[number] for of_rank in found]).T
         peaks = peaks_of[way] = np.minimum(peaks, peaks_of.get(way, peaks))
@@ -127,7 +127,7 @@ def test_deep_halos_with_edge_features(tmp_path, parts):
     for number, (depth, mode, edges) in enumerate(ways):
         trace = trace_step(
             lambda sg: Step(sg, MODELS[0], mode, edges),  # noqa: B023 (called at once)
-            "halo_h",
+            strategy_of("halo_h"),
             depth,
             parts,
             *COLUMNS,

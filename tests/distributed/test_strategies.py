@@ -14,7 +14,7 @@ from dgl_gt.exchange.shard import read_shard
 from dgl_gt.nn import GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint
 from dgl_gt.partition import partition
 from dgl_gt.partition.graph import from_edges
-from dgl_gt.partition.predict.strategies import STRATEGIES
+from dgl_gt.partition.predict.strategies import NAMES
 from dgl_gt.partition.shards.counts import read_figures
 
 LAYERS, HIDDEN, HEADS, DEPTH = 3, 24, 12, 3
@@ -82,7 +82,7 @@ def compare(expected, found, dtype, case):
 
 
 def all_cases(parts):
-    names = [name for name in STRATEGIES if name != "local" or parts == 1]
+    names = [name for name in NAMES if name != "local" or parts == 1]
     cases = [(name, 1, overlap, dtype, True) for name, overlap, dtype in product(names, (True, False), TOLERANCE)]
     cases += [("halo", depth, True, dtype, True) for depth, dtype in product((2, 3), TOLERANCE)]
     cases.append(("halo", 2, False, torch.float64, True))
@@ -146,7 +146,7 @@ def test_nothing_to_exchange(tmp_path, name):
 
 @pytest.mark.parametrize("activation_checkpoint", ["full", "keep_exchanges"])
 def test_layers_computed_again_in_backward(awkward_graph, tmp_path, activation_checkpoint):
-    cases = [(name, 1, True, torch.float64, True) for name in STRATEGIES if name != "local"]
+    cases = [(name, 1, True, torch.float64, True) for name in NAMES if name != "local"]
     cases += [("halo", 2, True, torch.float64, True), ("halo", 1, False, torch.float64, True)]
     check_everywhere(awkward_graph(3), 3, tmp_path, cases=cases, activation_checkpoint=activation_checkpoint)
 
@@ -154,7 +154,7 @@ def test_layers_computed_again_in_backward(awkward_graph, tmp_path, activation_c
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
 def test_rows_whose_heads_lie_side_by_side(awkward_graph, tmp_path, parts):
     """Eight heads of four numbers in float32: such rows are projected, travel, and are attended to."""
-    graph, names = awkward_graph(parts), [name for name in STRATEGIES if parts == 1 or name != "local"]
+    graph, names = awkward_graph(parts), [name for name in NAMES if parts == 1 or name != "local"]
     cases = [
         (name, 1, overlap, torch.float32, overlap)
         for name, overlap in product(names, (True, False))
@@ -167,7 +167,7 @@ def test_rows_whose_heads_lie_side_by_side(awkward_graph, tmp_path, parts):
 def with_a_hook_on_one_rank(rank, folder, feat):
     """Outputs and gradients of a layer with each strategy; rank 0 looks at its keys, and so has them one after the other."""
     results = []
-    for name in STRATEGIES:
+    for name in NAMES:
         if name == "local":
             continue
         torch.manual_seed(0)
@@ -213,7 +213,7 @@ def under_autocast(rank, folder, feat):
     layer = GraphTransformerLayer(HIDDEN, HIDDEN, HEADS, dropout=0, attn_dropout=0)
     layer.attn.q_proj = QueryNorm(layer.attn.q_proj)
     results = []
-    for name in STRATEGIES:
+    for name in NAMES:
         if name != "local":
             sg = dgl_gt.load(folder / ("vertex" if name == "mirror" else "edge"), name)
             with torch.autocast("cpu", torch.bfloat16):

@@ -12,6 +12,7 @@ import dgl_gt
 from dgl_gt.comm import gradient_sum
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition import partition, read_manifest
+from dgl_gt.partition.predict.strategies import HALO
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.selector.plan import Candidate
 from dgl_gt.train import sufficient_factors
@@ -117,7 +118,7 @@ def test_a_plan_says_so_and_knows_the_bytes(awkward_graph, tmp_path):
     config = TrainConfig(**WIDE)
     traces = step_traces(config, 5, 3)
     assert traces.variant(figures) == {"factored": NAMES[:2], "train_rows": 5}
-    trace = traces.of(figures, "halo_h", 1)
+    trace = traces.of(figures, HALO, 1)
     sizes = trace.sizes_of(figures)[:, trace.positions("sum")].max(axis=0)
     rest = sum(p.numel() for p in build_model(config, 5, 3).parameters()) - 2 * 24 * 48 - 24 - 48
     most = int(figures.masked["train_mask"].max())

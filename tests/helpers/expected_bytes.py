@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgl_gt.partition.predict.strategies import ranks_per_host
+from dgl_gt.partition.predict.strategies import strategy_of
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Sizes:
 def exchange_bytes(figures, sizes, strategy, hops=1):
     """Bytes that each rank sends and receives in one exchange forward, and in the backward pass of it: four (P,)."""
     parts, owned, row = figures.parts, figures.owned, sizes.row
-    others, per_host = owned.sum() - owned, ranks_per_host(strategy)
+    others, per_host = owned.sum() - owned, strategy_of(strategy).ranks_per_host
     match strategy:
         case _ if parts == 1:
             sent = received = 0 * owned

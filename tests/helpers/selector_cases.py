@@ -7,10 +7,11 @@ import numpy as np
 import yaml
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.predict.strategies import ACTIVATION_CHECKPOINTS, STRATEGIES
+from dgl_gt.partition.predict.step_counts import ONE, Count
+from dgl_gt.partition.predict.strategies import ACTIVATION_CHECKPOINTS, LOCAL, NAMES, strategy_of
 from dgl_gt.selector import StepTraces
 from dgl_gt.selector.traced_time import traced_time
-from dgl_gt.trace.step_trace import Event, StepTrace, counts_that_matter
+from dgl_gt.trace.step_trace import Event, StepTrace
 
 GRAPH = "sample:communities?nodes=300&features=12&seed=0"
 SMALL = ["--hidden", 16, "--heads", 4, "--layers", 2, "--classes", 10]
@@ -96,17 +97,18 @@ class MadeUpTraces(StepTraces):
 
     def _trace(self, figures, strategy, depth, mode):
         seed, width, heads, deep_share = self._options
-        if strategy == "heads" and heads % figures.parts:
+        if strategy.name == "heads" and heads % figures.parts:
             raise InputError(f"heads is {heads}, which {figures.parts} ranks cannot share evenly")
         number = ACTIVATION_CHECKPOINTS.index(mode)
-        rng = np.random.default_rng([seed, [*STRATEGIES, "mesh=2"].index(strategy), depth])
+        rng = np.random.default_rng([seed, [*NAMES, "mesh=2"].index(strategy.name), depth])
         compute, memory, sent = (1, 1.2, 1.3)[number], (1, 0.6, 0.5)[number], (1, 1, 1.5)[number]
-        names = counts_that_matter("local" if figures.parts == 1 else strategy, depth)
-        has_copies, row, random = "copies 0" in names, 4 * width, rng.uniform(0.5, 2, 6)
+        counts = (LOCAL if figures.parts == 1 else strategy).counts(depth)
+        has_copies, row, random = Count("copies", 0) in counts, 4 * width, rng.uniform(0.5, 2, 6)
 
         def size(of_row=0.0, of_edge=0.0, of_copy=0.0, of_sent=0.0, constant=0.0):
-            each = {"one": constant, "owned": of_row, "edges": of_edge, "edges 0": of_edge, "copies 0": of_copy}
-            return [(each | {"sent 0": of_sent}).get(name, 0.0) for name in names]
+            each = {ONE: constant, Count("owned"): of_row, Count("edges"): of_edge, Count("edges", 0): of_edge}
+            each |= {Count("copies", 0): of_copy, Count("sent", 0): of_sent}
+            return [each.get(count, 0.0) for count in counts]
 
         held = row * memory * (deep_share if depth > 1 else 1.0)
         events = [
@@ -122,7 +124,7 @@ class MadeUpTraces(StepTraces):
         sizes = np.array([each for _, of_event in events for each in of_event]).T
         event_of = np.repeat(np.arange(len(events)), [len(of_event) for _, of_event in events])
         kept = np.array(size(2 * row, 12, constant=100 * row))
-        return StepTrace(names, tuple(event for event, _ in events), event_of, sizes, kept)
+        return StepTrace(counts, tuple(event for event, _ in events), event_of, sizes, kept)
 
 
 def every_way(cuts, traces, profile, max_depth=None) -> dict:
@@ -133,9 +135,9 @@ def every_way(cuts, traces, profile, max_depth=None) -> dict:
     ways = {}
     for directory, figures in cuts:
         depths = range(1, min(traces.max_depth, max_depth or traces.max_depth) + 1)
-        for strategy, depth, mode in product(STRATEGIES, depths, traces.activation_checkpoints):
+        for strategy, depth, mode in product(NAMES, depths, traces.activation_checkpoints):
             try:
-                trace = traces.of(figures, strategy, depth, mode)
+                trace = traces.of(figures, strategy_of(strategy), depth, mode)
             except ValueError:
                 continue
             if mode == "keep_exchanges" and not trace.sent_bytes(figures):

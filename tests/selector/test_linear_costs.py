@@ -10,6 +10,8 @@ from dgl_gt.partition import default_costs, from_edges, load_graph, read_costs, 
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.predict.costs import CutCosts, PerCount
+from dgl_gt.partition.predict.step_counts import Count
+from dgl_gt.partition.predict.strategies import strategy_of
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.selector import choose, read_profile
 from dgl_gt.train import TrainConfig, step_traces
@@ -52,9 +54,9 @@ def test_costs_of_made_up_traces_are_their_sizes():
     _, cuts = even_cuts()
     plan = choose([(None, cuts[0])], MadeUpTraces(modes=("none",)), read_profile())
     assert plan.costs.vertex is None and isinstance(plan.costs.edge, CutCosts)
-    trace = MadeUpTraces(modes=("none",)).of(cuts[0], plan.costs.edge.strategy, 1)
+    trace = MadeUpTraces(modes=("none",)).of(cuts[0], strategy_of(plan.costs.edge.strategy), 1)
     at = dict(zip(trace.counts, trace.sizes.T[trace.positions("begin")[0]]))
-    assert plan.costs.edge.sent_bytes == PerCount(sent=pytest.approx(at["sent 0"], rel=1e-5))
+    assert plan.costs.edge.sent_bytes == PerCount(sent=pytest.approx(at[Count("sent", 0)], rel=1e-5))
     assert plan.costs.edge.calls == 1
 
 

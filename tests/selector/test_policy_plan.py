@@ -9,6 +9,7 @@ from selector_cases import SMALL, planned, profile_values, refused, write_profil
 
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.strategies import HALO
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.partition.shards.manifest import read_manifest
@@ -145,8 +146,8 @@ def test_each_rank_is_held_to_its_own_memory(tmp_path, awkward_graph):
     figures = replace(figures, node_data={"feat": ("float32", (12,)), "label": ("int64", ())})
     traces, policy = step_traces(CONFIG, 12, 10), read_policy("int8")
     values = profile_values(process_bytes=[0, 0])
-    trace = traces.of(figures, "halo_h", 1)
-    needed = trace.peak_bytes(figures) + kept_bytes(traces.exchanges(figures, "halo_h"), policy, figures)
+    trace = traces.of(figures, HALO, 1)
+    needed = trace.peak_bytes(figures) + kept_bytes(traces.exchanges(figures, HALO), policy, figures)
     assert needed[0] > 1.2 * needed[1]
 
     def planned_with(memory):

@@ -11,7 +11,7 @@ from selector_cases import MadeUpTraces, every_way, half_speed, profile_values, 
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.predict.strategies import STRATEGIES
+from dgl_gt.partition.predict.strategies import LOCAL, NAMES, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.partition.shards.manifest import read_manifest
@@ -126,7 +126,7 @@ def test_each_rank_is_held_to_its_own_memory(few_nodes, profile):
     """Ranks of unequal memory with parts of unequal size: fits one way round, and not the other."""
     figures = few_nodes(2, depth=1)
     step = STEPS["wide"]
-    need = [int(each) for each in step.of(figures, "gather", 1).peak_bytes(figures)]
+    need = [int(each) for each in step.of(figures, strategy_of("gather"), 1).peak_bytes(figures)]
     few, many = sorted(range(2), key=need.__getitem__)
     assert need[few] < need[many]
 
@@ -332,14 +332,14 @@ def test_one_rank_alone(few_nodes, profile):
         alone = profile(profile_values(1, attention=even))
         halved = 1 if values["stream_bytes_per_s"] == 1e10 else 2
         figures = few_nodes(1)
-        seconds = traced_time(step.of(figures, "local", 1), figures, alone).total_s
+        seconds = traced_time(step.of(figures, LOCAL, 1), figures, alone).total_s
         assert plan.one_rank_seconds == pytest.approx(halved * seconds, rel=1e-6)
 
 
 def test_strategies_are_those_of_partition(cuts, profile):
     """A strategy that partition learns is a candidate without further ado."""
     found = {each.strategy for each in choose(cuts, STEPS["small"], profile()).candidates}
-    assert found == set(STRATEGIES) - {"local"}
+    assert found == set(NAMES) - {"local"}
 
 
 def test_peaks_are_those_of_the_largest_rank(cuts, profile):

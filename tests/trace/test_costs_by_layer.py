@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from dgl_gt.partition import from_edges, partition, read_figures, read_manifest
+from dgl_gt.partition.predict.strategies import LOCAL
 from dgl_gt.selector import report_costs
 from dgl_gt.selector.step_costs import LayerCosts, StepCosts
 from dgl_gt.selector.traced_time import TERMS, TracedTime
@@ -150,7 +151,7 @@ def test_the_clock_runs_for_the_layer_and_the_kind_at_hand(monkeypatch, shards):
     ticks = iter(range(10**9))
     monkeypatch.setattr(StepTimer, "_now", lambda self: next(ticks))
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    with torch.no_grad(), StepTimer(stand_in(make_layout("local", 1, 1, 0, {}, {}), "local", 1)) as timer:
+    with torch.no_grad(), StepTimer(stand_in(make_layout(LOCAL, 1, 1, 0, {}, {}), LOCAL, 1)) as timer:
         model(torch.ones(5, 4) + 1)
     layers = {name: {term: s for term, s in terms.items() if s} for name, terms in timer.layers.items()}
     assert layers["Sequential 1/0"]["products_s"] == 1 and layers["Sequential 1/1"]["rows_s"] >= 1

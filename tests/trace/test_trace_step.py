@@ -11,6 +11,7 @@ from dgl_gt.partition import partition
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.predict.strategies import HALO, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.selector import report_costs
@@ -25,9 +26,9 @@ def test_bytes_and_passes_over_edges(shards, strategy, depth):
     parts = figures.parts
     if strategy == "mesh=2" and parts == 2:
         with pytest.raises(InputError, match="mesh=2 on 2 ranks is the same as heads; choose"):
-            trace_step(transformer_step, strategy, depth, parts, *COLUMNS)
+            trace_step(transformer_step, strategy_of(strategy), depth, parts, *COLUMNS)
         return
-    trace = trace_step(transformer_step, strategy, depth, parts, *COLUMNS)
+    trace = trace_step(transformer_step, strategy_of(strategy), depth, parts, *COLUMNS)
     sent, _ = step_bytes(figures, MODEL, strategy, depth)
     assert trace.sent_bytes(figures) == sent.sum()
     calls = {"halo_h": 2, "halo_kv": 2, "gather": 2 * (parts - 1), "heads": 4, "ring": 3 * (parts - 1), "mirror": 6}
@@ -59,7 +60,7 @@ def test_many_ranks(graph, parts):
     meshes = [("mesh=2", 1), ("mesh=4", 1)] if parts == 20 else []
     for strategy, depth in [("halo_h", 1), ("halo_h", 2), ("gather", 1), ("ring", 1), ("mirror", 1), *meshes]:
         figures = vertex if strategy == "mirror" else edge
-        trace = trace_step(transformer_step, strategy, depth, parts, *COLUMNS)
+        trace = trace_step(transformer_step, strategy_of(strategy), depth, parts, *COLUMNS)
         sizes = trace.sizes_of(figures)
         assert trace.sent_bytes(figures) == step_bytes(figures, MODEL, strategy, depth)[0].sum()
         for kind in ("product", "rows", "edges", "begin"):
@@ -78,7 +79,7 @@ def test_halos_of_several_hops(graph):
     for parts in (2, 5):
         figures = Layout(graph, make_edge_cut(graph, parts), 5).figures
         for depth, exchanges in ((2, 2), (5, 0)):
-            trace = trace_step(deep_step, "halo_h", depth, parts, *COLUMNS)
+            trace = trace_step(deep_step, HALO, depth, parts, *COLUMNS)
             sent, _ = step_bytes(figures, Sizes(5, 16, 2), "halo_h", depth)
             assert trace.sent_bytes(figures) == sent.sum() and len(trace.positions("begin")) == 2 * exchanges
             assert (trace.peak_bytes(figures) > 4 * 16 * 5 * figures.owned).all()
@@ -94,10 +95,10 @@ def test_any_strategy_on_one_part(graph, tmp_path, strategy):
 
 @pytest.mark.parametrize(("strategy", "depth", "parts"), [("halo_h", 12, 2), ("halo_h", 12, 16), ("mirror", 1, 200)])
 def test_made_up_graphs_for_many_hops_or_parts(strategy, depth, parts):
-    figures = make_layout(strategy, depth, parts, 0, *COLUMNS).figures
+    figures = make_layout(strategy_of(strategy), depth, parts, 0, *COLUMNS).figures
     assert figures.parts == parts and figures.copies_by_hop[0].min() > 0
 
 
 def test_more_hops_than_made_up_graphs_have():
     with pytest.raises(InputError, match="a halo of 90 hops in 2 parts cannot be traced; choose fewer hops"):
-        make_layout("halo_h", 90, 2, 0, *COLUMNS)
+        make_layout(HALO, 90, 2, 0, *COLUMNS)

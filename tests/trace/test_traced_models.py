@@ -11,6 +11,7 @@ from traced_steps import CLASSES, COLUMNS, FEATURES, gat_step, measured, step_of
 
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition import partition
+from dgl_gt.partition.predict.strategies import HALO
 from dgl_gt.selector import report_costs
 from dgl_gt.trace.trace_step import trace_step
 
@@ -132,7 +133,7 @@ def test_passes_over_the_edges_of_an_owned_graph_count(shards):
 def test_the_memory_that_a_model_of_dgl_keeps_is_told_by_its_structure(graph):
     """It is the same for each row and edge, whatever the number of parts."""
     pytest.importorskip("dgl", exc_type=ImportError)
-    found = [trace_step(sage_step, "halo_h", 1, parts, *COLUMNS) for parts in (2, 3, 20)]
+    found = [trace_step(sage_step, HALO, 1, parts, *COLUMNS) for parts in (2, 3, 20)]
     for trace in found[1:]:
         np.testing.assert_allclose(trace.kept_bytes[1:], found[0].kept_bytes[1:], atol=1e-3)
 

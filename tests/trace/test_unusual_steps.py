@@ -5,6 +5,8 @@ import torch
 from torch import nn
 
 from dgl_gt.nn import GraphTransformer
+from dgl_gt.partition.predict.step_counts import Count
+from dgl_gt.partition.predict.strategies import HALO, strategy_of
 from dgl_gt.trace.trace_step import trace_step
 
 FEATURES, CLASSES = 20, 7
@@ -35,13 +37,13 @@ def transformer_step(heads):
 @pytest.mark.parametrize("strategy", ["halo_kv", "mirror"])
 def test_many_ranks_of_which_some_have_dense_pieces(strategy):
     """There the kernel copies rows, which is part of its pass over edges."""
-    trace = trace_step(transformer_step(8), strategy, 1, 48, NODE_DATA, {})
+    trace = trace_step(transformer_step(8), strategy_of(strategy), 1, 48, NODE_DATA, {})
     assert "edges" in {event.kind for event in trace.events}
 
 
 @pytest.mark.parametrize("ranks", [5, 6])
 def test_ranks_that_share_few_heads(ranks):
-    trace = trace_step(transformer_step(ranks), "heads", 1, ranks, NODE_DATA, {})
+    trace = trace_step(transformer_step(ranks), strategy_of("heads"), 1, ranks, NODE_DATA, {})
     assert len(trace.positions("begin")) == 4
 
 
@@ -55,7 +57,7 @@ def test_a_compiled_module():
             run = torch.compile(model, backend="eager") if compiled else model
             return step_of(sg, model, lambda: run(sg.ndata["feat"]))
 
-        trace = trace_step(make_step, "halo_h", 1, 2, NODE_DATA, {})
+        trace = trace_step(make_step, HALO, 1, 2, NODE_DATA, {})
         names.append([event.what for event in trace.events])
     assert names[0] == names[1]
 
@@ -69,5 +71,5 @@ def test_a_mask_that_selects_no_row_of_a_made_up_part(masks, parts, read):
         return step_of(sg, model, lambda: model(sg.ndata["feat"]), rows=lambda: sg.ndata[read])
 
     columns = NODE_DATA | {f"m{number}": ("bool", ()) for number in range(masks)}
-    trace = trace_step(make_step, "halo_h", 1, parts, columns, {})
-    assert f"mask {read}" in trace.counts
+    trace = trace_step(make_step, HALO, 1, parts, columns, {})
+    assert Count("selected", mask=read) in trace.counts

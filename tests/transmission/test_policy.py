@@ -3,6 +3,7 @@
 import pytest
 
 from dgl_gt.partition import InputError
+from dgl_gt.partition.predict.strategies import HALO, strategy_of
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.transmission.policy import ADAPTIVE, Mode, Policy, Rule, parse_mode, read_policy
 
@@ -170,10 +171,10 @@ def test_a_sample_travels_as_the_rest_of_the_mode_says():
 def test_messages_name_the_file_that_the_user_gave(policy_file):
     policy = read_policy(policy_file)
     with pytest.raises(InputError, match=f"policy is {policy_file}, but the strategy ring follows no policy"):
-        policy.check_strategy("ring", 1, "edge")
+        policy.check_strategy(strategy_of("ring"), 1, "edge")
     with pytest.raises(InputError, match=f"policy is {policy_file}, which needs --depth 1, but the depth is 2"):
-        policy.check_strategy("halo_h", 2, "edge")
+        policy.check_strategy(HALO, 2, "edge")
     with pytest.raises(InputError, match=f"policy is {policy_file}, but activation_checkpoint .full."):
         policy.check_model("full")
     with pytest.raises(InputError, match="policy is int8, but the strategy ring follows no policy"):
-        Policy((Rule(Mode(8)),)).check_strategy("ring", 1, "edge")
+        Policy((Rule(Mode(8)),)).check_strategy(strategy_of("ring"), 1, "edge")

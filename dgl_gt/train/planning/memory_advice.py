@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.predict.strategies import default_form, default_strategy
+from dgl_gt.partition.predict.strategies import CHOICES, default_strategy, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.units import format_bytes
@@ -11,9 +11,9 @@ from dgl_gt.train.config import TrainConfig
 
 _CHANGE = "choose a smaller model, partition into more parts on more machines"
 _SMALLER = "a smaller --hidden"
-_TERMS = {  # what a rank holds, by the first word of the count on which it depends; and what makes it smaller
+_TERMS = {  # what a rank holds, by the count on which it depends; and what makes it smaller
     "rows of its own nodes": (
-        ("owned", "mask"),
+        ("owned", "selected"),
         ("--activation-checkpoint full", "--precision bf16", _SMALLER, "more parts on more machines"),
     ),
     "rows of nodes of other ranks": (
@@ -34,15 +34,15 @@ def advice_for_strategy(
     from .planned_step import step_traces
 
     figures = read_figures(read_manifest(directory))
-    strategy = default_form(strategy) or default_strategy(figures)
+    rules = default_strategy(figures) if strategy is None else strategy_of(strategy, CHOICES)
     try:
         traces = step_traces(config, figures.features, factory=find_factory(model_factory))
-        trace = traces.of(figures, strategy, min(depth, traces.max_depth), config.activation_checkpoint)
+        trace = traces.of(figures, rules, min(depth, traces.max_depth), config.activation_checkpoint)
     except InputError as error:  # the model is too large to be traced
         return str(error)
     by_count = trace.largest_rank_bytes(figures)
     most, largest = max(
-        (sum(some for count, some in by_count.items() if count.split()[0] in words), name)
+        (sum(some for count, some in by_count.items() if count.of in words), name)
         for name, (words, _) in _TERMS.items()
     )
     model = f"of {model_factory}" if model_factory else f"with --layers {config.layers} --hidden {config.hidden}"

@@ -9,7 +9,6 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.predict.figures import Figures
 from dgl_gt.partition.predict.profile import read_profile
-from dgl_gt.partition.predict.strategies import WITH_POLICY
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.selector.calibrate import available_rank_memory
@@ -64,8 +63,8 @@ def _check_step(directory, sg: ShardedGraph, figures: Figures, config: TrainConf
 
 def _needed_bytes(traces, figures: Figures, sg: ShardedGraph, config: TrainConfig) -> int | None:
     """What a step takes on this rank; None for a step that cannot be traced, such as one that reads its data."""
-    strategy, mode, policy = sg.strategy.name, config.activation_checkpoint, policy_of(config)
-    is_exact = policy.is_exact or strategy not in WITH_POLICY
+    strategy, mode, policy = sg.strategy.rules, config.activation_checkpoint, policy_of(config)
+    is_exact = policy.is_exact or not strategy.sends_copies
     try:
         trace = traces.of(figures, strategy, min(sg.depth, traces.max_depth), mode)
         exchanges = [] if is_exact else traces.exchanges(figures, strategy, mode)

@@ -117,7 +117,7 @@ def search_policy(
     """
     _check(sg, config, max_loss)
     probe = _Probe(sg, config, report)
-    traces, strategy = step_traces(config, figures.features, probe.step.task.classes), sg.strategy.name
+    traces, strategy = step_traces(config, figures.features, probe.step.task.classes), sg.strategy.rules
     exchanges = traces.exchanges(figures, strategy, config.activation_checkpoint)
     costs = PolicyCosts.of_trace(
         traces.of(figures, strategy, 1, config.activation_checkpoint), figures, profile, exchanges
@@ -165,7 +165,7 @@ def _check(sg: ShardedGraph, config: TrainConfig, max_loss: float) -> None:
         raise InputError(
             "one rank exchanges nothing, so there is no policy to search for; partition into two parts or more"
         )
-    if sg.strategy.name not in WITH_POLICY or sg.depth > 1:
+    if not sg.strategy.rules.sends_copies or sg.depth > 1:
         raise InputError(
             f"the strategy {sg.strategy.name} of depth {sg.depth} follows no policy; use {' or '.join(WITH_POLICY)} of depth 1"
         )

@@ -6,14 +6,14 @@ import pytest
 from hand_made_figures import edge_figures, vertex_figures
 
 from dgl_gt.partition.predict.figures import Figures
-from dgl_gt.partition.predict.strategies import check_strategy, default_strategy
+from dgl_gt.partition.predict.strategies import check_strategy, default_strategy, strategy_of
 
 EDGE = edge_figures([4, 3, 2, 5], [[3, 3]] * 4, [[0, 0]] * 4, [[0, 0]] * 4)
 VERTEX = vertex_figures(*([count] * 4 for count in (4, 9, 3, 2, 1, 2)))
 
 
 def test_defaults():
-    assert default_strategy(EDGE) == "halo_h" and default_strategy(VERTEX) == "mirror"
+    assert default_strategy(EDGE).name == "halo_h" and default_strategy(VERTEX).name == "mirror"
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_defaults():
 )
 def test_strategies_that_are_refused(figures, strategy, message):
     with pytest.raises(ValueError, match=message):
-        check_strategy(figures, strategy, 1)
+        check_strategy(figures, strategy_of(strategy), 1)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_strategies_that_are_refused(figures, strategy, message):
 )
 def test_depths_that_are_refused(figures, strategy, depth):
     with pytest.raises(ValueError, match=f"depth is {depth}"):
-        check_strategy(figures, strategy, depth)
+        check_strategy(figures, strategy_of(strategy), depth)
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Figures)])

@@ -8,6 +8,7 @@ import pytest
 
 import dgl_gt
 from dgl_gt.partition import InputError, load_graph, partition, read_figures, read_manifest
+from dgl_gt.partition.predict.strategies import LOCAL
 from dgl_gt.train import TrainConfig
 from dgl_gt.train.planning import memory_check
 from dgl_gt.train.planning.memory_check import check_memory
@@ -68,7 +69,7 @@ def test_the_rough_bound_is_above_the_prediction(shards):
 
     figures = read_figures(read_manifest(shards))
     for config in (CONFIG, TrainConfig(layers=6, hidden=64, norm="batch", ffn=4, dropout=0.5, attention_dropout=0.1)):
-        trace = step_traces(config, figures.features).of(figures, "local", 1, "none")
+        trace = step_traces(config, figures.features).of(figures, LOCAL, 1, "none")
         assert trace.peak_bytes(figures).max() < memory_check._rough_bytes(figures, config)
 
 
