@@ -32,10 +32,10 @@ from machine import DATA, processor
 
 from dgl_gt.partition import load_graph, partition, read_manifest
 from dgl_gt.partition.console import table
-from dgl_gt.partition.predict.strategies import strategy_of
+from dgl_gt.partition.figures.strategies import strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.system.units import format_bytes
-from dgl_gt.trace.trace_step import trace_step
+from dgl_gt.plan.tracing import record_trace
 
 WIDTH, CLASSES, LAYERS, HIDDEN, HEADS = 128, 40, 3, 128, 8
 EDGE = [("halo_h", 1), ("halo_kv", 1), ("halo_h", 2), ("halo_h", 3), ("gather", 1), ("heads", 1), ("ring", 1)]
@@ -87,7 +87,7 @@ class Runner:
 
     def live_bytes(self) -> int:
         """Peak of live tensors in a step, with features and structure."""
-        from dgl_gt.trace.live_tensors import LiveTensors, storage_bytes
+        from dgl_gt.plan.live_tensors import LiveTensors, storage_bytes
 
         with LiveTensors() as live:
             self.step()
@@ -98,8 +98,8 @@ class Runner:
         import torch
 
         from dgl_gt.exchange import Local
+        from dgl_gt.plan.live_tensors import LiveTensors
         from dgl_gt.structure import CSC
-        from dgl_gt.trace.live_tensors import LiveTensors
 
         def project(h, which):
             packed = h.unflatten(1, (HEADS, -1)).unsqueeze(1)
@@ -165,7 +165,7 @@ def traced_bytes(folder: Path, strategy: str, depth: int, overlap: bool) -> int:
     """What all ranks together send in a step, from a trace of it."""
     figures = read_figures(read_manifest(cut_for(folder, strategy)))
     columns = figures.node_data, figures.edge_data
-    trace = trace_step(
+    trace = record_trace(
         lambda sg: Runner(sg).step, strategy_of(strategy), depth, figures.parts, *columns, overlap=overlap
     )
     return trace.sent_bytes(figures)

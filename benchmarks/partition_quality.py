@@ -37,8 +37,8 @@ from dgl_gt.partition.cuts.attempts import best_assignment
 from dgl_gt.partition.cuts.balance import make_balance
 from dgl_gt.partition.cuts.part_counts import count_assignment
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
+from dgl_gt.partition.figures.costs import default_costs
 from dgl_gt.partition.graph import from_edges, symmetrised
-from dgl_gt.partition.predict.costs import default_costs
 
 GRAPHS = ("email_enron", "amazon_computer", "tolokers", "ogbn_arxiv_nofeat")
 SLOW_BYTE_S = 1 / 2.5e7  # links of 200 Mbit/s

@@ -37,7 +37,7 @@ from machine import DATA, processor
 from dgl_gt.partition import from_edges, load_graph, partition, read_manifest
 from dgl_gt.partition.console import table
 from dgl_gt.partition.shards.counts import read_figures
-from dgl_gt.selector import StepTraces, choose, read_profile
+from dgl_gt.plan import Tracer, choose, read_profile
 
 LAYERS, HEADS, CLASSES, WIDTH = 3, 8, 40, 64
 HIDDEN = {"ogbn_arxiv_nofeat": 64, "tolokers": 64}  # else 128
@@ -139,7 +139,7 @@ class Runner:
         return float(comm.all_reduce(torch.tensor([time.perf_counter() - started], dtype=torch.float64), "max")[0])
 
     def tensor_bytes(self) -> int:
-        from dgl_gt.trace.live_tensors import step_peak_bytes
+        from dgl_gt.plan.live_tensors import step_peak_bytes
 
         return step_peak_bytes(self.sg, self.model, self.feat, self.step)
 
@@ -178,7 +178,7 @@ def cell_on_rank(candidates: list[dict], tried: list[int], model: str, hidden: i
 
 def calibrate_on_rank() -> None:
     from dgl_gt.comm.group import Comm
-    from dgl_gt.selector.calibrate import measure
+    from dgl_gt.plan.calibrate import measure
 
     profile = measure(Comm())
     if int(os.environ["RANK"]) == 0:
@@ -217,7 +217,7 @@ def cell(setting: str, model: str, name: str, profile_path: Path, folder: Path, 
     if not folder.exists():
         shards(name, ranks, folder)
     cuts = [(str(folder / cut), read_figures(read_manifest(folder / cut))) for cut in ("edge", "vertex")]
-    traces = StepTraces(lambda sg: Runner(sg, model, hidden).step, LAYERS if model in ("gt", "post_norm") else 1)
+    traces = Tracer(lambda sg: Runner(sg, model, hidden).step, LAYERS if model in ("gt", "post_norm") else 1)
     started = time.perf_counter()
     plan = choose(cuts, traces, read_profile(profile_path))
     seconds_to_plan = time.perf_counter() - started

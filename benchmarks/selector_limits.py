@@ -33,12 +33,12 @@ from machine import DATA, processor
 
 from dgl_gt.partition import partition, read_manifest
 from dgl_gt.partition.console import table
-from dgl_gt.partition.predict.strategies import strategy_of
+from dgl_gt.partition.figures.strategies import strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.plan import Tracer, read_profile
+from dgl_gt.plan.traced_time import traced_time
 from dgl_gt.ranks.launch import KEEP_MEMORY
-from dgl_gt.selector import StepTraces, read_profile
-from dgl_gt.selector.traced_time import traced_time
 
 LAYERS, HIDDEN, HEADS, WIDTH = 3, 128, 8, 128
 
@@ -153,7 +153,7 @@ def rank_main(task: dict) -> None:
 
     import dgl_gt
     from dgl_gt.comm.group import Comm
-    from dgl_gt.selector.calibrate import measure
+    from dgl_gt.plan.calibrate import measure
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -220,7 +220,7 @@ def ahead(args) -> str:
             partition(source(args), parts, shards, attempts=args.attempts if parts > 1 else 1, **features(args))
             seconds[parts] = [part_seconds(shards, rank, args) for rank in range(parts)]
         figures = read_figures(read_manifest(shards))
-    trace = StepTraces(lambda sg: Runner(sg, "gt", args.hidden).step).of(figures, strategy_of(args.strategy), 1)
+    trace = Tracer(lambda sg: Runner(sg, "gt", args.hidden).step).of(figures, strategy_of(args.strategy), 1)
     time_of = traced_time(trace, figures, read_profile(preset=args.preset))
     alone, slowest = seconds[1][0], max(seconds[args.parts])
     total = slowest + time_of.exchange_s - time_of.hidden_s + time_of.gradients_s

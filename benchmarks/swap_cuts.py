@@ -35,9 +35,9 @@ from dgl_gt.partition.cuts.attempts import best_assignment
 from dgl_gt.partition.cuts.balance import make_balance
 from dgl_gt.partition.cuts.link_search import refined_on_links
 from dgl_gt.partition.cuts.part_counts import count_assignment
+from dgl_gt.partition.figures.costs import default_costs
+from dgl_gt.partition.figures.mapping import best_mapping
 from dgl_gt.partition.graph import symmetrised
-from dgl_gt.partition.predict.costs import default_costs
-from dgl_gt.partition.predict.mapping import best_mapping
 
 RATE, SLOW = 200 * 125_000, 0.1
 FACTORS, SCALE, LIMIT_S = (0.0, 0.3, 1.0, 3.0), 1000, 240

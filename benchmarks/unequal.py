@@ -26,7 +26,7 @@ from selector import HIDDEN, LAYERS, WIDTH, Runner, calibrate_on_rank, graph_of,
 
 from dgl_gt.partition import partition, read_figures, read_manifest, read_profile
 from dgl_gt.partition.console import table
-from dgl_gt.selector import StepTraces, choose
+from dgl_gt.plan import Tracer, choose
 
 SLOW_LINK, SLOW_RANK = 0.1, 1 / 3
 WAYS = ("even", "shares", "profile", "plan")
@@ -69,7 +69,7 @@ def rank_main(task: dict) -> None:
 
 def planned(cuts: list[Path], profile, hidden: int):
     """The candidate that the selector chooses on these shards."""
-    traces = StepTraces(lambda sg: Runner(sg, "gt", hidden).step, LAYERS)
+    traces = Tracer(lambda sg: Runner(sg, "gt", hidden).step, LAYERS)
     return choose([(str(cut), read_figures(read_manifest(cut))) for cut in cuts], traces, profile).choice
 
 

@@ -18,9 +18,9 @@ _ATTRIBUTES = {
     "Comm": "dgl_gt.comm.group",
     "RankError": "dgl_gt.comm.failure",
     "InputError": "dgl_gt.partition.errors",
-    "report_costs": "dgl_gt.selector.step_costs",
+    "report_costs": "dgl_gt.plan.step_costs",
 }
-_SUBMODULES = ("nn", "partition", "selector", "train")
+_SUBMODULES = ("nn", "partition", "plan", "train")
 
 __all__ = [*_ATTRIBUTES, *_SUBMODULES, "__version__"]
 

@@ -8,12 +8,12 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph as ShardedGraph
 from dgl_gt.ops.attention import sparse_attention as sparse_attention
 from dgl_gt.ops.merge import merge as merge
 from dgl_gt.partition.errors import InputError as InputError
-from dgl_gt.selector.step_costs import report_costs as report_costs
+from dgl_gt.plan.step_costs import report_costs as report_costs
 from dgl_gt.structure import CSC as CSC
 
 from . import nn as nn
 from . import partition as partition
-from . import selector as selector
+from . import plan as plan
 from . import train as train
 
 __version__: str

@@ -133,7 +133,7 @@ def profiler_range_operations() -> tuple:
     """Return the operations with which a range of the profiler begins and ends.
 
     ``torch.ops.profiler._record_function_enter_new`` and ``_record_function_exit._RecordFunction``, in torch 2.4 to
-    2.13. Without the names, importing ``dgl_gt.trace`` fails with ``AttributeError``.
+    2.13. Without the names, importing ``dgl_gt.plan`` fails with ``AttributeError``.
     """
     profiler = torch.ops.profiler
     return profiler._record_function_enter_new.default, profiler._record_function_exit._RecordFunction

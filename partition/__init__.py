@@ -23,14 +23,14 @@ _MODULES = {
     "VertexCut": "cuts.vertex_cut",
     "make_vertex_cut": "cuts.vertex_cut",
     # what a training step costs
-    "Costs": "predict.costs",
-    "read_costs": "predict.costs",
-    "default_costs": "predict.costs",
+    "Costs": "figures.costs",
+    "read_costs": "figures.costs",
+    "default_costs": "figures.costs",
     # ranks that will train, and the links between them
-    "Profile": "predict.profile",
-    "read_profile": "predict.profile",
+    "Profile": "figures.profile",
+    "read_profile": "figures.profile",
     # shards on disk
-    "Figures": "predict.figures",
+    "Figures": "figures.figures",
     "read_manifest": "shards.manifest",
     "read_figures": "shards.counts",
     "verify": "shards.manifest",

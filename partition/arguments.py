@@ -8,8 +8,8 @@ from dgl_gt.partition.cuts import metis
 from dgl_gt.partition.cuts.balance import shares
 from dgl_gt.partition.cuts.edge_cut import MAX_ATTEMPTS
 from dgl_gt.partition.encodings.parse import parse_encodings
-from dgl_gt.partition.predict.costs import Costs, default_costs
-from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.figures.costs import Costs, default_costs
+from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.sources.load import check_additions
 
 from .errors import InputError, check_one_of, check_type, whole_number

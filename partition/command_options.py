@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from dgl_gt.partition.predict.costs import read_costs
-from dgl_gt.partition.predict.profile import PRESETS, Profile, read_profile
+from dgl_gt.partition.figures.costs import read_costs
+from dgl_gt.partition.figures.profile import PRESETS, Profile, read_profile
 from dgl_gt.partition.sources.options import IDS
 
 from .arguments import CUTS

@@ -19,8 +19,8 @@ from dgl_gt.partition.cuts.streamed_cut import open_stream, streamed_cut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.cuts.weights import check_weights
 from dgl_gt.partition.encodings.encode import add_encodings, check_encodable
-from dgl_gt.partition.predict.costs import Costs
-from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.figures.costs import Costs
+from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.shards.cut_selection import check_memory, choose_cut
 from dgl_gt.partition.shards.layout import mapped_layout
 from dgl_gt.partition.shards.manifest import SHARDS

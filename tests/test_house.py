@@ -40,7 +40,7 @@ MAY_IMPORT = {
         "dgl_gt.partition.graph",
         "dgl_gt.partition.added_edges",
     },
-    "dgl_gt.partition.predict": {"dgl_gt.partition.errors", "dgl_gt.partition.system"},
+    "dgl_gt.partition.figures": {"dgl_gt.partition.errors", "dgl_gt.partition.system"},
     "dgl_gt.partition.cuts": {
         "dgl_gt.partition.errors",
         "dgl_gt.partition.system",
@@ -49,7 +49,7 @@ MAY_IMPORT = {
         "dgl_gt.partition.transforms",
         "dgl_gt.partition.encodings",
         "dgl_gt.partition.sources.coo",
-        "dgl_gt.partition.predict",
+        "dgl_gt.partition.figures",
     },
     "dgl_gt.partition.shards": {
         "dgl_gt.partition.errors",
@@ -58,13 +58,13 @@ MAY_IMPORT = {
         "dgl_gt.partition.transforms",
         "dgl_gt.partition.encodings",
         "dgl_gt.partition.sources",
-        "dgl_gt.partition.predict",
+        "dgl_gt.partition.figures",
         "dgl_gt.partition.cuts",
     },
     "dgl_gt.partition.report": {
         "dgl_gt.partition.errors",
         "dgl_gt.partition.system",
-        "dgl_gt.partition.predict",
+        "dgl_gt.partition.figures",
         "dgl_gt.partition.shards",
     },
     "dgl_gt.partition.console": {"dgl_gt.partition.errors", "dgl_gt.partition.system"},
@@ -72,7 +72,7 @@ MAY_IMPORT = {
         "dgl_gt.partition.console",
         "dgl_gt.partition.system",
         "dgl_gt.partition.cuts",
-        "dgl_gt.partition.predict",
+        "dgl_gt.partition.figures",
         "dgl_gt.partition.shards",
     },
     "dgl_gt.partition.arguments": {
@@ -80,7 +80,7 @@ MAY_IMPORT = {
         "dgl_gt.partition.transforms",
         "dgl_gt.partition.encodings",
         "dgl_gt.partition.sources",
-        "dgl_gt.partition.predict",
+        "dgl_gt.partition.figures",
         "dgl_gt.partition.cuts",
     },
     "dgl_gt.partition.pipeline": {
@@ -90,7 +90,7 @@ MAY_IMPORT = {
         "dgl_gt.partition.transforms",
         "dgl_gt.partition.encodings",
         "dgl_gt.partition.sources",
-        "dgl_gt.partition.predict",
+        "dgl_gt.partition.figures",
         "dgl_gt.partition.cuts",
         "dgl_gt.partition.shards",
     },
@@ -98,7 +98,7 @@ MAY_IMPORT = {
     "dgl_gt.partition.command_options": {
         "dgl_gt.partition.arguments",
         "dgl_gt.partition.option_texts",
-        "dgl_gt.partition.predict",
+        "dgl_gt.partition.figures",
         "dgl_gt.partition.sources",
     },
     "dgl_gt.partition.cli": {"dgl_gt.partition"},
@@ -113,7 +113,7 @@ MAY_IMPORT = {
     "dgl_gt.comm": {"dgl_gt.partition.errors", "dgl_gt.torch_internals"},
     "dgl_gt.transmission": {
         "dgl_gt.partition.errors",
-        "dgl_gt.partition.predict",
+        "dgl_gt.partition.figures",
         "dgl_gt.partition.system",
         "dgl_gt.comm",
         "dgl_gt.ops",
@@ -130,7 +130,7 @@ MAY_IMPORT = {
     },
     "dgl_gt.nn": {
         "dgl_gt.partition.errors",
-        "dgl_gt.partition.predict",
+        "dgl_gt.partition.figures",
         "dgl_gt.as_csc",
         "dgl_gt.exchange",
         "dgl_gt.model_limits",
@@ -138,29 +138,12 @@ MAY_IMPORT = {
         "dgl_gt.structure",
         "dgl_gt.torch_internals",
     },
-    "dgl_gt.trace": {
-        "dgl_gt.partition",
-        "dgl_gt.comm",
-        "dgl_gt.exchange",
-        "dgl_gt.ops",
-        "dgl_gt.torch_internals",
-        "dgl_gt.transmission.policy",
-    },
-    "dgl_gt.selector": {
-        "dgl_gt.partition",
-        "dgl_gt.comm",
-        "dgl_gt.exchange",
-        "dgl_gt.ops",
-        "dgl_gt.structure",
-        "dgl_gt.trace",
-        "dgl_gt.transmission.policy",
-    },
     "dgl_gt.ranks": {"dgl_gt.partition.console", "dgl_gt.partition.errors", "dgl_gt.partition.system", "dgl_gt.comm"},
     "dgl_gt.run_files": {
         "dgl_gt.partition.console",
         "dgl_gt.partition.errors",
         "dgl_gt.partition.system",
-        "dgl_gt.selector.plan",
+        "dgl_gt.plan.plan",
     },
     "dgl_gt.train": {
         "dgl_gt.partition",
@@ -171,8 +154,19 @@ MAY_IMPORT = {
         "dgl_gt.ops.reference",
         "dgl_gt.ranks",
         "dgl_gt.run_files",
-        "dgl_gt.selector",
-        "dgl_gt.trace",
+        "dgl_gt.transmission.policy",
+    },
+    "dgl_gt.plan.plan": {"dgl_gt.partition"},
+    "dgl_gt.plan": {
+        "dgl_gt.partition",
+        "dgl_gt.comm",
+        "dgl_gt.exchange",
+        "dgl_gt.nn",
+        "dgl_gt.ops",
+        "dgl_gt.run_files",
+        "dgl_gt.structure",
+        "dgl_gt.torch_internals",
+        "dgl_gt.train",
         "dgl_gt.transmission.policy",
     },
     "dgl_gt.report": {"dgl_gt.partition", "dgl_gt.run_files", "dgl_gt.train"},
@@ -183,7 +177,7 @@ MAY_IMPORT = {
         "dgl_gt.ranks",
         "dgl_gt.report",
         "dgl_gt.run_files",
-        "dgl_gt.selector",
+        "dgl_gt.plan",
         "dgl_gt.train",
         "dgl_gt.transmission.policy",
     },
@@ -302,7 +296,7 @@ def loaded_after(code: str) -> set[str]:
         ("import dgl_gt.partition", {"dgl", "torch", "numpy", "scipy"}),
         ("import dgl_gt.partition.cli", {"dgl", "torch", "networkx", "ogb", "pandas"}),
         ("import dgl_gt.cli.main", {"dgl", "torch"}),
-        ("import dgl_gt; dgl_gt.train.TrainConfig, dgl_gt.selector.choose", {"dgl", "torch"}),
+        ("import dgl_gt; dgl_gt.train.TrainConfig, dgl_gt.plan.choose", {"dgl", "torch"}),
         ("import dgl_gt; dgl_gt.load, dgl_gt.nn.GraphTransformer, dgl_gt.sparse_attention", {"dgl"}),
     ],
 )
@@ -334,12 +328,12 @@ def test_ranks_start_before_torch_is_imported(tmp_path):
 def test_steps_and_plans_do_not_load_the_compiler(tmp_path):
     """The machinery of torch.compile takes each process more than a second and 70 MB."""
     code = (
-        "import dgl_gt; from dgl_gt import partition; from dgl_gt.selector import choose, read_profile; "
-        "from dgl_gt.train import TrainConfig, step_traces, train; "
+        "import dgl_gt; from dgl_gt import partition; from dgl_gt.plan import choose, read_profile; "
+        "from dgl_gt.plan import tracer_of; from dgl_gt.train import TrainConfig, train; "
         f"partition.partition('sample:communities?nodes=200', 1, {str(tmp_path / 'out')!r}); "
         f"sg = dgl_gt.load({str(tmp_path / 'out')!r}); config = TrainConfig(epochs=2, hidden=8, layers=1, dropout=0.5); "
         "assert len(train(sg, config).losses) == 2; figures = partition.read_figures(sg.manifest); "
-        "choose([(None, figures)], step_traces(config, figures.features), read_profile()); "
+        "choose([(None, figures)], tracer_of(config, figures.features), read_profile()); "
         "assert 'torch._dynamo' not in sys.modules"
     )
     assert "torch" in loaded_after(code)

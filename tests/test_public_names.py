@@ -43,7 +43,7 @@ def test_every_name_that_users_read_is_public(path):
 def public_objects():
     """Each public class and function once, with its name."""
     found = {}
-    for package in (dgl_gt, dgl_gt.nn, dgl_gt.partition, dgl_gt.selector, dgl_gt.train):
+    for package in (dgl_gt, dgl_gt.nn, dgl_gt.partition, dgl_gt.plan, dgl_gt.train):
         for name in package.__all__:
             value = getattr(package, name)
             if callable(value):
@@ -77,10 +77,10 @@ def test_the_public_surface_is_complete():
         assert callable(getattr(dgl_gt, name))
     for module, names in {
         "train": (
-            *("TrainConfig", "load_model", "predict", "read_config", "save_model", "step_traces", "train"),
+            *("TrainConfig", "load_model", "predict", "read_config", "save_model", "train"),
             "train_and_save",
         ),
-        "selector": ("Plan", "PRESETS", "StepTraces", "choose", "read_profile", "report_costs"),
+        "plan": ("Plan", "PRESETS", "Tracer", "choose", "read_profile", "report_costs", "search_policy", "tracer_of"),
         "nn": ("BiasedMHA", "GraphTransformer", "GraphTransformerLayer"),
         "partition": ("load_graph", "partition"),
     }.items():
@@ -97,7 +97,7 @@ def test_completion_of_comm_offers_what_pages_use():
     assert all(hasattr(comm, name) for name in dir(comm))
 
 
-LAZY = {dgl_gt: "dgl_gt", dgl_gt.train: "dgl_gt/train", partition: "dgl_gt/partition"}
+LAZY = {dgl_gt: "dgl_gt", dgl_gt.plan: "dgl_gt/plan", dgl_gt.train: "dgl_gt/train", partition: "dgl_gt/partition"}
 
 
 @pytest.mark.parametrize("module", LAZY, ids=lambda module: module.__name__)
@@ -116,7 +116,12 @@ def test_type_checkers_see_the_names_that_are_loaded(module):
         if isinstance(node, ast.ImportFrom):
             assert all(alias.name == alias.asname for alias in node.names), "else the name is not exported"
             found |= {alias.name: node.module for alias in node.names}
-    homes = {"dgl_gt": "_ATTRIBUTES", "dgl_gt.train": "_HOMES", "dgl_gt.partition": "_MODULES"}[module.__name__]
+    homes = {
+        "dgl_gt": "_ATTRIBUTES",
+        "dgl_gt.plan": "_HOMES",
+        "dgl_gt.train": "_HOMES",
+        "dgl_gt.partition": "_MODULES",
+    }[module.__name__]
     prefix = "dgl_gt.partition." if module is partition else ""
     lazy = {name: prefix + home for name, home in getattr(module, homes).items()}
     assert {name: home for name, home in found.items() if home} == lazy

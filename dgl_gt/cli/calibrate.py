@@ -7,7 +7,7 @@ from pathlib import Path
 from dgl_gt.partition import console
 from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.predict.profile import MAX_RANKS
+from dgl_gt.partition.figures.profile import MAX_RANKS
 from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.partition.system.units import format_bytes
@@ -53,7 +53,7 @@ def _calibrate_rank(args, out: Path):
     import yaml
 
     from dgl_gt.comm.group import Comm
-    from dgl_gt.selector.calibrate import measure
+    from dgl_gt.plan.calibrate import measure
 
     comm = Comm(timeout_s=args.timeout)
     with comm.together(), console.Stages() as progress:

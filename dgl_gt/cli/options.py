@@ -8,9 +8,9 @@ import re
 import reprlib
 
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.profile import PRESETS
+from dgl_gt.partition.figures.strategies import CHOICES, strategy_for
 from dgl_gt.partition.option_texts import size_in_bytes
-from dgl_gt.partition.predict.profile import PRESETS
-from dgl_gt.partition.predict.strategies import CHOICES, strategy_for
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.units import format_count

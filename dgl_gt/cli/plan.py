@@ -11,17 +11,17 @@ from pathlib import Path
 from dgl_gt.partition import console
 from dgl_gt.partition.command_options import READING, add_reading, reading
 from dgl_gt.partition.errors import InputError, SourceWarning
+from dgl_gt.partition.figures.costs import Costs
+from dgl_gt.partition.figures.figures import Figures
+from dgl_gt.partition.figures.profile import read_profile
 from dgl_gt.partition.option_texts import FILL, FILL_HELP, self_loop_fill
-from dgl_gt.partition.predict.costs import Costs
-from dgl_gt.partition.predict.figures import Figures
-from dgl_gt.partition.predict.profile import read_profile
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import is_shards, read_manifest
 from dgl_gt.partition.system.output_checks import check_file
+from dgl_gt.plan.forecast import forecast
+from dgl_gt.plan.plan import NothingFits, Plan
+from dgl_gt.plan.plan_tables import forecast_table, plot, text_of_plan, text_of_policy
 from dgl_gt.run_files.prediction_check import check_table, compare_with_prediction
-from dgl_gt.selector.forecast import forecast
-from dgl_gt.selector.plan import NothingFits, Plan
-from dgl_gt.selector.plan_tables import forecast_table, plot, text_of_plan, text_of_policy
 from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of, read_config
 from dgl_gt.transmission.policy import Policy
 
@@ -113,7 +113,7 @@ def _plan(args):
     plans = _forecast(args, traces_of, profile)
     of_policy = None
     if not policy.is_exact:
-        from dgl_gt.selector.policy_plan import plan_policy  # here, because --help needs no torch
+        from dgl_gt.plan.policy_plan import plan_policy  # here, because --help needs no torch
 
         with console.Stages() as progress:
             progress("predicting the policy")
@@ -166,12 +166,12 @@ def _check_options(args) -> None:
 
 def _traces_of(args, config: TrainConfig):
     """A function that returns the traces of the model's step, for a number of features."""
+    from dgl_gt.plan.planned_step import tracer_of
     from dgl_gt.train.model import check_settings, find_factory  # here, because --help needs no torch
-    from dgl_gt.train.planning.planned_step import step_traces
 
     factory = find_factory(args.model_factory)
     check_settings(config, factory)
-    return cache(lambda features: step_traces(config, features, args.classes or ASSUMED_CLASSES, factory))
+    return cache(lambda features: tracer_of(config, features, args.classes or ASSUMED_CLASSES, factory))
 
 
 def _forecast(args, traces_of, profile) -> dict:

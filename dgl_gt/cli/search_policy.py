@@ -7,7 +7,7 @@ from pathlib import Path
 from dgl_gt.partition import console
 from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.atomic_write import new_file
@@ -49,7 +49,7 @@ def _search_on_rank(directory: str, args, config: TrainConfig, profile: Profile,
     """Search on this rank; rank 0 writes the policy. Returns plain values, and a table of them."""
     import yaml
 
-    from dgl_gt.train.planning.policy_search import CHECKED_STEPS, load_for_policies, search_policy
+    from dgl_gt.plan.policy_search import CHECKED_STEPS, load_for_policies, search_policy
 
     figures, max_loss = read_figures(read_manifest(directory)), args.max_loss or MAX_LOSS
     sg = load_for_policies(directory, config, profile, args.rank_memory)

@@ -7,8 +7,8 @@ import sys
 from dataclasses import fields, replace
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.predict.profile import Profile, read_profile
-from dgl_gt.partition.predict.strategies import AUTO, CHOICES, WITH_POLICY, strategy_of
+from dgl_gt.partition.figures.profile import Profile, read_profile
+from dgl_gt.partition.figures.strategies import AUTO, CHOICES, WITH_POLICY, strategy_of
 from dgl_gt.partition.system.command_entry import is_rank
 from dgl_gt.partition.system.output_checks import check_target
 from dgl_gt.ranks.launcher_link import find_launcher, restarts
@@ -143,7 +143,7 @@ def _leads() -> bool:
 
 
 def _memory_advice(args, config) -> str:
-    from dgl_gt.train.planning.memory_advice import advice_for_auto, advice_for_strategy
+    from dgl_gt.plan.memory_advice import advice_for_auto, advice_for_strategy
 
     if args.strategy == AUTO:
         return advice_for_auto()
@@ -154,10 +154,10 @@ def _train_rank(args, config, profile: Profile | None):
     """Train on this rank; the record of the run, and its table. With ``--strategy auto`` there is a profile."""
     import msgspec
 
+    from dgl_gt.plan.memory_check import check_memory
     from dgl_gt.train import summary
     from dgl_gt.train.edge_rows import describe_assumed_meanings
     from dgl_gt.train.model import check_settings
-    from dgl_gt.train.planning.memory_check import check_memory
     from dgl_gt.train.progress import show_progress
     from dgl_gt.train.run import train_and_save
     from dgl_gt.train.task import describe_unused_data
@@ -243,7 +243,7 @@ def _load(args, config, profile: Profile | None, factory):
     """The sharded graph, the config, and the plan that ``--strategy auto`` made, or None."""
     if profile is None:
         return load_shards(args), config, None
-    from dgl_gt.train.planning.trial import load_fastest
+    from dgl_gt.plan.trial import load_fastest
 
     return load_fastest(
         [args.directory, *args.other_cut],

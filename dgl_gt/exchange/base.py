@@ -12,7 +12,7 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.comm.tape import kept_exchanges
 from dgl_gt.comm.transfer import Begin, tracked
 from dgl_gt.ops.weighted_sum import sum_of_weighted_rows
-from dgl_gt.partition.predict.strategies import StrategyRules
+from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.transmission.policy import Policy
 from dgl_gt.transmission.transmission import Transmission
 

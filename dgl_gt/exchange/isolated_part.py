@@ -12,7 +12,7 @@ import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.ops.attention import attend_rows
-from dgl_gt.partition.predict.strategies import MIRROR
+from dgl_gt.partition.figures.strategies import MIRROR
 
 from .base import ShardStrategy
 from .mirror import Mirror

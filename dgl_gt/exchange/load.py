@@ -8,7 +8,7 @@ import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError, check_flags
-from dgl_gt.partition.predict.strategies import StrategyRules, strategy_for
+from dgl_gt.partition.figures.strategies import StrategyRules, strategy_for
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest, verify
 from dgl_gt.partition.system.units import format_count
@@ -55,7 +55,7 @@ def load(
         on a vertex cut, ``local`` on one part. The default is ``halo`` or ``mirror``. All give the same numbers.
         ``mesh=M`` takes the M ranks of a host to be neighbours in rank order. ``halo`` has two forms: ``halo_h`` sends
         h and projects keys and values on arrival, and ``halo_kv`` sends keys and values, twice the bytes. ``halo``
-        means ``halo_h``; ``dgl-gt train --strategy auto`` and :func:`dgl_gt.selector.choose` choose between the two.
+        means ``halo_h``; ``dgl-gt train --strategy auto`` and :func:`dgl_gt.plan.choose` choose between the two.
         ``sg.strategy.name`` says which strategy runs.
     depth : int
         Number of layers between exchanges, for ``halo`` on shards that hold as many hops of halo.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.weighted_sum import sum_of_weighted_rows
-from dgl_gt.partition.predict.strategies import LOCAL
+from dgl_gt.partition.figures.strategies import LOCAL
 from dgl_gt.structure import CSC
 
 from .protocol import Strategy

@@ -14,7 +14,7 @@ from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.predict.strategies import StrategyRules
+from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.structure import CSC
 
 from .base import ShardStrategy

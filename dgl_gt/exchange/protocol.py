@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from dgl_gt.partition.predict.strategies import WITH_POLICY, StrategyRules
+from dgl_gt.partition.figures.strategies import WITH_POLICY, StrategyRules
 from dgl_gt.transmission.policy import Policy
 
 

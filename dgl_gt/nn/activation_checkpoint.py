@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dgl_gt.exchange import as_strategy
 from dgl_gt.partition.errors import check_one_of
-from dgl_gt.partition.predict.strategies import ACTIVATION_CHECKPOINTS
+from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS
 
 from .batch_norm import BatchNorm
 from .dense import is_dense

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.output_checks import LONGEST_RECORD_BYTES
 from dgl_gt.partition.system.yaml_file import read_text
-from dgl_gt.selector.plan import Candidate
+from dgl_gt.plan.plan import Candidate
 
 MAX_COUNT = 2**62  # bytes, and whatever else is counted
 Number = Annotated[float, Meta(ge=-1e39, le=1e39)]  # float32 holds no larger one

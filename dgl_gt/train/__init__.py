@@ -12,8 +12,6 @@ _HOMES = {
     "load_model": "dgl_gt.train.saved_model",
     "save_model": "dgl_gt.train.saved_model",
     "predict": "dgl_gt.train.predictions",
-    "step_traces": "dgl_gt.train.planning.planned_step",
-    "search_policy": "dgl_gt.train.planning.policy_search",
     "ModelFactory": "dgl_gt.train.model",
 }
 __all__ = sorted(_HOMES)

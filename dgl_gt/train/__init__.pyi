@@ -4,8 +4,6 @@ from dgl_gt.run_files.run_record import RunRecord as RunRecord
 from dgl_gt.train.config import TrainConfig as TrainConfig
 from dgl_gt.train.config import read_config as read_config
 from dgl_gt.train.model import ModelFactory as ModelFactory
-from dgl_gt.train.planning.planned_step import step_traces as step_traces
-from dgl_gt.train.planning.policy_search import search_policy as search_policy
 from dgl_gt.train.predictions import predict as predict
 from dgl_gt.train.run import train_and_save as train_and_save
 from dgl_gt.train.saved_model import load_model as load_model

@@ -17,7 +17,7 @@ from torch import nn
 from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer, GraphTransformerLayer
 from dgl_gt.nn.batch_norm import BatchNorm
-from dgl_gt.partition.predict.figures import Figures
+from dgl_gt.partition.figures.figures import Figures
 
 from .config import TrainConfig
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.predict.strategies import WITH_POLICY, StrategyRules
+from dgl_gt.partition.figures.strategies import WITH_POLICY, StrategyRules
 from dgl_gt.partition.system.yaml_file import check_keys, read_yaml
 
 DIRECTIONS = ("rows", "gradients")  # to the ranks that need a row, and home to its owner

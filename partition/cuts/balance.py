@@ -9,8 +9,8 @@ from numbers import Real
 import numpy as np
 
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.costs import Costs, default_costs
 from dgl_gt.partition.graph import Graph
-from dgl_gt.partition.predict.costs import Costs, default_costs
 
 KINDS = ("nodes", "edges", "train")
 _STEP_BOUND, _NODES_BOUND = 1.03, 1.1  # where the user gives none

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dgl_gt.partition.errors import InputError, check_type, whole_number
+from dgl_gt.partition.figures.costs import Costs, default_costs
+from dgl_gt.partition.figures.mapping import best_mapping
+from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.graph import Graph, as_array, symmetrised
-from dgl_gt.partition.predict.costs import Costs, default_costs
-from dgl_gt.partition.predict.mapping import best_mapping
-from dgl_gt.partition.predict.profile import Profile
 
 from . import metis, weights
 from .attempts import best_assignment

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from dgl_gt.partition.figures.costs import Costs
+from dgl_gt.partition.figures.figures import Figures
+from dgl_gt.partition.figures.mapping import Mapping, best_mapping
+from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.graph import Graph
-from dgl_gt.partition.predict.costs import Costs
-from dgl_gt.partition.predict.figures import Figures
-from dgl_gt.partition.predict.mapping import Mapping, best_mapping
-from dgl_gt.partition.predict.profile import Profile
 
 from .balance import Balance, with_default_bounds
 from .local_search import is_available, refine

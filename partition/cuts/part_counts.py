@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from dgl_gt.partition.figures.figures import Figures, HostCounts, host_sizes
 from dgl_gt.partition.graph import Graph
-from dgl_gt.partition.predict.figures import Figures, HostCounts, host_sizes
 
 from .permutation import NEAR_ROWS, slice_pointers
 
@@ -150,7 +150,7 @@ def row_type(held: int) -> type:
 
 
 def columns_of(graph) -> dict[str, dict]:
-    """The columns of a graph's data, for :class:`dgl_gt.partition.predict.figures.Figures`."""
+    """The columns of a graph's data, for :class:`dgl_gt.partition.figures.figures.Figures`."""
     return {
         kind: {name: (value.dtype.name, value.shape[1:]) for name, value in getattr(graph, kind).items()}
         for kind in ("node_data", "edge_data")

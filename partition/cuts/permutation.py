@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dgl_gt.partition.errors import InputError, whole_number
-from dgl_gt.partition.predict.mapping import Mapping
+from dgl_gt.partition.figures.mapping import Mapping
 
 NEAR_ROWS = 1024  # rows less than this far apart are near: a processor's caches hold what lies between them
 

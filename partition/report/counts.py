@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dgl_gt.partition.predict.quality import edge_cut_quality, vertex_cut_quality
+from dgl_gt.partition.figures.quality import edge_cut_quality, vertex_cut_quality
 from dgl_gt.partition.shards.read import ShardReader
 
 _WORD_BITS = 64  # parts per word of a bit table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dgl_gt.partition.predict.figures import Figures, HostCounts, host_sizes
+from dgl_gt.partition.figures.figures import Figures, HostCounts, host_sizes
 
 from .schema import Check, dict_of, fields, list_of, misfit, number, one_of, text, whole
 

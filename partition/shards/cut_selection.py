@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.predict.costs import Costs
-from dgl_gt.partition.predict.figures import Figures
-from dgl_gt.partition.predict.profile import Profile
+from dgl_gt.partition.figures.costs import Costs
+from dgl_gt.partition.figures.figures import Figures
+from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.system.units import format_bytes
 
 from .layout import Layout

@@ -11,12 +11,12 @@ import numpy as np
 from dgl_gt.partition.cuts.part_counts import columns_of, count_edge_cut, count_masked, count_near, in_edges, row_type
 from dgl_gt.partition.cuts.permutation import Permutation
 from dgl_gt.partition.cuts.vertex_cut import VertexCut
+from dgl_gt.partition.figures.costs import Costs
+from dgl_gt.partition.figures.figures import Figures
+from dgl_gt.partition.figures.mapping import best_mapping
+from dgl_gt.partition.figures.profile import Profile
+from dgl_gt.partition.figures.quality import EdgeCutQuality, VertexCutQuality, edge_cut_quality, vertex_cut_quality
 from dgl_gt.partition.graph import Graph
-from dgl_gt.partition.predict.costs import Costs
-from dgl_gt.partition.predict.figures import Figures
-from dgl_gt.partition.predict.mapping import best_mapping
-from dgl_gt.partition.predict.profile import Profile
-from dgl_gt.partition.predict.quality import EdgeCutQuality, VertexCutQuality, edge_cut_quality, vertex_cut_quality
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import dgl_gt
 from dgl_gt.partition import partition
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.plan.planned_step import tracer_of
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.planning.planned_step import step_traces
 from dgl_gt.train.task import node_classification
 from dgl_gt.train.trainer import train
 
@@ -74,7 +74,7 @@ def test_every_strategy_has_one_process_losses(graph, alone, tmp_path, parts):
         np.testing.assert_allclose(losses, alone["bf16"], rtol=2e-2, err_msg=strategy)
         of_cut = figures["vertex" if strategy == "mirror" else "edge"]
         predicted, in_float32 = (
-            step_traces(replace(CONFIG, precision=precision), of_cut.features)
+            tracer_of(replace(CONFIG, precision=precision), of_cut.features)
             .of(of_cut, strategy, depth, "none")
             .sent_bytes(of_cut)
             for precision in ("bf16", "fp32")

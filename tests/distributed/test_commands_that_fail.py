@@ -13,8 +13,8 @@ from dgl_gt.train.trainer import train
 
 def commands_that_fail_on_one(rank, folder):
     """Rank 1 fails in a prediction, over a model of other features, and in a trial."""
+    from dgl_gt.plan import trial
     from dgl_gt.train import predict
-    from dgl_gt.train.planning import trial
 
     prepare()
     sg = dgl_gt.load(folder)

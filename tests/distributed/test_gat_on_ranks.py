@@ -10,7 +10,7 @@ from whole_graph import csc_of
 import dgl_gt
 from dgl_gt.nn import GATConv
 from dgl_gt.partition import partition
-from dgl_gt.partition.predict.strategies import NAMES
+from dgl_gt.partition.figures.strategies import NAMES
 
 FEATURES, HEADS, CLASSES = 5, 12, 3
 WAYS = [(name, 1, overlap) for name in NAMES if name != "local" for overlap in (True, False)] + [("halo", 2, True)]

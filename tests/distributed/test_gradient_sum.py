@@ -12,9 +12,9 @@ from dgl_gt.comm import gradient_sum
 from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from dgl_gt.partition import partition
-from dgl_gt.partition.predict.strategies import HALO, NAMES
-from dgl_gt.selector import report_costs
-from dgl_gt.trace.stand_in import make_layout, stand_in
+from dgl_gt.partition.figures.strategies import HALO, NAMES
+from dgl_gt.plan import report_costs
+from dgl_gt.plan.stand_in import make_layout, stand_in
 
 CASES = [(name, 1, "none") for name in NAMES if name != "local"]
 CASES += [("halo", 2, "none"), ("halo_h", 1, "full"), ("mirror", 1, "keep_exchanges")]

@@ -11,7 +11,7 @@ from whole_graph import csc_of
 import dgl_gt
 from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
-from dgl_gt.partition.predict.strategies import NAMES
+from dgl_gt.partition.figures.strategies import NAMES
 
 CASES = [*((name, 1) for name in NAMES if name != "local"), ("halo", 2)]
 

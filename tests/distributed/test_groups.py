@@ -10,7 +10,7 @@ from whole_graph import csc_of
 
 import dgl_gt
 from dgl_gt.comm.group import Comm
-from dgl_gt.partition.predict.strategies import NAMES
+from dgl_gt.partition.figures.strategies import NAMES
 
 
 def one_of_two_groups_fails(rank):

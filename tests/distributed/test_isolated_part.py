@@ -12,8 +12,8 @@ from dgl_gt.exchange.isolated_part import shares_of_nodes
 from dgl_gt.partition import InputError, load_graph, partition
 from dgl_gt.partition.graph import from_edges
 from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.plan.policy_time import kept_bytes
 from dgl_gt.run_files.run_record import PolicyOfRun
-from dgl_gt.selector.policy_time import kept_bytes
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.followed_policy import follow_policy
 from dgl_gt.train.model import build_model

@@ -10,15 +10,14 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, partition
-from dgl_gt.partition.predict.profile import Hosts
-from dgl_gt.partition.predict.strategies import strategy_of
+from dgl_gt.partition.figures.profile import Hosts
+from dgl_gt.partition.figures.strategies import strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
-from dgl_gt.selector import read_profile
-from dgl_gt.selector.policy_time import PolicyCosts, kept_bytes
+from dgl_gt.plan import policy_search, read_profile
+from dgl_gt.plan.planned_step import tracer_of
+from dgl_gt.plan.policy_time import PolicyCosts, kept_bytes
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.planning import policy_search
-from dgl_gt.train.planning.planned_step import step_traces
 from dgl_gt.train.trainer import train
 from dgl_gt.transmission.policy import read_policy
 
@@ -80,7 +79,7 @@ POLICIES = ["full", "bf16", "int8", "stale=4", "stale=4,int8", "rules.yaml"]
 def bytes_on_rank(rank, folder, strategy):
     """Bytes of a step by the costs, and as runs of eight epochs count them."""
     sg, figures = loaded(folder, strategy)
-    traces = step_traces(CONFIG, figures.features, 4)
+    traces = tracer_of(CONFIG, figures.features, 4)
     exchanges = traces.exchanges(figures, strategy_of(strategy))
     costs = PolicyCosts.of_trace(traces.of(figures, strategy_of(strategy), 1), figures, read_profile(), exchanges)
     names = [str(folder / name) if name.endswith("yaml") else name for name in POLICIES]
@@ -103,7 +102,7 @@ def kept_on_rank(rank, folder, strategy):
     """Bytes that lanes keep after two steps, as predicted and as they are."""
     policy_search._WARM_UP = 1
     sg, figures = loaded(folder, strategy)
-    exchanges, found = step_traces(CONFIG, figures.features, 4).exchanges(figures, strategy), []
+    exchanges, found = tracer_of(CONFIG, figures.features, 4).exchanges(figures, strategy), []
     probe = policy_search._Probe(sg, CONFIG, lambda text: None)
     for mode in KEPT:
         policy = read_policy(mode)

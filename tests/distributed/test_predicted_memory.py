@@ -11,10 +11,10 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from dgl_gt.partition import from_edges, partition
-from dgl_gt.partition.predict.strategies import ACTIVATION_CHECKPOINTS, strategy_of
+from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
-from dgl_gt.trace.live_tensors import step_peak_bytes
-from dgl_gt.trace.trace_step import trace_step
+from dgl_gt.plan.live_tensors import step_peak_bytes
+from dgl_gt.plan.tracing import record_trace
 
 FEATURES, CLASSES = 20, 7
 COLUMNS = {"feat": ("float32", (FEATURES,)), "label": ("int64", ())}, {"weight": ("float64", (2,))}
@@ -93,7 +93,7 @@ def compare(figures, parts, ways, found, peaks_of):
     for number, way in enumerate(ways):
         cut, strategy, depth, model, activation_checkpoint = way
         make_step = partial(Step, model=model, activation_checkpoint=activation_checkpoint)
-        trace = trace_step(make_step, strategy_of(strategy), depth, parts, *COLUMNS)
+        trace = record_trace(make_step, strategy_of(strategy), depth, parts, *COLUMNS)
         predicted = trace.peak_bytes(figures[cut])
         peaks, sent = np.array([of_rank[number] for of_rank in found]).T
         peaks = peaks_of[way] = np.minimum(peaks, peaks_of.get(way, peaks))
@@ -125,7 +125,7 @@ def test_deep_halos_with_edge_features(tmp_path, parts):
     ways = [(2, mode, {}) for mode in ACTIVATION_CHECKPOINTS] + [(2, "none", {"edge_update": True}), (3, "none", {})]
     found = run_ranks(parts, measured_with_edges, tmp_path / "edge", ways)
     for number, (depth, mode, edges) in enumerate(ways):
-        trace = trace_step(
+        trace = record_trace(
             lambda sg: Step(sg, MODELS[0], mode, edges),  # noqa: B023 (called at once)
             strategy_of("halo_h"),
             depth,

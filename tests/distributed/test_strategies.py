@@ -13,8 +13,8 @@ import dgl_gt
 from dgl_gt.exchange.shard import read_shard
 from dgl_gt.nn import GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint
 from dgl_gt.partition import partition
+from dgl_gt.partition.figures.strategies import NAMES
 from dgl_gt.partition.graph import from_edges
-from dgl_gt.partition.predict.strategies import NAMES
 from dgl_gt.partition.shards.counts import read_figures
 
 LAYERS, HIDDEN, HEADS, DEPTH = 3, 24, 12, 3

@@ -12,14 +12,14 @@ import dgl_gt
 from dgl_gt.comm import gradient_sum
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition import partition, read_manifest
-from dgl_gt.partition.predict.strategies import HALO
+from dgl_gt.partition.figures.strategies import HALO
 from dgl_gt.partition.shards.counts import read_figures
-from dgl_gt.selector.plan import Candidate
+from dgl_gt.plan import trial
+from dgl_gt.plan.plan import Candidate
+from dgl_gt.plan.planned_step import tracer_of
 from dgl_gt.train import sufficient_factors
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.model import build_model
-from dgl_gt.train.planning import trial
-from dgl_gt.train.planning.planned_step import step_traces
 from dgl_gt.train.step import train_step
 from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers, saves_bytes
 from dgl_gt.train.task import node_classification
@@ -116,7 +116,7 @@ def test_a_plan_says_so_and_knows_the_bytes(awkward_graph, tmp_path):
     few_labels(awkward_graph(3), 3, tmp_path / "shards")
     figures = read_figures(read_manifest(tmp_path / "shards"))
     config = TrainConfig(**WIDE)
-    traces = step_traces(config, 5, 3)
+    traces = tracer_of(config, 5, 3)
     assert traces.variant(figures) == {"factored": NAMES[:2], "train_rows": 5}
     trace = traces.of(figures, HALO, 1)
     sizes = trace.sizes_of(figures)[:, trace.positions("sum")].max(axis=0)

@@ -12,7 +12,7 @@ from dgl_gt.exchange.sampled_part import sampled_part
 from dgl_gt.nn import GraphConv, GraphTransformerLayer
 from dgl_gt.nn.graph_conv import DEGREE_NORMS
 from dgl_gt.partition import partition
-from dgl_gt.partition.predict.strategies import NAMES
+from dgl_gt.partition.figures.strategies import NAMES
 
 FEATURES, HEADS, WIDTH = 5, 12, 24
 WAYS = [(name, 1) for name in NAMES if name != "local"] + [("halo", 2)]

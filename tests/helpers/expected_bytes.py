@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgl_gt.partition.predict.strategies import strategy_of
+from dgl_gt.partition.figures.strategies import strategy_of
 
 
 @dataclass(frozen=True)

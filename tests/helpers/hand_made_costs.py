@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from dgl_gt.partition.predict.costs import Costs, CutCosts, PerCount, default_costs
+from dgl_gt.partition.figures.costs import Costs, CutCosts, PerCount, default_costs
 
 
 def hand_made_costs(**of_cuts) -> Costs:

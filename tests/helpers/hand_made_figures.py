@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dgl_gt.partition.predict.figures import Figures, HostCounts
+from dgl_gt.partition.figures.figures import Figures, HostCounts
 
 
 def _figures(cut, owned, edges, copies, sent, **given) -> Figures:

@@ -7,11 +7,11 @@ import numpy as np
 import yaml
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.predict.step_counts import ONE, Count
-from dgl_gt.partition.predict.strategies import ACTIVATION_CHECKPOINTS, LOCAL, NAMES, strategy_of
-from dgl_gt.selector import StepTraces
-from dgl_gt.selector.traced_time import traced_time
-from dgl_gt.trace.step_trace import Event, StepTrace
+from dgl_gt.partition.figures.step_counts import ONE, Count
+from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS, LOCAL, NAMES, strategy_of
+from dgl_gt.plan import Tracer
+from dgl_gt.plan.trace import Event, Trace
+from dgl_gt.plan.traced_time import traced_time
 
 GRAPH = "sample:communities?nodes=300&features=12&seed=0"
 SMALL = ["--hidden", 16, "--heads", 4, "--layers", 2, "--classes", 10]
@@ -77,7 +77,7 @@ def write_profile(path, values=None):
     return path
 
 
-class MadeUpTraces(StepTraces):
+class MadeUpTraces(Tracer):
     """Traces of no step: random sizes per row and edge, so that a plan takes no time.
 
     Parameters
@@ -124,7 +124,7 @@ class MadeUpTraces(StepTraces):
         sizes = np.array([each for _, of_event in events for each in of_event]).T
         event_of = np.repeat(np.arange(len(events)), [len(of_event) for _, of_event in events])
         kept = np.array(size(2 * row, 12, constant=100 * row))
-        return StepTrace(counts, tuple(event for event, _ in events), event_of, sizes, kept)
+        return Trace(counts, tuple(event for event, _ in events), event_of, sizes, kept)
 
 
 def every_way(cuts, traces, profile, max_depth=None) -> dict:

@@ -3,7 +3,7 @@
 import numpy as np
 from msgspec.structs import replace
 
-from dgl_gt.partition.predict.profile import Profile, read_profile
+from dgl_gt.partition.figures.profile import Profile, read_profile
 
 
 def profile_of(speeds=(1.0, 1.0), links=None, memory_bytes=None) -> Profile:

@@ -6,7 +6,7 @@ from __future__ import annotations
 NAMES = """
 import networkx, numpy as np, scipy.sparse, torch, dgl
 from pathlib import Path
-import dgl_gt, dgl_gt.nn, dgl_gt.selector
+import dgl_gt, dgl_gt.nn, dgl_gt.plan
 from dgl_gt import partition
 from dgl_gt.partition import from_edges, load_graph
 G = dgl.graph(([0, 1, 2, 2], [1, 2, 0, 1]))
@@ -84,19 +84,19 @@ ARGUMENTS = [
         "feat_size num_heads bias attn_bias_type attn_drop",
     ),
     ("dgl_gt.nn.apply_activation_checkpoint", {"model": "dgl_gt.nn.GraphTransformer(8, 8, 3, 1, 2)"}, "mode"),
-    ("dgl_gt.selector.read_profile", {}, "path preset"),
+    ("dgl_gt.plan.read_profile", {}, "path preset"),
     (
-        "dgl_gt.selector.report_costs",
+        "dgl_gt.plan.report_costs",
         {"make_step": "make_step", "shards": "'in/shards2'"},
         "make_step shards strategy depth profile",
     ),
     (
-        "dgl_gt.selector.choose",
+        "dgl_gt.plan.choose",
         {
             "cuts": "[('in/shards2', dgl_gt.partition.read_figures(dgl_gt.partition.read_manifest('in/shards2')))]",
-            "step": "dgl_gt.train.step_traces(dgl_gt.train.TrainConfig(layers=1, hidden=8, heads=2), 8, 3)",
+            "step": "dgl_gt.plan.tracer_of(dgl_gt.train.TrainConfig(layers=1, hidden=8, heads=2), 8, 3)",
             "strategies": "('halo_h',)",
-            "profile": "dgl_gt.selector.read_profile()",
+            "profile": "dgl_gt.plan.read_profile()",
         },
         "cuts step profile rank_memory max_depth activation_checkpoints strategies",
     ),

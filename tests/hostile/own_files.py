@@ -178,7 +178,7 @@ def profiles(dice, material):
     tree = yaml.safe_load((material / ("profile2.yaml" if two else "profile.yaml")).read_text())
     Path("in/p.yaml").write_bytes(yaml_text(tree, dice))
     if dice.chance(0.3):
-        return Case(call="dgl_gt.selector.read_profile('in/p.yaml')")
+        return Case(call="dgl_gt.plan.read_profile('in/p.yaml')")
     shards = take(material, dice.pick(("shards1", "shards2", "vertex2")))
     if dice.chance(0.1) and shards.name == "shards1":
         return Case(argv=[*TRAIN, "--strategy", "auto", "--profile", "in/p.yaml"], env=RANK)

@@ -15,8 +15,8 @@ from dgl_gt.partition import load_graph, partition
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
-from dgl_gt.selector import choose, read_profile
-from dgl_gt.train import TrainConfig, load_model, predict, save_model, step_traces, train
+from dgl_gt.plan import choose, read_profile, tracer_of
+from dgl_gt.train import TrainConfig, load_model, predict, save_model, train
 from dgl_gt.train.model import ModelFactory, build_model, check_settings, find_factory, max_depth
 
 CONFIG = TrainConfig(epochs=4, patience=0)
@@ -154,8 +154,8 @@ def test_settings_of_the_graph_transformer_are_for_it_alone():
 def test_plans(shards):
     """A layer of this package has all modes; a graph transformer takes halos as deep as it has layers."""
     figures = read_figures(read_manifest(shards / "2"))
-    traces = step_traces(TrainConfig(), figures.features, 10, find_factory("factories:Pulled"))
-    assert step_traces(TrainConfig(lr=1.0), 12) is step_traces(TrainConfig(), 12)
+    traces = tracer_of(TrainConfig(), figures.features, 10, find_factory("factories:Pulled"))
+    assert tracer_of(TrainConfig(lr=1.0), 12) is tracer_of(TrainConfig(), 12)
     assert traces.activation_checkpoints == ("none", "keep_exchanges", "full") and traces.max_depth == 1
     plan = choose([(None, figures)], traces, read_profile(), strategies=("halo_h", "halo_kv", "mirror"))
     assert plan.model == {
@@ -165,7 +165,7 @@ def test_plans(shards):
         "classes": 10,
     }
     assert {each.strategy for each in plan.candidates if not each.refused} == {"halo_h", "halo_kv"}
-    of_rows = step_traces(TrainConfig(), 12, 10, find_factory("factories:Rows"))
+    of_rows = tracer_of(TrainConfig(), 12, 10, find_factory("factories:Rows"))
     assert of_rows.activation_checkpoints == ("none",)
     assert max_depth(factories.transformer(12, 10)) == 2
 
@@ -174,7 +174,7 @@ def test_a_model_larger_than_the_machine_is_refused():
     huge = ModelFactory("huge", lambda in_dim, classes: torch.nn.Linear(in_dim, 10**12, device="meta"))
     for config, factory in ((TrainConfig(hidden=10**6, heads=1), None), (TrainConfig(), huge)):
         with pytest.raises(InputError, match=r"the model has [\d,]+ parameters, which with gradients .* TiB, and this"):
-            step_traces(config, 12, 3, factory)
+            tracer_of(config, 12, 3, factory)
 
 
 def test_commands(shards, tmp_path, capsys, monkeypatch):

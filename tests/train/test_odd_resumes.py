@@ -13,11 +13,11 @@ import torch
 import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, from_edges, partition
+from dgl_gt.plan.memory_check import check_memory
 from dgl_gt.ranks.run_on_ranks import run_on_ranks
 from dgl_gt.run_files.metrics_log import MetricsLog
 from dgl_gt.run_files.run_directory import checkpoints_in
 from dgl_gt.train import ModelFactory, TrainConfig, load_model, train, train_and_save
-from dgl_gt.train.planning.memory_check import check_memory
 
 QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dgl_gt.partition import InputError
-from dgl_gt.partition.predict.strategies import HALO, strategy_of
+from dgl_gt.partition.figures.strategies import HALO, strategy_of
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.transmission.policy import ADAPTIVE, Mode, Policy, Rule, parse_mode, read_policy
 

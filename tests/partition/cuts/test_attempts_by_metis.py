@@ -5,7 +5,7 @@ from hand_made_costs import hand_made_costs, on_links
 
 from dgl_gt.partition.cuts import metis
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
-from dgl_gt.partition.predict.costs import Costs, default_costs
+from dgl_gt.partition.figures.costs import Costs, default_costs
 from dgl_gt.partition.shards.layout import Layout
 
 

@@ -13,8 +13,8 @@ from dgl_gt.partition import partition
 from dgl_gt.partition.cuts.balance import Balance, make_balance, shares, with_default_bounds
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.costs import PerCount
 from dgl_gt.partition.graph import from_edges
-from dgl_gt.partition.predict.costs import PerCount
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 

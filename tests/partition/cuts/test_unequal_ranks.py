@@ -14,7 +14,7 @@ from dgl_gt.partition import InputError, default_costs, from_edges, load_graph, 
 from dgl_gt.partition.cuts import native
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
-from dgl_gt.partition.predict.mapping import Mapping, best_mapping
+from dgl_gt.partition.figures.mapping import Mapping, best_mapping
 from dgl_gt.partition.shards.layout import Layout
 
 pytestmark = [compiled, pytest.mark.usefixtures("in_an_empty_folder")]

@@ -1,0 +1,308 @@
+"""Measures a hardware profile: all ranks at the same time, as in training."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from dgl_gt.comm.group import Comm
+from dgl_gt.ops.attention import sparse_attention
+from dgl_gt.ops.head_minor import has_head_minor_kernel
+from dgl_gt.partition.figures.profile import Attention, Profile
+from dgl_gt.partition.system.memory import available_memory_bytes, peak_memory_bytes
+from dgl_gt.structure import CSC
+
+from .recorder import OperationCounter
+
+_ROWS = 40_000
+_EDGES = 240_000
+_HIGH_DEGREE = 60
+_FAR_ROWS = (6_000, 60_000)  # keys and values of the first fit a processor's caches; those of the second do not
+_SHAPES = ((8, 8), (8, 16), (1, 64), (4, 32))  # heads, and the width of a head
+_WIDTHS = (32, 64, 128, 256)
+_MESSAGE_BYTES = (2**12, 2**20, 2**24)  # of one exchange with one rank
+_BATCHES, _BATCH_S = 3, 0.25
+_EXCHANGE_RUNS = 5
+_MAX_EXCHANGE_BYTES = 2**28  # of the exchange that is overlapped with computation
+_TRAINING_BYTES, _CHECKPOINTING_BYTES = 48 * 2**20, 70 * 2**20
+_DIGITS = 4
+
+
+def measure(comm: Comm, progress=None) -> Profile:
+    """Measure the ranks and links of this group, which takes about a minute.
+
+    Every rank calls it, and all get the same profile.
+
+    Parameters
+    ----------
+    comm : Comm
+    progress : callable, optional
+        Called as ``progress(stage)``.
+    """
+    progress = progress or (lambda stage: None)
+    own = {}
+    for stage, function in (
+        ("memory", _memory),
+        ("attention", _attention),
+        ("matrix products", _products),
+        ("bfloat16", _in_bfloat16),
+        ("element-wise operations", _rows),
+    ):
+        progress(f"measuring {stage}")
+        own |= function(comm)
+    figures = {key: _rounded(_of_all_ranks(comm, value)) for key, value in own.items()}
+    progress("measuring links")
+    return Profile(
+        kind="measured",
+        ranks=comm.world_size,
+        **{
+            key: figures[key]
+            for key in ("memory_bytes", "process_bytes", "stream_bytes_per_s", "simple_bytes_per_s", "operation_s")
+        },
+        **{key: figures[key] for key in ("bf16_product_speed", "bf16_edge_time")},
+        products={width: figures[f"products {width}"] for width in _WIDTHS},
+        attention=Attention(
+            **{key: figures[key] for key in ("edge_s", "head_s", "row_column_s", "near_column_s")},
+            far_column_s={int(key): figures[key] for key in _far_keys()},
+        ),
+        # torch's checkpointing loads the machinery of torch.compile
+        checkpointing_bytes=0.0 if comm.device.type == "cuda" else float(_CHECKPOINTING_BYTES),
+        **_links(comm),
+        name="measured",
+    )
+
+
+def _rounded(values) -> float | list[float]:
+    """A list of plain numbers; the number itself if there is only one."""
+    rounded = [float(f"{value:.{_DIGITS}g}") for value in values]
+    return rounded[0] if len(rounded) == 1 else rounded
+
+
+def _attention(comm: Comm) -> dict[str, float]:
+    """Fit seconds = E (edge_s + H head_s + C column_s) + N C row_column_s by least squares over shapes and graphs.
+
+    There is one column_s for each locality of the sources; it is smallest if they lie near their destinations.
+    """
+    equations, seconds = [], []
+    graphs = [(0, _graph(comm)), (0, _graph(comm, degree=_HIGH_DEGREE))]
+    for kind, graph in graphs + [(kind, _graph(comm, rows)) for kind, rows in enumerate(_FAR_ROWS, 1)]:
+        for heads, head_dim in _SHAPES:
+            columns = heads * head_dim
+            row_columns_per_edge = columns * graph.num_src / graph.num_edges
+            equations.append([1, heads, row_columns_per_edge, columns, *(columns * (kind == each) for each in (1, 2))])
+            seconds.append(_edge_seconds(comm, graph, heads, head_dim))
+    weights = 1 / np.array(seconds)  # so that relative errors count
+    solution = _not_negative(np.array(equations) * weights[:, None], np.array(seconds) * weights)
+    edge_s, head_s, row_column_s, near, *more = solution.tolist()
+    figures = {"edge_s": edge_s, "head_s": head_s, "row_column_s": row_column_s, "near_column_s": near}
+    return figures | {key: near + extra for key, extra in zip(_far_keys(), more)}
+
+
+def _edge_seconds(comm: Comm, graph: CSC, heads: int, head_dim: int, dtype: torch.dtype = torch.float32) -> float:
+    """Return the seconds of an edge, forward and backward, with rows in the layout in which layers project them."""
+    shape = graph.num_src, 3, head_dim, heads
+    qkv = torch.randn(shape, dtype=dtype, device=comm.device).transpose(2, 3)
+    if not has_head_minor_kernel(heads, head_dim, qkv):
+        qkv = qkv.contiguous()
+    upstream = torch.randn_like(qkv[:, 0])
+    qkv.requires_grad_()
+    return _seconds(comm, lambda: torch.autograd.grad(sparse_attention(graph, qkv), qkv, upstream)) / graph.num_edges
+
+
+def _far_keys() -> list[str]:
+    """Bytes of K and V of the graphs with far edges, on average over the shapes."""
+    columns = statistics.fmean(heads * head_dim for heads, head_dim in _SHAPES)
+    return [str(int(2 * 4 * columns * rows)) for rows in _FAR_ROWS]
+
+
+def _not_negative(equations: np.ndarray, values: np.ndarray) -> np.ndarray:
+    from scipy.optimize import nnls
+
+    return np.maximum(nnls(equations, values)[0], 1e-15)
+
+
+def _graph(comm: Comm, far_rows: int | None = None, degree: int | None = None) -> CSC:
+    """A graph whose edges come from rows nearby, or, with ``far_rows``, from any of this many rows."""
+    rows = far_rows or (_EDGES // degree if degree else _ROWS)
+    degree = max(4, _EDGES // rows)
+    generator = torch.Generator().manual_seed(0)
+    target = torch.arange(rows).repeat_interleave(degree)
+    if far_rows is None:
+        source = (target + torch.randint(-500, 500, target.shape, generator=generator)) % rows
+    else:
+        source = torch.randint(0, rows, target.shape, generator=generator)
+    ends = torch.arange(0, rows * degree + 1, degree)
+    return CSC.build(ends, source.to(torch.int32), rows).to(comm.device)
+
+
+def _products(comm: Comm) -> dict[str, float]:
+    return {f"products {width}": _product_flops_per_s(comm, width) for width in _WIDTHS}
+
+
+def _product_flops_per_s(comm: Comm, width: int, dtype: torch.dtype = torch.float32) -> float:
+    options = {"dtype": dtype, "device": comm.device}
+    shapes = (_ROWS, width), (3 * width, width), (3 * width,)
+    inputs = [torch.randn(shape, requires_grad=True, **options) for shape in shapes]
+    upstream = torch.ones(_ROWS, 3 * width, **options)
+    seconds = _seconds(comm, lambda: torch.autograd.grad(F.linear(*inputs), inputs, upstream))
+    return 3 * 2 * _ROWS * width * 3 * width / seconds
+
+
+def _in_bfloat16(comm: Comm) -> dict[str, float]:
+    """Speed of matrix products and time of attention, each as a multiple of that in float32 right before."""
+    shape, bf16 = (8, 16), torch.bfloat16
+    graphs = [_graph(comm), *(_graph(comm, rows) for rows in _FAR_ROWS)]
+    times = [_edge_seconds(comm, graph, *shape, bf16) / _edge_seconds(comm, graph, *shape) for graph in graphs]
+    width = math.prod(shape)
+    return {
+        "bf16_product_speed": _product_flops_per_s(comm, width, bf16) / _product_flops_per_s(comm, width),
+        "bf16_edge_time": statistics.geometric_mean(times),
+    }
+
+
+def _rows(comm: Comm) -> dict[str, float]:
+    """Bandwidth of norms with activation functions, and of sums; and the fixed time of an operation, from two rows."""
+    width, ffn = 128, 2
+
+    def chain(x, wide):
+        return F.layer_norm(x, (width,)), F.gelu(wide)
+
+    def step(rows):
+        x = torch.randn(rows, width, device=comm.device, requires_grad=True)
+        wide = torch.randn(rows, ffn * width, device=comm.device, requires_grad=True)
+        upstream = torch.ones_like(x), torch.ones_like(wide)
+        return lambda: torch.autograd.grad(chain(x, wide), (x, wide), upstream)
+
+    many, few = step(_ROWS), step(2)
+    with OperationCounter() as of_many:
+        many()
+    with OperationCounter() as of_few:
+        few()
+    first, second = torch.randn(2, _ROWS, width, device=comm.device)
+    return {
+        "simple_bytes_per_s": 3 * first.nbytes / _seconds(comm, lambda: first + second),
+        "stream_bytes_per_s": of_many.bytes / _seconds(comm, many),
+        "operation_s": _seconds(comm, few) / of_few.operations,
+    }
+
+
+def available_rank_memory(comm: Comm) -> int:
+    """Bytes that this rank may use: a GPU's memory, or its share of what the machine and its control group leave."""
+    if comm.device.type == "cuda":
+        return torch.cuda.get_device_properties(comm.device).total_memory
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", comm.world_size))
+    return available_memory_bytes() // local + peak_memory_bytes()
+
+
+def _memory(comm: Comm) -> dict[str, float]:
+    # This is the first measurement; training loads more modules, and its transport has buffers.
+    process = 0 if comm.device.type == "cuda" else peak_memory_bytes() + _TRAINING_BYTES
+    return {"memory_bytes": available_rank_memory(comm), "process_bytes": process}
+
+
+def _links(comm: Comm) -> dict:
+    """Latency and bandwidth, from alpha + beta x bytes; all ranks send at once, each to the rank ``step`` places on."""
+    ranks = comm.world_size
+    if ranks == 1:
+        one = {"latency_s": 0.0, "overlap": 0.0, "reduce_bytes_per_s": 1e12}
+        return {**one, "link_bytes_per_s": [[1e12]]}
+    mine = np.full(ranks, 1e12)
+    for step in range(1, ranks):
+        seconds = []
+        for size in _MESSAGE_BYTES:
+            rows = torch.zeros(size // 4, device=comm.device)
+            to, source = comm.counts_for(comm.rank + step, len(rows)), comm.counts_for(comm.rank - step, len(rows))
+
+            def message(rows=rows, to=to, source=source):
+                comm.start(rows, to, source).wait()
+
+            seconds.append(_seconds(comm, message, one_by_one=True))
+        beta, _ = np.polyfit(_MESSAGE_BYTES, seconds, 1, w=1 / np.array(seconds))
+        # Noise may hide the cost of bytes on a fast link; then the whole time of the largest message stands for it.
+        mine[(comm.rank - step) % ranks] = 1 / beta if beta > 0 else _MESSAGE_BYTES[-1] / seconds[-1]
+    few = torch.zeros(ranks, device=comm.device)
+    latency = _seconds(comm, lambda: comm.start(few, [1] * ranks, [1] * ranks).wait(), one_by_one=True)
+    flat = torch.zeros(2**20, device=comm.device)
+    reduce = flat.nbytes / _seconds(comm, lambda: comm.all_reduce(flat), one_by_one=True)
+    link = np.array([_of_all_ranks(comm, value) for value in mine]).T
+    latency, reduce, overlap = (
+        statistics.fmean(_of_all_ranks(comm, value)) for value in (latency, reduce, _overlap(comm, mine))
+    )
+    return {
+        "latency_s": latency,
+        "overlap": overlap,
+        "reduce_bytes_per_s": reduce,
+        "link_bytes_per_s": [_rounded(row) for row in link],
+    }
+
+
+def _overlap(comm: Comm, link: np.ndarray) -> float:
+    """Share of an exchange that computation hides: the time that both at once save, over the shorter time."""
+    ranks = comm.world_size
+    slowest = min(min(_of_all_ranks(comm, float(value))) for value in link)
+    count = int(0.1 * slowest / (ranks - 1) / 4)
+    count = min(max(1024, count), _MAX_EXCHANGE_BYTES // 4 // ranks)
+    rows, counts = torch.zeros(count * ranks, device=comm.device), [count] * ranks
+    counts[comm.rank] = 0
+    rows = rows[: sum(counts)]
+    graph = _graph(comm)
+    q = torch.randn(_ROWS, 8, 16, device=comm.device)
+
+    def exchange():
+        comm.start(rows, counts, counts).wait()
+
+    def compute(times=1):
+        for _ in range(times):
+            sparse_attention(graph, q, q, q)
+
+    def both(times):
+        under_way = comm.start(rows, counts, counts)
+        compute(times)
+        under_way.wait()
+
+    exchange_s = _seconds(comm, exchange, one_by_one=True)
+    times = max(1, round(exchange_s / _seconds(comm, compute)))
+    times = int(max(_of_all_ranks(comm, times)))
+    compute_s = _seconds(comm, lambda: compute(times))
+    both_s = _seconds(comm, lambda: both(times), one_by_one=True)
+    return min(max((exchange_s + compute_s - both_s) / min(exchange_s, compute_s), 0.0), 1.0)
+
+
+def _seconds(comm: Comm, function, one_by_one: bool = False) -> float:
+    """Seconds of one run on this rank while all ranks do the same: the median of a few batches.
+
+    A batch is long enough for ranks that share cores to take turns, and for effects of one run on the next. Exchanges
+    are timed run by run (``one_by_one``): in training, too, links rest before an exchange, which changes their speed.
+    """
+    for _ in range(2):
+        function()
+    if one_by_one:
+        return statistics.median(_elapsed(comm, function) for _ in range(_EXCHANGE_RUNS))
+    slowest = comm.all_reduce(torch.tensor([_elapsed(comm, function)], dtype=torch.float64), "max")
+    runs = max(1, round(_BATCH_S / float(slowest[0])))
+    return statistics.median(_elapsed(comm, function, runs) / runs for _ in range(_BATCHES))
+
+
+def _elapsed(comm: Comm, function, runs: int = 1) -> float:
+    comm.all_reduce(torch.zeros(1))
+    _synchronise(comm)
+    started = time.perf_counter()
+    for _ in range(runs):
+        function()
+    _synchronise(comm)
+    return time.perf_counter() - started
+
+
+def _synchronise(comm: Comm) -> None:
+    if comm.device.type == "cuda":
+        torch.cuda.synchronize(comm.device)
+
+
+def _of_all_ranks(comm: Comm, value: float) -> list[float]:
+    return torch.cat(comm.gather_rows(torch.tensor([float(value)], dtype=torch.float64))).tolist()

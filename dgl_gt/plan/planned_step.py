@@ -1,0 +1,139 @@
+"""The training step of ``dgl-gt train`` on made-up parts, so that the selector can trace it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+
+import torch
+
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.nn.activation_checkpoint import checkpoint_modes
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.figures import Figures
+from dgl_gt.partition.system.memory import available_memory_bytes
+from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.train.config import ASSUMED_CLASSES, OF_MODEL, TrainConfig
+from dgl_gt.train.edge_rows import edge_rows
+from dgl_gt.train.model import ModelFactory, build_model, max_depth
+from dgl_gt.train.step import assemble_step
+from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers
+from dgl_gt.train.task import Task, features, signed_columns
+
+from .tracer import Tracer
+
+_OF_STEP = (
+    "encodings",
+    "normalize_features",
+    "edge_features",
+    "label_smoothing",
+    "class_weights",
+    "entropy_unlabelled",
+    "entropy_labelled",
+    "optimizer",
+    "decay",
+)
+_MATTER = (*OF_MODEL, *_OF_STEP, "activation_checkpoint", "precision")  # settings on which traces depend
+
+
+@dataclass(frozen=True)
+class _TrainStep:
+    """Makes training steps of a config on parts without labels of their own."""
+
+    config: TrainConfig
+    classes: int
+    factory: ModelFactory | None
+
+    def __call__(
+        self, sg: ShardedGraph, activation_checkpoint: str, factored: tuple[str, ...] = (), train_rows: int = 0
+    ):
+        """Make the step; gradients of the layers ``factored`` travel as factors of ``train_rows`` rows of all ranks."""
+        config = replace(self.config, activation_checkpoint=activation_checkpoint)
+        inputs = config.inputs
+        feat, mask = features(sg, inputs), sg.ndata.get("train_mask")
+        label = sg.ndata["label"].long() if "label" in sg.ndata else torch.zeros(sg.num_nodes(), dtype=torch.int64)
+        if mask is None or mask.dim() > 1:  # masks of several splits are taken to select all rows
+            mask = torch.ones(sg.num_nodes(), dtype=torch.bool)
+        counts = {"train": sg.num_nodes()}
+        task = Task(
+            feat,
+            label,
+            {"train": mask.nonzero().squeeze(1)},
+            counts,
+            self.classes,
+            2 * sg.num_nodes(),
+            signed_columns(sg, inputs.encodings),
+            edge_rows(sg, inputs),
+        )
+        step = assemble_step(sg, config, task, self.factory)
+        if factored:
+            rows, others = task.rows["train"], [train_rows] + [0] * (sg.comm.world_size - 2)
+            factors = SufficientFactors(sg.comm, step.model, factored, rows, [len(rows), *others])
+            step = replace(step, task=replace(task, factors=factors))
+        return lambda: step(0)
+
+
+def tracer_of(
+    config: TrainConfig, features: int, classes: int = ASSUMED_CLASSES, factory: ModelFactory | None = None
+) -> Tracer:
+    """The training step of ``dgl-gt train``, for :func:`dgl_gt.plan.choose`; plans of one model share its traces.
+
+    Parameters
+    ----------
+    config : TrainConfig
+        An ``activation_checkpoint`` other than ``none`` is kept; otherwise all modes are considered.
+    features, classes : int
+        Width of the node features, and number of classes.
+    factory : ModelFactory, optional
+        What makes the model; by default it is the graph transformer of the config.
+
+    Raises
+    ------
+    InputError
+        There are no features, or the factory fails.
+    """
+    if features < 1:
+        raise InputError(
+            "the graph has no node data 'feat' of shape (N, F), which training needs; partition a graph that has it, or "
+            "add random features with --random-features"
+        )
+    others = {setting.name: setting.default for setting in fields(TrainConfig) if setting.name not in _MATTER}
+    make = _traces if factory else _shared_traces  # a user's function may depend on more than its name says
+    return make(replace(config, **others), features, classes, factory)
+
+
+@lru_cache(maxsize=16)
+def _shared_traces(config: TrainConfig, features: int, classes: int, factory: None) -> Tracer:
+    return _traces(config, features, classes, factory)
+
+
+def _traces(config: TrainConfig, features: int, classes: int, factory: ModelFactory | None) -> Tracer:
+    with torch.device("cpu" if factory else "meta"):  # a model that is too large takes no memory
+        tables = {"edge_kinds": len(config.inputs.edge_features)}  # at most: numbers need fewer weights than kinds
+        model, mode = build_model(config, features, classes, factory, **tables), config.activation_checkpoint
+    _check_size(model)
+
+    def variant(figures: Figures) -> dict:
+        names = () if factory else factored_layers(model, figures, config)
+        return {"factored": names, "train_rows": int(figures.masked["train_mask"].sum())} if names else {}
+
+    of_model = {"model_factory": factory.name} if factory else {name: getattr(config, name) for name in OF_MODEL}
+    return Tracer(
+        _TrainStep(config, classes, factory),
+        max_depth(model),
+        checkpoint_modes(model) if mode == "none" else (mode,),
+        {**of_model, "precision": config.precision, "features": features, "classes": classes},
+        variant,
+    )
+
+
+def _check_size(model: torch.nn.Module) -> None:
+    """Raise :class:`InputError` if a model is too large to be traced on this machine."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    needed = 4 * sum(parameter.nbytes for parameter in model.parameters())
+    available = available_memory_bytes()
+    if needed > available:
+        raise InputError(
+            f"the model has {count:,} parameters, which with gradients and the optimiser take {format_bytes(needed)}, and this "
+            f"machine has {format_bytes(available)} available; choose a smaller model"
+        )

@@ -1,0 +1,324 @@
+"""Choose how to train: predict every candidate that the cuts of a graph allow, and take the quickest that fits."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dgl_gt.partition.errors import InputError, check_one_of, check_type, whole_number
+from dgl_gt.partition.figures.costs import Costs, CutCosts
+from dgl_gt.partition.figures.figures import Figures
+from dgl_gt.partition.figures.profile import Profile
+from dgl_gt.partition.figures.strategies import STRATEGIES, StrategyRules, mesh, strategy_of
+from dgl_gt.partition.system.units import format_bytes, format_count
+
+from .linear_costs import cut_costs
+from .plan import Candidate, NothingFits, Plan
+from .traced_time import traced_time
+from .tracer import Tracer
+
+
+def choose(
+    cuts: list[tuple[str | None, Figures]],
+    step: Tracer | Callable,
+    profile: Profile,
+    *,
+    rank_memory: int | None = None,
+    max_depth: int | None = None,
+    activation_checkpoints: tuple[str, ...] | None = None,
+    strategies: tuple[str, ...] | None = None,
+) -> Plan:
+    """Choose the cut, strategy, halo depth and activation checkpointing that make a training step fastest.
+
+    The step is traced with every strategy that the cuts allow.
+
+    Parameters
+    ----------
+    cuts : list of (str or None, Figures)
+        Cuts of one graph with the same number of parts: the shard directory of each, or None, and its figures, see
+        :func:`dgl_gt.partition.read_figures`.
+    step : Tracer or callable
+        Training step: ``dgl_gt.plan.tracer_of(config, features, classes)`` for that of ``dgl-gt train``; or a
+        function that makes a step of any other model, as :func:`report_costs` takes it.
+    profile : Profile
+        Hardware profile of the ranks and links.
+    rank_memory : int, optional
+        Memory that a rank's process may take (bytes); by default as much as the profile says.
+    max_depth : int, optional
+        Deepest halo to consider. By default it is the deepest that the cuts have and the step can take. A step that a
+        function makes can take one hop, or as many as ``max_depth`` says.
+    activation_checkpoints : tuple of str, optional
+        Modes of activation checkpointing to consider, by default all that the step can have. The first that fits the
+        memory is taken: those that follow compute more and keep less.
+    strategies : tuple of str, optional
+        Strategies to consider; by default all, and ``mesh=M`` where the profile has hosts of M ranks with links of
+        their own.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    InputError
+        There is no cut, the cuts differ in their numbers of parts, nodes or edges, the profile is for another number
+        of ranks, a bound is below 1, or the step runs with no strategy; as :class:`NothingFits`, no candidate fits into
+        the memory.
+    """
+    ranks = _check_cuts(cuts)
+    search = _make_search(step, profile, ranks, rank_memory, max_depth, strategies, activation_checkpoints)
+    traces = search.traces
+    found = [search.candidates(figures, directory) for directory, figures in cuts]
+    candidates = [each for of_cut in found for each in of_cut]
+    if not candidates:
+        raise InputError(
+            f"no strategy of {', '.join(map(str, search.strategies))} runs on the {cuts[0][1].cut} cut; allow more strategies"
+        )
+    fitting = sorted((each for each in candidates if not each.refused), key=lambda it: (it.seconds, it.memory_bytes))
+    if not fitting:
+        raise search.refusal(candidates, cuts[0][1])
+    refused = sorted((each for each in candidates if each.refused), key=lambda each: each.seconds or np.inf)
+    choice, runner_up = fitting[0], fitting[1] if len(fitting) > 1 else None
+    alone = traces.of_one_rank(cuts[0][1])
+    of_choice = next(figures for (_, figures), of_cut in zip(cuts, found) if choice in of_cut)
+    return Plan(
+        choice=choice,
+        runner_up=runner_up,
+        reason=_reason(choice, runner_up, refused, search.bounds),
+        candidates=fitting + refused,
+        profile={"name": profile.name, "kind": profile.kind},
+        model={**traces.description, **traces.variant(of_choice)},
+        ranks=ranks,
+        one_rank_seconds=alone and traced_time(alone, cuts[0][1].in_one_part(), profile.of_slowest_rank()).total_s,
+        costs=Costs(
+            model={
+                name: value if isinstance(value, (str, int, float)) else str(value)
+                for name, value in traces.description.items()
+            },
+            profile=profile.name,
+            row_s=float(profile.row_seconds(ranks).mean()),
+            **{kind: search.linear_costs(kind, zip(cuts, found)) for kind in ("edge", "vertex")},
+        ),
+    )
+
+
+def _make_search(
+    step, profile: Profile, ranks: int, rank_memory, max_depth, strategies, activation_checkpoints
+) -> Search:
+    """The search that the arguments of :func:`choose` ask for."""
+    check_type("profile", profile, Profile)
+    profile.check_ranks(ranks)
+    if rank_memory is not None:
+        whole_number("rank_memory", rank_memory, 1)
+    if max_depth is not None:
+        whole_number("max_depth", max_depth, 1)
+    if strategies is None:
+        per_host = profile.ranks_per_host(ranks)
+        considered = STRATEGIES if per_host is None else (*STRATEGIES, mesh(per_host))
+    else:
+        considered = tuple(dict.fromkeys(map(strategy_of, _names("strategies", strategies))))
+    traces = _traces_of(step, max_depth)
+    modes = traces.activation_checkpoints
+    if activation_checkpoints is not None:
+        modes = _names("activation_checkpoints", activation_checkpoints)
+    for mode in modes:
+        check_one_of("activation_checkpoints", mode, traces.activation_checkpoints)
+    bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
+    deepest = min(max_depth or traces.max_depth, traces.max_depth)
+    return Search(traces, profile, bounds, modes, deepest, considered)
+
+
+def _names(name: str, value) -> tuple[str, ...]:
+    """Return the value of an argument; raise :class:`InputError` unless it is a tuple that is not empty."""
+    if not isinstance(value, (tuple, list)) or not value:
+        raise InputError(f"{name} is {reprlib.repr(value)}; it must be a tuple of one name or more")
+    return tuple(value)
+
+
+def _traces_of(step, max_depth: int | None) -> Tracer:
+    if isinstance(step, Tracer):
+        return step
+    if not callable(step):
+        raise InputError(
+            f"step is {reprlib.repr(step)}; it must be a function that makes a training step, or what "
+            "dgl_gt.plan.tracer_of returns"
+        )
+    return Tracer(step, max_depth or 1)
+
+
+def _check_cuts(cuts: list[tuple[str | None, Figures]]) -> int:
+    """Return the number of parts; raise :class:`InputError` unless the cuts are of one graph into as many parts."""
+    if not isinstance(cuts, (list, tuple)) or not all(
+        isinstance(each, (list, tuple)) and len(each) == 2 and isinstance(each[1], Figures) for each in cuts
+    ):
+        raise InputError(
+            f"cuts is {reprlib.repr(cuts)}; it must be a list of pairs: a shard directory, and its Figures"
+        )
+    if not cuts:
+        raise InputError("no cut is given; give at least one shard directory with its figures")
+
+    def counts(figures: Figures) -> dict[str, int]:
+        return {"part": figures.parts, "node": figures.nodes, "edge": int(figures.edges.sum())}
+
+    first = counts(cuts[0][1])
+    for number, (directory, figures) in enumerate(cuts, 1):
+        for name, count in counts(figures).items():
+            if count != first[name]:
+                raise InputError(
+                    f"{directory or f'cut {number}'} has {format_count(count, name)}, but {cuts[0][0] or 'cut 1'} has {first[name]:,}; "
+                    "give cuts of one graph with the same number of parts"
+                )
+    return first["part"]
+
+
+@dataclass(frozen=True)
+class Search:
+    """What to consider for each cut, and within which bounds; see :func:`choose`.
+
+    Attributes
+    ----------
+    bounds : ndarray, (P,)
+        Memory of each rank (bytes).
+    also_kept : callable
+        Called with figures, strategy and mode of activation checkpointing; returns the bytes that each rank keeps
+        in addition to what a trace knows, (P,) or one number.
+    """
+
+    traces: Tracer
+    profile: Profile
+    bounds: np.ndarray
+    activation_checkpoints: tuple[str, ...]
+    max_depth: int
+    strategies: tuple[StrategyRules, ...]
+    also_kept: Callable[[Figures, StrategyRules, str], np.ndarray | int] = lambda figures, strategy, mode: 0
+
+    def candidates(self, figures: Figures, directory: str | None) -> list[Candidate]:
+        """The candidates of one cut: every strategy and depth, with the first mode of activation checkpointing that fits.
+
+        If no mode of a strategy fits, all of its modes are listed.
+        """
+        found = []
+        for strategy in self.strategies:
+            if strategy.is_of_use(figures):
+                for depth in strategy.depths(figures, self.max_depth):
+                    found += self._modes(
+                        Candidate(figures.cut, strategy.name, depth, "none", directory), figures, strategy
+                    )
+        return found
+
+    def linear_costs(self, kind: str, found) -> CutCosts | None:
+        """The costs on one kind of cut, of the candidate that is best there; None without a cut of two parts or more.
+
+        ``found`` has the candidates of each cut.
+        """
+        possible = [
+            (each.refused is not None, each.seconds, figures, each)
+            for (_, figures), candidates in found
+            for each in candidates
+            if figures.cut == kind
+            and strategy_of(each.strategy).sends_copies
+            and each.depth == 1
+            and each.seconds is not None
+        ]
+        if not possible:
+            return None
+        _, _, figures, best = min(possible, key=lambda it: it[:2])
+        trace = self.traces.of(figures, strategy_of(best.strategy), 1, best.activation_checkpoint)
+        return cut_costs(trace, figures, self.profile, best.strategy)
+
+    def refusal(self, candidates: list[Candidate], figures: Figures) -> InputError:
+        """The error for candidates of which none can be chosen; ``figures`` are those of one of the cuts."""
+        possible = [each for each in candidates if each.memory_bytes is not None]
+        if not possible:
+            return InputError(candidates[0].refused)
+        return _nothing_fits(possible, self.bounds, self.traces.fixed_bytes(figures))
+
+    def _modes(self, candidate: Candidate, figures: Figures, strategy: StrategyRules) -> list[Candidate]:
+        found = []
+        for mode in self.activation_checkpoints:
+            if mode == "keep_exchanges" and "full" in self.activation_checkpoints and found and not found[0].sent_bytes:
+                continue  # without an exchange the two are the same
+            candidate = replace(candidate, activation_checkpoint=mode)
+            try:
+                trace = self.traces.of(figures, strategy, candidate.depth, mode)
+                kept = self.also_kept(figures, strategy, mode)
+            except InputError as error:
+                return [*found, replace(candidate, refused=str(error))]
+            found.append(_predicted(candidate, trace, figures, self.profile, self.bounds, kept))
+            if not found[-1].refused:
+                return found
+        return found
+
+
+def _predicted(
+    candidate: Candidate, trace, figures: Figures, profile: Profile, bounds: np.ndarray, also_kept: np.ndarray | int
+) -> Candidate:
+    """A candidate with its predictions; it is refused where a rank's process needs more memory than the rank has.
+
+    ``also_kept`` (P,) are bytes that each rank keeps in addition to what the trace knows.
+    """
+    time, kept = traced_time(trace, figures, profile), trace.kept(figures) + also_kept
+    tensors = trace.peak_bytes(figures) + also_kept
+    libraries = np.broadcast_to(profile.process_bytes, figures.parts)
+    libraries = libraries + (profile.checkpointing_bytes if candidate.activation_checkpoint != "none" else 0.0)
+    process = (tensors + libraries).astype(np.int64)
+    largest, shortest = int(process.argmax()), int((process / bounds).argmax())
+    refused, memory_ratio = None, float(process[shortest] / bounds[shortest])
+    if memory_ratio > 1:
+        is_even = bounds.min() == bounds.max()
+        where = "its largest rank" if is_even else f"rank {shortest}, which has {format_bytes(bounds[shortest])}"
+        refused = f"needs {format_bytes(process[shortest])} on {where}"
+    return replace(
+        candidate,
+        seconds=time.total_s,
+        seconds_by_term=time.terms,
+        sent_bytes=trace.sent_bytes(figures),
+        peak_bytes=int(tensors.max()),
+        peak_bytes_by_term={"kept": int(kept[largest]), "made in the step": int((tensors - kept)[largest])},
+        memory_bytes=int(process.max()),
+        memory_ratio=memory_ratio,
+        refused=refused,
+    )
+
+
+def _nothing_fits(possible: list[Candidate], bounds: np.ndarray, fixed_bytes: int) -> NothingFits:
+    """The error that names the candidate that comes nearest, and what to do."""
+    least = min(possible, key=lambda each: each.memory_ratio)
+    if bounds.min() < bounds.max():
+        return NothingFits(
+            f"nothing fits ranks of {format_bytes(bounds.min())} to {format_bytes(bounds.max())}: {least.title} comes nearest and "
+            f"{least.refused}; give ranks parts that match their memory (--target-weights), or use more ranks",
+            least.memory_bytes,
+            fixed_bytes,
+        )
+    enough = -(-least.memory_bytes // 2**20)  # rounded up, so that it fits with the number that is printed
+    return NothingFits(
+        f"nothing fits ranks of {format_bytes(bounds[0])}: {least.title} needs the least, {format_bytes(least.memory_bytes)} on its "
+        f"largest rank; raise the bound to that (--rank-memory {enough}MiB), or partition for more ranks",
+        least.memory_bytes,
+        fixed_bytes,
+    )
+
+
+def _reason(best: Candidate, second: Candidate | None, refused: list[Candidate], bounds: np.ndarray) -> str:
+    """Why the best candidate was chosen, in a sentence."""
+    spent = {name.removesuffix("_s"): value for name, value in best.seconds_by_term.items()}
+    shown = {"products": "products", "rows": "rows", "attention": "edges", "exchange": "exchange"}
+    spent["exchange"] -= spent["hidden"]
+    total = best.seconds or 1.0  # of a step that does nothing
+    shares = ", ".join(f"{words} {spent[name] / total:.0%}" for name, words in shown.items())
+    is_namesake = second is not None and second.title == best.title  # of two cuts of one kind
+    where = f" in {best.directory}" if is_namesake else ""
+    text = f"{best.title}{where}: a step is predicted to take {best.seconds:.3g} s ({shares})"
+    if second:
+        where = f" in {second.directory}" if is_namesake else ""
+        text += f"; {second.title}{where} takes {second.seconds / total - 1:.1%} longer"
+    faster = [each for each in refused if each.seconds is not None and each.seconds < best.seconds]
+    if faster:
+        text += f"; {faster[0].title} would take {faster[0].seconds:.3g} s, but {faster[0].refused}"
+        if faster[0].refused.startswith("needs") and bounds.min() == bounds.max():
+            text += f", and a rank has {format_bytes(bounds[0])}"
+    return text

@@ -1,0 +1,267 @@
+"""A small made-up part of a graph, and a stand-in for the other ranks, on which a training step can be traced.
+
+A step's operations, and the sizes of its tensors, do not depend on the values of the data. So small parts show how
+each size depends on the counts of a part, and no other rank needs to run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from dgl_gt.comm.group import Comm
+from dgl_gt.comm.in_flight import InFlight
+from dgl_gt.exchange.load import make_strategy
+from dgl_gt.exchange.shard import make_shard
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.partition.cuts.edge_cut import EdgeCut
+from dgl_gt.partition.cuts.permutation import Permutation
+from dgl_gt.partition.cuts.vertex_cut import VertexCut
+from dgl_gt.partition.encodings.parse import NAMES
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.strategies import StrategyRules
+from dgl_gt.partition.graph import Graph, from_edges
+from dgl_gt.partition.shards.counts import manifest_counts
+from dgl_gt.partition.shards.layout import Layout
+from dgl_gt.partition.shards.write import structure_arrays
+from dgl_gt.partition.transforms import VIRTUAL_NODE
+
+_OWNED, _OTHERS = (40, 90), (12, 40)  # least and most rows of the part, and of each other part
+_ROWS_PER_HOP = 150  # of all other parts together
+_MANY_PARTS = 16
+_MAX_ATTEMPTS = 100
+_OTHERS_OF_MANY = (5, 8)
+
+
+class StandInRanks(Comm):
+    """Rank 0 of a group whose other ranks do not exist: rows arrive as zeros, and sums are this rank's own.
+
+    Attributes
+    ----------
+    listener : callable or None
+        Called as ``listener(kind, what, *sizes)`` for each exchange and sum, see :class:`dgl_gt.plan.recorder.Event`.
+    ranks_per_host : int or None
+        M of the strategy ``mesh=M``; None with any other.
+    """
+
+    def __init__(self, world_size: int, ranks_per_host: int | None = None):
+        self.rank, self.world_size, self.listener, self.ranks_per_host = 0, world_size, None, ranks_per_host
+        self._is_nccl, self._detector, self.tape, self._in_flight = False, None, None, InFlight()
+        self.reset_counters()
+
+    def all_to_all(self, received, sent, recv_counts, send_counts):
+        """Fill ``received`` with zeros, and tell the listener; see :meth:`Comm.all_to_all`."""
+        received.zero_()
+        if (listener := self.listener) is None:
+            return lambda: None
+        row_bytes = sent.element_size() * sent.shape[1:].numel()
+        listener("begin", self._peers(recv_counts), row_bytes * sum(send_counts[1:]), row_bytes * sum(recv_counts[1:]))
+        return lambda: listener("wait")
+
+    def _peers(self, recv_counts: list[int]) -> tuple:
+        """From which ranks rows arrive, as an event says it."""
+        peers, per_host = [rank for rank in range(1, self.world_size) if recv_counts[rank]], self.ranks_per_host
+        if per_host is not None:
+            if max(peers) < per_host:
+                return "within", per_host
+            return ("between", per_host) if all(rank % per_host == 0 for rank in peers) else ()
+        return (self.world_size - peers[0],) if len(peers) == 1 and self.world_size > 2 else ()
+
+    def _all_reduce(self, total, op=None) -> None:
+        if self.listener is not None:
+            self.listener("sum", (), total.nbytes)
+
+    def open_group_of_sums(self) -> None:
+        """Do nothing: there is no group."""
+
+    def start_sum(self, total):
+        """Tell the listener; see :meth:`Comm.start_sum`."""
+        if (listener := self.listener) is None:
+            return lambda: None
+        listener("begin_sum", (), total.nbytes)
+        return lambda: listener("wait_sum")
+
+    def gather_counted(self, rows, counts):
+        """Return zeros, and tell the listener of the sum that moves as many bytes; see :meth:`Comm.gather_counted`."""
+        if self.listener is not None:
+            self.listener("sum", (), rows.nbytes * self.world_size / 2)  # a sum moves 2 (P - 1) / P times its bytes
+        return rows.new_zeros((sum(counts), rows.shape[1]))
+
+    def _gather_text(self, text: str) -> list[str]:
+        return [text] * self.world_size
+
+
+class _LaidOut:
+    """The arrays of a layout in memory, with the methods of :class:`dgl_gt.partition.shards.read.ShardReader`."""
+
+    def __init__(self, layout: Layout):
+        graph, figures = layout.graph, layout.figures
+        self.directory = self.path = None
+        self.parts, self.is_vertex_cut = figures.parts, layout.is_vertex_cut
+        self.manifest = {
+            **manifest_counts(figures, [0] * figures.parts),
+            "ptr": layout.cut.ptr.tolist(),
+            "source": graph.name,
+            "encodings": {
+                name: {} for name in (*NAMES, VIRTUAL_NODE) if name in {**graph.node_data, **graph.edge_data}
+            },
+            "transforms": {},
+        }
+        self._layout = layout
+
+    def rows(self, part: int, depth: int = 1) -> list[int]:
+        return [int(self._layout.figures.held_within(hops)[part]) for hops in range(depth + 1)]
+
+    def structure(self, part: int, *names: str, depth: int = 1) -> dict[str, torch.Tensor]:
+        arrays = structure_arrays(self._layout, self._layout.part(part), part)
+        return {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in names or arrays}
+
+    def data(self, part: int, kind: str, *names: str, rows: int) -> dict[str, torch.Tensor]:
+        columns = getattr(self._layout.graph, kind)
+        return {name: torch.from_numpy(column[:rows].copy()) for name, column in columns.items()}
+
+
+def stand_in(layout: Layout, strategy: StrategyRules, depth: int, overlap: bool = True) -> ShardedGraph:
+    """Part 0 of a made-up graph, as :func:`dgl_gt.load` with these options would give it."""
+    parts = layout.figures.parts
+    shard, ranks = make_shard(_LaidOut(layout), 0, depth), StandInRanks(parts, strategy.ranks_per_host)
+    order = shard.node_ids[: shard.num_held].clone() if strategy.in_rank_order else None
+    degrees = torch.ones(shard.rows[-1], 2, dtype=torch.int64, device=shard.node_ids.device)
+    shard = replace(shard, degrees=degrees, rank_order=order)
+    return ShardedGraph(shard, ranks, lambda on: make_strategy(strategy, on, ranks, overlap))
+
+
+def make_layout(strategy: StrategyRules, depth: int, parts: int, seed: int, node_data: dict, edge_data: dict) -> Layout:
+    """Lay out a small random graph, of which part 0 has rows and edges of every kind.
+
+    Parameters
+    ----------
+    strategy, depth
+        As for :func:`dgl_gt.load`.
+    parts : int
+        Number of parts P.
+    seed : int
+        Seed of the numbers of rows and edges.
+    node_data, edge_data : dict of str to (dtype, shape)
+        The columns: a dtype's name and the shape of a row. Masks select random rows
+        of part 0, and all of the others; all other values are zeros, or True.
+    """
+    for attempt in range(_MAX_ATTEMPTS):
+        rng = np.random.default_rng([parts, depth, seed, attempt])
+        layout = Layout(*_cut_graph(rng, strategy, depth, parts, node_data, edge_data), depth)
+        figures = layout.figures
+        counts = [figures.copies_by_hop[0], figures.sent_by_hop[0], figures.edges_by_hop[0]]
+        if size := strategy.ranks_per_host:
+            rows = figures.hosts[size].received_rows
+            counts += [rows[0].sum(), rows[:, 0].sum()]
+        if parts == 1 or all(each.min() > 0 for each in counts):
+            return layout
+    raise InputError(f"a halo of {depth} hops in {parts} parts cannot be traced; choose fewer hops")
+
+
+def _cut_graph(rng, strategy: StrategyRules, depth: int, parts: int, node_data, edge_data) -> tuple[Graph, Permutation]:
+    least, most = np.array(_OTHERS if parts < _MANY_PARTS else _OTHERS_OF_MANY)
+    owned = rng.integers(*_OWNED)
+    if depth > 1:  # so that no hop reaches all rows
+        least = max(least, -(-_ROWS_PER_HOP * depth // parts))
+        most, owned = max(2 * most, 2 * least), max(owned, rng.integers(least, 2 * least))
+    others = rng.integers(least, most + 1)
+    ptr = np.concatenate([[0], np.cumsum([owned, *[others] * (parts - 1)])])
+    if strategy.cut == "vertex":
+        src, dst, owners = _edges_of_vertex_cut(rng, ptr)
+    elif size := strategy.ranks_per_host:
+        src, dst = _edges_of_hosts(rng, ptr, size)
+    else:
+        src, dst = _even_edges(rng, ptr) if depth == 1 else _few_edges(rng, ptr, depth)
+    graph = from_edges(src, dst, int(ptr[-1]), {}, name="the graph of a trace")
+    graph.node_data.update(_made_up(node_data, graph.num_nodes))
+    graph.edge_data.update(_made_up(edge_data, graph.num_edges))
+    _select(rng, [x for x in graph.node_data.values() if x.dtype == bool and x.ndim == 1], int(ptr[1]))
+    order = np.arange(graph.num_nodes, dtype=np.int32)
+    if strategy.cut == "vertex":
+        return graph, VertexCut(order, ptr, owners[graph.edge_ids], np.full(parts, 1 / parts))
+    return graph, EdgeCut(order, ptr, np.full(parts, 1 / parts))
+
+
+def _even_edges(rng, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Edges such that each row has equally many from every other part, so that ``ring``'s blocks are alike.
+
+    Their sources in other parts are some of the first rows there, so that not all rows are copied.
+    """
+    near, far = rng.integers(1, 5), rng.integers(1, 4 if len(ptr) <= _MANY_PARTS else 3)
+    read_here, read_elsewhere = rng.uniform(0.1, 1, 2)
+    src, dst = [], []
+    for part, other in _pairs(len(ptr) - 1):
+        begin, end = ptr[other : other + 2]
+        ends = np.repeat(np.arange(*ptr[part : part + 2]), near if part == other else far)
+        share = 1 if part == other else read_here if part == 0 else read_elsewhere
+        src.append(rng.integers(begin, begin + max(1, round(share * (end - begin))), len(ends)))
+        dst.append(ends)
+    return np.concatenate(src), np.concatenate(dst)
+
+
+def _edges_of_hosts(rng, ptr: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random edges between the parts, on hosts of ``size`` parts.
+
+    How many there are between two parts depends on whether each of them is part 0, on its host, or on another host.
+    """
+    src, dst, parts = [], [], len(ptr) - 1
+    most = rng.integers(2, 60, (3, 3))  # edges per pair of parts, by what the parts at both ends are
+    kind = [0 if part == 0 else 1 if part < size else 2 for part in range(parts)]
+    for part in range(parts):
+        for other in range(parts) if part < size else [*range(size), part]:
+            count = rng.integers(1, most[kind[part], kind[other]] + 1)
+            src.append(rng.integers(ptr[other], ptr[other + 1], count))
+            dst.append(rng.integers(ptr[part], ptr[part + 1], count))
+    return np.concatenate(src), np.concatenate(dst)
+
+
+def _pairs(parts: int) -> list[tuple[int, int]]:
+    """Pairs of parts between which made-up edges lie: each part and itself, and part 0 and every other one."""
+    others = range(1, parts)
+    return [(part, part) for part in range(parts)] + [(0, part) for part in others] + [(part, 0) for part in others]
+
+
+def _few_edges(rng, ptr: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """Edges so few that each further hop reaches new rows, and never all."""
+    dst = np.repeat(np.arange(ptr[-1]), 1 + (rng.random(ptr[-1]) < rng.uniform(0.1, 0.6)))
+    near = np.clip(dst + rng.integers(-4, 5, len(dst)), 0, ptr[-1] - 1)
+    share = rng.uniform(0.2, 0.5) / (depth - 1)
+    return np.where(rng.random(len(dst)) < share, rng.integers(0, ptr[-1], len(dst)), near), dst
+
+
+def _edges_of_vertex_cut(rng, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sources, destinations and owners of edges; each part returns results for as many rows of each other part.
+
+    A part owns edges among its rows, edges to its rows from some of the first rows of each other part, and edges from
+    its rows to others of the first rows there.
+    """
+    near, into, back = rng.integers(1, 5), rng.integers(1, 3), rng.integers(1, 4)
+    (read_here, read_elsewhere), (back_here, back_elsewhere) = rng.uniform(0.1, 1, 2), rng.uniform(0.1, 0.7, 2)
+    edges = []
+    for part, other in _pairs(len(ptr) - 1):
+        own, begin, rows = np.arange(*ptr[part : part + 2]), ptr[other], ptr[other + 1] - ptr[other]
+        if part == other:
+            edges.append((rng.choice(own, near * len(own)), np.repeat(own, near), part))
+            continue
+        read = np.arange(begin, begin + max(1, round((read_here if part == 0 else read_elsewhere) * rows)))
+        home = np.arange(begin, begin + max(1, round((back_here if other == 0 else back_elsewhere) * rows)))
+        edges.append((rng.choice(read, into * len(own)), np.repeat(own, into), part))
+        edges.append((rng.choice(own, back * len(home)), np.repeat(home, back), part))
+    owners = [np.full(len(src), part, np.int32) for src, _, part in edges]
+    return *(np.concatenate([each[which] for each in edges]) for which in (0, 1)), np.concatenate(owners)
+
+
+def _made_up(columns: dict, rows: int) -> dict[str, np.ndarray]:
+    """Columns of zeros, and of True where they are boolean."""
+    return {name: np.full((rows, *shape), dtype == "bool", dtype) for name, (dtype, shape) in columns.items()}
+
+
+def _select(rng, masks: list[np.ndarray], owned: int) -> None:
+    """Let each mask of the node data select a random share of the first part's rows; no two select the same row."""
+    shares = rng.dirichlet(np.full(len(masks) + 1, 3.0))
+    chosen = rng.choice(len(masks) + 1, owned, p=shares)
+    for number, mask in enumerate(masks):
+        mask[:owned] = chosen == number

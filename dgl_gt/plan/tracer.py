@@ -1,0 +1,110 @@
+"""Traces of a training step with every strategy, made when they are first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.figures import Figures
+from dgl_gt.partition.figures.step_counts import ONE
+from dgl_gt.partition.figures.strategies import HALO, LOCAL, StrategyRules, check_strategy
+
+if TYPE_CHECKING:
+    from .policy_exchanges import Exchange
+
+
+class Tracer:
+    """Traces of one training step. Several plans can share them.
+
+    Parameters
+    ----------
+    make_step : callable
+        See :func:`dgl_gt.plan.report_costs`. With ``activation_checkpoints``, it is called with the mode as its
+        second argument.
+    max_depth : int
+        The most hops of halo that the step can take.
+    activation_checkpoints : tuple of str, optional
+        Modes of activation checkpointing that the step can have; by default it applies activation checkpointing
+        itself.
+    description : dict, optional
+        What plans say of the model; by default the name of ``make_step``.
+    variant : callable, optional
+        Called with the figures of a cut; returns keyword arguments of ``make_step``, where the step does other things
+        on one cut than on another.
+    """
+
+    def __init__(
+        self,
+        make_step: Callable,
+        max_depth: int = 1,
+        activation_checkpoints: tuple[str, ...] | None = None,
+        description: dict | None = None,
+        variant: Callable[[Figures], dict] | None = None,
+    ):
+        self._make_step, self._modes, self._traces = make_step, activation_checkpoints, {}
+        self._exchanges: WeakKeyDictionary[Figures, dict] = WeakKeyDictionary()
+        self.variant = variant or (lambda figures: {})
+        self.max_depth, self.activation_checkpoints = max_depth, activation_checkpoints or ("none",)
+        self.description = description or {"step": getattr(make_step, "__qualname__", repr(make_step))}
+
+    def of(self, figures: Figures, strategy: StrategyRules, depth: int, activation_checkpoint: str = "none"):
+        """What a step does on a cut: its operations, exchanges and tensors, as functions of the counts of a part.
+
+        Raises
+        ------
+        InputError
+            The cut or the step cannot have the strategy, or the step cannot be traced.
+        """
+        check_strategy(figures, strategy, depth)
+        trace = self._trace(figures, strategy, depth, activation_checkpoint)
+        if strategy.moves_keys and trace.does_the_same(self._trace(figures, HALO, 1, activation_checkpoint), figures):
+            raise InputError(f"the step does not use this strategy: it runs as with {HALO}")
+        return trace
+
+    def of_one_rank(self, figures: Figures):
+        """The trace of a rank that holds the whole graph; None if the step does not run on one rank."""
+        try:
+            return self._trace(figures.in_one_part(), LOCAL, 1, self.activation_checkpoints[0])
+        except InputError:
+            return None
+
+    def fixed_bytes(self, figures: Figures) -> int:
+        """Tensors that outlive a step and do not depend on the rows of a rank, such as parameters (bytes)."""
+        trace = self.of_one_rank(figures)
+        return 0 if trace is None else round(float(trace.kept_bytes[trace.counts.index(ONE)]))
+
+    def exchanges(
+        self, figures: Figures, strategy: StrategyRules, activation_checkpoint: str = "none"
+    ) -> list[Exchange]:
+        """The exchanges of a step that follow transmission policies, with the rows between the ranks of a cut."""
+        from .policy_exchanges import policy_exchanges
+
+        check_strategy(figures, strategy, 1)
+        known, key = self._exchanges.setdefault(figures, {}), (strategy, activation_checkpoint)
+        if key not in known:
+            modes, variant = () if self._modes is None else (activation_checkpoint,), self.variant(figures)
+            try:
+                known[key] = policy_exchanges(lambda sg: self._make_step(sg, *modes, **variant), strategy, figures)
+            except (ValueError, NotImplementedError) as error:
+                raise InputError(f"the step does not run with {strategy}: {error}") from error
+        return known[key]
+
+    def _trace(self, figures: Figures, strategy: StrategyRules, depth: int, mode: str):
+        """The trace, which all cuts with the same columns of data and the same number of parts share."""
+        from .tracing import record_trace  # here, because reading a profile needs no torch
+
+        columns, variant = (figures.node_data, figures.edge_data), self.variant(figures)
+        key = strategy, depth, figures.parts, mode, *(tuple(each.items()) for each in (*columns, variant))
+        if key not in self._traces:
+            modes = () if self._modes is None else (mode,)
+            make_step = partial(self._make_step, **variant)
+            try:
+                self._traces[key] = record_trace(
+                    lambda sg: make_step(sg, *modes), strategy, depth, figures.parts, *columns
+                )
+            except (ValueError, NotImplementedError) as error:  # such as heads that the ranks cannot share
+                raise InputError(f"the step does not run with {strategy}: {error}") from error
+        return self._traces[key]

@@ -1,0 +1,142 @@
+"""``--strategy auto``: predict, time the two best candidates for a few real steps, and keep the faster one."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import asdict, replace
+
+import msgspec
+import torch
+
+from dgl_gt.exchange.load import load
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.partition.figures.profile import DEFAULT, Profile
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.run_files.run_record import PlanOfRun, Trial
+from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.model import ModelFactory
+from dgl_gt.train.step import prepare_step, with_factors
+from dgl_gt.train.task import node_classification
+
+from .calibrate import available_rank_memory
+from .forked import run_forked
+from .live_tensors import step_peak_bytes
+from .plan import Candidate, Plan
+from .planned_step import tracer_of
+from .select import choose
+
+_TIMED_STEPS = 3
+
+
+def load_fastest(
+    directories: list,
+    config: TrainConfig,
+    profile: Profile,
+    *,
+    rank_memory: int | None = None,
+    max_depth: int | None = None,
+    overlap: bool = True,
+    timeout_s: float | None = None,
+    factory: ModelFactory | None = None,
+) -> tuple[ShardedGraph, TrainConfig, PlanOfRun]:
+    """Load the cut with the strategy that trains this model fastest; every rank calls it with the same arguments.
+
+    The directories hold cuts of one graph. An ``activation_checkpoint`` other than ``none`` is kept; otherwise one is
+    chosen if memory is short. With the default profile, a rank may take its share of the memory that the machine has
+    available. ``factory`` makes the model, by default the graph transformer of the config. The other arguments are
+    those of :func:`dgl_gt.plan.choose` and :func:`dgl_gt.load`. Returns the graph, the config with the activation
+    checkpointing that was chosen, and the plan with the predictions and measurements of each candidate that was tried.
+    """
+    profile = profile if overlap else msgspec.structs.replace(profile, overlap=0.0)
+    options = {"overlap": overlap, "timeout_s": timeout_s}
+    sg = load(directories[0], **options)
+    comm = sg.comm
+    with comm.together():  # another cut may be missing on one rank only
+        candidates, plan = _plan(sg, directories, config, profile, rank_memory, max_depth, factory)
+    del sg
+    trials = [_run_trial(each, config, options, factory) for each in candidates]
+    fastest = min(range(len(trials)), key=lambda number: trials[number].measured_seconds)
+    chosen = candidates[comm.broadcast_object(fastest)]
+    return (
+        _load(chosen, options),
+        replace(config, activation_checkpoint=chosen.activation_checkpoint),
+        PlanOfRun(plan["choice"], chosen.title, chosen, plan["profile"], plan["model"], trials),
+    )
+
+
+def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Profile, rank_memory, max_depth, factory):
+    """The candidates to try, and the plan as a dict.
+
+    Rank 0 makes the plan for all ranks, with its own profile. The profile of another host may order the candidates
+    differently, and ranks that try different candidates would wait for each other forever.
+    """
+    comm, cuts = sg.comm, [(str(each), read_figures(read_manifest(each))) for each in directories]
+    classes = node_classification(sg, config.split, config.inputs).classes
+    available = int(-comm.all_reduce(torch.tensor([-available_rank_memory(comm)]), "max")[0])
+    if rank_memory is None and profile.name == DEFAULT:
+        rank_memory = available
+
+    def make_plan():
+        traces = tracer_of(config, cuts[0][1].features, classes, factory)
+        plan = choose(cuts, traces, profile, rank_memory=rank_memory, max_depth=max_depth)
+        return list(map(asdict, _to_try(plan))), plan.as_dict()
+
+    found = None, None
+    with comm.raising_together():
+        if comm.rank == 0:
+            # Traces load more than training does, which would count as this rank's memory.
+            found = run_forked(make_plan)
+    candidates, record, first = comm.broadcast_object([*found, [name for name, _ in cuts]])
+    here = dict(zip(first, (name for name, _ in cuts)))  # hosts may keep the same shards in different places
+    return [Candidate(**each | {"directory": here[each["directory"]]}) for each in candidates], record
+
+
+def _to_try(plan: Plan) -> list[Candidate]:
+    """The choice and the next best candidate, but none that loads libraries which the choice does without.
+
+    They would stay in memory, and the run may exceed what was predicted for the choice.
+    """
+    may_load = plan.choice.activation_checkpoint != "none"
+    others = [
+        each for each in plan.candidates[1:] if not each.refused and (may_load or each.activation_checkpoint == "none")
+    ]
+    return [plan.choice, *others[:1]]
+
+
+def _load(candidate: Candidate, options: dict) -> ShardedGraph:
+    return load(candidate.directory, candidate.strategy, candidate.depth, **options)
+
+
+def _run_trial(candidate: Candidate, config: TrainConfig, options: dict, factory) -> Trial:
+    sg = _load(candidate, options)
+    with sg.comm.together():
+        return _measure(sg, candidate, config, factory)
+
+
+def _measure(sg: ShardedGraph, candidate: Candidate, config: TrainConfig, factory) -> Trial:
+    comm, config = sg.comm, replace(config, activation_checkpoint=candidate.activation_checkpoint)
+    step = prepare_step(sg, config, factory)
+    if factory is None:  # as in training
+        step = replace(step, task=with_factors(step.task, step.model, sg, config))
+    step(0)
+    peak_bytes = step_peak_bytes(sg, step.model, step.task.feat, lambda: step(0))
+    before, seconds = comm.sent_bytes, []
+    for _ in range(_TIMED_STEPS):
+        comm.all_reduce(torch.zeros(1))
+        started = time.perf_counter()
+        step(0)
+        seconds.append(time.perf_counter() - started)
+    sent = torch.tensor([(comm.sent_bytes - before) // _TIMED_STEPS])
+    slowest = comm.all_reduce(torch.tensor(seconds, dtype=torch.float64), "max").tolist()
+    largest = int(comm.all_reduce(torch.tensor([peak_bytes]), "max")[0])
+    return Trial(
+        choice=candidate.title,
+        predicted_seconds=candidate.seconds,
+        measured_seconds=statistics.median(slowest),
+        predicted_sent_bytes=candidate.sent_bytes,
+        measured_sent_bytes=int(comm.all_reduce(sent)[0]),
+        predicted_peak_bytes=candidate.peak_bytes,
+        measured_peak_bytes=largest,
+    )

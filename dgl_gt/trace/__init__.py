@@ -1,1 +1,0 @@
-"""What a training step costs, read off the step itself."""
