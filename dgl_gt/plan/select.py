@@ -119,7 +119,8 @@ def _make_search(
         per_host = profile.ranks_per_host(ranks)
         considered = STRATEGIES if per_host is None else (*STRATEGIES, mesh(per_host))
     else:
-        considered = tuple(dict.fromkeys(map(strategy_of, _names("strategies", strategies))))
+        named = _names("strategies", strategies)
+        considered = tuple(dict.fromkeys(strategy_of(name, argument="strategies") for name in named))
     traces = _traces_of(step, max_depth)
     modes = traces.activation_checkpoints
     if activation_checkpoints is not None:

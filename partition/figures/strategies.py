@@ -99,14 +99,14 @@ CHOICES = ("halo", *NAMES, "mesh=M")  # halo stands for halo_h, whose rows are h
 WITH_POLICY = tuple(each.name for each in STRATEGIES if each.sends_copies)
 
 
-def strategy_of(name: str, allowed: tuple[str, ...] = NAMES) -> StrategyRules:
-    """The strategy of this name, one of ``allowed`` or ``mesh=M``; ``InputError`` if there is none."""
+def strategy_of(name: str, allowed: tuple[str, ...] = NAMES, argument: str = "strategy") -> StrategyRules:
+    """The strategy of this name, one of ``allowed`` or ``mesh=M``; ``InputError`` names the argument if there is none."""
     if isinstance(name, str) and f"{name}=".startswith("mesh="):
         number = name.removeprefix("mesh=")
         if not re.fullmatch(r"[1-9][0-9]{0,8}", number):
-            raise InputError(f"strategy is {name!r}; mesh needs the number of ranks on each host, such as mesh=4")
+            raise InputError(f"{argument} is {name!r}; mesh needs the number of ranks on each host, such as mesh=4")
         return mesh(int(number))
-    check_one_of("strategy", name, allowed)
+    check_one_of(argument, name, allowed)
     return _BY_NAME.get(name, HALO)
 
 
