@@ -6,7 +6,7 @@ checkers read ``__init__.pyi`` instead; a test holds that both have the same nam
 
 import importlib
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _ATTRIBUTES = {
     "sparse_attention": "dgl_gt.ops.attention",

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what they stand for: ranks to run on, and the shards that each rank loads."""
+"""Options that several verbs share, and what they stand for: ranks to run on, the shards that each rank loads, and settings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import argparse
 import math
 import re
 import reprlib
+from dataclasses import fields
+from typing import get_type_hints
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.profile import PRESETS
@@ -14,6 +16,7 @@ from dgl_gt.partition.option_texts import size_in_bytes
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.units import format_count
+from dgl_gt.train.config import TrainConfig
 
 _MAX_NUMBERS = 1000  # in a list
 _LARGEST, _SMALLEST_FLOAT = 10**9, 1e-6  # allowed numbers of options, far beyond any use
@@ -154,3 +157,22 @@ def positive_float(text: str) -> float:
             f"{reprlib.repr(text)} is not allowed; give a number from {_SMALLEST_FLOAT:g} to {_LARGEST:g}"
         )
     return number
+
+
+_METAVARS = {int: "N", float: "X", str: "NAME"}
+_LISTS = ("encodings", "edge_features")
+
+
+def add_settings(command, names: tuple[str, ...] | None = None) -> None:
+    """Add an option for each of these settings, by default for all; one that is not given is None."""
+    types = get_type_hints(TrainConfig)
+    for setting in fields(TrainConfig):
+        if names is not None and setting.name not in names:
+            continue
+        kind = {"type": types[setting.name], "metavar": _METAVARS.get(types[setting.name])}
+        if setting.name in _LISTS:
+            kind["metavar"] = "NAME[:number|:kind],..." if setting.name == "edge_features" else "NAME,..."
+        if kind["type"] is bool:
+            kind = {"action": argparse.BooleanOptionalAction}
+        text = f"{setting.metadata['help']} (default: {'none' if setting.default == '' else setting.default})"
+        command.add_argument("--" + setting.name.replace("_", "-"), dest=setting.name, default=None, help=text, **kind)

@@ -25,9 +25,8 @@ from dgl_gt.run_files.prediction_check import check_table, compare_with_predicti
 from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of, read_config
 from dgl_gt.transmission.policy import Policy
 
-from .options import add_json, add_model_factory, add_selection_options, positive_float, positive_integer
+from .options import add_json, add_model_factory, add_selection_options, add_settings, positive_float, positive_integer
 from .search_policy import MAX_LOSS, run_search
-from .settings import add_settings
 
 _OF_CONFIG = ("layers", "hidden", "heads", "ffn", "precision")
 _NOT_WITH_CHECK = (

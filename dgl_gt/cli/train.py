@@ -19,6 +19,7 @@ from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
 from .options import (
     add_model_factory,
     add_selection_options,
+    add_settings,
     add_shard_options,
     load_shards,
     numbers,
@@ -26,7 +27,6 @@ from .options import (
     run_on_parts,
     whole_number,
 )
-from .settings import add_settings
 
 _ONLY_WITH_OUT = ("resume", "checkpoint_every", "max_restarts", "tensorboard", "profile_step")
 _ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")

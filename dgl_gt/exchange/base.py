@@ -11,15 +11,14 @@ import torch
 from dgl_gt.comm.group import Comm
 from dgl_gt.comm.tape import kept_exchanges
 from dgl_gt.comm.transfer import Begin, tracked
-from dgl_gt.ops.weighted_sum import sum_of_weighted_rows
+from dgl_gt.exchange.local import sum_of_weighted_rows
 from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.transmission.policy import Policy
 from dgl_gt.transmission.transmission import Transmission
 
 from .local import add_ends
 from .protocol import Strategy
-from .pull import begin_pull, pull
-from .shard import SendPlan, Shard
+from .shard import SendPlan, Shard, begin_pull, pull
 
 
 class ShardStrategy(Strategy):

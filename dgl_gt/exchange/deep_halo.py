@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from dgl_gt.comm.transfer import tracked
+from dgl_gt.exchange.local import sum_of_weighted_rows
 from dgl_gt.ops.attention import attend_rows
-from dgl_gt.ops.weighted_sum import sum_of_weighted_rows
 
 from .base import ShardStrategy
 from .halo import Halo
 from .local import add_ends, leading_rows
 from .protocol import Strategy
-from .pull import begin_pull, pull
+from .shard import begin_pull, pull
 
 
 class DeepHalo(ShardStrategy):

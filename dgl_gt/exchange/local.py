@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from dgl_gt.ops.attention import attend_rows
-from dgl_gt.ops.weighted_sum import sum_of_weighted_rows
 from dgl_gt.partition.figures.strategies import LOCAL
 from dgl_gt.structure import CSC
 
@@ -88,3 +88,18 @@ class Local(Strategy):
         else:
             rows = project(leading_rows(h, self.csc.num_dst), "q"), project(h, "kv")
         return attend_rows(self.csc, *rows, bias=bias, dropout=dropout, negative_slope=negative_slope)
+
+
+def sum_of_weighted_rows(csc: CSC, weights: Tensor, rows: Tensor) -> Tensor:
+    """Return each destination's sum of its sources' rows times the weights of the edges, (N_dst, W).
+
+    ``weights`` (E,), in the order of edge ids, may have any sign. Differentiable in both; it stores nothing as large as
+    E x W.
+    """
+    weights = weights.to(rows.dtype)
+    by_position = weights if csc.edge_ids is None else weights[csc.edge_ids]
+    indices, begins = csc.indices.long(), csc.indptr[:-1].long()
+    if not csc.num_edges:  # embedding_bag takes none
+        none = rows.index_select(0, indices) * by_position.unsqueeze(1)
+        return rows.new_zeros(csc.num_dst, rows.shape[1]).index_add(0, indices, none)
+    return embedding_bag(indices, rows, begins, mode="sum", per_sample_weights=by_position)

@@ -1,4 +1,4 @@
-"""One part of a cut in memory: tensors, and the plans by which its rows travel to other ranks."""
+"""One part of a cut in memory: tensors, and how its rows travel to other ranks and copies arrive."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from dgl_gt.comm.group import Comm
 from dgl_gt.partition.shards.manifest import read_manifest, verify
 from dgl_gt.partition.shards.read import ShardReader
 from dgl_gt.structure import CSC
@@ -213,3 +214,22 @@ def make_shard(reader: ShardReader, part: int, depth: int = 1) -> Shard:
 def _by_hop(pointers: torch.Tensor, parts: int) -> torch.Tensor:
     """Return the pointers of all hops, one hop after another (depth * P + 1,), as a line per hop (depth, P + 1)."""
     return pointers.unfold(0, parts + 1, parts)
+
+
+def begin_pull(comm: Comm, plan: SendPlan, x: torch.Tensor, overlap: bool, begin=None):
+    """Start to send owned rows to the ranks that hold copies; return a function that returns copies, (recv, ...).
+
+    ``begin(rows, plan)`` takes the place of ``Comm.begin`` where it is given.
+    """
+    rows = x.index_select(0, plan.send_rows)
+    begun = begin(rows, plan) if begin else comm.begin(rows, plan.send_counts, plan.recv_counts)
+    finish = comm.finisher(begun, overlap)
+    return lambda: plan.in_held_order(finish())
+
+
+def pull(shard: Shard, comm: Comm, x: torch.Tensor, hops: int = 1) -> torch.Tensor:
+    """Return held rows from owned rows: (owned, ...) -> (held, ...). Gradients of copies are summed at their owners."""
+    shard.check_rows(x)
+    if comm.world_size == 1:
+        return x
+    return torch.cat([x, begin_pull(comm, shard.send_plan(hops), x, overlap=False)()])

@@ -15,8 +15,7 @@ from dgl_gt.torch_internals import is_inside_ddp
 
 from .deep_halo import strategies_by_layer
 from .protocol import Strategy
-from .pull import pull
-from .shard import Shard
+from .shard import Shard, pull
 
 _FOR_PYG_NAMES = {
     "x": 'ndata["feat"]',

@@ -14,9 +14,9 @@ from dgl_gt.exchange import as_strategy
 from dgl_gt.partition.errors import check_one_of
 from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS
 
+from .attention import GraphLayer
 from .batch_norm import BatchNorm
 from .dense import is_dense
-from .graph_layer import GraphLayer
 from .replaced_forward import ReplacedForward
 
 

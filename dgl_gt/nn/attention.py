@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.exchange import as_strategy
+from dgl_gt.exchange import Strategy, as_strategy
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.ops.checks import is_finite_number
 from dgl_gt.ops.head_minor import has_head_minor_kernel, is_head_minor
@@ -20,7 +20,7 @@ from dgl_gt.structure import CSC
 from dgl_gt.torch_internals import has_hooks
 
 from .dense import attend_all, check_batch, is_dense
-from .dropout import as_seed, check_probability, draw_seeds
+from .dropout import FeatureDropout, as_seed, check_probability, draw_seeds
 
 
 def is_plain(projection: nn.Module) -> bool:
@@ -294,3 +294,20 @@ class BiasedMHA(EdgeAttention):
                 f"attn_bias has shape {tuple(attn_bias.shape)}, but this module takes (edges, {self.num_heads}); pass "
                 "one row for each edge, in the order of edge ids, and one column for each head"
             )
+
+
+SITES = 4  # the most dropouts of a layer
+
+
+class GraphLayer(nn.Module):
+    """Base class of layers; its ``forward(graph, feat, attn_bias=None, seeds=None)`` is that of the transformer layer."""
+
+    @property
+    def lacks_seed(self) -> bool:
+        """Whether the next pass draws seeds of dropout masks unless its caller gives them."""
+        dropouts = [module for module in self.modules() if isinstance(module, (EdgeAttention, FeatureDropout))]
+        return any([module.lacks_seed for module in dropouts])
+
+    def draw_seeds(self, strategy: Strategy) -> Tensor | None:
+        """Return new seeds of one pass's dropout masks, the same on all ranks; None where the pass needs none."""
+        return strategy.broadcast(draw_seeds(SITES)) if self.lacks_seed else None

@@ -1,4 +1,4 @@
-"""Batch normalisation with the statistics of the nodes of all ranks."""
+"""Batch normalisation with the statistics of the nodes of all ranks, and the norms that a model can have."""
 
 from __future__ import annotations
 
@@ -112,3 +112,11 @@ class _Normalise(torch.autograd.Function):
             of_x[:owned] -= torch.addcmul(sums[0] * factor, centred[:owned], sums[1] * factor * scale)
             of_x = of_x.to(x.dtype)
         return of_x, of_weight.to(weight.dtype), of_bias.to(weight.dtype), None, None, None, None
+
+
+NORM_MODULES = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "batch": BatchNorm, "none": nn.Identity}
+
+
+def normalise(norm: nn.Module, x: Tensor, strategy) -> Tensor:
+    """Apply a norm to rows; batch statistics are those of all ranks of the strategy."""
+    return norm(x, strategy) if isinstance(norm, BatchNorm) else norm(x)

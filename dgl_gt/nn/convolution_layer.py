@@ -11,12 +11,11 @@ from dgl_gt.model_limits import OPTION_VALUES
 from dgl_gt.partition.errors import check_flags, check_one_of
 
 from .aggregation import aggregate, make_aggregation
-from .attention import check_features, check_number, check_probability, check_sizes
+from .attention import GraphLayer, check_features, check_number, check_probability, check_sizes
+from .batch_norm import NORM_MODULES, normalise
 from .dropout import FeatureDropout
 from .global_attention import Gate
-from .graph_layer import GraphLayer
 from .initial_residual import InitialResidual
-from .norms import NORM_MODULES, normalise
 
 
 class ConvolutionLayer(GraphLayer):

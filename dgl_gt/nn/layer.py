@@ -12,14 +12,12 @@ from dgl_gt.model_limits import OPTION_VALUES, TRANSFORMER_RESIDUALS
 from dgl_gt.partition.errors import check_flags, check_one_of
 
 from .aggregation import aggregate, make_aggregation
-from .attention import BiasedMHA, check_features, check_probability, check_sizes
-from .batch_norm import BatchNorm
+from .attention import BiasedMHA, GraphLayer, check_features, check_probability, check_sizes
+from .batch_norm import NORM_MODULES, BatchNorm, normalise
 from .dense import check_batch, is_dense
 from .dropout import FeatureDropout
 from .edge_features import EdgeUpdate
 from .feed_forward import feed_forward
-from .graph_layer import GraphLayer
-from .norms import NORM_MODULES, normalise
 
 
 class GraphTransformerLayer(GraphLayer):

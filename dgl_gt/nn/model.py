@@ -10,15 +10,14 @@ from dgl_gt.exchange.local import leading_rows
 from dgl_gt.model_limits import MODEL_LIMITS, OPTION_VALUES, check_contradictions
 from dgl_gt.partition.errors import check_flags, check_one_of, whole_number
 
-from .attention import EdgeAttention, check_features, check_number, check_probability, check_sizes
+from .attention import SITES, EdgeAttention, check_features, check_number, check_probability, check_sizes
+from .batch_norm import NORM_MODULES, normalise
 from .convolution_layer import ConvolutionLayer
 from .dropout import FeatureDropout, RowSequential, as_seed, draw_seeds, dropout_seed
 from .edge_features import EdgeEncoder
 from .feed_forward import SwiGLU, make_activation
 from .global_attention import PolynormerAttention, SGFormerAttention
-from .graph_layer import SITES
 from .layer import GraphTransformerLayer
-from .norms import NORM_MODULES, normalise
 
 
 class GraphTransformer(nn.Module):

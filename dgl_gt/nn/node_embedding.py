@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Integral
 
 import torch
@@ -9,11 +10,14 @@ from torch import Tensor, nn
 
 from dgl_gt.exchange import as_strategy
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.ops.keyed_normal import MAX_COLUMNS, keyed_normal
+from dgl_gt.ops.reference import GOLDEN, mix64
 from dgl_gt.partition.errors import whole_number
 
 from .attention import check_sizes
 from .dropout import draw_seeds
+
+MAX_COLUMNS = 2**16
+_ROWS = 2**14  # rows that are drawn at once, so that memory is taken for these alone
 
 
 class NodeParameter(nn.Parameter):
@@ -113,3 +117,19 @@ class NodeEmbedding(nn.Embedding):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
+
+
+def keyed_normal(ids, columns, seed, dtype):
+    """Return normal numbers of mean 0 and variance 1, (rows, columns), for row ids, (rows,) int64.
+
+    ``bits = mix64(mix64(seed) + golden * (id * 65536 + column + 1))`` with SplitMix64's finaliser and constants (Steele,
+    Lea and Flood, OOPSLA 2014); its lower 52 bits are a number in (0, 1), of which the result is the normal quantile.
+    There are at most ``MAX_COLUMNS`` columns.
+    """
+    key = mix64(torch.as_tensor(seed, dtype=torch.int64, device=ids.device))
+    counters, result = torch.arange(columns, device=ids.device) + 1, []
+    for some in ids.split(_ROWS):
+        bits = mix64(key + (some.unsqueeze(-1) * 2**16 + counters) * GOLDEN)
+        uniform = ((bits & (2**52 - 1)).double() + 0.5) / 2**52
+        result.append((torch.erfinv(2 * uniform - 1) * math.sqrt(2)).to(dtype))
+    return torch.cat(result)

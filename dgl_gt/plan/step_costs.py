@@ -13,6 +13,7 @@ from dgl_gt.partition.figures.strategies import strategy_for
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.system.optional_packages import import_optional
 from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.partition.system.units import format_bytes
 
@@ -26,6 +27,8 @@ _TITLES = {
     "gradients_s": "sums over ranks",
     "other_s": "between operations",
 }
+_COLOURS = ("tab:blue", "tab:cyan", "tab:green", "tab:orange", "tab:red", "lightgrey")
+_HEIGHT = 0.36  # of a bar, where two of a layer are 0.4 apart
 _ELSEWHERE = "loss, optimiser, sums"
 
 
@@ -104,13 +107,12 @@ class StepCosts:
         InputError
             The name ends otherwise, the file exists, or matplotlib is not installed.
         """
-        from .costs_picture import draw
 
         form = Path(path).suffix.removeprefix(".")
         if form not in ("png", "svg"):
             raise InputError(f"path is {str(path)!r}; it must end in .png or .svg")
         check_file(path, force=force)
-        figure = draw(self.layers, _TITLES)
+        figure = _draw(self.layers, _TITLES)
         with new_file(path, force=force) as file:
             figure.savefig(file, format=form, dpi=120)
 
@@ -236,3 +238,28 @@ def _layers(predicted: dict, measured: dict | None, sent: dict) -> list[LayerCos
         of_step = None if measured is None else measured.get(name, {})
         found.append(LayerCosts(title if name else _ELSEWHERE, seconds, of_step, sent.get(name, 0)))
     return found
+
+
+def _draw(layers: list, titles: dict[str, str]):
+    """Draw a matplotlib figure of costs by layer, see :class:`dgl_gt.plan.step_costs.LayerCosts`.
+
+    ``titles`` are the kinds of work, and what they are called.
+    """
+    pictures = import_optional("matplotlib.figure", "a picture of costs", "pip install matplotlib")
+    figure = pictures.Figure(figsize=(9, 1.6 + 0.5 * len(layers)), layout="constrained")
+    axes, is_measured = figure.subplots(), any(each.measured is not None for each in layers)
+    columns = [(-0.2 * is_measured, [each.predicted for each in layers])]
+    if is_measured:
+        columns.append((0.2, [each.measured or {} for each in layers]))
+    for offset, of_layers in columns:
+        places, ends = [row + offset for row in range(len(layers))], [0.0] * len(layers)
+        for (name, title), colour in zip(titles.items(), _COLOURS):
+            widths = [each.get(name, 0.0) for each in of_layers]
+            is_new = any(widths) and title not in axes.get_legend_handles_labels()[1]
+            axes.barh(places, widths, _HEIGHT, left=ends, color=colour, label=title if is_new else None)
+            ends = [end + width for end, width in zip(ends, widths)]
+    axes.set_yticks(range(len(layers)), [each.layer for each in layers])
+    axes.invert_yaxis()
+    axes.set(xlabel="seconds per step" + (" (upper bar: predicted, lower bar: measured)" if is_measured else ""))
+    axes.legend(fontsize=8)
+    return figure

@@ -17,13 +17,11 @@ from contextlib import ExitStack, contextmanager
 from dgl_gt.partition.console import with_options_only
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system import child_process
-from dgl_gt.partition.system.signals import STOPPING
+from dgl_gt.partition.system.signals import STOPPING, received_signals
 
-from .held_signals import received_signals
 from .launcher_link import LAUNCHED, Failure
-from .out_of_memory import out_of_memory_message
+from .limits import out_of_memory_message, threads_per_rank, warn_of_too_many_threads
 from .started_ranks import StartedRank, ask_to_stop, end_all, first_failure, watch
-from .threads import threads_per_rank, warn_of_too_many_threads
 
 # Settings of glibc that keep freed memory for the next tensor. Without them it goes back to the system after every
 # large tensor and returns in pages of 4 KiB, which took 40 % of a training step on a CPU.

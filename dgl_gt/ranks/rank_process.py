@@ -23,8 +23,7 @@ from dgl_gt.partition.system.units import format_bytes
 
 from .join import REPORT_WAIT_S, JoinError, is_first_here, join_group
 from .launcher_link import Failure, Launcher
-from .out_of_memory import out_of_memory_message
-from .threads import warn_of_too_many_threads
+from .limits import out_of_memory_message, warn_of_too_many_threads
 
 _MAX_TRACEBACK = 20_000  # characters
 

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.partition.system.memory import peak_memory_bytes
 from dgl_gt.partition.system.signals import STOPPING
 from dgl_gt.ranks.launcher_link import find_launcher
 from dgl_gt.run_files.metrics_log import MetricsLog
@@ -24,7 +25,6 @@ from .config import TrainConfig
 from .data_digest import data_digest
 from .interval import Interval
 from .model import ModelFactory
-from .peak_memory import peak_memory_on
 from .run_state import EpochFigures, RunState, TrainHistory
 from .saved_model import BestModelWriter
 from .step_profile import StepProfiler
@@ -171,3 +171,8 @@ class _Agreed:
     exchange_s: float  # mean over ranks
     sent_bytes: int  # of all ranks
     peak_memory_bytes: list[int]  # of each rank
+
+
+def peak_memory_on(device: torch.device) -> int:
+    """Return the peak resident memory of this process, or on a GPU that of the CUDA allocator (bytes)."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory_bytes()

@@ -20,8 +20,8 @@ import yaml
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.output_checks import check_room
+from dgl_gt.partition.system.signals import received_signals
 from dgl_gt.partition.system.yaml_file import read_yaml
-from dgl_gt.ranks.held_signals import received_signals
 from dgl_gt.ranks.launcher_link import find_launcher
 from dgl_gt.run_files.run_directory import CONFIG, RECORD, WEIGHTS, RunDirectory
 from dgl_gt.run_files.run_record import GraphOfRun, RunRecord, values_of

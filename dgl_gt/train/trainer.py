@@ -18,13 +18,12 @@ from dgl_gt.run_files.run_record import PolicyOfRun
 from .config import ON_NAN, TrainConfig
 from .edge_rows import with_stated_meanings
 from .followed_policy import FollowedPolicy, follow_policy
-from .keeper import RunKeeper
+from .keeper import RunKeeper, peak_memory_on
 from .metrics import METRIC_FUNCTIONS, choose_metric
 from .model import ModelFactory, logits_of
 from .module_places import find_not_finite, first_not_finite, named_places
 from .objective import Objective
 from .optimizer import Schedule
-from .peak_memory import peak_memory_on
 from .run_state import EpochFigures, RunState, TrainHistory
 from .saved_model import BestModelWriter
 from .step import prepare_step, train_step, training_logits, with_factors

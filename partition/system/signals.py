@@ -27,3 +27,11 @@ def handling_stops(handler: Callable) -> Iterator[dict]:
     finally:
         for each, before in previous.items():
             signal.signal(each, before)
+
+
+@contextmanager
+def received_signals():
+    """Give a list; inside the block, signals that would end this process are only added to it."""
+    received = []
+    with handling_stops(lambda number, _: received.append(number)):
+        yield received

@@ -8,7 +8,7 @@ arXiv 1805.02867). ``passes.py`` makes the arguments, launches the kernels and m
 import triton
 import triton.language as tl
 
-from .splitmix64 import random_bits
+from .dropout import random_bits
 
 
 @triton.jit

@@ -19,7 +19,7 @@ import triton.language as tl
 from dgl_gt.ops.reference import accumulation_dtype, dropout_threshold
 
 from . import blocks
-from .splitmix64 import halves
+from .dropout import halves
 
 # Edges of a piece; more where there would be over _MAX_SLOTS pieces.
 _MIN_PIECE = 256
