@@ -78,7 +78,7 @@ class Runner:
         comm.all_reduce(torch.zeros(1))
         before, started = comm.sent_bytes, time.perf_counter()
         self.optimizer.zero_grad()
-        logits = self.model(self.sg.blocks(LAYERS, from_held=True), self.feat)
+        logits = self.model(self.sg.views(LAYERS, from_held=True), self.feat)
         loss = torch.nn.functional.cross_entropy(logits, self.label, reduction="sum") / self.sg.manifest["nodes"]
         loss.backward()
         comm.sum_gradients(self.model.parameters())
@@ -105,13 +105,13 @@ class Runner:
             packed = h.unflatten(1, (HEADS, -1)).unsqueeze(1)
             return packed.squeeze(1) if which == "q" else packed.repeat(1, len(which), 1, 1)
 
-        rows = self.sg.strategy.num_owned
+        rows = self.sg.view.num_owned
         nothing = torch.zeros(rows + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32)
         peaks = []
-        for strategy in (self.sg.strategy, Local(CSC.build(*nothing, rows))):
+        for view in (self.sg.view, Local(CSC.build(*nothing, rows))):
             h = torch.randn(rows, HIDDEN, requires_grad=True)
             with LiveTensors() as live:
-                strategy.attend(h, project).sum().backward()
+                view.attend(h, project).sum().backward()
             peaks.append(live.peak_bytes)
         return peaks[0] - peaks[1]
 
@@ -141,7 +141,7 @@ def rank_main(folder: Path, rows: list, runs: int, with_memory: bool) -> None:
     for row, runner, times, sent in zip(rows, runners, timed, sent_bytes):
         comm = runner.sg.comm
         memory = [0, 0]
-        if with_memory:  # sg.strategy is of one hop, whatever the depth
+        if with_memory:  # sg.view is of one hop, whatever the depth
             memory = [runner.live_bytes(), runner.buffer_bytes() if row[1] == 1 else 0]
         most = comm.all_reduce(torch.tensor([sent, *memory]), "max").tolist()
         of_all = int(comm.all_reduce(torch.tensor([sent]))[0])

@@ -94,7 +94,7 @@ def over_dgl(edge_softmax):
     return attend
 
 
-def over_strategy(strategy, h, projections):
+def over_view(view, h, projections):
     """Attention of dgl-gt; one projection in three roles is a view of itself."""
 
     def project(rows, which):
@@ -105,7 +105,7 @@ def over_strategy(strategy, h, projections):
             made = nn.functional.linear(rows, torch.cat(weights)).unflatten(1, (len(which), HEADS, -1))
         return made.squeeze(1) if len(which) == 1 else made
 
-    return strategy.attend(h, project).flatten(1)
+    return view.attend(h, project).flatten(1)
 
 
 class OnDglGt:
@@ -115,7 +115,7 @@ class OnDglGt:
         import dgl_gt
 
         sg = dgl_gt.load(args.rank_of / "shards", args.option)
-        self.graph, self.feat, self.node_ids, self.attend = sg.strategy, sg.ndata["feat"], sg.node_ids, over_strategy
+        self.graph, self.feat, self.node_ids, self.attend = sg.view, sg.ndata["feat"], sg.node_ids, over_view
         self.sum_gradients = lambda model: sg.comm.sum_gradients(model.parameters())
         self.sent_bytes = lambda: sg.comm.sent_bytes
 

@@ -1,7 +1,7 @@
-"""How attention crosses ranks: one strategy per file, all behind the protocol of :mod:`dgl_gt.exchange.protocol`."""
+"""How attention crosses ranks: one strategy per file, all behind the protocol of :mod:`dgl_gt.exchange.view`."""
 
-from .as_strategy import as_strategy, strategies_of_layers
+from .as_view import as_view, views_of
 from .local import Local
-from .protocol import Project, Strategy
+from .view import Project, View
 
-__all__ = ["Local", "Project", "Strategy", "as_strategy", "strategies_of_layers"]
+__all__ = ["Local", "Project", "View", "as_view", "views_of"]

@@ -8,15 +8,15 @@ from dgl_gt.comm.transfer import tracked
 from dgl_gt.exchange.local import sum_of_weighted_rows
 from dgl_gt.ops.attention import attend_rows
 
-from .base import ShardStrategy
 from .halo import Halo
 from .local import add_ends, leading_rows
-from .protocol import Strategy
 from .shard import begin_pull, pull
+from .shard_view import ShardView
+from .view import View
 
 
-class DeepHalo(ShardStrategy):
-    """The strategy of one layer: destinations are the owned rows and ``inner`` hops of halo, sources one hop more.
+class DeepHalo(ShardView):
+    """The view of one layer: destinations are the owned rows and ``inner`` hops of halo, sources one hop more.
 
     Later layers still need those destinations. With ``pulls``, the layer is given owned rows alone and first fetches
     copies of h; otherwise it is given all sources.
@@ -50,7 +50,7 @@ class DeepHalo(ShardStrategy):
         return add_ends(csc, leading_rows(of_dst, csc.num_dst), leading_rows(of_src, csc.num_src))
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`; here ``h`` has the rows of all sources.
+        """See :meth:`dgl_gt.exchange.view.View.attend`; here ``h`` has the rows of all sources.
 
         ``bias`` has the rows of the part's own edges; those of replicated edges are fetched from their owners.
         """
@@ -79,18 +79,18 @@ class DeepHalo(ShardStrategy):
         return torch.cat([values, begin_pull(self.comm, plan, values, overlap=False)()])
 
 
-def strategies_by_layer(halo: Halo, layers: int, from_held: bool) -> list[Strategy]:
-    """Return a strategy for each layer, with ``depth`` layers between exchanges.
+def deep_views(halo: Halo, layers: int, from_held: bool) -> list[View]:
+    """Return a view for each layer, with ``depth`` layers between exchanges.
 
     ``from_held`` says that the first layer is given held rows, which saves the first exchange. A layer that is alone
     after an exchange reads one hop: there ``halo`` itself attends while the rows travel.
     """
-    shard, strategies = halo.shard, []
+    shard, views = halo.shard, []
     for start in range(0, layers, shard.depth):
         group = min(shard.depth, layers - start)
         pulls = not (from_held and start == 0)
         if group == 1 and pulls:
-            strategies.append(halo)
+            views.append(halo)
         else:
-            strategies += [DeepHalo(halo, inner, pulls and inner == group - 1) for inner in reversed(range(group))]
-    return strategies
+            views += [DeepHalo(halo, inner, pulls and inner == group - 1) for inner in reversed(range(group))]
+    return views

@@ -9,10 +9,10 @@ import torch
 from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 
-from .base import ShardStrategy
+from .shard_view import ShardView
 
 
-class Gather(ShardStrategy):
+class Gather(ShardView):
     """All-gather of K and V (Lin, Madduri, Kandemir, arXiv 2604.16715), whatever the quality of the cut.
 
     Every rank receives 2C numbers for each row of all other ranks, and sends its own rows to each of them. It holds
@@ -21,7 +21,7 @@ class Gather(ShardStrategy):
     """
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
+        """See :meth:`dgl_gt.exchange.view.View.attend`."""
         h = self.check_inputs(h, bias)
         both = TwoPieceAttention(self._pieces, dropout, negative_slope)
         q, kv = project(h, "q"), project(h, "kv")

@@ -10,10 +10,10 @@ from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 
-from .base import ShardStrategy
+from .shard_view import ShardView
 
 
-class Halo(ShardStrategy):
+class Halo(ShardView):
     """Attention on an edge cut, in one of two forms.
 
     ``halo_h`` sends h, which is C wide, and projects K and V of the halo on arrival. ``halo_kv`` projects first, and
@@ -23,7 +23,7 @@ class Halo(ShardStrategy):
     """
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
+        """See :meth:`dgl_gt.exchange.view.View.attend`."""
         h = self.check_inputs(h, bias)
         if self.comm.world_size == 1:
             rows = project(h, "qkv")

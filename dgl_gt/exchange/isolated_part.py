@@ -14,14 +14,14 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.partition.figures.strategies import MIRROR
 
-from .base import ShardStrategy
 from .mirror import Mirror
 from .sampled_part import is_drawn, some_edges
 from .shard import Shard
+from .shard_view import ShardView
 from .sharded_graph import ShardedGraph
 
 
-class IsolatedPart(ShardStrategy):
+class IsolatedPart(ShardView):
     """Attention of every row of a part, masters and mirrors, to its neighbours by the part's own edges.
 
     It is not exact: a node on several ranks has a different result on each. Sums over ranks count the masters alone, so
@@ -36,7 +36,7 @@ class IsolatedPart(ShardStrategy):
         return rows  # both ends of each edge are here
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`; here ``h`` has a row for each master and mirror."""
+        """See :meth:`dgl_gt.exchange.view.View.attend`; here ``h`` has a row for each master and mirror."""
         h = self.check_inputs(h, bias)
         return attend_rows(
             self.shard.csc(), project(h, "qkv"), bias=bias, dropout=dropout, negative_slope=negative_slope
@@ -61,17 +61,17 @@ def isolated_part(mirror: Mirror) -> ShardedGraph:
         node_data=shard.held_node_data(),
         degrees=_degrees(shard),
     )
-    return ShardedGraph(alone, mirror.comm, lambda on: IsolatedPart(on, mirror.comm, shard.num_owned))
+    return ShardedGraph(alone, mirror.comm, MIRROR, lambda on: IsolatedPart(on, mirror.comm, shard.num_owned))
 
 
 @torch.inference_mode(False)
 def with_some_edges(part: ShardedGraph, share: float, seed: int) -> ShardedGraph:
     """Return an isolated part with a share of its edges; the seed and the user's id of an edge decide which."""
-    shard, masters = part.strategy.shard, part.strategy.num_owned
+    shard, masters = part.view.shard, part.view.num_owned
     kept = some_edges(shard, is_drawn(shard.edge_ids[: shard.edges[0]], share, seed))
     some = replace(shard, **kept | {"edges": kept["edges"] * 2})
     some = replace(some, degrees=_degrees(some))
-    return ShardedGraph(some, part.comm, lambda on: IsolatedPart(on, part.comm, masters))
+    return ShardedGraph(some, part.comm, MIRROR, lambda on: IsolatedPart(on, part.comm, masters))
 
 
 def _degrees(shard: Shard) -> torch.Tensor:

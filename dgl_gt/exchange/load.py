@@ -18,10 +18,10 @@ from .halo import Halo
 from .local import Local
 from .mesh import Mesh
 from .mirror import Mirror
-from .protocol import Strategy
 from .ring import Ring
 from .shard import Shard, read_shard
 from .sharded_graph import ShardedGraph, checked_device
+from .view import View
 
 _CLASSES = {
     "halo_h": Halo,
@@ -115,7 +115,7 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) ->
     shard = complete(shard.to(device), comm, rules.in_rank_order)
     comm.reset_counters()
     comm.owned_rows = shard.num_owned
-    return ShardedGraph(shard, comm, lambda on: make_strategy(rules, on, comm, overlap))
+    return ShardedGraph(shard, comm, rules, lambda on: make_view(rules, on, comm, overlap))
 
 
 def complete(shard: Shard, comm: Comm, has_rank_order: bool = False) -> Shard:
@@ -140,8 +140,8 @@ def complete(shard: Shard, comm: Comm, has_rank_order: bool = False) -> Shard:
     return replace(shard, degrees=degrees, rank_order=order)
 
 
-def make_strategy(rules: StrategyRules, shard: Shard, comm: Comm, overlap: bool) -> Strategy:
-    """Return a strategy on a shard."""
+def make_view(rules: StrategyRules, shard: Shard, comm: Comm, overlap: bool) -> View:
+    """Return the view of a shard with a strategy."""
     if rules.on_one_part:
         return Local(shard.csc(), shard.node_ids)
     return _CLASSES.get(rules.name, Mesh)(shard, comm, rules, overlap)

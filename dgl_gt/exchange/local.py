@@ -9,10 +9,9 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from dgl_gt.ops.attention import attend_rows
-from dgl_gt.partition.figures.strategies import LOCAL
 from dgl_gt.structure import CSC
 
-from .protocol import Strategy
+from .view import View
 
 
 def leading_rows(x: Tensor, rows: int) -> Tensor:
@@ -29,7 +28,7 @@ def add_ends(csc: CSC, of_dst: Tensor, of_src: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Local(Strategy):
+class Local(View):
     """Attention on a graph or block that one process holds, given its in-edges and where needed the user's node ids.
 
     In a block the first ``num_dst`` sources are the destinations, as DGL's samplers arrange them.
@@ -37,7 +36,6 @@ class Local(Strategy):
 
     csc: CSC
     node_ids: Tensor | None = None
-    rules = LOCAL
     holds_all = True
 
     def input_rows(self, x: Tensor) -> Tensor:
@@ -78,7 +76,7 @@ class Local(Strategy):
         return sum_of_weighted_rows(self.csc, weights, self.input_rows(rows))
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> Tensor:
-        """Attend from the destinations to the sources; see :meth:`dgl_gt.exchange.Strategy.attend`.
+        """Attend from the destinations to the sources; see :meth:`dgl_gt.exchange.View.attend`.
 
         Here ``h`` is ``(N_src, C)``, and ``bias`` has one row for each edge id of the graph or block.
         """

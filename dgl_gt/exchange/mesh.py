@@ -17,8 +17,8 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.structure import CSC
 
-from .base import ShardStrategy
 from .shard import Shard
+from .shard_view import ShardView
 
 
 class _HostRows(NamedTuple):
@@ -34,7 +34,7 @@ class _HostRows(NamedTuple):
     recv_counts: list[int]
 
 
-class Mesh(ShardStrategy):
+class Mesh(ShardView):
     """P ranks on G hosts, P = G x M. The M ranks of a host are neighbours; each has H / M heads of all rows there.
 
     An all-to-all within the host turns rows with all heads into rows of the host with a share of the heads. Rank m of a
@@ -53,7 +53,7 @@ class Mesh(ShardStrategy):
         self._host = range(host * per_host, (host + 1) * per_host)
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
+        """See :meth:`dgl_gt.exchange.view.View.attend`."""
         h = self.check_inputs(h, bias)
         qkv, additive = project(h, "qkv"), negative_slope is not None
         heads = qkv.shape[-2]

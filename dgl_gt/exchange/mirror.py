@@ -12,11 +12,11 @@ from dgl_gt.ops.merge import merge_rows
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 from dgl_gt.structure import CSC
 
-from .base import ShardStrategy
 from .shard import SendPlan
+from .shard_view import ShardView
 
 
-class Mirror(ShardStrategy):
+class Mirror(ShardView):
     """Attention on a vertex cut: C numbers go to each mirror, and C + H come back from each mirror with in-edges.
 
     Attention over edges between owned rows is computed while rows travel to mirrors, and over edges from mirrors to
@@ -24,7 +24,7 @@ class Mirror(ShardStrategy):
     """
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
+        """See :meth:`dgl_gt.exchange.view.View.attend`."""
         h, additive = self.check_inputs(h, bias), negative_slope is not None
         finish = self.begin_pull(h)
         both = TwoPieceAttention(self._to_owned, dropout, negative_slope, self.score_offset)

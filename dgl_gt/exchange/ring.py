@@ -11,10 +11,10 @@ from dgl_gt.ops.merge import merge_into
 from dgl_gt.ops.reference import accumulation_dtype
 from dgl_gt.ops.split_attention import backward, forward, prepare, split
 
-from .base import ShardStrategy
+from .shard_view import ShardView
 
 
-class Ring(ShardStrategy):
+class Ring(ShardView):
     """Ring Attention (Liu, Zaharia and Abbeel, arXiv 2310.01889): each rank attends to one block after the other.
 
     Blocks of K and V travel from rank i to rank i + 1 while ranks attend to the current block. In backward they travel
@@ -24,7 +24,7 @@ class Ring(ShardStrategy):
     """
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.protocol.Strategy.attend`."""
+        """See :meth:`dgl_gt.exchange.view.View.attend`."""
         h = self.check_inputs(h, bias)
         rows = project(h, "q"), project(h, "kv")
         q, kv, settings = prepare(self.blocks[self.comm.rank], *rows, bias, dropout, negative_slope)

@@ -14,30 +14,30 @@ import torch
 
 from dgl_gt.ops.reference import random_lanes
 
-from .base import ShardStrategy
-from .load import make_strategy
+from .load import make_view
 from .shard import Shard
+from .shard_view import ShardView
 from .sharded_graph import ShardedGraph
 
 _LEVELS = 2**16  # of a random lane
 
 
 @torch.inference_mode(False)
-def sampled_part(strategy: ShardStrategy, share: float, seed: int) -> ShardedGraph:
+def sampled_part(view: ShardView, share: float, seed: int) -> ShardedGraph:
     """Return a rank's part with the copies of a sample; a collective.
 
     A node is in the sample of all ranks, or of none: the seed and the user's id of the node decide.
 
     Parameters
     ----------
-    strategy : ShardStrategy
-        ``halo_h`` or ``halo_kv`` with a halo of one hop, or ``mirror``.
+    view : ShardView
+        Of ``halo_h`` or ``halo_kv`` with a halo of one hop, or of ``mirror``.
     share : float
         Probability q with which a copy takes part, above 0 and at most 1.
     seed : int
         Seed of the step, the same on every rank.
     """
-    shard, comm = strategy.shard, strategy.comm
+    shard, comm = view.shard, view.comm
     send_rows = shard.send_plan().send_rows
     is_held = is_drawn(shard.node_ids[: shard.num_held], share, seed)
     is_held[: shard.num_owned] = True
@@ -56,12 +56,12 @@ def sampled_part(strategy: ShardStrategy, share: float, seed: int) -> ShardedGra
         plan, has_edges = sample.send_plan(), sample.indptr[shard.num_owned :].diff() > 0
         sample = replace(sample, returning=comm.start(has_edges, plan.recv_counts, plan.send_counts).wait())
 
-    def make(on: Shard) -> ShardStrategy:
-        made = make_strategy(strategy.rules, on, comm, strategy.overlap)
+    def make(on: Shard) -> ShardView:
+        made = make_view(view.rules, on, comm, view.overlap)
         made.score_offset = math.log(_LEVELS / round(share * _LEVELS))
         return made
 
-    return ShardedGraph(sample, comm, make)
+    return ShardedGraph(sample, comm, view.rules, make)
 
 
 def is_drawn(ids: torch.Tensor, share: float, seed: int) -> torch.Tensor:

@@ -11,11 +11,12 @@ import torch
 from dgl_gt.comm.group import Comm
 from dgl_gt.comm.tape import kept_exchanges
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.torch_internals import is_inside_ddp
 
-from .deep_halo import strategies_by_layer
-from .protocol import Strategy
+from .deep_halo import deep_views
 from .shard import Shard, pull
+from .view import View
 
 _FOR_PYG_NAMES = {
     "x": 'ndata["feat"]',
@@ -48,19 +49,20 @@ class ShardedGraph:
         docs/format.md.
     comm : Comm
         The ranks; ``comm.rank`` is the number of this part.
-    strategy : Strategy
+    strategy : StrategyRules
         How attention crosses ranks. ``strategy.name`` is one of ``local``, ``halo_h``, ``halo_kv``, ``gather``,
         ``heads``, ``ring``, ``mesh=M`` and ``mirror``, and never changes.
     depth : int
-        Number of layers between exchanges, see :meth:`blocks`.
+        Number of layers between exchanges, see :meth:`views`.
     """
 
-    def __init__(self, shard: Shard, comm: Comm, make_strategy: Callable[[Shard], Strategy]):
-        """Take a complete shard, its ranks, and a function that makes a shard's strategy."""
+    def __init__(self, shard: Shard, comm: Comm, strategy: StrategyRules, make_view: Callable[[Shard], View]):
+        """Take a complete shard, its ranks, how they exchange, and a function that makes a view of a shard."""
         assert shard.degrees is not None
-        self._shard, self._make_strategy, self._degrees = shard, make_strategy, shard.degrees
+        self._shard, self._make_view, self._degrees = shard, make_view, shard.degrees
+        self.strategy = strategy
         self.comm = comm
-        self._strategy = make_strategy(shard)
+        self._view = make_view(shard)
         self.depth = shard.depth
         self.ndata = shard.node_data
         self.edata = shard.edge_data
@@ -75,7 +77,7 @@ class ShardedGraph:
         return (
             f"ShardedGraph(part {shard.part} of {whole['parts']}: {shard.num_owned} owned and "
             f"{shard.num_held - shard.num_owned} {copies} rows, of {whole['nodes']} nodes, "
-            f"{shard.edges[0]} of {whole['edges']} edges, strategy={self._strategy.name!r}, depth={self.depth})"
+            f"{shard.edges[0]} of {whole['edges']} edges, strategy={self.strategy.name!r}, depth={self.depth})"
         )
 
     def __getattr__(self, name):
@@ -102,10 +104,10 @@ class ShardedGraph:
         self.comm.close()
 
     @property
-    def strategy(self) -> Strategy:
-        """The strategy, which runs attention across ranks."""
+    def view(self) -> View:
+        """What a layer is given of this graph, for an exchange in every layer."""
         self._warn_inside_ddp()
-        return self._strategy
+        return self._view
 
     @property
     def device(self) -> torch.device:
@@ -117,7 +119,7 @@ class ShardedGraph:
         device = checked_device(device)
         if device == self.device:
             return self
-        return ShardedGraph(self._shard.to(device), self.comm, self._make_strategy)
+        return ShardedGraph(self._shard.to(device), self.comm, self.strategy, self._make_view)
 
     def num_nodes(self) -> int:
         """Return N_owned, the number of nodes that this rank owns, and of rows of ``ndata``.
@@ -193,11 +195,11 @@ class ShardedGraph:
         """Node data of all held rows, owned rows and ``depth`` hops of halo, (N_held, ...); read at first use."""
         return self._shard.held_node_data(self.depth)
 
-    def blocks(self, layers: int, from_held: bool = False) -> list[Strategy]:
-        """Return the strategy for each layer of a model; pass the list to the model in place of a list of blocks.
+    def views(self, layers: int, from_held: bool = False) -> list[View]:
+        """Return the view for each layer of a model; pass the list to the model in place of the graph.
 
-        With a depth of 1, each layer gets the strategy of this graph. With a halo of r hops, ranks exchange only before
-        every r-th layer. That layer also computes as many halo rows as the layers until the next exchange need.
+        With a depth of 1, each layer gets :attr:`view`. With a halo of r hops, ranks exchange only before every r-th layer.
+        That layer also computes as many halo rows as the layers until the next exchange need.
 
         Parameters
         ----------
@@ -209,8 +211,8 @@ class ShardedGraph:
         """
         self._warn_inside_ddp()
         if self.depth == 1:
-            return [self._strategy] * layers
-        return strategies_by_layer(self._strategy, layers, from_held)
+            return [self._view] * layers
+        return deep_views(self._view, layers, from_held)
 
     def kept_exchanges(self):
         """Return a pair of contexts for a checkpoint, so that computing a layer again does not exchange again.

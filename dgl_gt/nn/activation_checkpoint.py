@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from dgl_gt.exchange import as_strategy
+from dgl_gt.exchange import as_view
 from dgl_gt.partition.errors import check_one_of
 from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS
 
@@ -97,17 +97,17 @@ def _along_edges(
     *more: Tensor,
     **named: Tensor,
 ) -> Tensor:
-    strategy = as_strategy(graph, feat, layer)
+    view = as_view(graph, feat, layer)
     if seeds is None:
-        seeds = layer.draw_seeds(strategy)  # drawn here, so that both runs of the layer have the same masks
-    options = {"context_fn": strategy.kept_exchanges} if mode == "keep_exchanges" else {}
+        seeds = layer.draw_seeds(view)  # drawn here, so that both runs of the layer have the same masks
+    options = {"context_fn": view.kept_exchanges} if mode == "keep_exchanges" else {}
     runs = count()
 
     def run(*args):
         with nullcontext() if next(runs) == 0 else _frozen_statistics(layer):
             return type(layer).forward(layer, *args, **named)
 
-    return checkpoint(run, strategy, feat, attn_bias, seeds, *more, use_reentrant=False, **options)
+    return checkpoint(run, view, feat, attn_bias, seeds, *more, use_reentrant=False, **options)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from dgl_gt.exchange import Strategy
+from dgl_gt.exchange import View
 from dgl_gt.model_limits import OPTION_VALUES
 from dgl_gt.partition.errors import check_one_of
 
@@ -48,16 +48,14 @@ def make_aggregation(
     )
 
 
-def aggregate(
-    module: nn.Module, strategy: Strategy, rows: Tensor, attn_bias=None, seed: Tensor | None = None
-) -> Tensor:
-    """Run a module of :func:`make_aggregation` on the rows that a strategy attends; (N_dst, feat_size).
+def aggregate(module: nn.Module, view: View, rows: Tensor, attn_bias=None, seed: Tensor | None = None) -> Tensor:
+    """Run a module of :func:`make_aggregation` on the rows that a view attends; (N_dst, feat_size).
 
     ``seed`` is the seed of attention dropout, if the module has none. Raises ``ValueError`` if a module other than
     :class:`BiasedMHA` is given a bias.
     """
     if isinstance(module, BiasedMHA):
-        return module(strategy, rows, attn_bias, seed)
+        return module(view, rows, attn_bias, seed)
     if attn_bias is not None:
         raise ValueError("attn_bias needs the score 'dot'; leave it out, or make the model with score='dot'")
-    return module.aggregate(strategy, rows, seed) if isinstance(module, GATConv) else module.aggregate(strategy, rows)
+    return module.aggregate(view, rows, seed) if isinstance(module, GATConv) else module.aggregate(view, rows)

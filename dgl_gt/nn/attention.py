@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.exchange import Strategy, as_strategy
+from dgl_gt.exchange import View, as_view
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.ops.checks import is_finite_number
 from dgl_gt.ops.head_minor import has_head_minor_kernel, is_head_minor
@@ -110,13 +110,13 @@ class EdgeAttention(nn.Module):
         """Whether the next pass draws a seed unless its caller gives one."""
         return self.training and self.attn_drop > 0 and self._seed is None
 
-    def _dropout(self, strategy, seed: Tensor | None) -> tuple[float, Tensor] | None:
+    def _dropout(self, view, seed: Tensor | None) -> tuple[float, Tensor] | None:
         """Return the probability and the seed of this pass's mask; None without dropout."""
         if not self.training or self.attn_drop == 0.0:
             return None
         if self._seed is not None:
             seed = self._seed
-        return self.attn_drop, strategy.broadcast(draw_seeds()) if seed is None else seed
+        return self.attn_drop, view.broadcast(draw_seeds()) if seed is None else seed
 
 
 class BiasedMHA(EdgeAttention):
@@ -239,15 +239,15 @@ class BiasedMHA(EdgeAttention):
     def _along_edges(self, graph, feat, attn_bias=None, seed: Tensor | None = None) -> Tensor:
         """Compute the call on a graph."""
         self._check(feat, attn_bias)
-        strategy = as_strategy(graph, feat, self)
-        attended = strategy.attend(feat, self._rows, bias=attn_bias, dropout=self._dropout(strategy, seed))
+        view = as_view(graph, feat, self)
+        attended = view.attend(feat, self._rows, bias=attn_bias, dropout=self._dropout(view, seed))
         return self._output(attended)
 
     def extra_repr(self) -> str:
         return f"feat_size={self.feat_size}, num_heads={self.num_heads}, attn_drop={self.attn_drop}"
 
     def _rows(self, h: Tensor, which: str) -> Tensor:
-        """Project rows for a strategy, in the layout that the kernels read fastest."""
+        """Project rows for a view, in the layout that the kernels read fastest."""
         return self._project(h, which, has_head_minor_kernel(self.num_heads, self.head_dim, h))
 
     def _project(self, h: Tensor, which: str, head_minor: bool = False) -> Tensor:
@@ -308,6 +308,6 @@ class GraphLayer(nn.Module):
         dropouts = [module for module in self.modules() if isinstance(module, (EdgeAttention, FeatureDropout))]
         return any([module.lacks_seed for module in dropouts])
 
-    def draw_seeds(self, strategy: Strategy) -> Tensor | None:
+    def draw_seeds(self, view: View) -> Tensor | None:
         """Return new seeds of one pass's dropout masks, the same on all ranks; None where the pass needs none."""
-        return strategy.broadcast(draw_seeds(SITES)) if self.lacks_seed else None
+        return view.broadcast(draw_seeds(SITES)) if self.lacks_seed else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dgl_gt.exchange import Strategy, as_strategy
+from dgl_gt.exchange import View, as_view
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -44,20 +44,20 @@ class BatchNorm(nn.BatchNorm1d):
             ``x`` has another shape, or in training there are fewer than two nodes.
         """
         self._check_input_dim(x)
-        strategy = None if graph is None else as_strategy(graph, x)
+        view = None if graph is None else as_view(graph, x)
         uses_batch = self.training or self.running_mean is None
-        if not uses_batch or strategy is None or strategy.holds_all:
+        if not uses_batch or view is None or view.holds_all:
             return super().forward(x)
-        mean, variance, count = self._statistics(x[: strategy.num_owned], strategy)
+        mean, variance, count = self._statistics(x[: view.num_owned], view)
         if self.training and self.track_running_stats:
             self._update(mean, variance * (count / (count - 1)))
         scale = torch.rsqrt(variance + self.eps)
         weight = self.weight if self.affine else torch.ones_like(scale)
         bias = self.bias if self.affine else torch.zeros_like(scale)
-        return _Normalise.apply(x, weight, bias, mean, scale, count, strategy)
+        return _Normalise.apply(x, weight, bias, mean, scale, count, view)
 
     @torch.no_grad()
-    def _statistics(self, owned: Tensor, strategy: Strategy) -> tuple[Tensor, Tensor, float]:
+    def _statistics(self, owned: Tensor, view: View) -> tuple[Tensor, Tensor, float]:
         """Return the mean and the biased variance of all ranks' rows, (C,) each, and the number of rows."""
         owned = owned.detach().to(torch.promote_types(owned.dtype, torch.float32))
         rows = owned.new_tensor([len(owned)])
@@ -65,7 +65,7 @@ class BatchNorm(nn.BatchNorm1d):
             variance, mean = torch.var_mean(owned, 0, correction=0)
         else:
             variance = mean = owned.new_zeros(owned.shape[1])
-        of_ranks = strategy.stack_over_ranks(torch.cat([rows, mean, variance * len(owned)]))
+        of_ranks = view.stack_over_ranks(torch.cat([rows, mean, variance * len(owned)]))
         counts, means, squares = of_ranks.split([1, len(mean), len(mean)], 1)
         count = float(counts.sum())
         if count < 2:
@@ -90,8 +90,8 @@ class _Normalise(torch.autograd.Function):
     """``weight * (x - mean) * scale + bias``, whose gradient counts that the statistics depend on owned rows."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, mean, scale, count, strategy):
-        ctx.count, ctx.strategy = count, strategy
+    def forward(ctx, x, weight, bias, mean, scale, count, view):
+        ctx.count, ctx.view = count, view
         ctx.save_for_backward(x, weight, mean, scale)
         factor = weight * scale
         return torch.addcmul(bias - mean * factor, x, factor).to(x.dtype)
@@ -104,9 +104,9 @@ class _Normalise(torch.autograd.Function):
         centred = x - mean
         of_bias, of_weight = grad.sum(0), torch.linalg.vecdot(grad, centred, dim=0) * scale
         of_x = None
-        sums = ctx.strategy.stack_over_ranks(torch.stack([of_bias, of_weight])).sum(0) / ctx.count
+        sums = ctx.view.stack_over_ranks(torch.stack([of_bias, of_weight])).sum(0) / ctx.count
         if ctx.needs_input_grad[0]:
-            owned, factor = ctx.strategy.num_owned, weight * scale
+            owned, factor = ctx.view.num_owned, weight * scale
             of_x = grad * factor
             # Only owned rows took part in the statistics, but every computed copy has used them.
             of_x[:owned] -= torch.addcmul(sums[0] * factor, centred[:owned], sums[1] * factor * scale)
@@ -117,6 +117,6 @@ class _Normalise(torch.autograd.Function):
 NORM_MODULES = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "batch": BatchNorm, "none": nn.Identity}
 
 
-def normalise(norm: nn.Module, x: Tensor, strategy) -> Tensor:
-    """Apply a norm to rows; batch statistics are those of all ranks of the strategy."""
-    return norm(x, strategy) if isinstance(norm, BatchNorm) else norm(x)
+def normalise(norm: nn.Module, x: Tensor, view) -> Tensor:
+    """Apply a norm to rows; batch statistics are those of all ranks of the view."""
+    return norm(x, view) if isinstance(norm, BatchNorm) else norm(x)

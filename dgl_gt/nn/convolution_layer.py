@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.exchange import as_strategy
+from dgl_gt.exchange import as_view
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.model_limits import OPTION_VALUES
 from dgl_gt.partition.errors import check_flags, check_one_of
@@ -123,23 +123,23 @@ class ConvolutionLayer(GraphLayer):
         first rows are those of the result, and there may be more.
         """
         check_features(feat, "in_feats", self.in_feats)
-        strategy = as_strategy(graph, feat, self)
-        feat = strategy.source_rows(feat)
+        view = as_view(graph, feat, self)
+        feat = view.source_rows(feat)
         if seeds is None:
-            seeds = self.draw_seeds(strategy)
+            seeds = self.draw_seeds(view)
         attention_seed, seed = (None, None) if seeds is None else seeds[:2]
-        x = normalise(self.norm, feat, strategy) if self.norm_first else feat
-        own = leading_rows(x, strategy.num_dst)
-        y = aggregate(self.conv, strategy, x, attn_bias, attention_seed)
+        x = normalise(self.norm, feat, view) if self.norm_first else feat
+        own = leading_rows(x, view.num_dst)
+        y = aggregate(self.conv, view, x, attn_bias, attention_seed)
         if isinstance(self.residual, InitialResidual):
             if initial is None:
                 raise ValueError("residual is 'initial', which needs the rows before the first layer; pass initial")
-            y = self.residual(y, leading_rows(initial, strategy.num_dst))
+            y = self.residual(y, leading_rows(initial, view.num_dst))
         elif self.residual is not None:
             y = y + self.residual(own)
         if not self.norm_first:
-            y = normalise(self.norm, y, strategy)
-        ids = None if strategy.node_ids is None else leading_rows(strategy.node_ids, strategy.num_dst)
+            y = normalise(self.norm, y, view)
+        ids = None if view.node_ids is None else leading_rows(view.node_ids, view.num_dst)
         y = self.dropout(functional.relu(y), ids, seed)
         if self.gate is None:
             return y

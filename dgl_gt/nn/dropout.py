@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from dgl_gt.exchange import as_strategy
+from dgl_gt.exchange import as_view
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.ops.checks import check_probability, check_seed
 from dgl_gt.ops.dropout import keyed_dropout
@@ -147,16 +147,16 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0:
             return x
         flat = x.reshape(len(x), math.prod(x.shape[1:]))
-        strategy = as_strategy(graph, flat)
-        ids = strategy.node_ids
+        view = as_view(graph, flat)
+        ids = view.node_ids
         if ids is not None:
-            if len(x) not in (strategy.num_dst, len(ids)):
+            if len(x) not in (view.num_dst, len(ids)):
                 raise ValueError(
-                    f"got {len(x)} rows, but this rank owns {strategy.num_owned} nodes; pass one row for each, and drop "
+                    f"got {len(x)} rows, but this rank owns {view.num_owned} nodes; pass one row for each, and drop "
                     "before sg.pull"
                 )
             ids = leading_rows(ids, len(x))
-        return keyed_dropout(flat, self.p, strategy.broadcast(draw_seeds()), ids).view(x.shape)
+        return keyed_dropout(flat, self.p, view.broadcast(draw_seeds()), ids).view(x.shape)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.exchange import as_strategy
+from dgl_gt.exchange import as_view
 from dgl_gt.model_limits import EDGE_KINDS
 from dgl_gt.partition.errors import whole_number
 
@@ -114,5 +114,5 @@ class EdgeUpdate(nn.Module):
         -------
         Tensor, (E, edge_hidden)
         """
-        ends = as_strategy(graph, k).add_ends(self.of_dst(q), self.of_src(k))
+        ends = as_view(graph, k).add_ends(self.of_dst(q), self.of_src(k))
         return edge + self.out(functional.relu(self.of_edge(edge) + ends))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.as_csc import csc
-from dgl_gt.exchange import Local, Strategy, as_strategy
+from dgl_gt.exchange import Local, View, as_view
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.additive import attention_weights, weighted_sum
@@ -176,30 +176,30 @@ class GATConv(EdgeAttention):
                 "of destinations as a pair"
             )
         rows, inner = _flat(feat, self.in_src)
-        strategy = as_strategy(graph, rows, self)
-        attention_seed, feature_seed = self._seeds(strategy)
-        h = self.feat_drop(strategy.source_rows(rows), strategy.node_ids, feature_seed)
-        h_dst = leading_rows(h, strategy.num_dst)
-        if not isinstance(graph, ShardedGraph) and isinstance(strategy, Local) and not self.allow_zero_in_degree:
-            check_in_degrees(strategy.csc)
+        view = as_view(graph, rows, self)
+        attention_seed, feature_seed = self._seeds(view)
+        h = self.feat_drop(view.source_rows(rows), view.node_ids, feature_seed)
+        h_dst = leading_rows(h, view.num_dst)
+        if not isinstance(graph, ShardedGraph) and isinstance(view, Local) and not self.allow_zero_in_degree:
+            check_in_degrees(view.csc)
         if edge_weight is None and not get_attention:
-            return self._finished(self._attend(strategy, h, attention_seed), h_dst, inner)
-        if not isinstance(strategy, Local):
+            return self._finished(self._attend(view, h, attention_seed), h_dst, inner)
+        if not isinstance(view, Local):
             name = "edge_weight" if edge_weight is not None else "get_attention"
             raise ValueError(f"{name} is not available on a ShardedGraph; leave it out")
-        dropout = self._dropout(strategy, attention_seed)
-        return self._with_weights(strategy.csc, h, h_dst, inner, dropout, edge_weight, get_attention)
+        dropout = self._dropout(view, attention_seed)
+        return self._with_weights(view.csc, h, h_dst, inner, dropout, edge_weight, get_attention)
 
-    def aggregate(self, strategy: Strategy, rows: Tensor, seed: Tensor | None = None) -> Tensor:
+    def aggregate(self, view: View, rows: Tensor, seed: Tensor | None = None) -> Tensor:
         """Return attention's result alone, without residual and bias, (N_dst, H * D).
 
-        ``rows`` are those that the strategy attends; ``seed`` is that of the dropout mask where none is set.
+        ``rows`` are those that the view attends; ``seed`` is that of the dropout mask where none is set.
         """
-        return self._attend(strategy, rows, seed).flatten(1)
+        return self._attend(view, rows, seed).flatten(1)
 
-    def _attend(self, strategy: Strategy, rows: Tensor, seed: Tensor | None) -> Tensor:
-        dropout = self._dropout(strategy, seed)
-        return strategy.attend(rows, self._project, dropout=dropout, negative_slope=self.negative_slope)
+    def _attend(self, view: View, rows: Tensor, seed: Tensor | None) -> Tensor:
+        dropout = self._dropout(view, seed)
+        return view.attend(rows, self._project, dropout=dropout, negative_slope=self.negative_slope)
 
     @property
     def lacks_seed(self) -> bool:
@@ -209,23 +209,23 @@ class GATConv(EdgeAttention):
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, out_feats={self.out_feats}, attn_drop={self.attn_drop}"
 
-    def _seeds(self, strategy):
+    def _seeds(self, view):
         """Return seeds of this pass's masks, of attention and of features, the same on all ranks."""
-        return strategy.broadcast(draw_seeds(2)) if self.lacks_seed else (None, None)
+        return view.broadcast(draw_seeds(2)) if self.lacks_seed else (None, None)
 
     def _attend_pair(self, graph, feat, edge_weight: Tensor | None, get_attention: bool):
         """Attend from the rows of destinations to those of sources, which have features of their own."""
         rows_src, inner = _flat(feat[0], self.in_src)
         rows_dst, _ = _flat(feat[1], self.in_dst)
         structure = csc(graph, rows_src.device, (len(rows_src), len(rows_dst)))
-        strategy = Local(structure)
+        view = Local(structure)
         if not self.allow_zero_in_degree:
             check_in_degrees(structure)
-        attention_seed, feature_seed = self._seeds(strategy)
+        attention_seed, feature_seed = self._seeds(view)
         h_src = self.feat_drop(rows_src, None, feature_seed)
         ids = torch.arange(len(h_src), len(h_src) + len(rows_dst), device=h_src.device)  # other masks than sources
         h_dst = self.feat_drop(rows_dst, ids, feature_seed)
-        dropout = self._dropout(strategy, attention_seed)
+        dropout = self._dropout(view, attention_seed)
         if edge_weight is not None or get_attention:
             return self._with_weights(structure, h_src, h_dst, inner, dropout, edge_weight, get_attention)
         rows = self._project(h_dst, "q"), self._project(h_src, "kv")
@@ -250,7 +250,7 @@ class GATConv(EdgeAttention):
         return (result, weights.unflatten(1, (*inner, self.num_heads)).unsqueeze(-1)) if get_attention else result
 
     def _project(self, h: Tensor, which: str) -> Tensor:
-        """Project rows for a strategy: "q" (rows, H), "kv" (rows, H, D + 1) or "qkv" (rows, H, D + 2).
+        """Project rows for a view: "q" (rows, H), "kv" (rows, H, D + 1) or "qkv" (rows, H, D + 2).
 
         The scores' vectors multiply the weights instead of the rows, so that one matrix product gives all numbers.
         Where a row holds the features of several dimensions, each of them has heads of its own.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.exchange import Strategy, as_strategy
+from dgl_gt.exchange import View, as_view
 from dgl_gt.partition.errors import check_one_of
 
 from .attention import check_features, check_heads, check_number, check_probability, check_sizes
@@ -15,7 +15,7 @@ from .dropout import draw_seeds as new_seeds
 
 
 class GlobalAttention(nn.Module):
-    """Base class: its ``forward`` takes a graph or a strategy, and the rows of all nodes that the rank owns."""
+    """Base class: its ``forward`` takes a graph or a view, and the rows of all nodes that the rank owns."""
 
     sites: int  # number of dropouts
 
@@ -25,18 +25,18 @@ class GlobalAttention(nn.Module):
         return any(module.lacks_seed for module in self.modules() if isinstance(module, FeatureDropout))
 
     def _prepare(self, graph, x: Tensor, width: int, seeds: Tensor | None):
-        """Return the strategy, the ids of the owned rows, and a seed for each dropout, the same on all ranks."""
+        """Return the view, the ids of the owned rows, and a seed for each dropout, the same on all ranks."""
         check_features(x, "in_feats", width)
-        strategy = as_strategy(graph, x, self)
-        if len(x) != strategy.num_owned:
+        view = as_view(graph, x, self)
+        if len(x) != view.num_owned:
             raise ValueError(
-                f"got {len(x)} rows, but global attention takes those of the {strategy.num_owned} nodes that this rank "
+                f"got {len(x)} rows, but global attention takes those of the {view.num_owned} nodes that this rank "
                 "owns, each once; pass a graph in place of a block, and its own rows alone"
             )
         if seeds is None and self.lacks_seed:
-            seeds = strategy.broadcast(new_seeds(self.sites))
-        ids = None if strategy.node_ids is None else strategy.node_ids[: len(x)]
-        return strategy, ids, [None] * self.sites if seeds is None else seeds
+            seeds = view.broadcast(new_seeds(self.sites))
+        ids = None if view.node_ids is None else view.node_ids[: len(x)]
+        return view, ids, [None] * self.sites if seeds is None else seeds
 
 
 class PolynormerAttention(GlobalAttention):
@@ -116,13 +116,13 @@ class PolynormerAttention(GlobalAttention):
         ValueError
             ``x`` has another shape.
         """
-        strategy, ids, seeds = self._prepare(graph, x, self.feat_size, seeds)
+        view, ids, seeds = self._prepare(graph, x, self.feat_size, seeds)
         shape = self.num_heads, self.feat_size // self.num_heads
         for layer, (norm, drop) in enumerate(zip(self.norms, self.dropouts)):
             h = self.h_proj[layer](x)
             k = torch.sigmoid(self.k_proj[layer](x)).unflatten(1, shape)
             v = self.v_proj[layer](x).unflatten(1, shape)
-            attended = _attend_all(strategy, k, k, v)
+            attended = _attend_all(view, k, k, v)
             x = norm(attended) * (h + self.beta(layer))
             x = drop(functional.relu(self.out_proj(x)), ids, seeds[layer])
         return x
@@ -210,28 +210,28 @@ class SGFormerAttention(GlobalAttention):
 
         The arguments and errors are those of :meth:`PolynormerAttention.forward`, with ``layers + 1`` seeds.
         """
-        strategy, ids, seeds = self._prepare(graph, x, self.in_feats, seeds)
+        view, ids, seeds = self._prepare(graph, x, self.in_feats, seeds)
         x = self.dropouts[0](functional.relu(self.input_norm(self.input(x))), ids, seeds[0])
         for layer, norm in enumerate(self.norms):
             q, k, v = (
                 projections[layer](x).unflatten(1, (self.num_heads, -1))
                 for projections in (self.q_proj, self.k_proj, self.v_proj)
             )
-            attended = _attend_normalised(strategy, q, k, v)
+            attended = _attend_normalised(view, q, k, v)
             x = self.dropouts[layer + 1](norm((attended.mean(1) + x) / 2), ids, seeds[layer + 1])
         return x
 
 
-def _attend_all(strategy: Strategy, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attend_all(view: View, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return ``(q S) / (q . z)`` with ``S`` and ``z`` summed over all nodes, (N, C), for rows (N, H, D)."""
     with torch.autocast(q.device.type, enabled=False):
         q32, k32, v32 = _in_float32(q, k, v)
         sums = torch.einsum("nhd,nhe->hde", k32, functional.pad(v32, (0, 1), value=1.0))
-        both = torch.einsum("nhd,hde->nhe", q32, strategy.sum_over_ranks(sums))
+        both = torch.einsum("nhd,hde->nhe", q32, view.sum_over_ranks(sums))
         return (both[..., :-1] / both[..., -1:]).flatten(1).to(v.dtype)
 
 
-def _attend_normalised(strategy: Strategy, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attend_normalised(view: View, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return SGFormer's attention, (N, H, C), for rows (N, H, C)."""
     with torch.autocast(q.device.type, enabled=False):
         q32, k32, v32 = _in_float32(q, k, v)
@@ -239,7 +239,7 @@ def _attend_normalised(strategy: Strategy, q: Tensor, k: Tensor, v: Tensor) -> T
         sums = torch.einsum("nhd,nhe->hde", k32, functional.pad(v32, (0, 1), value=1.0))
         rows = q32.new_tensor([len(q)])
         own = torch.cat([sums.flatten(), q32.square().sum().view(1), k32.square().sum().view(1), rows])
-        of_all = strategy.sum_over_ranks(own)
+        of_all = view.sum_over_ranks(own)
         sums = of_all[:-3].view(num_heads, width, width + 1)
         of_q, of_k, nodes = of_all[-3:]
         both = torch.einsum("nhd,hde->nhe", q32, sums) / torch.sqrt(of_q * of_k)

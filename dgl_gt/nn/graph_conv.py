@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.exchange import Local, Strategy, as_strategy
+from dgl_gt.exchange import Local, View, as_view
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import check_flags, check_one_of
 
@@ -109,26 +109,26 @@ class GraphConv(nn.Module):
             If ``graph`` is of another type, a shape does not fit, or a node has no in-edges and this is not allowed.
         """
         check_features(feat, "in_feats", self.in_feats)
-        strategy = as_strategy(graph, feat, self)
-        if not isinstance(graph, ShardedGraph) and isinstance(strategy, Local) and not self.allow_zero_in_degree:
-            check_in_degrees(strategy.csc)
-        return self.aggregate(strategy, strategy.source_rows(feat), edge_weight)
+        view = as_view(graph, feat, self)
+        if not isinstance(graph, ShardedGraph) and isinstance(view, Local) and not self.allow_zero_in_degree:
+            check_in_degrees(view.csc)
+        return self.aggregate(view, view.source_rows(feat), edge_weight)
 
-    def aggregate(self, strategy: Strategy, rows: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        """Return the result of the destinations, (N_dst, out_feats), from the rows that the strategy attends."""
+    def aggregate(self, view: View, rows: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        """Return the result of the destinations, (N_dst, out_feats), from the rows that the view attends."""
         if self.norm in ("both", "left"):
             power = -0.5 if self.norm == "both" else -1
-            rows = rows * _power(strategy.out_degrees().clamp(min=1), power, rows.dtype)
+            rows = rows * _power(view.out_degrees().clamp(min=1), power, rows.dtype)
         projects_first = self.weight is not None and self.in_feats > self.out_feats
         if edge_weight is None:
             project = self._projected if projects_first else _padded
-            result, of_mean = strategy.attend(rows, project, negative_slope=0.0).squeeze(1), 1.0
+            result, of_mean = view.attend(rows, project, negative_slope=0.0).squeeze(1), 1.0
         else:
             rows = rows @ self.weight if projects_first else rows
-            result, of_mean = strategy.sum_of_weighted_rows(rows, edge_weight), 0.0
+            result, of_mean = view.sum_of_weighted_rows(rows, edge_weight), 0.0
         power = of_mean - {"both": 0.5, "right": 1.0}.get(self.norm, 0.0)
         if power:
-            result = result * _power(strategy.in_degrees().clamp(min=1), power, result.dtype)
+            result = result * _power(view.in_degrees().clamp(min=1), power, result.dtype)
         if self.weight is not None and not projects_first:
             result = result @ self.weight
         if self.bias is not None:
@@ -139,7 +139,7 @@ class GraphConv(nn.Module):
         return f"{self.in_feats}, {self.out_feats}, norm={self.norm!r}"
 
     def _projected(self, rows: Tensor, which: str) -> Tensor:
-        """Project rows for a strategy as one head with equal scores; the scores come from rows of zeros in the weight."""
+        """Project rows for a view as one head with equal scores; the scores come from rows of zeros in the weight."""
         if which == "q":
             return _padded(rows, which)
         weight = functional.pad(self.weight.T, (0, 0, 0, len(which) - 1))
@@ -152,7 +152,7 @@ def _power(degrees: Tensor, power: float, dtype: torch.dtype) -> Tensor:
 
 
 def _padded(rows: Tensor, which: str) -> Tensor:
-    """Return rows for a strategy as one head with scores of zero: "q" (rows, 1), "kv" and "qkv" (rows, 1, C + 1 or 2)."""
+    """Return rows for a view as one head with scores of zero: "q" (rows, 1), "kv" and "qkv" (rows, 1, C + 1 or 2)."""
     if which == "q":
         return rows.new_zeros(len(rows), 1)
     return functional.pad(rows, (0, len(which) - 1)).unsqueeze(1)

@@ -6,7 +6,7 @@ from typing import overload
 
 from torch import Tensor, nn
 
-from dgl_gt.exchange import Strategy, as_strategy
+from dgl_gt.exchange import View, as_view
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.model_limits import OPTION_VALUES, TRANSFORMER_RESIDUALS
 from dgl_gt.partition.errors import check_flags, check_one_of
@@ -166,33 +166,31 @@ class GraphTransformerLayer(GraphLayer):
     def _along_edges(self, graph, feat, attn_bias=None, seeds: Tensor | None = None, edge: Tensor | None = None):
         """Compute the call on a graph."""
         check_features(feat, "feat_size", self.feat_size)
-        strategy = as_strategy(graph, feat, self)
-        feat = strategy.source_rows(feat)
+        view = as_view(graph, feat, self)
+        feat = view.source_rows(feat)
         if seeds is None:
-            seeds = self.draw_seeds(strategy)
+            seeds = self.draw_seeds(view)
         attention_seed = None if seeds is None else seeds[0]
-        rows = normalise(self.attn_layer_norm, feat, strategy) if self.norm_first else feat
-        attended = aggregate(self.attn, strategy, rows, self._bias(attn_bias, edge), attention_seed)
-        h = self._after(attended, leading_rows(feat, strategy.num_dst), strategy, seeds)
+        rows = normalise(self.attn_layer_norm, feat, view) if self.norm_first else feat
+        attended = aggregate(self.attn, view, rows, self._bias(attn_bias, edge), attention_seed)
+        h = self._after(attended, leading_rows(feat, view.num_dst), view, seeds)
         if self.edge_update is None:
             return h
-        return h, self.edge_update(strategy, edge, *self.attn.queries_and_keys(rows, strategy.num_dst))
+        return h, self.edge_update(view, edge, *self.attn.queries_and_keys(rows, view.num_dst))
 
-    def _after(
-        self, attended: Tensor, own: Tensor, strategy: Strategy | None = None, seeds: Tensor | None = None
-    ) -> Tensor:
-        """Return what follows attention, from its result and the layer's own rows; a dense batch has no strategy."""
-        node_ids = None if strategy is None else strategy.node_ids
+    def _after(self, attended: Tensor, own: Tensor, view: View | None = None, seeds: Tensor | None = None) -> Tensor:
+        """Return what follows attention, from its result and the layer's own rows; a dense batch has no view."""
+        node_ids = None if view is None else view.node_ids
         ids = None if node_ids is None else leading_rows(node_ids, len(own))
         ffn_seeds, seed = (None, None) if seeds is None else (seeds[1:3], seeds[3])
         h = self.residual(own) + self.dropout(attended, ids, seed)
         if not self.norm_first:
-            h = normalise(self.attn_layer_norm, h, strategy)
+            h = normalise(self.attn_layer_norm, h, view)
         if self.ffn is None:
             return h
         if self.norm_first:
-            return h + self.ffn(normalise(self.ffn_layer_norm, h, strategy), ids, ffn_seeds)
-        return normalise(self.ffn_layer_norm, h + self.ffn(h, ids, ffn_seeds), strategy)
+            return h + self.ffn(normalise(self.ffn_layer_norm, h, view), ids, ffn_seeds)
+        return normalise(self.ffn_layer_norm, h + self.ffn(h, ids, ffn_seeds), view)
 
     def _bias(self, attn_bias: Tensor | None, edge: Tensor | None) -> Tensor | None:
         """Return the bias of attention: ``attn_bias`` plus a linear map of the edge embeddings."""

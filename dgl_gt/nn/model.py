@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dgl_gt.exchange import Local, Strategy, strategies_of_layers
+from dgl_gt.exchange import Local, View, views_of
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.model_limits import MODEL_LIMITS, OPTION_VALUES, check_contradictions
 from dgl_gt.partition.errors import check_flags, check_one_of, whole_number
@@ -220,8 +220,8 @@ class GraphTransformer(nn.Module):
             another type, or a shape does not fit.
         """
         check_features(feat, "in_dim", self.in_dim)
-        strategies = strategies_of_layers(graph, self, len(self.layers), feat)
-        biases, first, last = self._biases(graph, attn_bias), strategies[0], strategies[-1]
+        views = views_of(graph, self, len(self.layers), feat)
+        biases, first, last = self._biases(graph, attn_bias), views[0], views[-1]
         feat = first.input_rows(feat)
         ids = None if first.node_ids is None else first.node_ids[: len(feat)]
         *layer_seeds, encoder_seeds, global_seeds = self._seeds(first)
@@ -232,8 +232,8 @@ class GraphTransformer(nn.Module):
         initial = [first.source_rows(h)] if self.has_initial else []
         edges = self._edges(graph, edge_feat, edge_kind)
         outputs = []
-        for layer, strategy, bias, seeds in zip(self.layers, strategies, biases, layer_seeds, strict=True):
-            h = layer(strategy, h, bias, seeds, *edges, *initial)
+        for layer, view, bias, seeds in zip(self.layers, views, biases, layer_seeds, strict=True):
+            h = layer(view, h, bias, seeds, *edges, *initial)
             if len(edges) and layer.edge_update is not None:
                 h, *edges = h
             outputs.append(h if self.jumping != "last" else None)
@@ -253,7 +253,7 @@ class GraphTransformer(nn.Module):
             if edge_feat is not None or edge_kind is not None:
                 raise ValueError("the model takes no edge_feat or edge_kind; make it with edge_feats or edge_kinds")
             return []
-        if isinstance(graph, (list, tuple)) and not all(isinstance(each, Strategy) for each in graph):
+        if isinstance(graph, (list, tuple)) and not all(isinstance(each, View) for each in graph):
             raise ValueError(
                 "a model with edge features needs one graph, but got a list of blocks, whose edges differ; pass one graph"
             )
@@ -266,7 +266,7 @@ class GraphTransformer(nn.Module):
         rows = [leading_rows(each, len(last)) for each in outputs]
         return torch.cat(rows, 1) if self.jumping == "concat" else sum(rows[1:], start=rows[0])
 
-    def _seeds(self, strategy) -> list[Tensor] | list[None]:
+    def _seeds(self, view) -> list[Tensor] | list[None]:
         """Return seeds of this pass's masks for each layer, the encoder and global attention, or Nones where all are set.
 
         They are drawn all at once, so that the ranks communicate once. The last seed of the encoder is that of the
@@ -276,7 +276,7 @@ class GraphTransformer(nn.Module):
         if not any([part.lacks_seed for part in parts]):
             return [None] * (len(self.layers) + 2)
         extra = 0 if self.global_attention is None else self.global_attention.sites
-        seeds = strategy.broadcast(draw_seeds((len(self.layers) + 1) * SITES + extra))
+        seeds = view.broadcast(draw_seeds((len(self.layers) + 1) * SITES + extra))
         *parts, last = seeds.split([SITES] * (len(self.layers) + 1) + [extra])
         return [*parts, last]
 
@@ -379,9 +379,9 @@ def _activation(activation: str, width: int) -> nn.Module:
     return SwiGLU(width, width) if activation == "swiglu" else make_activation(activation)
 
 
-def _check_whole(strategy: Strategy) -> None:
+def _check_whole(view: View) -> None:
     """Raise ``ValueError`` if the last layer runs on a sampled block, where global attention would miss nodes."""
-    if isinstance(strategy, Local) and strategy.csc.num_src != strategy.csc.num_dst:
+    if isinstance(view, Local) and view.csc.num_src != view.csc.num_dst:
         raise ValueError(
             "global attention reads all nodes, but the last layer runs on a block, which has only some of them; pass the whole "
             "graph, or make the model with global_attention='none'"

@@ -8,7 +8,7 @@ from numbers import Integral
 import torch
 from torch import Tensor, nn
 
-from dgl_gt.exchange import as_strategy
+from dgl_gt.exchange import as_view
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.reference import GOLDEN, mix64
 from dgl_gt.partition.errors import whole_number
@@ -80,7 +80,7 @@ class NodeEmbedding(nn.Embedding):
             check_sizes(graph=graph)
             rows, device = int(graph), None
         else:
-            rows, device = as_strategy(graph).num_owned, graph.device if isinstance(graph, ShardedGraph) else None
+            rows, device = as_view(graph).num_owned, graph.device if isinstance(graph, ShardedGraph) else None
         super().__init__(rows, embedding_dim, _weight=torch.empty(rows, embedding_dim, device=device))
         self._gather, self._shape, node_ids = None, (rows, embedding_dim), None
         if isinstance(graph, ShardedGraph):
@@ -89,7 +89,7 @@ class NodeEmbedding(nn.Embedding):
             self.weight = NodeParameter(self.weight.detach())
         self.register_buffer("node_ids", node_ids, persistent=False)
         seed = draw_seeds()
-        self._fill(as_strategy(graph).broadcast(seed) if isinstance(graph, ShardedGraph) else seed)
+        self._fill(as_view(graph).broadcast(seed) if isinstance(graph, ShardedGraph) else seed)
 
     @torch.no_grad()
     def _fill(self, seed: Tensor) -> None:

@@ -63,7 +63,7 @@ def _check_step(directory, sg: ShardedGraph, figures: Figures, config: TrainConf
 
 def _needed_bytes(traces, figures: Figures, sg: ShardedGraph, config: TrainConfig) -> int | None:
     """What a step takes on this rank; None for a step that cannot be traced, such as one that reads its data."""
-    strategy, mode, policy = sg.strategy.rules, config.activation_checkpoint, policy_of(config)
+    strategy, mode, policy = sg.strategy, config.activation_checkpoint, policy_of(config)
     is_exact = policy.is_exact or not strategy.sends_copies
     try:
         trace = traces.of(figures, strategy, min(sg.depth, traces.max_depth), mode)

@@ -66,7 +66,7 @@ def policy_exchanges(
     Parameters
     ----------
     make_step, strategy
-        See :func:`dgl_gt.plan.tracing.record_trace`. The step must run inside ``sg.strategy.training_step``, as that
+        See :func:`dgl_gt.plan.tracing.record_trace`. The step must run inside ``sg.view.training_step``, as that
         of ``dgl-gt train`` does; other steps have no such exchanges.
     figures : Figures
         Figures of the cut.
@@ -74,7 +74,7 @@ def policy_exchanges(
     layout = make_layout(strategy, 1, figures.parts, 0, figures.node_data, figures.edge_data)
     with torch.random.fork_rng(devices=[]):  # the user's generator stays where it is
         sg = stand_in(layout, strategy, 1)
-        transmission = sg.strategy.follow(Policy(), 0)
+        transmission = sg.view.follow(Policy(), 0)
         make_step(sg)()
     found, first_of_layer = [], {}
     for (number, direction), (layer, columns, itemsize, _) in sorted(transmission.exchanges.items()):

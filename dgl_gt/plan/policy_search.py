@@ -117,7 +117,7 @@ def search_policy(
     """
     _check(sg, config, max_loss)
     probe = _Probe(sg, config, report)
-    traces, strategy = tracer_of(config, figures.features, probe.step.task.classes), sg.strategy.rules
+    traces, strategy = tracer_of(config, figures.features, probe.step.task.classes), sg.strategy
     exchanges = traces.exchanges(figures, strategy, config.activation_checkpoint)
     costs = PolicyCosts.of_trace(
         traces.of(figures, strategy, 1, config.activation_checkpoint), figures, profile, exchanges
@@ -165,7 +165,7 @@ def _check(sg: ShardedGraph, config: TrainConfig, max_loss: float) -> None:
         raise InputError(
             "one rank exchanges nothing, so there is no policy to search for; partition into two parts or more"
         )
-    if not sg.strategy.rules.sends_copies or sg.depth > 1:
+    if not sg.strategy.sends_copies or sg.depth > 1:
         raise InputError(
             f"the strategy {sg.strategy.name} of depth {sg.depth} follows no policy; use {' or '.join(WITH_POLICY)} of depth 1"
         )
@@ -227,8 +227,8 @@ class _Probe:
         step, (model, optimizer) = self.step, copy.deepcopy(self._start)
         step.model.load_state_dict(model)
         step.optimizer.load_state_dict(optimizer)
-        strategy, values = step.sg.strategy, []
-        transmission = strategy.follow(policy, step.seed)
+        view, values = step.sg.view, []
+        transmission = view.follow(policy, step.seed)
         try:
             for number in range(_WARM_UP, _WARM_UP + steps):
                 self._take(number)
@@ -236,5 +236,5 @@ class _Probe:
                     values.append(evaluate(step.model, step.sg, step.task, self.metric)[0])
             transmission.close()
         finally:
-            strategy.exchange_exactly()
+            view.exchange_exactly()
         return statistics.fmean(values)

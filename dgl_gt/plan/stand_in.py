@@ -13,7 +13,7 @@ import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.comm.in_flight import InFlight
-from dgl_gt.exchange.load import make_strategy
+from dgl_gt.exchange.load import make_view
 from dgl_gt.exchange.shard import make_shard
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.cuts.edge_cut import EdgeCut
@@ -130,7 +130,7 @@ def stand_in(layout: Layout, strategy: StrategyRules, depth: int, overlap: bool 
     order = shard.node_ids[: shard.num_held].clone() if strategy.in_rank_order else None
     degrees = torch.ones(shard.rows[-1], 2, dtype=torch.int64, device=shard.node_ids.device)
     shard = replace(shard, degrees=degrees, rank_order=order)
-    return ShardedGraph(shard, ranks, lambda on: make_strategy(strategy, on, ranks, overlap))
+    return ShardedGraph(shard, ranks, strategy, lambda on: make_view(strategy, on, ranks, overlap))
 
 
 def make_layout(strategy: StrategyRules, depth: int, parts: int, seed: int, node_data: dict, edge_data: dict) -> Layout:

@@ -202,7 +202,7 @@ def report_costs(
     if sg is not None:
         if strategy is not None or depth != 1:
             raise InputError("strategy and depth are those of the ShardedGraph; leave them out")
-        manifest, rules, depth = sg.manifest, sg.strategy.rules, sg.depth
+        manifest, rules, depth = sg.manifest, sg.strategy, sg.depth
     else:
         manifest = read_manifest(shards)
         rules = strategy_for(read_figures(manifest), strategy, depth, shards)

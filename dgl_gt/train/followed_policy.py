@@ -38,19 +38,19 @@ class FollowedPolicy:
         self._is_followed = not policy.is_exact and sg.comm.world_size > 1
         self._is_sampled = self._is_followed and policy.sampled_share < 1
         if self._is_followed and policy.exchanges_nothing:
-            self.graph = isolated_part(sg.strategy)
+            self.graph = isolated_part(sg.view)
             held = node_classification(self.graph, config.split, config.inputs)
-            self.task = replace(held, counts=task.counts, weights=shares_of_nodes(sg.strategy))
+            self.task = replace(held, counts=task.counts, weights=shares_of_nodes(sg.view))
             self._masked = self._parts_with_some_edges() if policy.edge_share < 1 else []
         elif self._is_followed and not self._is_sampled:
-            self._transmission = sg.strategy.follow(policy, config.seed)
+            self._transmission = sg.view.follow(policy, config.seed)
 
     def __enter__(self) -> FollowedPolicy:
         return self
 
     def __exit__(self, kind, *_) -> None:
         if self._transmission is not None:
-            self._sg.strategy.exchange_exactly()
+            self._sg.view.exchange_exactly()
             if kind is None:
                 self._transmission.close()
 
@@ -64,8 +64,8 @@ class FollowedPolicy:
         if self._masked:
             sample = self._masked[of_step % len(self._masked)]
         elif self._is_sampled:
-            sample = sampled_part(self.graph.strategy, self._policy.sampled_share, of_step)
-            sample.strategy.follow(self._policy.without_sampling(), seed)
+            sample = sampled_part(self.graph.view, self._policy.sampled_share, of_step)
+            sample.view.follow(self._policy.without_sampling(), seed)
         else:
             return self.graph, self.task
         return sample, replace(self.task, edges=edge_rows(sample, self._config.inputs))
@@ -103,6 +103,6 @@ def follow_policy(sg: ShardedGraph, task: Task, config: TrainConfig, model: torc
     sg.comm.check_agreement({"policy": policy.described()})
     policy.check(config.layers if isinstance(model, GraphTransformer) else None, sg.comm.world_size)
     if sg.comm.world_size > 1:
-        policy.check_strategy(sg.strategy.rules, sg.depth, sg.manifest["cut"])
+        policy.check_strategy(sg.strategy, sg.depth, sg.manifest["cut"])
         policy.check_model(config.activation_checkpoint, config.global_attention)
     return FollowedPolicy(sg, task, policy, config)

@@ -173,7 +173,7 @@ def logits_of(
         graph exchanges halos of several hops, which such a model cannot take.
     """
     if isinstance(model, GraphTransformer):
-        return model(sg.blocks(len(model.layers), from_held=True), feat, edge_feat=edges.feat, edge_kind=edges.kind)
+        return model(sg.views(len(model.layers), from_held=True), feat, edge_feat=edges.feat, edge_kind=edges.kind)
     if sg.depth > 1:
         raise InputError(
             f"depth is {sg.depth}, and only a GraphTransformer takes halos of several hops; leave depth (--depth) out for this model"

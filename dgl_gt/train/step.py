@@ -89,7 +89,7 @@ def train_step(
     optimizer.zero_grad()
     factored = task.factors.summing() if task.factors else nullcontext()
     with factored, sg.comm.summing_gradients(model.parameters()):
-        with sg.strategy.training_step(step):
+        with sg.view.training_step(step):
             loss = (objective or Objective())(training_logits(model, sg, task, step, seed), task)
             loss.backward()
     total = float(sg.comm.all_reduce(loss.detach().double().reshape(1).cpu())[0])

@@ -206,7 +206,7 @@ def _guarded_step(
     if not math.isfinite(loss):
         for each, before in zip(model.buffers(), buffers):  # batch statistics
             each.copy_(before)
-        sg.strategy.forget_exchanges()
+        sg.view.forget_exchanges()
         if epoch + 1 >= _MAX_SKIPPED and not any(map(_is_number, state.history.losses[-(_MAX_SKIPPED - 1) :])):
             _check_finite("loss or its gradient", loss, epoch, config, f". {_MAX_SKIPPED} epochs in a row were skipped")
     return loss

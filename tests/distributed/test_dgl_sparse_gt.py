@@ -30,7 +30,7 @@ class Ported(nn.Module):
 
     def forward(self, sg, feat):
         h = self.encoder(feat)
-        for layer, view in zip(self.layers, sg.blocks(LAYERS), strict=True):
+        for layer, view in zip(self.layers, sg.views(LAYERS), strict=True):
             h = layer(view, h)
         return self.predictor(h)
 

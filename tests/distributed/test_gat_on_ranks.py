@@ -35,7 +35,7 @@ def run_model(graph, feat):
     model = Gat().double()
     torch.manual_seed(4)  # the seed of masks, which all ranks take from rank 0
     feat = feat.double().requires_grad_()
-    out = model(graph.blocks(2) if isinstance(graph, dgl_gt.ShardedGraph) else [graph] * 2, feat)
+    out = model(graph.views(2) if isinstance(graph, dgl_gt.ShardedGraph) else [graph] * 2, feat)
     (out * torch.linspace(-1, 1, CLASSES, dtype=torch.float64)).pow(2).sum().backward()
     if isinstance(graph, dgl_gt.ShardedGraph):
         graph.comm.sum_gradients(model.parameters())

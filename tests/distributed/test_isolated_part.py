@@ -65,7 +65,7 @@ def step_on_rank(rank, folder, changes):
     gradients = torch.cat([each.grad.flatten() for each in model.parameters()]).numpy()
     ends = [graph.node_ids[each].numpy() for each in graph.edges()]
     shares = np.zeros(sg.manifest["nodes"])
-    shares[graph.node_ids.numpy()] = shares_of_nodes(sg.strategy).numpy()
+    shares[graph.node_ids.numpy()] = shares_of_nodes(sg.view).numpy()
     return float(loss.detach()), gradients, ends, shares
 
 
@@ -78,7 +78,7 @@ def check_samples(sg, policy, again):
     length = dict(zip(sg.edge_ids.tolist(), sg.edata["length"].tolist()))
     for graph in steps[:3]:
         assert [length[edge] for edge in graph.edge_ids.tolist()] == graph.edata["length"].tolist()
-    shards = [graph.strategy.shard for graph in policy._masked]
+    shards = [graph.view.shard for graph in policy._masked]
     kept = [each for s in shards for each in (s.degrees, s.edge_data["length"], *vars(s.csc()).values())]
     kept = {each.data_ptr(): each.nbytes for each in kept if isinstance(each, torch.Tensor)}
     predicted = kept_bytes([], policy._policy, read_figures(sg.manifest))[sg.comm.rank]

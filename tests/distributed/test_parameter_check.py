@@ -43,7 +43,7 @@ class Blocks(GraphTransformer):
     """A model that is given the strategies of its layers."""
 
     def forward(self, sg, x):
-        return super().forward(sg.blocks(2), x)
+        return super().forward(sg.views(2), x)
 
 
 class Projected(torch.nn.Module):

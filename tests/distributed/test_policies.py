@@ -75,7 +75,7 @@ def gradients_on_rank(rank, folder, strategy, policies):
         task = node_classification(sg, 0, config.inputs)
         model = build_model(config, task.feat.shape[1], task.classes)
         with follow_policy(sg, task, config, model):
-            with sg.strategy.training_step(0):
+            with sg.view.training_step(0):
                 loss = Objective()(training_logits(model, sg, task, 0, 0), task)
                 loss.backward()
             sg.comm.sum_gradients(model.parameters())

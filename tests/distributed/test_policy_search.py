@@ -11,7 +11,7 @@ import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, partition
 from dgl_gt.partition.figures.profile import Hosts
-from dgl_gt.partition.figures.strategies import strategy_of
+from dgl_gt.partition.figures.strategies import HALO, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.plan import policy_search, read_profile
@@ -54,7 +54,7 @@ def search_on_rank(rank, folder, strategy, max_loss, loses, steps):
     sg, figures = loaded(folder, strategy)
     profile = msgspec.structs.replace(read_profile(), link_bytes_per_s=SLOW)
     found = policy_search.search_policy(sg, figures, CONFIG, profile, max_loss)
-    assert sg.strategy.transmission is None
+    assert sg.view.transmission is None
     return found.policy.described(), found.loss, found.seconds, found.exact_seconds, found.sent_bytes
 
 
@@ -106,7 +106,7 @@ def kept_on_rank(rank, folder, strategy):
     probe = policy_search._Probe(sg, CONFIG, lambda text: None)
     for mode in KEPT:
         policy = read_policy(mode)
-        transmission = sg.strategy.follow(policy, 0)
+        transmission = sg.view.follow(policy, 0)
         for step in (1, 2):
             probe._take(step)
         tensors = [each for lane in transmission._lanes.values() for each in (lane._here, lane._there, lane._error)]
@@ -136,7 +136,7 @@ def narrow_on_rank(rank, folder):
         policy_search.search_policy(sg, figures, replace(CONFIG, hidden=16), read_profile(), 1.0)
     with pytest.raises(InputError, match="the loss is"):
         policy_search.search_policy(sg, figures, replace(CONFIG, lr=1000.0, warmup=0, norm="none"), read_profile(), 1.0)
-    return sg.strategy.transmission is None
+    return sg.view.transmission is None
 
 
 def test_narrow_rows_and_losses_that_are_not_finite_are_refused(shards):
@@ -160,7 +160,7 @@ def test_what_cannot_be_searched_is_refused(tmp_path, monkeypatch, change, messa
         change = {"max_loss": 1.0} | change
     if "mode" in change:
         monkeypatch.setattr(sg.comm, "world_size", 2)
-        monkeypatch.setattr(sg.strategy, "name", "halo_h")
+        monkeypatch.setattr(sg, "strategy", HALO)
     config = replace(CONFIG, activation_checkpoint=change.get("mode", "none"))
     with pytest.raises(InputError, match=message):
         policy_search.search_policy(sg, figures, config, read_profile(), change["max_loss"])

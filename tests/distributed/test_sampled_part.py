@@ -63,7 +63,7 @@ def run_layers(made, kind, graph, x, bias):
 def attend_on_rank(rank, folder, strategy, kind):
     """Owned rows of two layers on a sample, gradients, and of each edge its id and the number of copies among its ends."""
     sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy)
-    sample = sampled_part(sg.strategy, SHARE, seed=11)
+    sample = sampled_part(sg.view, SHARE, seed=11)
     made, x = layers(kind), rows_of(sample.node_ids).requires_grad_()
     bias = sample.edata["length"].double().expand(-1, HEADS).contiguous()
     out = run_layers(made, kind, sample, x, bias)

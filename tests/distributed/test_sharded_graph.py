@@ -90,7 +90,7 @@ def test_to_moves_everything(alone):
     assert alone.to("cpu") is alone
     moved = alone.to("meta")
     assert moved.device.type == moved.ndata["feat"].device.type == moved.in_degrees().device.type == "meta"
-    assert moved.strategy.shard.node_ids.device.type == "meta" and alone.device.type == "cpu"
+    assert moved.view.shard.node_ids.device.type == "meta" and alone.device.type == "cpu"
 
 
 def moved_alone(rank, directory):

@@ -42,7 +42,7 @@ def run_case(directory, strategy, depth, overlap, feat, bias, dtype, **options):
     sg = dgl_gt.load(directory, strategy, depth, overlap=overlap)
     assert str(sg).endswith(f"strategy={sg.strategy.name!r}, depth={depth})")
     if depth == 2:  # the last layer is alone behind an exchange, which it overlaps as one hop does
-        assert sg.blocks(LAYERS)[-1] is sg.strategy
+        assert sg.views(LAYERS)[-1] is sg.view
     own_bias = None if bias is None else bias[sg.edge_ids]
     out, feat_grad, bias_grad, parameters = run_model(sg, feat[sg.node_ids], own_bias, dtype, **options)
     counted = sg.comm.sent_bytes, sg.comm.received_bytes
@@ -241,7 +241,7 @@ def test_a_strategy_has_its_name_from_the_start(awkward_graph, tmp_path, cut, st
     sg = dgl_gt.load(tmp_path / cut, strategy)
     assert sg.strategy.name == name
     GraphTransformer(5, HIDDEN, 3, LAYERS, HEADS)(sg, sg.ndata["feat"])
-    assert sg.strategy.name == name and all(each.name == name for each in sg.blocks(LAYERS))
+    assert sg.strategy.name == name
 
 
 def test_the_default_device_of_torch_changes_nothing(awkward_graph, tmp_path):

@@ -26,7 +26,7 @@ def train(graph, feat, label, activation_checkpoint="none", depth_first=False):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     is_sharded, losses = isinstance(graph, dgl_gt.ShardedGraph), []
     for _ in range(STEPS):
-        views = graph.blocks(LAYERS, from_held=True) if depth_first else graph
+        views = graph.views(LAYERS, from_held=True) if depth_first else graph
         loss = F.cross_entropy(model(views, feat), label, reduction="sum") / 60
         optimizer.zero_grad()
         loss.backward()
@@ -94,7 +94,7 @@ def with_other_generators(rank, directory, feat):
     with torch.no_grad():
         out = model(sg, feat[sg.node_ids])
     assert sg.strategy.name == "halo_h"
-    halo_bytes = 8 * HIDDEN * sum(sg.strategy.shard.send_plan().send_counts)
+    halo_bytes = 8 * HIDDEN * sum(sg.view.shard.send_plan().send_counts)
     assert sg.comm.sent_bytes - before == halo_bytes, "agreeing is no exchange"
     return sg.gather(out).numpy()
 

@@ -48,7 +48,7 @@ def run_model(graph, feat, weight, kind):
     feat, weight = feat.double().requires_grad_(), weight.double().requires_grad_()
     graphs = [graph] * len(model.layers)
     if isinstance(graph, dgl_gt.ShardedGraph):
-        graphs = graph.blocks(len(model.layers))
+        graphs = graph.views(len(model.layers))
     out = model(graphs, feat, weight)
     (out * torch.linspace(-1, 1, out.shape[1], dtype=torch.float64)).pow(2).sum().backward()
     if isinstance(graph, dgl_gt.ShardedGraph):
@@ -92,7 +92,7 @@ def test_every_strategy_has_the_numbers_of_the_whole_graph(awkward_graph, tmp_pa
 
 
 def sampled(rank, folder):
-    sg = sampled_part(dgl_gt.load(folder).strategy, 0.5, 1)
+    sg = sampled_part(dgl_gt.load(folder).view, 0.5, 1)
     with pytest.raises(ValueError, match="edge_weight is not available with the transmission policy sampled"):
         GraphConv(FEATURES, 2)(sg, torch.ones(sg.num_nodes(), FEATURES), sg.edata["weight"][:, 0])
     return True

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dgl_gt.exchange import Local, Strategy
+from dgl_gt.exchange import Local, View
 from dgl_gt.nn import BatchNorm, ConvolutionLayer, apply_activation_checkpoint
 from dgl_gt.structure import CSC
 
@@ -11,7 +11,7 @@ NODES = 5
 GRAPH = CSC.build(torch.zeros(NODES + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), NODES)
 
 
-class Halves(Strategy):
+class Halves(View):
     """A strategy of one of two ranks, whose other rank has the same rows."""
 
     num_owned = num_dst = NODES
@@ -20,7 +20,7 @@ class Halves(Strategy):
         return values.detach().expand(2, -1 if values.ndim == 1 else values.shape[0], *values.shape[1:])
 
 
-class NoNodes(Strategy):
+class NoNodes(View):
     num_owned = num_dst = 0
 
 

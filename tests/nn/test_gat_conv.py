@@ -145,7 +145,7 @@ def test_weights_after_dropout_make_the_result(graph):
     torch.testing.assert_close(conv(graph, feat), out, rtol=0, atol=1e-12)  # the projection has other columns
     assert (weights == 0).any() and weights.shape == (graph.num_edges(), H, 1)
     torch.manual_seed(5)
-    _, feature_seed = conv._seeds(dgl_gt.exchange.as_strategy(graph))
+    _, feature_seed = conv._seeds(dgl_gt.exchange.as_view(graph))
     drop = FeatureDropout(0.3)
     z = conv.fc(drop(feat, None, feature_seed)).view(-1, H, D)
     structure = dgl_gt.csc(graph)

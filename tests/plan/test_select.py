@@ -347,6 +347,10 @@ def test_peaks_are_those_of_the_largest_rank(cuts, profile):
     edge = cuts[0][1]
     for each in plan.candidates:
         if each.cut == "edge":
-            memory = STEPS["small"].of(edge, *way(each)[1:]).peak_bytes(edge)
+            memory = (
+                STEPS["small"]
+                .of(edge, strategy_of(each.strategy), each.depth, each.activation_checkpoint)
+                .peak_bytes(edge)
+            )
             assert each.peak_bytes == memory.max()
             assert each.memory_bytes == (memory + [10**6, 9 * 10**6]).max()

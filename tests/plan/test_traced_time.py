@@ -8,6 +8,7 @@ from hand_made_figures import edge_figures
 from selector_cases import half_speed, profile_values, write_profile
 
 from dgl_gt.partition.figures.figures import HostCounts
+from dgl_gt.partition.figures.step_counts import ONE, Count
 from dgl_gt.plan import read_profile
 from dgl_gt.plan.trace import Event, Trace
 from dgl_gt.plan.traced_time import traced_time
@@ -25,7 +26,7 @@ def seconds(tmp_path):
         sizes = np.array([size for _, of_event in events for size in of_event], float)
         sizes = np.stack([0 * sizes, sizes])
         event_of = np.repeat(np.arange(len(events)), [len(of_event) for _, of_event in events])
-        trace = Trace(("one", "owned"), tuple(event for event, _ in events), event_of, sizes, np.zeros(2))
+        trace = Trace((ONE, Count("owned")), tuple(event for event, _ in events), event_of, sizes, np.zeros(2))
         return traced_time(trace, FIGURES, profile)
 
     return call
@@ -50,7 +51,9 @@ def test_each_kind_has_its_rate(seconds):
 def test_near_edges_have_their_own_rate(tmp_path):
     """Half of rank 0's edges are near, and a quarter of rank 1's; edges that are not counted are not guessed."""
     profile = read_profile(write_profile(tmp_path / "p.yaml", profile_values(operation_s=0.0)))
-    trace = Trace(("edges",), (Event("edges", (4, 8, 4, 3)),), np.zeros(3, int), np.array([[1.0, 0, 1]]), np.zeros(1))
+    trace = Trace(
+        (Count("edges"),), (Event("edges", (4, 8, 4, 3)),), np.zeros(3, int), np.array([[1.0, 0, 1]]), np.zeros(1)
+    )
     near = replace(FIGURES, near_edges=np.array([50, 50]))
     fixed = 1e-9 + 4 * 1e-10
     assert traced_time(trace, near, profile).total_s == pytest.approx(200 * (fixed + 32 * (0.25e-10 + 0.75 * 2e-10)))
@@ -76,7 +79,7 @@ def test_an_exchange_with_the_next_rank_takes_its_link(tmp_path):
         values = profile_values(3, link_bytes_per_s=links, latency_s=0.0, overlap=0.0)
         profile = read_profile(write_profile(tmp_path / "p.yaml", values))
         events = Event("begin", (1,)), Event("wait")
-        trace = Trace(("one",), events, np.zeros(2, int), np.array([[20.0, 20.0]]), np.zeros(1))
+        trace = Trace((ONE,), events, np.zeros(2, int), np.array([[20.0, 20.0]]), np.zeros(1))
         assert traced_time(trace, figures, profile).exchange_s == pytest.approx(20 / from_before)
 
 
@@ -91,7 +94,7 @@ def test_exchanges_within_and_between_hosts_take_their_links(tmp_path):
     profile = read_profile(write_profile(tmp_path / "p.yaml", values))
     for where, speed in (("within", 5.0), ("between", 8.0)):
         events = Event("begin", (where, 2)), Event("wait")
-        trace = Trace(("one",), events, np.zeros(2, int), np.array([[20.0, 20.0]]), np.zeros(1))
+        trace = Trace((ONE,), events, np.zeros(2, int), np.array([[20.0, 20.0]]), np.zeros(1))
         assert traced_time(trace, figures, profile).exchange_s == pytest.approx(20 / speed)
 
 

@@ -18,6 +18,7 @@ from selector_cases import profile_values, refused, write_profile
 
 from dgl_gt.cli.main import main
 from dgl_gt.partition import load_graph, partition
+from dgl_gt.partition.figures.strategies import strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.plan import Candidate, choose, read_profile, tracer_of
@@ -97,7 +98,7 @@ def test_the_run_is_that_of_the_choice(trained, shards):
     assert record["plan"]["chosen"] == min(trials, key=lambda trial: trial["measured_seconds"])["choice"]
     assert record["exchanged_bytes_per_epoch"] == choice["sent_bytes"]
     figures = read_figures(read_manifest(choice["directory"]))
-    of_choice = choice["strategy"], choice["depth"], choice["activation_checkpoint"]
+    of_choice = strategy_of(choice["strategy"]), choice["depth"], choice["activation_checkpoint"]
     assert choice["cut"] == figures.cut and choice["sent_bytes"] == tracer_of(CONFIG, 12, 10).of(
         figures, *of_choice
     ).sent_bytes(figures)

@@ -1,4 +1,4 @@
-"""What the strategies that run on a shard have in common."""
+"""What the views of a shard have in common."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dgl_gt.transmission.policy import Policy
 from dgl_gt.transmission.transmission import Transmission
 
 from .local import add_ends
-from .protocol import Strategy
 from .shard import SendPlan, Shard, begin_pull, pull
+from .view import View
 
 
-class ShardStrategy(Strategy):
-    """Base class of the strategies that run on a shard. It is part ``comm.rank``; there is one part for each rank.
+class ShardView(View):
+    """Base class of the views of a shard, one for each strategy. It is part ``comm.rank``; there is one part for each rank.
 
     ``overlap`` says whether to compute while rows travel, where the strategy can.
     """
@@ -101,8 +101,7 @@ class ShardStrategy(Strategy):
 
     def follow(self, policy: Policy, seed: int) -> Transmission:
         """Follow a policy in training steps until :meth:`exchange_exactly`; return what carries out its exchanges."""
-        if not self.rules.sends_copies:
-            return super().follow(policy, seed)
+        assert self.rules.sends_copies
         self.transmission = Transmission(policy, self.comm, seed)
         return self.transmission
 

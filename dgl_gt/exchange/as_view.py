@@ -1,4 +1,4 @@
-"""Any graph that a layer takes -> the strategies that run attention on it."""
+"""Any graph that a layer takes -> views of it."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from dgl_gt.structure import CSC
 from dgl_gt.torch_internals import is_transformed
 
 from .local import Local
-from .protocol import Strategy
 from .sharded_graph import ShardedGraph
+from .view import View
 
 
-def as_strategy(graph, feat: Tensor | None = None, module: nn.Module | None = None) -> Strategy:
-    """Return the strategy that runs attention on a ShardedGraph, DGL graph or block, CSC, ``edge_index`` or strategy.
+def as_view(graph, feat: Tensor | None = None, module: nn.Module | None = None) -> View:
+    """Return the view of a ShardedGraph, DGL graph or block, CSC or ``edge_index``; a view is returned as it is.
 
     Graphs that one process holds get ``Local``. ``feat`` are the features. A DGL graph may stay on the CPU, and its
     structure is copied to their device once. An ``edge_index`` takes its number of nodes from them. ``module`` is the
-    layer whose forward pass on a ``ShardedGraph`` begins; layers of a larger model of this package get a strategy. Raises
+    layer whose forward pass on a ``ShardedGraph`` begins; layers of a larger model of this package get a view. Raises
     ``ValueError`` if ``graph`` is none of these, an ``edge_index`` does not fit the features, or a DGL graph has
     several edge types or edges between two types of nodes.
     """
     device = None if feat is None else feat.device
-    if isinstance(graph, (Strategy, ShardedGraph)):
-        strategy = graph.strategy if isinstance(graph, ShardedGraph) else graph
-        if is_transformed() and not strategy.holds_all:
+    if isinstance(graph, (View, ShardedGraph)):
+        view = graph.view if isinstance(graph, ShardedGraph) else graph
+        if is_transformed() and not view.holds_all:
             raise NotImplementedError(
                 "a layer on a ShardedGraph exchanges rows between ranks, which transforms of torch.func cannot follow; use "
                 "backward or torch.autograd.grad"
             )
         if isinstance(graph, ShardedGraph) and module is not None:
-            strategy.before_pass(module)
-        return strategy
+            view.before_pass(module)
+        return view
     if isinstance(graph, CSC):
         return Local(csc(graph, device))
     if isinstance(graph, Tensor):
@@ -53,20 +53,20 @@ def as_strategy(graph, feat: Tensor | None = None, module: nn.Module | None = No
     return Local(structure)
 
 
-def strategies_of_layers(graph, model: nn.Module, layers: int, feat: Tensor | None = None) -> list[Strategy]:
-    """Return the strategy of each layer of a model on a graph that :func:`as_strategy` takes, or on a list of graphs.
+def views_of(graph, model: nn.Module, layers: int, feat: Tensor | None = None) -> list[View]:
+    """Return the view of each layer of a model on a graph that :func:`as_view` takes, or on a list of graphs.
 
     A list gives each layer its own graph; ``ValueError`` is raised if it does not have one for each.
     """
     if isinstance(graph, ShardedGraph):
-        graph = graph.blocks(layers)
+        graph = graph.views(layers)
     if not isinstance(graph, (list, tuple)):
-        return [as_strategy(graph, feat)] * layers
+        return [as_view(graph, feat)] * layers
     if len(graph) != layers:
         raise ValueError(
             f"got {len(graph)} blocks for {layers} layers; pass one block for each layer (sample with as many fan-outs "
             "as there are layers), or one graph"
         )
-    strategies = [as_strategy(each, feat) for each in graph]
-    strategies[0].before_pass(model)
-    return strategies
+    views = [as_view(each, feat) for each in graph]
+    views[0].before_pass(model)
+    return views

@@ -1,4 +1,4 @@
-"""The strategy protocol: what a layer asks of a graph, whether one process or many hold it."""
+"""The view protocol: what a layer is given of a graph, whether one process or many hold it."""
 
 from __future__ import annotations
 
@@ -7,30 +7,27 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from dgl_gt.partition.figures.strategies import WITH_POLICY, StrategyRules
-from dgl_gt.transmission.policy import Policy
-
 
 class Project(Protocol):
-    """The layer's own projection, which a strategy calls on the rows that it decides to project.
+    """The layer's own projection, which a view calls on the rows that it decides to project.
 
     ``project(h, "q")`` returns ``q (rows, H, D)``; ``project(h, "kv")`` returns keys and values packed,
     ``(rows, 2, H, D)``; ``project(h, "qkv")`` returns all three, ``(rows, 3, H, D)``, as ``sparse_attention`` takes
-    them. On the CPU, the heads of a row may lie side by side in memory; a strategy that moves rows puts them in the
+    them. On the CPU, the heads of a row may lie side by side in memory; a view that moves rows puts them in the
     order of :func:`dgl_gt.ops.head_minor.in_wire_order`, which does not depend on how the rows of one rank lie. For
     additive scores the shapes are ``(rows, H)``, ``(rows, H, D + 1)`` and ``(rows, H, D + 2)``. Row ``i`` of a result
-    depends on row ``i`` of ``h`` alone. Therefore it makes no difference whether a strategy first projects rows and
+    depends on row ``i`` of ``h`` alone. Therefore it makes no difference whether a view first projects rows and
     then moves them, or the other way round.
     """
 
     def __call__(self, h: Tensor, which: str) -> Tensor: ...
 
 
-class Strategy:
-    """Base class of the strategies: attention over the in-edges of the owned rows, wherever their sources are.
+class View:
+    """Base class of what a layer is given of a graph: attention over the in-edges of its rows, wherever their sources are.
 
-    A strategy chooses which rows are projected and what travels, so a layer gives it the projection and not the
-    projected rows. Unless a transmission policy is followed, every strategy is exact: the owned rows of all ranks
+    A strategy is a view with an exchange. It chooses which rows are projected and what travels, so a layer gives it the
+    projection and not the projected rows. Unless a transmission policy is followed, every strategy is exact: the owned rows of all ranks
     together equal the result of one process, in outputs and gradients, up to the order of summation. The methods below
     are all that a layer or a model calls. Owned rows come first in every tensor that holds other rows, too.
     """
@@ -39,12 +36,6 @@ class Strategy:
     num_dst: int  # rows of the result on this rank: the owned rows, and with a deep halo copies of others after them
     node_ids: Tensor | None = None  # int64: the user's ids of the rows that attend takes, unless they are row numbers
     holds_all: bool = False  # whether this process holds all nodes, so that sums over nodes need no other rank
-    rules: StrategyRules
-
-    @property
-    def name(self) -> str:
-        """``local``, ``halo_h``, ``halo_kv``, ``gather``, ``heads``, ``ring``, ``mirror``, or such as ``mesh=4``; it never changes."""
-        return self.rules.name
 
     def input_rows(self, x: Tensor) -> Tensor:
         """Return the rows that the layer needs, of those that the model was given; ``ValueError`` if they do not fit."""
@@ -106,13 +97,6 @@ class Strategy:
         ``torch.utils.checkpoint.checkpoint(context_fn=...)``. Here, where nothing is exchanged, they do nothing.
         """
         return nullcontext(), nullcontext()
-
-    def follow(self, policy: Policy, seed: int):
-        """Exchange by a policy in the steps of :meth:`training_step`; ``ValueError`` if the strategy cannot.
-
-        ``seed`` is that of the run, and decides how numbers are rounded.
-        """
-        raise ValueError(f"the strategy {self.name} follows no transmission policy; use {' or '.join(WITH_POLICY)}")
 
     def forget_exchanges(self) -> None:
         """Use no row again that arrived in an earlier step; every rank calls it after a step that was skipped."""

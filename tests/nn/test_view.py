@@ -1,20 +1,20 @@
-"""as_strategy, Local, and what a layer hands to a strategy."""
+"""as_view, Local, and what a layer hands to a view."""
 
 import pytest
 import torch
 from dgl_or_skip import dgl
 
 import dgl_gt
-from dgl_gt.exchange import Local, Strategy, as_strategy
+from dgl_gt.exchange import Local, View, as_view
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import BiasedMHA, GraphTransformer, GraphTransformerLayer
 
 
-class InPieces(Strategy):
-    """A strategy that projects a few rows at a time, as a rank does owned and halo rows, and notes what it is given."""
+class InPieces(View):
+    """A view that projects a few rows at a time, as a rank does owned and halo rows, and notes what it is given."""
 
     def __init__(self, graph):
-        self.local = as_strategy(graph)
+        self.local = as_view(graph)
         self.num_owned, self.num_dst, self.node_ids = self.local.num_owned, self.local.num_dst, None
         self.calls = []
 
@@ -28,52 +28,52 @@ class InPieces(Strategy):
 
 
 class Sharded(ShardedGraph):
-    """A ShardedGraph without a shard: a layer reads its strategy alone."""
+    """A ShardedGraph without a shard: a layer reads its view alone."""
 
-    def __init__(self, strategy):
-        self._strategy, self._has_warned, self.depth = strategy, False, 1
+    def __init__(self, view):
+        self._view, self._has_warned, self.depth = view, False, 1
 
 
 class Lookalike:
-    """Has a strategy, but is no ShardedGraph."""
+    """Has a view, but is no ShardedGraph."""
 
-    strategy = "halo"
+    view = "halo"
 
 
 @pytest.mark.parametrize("kind", ["graph", "csc", "block"])
 def test_what_one_process_holds_is_local(graph, kind):
     held = {"graph": graph, "csc": dgl_gt.csc(graph), "block": dgl.to_block(graph)}[kind]
-    strategy = as_strategy(held)
-    assert isinstance(strategy, Local)
-    assert strategy.csc is dgl_gt.csc(held)
-    assert strategy.num_owned == graph.num_nodes()
+    view = as_view(held)
+    assert isinstance(view, Local)
+    assert view.csc is dgl_gt.csc(held)
+    assert view.num_owned == graph.num_nodes()
 
 
 def test_a_block_owns_its_destinations(graph):
     block = dgl.to_block(dgl.in_subgraph(graph, [5, 6]), [5, 6])
-    assert as_strategy(block).num_owned == 2
+    assert as_view(block).num_owned == 2
 
 
 def test_the_structure_follows_the_features_to_their_device(graph):
-    assert as_strategy(graph, torch.empty(0, device="meta")).csc.indptr.is_meta
+    assert as_view(graph, torch.empty(0, device="meta")).csc.indptr.is_meta
 
 
-def test_a_sharded_graph_gives_its_strategy_and_a_strategy_is_itself(graph):
-    strategy = InPieces(graph)
-    assert as_strategy(Sharded(strategy)) is strategy
-    assert as_strategy(strategy) is strategy
+def test_a_sharded_graph_gives_its_view_and_a_view_is_itself(graph):
+    view = InPieces(graph)
+    assert as_view(Sharded(view)) is view
+    assert as_view(view) is view
 
 
 @pytest.mark.parametrize("wrong", [None, "graph.bin", [0, 1], Lookalike()])
 def test_refuses_other_types(wrong):
     with pytest.raises(ValueError, match=f"{type(wrong).__name__}; allowed: a DGLGraph.*ShardedGraph"):
-        as_strategy(wrong)
+        as_view(wrong)
 
 
 def test_refuses_a_graph_of_several_edge_types():
     graph = dgl.heterograph({("a", "x", "b"): ([0], [0]), ("b", "y", "a"): ([0], [0])})
     with pytest.raises(ValueError, match="2 edge types"):
-        as_strategy(graph)
+        as_view(graph)
 
 
 def test_refuses_a_graph_between_nodes_of_two_types():
@@ -90,21 +90,21 @@ def test_a_layer_on_another_strategy_gives_the_same_numbers(graph, gradients):
     layer.attn.dropout_seed = 8
     feat = torch.randn(graph.num_nodes(), 12, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(graph.num_edges(), 3, dtype=torch.float64, requires_grad=True)
-    strategy = InPieces(graph)
+    view = InPieces(graph)
 
-    out, expected = layer(Sharded(strategy), feat, bias), layer(graph, feat, bias)
+    out, expected = layer(Sharded(view), feat, bias), layer(graph, feat, bias)
 
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
     tensors = [feat, bias, *layer.parameters()]
     for a, b in zip(gradients(out, tensors), gradients(expected, tensors), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
-    assert strategy.calls == [{"width": 12, "bias": bias, "dropout": (0.3, 8)}]
+    assert view.calls == [{"width": 12, "bias": bias, "dropout": (0.3, 8)}]
 
 
 def test_a_strategy_is_given_the_projection_with_heads_apart(graph):
     mha, seen = BiasedMHA(12, 3).eval(), {}
 
-    class Asks(Strategy):
+    class Asks(View):
         num_owned = num_dst = graph.num_nodes()
 
         def attend(self, h, project, *, bias=None, dropout=None):
@@ -130,9 +130,9 @@ def test_a_projection_that_a_user_replaced_or_hooked_is_called(graph):
 
 
 def test_a_model_asks_its_strategy_once_a_layer(graph):
-    strategy = InPieces(graph)
+    view = InPieces(graph)
     model = GraphTransformer(5, 12, 2, layers=3, heads=3, attention_dropout=0.2).train()
     model.set_dropout_step(1, 2)
-    model(Sharded(strategy), torch.randn(graph.num_nodes(), 5))
-    assert [call["width"] for call in strategy.calls] == [12, 12, 12]
-    assert [call["dropout"] for call in strategy.calls] == [(0.2, layer.attn.dropout_seed) for layer in model.layers]
+    model(Sharded(view), torch.randn(graph.num_nodes(), 5))
+    assert [call["width"] for call in view.calls] == [12, 12, 12]
+    assert [call["dropout"] for call in view.calls] == [(0.2, layer.attn.dropout_seed) for layer in model.layers]
