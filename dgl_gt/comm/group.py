@@ -14,14 +14,14 @@ import torch.distributed as dist
 
 from dgl_gt.partition.errors import InputError, check_flags
 
-from .backend import check_dtype, device_type
-from .failure import FailureDetector, RankError
+from .backend import check_dtype
+from .failure import RankError
 from .gradient_sum import sum_after_backward, sum_during_backward
-from .in_flight import InFlight
 from .parameters import ParameterCheck, to_sum
 from .step_recorder import Collective, StepRecorder
 from .tape import Tape
 from .transfer import AllGather, Begin, Finish, SumOverRanks, Transfer, tracked
+from .transport import OPERATIONS, GroupOfRanks, OneRank, Transport
 
 PUBLIC = "rank world_size device sent_bytes received_bytes exchange_s reset_counters close together broadcast exchange"
 PUBLIC = f"{PUBLIC} all_reduce all_reduce_sum gather_rows sum_gradients summing_gradients".split()
@@ -39,6 +39,8 @@ class Comm:
         as the process group allows. A rank that waits longer than a minute says on stderr for which ranks it waits.
     check_parameters : bool
         Whether ranks compare their parameters now and then, see :func:`dgl_gt.load`.
+    transport : Transport, optional
+        What carries the collectives, in place of a group.
 
     Attributes
     ----------
@@ -58,21 +60,24 @@ class Comm:
     owned_rows: int | None = None  # of this rank, for messages
     parameter_check: ParameterCheck | None = None
 
-    def __init__(self, group=None, timeout_s: float | None = None, check_parameters: bool = True):
+    def __init__(
+        self,
+        group=None,
+        timeout_s: float | None = None,
+        check_parameters: bool = True,
+        *,
+        transport: Transport | None = None,
+    ):
         check_flags(check_parameters=check_parameters)
-        self._active = dist.is_available() and dist.is_initialized()
-        self._group = group
-        self.rank = dist.get_rank(group) if self._active else 0
-        self.world_size = dist.get_world_size(group) if self._active else 1
         if timeout_s is not None and not (isinstance(timeout_s, Real) and timeout_s > 0):
             raise InputError(f"timeout_s is {timeout_s!r}; it must be a number of seconds above 0, or None")
-        backends = dist.get_backend_config(group) if self._active else ""
-        self._is_nccl = torch.cuda.is_available() and device_type(backends) == "cuda"
-        self._detector = FailureDetector(group, timeout_s) if self.world_size > 1 else None
+        if transport is None:
+            has_ranks = dist.is_available() and dist.is_initialized()
+            transport = GroupOfRanks(group, timeout_s) if has_ranks else OneRank()
+        self.transport = transport
+        self.rank, self.world_size = transport.rank, transport.world_size
         self.parameter_check = ParameterCheck(self) if check_parameters and self.world_size > 1 else None
         self.tape: Tape | None = None
-        self._sums: dist.ProcessGroup | None = None
-        self._in_flight = InFlight()
         self.reset_counters()
 
     def __dir__(self):
@@ -86,12 +91,12 @@ class Comm:
 
     def close(self) -> None:
         """Wait until the backend has released all tensors. The interpreter does the same before it ends."""
-        self._in_flight.drain()
+        self.transport.drain()
 
     @property
     def device(self) -> torch.device:
         """The device on which this group's collectives run: this rank's GPU with nccl, else the CPU."""
-        return torch.device("cuda", torch.cuda.current_device()) if self._is_nccl else torch.device("cpu")
+        return self.transport.device
 
     def reset_counters(self) -> None:
         """Count bytes and seconds from here on."""
@@ -178,13 +183,12 @@ class Comm:
 
     def all_reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
         """Return the sum or maximum (``op="max"``) over ranks, as a new tensor; not differentiable and not counted."""
-        operations = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
-        if op not in operations:
-            raise ValueError(f"op is {op!r}; allowed: {', '.join(operations)}")
+        if op not in OPERATIONS:
+            raise ValueError(f"op is {op!r}; allowed: {', '.join(OPERATIONS)}")
         # The backend sums the memory in its own order, but strides may differ between ranks: make them equal.
         total = values.detach().to(self.device, copy=True, memory_format=torch.contiguous_format)
         if self.world_size > 1:
-            self._all_reduce(total, operations[op])
+            self._reduce(total, op)
         return total.to(values.device)
 
     def all_reduce_sum(self, values: torch.Tensor) -> torch.Tensor:
@@ -264,10 +268,12 @@ class Comm:
 
         It needs a single exchange, but stores a rank's own rows once for each rank; :meth:`gather_rows` does not.
         """
-        if (ranks := self.world_size) == 1:
+        if self.world_size == 1:
             return rows
+        check_dtype(rows.dtype)
         received = rows.new_empty((sum(counts), rows.shape[1]))
-        self.all_to_all(received, rows.repeat(ranks, 1), counts, [len(rows)] * ranks)()
+        started = self._started("exchange of rows", self._others(counts))
+        self._wait(self.transport.all_gather(received, rows, counts), started)
         return received
 
     def broadcast(self, values: torch.Tensor) -> torch.Tensor:
@@ -276,14 +282,10 @@ class Comm:
 
     def broadcast_object(self, value):
         """Return rank 0's ``value`` on every rank; it must be one that JSON can represent."""
-        if self.world_size == 1:
-            return value
         return json.loads(self._gather_text(json.dumps(value) if self.rank == 0 else "")[0])
 
     def gather_objects(self, value) -> list:
         """Return every rank's ``value`` on every rank, in rank order; JSON must be able to represent them."""
-        if self.world_size == 1:
-            return [value]
         return [json.loads(text) for text in self._gather_text(json.dumps(value))]
 
     @contextmanager
@@ -321,60 +323,49 @@ class Comm:
         except (RankError, SystemExit):  # a rank that is told to end does not wait: its connections end with it
             raise
         except BaseException as error:
-            if self._detector:
-                self._detector.report(error)
+            self.transport.report(error)
             raise
 
     def _gather_text(self, text: str) -> list[str]:
-        rows = torch.tensor(list(text.encode()), dtype=torch.uint8, device="cpu")
-        return [bytes(row.tolist()).decode() for row in self.gather_rows(rows)]
+        return self.transport.gather_text(text, str(Collective("exchange of texts", self.place)))
 
     def all_to_all(self, received, sent, recv_counts, send_counts) -> Callable[[], None]:
         """Start to exchange rows, without a gradient or a count; return a function that waits for the end.
 
         Both tensors are contiguous, ``received`` (sum(recv_counts), ...) and ``sent`` (sum(send_counts), ...).
         """
-        aliases = self._prepare(received, sent)
-        senders = [rank for rank, count in enumerate(recv_counts) if count and rank != self.rank]
-        started = self._started("exchange of rows", senders)
-        work = dist.all_to_all_single(*aliases, recv_counts, send_counts, group=self._group, async_op=True)
-        return partial(self._wait, work, started)
+        check_dtype(received.dtype)
+        started = self._started("exchange of rows", self._others(recv_counts))
+        return partial(self._wait, self.transport.all_to_all(received, sent, recv_counts, send_counts), started)
 
     def sum_in_place(self, total: torch.Tensor) -> None:
         """Sum a tensor over ranks, in place."""
-        self._all_reduce(total)
+        self._reduce(total)
 
-    def _all_reduce(self, total: torch.Tensor, op=dist.ReduceOp.SUM) -> None:
-        """Reduce a tensor over ranks, in place."""
-        aliases = self._prepare(total)
-        started = self._started(f"all-reduce of {total.numel():,} numbers", range(self.world_size))
-        self._wait(dist.all_reduce(*aliases, op, group=self._group, async_op=True), started)
+    def _reduce(self, total: torch.Tensor, op: str = "sum") -> None:
+        check_dtype(total.dtype)
+        started = self._started_sum(total)
+        self._wait(self.transport.all_reduce(total, op), started)
 
     def open_group_of_sums(self) -> None:
-        """Make the process group in which sums run at the same time as exchanges, once; every rank calls it."""
-        if self._sums is None:
-            members = dist.get_process_group_ranks(self._group or dist.group.WORLD)
-            self._sums = dist.new_group(members, backend="gloo", use_local_synchronization=True)
-            self._detector.watch(self._sums)
+        """Let sums run at the same time as exchanges; every rank calls it."""
+        self.transport.open_beside()
 
     def drop_group_of_sums(self) -> None:
-        """Let the next step make another group of sums; every rank calls it, after an error in a step."""
-        self._sums = None
+        """Let the next step start anew with such sums; every rank calls it, after an error in a step."""
+        self.transport.close_beside()
 
     def start_sum(self, total: torch.Tensor) -> Callable[[], None]:
         """Start to sum a tensor over ranks, in place, at the same time as exchanges; return a function that waits for the end.
 
-        Ranks start these sums in one order, and wait for them in this order at one place of the program. The sums count
-        as collectives from there on, because other collectives may come first on some ranks.
+        Ranks start these sums in one order, and wait for them in this order at one place of the program.
         """
         check_dtype(total.dtype)
-        work = dist.all_reduce(*self._in_flight.aliases(total), group=self._sums, async_op=True)
+        wait = self.transport.all_reduce(total, beside=True)
+        return lambda: self._wait(wait, self._started_sum(total))
 
-        def wait() -> None:
-            self._detector.collective_started()
-            self._wait(work, self._started(f"all-reduce of {total.numel():,} numbers", range(self.world_size)))
-
-        return wait
+    def _started_sum(self, total: torch.Tensor) -> Collective:
+        return self._started(f"all-reduce of {total.numel():,} numbers", range(self.world_size))
 
     def _started(self, kind: str, senders: Iterable[int]) -> Collective:
         """Return the collective that starts now and needs these ranks."""
@@ -382,16 +373,11 @@ class Comm:
             return Collective(kind, self.place)
         return self.recorder.start(kind, self.place, list(senders))
 
-    def _prepare(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        """Return the tensors that a collective is to be given in place of these."""
-        check_dtype(tensors[0].dtype)
-        self._detector.collective_started()
-        return self._in_flight.aliases(*tensors)
+    def _others(self, counts: list[int]) -> list[int]:
+        """The other ranks that send rows."""
+        return [rank for rank, count in enumerate(counts) if count and rank != self.rank]
 
-    def _wait(self, work, started: Collective) -> None:
+    def _wait(self, wait, started: Collective) -> None:
         """Wait for a collective, or raise the error that stopped another rank."""
         with nullcontext() if self.recorder is None else self.recorder.waiting(started):
-            if self._is_nccl:  # this makes the current stream wait, not this thread
-                work.wait()
-            else:
-                self._detector.wait(work, str(started))
+            wait(str(started))

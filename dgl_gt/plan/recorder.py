@@ -54,12 +54,12 @@ class Recorder(OperationMode):
     def __enter__(self):
         self._collects_garbage = gc.isenabled()
         gc.disable()  # so that two recordings of one step free their tensors at the same places
-        self._ranks.listener = self.add
+        self._ranks.transport.listener = self.add
         self._tracker.__enter__()
         return super().__enter__()
 
     def __exit__(self, *error):
-        self._ranks.listener, self._alive = None, None
+        self._ranks.transport.listener, self._alive = None, None
         self._tracker.__exit__()
         if self._collects_garbage:
             gc.enable()

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.comm.in_flight import InFlight
 from dgl_gt.exchange.load import make_view
 from dgl_gt.exchange.shard import make_shard
 from dgl_gt.exchange.sharded_graph import ShardedGraph
@@ -35,8 +34,8 @@ _MAX_ATTEMPTS = 100
 _OTHERS_OF_MANY = (5, 8)
 
 
-class StandInRanks(Comm):
-    """Rank 0 of a group whose other ranks do not exist: rows arrive as zeros, and sums are this rank's own.
+class StandInRanks:
+    """A transport for rank 0 of ranks that do not exist: rows arrive as zeros, and sums are this rank's own.
 
     Attributes
     ----------
@@ -46,19 +45,48 @@ class StandInRanks(Comm):
         M of the strategy ``mesh=M``; None with any other.
     """
 
+    rank, device, is_cuda = 0, torch.device("cpu"), False
+
     def __init__(self, world_size: int, ranks_per_host: int | None = None):
-        self.rank, self.world_size, self.listener, self.ranks_per_host = 0, world_size, None, ranks_per_host
-        self._is_nccl, self._detector, self.tape, self._in_flight = False, None, None, InFlight()
-        self.reset_counters()
+        self.world_size, self.listener, self.ranks_per_host = world_size, None, ranks_per_host
 
     def all_to_all(self, received, sent, recv_counts, send_counts):
-        """Fill ``received`` with zeros, and tell the listener; see :meth:`Comm.all_to_all`."""
+        """Fill ``received`` with zeros, and tell the listener."""
         received.zero_()
-        if (listener := self.listener) is None:
-            return lambda: None
         row_bytes = sent.element_size() * sent.shape[1:].numel()
-        listener("begin", self._peers(recv_counts), row_bytes * sum(send_counts[1:]), row_bytes * sum(recv_counts[1:]))
-        return lambda: listener("wait")
+        sizes = row_bytes * sum(send_counts[1:]), row_bytes * sum(recv_counts[1:])
+        return self._tell("begin", "wait", *sizes, what=self._peers(recv_counts))
+
+    def all_gather(self, received, rows, counts):
+        """Fill ``received`` with zeros, and tell the listener of the sum that moves as many bytes."""
+        received.zero_()
+        return self._tell("sum", None, rows.nbytes * self.world_size / 2)  # a sum moves 2 (P - 1) / P times its bytes
+
+    def all_reduce(self, total, op="sum", beside=False):
+        """Change nothing, and tell the listener; what is gathered as a maximum is this rank's own."""
+        return self._tell(*("begin_sum", "wait_sum") if beside else ("sum", None), total.nbytes)
+
+    def gather_text(self, text: str, what: str) -> list[str]:
+        """Every rank says the same."""
+        return [text] * self.world_size
+
+    def open_beside(self) -> None:
+        """Sums are never late."""
+
+    def close_beside(self) -> None:
+        """Sums are never late."""
+
+    def report(self, error: BaseException) -> None:
+        """Nobody listens."""
+
+    def drain(self) -> None:
+        """No tensor is in use."""
+
+    def _tell(self, begin: str, end: str | None, *sizes, what: tuple = ()):
+        if (listener := self.listener) is None:
+            return lambda _: None
+        listener(begin, what, *sizes)
+        return lambda _: listener(end) if end else None
 
     def _peers(self, recv_counts: list[int]) -> tuple:
         """From which ranks rows arrive, as an event says it."""
@@ -68,29 +96,6 @@ class StandInRanks(Comm):
                 return "within", per_host
             return ("between", per_host) if all(rank % per_host == 0 for rank in peers) else ()
         return (self.world_size - peers[0],) if len(peers) == 1 and self.world_size > 2 else ()
-
-    def _all_reduce(self, total, op=None) -> None:
-        if self.listener is not None:
-            self.listener("sum", (), total.nbytes)
-
-    def open_group_of_sums(self) -> None:
-        """Do nothing: there is no group."""
-
-    def start_sum(self, total):
-        """Tell the listener; see :meth:`Comm.start_sum`."""
-        if (listener := self.listener) is None:
-            return lambda: None
-        listener("begin_sum", (), total.nbytes)
-        return lambda: listener("wait_sum")
-
-    def gather_counted(self, rows, counts):
-        """Return zeros, and tell the listener of the sum that moves as many bytes; see :meth:`Comm.gather_counted`."""
-        if self.listener is not None:
-            self.listener("sum", (), rows.nbytes * self.world_size / 2)  # a sum moves 2 (P - 1) / P times its bytes
-        return rows.new_zeros((sum(counts), rows.shape[1]))
-
-    def _gather_text(self, text: str) -> list[str]:
-        return [text] * self.world_size
 
 
 class _LaidOut:
@@ -126,7 +131,8 @@ class _LaidOut:
 def stand_in(layout: Layout, strategy: StrategyRules, depth: int, overlap: bool = True) -> ShardedGraph:
     """Part 0 of a made-up graph, as :func:`dgl_gt.load` with these options would give it."""
     parts = layout.figures.parts
-    shard, ranks = make_shard(_LaidOut(layout), 0, depth), StandInRanks(parts, strategy.ranks_per_host)
+    shard = make_shard(_LaidOut(layout), 0, depth)
+    ranks = Comm(check_parameters=False, transport=StandInRanks(parts, strategy.ranks_per_host))
     order = shard.node_ids[: shard.num_held].clone() if strategy.in_rank_order else None
     degrees = torch.ones(shard.rows[-1], 2, dtype=torch.int64, device=shard.node_ids.device)
     shard = replace(shard, degrees=degrees, rank_order=order)

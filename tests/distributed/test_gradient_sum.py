@@ -195,7 +195,7 @@ def test_a_stand_in_announces_the_same_sums():
     for width, kinds in ((1024, ["begin_sum", "begin_sum", "wait_sum", "wait_sum"]), (8, ["sum"])):
         events, model = [], torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Linear(width, 1))
         model = torch.nn.Sequential(torch.nn.Linear(8, width), model)
-        sg.comm.listener = lambda kind, what=(), *sizes: events.append((kind, *sizes))  # noqa: B023
+        sg.comm.transport.listener = lambda kind, what=(), *sizes: events.append((kind, *sizes))  # noqa: B023
         with sg.comm.summing_gradients(model.parameters()):
             model(torch.ones(3, 8)).sum().backward()
         assert [kind for kind, *_ in events] == kinds

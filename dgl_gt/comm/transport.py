@@ -1,0 +1,156 @@
+"""What carries the collectives of a :class:`dgl_gt.Comm`: a process group, or what stands in for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from .backend import device_type
+from .failure import FailureDetector
+from .in_flight import InFlight
+
+OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+Wait = Callable[[str], None]  # waits for the end of a collective, which messages call by the text
+
+
+class Transport(Protocol):
+    """Collectives of ranks that have started together. Each returns a function that waits for its end.
+
+    All tensors are contiguous, and lie on ``device``.
+    """
+
+    rank: int
+    world_size: int
+    device: torch.device
+    is_cuda: bool  # waiting makes the current stream wait, not this thread
+
+    def all_to_all(self, received, sent, recv_counts: list[int], send_counts: list[int]) -> Wait:
+        """Exchange rows: ``sent`` (sum(send_counts), ...) for ``received`` (sum(recv_counts), ...)."""
+
+    def all_gather(self, received, rows, counts: list[int]) -> Wait:
+        """Give every rank the rows of all, ``received`` (sum(counts), W)."""
+
+    def all_reduce(self, total, op: str = "sum", beside: bool = False) -> Wait:
+        """Reduce in place, ``beside`` all else where :meth:`open_beside` was called."""
+
+    def gather_text(self, text: str, what: str) -> list[str]:
+        """Return every rank's text, in rank order; messages call it ``what``."""
+
+    def open_beside(self) -> None:
+        """Let reductions run at the same time as all else; every rank calls it."""
+
+    def close_beside(self) -> None:
+        """Start anew with them, after an error; every rank calls it."""
+
+    def report(self, error: BaseException) -> None:
+        """Tell the other ranks why this one stops."""
+
+    def drain(self) -> None:
+        """Wait until all tensors are released."""
+
+
+class OneRank:
+    """A process alone. Its collectives are never called."""
+
+    rank, world_size, is_cuda, device = 0, 1, False, torch.device("cpu")
+
+    def gather_text(self, text: str, what: str) -> list[str]:
+        """Return its own."""
+        return [text]
+
+    def report(self, error: BaseException) -> None:
+        """Nobody listens."""
+
+    def drain(self) -> None:
+        """No tensor is in use."""
+
+
+class GroupOfRanks:
+    """A process group of torch.distributed; waiting for a rank that has stopped raises :class:`dgl_gt.RankError`."""
+
+    def __init__(self, group, timeout_s: float | None):
+        self._group, self._sums, self._in_flight = group, None, InFlight()
+        self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
+        self.is_cuda = torch.cuda.is_available() and device_type(dist.get_backend_config(group)) == "cuda"
+        self._detector = FailureDetector(group, timeout_s) if self.world_size > 1 else None
+
+    @property
+    def device(self) -> torch.device:
+        """This rank's GPU with nccl, else the CPU."""
+        return torch.device("cuda", torch.cuda.current_device()) if self.is_cuda else torch.device("cpu")
+
+    def all_to_all(self, received, sent, recv_counts, send_counts) -> Wait:
+        """See :class:`Transport`."""
+        aliases = self._prepare(received, sent)
+        work = dist.all_to_all_single(*aliases, recv_counts, send_counts, group=self._group, async_op=True)
+        return partial(self._wait, work)
+
+    def all_gather(self, received, rows, counts) -> Wait:
+        """See :class:`Transport`; gloo's own takes equal pieces only."""
+        ranks = self.world_size
+        return self.all_to_all(received, rows.repeat(ranks, 1), counts, [len(rows)] * ranks)
+
+    def all_reduce(self, total, op="sum", beside=False) -> Wait:
+        """See :class:`Transport`. Reductions beside all else count as collectives where they are waited for.
+
+        Other collectives may come first on some ranks; ranks wait for these in one order, at one place of the program.
+        """
+        if not beside:
+            (alias,) = self._prepare(total)
+            work = dist.all_reduce(alias, OPERATIONS[op], group=self._group, async_op=True)
+            return partial(self._wait, work)
+        work = dist.all_reduce(*self._in_flight.aliases(total), group=self._sums, async_op=True)
+
+        def wait(what: str) -> None:
+            self._detector.collective_started()
+            self._wait(work, what)
+
+        return wait
+
+    def gather_text(self, text: str, what: str) -> list[str]:
+        """See :class:`Transport`."""
+        if self.world_size == 1:
+            return [text]
+        own = torch.tensor(list(text.encode()), dtype=torch.uint8).unsqueeze(1)
+        counts = torch.zeros(self.world_size, dtype=torch.int64)
+        counts[self.rank] = len(own)
+        counts = counts.to(self.device)
+        self.all_reduce(counts)(what)
+        received = own.new_empty((int(counts.sum()), 1), device=self.device)
+        self.all_gather(received, own.to(self.device), counts.tolist())(what)
+        return [bytes(each.flatten().tolist()).decode() for each in received.cpu().split(counts.tolist())]
+
+    def open_beside(self) -> None:
+        """Make the process group for them, once."""
+        if self._sums is None:
+            members = dist.get_process_group_ranks(self._group or dist.group.WORLD)
+            self._sums = dist.new_group(members, backend="gloo", use_local_synchronization=True)
+            self._detector.watch(self._sums)
+
+    def close_beside(self) -> None:
+        """Let the next step make another process group."""
+        self._sums = None
+
+    def report(self, error: BaseException) -> None:
+        """See :class:`Transport`."""
+        if self._detector:
+            self._detector.report(error)
+
+    def drain(self) -> None:
+        """See :class:`Transport`."""
+        self._in_flight.drain()
+
+    def _prepare(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        """Return the tensors that a collective is to be given in place of these."""
+        self._detector.collective_started()
+        return self._in_flight.aliases(*tensors)
+
+    def _wait(self, work, what: str) -> None:
+        if self.is_cuda:
+            work.wait()
+        else:
+            self._detector.wait(work, what)
