@@ -15,7 +15,7 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.profile import PRESETS, read_profile
 from dgl_gt.partition.system import memory
 
-FILES = Path(__file__).parents[2] / "partition" / "predict" / "presets"
+FILES = Path(__file__).parents[2] / "partition" / "figures" / "presets"
 
 
 # ---- presets ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 import dgl_gt
 from dgl_gt.partition import InputError, load_graph, partition, read_figures, read_manifest
-from dgl_gt.partition.figures.strategies import LOCAL
+from dgl_gt.partition.figures.strategies import HALO, LOCAL, MIRROR
 from dgl_gt.plan import memory_check
 from dgl_gt.plan.memory_check import check_memory
 from dgl_gt.train import TrainConfig
@@ -79,7 +79,7 @@ def test_what_a_policy_keeps_counts_and_advice_goes_with_it(tmp_path, monkeypatc
     figures = read_figures(read_manifest(tmp_path / "two"))
     config = TrainConfig(layers=3, hidden=64, heads=4, policy=policy)
     traces, exact = memory_check.tracer_of(config, 8), replace(config, policy="full")
-    sg = SimpleNamespace(strategy=SimpleNamespace(name="halo_h"), depth=1, comm=SimpleNamespace(rank=1))
+    sg = SimpleNamespace(strategy=HALO, depth=1, comm=SimpleNamespace(rank=1))
     needed = [memory_check._needed_bytes(traces, figures, sg, each) for each in (exact, config)]
     assert needed[1] > needed[0] + 400 * 4 * 64
     real = memory_check.read_profile
@@ -97,7 +97,7 @@ def test_samples_of_edges_are_never_skipped(tmp_path, monkeypatch):
     manifest = read_manifest(tmp_path / "two")
     config = replace(CONFIG, layers=1, hidden=8, heads=2, policy="none,edges=0.9")
     comm = SimpleNamespace(rank=0, all_reduce=lambda tensor, op: tensor, raising_together=nullcontext)
-    sg = SimpleNamespace(strategy=SimpleNamespace(name="mirror"), depth=1, comm=comm, manifest=manifest)
+    sg = SimpleNamespace(strategy=MIRROR, depth=1, comm=comm, manifest=manifest)
     rough = memory_check._rough_bytes(read_figures(manifest), config)
     monkeypatch.setattr(memory_check, "available_rank_memory", lambda _: 5 * rough)
     needed = memory_check._needed_bytes(
