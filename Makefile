@@ -9,13 +9,17 @@ WORKERS := $(shell expr $$(nproc) \* 3 / 2)
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 INSTALL := $(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-without-dgl lint docs gpu clean
+.PHONY: demo test quick test-without-dgl lint docs gpu clean
 
 demo: $(READY)
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" bash examples/demo.sh
 
 test: $(READY)
 	$(PYTEST)
+
+# Two tests of each file, within some minutes.
+quick: $(READY)
+	$(PYTEST) --quick
 
 test-without-dgl: $(READY)
 	DGL_GT_WITHOUT_DGL=1 $(PYTEST) -rs

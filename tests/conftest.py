@@ -36,8 +36,19 @@ ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data"))
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="run two tests of each file")
+
+
+def pytest_collection_modifyitems(config, items):
     """Long tests come first, so that no worker ends with one; one marked ``needs_dgl`` skips where DGL is absent."""
+    if config.getoption("quick"):
+        of_file = {}
+        for item in items:
+            of_file.setdefault(item.path, []).append(item)
+        items[:] = [
+            each for tests in of_file.values() for each in {id(test): test for test in (tests[0], tests[-1])}.values()
+        ]
     items.sort(key=lambda item: item.path.parent.name not in ("docs", "examples", "hostile"))
     for item in items:
         if not HAS_DGL and item.get_closest_marker("needs_dgl"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 
@@ -10,6 +11,18 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.partition.shards.manifest import read_manifest, verify
 from dgl_gt.partition.shards.read import ShardReader
 from dgl_gt.structure import CSC
+
+
+class Reader(Protocol):
+    """What a shard is read from: :class:`dgl_gt.partition.shards.read.ShardReader`, or what stands in for it."""
+
+    manifest: dict
+    parts: int
+    is_vertex_cut: bool
+
+    def rows(self, part: int, depth: int = 1) -> list[int]: ...
+    def structure(self, part: int, *names: str, depth: int = 1) -> dict[str, torch.Tensor]: ...
+    def data(self, part: int, kind: str, *names: str, rows: int) -> dict[str, torch.Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,7 @@ class Shard:
     returning: torch.Tensor | None  # bool, as send_rows: whether that mirror has in-edges
     node_data: dict[str, torch.Tensor]  # (N_owned, ...)
     edge_data: dict[str, torch.Tensor]  # (edges[0], ...)
-    reader: ShardReader  # of the whole partition
+    reader: Reader  # of the whole partition
     degrees: torch.Tensor | None = None  # int64 (rows[-1], 2): in- and out-degree in the whole graph
     rank_order: torch.Tensor | None = None  # int64 (rows[1],): number of each row among the owned rows of all ranks
     _cache: dict = field(default_factory=dict, init=False, compare=False, repr=False)  # each copy has its own
@@ -183,7 +196,7 @@ def read_shard(directory, part: int, depth: int = 1, manifest: dict | None = Non
     return make_shard(ShardReader(directory, manifest, "pt"), part, depth)
 
 
-def make_shard(reader: ShardReader, part: int, depth: int = 1) -> Shard:
+def make_shard(reader: Reader, part: int, depth: int = 1) -> Shard:
     """Return one part with ``depth`` hops of halo, from what a reader gives."""
     rows = reader.rows(part, depth)
     with torch.device("cpu"):  # whatever torch's default device is

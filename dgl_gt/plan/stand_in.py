@@ -99,7 +99,7 @@ class StandInRanks:
 
 
 class _LaidOut:
-    """The arrays of a layout in memory, with the methods of :class:`dgl_gt.partition.shards.read.ShardReader`."""
+    """The arrays of a layout in memory, as a reader of shards, see :class:`dgl_gt.exchange.shard.Reader`."""
 
     def __init__(self, layout: Layout):
         graph, figures = layout.graph, layout.figures
