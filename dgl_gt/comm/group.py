@@ -14,14 +14,13 @@ import torch.distributed as dist
 
 from dgl_gt.partition.errors import InputError, check_flags
 
-from .backend import check_dtype
 from .failure import RankError
 from .gradient_sum import sum_after_backward, sum_during_backward
 from .parameters import ParameterCheck, to_sum
 from .step_recorder import Collective, StepRecorder
 from .tape import Tape
 from .transfer import AllGather, Begin, Finish, SumOverRanks, Transfer, tracked
-from .transport import OPERATIONS, GroupOfRanks, OneRank, Transport
+from .transport import OPERATIONS, GroupOfRanks, OneRank, Transport, check_dtype
 
 PUBLIC = "rank world_size device sent_bytes received_bytes exchange_s reset_counters close together broadcast exchange"
 PUBLIC = f"{PUBLIC} all_reduce all_reduce_sum gather_rows sum_gradients summing_gradients".split()

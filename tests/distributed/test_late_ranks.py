@@ -10,9 +10,9 @@ import torch.distributed as dist
 from ranks import run_ranks
 
 import dgl_gt
-from dgl_gt.comm.backend import device_type
 from dgl_gt.comm.failure import FailureDetector, RankError
 from dgl_gt.comm.group import Comm
+from dgl_gt.comm.transport import device_type
 from dgl_gt.partition import partition
 from dgl_gt.partition.errors import InputError
 from dgl_gt.train.module_places import named_places

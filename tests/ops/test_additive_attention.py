@@ -5,8 +5,8 @@ import torch
 from attention_cases import CASES, Case, draw_csc, draw_upstream, head_minor
 
 from dgl_gt import sparse_attention
+from dgl_gt.nn.gat import attention_weights
 from dgl_gt.ops import cpu
-from dgl_gt.ops.additive import attention_weights
 from dgl_gt.ops.reference import reference_attention
 
 needs_kernel = pytest.mark.skipif(cpu.library() is None, reason="the CPU kernel is not built")
