@@ -9,6 +9,7 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.partition import partition
+from dgl_gt.partition.figures.strategies import strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.plan.planned_step import tracer_of
@@ -75,7 +76,7 @@ def test_every_strategy_has_one_process_losses(graph, alone, tmp_path, parts):
         of_cut = figures["vertex" if strategy == "mirror" else "edge"]
         predicted, in_float32 = (
             tracer_of(replace(CONFIG, precision=precision), of_cut.features)
-            .of(of_cut, strategy, depth, "none")
+            .of(of_cut, strategy_of(strategy), depth, "none")
             .sent_bytes(of_cut)
             for precision in ("bf16", "fp32")
         )

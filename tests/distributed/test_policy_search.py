@@ -102,7 +102,7 @@ def kept_on_rank(rank, folder, strategy):
     """Bytes that lanes keep after two steps, as predicted and as they are."""
     policy_search._WARM_UP = 1
     sg, figures = loaded(folder, strategy)
-    exchanges, found = tracer_of(CONFIG, figures.features, 4).exchanges(figures, strategy), []
+    exchanges, found = tracer_of(CONFIG, figures.features, 4).exchanges(figures, strategy_of(strategy)), []
     probe = policy_search._Probe(sg, CONFIG, lambda text: None)
     for mode in KEPT:
         policy = read_policy(mode)
