@@ -157,6 +157,10 @@ def test_a_type_checker_finds_misspelt_arguments_and_names(tmp_path):
     assert found == {str(line): code for line, code in enumerate(wrong.values(), 2)}, ran.stdout + ran.stderr
 
 
+def test_the_citation_names_this_version():
+    assert f"\nversion: {dgl_gt.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
 def test_help_explains_every_setting():
     config = dgl_gt.train.TrainConfig
     texts = dict(

@@ -33,7 +33,6 @@ NEED_DGL = {
     "own_model.md": _NETWORK,
     "selector.md": _NETWORK,
 }
-WIDE = {"api.md", "architecture.md", "contributing.md"}  # pages whose lines were not yet broken at 120 columns
 MOST_WORDS, MOST_WORDS_OF_A_CELL = 26_500, 25
 NOT_RUN = 2  # blocks that are marked so: installing packages, and two machines
 TIMEOUT_S = 300
@@ -201,7 +200,7 @@ def prose(page: Path) -> str:
     return re.sub(r"^ {4}\S.*$", "", BLOCK.sub("", page.read_text()), flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [page for page in TEXTS if page.name not in WIDE], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
 def test_prose_is_read_without_scrolling(page):
     """But for links and pictures, which cannot be broken."""
     lines = [line for line in prose(page).splitlines() if not line.startswith("|") and "](" not in line]
