@@ -24,7 +24,9 @@ _ENDS = (  # names of source and destination, without marks and words such as id
     (("u",), ("v",)),
 )
 _FILLER = re.compile(r"(node|vertex|id|name)+$")
-_COUNTER = re.compile(r"([\W_]|[12]|[ab](?![a-z])|id|node)+$")  # at the end of the names of two columns of one kind: id_1, userB
+_COUNTER = re.compile(
+    r"([\W_]|[12]|[ab](?![a-z])|id|node)+$"
+)  # at the end of the names of two columns of one kind: id_1, userB
 _DIMACS = re.compile(r"^p[ \t]+\w+[ \t]+\d+[ \t]+\d+$", re.MULTILINE)
 _FLOAT64_EXACT = 2**53  # float64 holds every whole number below
 _WHOLE = re.compile(r"[+-]?[0-9]+")

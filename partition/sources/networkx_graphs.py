@@ -1,8 +1,10 @@
-"""Graphs from networkx, and from the files that it reads: GraphML, GML, GEXF, Pajek and node-link JSON."""
+"""Graphs from networkx, and from the files that it reads: GraphML, GML, GEXF and node-link JSON."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from numbers import Integral, Number
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from dgl_gt.partition.system.user_files import reading
 from .arrays import as_names
 from .coo import COOGraph, as_float32_if_exact
 
-_READERS = {".graphml": "read_graphml", ".gml": "read_gml", ".gexf": "read_gexf", ".net": "read_pajek"}
+_READERS = {".graphml": "read_graphml", ".gexf": "read_gexf"}
 
 
 def read_networkx_file(path: Path) -> COOGraph:
@@ -24,9 +26,10 @@ def read_networkx_file(path: Path) -> COOGraph:
     kind = path.suffix.lower()
     try:
         with reading(path), open(path, "rb") as file:
-            graph = (
-                _node_link(networkx, json.load(file)) if kind == ".json" else getattr(networkx, _READERS[kind])(file)
-            )
+            if kind == ".json":
+                graph = _node_link(networkx, json.load(file))
+            else:
+                graph = _gml(networkx, file) if kind == ".gml" else getattr(networkx, _READERS[kind])(file)
     except (InputError, MemoryError):
         raise
     except Exception as error:  # parsers of XML and JSON, and plain exceptions of networkx
@@ -38,6 +41,19 @@ def read_networkx_file(path: Path) -> COOGraph:
     return from_networkx(graph, path.name)
 
 
+def _gml(networkx, file):
+    """Return the graph of a GML file; nodes without labels are called by their ids, and edges may be parallel."""
+    lines = re.sub(
+        r"(?m)^(\s*graph\s*\[)(?![^\[]*\bmultigraph\b)", r"\1 multigraph 1", file.read().decode("ascii"), count=1
+    )
+    try:
+        return networkx.parse_gml(lines)
+    except networkx.NetworkXError as error:
+        if "no 'label'" not in str(error):
+            raise
+        return networkx.parse_gml(lines, label="id")
+
+
 def _node_link(networkx, data):
     """Return the graph of node-link JSON, whose edges are called links or edges."""
     edges = "links" if "links" in data else "edges"
@@ -45,6 +61,13 @@ def _node_link(networkx, data):
         graph = networkx.node_link_graph(data, edges=edges)
     except TypeError:  # networkx before 3.4
         graph = networkx.node_link_graph({**data, "links": data[edges]})
+    twice = [
+        each
+        for each, count in Counter(str(node.get("id", i)) for i, node in enumerate(data["nodes"])).items()
+        if count > 1
+    ]
+    if twice:
+        raise ValueError(f"several nodes have the id {twice[0]}")
     if len(graph) > len(data["nodes"]):  # links by position, for instance
         raise ValueError(f"{edges} name nodes that are not among the ids of nodes")
     return graph

@@ -104,6 +104,82 @@ def test_files_of_networkx(tmp_path, suffix):
     refused(written(tmp_path / f"bad{suffix}", "{[<"), f"bad{suffix}")
 
 
+THREE = '*Vertices 3\n1 "a"\n2 "b"\n3 "c"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "listed"),
+    [
+        (f"{THREE}*Arcs\n1 2 1\n*Edges\n2 3 1\n", "a>b b>c c>b"),
+        (f"{THREE}*Edges\n2 3\n*Arcs\n1 2\n", "b>c c>b a>b"),
+        (f"% x\n*Network y\n{THREE}\n*Arcs\n1 2 1\n*Edges\n", "a>b"),
+        (f'{THREE}*Arcs :1 "knows"\n1 2\n*Edges :2 "likes"\n2 3\n', "a>b b>c c>b"),
+        (f"{THREE}*Edges\n3 3\n1 2\n", "c>c a>b b>a"),
+        (f"{THREE}*Arcslist\n1 2 3\n2 3\n", "a>b a>c b>c"),
+        (f"{THREE}*edgeslist\n1 2 3\n", "a>b b>a a>c c>a"),
+        (THREE.replace('"a"', '"2"').replace('"b"', "1") + "*Arcs\n1 2\n2 3\n", "2>1 1>c"),
+        ("*Vertices 3\n1 2\n2 3\n3 1\n*Arcs\n1 2\n2 3\n", "2>3 3>1"),
+        ("*Vertices 3\n*Edges\n1 2\n", "1>2 2>1"),
+        ('*Vertices 4\r\n1 "Smith"\r\n2 Lee\r\n3 "Smith"\r\n4 O\'Neil\r\n*Edges\r\n1 2\r\n3 4\r\n', "1>2 2>1 3>4 4>3"),
+        ('*Vertices 3\n1 "a"\n3 "c"\n*Arcs\n1 2\n3 1\n', "1>2 3>1"),
+        (THREE.replace('"a"', '"a x" 0.5 0.5 ic Red') + "*Arcs\n1 2 1 c Blue\n", "a x>b"),
+    ],
+)
+def test_sections_of_pajek(tmp_path, text, listed):
+    graph = load_graph(written(tmp_path / "g.net", text))
+    names = graph.node_names.tolist()
+    assert " ".join(f"{names[u]}>{names[v]}" for u, v in edges(graph)) == listed
+    assert graph.num_nodes == int(text.split("*Vertices ")[1].split()[0])
+    assert any("Smith" in note for note in graph.notes) == ("Smith" in text)
+    assert graph.left_out == (("further columns of lines", "further columns of vertices") if "Blue" in text else ())
+
+
+def test_weights_and_relations_of_pajek(tmp_path):
+    graph = load_graph(written(tmp_path / "g.net", f"{THREE}*Edges :3\n1 2 0.5\n*Arcs :4\n2 3\n"))
+    assert graph.edge_data["weight"].tolist() == [0.5, 0.5, 1] and graph.edge_data["relation"].tolist() == [3, 3, 4]
+    graph = load_graph(written(tmp_path / "g.net", f"{THREE}*Arcs :3\n1 2\n2 3\n"))
+    assert graph.edge_data == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"{THREE}*Arcs\n1 2\n2 4\n", ["line 7", "'2 4'", "1 to 3"]),
+        (f"{THREE}*Arcs\n0 1\n", ["line 6", "'0 1'"]),
+        (f"{THREE}*Arcs\n1 2 x\n", ["line 6", "'1 2 x'"]),
+        (f"{THREE}*Arcs\n1\n", ["line 6", "'1'"]),
+        (f"{THREE}*Arcslist\n1 2 x\n", ["line 6", "'1 2 x'"]),
+        (f"{THREE}*Matrix\n0 1 0\n0 0 1\n0 0 0\n", ["line 5", "*Matrix"]),
+        (f"{THREE}*Arcs\n1 2\n*Partition x\n*Vertices 3\n1\n2\n3\n", ["line 7", "*Partition x"]),
+        (f"{THREE}*Arcs\n1 2\n{THREE}*Arcs\n2 3\n", ["line 7", "*Vertices 3"]),
+        (f"{THREE}3 d\n*Arcs\n1 2\n", ["line 5", "'3 d'"]),
+        (f"{THREE}4 d\n*Arcs\n1 2\n", ["line 5", "'4 d'"]),
+        ("*Arcs\n1 2\n", ["line 1", "*Arcs"]),
+        ("*Vertices many\n*Arcs\n1 2\n", ["line 1", "*Vertices many"]),
+        ("1 2\n", ["line 1", "'1 2'", "*Vertices"]),
+        ("*Vertices 999999999999\n*Arcs\n1 2\n", ["999999999999"]),
+        (f"*Vertices {'9' * 5000}\n*Arcs\n1 2\n", ["line 1"]),
+        ("", ["0 nodes"]),
+    ],
+)
+def test_pajek_refused(tmp_path, text, words):
+    refused(written(tmp_path / "g.net", text), "g.net", *words)
+
+
+@pytest.mark.parametrize("directed", ["", "directed 1"])
+def test_gml_without_labels_and_with_parallel_edges(tmp_path, directed):
+    pytest.importorskip("networkx")
+    text = f'Creator "M. Newman"\ngraph\n[\n {directed}\n node [ id 7 ]\n node [ id 9 ]\n edge [ source 7 target 9 ]\n'
+    graph = load_graph(written(tmp_path / "g.gml", f"{text} edge [ source 7 target 9 ]\n]\n"))
+    assert graph.node_names.tolist() == [7, 9] and edges(graph) == [(0, 1)] * 2 + [(1, 0)] * (0 if directed else 2)
+
+
+def test_node_link_json_with_an_id_twice(tmp_path):
+    pytest.importorskip("networkx")
+    data = {"nodes": [{"id": "a"}, {"id": "a"}, {"id": "c"}], "links": [{"source": "a", "target": "c"}]}
+    refused(written(tmp_path / "g.json", json.dumps(data)), "the id a")
+
+
 def test_node_link_json_with_edges(tmp_path):
     pytest.importorskip("networkx")
     data = {"directed": True, "multigraph": False, "nodes": [{"id": "a"}, {"id": "b"}]}
