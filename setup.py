@@ -30,7 +30,9 @@ class BuildKernel(build_ext):
         with ThreadPoolExecutor(workers) as pool:
 
             def compile_at_once(sources, **options):
-                return [name for names in pool.map(lambda each: one_by_one([each], **options), sources) for name in names]
+                return [
+                    name for names in pool.map(lambda each: one_by_one([each], **options), sources) for name in names
+                ]
 
             self.compiler.compile, self.parallel = compile_at_once, True
             super().build_extensions()

@@ -139,6 +139,10 @@ def with_standard_masks_and_labels(node_data: dict[str, np.ndarray], name: str) 
         node_data[key] = np.repeat(mask[:, None], min(splits), axis=1) if shared_by_splits else mask
     if "label" in node_data:
         node_data["label"] = _integer_label(node_data["label"])
+        if node_data["label"].dtype == np.int64 and (node_data["label"] < -1).any():
+            raise InputError(
+                f"{name}: a label is {node_data['label'].min()}; a class is a number from 0, and -1 is a node without a label"
+            )
     return node_data
 
 

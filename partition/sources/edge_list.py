@@ -13,7 +13,7 @@ from dgl_gt.partition.system.user_files import text_array
 
 from .coo import COOGraph, as_float32_if_exact
 from .text_blocks import parse_rows, parses
-from .text_table import MISSING, TextTable, is_named, may_be_padded, open_table, parsed_blocks
+from .text_table import FLOAT64_EXACT, MISSING, TextTable, are_whole, is_named, may_be_padded, open_table, parsed_blocks
 
 _ENDS = (  # names of source and destination, without marks and words such as id; the later ones are known together alone
     (
@@ -28,12 +28,8 @@ _COUNTER = re.compile(
     r"([\W_]|[12]|[ab](?![a-z])|id|node)+$"
 )  # at the end of the names of two columns of one kind: id_1, userB
 _DIMACS = re.compile(r"^p[ \t]+\w+[ \t]+\d+[ \t]+\d+$", re.MULTILINE)
-_FLOAT64_EXACT = 2**53  # float64 holds every whole number below
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _PADDED = re.compile(r"0[0-9]+")
-_FLOAT_ID = re.compile(
-    r"[0-9]+(\.0*)?|[0-9](\.[0-9]+)?e\+[0-9]+", re.IGNORECASE
-)  # a whole number, as pandas and R write it
 _IDENTIFIER = re.compile(r"[_\d]|[a-z][A-Z]")  # in a word that is no prose
 _FEWEST_COUNTED = 2  # edges that a line of counts must announce, to be told from an edge
 
@@ -244,11 +240,8 @@ class _Columns:
             rows = self._read(lines, self.usecols, self.whole - decimal)
             if any((np.abs(rows[f"f{self.usecols.index(column)}"]) >= 2**63).any() for column in decimal):
                 raise
-            for column in decimal & ends:
-                if not all(
-                    _FLOAT_ID.fullmatch(word) and float(word) < _FLOAT64_EXACT for word in self._words(lines, column)
-                ):
-                    raise
+            if not all(are_whole(self._words(lines, column)) for column in decimal & ends):
+                raise
             self.whole -= decimal - ends
             rows = rows.astype(self._dtype(self.usecols, self.whole))
         if len(rows) and min(rows["f0"].min(), rows["f1"].min()) < 0:
@@ -257,7 +250,7 @@ class _Columns:
         if any(_PADDED.fullmatch(word) for column in checked for word in self._words(lines, column)):
             raise ValueError("a number would lose its leading zeros")
         for i, column in enumerate(self.usecols[2:], 2):
-            if column not in self.whole and (np.abs(rows[f"f{i}"]) >= _FLOAT64_EXACT).any():
+            if column not in self.whole and (np.abs(rows[f"f{i}"]) >= FLOAT64_EXACT).any():
                 self._note_inexact(lines, column)
         return rows
 
@@ -296,7 +289,7 @@ def _is_exact(word: str) -> bool:
 def _one_column(path: Path, key: str, pieces: list[np.ndarray], columns: _Columns) -> np.ndarray:
     """Join the blocks of a column; raise :class:`InputError` if a whole number would lose digits as a float."""
     if pieces[-1].dtype.kind == "f":
-        large = (piece[np.abs(piece) >= _FLOAT64_EXACT].tolist() for piece in pieces if piece.dtype.kind == "i")
+        large = (piece[np.abs(piece) >= FLOAT64_EXACT].tolist() for piece in pieces if piece.dtype.kind == "i")
         inexact = (each for some in large for each in some if not _is_exact(str(each)))
         word = next(inexact, columns.inexact.get(key))
         if word is not None:

@@ -6,7 +6,7 @@ import lzma
 import struct
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +27,13 @@ _CSR = ("indptr", "indices", "data", "shape")
 _SPARSE_KEYS, _ADJACENCY_KEYS = (tuple(f"{name}_{part}" for part in _CSR) for name in ("x", "adj"))
 _NODE_KEYS = ("x", "feat", "y", "label", "node_names", *_SPARSE_KEYS, *SPLIT_MASKS)
 _MEANS = {"x": "feat", "y": "label"}  # two names of one array
+_SCIPY_KEYS = {"format", "shape", "data"}
 _GRAPH_KEYS = ("edge_index", "num_nodes", "directed", "name", *_ADJACENCY_KEYS)
 # names that other projects give to these arrays
 _SYNONYMS = {
     "edge_index": ("edges", "edge_list"),
-    "feat": ("node_features", "node_feat", "features", "attr_matrix"),
-    "label": ("node_labels", "node_label", "labels"),
+    "feat": ("node_features", "node_feat", "features", "feats", "attr_matrix", "X"),
+    "label": ("node_labels", "node_label", "labels", "Y"),
     "edge_data_feat": ("edge_feat", "edge_attr", "edge_features"),
     **{f"x_{part}": (f"attr_{part}",) for part in _CSR},
     **{key: (f"{key}s",) for key in SPLIT_MASKS},
@@ -46,6 +47,9 @@ def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
     if "edge_index" in arrays:
         src, dst = _ends(path, arrays["edge_index"], name=archive.read_as.get("edge_index"))
         coo = COOGraph(src, dst)
+    elif {*archive.keys} >= _SCIPY_KEYS:
+        coo = from_scipy(_scipy_matrix(path), path.name)
+        archive = replace(archive, left_out=())
     elif any(key in arrays for key in _ADJACENCY_KEYS):
         coo = from_scipy(_csr(path, arrays, _ADJACENCY_KEYS))
     else:
@@ -92,9 +96,14 @@ def read_npy(path: Path) -> COOGraph:
     return COOGraph(*_ends(path, _array(path)), name=path.name)
 
 
-def read_npy_node_data(path: Path) -> dict[str, np.ndarray]:
-    """Read one column, named after the file: ``feat.npy`` (or ``x.npy``) holds ``feat``."""
-    return {{"x": "feat", "y": "label"}.get(path.stem, path.stem): _array(path)}
+def read_npy_node_data(path: Path) -> NodeColumns:
+    """Read one column, named after the file: ``feat.npy`` (or ``x.npy``, ``features.npy``, ...) holds ``feat``."""
+    stem = path.stem
+    key = next(iter(_names_in_file([stem], ("feat", "label", "x", "y", *SPLIT_MASKS), {})), f"{_NODE_DATA}{stem}")
+    known = key in (stem, _MEANS.get(stem))
+    what = f"node data {stem}, no features (feat.npy) and no labels (label.npy)" if key.startswith(_NODE_DATA) else key
+    notes = () if known else (f"{path.name}: it is read as {what}",)
+    return _node_columns(path, _Archive({key: _array(path)}, {}, [stem], (), notes, frozenset()), None)
 
 
 def read_npz_node_data(path: Path, keys: Mapping[str, str] | None = None) -> NodeColumns:
@@ -261,6 +270,29 @@ def _node_columns(path: Path, archive: _Archive, num_nodes: int | None) -> NodeC
         notes=notes,
         used_keys=archive.used_keys,
     )
+
+
+def _scipy_matrix(path: Path):
+    """Return the matrix of a file of ``scipy.sparse.save_npz``."""
+    arrays = _read_archive(path, (*_CSR, "row", "col", "format"), {}).arrays
+    kind = _value(path, arrays, "format", "SU", None)
+    try:
+        match kind if isinstance(kind, str) else kind.decode():
+            case "csr":
+                return _csr(path, arrays, _CSR)
+            case "csc":
+                return _csr(path, arrays, _CSR).T
+            case "coo":
+                return scipy.sparse.coo_array(
+                    (arrays["data"], (arrays["row"], arrays["col"])), arrays["shape"].tolist()
+                )
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path} is not a matrix of scipy, or is damaged ({first_line(error)}); write it again"
+        ) from error
+    raise InputError(f"{path} is a matrix of scipy's format {kind!r}; save matrix.tocsr()")
 
 
 def _csr(path: Path, arrays: dict[str, np.ndarray], keys: tuple[str, ...]):

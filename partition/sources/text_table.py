@@ -20,6 +20,8 @@ MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "<NA>", "#N/A"
 _MARKS = "\t;,"  # between columns; of two that split all lines, the later one is in names, or in numbers such as 0,5
 _NO_WORDS = {*MISSING, "?", "-"}
 _WHITE = "[ \t]"
+_WHOLE_FLOAT = re.compile(r"[0-9]+(\.0*)?|[0-9](\.[0-9]+)?e\+[0-9]+", re.IGNORECASE)  # as pandas and R write it
+FLOAT64_EXACT = 2**53  # float64 holds every whole number below
 _SAMPLE_LINES = 50
 _SLICE_CHARACTERS = 1 << 19
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
@@ -131,6 +133,8 @@ def _delimiter(path: Path, lines: list[str], known) -> str | None:
 def _has_text_above_numbers(rows: list[list[str]]) -> bool:
     """Return whether the first row has a word in a column that otherwise has numbers."""
     first, *others = rows
+    if others and first == ["", *map(str, range(len(first) - 1))]:
+        return True  # as pandas writes columns without names beside its index
     columns = [[row[i] for row in others if i < len(row)] for i in range(len(first))]
     return any(
         column and cell not in _NO_WORDS and not parses(float, cell) and all(parses(float, other) for other in column)
@@ -149,6 +153,13 @@ def line_cells(path: Path, number: int, line: str, delimiter: str | None) -> lis
             f"{path}, line {number} cannot be split into columns ({error}); correct it, or give the file the ending of "
             "its format"
         ) from None
+
+
+def are_whole(words: list[str]) -> bool:
+    """Return whether all words are whole numbers from 0, also as floats: 1.0, 1e+05; but 1e5 may be a part of a hash."""
+    return all(
+        _WHOLE_FLOAT.fullmatch(word) and float(word) < FLOAT64_EXACT and float(word).is_integer() for word in words
+    )
 
 
 def is_named(column: str) -> bool:

@@ -363,3 +363,34 @@ def test_a_stated_number_of_nodes_does_not_keep_ids_from_being_numbered(tmp_path
     np.savez(tmp_path / "g.npz", edge_index=np.array([[5], [10**7]]), num_nodes=10**8)
     refused(tmp_path / "g.npz", "100000000 nodes")
     assert load_graph(tmp_path / "g.npz", ids="compact").node_names.tolist() == [5, 10**7]
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo"])
+@pytest.mark.parametrize("make", ["array", "matrix"])
+def test_a_matrix_that_scipy_saved(tmp_path, kind, make):
+    entries = (np.array([1.0, 2.0]), (np.array([0, 1]), np.array([1, 2])))
+    scipy.sparse.save_npz(tmp_path / "g.npz", getattr(scipy.sparse, f"{kind}_{make}")(entries, shape=(4, 4)))
+    graph = load_graph(tmp_path / "g.npz")
+    assert sorted(edges(graph)) == [(0, 1), (1, 2)] and graph.num_nodes == 4 and graph.left_out == ()
+    assert sorted(graph.edge_data["weight"].tolist()) == [1, 2]
+    if kind != "coo":
+        keys = {f"adj_{part}": part for part in ("indptr", "indices", "data", "shape")}
+        assert sorted(edges(load_graph(tmp_path / "g.npz", keys=keys))) == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": "dia"}, ["'dia'", "tocsr"]),
+        ({"format": b"\xff"}, ["not a matrix of scipy"]),
+        ({"format": "coo"}, ["not a matrix of scipy"]),
+        ({"indices": np.array([1, 99])}, ["not a valid CSR"]),
+        ({"shape": np.array([4, 5])}, ["square"]),
+        ({"data": np.array(["a", "b"])}, ["not a valid CSR"]),
+        ({"data": np.array([1, None], object)}, ["Python objects"]),
+    ],
+)
+def test_a_matrix_that_scipy_did_not_save(tmp_path, change, words):
+    arrays = {"indices": np.array([1, 2]), "indptr": np.array([0, 1, 2, 2, 2]), "data": np.ones(2), "format": "csr"}
+    np.savez(tmp_path / "g.npz", **{**arrays, "shape": np.array([4, 4]), **change})
+    refused(tmp_path / "g.npz", "g.npz", *words)
