@@ -16,17 +16,12 @@ from .text_blocks import parse_rows, parses
 from .text_table import FLOAT64_EXACT, MISSING, TextTable, are_whole, is_named, may_be_padded, open_table, parsed_blocks
 
 _ENDS = (  # names of source and destination, without marks and words such as id; the later ones are known together alone
-    (
-        ("src", "source", "from", "orig", "origin", "node1", "id1", "nodeid1"),
-        ("dst", "dest", "destination", "tgt", "target", "to", "node2", "id2", "nodeid2"),
-    ),
-    (("start",), ("end",)),
-    (("u",), ("v",)),
+    ("src source from orig origin node1 id1 nodeid1", "dst dest destination tgt target to node2 id2 nodeid2"),
+    ("start", "end"),
+    ("u", "v"),
 )
 _FILLER = re.compile(r"(node|vertex|id|name)+$")
-_COUNTER = re.compile(
-    r"([\W_]|[12]|[ab](?![a-z])|id|node)+$"
-)  # at the end of the names of two columns of one kind: id_1, userB
+_COUNTER = re.compile(r"([\W_]|[12]|[ab](?![a-z])|id|node)+$")  # ends the names of two columns of one kind: id_1, userB
 _DIMACS = re.compile(r"^p[ \t]+\w+[ \t]+\d+[ \t]+\d+$", re.MULTILINE)
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _PADDED = re.compile(r"0[0-9]+")
@@ -38,16 +33,16 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
     """Read a file of one edge per line, source first.
 
     Lines that start with ``#`` or ``%`` are comments. Columns are separated by commas, semicolons, tabs or spaces, and
-    every line has as many as the first. If the first line has no number, or if a comment right before names both ends,
-    it is a header, which names the source (``src``, ``source``, ``from``, ``src_id``, ...) and the destination
-    (``dst``, ``destination``, ``target``, ``to``, ``dst_id``, ...); with two columns, other names are allowed.
+    every line has as many as the first. If the first line has no number, or if a comment before it names both ends, it
+    is a header, which names the source (``src``, ``source``, ``from``, ``src_id``, ...) and the destination (``dst``,
+    ``destination``, ``target``, ``to``, ``to_node``, ...) once each; with two columns, other names are allowed.
     Without a header, and where neither of two columns has such a name, the source comes first. Other columns of
     numbers become edge data: int64 if all are whole numbers, else float32 if it holds every number exactly, else
     float64. Columns of text and columns without a name are left out and listed in ``left_out``.
 
-    Node ids are whole numbers. They are names, numbered as they appear, if ``ids`` is ``"names"``, or by default if
-    the first row holds text. Then a first line without known names is a header only if its words are nowhere else in
-    the file, unlike those of most lines.
+    Node ids are whole numbers, also 1.0 and 1e+05. They are names, numbered as they appear, if ``ids`` is ``"names"``,
+    or by default if the first row holds text or a number such as 007. Then a first line without known names is a header
+    only if its words are nowhere else in the file, unlike those of most lines.
     """
     table = open_table(path, _fit)
     commented = _has_commented_header(table)
@@ -61,10 +56,8 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
         if table.header is not None and any(parses(float, cell) for cell in table.header):
             coo.notes += (table.header_note,)
     if table.commented is not None and table.width > 2 and not commented:
-        coo.notes += (
-            f"{path.name}: line {table.commented_line} ({' '.join(table.commented)[:80]}) is no header, as it does not name both "
-            "ends of edges; an edge goes from column 1 to column 2",
-        )
+        words = f"line {table.commented_line} ({' '.join(table.commented)[:80]})"
+        coo.notes += (f"{path.name}: {words} names no ends, so it is no header; edges go from column 1 to column 2",)
     return _with_hints(coo, table)
 
 
@@ -78,20 +71,18 @@ def _check_format(table: TextTable) -> None:
         )
     if first and table.width < 2:
         raise InputError(
-            f"{table.path}, line {line}: {first[0][:80]!r} is one column; put a comma, a semicolon, a tab or a "
-            "space between source and destination, and begin a line of counts or a title with #"
+            f"{table.path}, line {line}: {first[0][:80]!r} is one column; put a comma, a semicolon, a tab or a space between "
+            "source and destination, and begin a line of counts or a title with #"
         )
 
 
 def _with_hints(coo: COOGraph, table: TextTable) -> COOGraph:
     """Note what the file says of its edges, and is not followed."""
     columns = dict(zip((name.lower() for name in table.header or ()), table.first_row))
-    if table.width == 2 and coo.node_names is None and _has_unknown_header(table):
-        kinds = [_COUNTER.sub("", each.lower()) for each in table.header]
-        if kinds[0] != kinds[1]:
-            coo.notes += (
-                f"{table.path.name}: {' and '.join(table.header)} may be of two kinds; a number that is in both columns is one node",
-            )
+    kinds = {_COUNTER.sub("", each.lower()) for each in table.header or ()}
+    if table.width == len(kinds) == 2 and coo.node_names is None and _has_unknown_header(table):
+        both = " and ".join(table.header)
+        coo.notes += (f"{table.path.name}: {both} may be of two kinds; a number that is in both columns is one node",)
     name, words = table.path.name, [word.strip(":,.") for word in table.preamble.lower().split()]
     if words[:1] == ["bip"]:
         coo.notes += (f"{name}: it says bipartite; if both sides count from the same id, their nodes are one here",)
@@ -115,11 +106,8 @@ def _known_ends(header: list[str]) -> tuple[list[int], list[int]]:
     """Return the columns that a header calls a source, and those that it calls a destination."""
     names = [re.sub(r"[\W_]", "", name.lower().partition("(")[0]) for name in header]
     short = [_FILLER.sub("", name) for name in names]
-    found = [
-        tuple([i for i, name in enumerate(some) if name in known] for known in ends)
-        for ends in _ENDS
-        for some in (names, short)
-    ]
+    pairs = [(some, ends) for ends in _ENDS for some in (names, short)]
+    found = [[[i for i, name in enumerate(some) if name in known.split()] for known in ends] for some, ends in pairs]
     return next((each for each in found if all(each)), found[1])
 
 
@@ -243,7 +231,7 @@ class _Columns:
             if not all(are_whole(self._words(lines, column)) for column in decimal & ends):
                 raise
             self.whole -= decimal - ends
-            rows = rows.astype(self._dtype(self.usecols, self.whole))
+            rows = rows.astype([(key, "i8" if key in ("f0", "f1") else rows.dtype[key]) for key in rows.dtype.names])
         if len(rows) and min(rows["f0"].min(), rows["f1"].min()) < 0:
             raise ValueError("negative node id")
         checked = () if self.are_padded or not may_be_padded(lines) else self.usecols[:2]
@@ -263,13 +251,11 @@ class _Columns:
         if (word := next(inexact, None)) is not None:
             self.inexact[self.keys[column]] = word
 
-    def _dtype(self, columns: list[int], whole: set[int]) -> np.dtype:
-        return np.dtype([(f"f{i}", np.int64 if each in whole else np.float64) for i, each in enumerate(columns)])
-
     def _read(self, lines: str, columns: list[int], whole: set[int]) -> np.ndarray:
+        dtype = np.dtype([(f"f{i}", np.int64 if each in whole else np.float64) for i, each in enumerate(columns)])
         converters = {column: convert for column, convert in (self.converters or {}).items() if column in columns}
         options = {"delimiter": self.delimiter, "usecols": columns, "converters": converters or None, "ndmin": 1}
-        return parse_rows(lines, dtype=self._dtype(columns, whole), **options)
+        return parse_rows(lines, dtype=dtype, **options)
 
 
 def _number_of(cell: str, names: dict[str, int]) -> int:
@@ -310,9 +296,7 @@ def _edge_columns(table: TextTable) -> tuple[list[int], dict[str, int], tuple[st
     allowed = "call the source src_id, source or from, and the destination dst_id, target or to"
     if len(src) > 1 or len(dst) > 1:
         several = " and ".join(table.header[i] for i in (src if len(src) > 1 else dst))
-        raise InputError(
-            f"{where}, of which {several} may each be the same end of edges; {allowed}, and no other column so"
-        )
+        raise InputError(f"{where}, of which {several} may each be one end; {allowed}, and no other column so")
     src, dst = next(iter(src), None), next(iter(dst), None)
     if len(table.header) <= 2:  # the column without a known name is the other end
         src = src if src is not None else 1 - (1 if dst is None else dst)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 TEXT_TABLES = (".csv", ".tsv", ".txt")
 EDGE_LISTS = (*TEXT_TABLES, ".edges", ".edgelist", ".el")
-NETWORKX_FILES = (".graphml", ".gml", ".gexf", ".json")
-KINDS = (".npz", ".npy", ".bin", ".dgl", ".graph", ".mtx", ".mat", ".net", *EDGE_LISTS, *NETWORKX_FILES)
+NETWORKX_FILES = (".graphml", ".gml", ".gexf", ".net", ".json")
+KINDS = (".npz", ".npy", ".bin", ".dgl", ".graph", ".mtx", ".mat", *EDGE_LISTS, *NETWORKX_FILES)
 ALLOWED = (
     ".npz, .npy, .bin or .dgl (dgl.save_graphs), .csv, .tsv, .txt, .edges, .edgelist or .el (an edge list), .graph "
     "(METIS), .mtx (Matrix Market), these also with .gz, .mat (MATLAB), .graphml, .gml, .gexf, .net (Pajek), .json "

@@ -30,7 +30,6 @@ from .node_data import read_node_data, with_columns
 from .numbering import check_plausible_nodes, numbered
 from .numpy_file import read_npy, read_npz
 from .options import SourceOptions, source_options
-from .pajek_file import read_pajek
 from .source_name import split_source_name
 
 _SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}
@@ -72,8 +71,7 @@ def load_graph(
           docs/cli.md; also a Matrix Market file under such a name.
         - ``*.graph``, also ``.gz``: a METIS file.
         - ``*.mtx``, ``*.mat``: a square sparse matrix, as one of scipy.
-        - ``*.graphml``, ``*.gml``, ``*.gexf``, ``*.json`` (node-link): read by networkx.
-        - ``*.net``: vertices, arcs and edges of Pajek.
+        - ``*.graphml``, ``*.gml``, ``*.gexf``, ``*.net`` (Pajek), ``*.json`` (node-link): read by networkx.
         - ``dgl:NAME?raw_dir=DIR``, ``ogb:NAME?root=DIR``: a data set of ``dgl.data`` or ``ogb.nodeproppred``.
         - ``sample:communities?nodes=20000&degree=20&classes=10&features=64&signal=0.55&seed=0``: a generated graph
           of communities.
@@ -298,8 +296,6 @@ def _open_file(path: Path, options: SourceOptions) -> COOGraph:
             return read_matrix_market(path)
         case ".mat":
             return read_matlab(path, options.keys)
-        case ".net":
-            return read_pajek(path)
         case ".bin" | ".dgl":
             from .dgl_graphs import read_dgl_file
 

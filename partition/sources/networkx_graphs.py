@@ -1,4 +1,4 @@
-"""Graphs from networkx, and from the files that it reads: GraphML, GML, GEXF and node-link JSON."""
+"""Graphs from networkx, and from the files that it reads: GraphML, GML, GEXF, Pajek and node-link JSON."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from dgl_gt.partition.system.user_files import reading
 
 from .arrays import as_names
 from .coo import COOGraph, as_float32_if_exact
-
-_READERS = {".graphml": "read_graphml", ".gexf": "read_gexf"}
+from .pajek_file import read_pajek
 
 
 def read_networkx_file(path: Path) -> COOGraph:
@@ -26,10 +25,15 @@ def read_networkx_file(path: Path) -> COOGraph:
     kind = path.suffix.lower()
     try:
         with reading(path), open(path, "rb") as file:
-            if kind == ".json":
-                graph = _node_link(networkx, json.load(file))
-            else:
-                graph = _gml(networkx, file) if kind == ".gml" else getattr(networkx, _READERS[kind])(file)
+            match kind:
+                case ".net":
+                    graph = read_pajek(networkx, path)
+                case ".json":
+                    graph = _node_link(networkx, json.load(file))
+                case ".gml":
+                    graph = _gml(networkx, file)
+                case _:
+                    graph = getattr(networkx, f"read_{kind[1:]}")(file)
     except (InputError, MemoryError):
         raise
     except Exception as error:  # parsers of XML and JSON, and plain exceptions of networkx
@@ -43,9 +47,7 @@ def read_networkx_file(path: Path) -> COOGraph:
 
 def _gml(networkx, file):
     """Return the graph of a GML file; nodes without labels are called by their ids, and edges may be parallel."""
-    lines = re.sub(
-        r"(?m)^(\s*graph\s*\[)(?![^\[]*\bmultigraph\b)", r"\1 multigraph 1", file.read().decode("ascii"), count=1
-    )
+    lines = re.sub(r"(?m)^(\s*graph\s*\[)", r"\1 multigraph 1", file.read().decode("ascii"), count=1)
     try:
         return networkx.parse_gml(lines)
     except networkx.NetworkXError as error:
@@ -61,12 +63,8 @@ def _node_link(networkx, data):
         graph = networkx.node_link_graph(data, edges=edges)
     except TypeError:  # networkx before 3.4
         graph = networkx.node_link_graph({**data, "links": data[edges]})
-    twice = [
-        each
-        for each, count in Counter(str(node.get("id", i)) for i, node in enumerate(data["nodes"])).items()
-        if count > 1
-    ]
-    if twice:
+    ids = Counter(str(node.get("id", i)) for i, node in enumerate(data["nodes"]))
+    if twice := [each for each, count in ids.items() if count > 1]:
         raise ValueError(f"several nodes have the id {twice[0]}")
     if len(graph) > len(data["nodes"]):  # links by position, for instance
         raise ValueError(f"{edges} name nodes that are not among the ids of nodes")

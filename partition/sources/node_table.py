@@ -67,6 +67,7 @@ def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
         if columns.id is None and columns.unnamed is not None:
             unnamed += cells[columns.unnamed]
         features.append([_features(table, column, lines, cells[column]) for column in columns.features])
+    _check_order(table, unnamed)
     data = {key: np.concatenate(pieces) for key, pieces in masks.items()}
     by_name = {}
     for place, column in enumerate(columns.features):
@@ -96,7 +97,7 @@ def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
             *_rounded(table, by_name),
         ),
         header=tuple(table.header),
-        maybe_ids={} if columns.id is not None else _maybe_ids(by_name, roles, unnamed),
+        maybe_ids={} if columns.id is not None else {key: by_name[key] for key in by_name.keys() - {*roles.features}},
     )
 
 
@@ -149,11 +150,11 @@ def _fit(rows: list[list[str]]) -> int:
     return len(known.intersection(name.lower() for name in rows[0]))
 
 
-def _maybe_ids(features: dict[str, np.ndarray], roles: ColumnRoles, unnamed: list[str]) -> dict[str, np.ndarray]:
-    """Return the columns that may be ids, which a column without a name may be, too."""
-    found = {key: value[:, 0] for key, value in features.items() if value.shape[1] == 1 and key not in roles.features}
-    numbers = [_number(cell) for cell in unnamed]
-    return found if not numbers or None in numbers else {**found, "": np.array(numbers, np.float32)}
+def _check_order(table: TextTable, index: list[str]) -> None:
+    """Raise :class:`InputError` for an index without a name, as pandas writes it, that is not in the order of the rows."""
+    numbers = [_number(cell) for cell in index]
+    if None not in numbers and numbers != sorted(numbers):
+        raise InputError(f"{table.path}: the column without a name has numbers in no order; call it id, or remove it")
 
 
 def _rounded(table: TextTable, features: dict[str, np.ndarray]) -> list[str]:

@@ -40,8 +40,7 @@ def numbered(
     tables = [each for each in columns if each.ids is not None]
     note = None
     for each in columns:
-        if each.maybe_ids:
-            _check_no_ids(source, each)
+        _check_no_ids(source, each)
     if isinstance(source, Graph):
         if ids is not None:
             raise InputError(f"{source.name} is numbered already; leave ids (--ids) out")
@@ -73,22 +72,19 @@ def _check_no_ids(source: Graph | COOGraph, table: NodeColumns) -> None:
     It holds the id of each node or, under such a name, another whole number in each row; float32 holds large ones roughly.
     """
     used = np.arange(source.num_nodes) if isinstance(source, Graph) else source.node_names
-    if used is not None and used.dtype.kind == "U":
-        return
-    for name, values in table.maybe_ids.items():
-        distinct = np.unique(values)
-        if (distinct < 0).any() or (distinct != np.floor(distinct)).any():
+    for name, values in table.maybe_ids.items() if used is None or used.dtype.kind != "U" else ():
+        if values.shape[1] > 1 or (values < 0).any() or (values != np.floor(values)).any():
             continue
-        is_named = name.lower().endswith(("id", "id_", "index")) and len(values) > 1
-        is_named &= len(distinct) == len(values) or distinct[-1] >= FLOAT32_EXACT
-        if not is_named and len(distinct) >= _FEWEST_IDS and (name or (values[1:] < values[:-1]).any()):
+        distinct = np.unique(values)
+        are_ids = name.lower().endswith(("id", "id_", "index")) and len(values) > 1
+        are_ids &= len(distinct) == len(values) or distinct[-1] >= FLOAT32_EXACT
+        if not are_ids and len(distinct) >= _FEWEST_IDS:
             used = used_ids(source) if used is None else used
-            is_named = len(used) >= _FEWEST_IDS and np.isin(used.astype(np.float32), distinct).all()
-        if is_named:
-            what = f"column {name!r}" if name else "the column without a name"
+            are_ids = len(used) >= _FEWEST_IDS and np.isin(used.astype(np.float32), distinct).all()
+        if are_ids:
             raise InputError(
-                f"{table.name}: {what} has whole numbers as ids of nodes are; call it id, or leave it out with skip (--skip "
-                f"{quoted(name)}) if rows are in node order, or name all features (--features) if it is one"
+                f"{table.name}: column {name!r} has whole numbers as ids of nodes are; call it id; or, if rows are in node order, "
+                f"leave it out with skip (--skip {quoted(name)}), or name all features (--features) if it is one"
             )
 
 
@@ -196,15 +192,10 @@ def _as_they_are(
 
 
 def _from_one(coo: COOGraph, table: str | None = None) -> str:
+    way_out = "to number nodes from 0, and to keep the ids beside them, choose ids='compact' (--ids compact)"
     if table is not None:
-        return (
-            f"{coo.name}: ids begin at 1, so node 0 has no edge, and the first row of {table} is its row; if that is the row of "
-            "node 1, give the table a column of ids (id)"
-        )
-    return (
-        f"{coo.name}: ids begin at 1, so node 0 has no edge; to number nodes from 0, and to keep the ids beside them, choose "
-        "ids='compact' (--ids compact)"
-    )
+        way_out = f"if the first row of {table} is the row of node 1, give the table a column of ids (id)"
+    return f"{coo.name}: ids begin at 1, so node 0 has no edge; {way_out}"
 
 
 def _too_short(coo: COOGraph, columns: NodeColumns) -> InputError:

@@ -27,7 +27,6 @@ _CSR = ("indptr", "indices", "data", "shape")
 _SPARSE_KEYS, _ADJACENCY_KEYS = (tuple(f"{name}_{part}" for part in _CSR) for name in ("x", "adj"))
 _NODE_KEYS = ("x", "feat", "y", "label", "node_names", *_SPARSE_KEYS, *SPLIT_MASKS)
 _MEANS = {"x": "feat", "y": "label"}  # two names of one array
-_SCIPY_KEYS = {"format", "shape", "data"}
 _GRAPH_KEYS = ("edge_index", "num_nodes", "directed", "name", *_ADJACENCY_KEYS)
 # names that other projects give to these arrays
 _SYNONYMS = {
@@ -47,7 +46,7 @@ def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
     if "edge_index" in arrays:
         src, dst = _ends(path, arrays["edge_index"], name=archive.read_as.get("edge_index"))
         coo = COOGraph(src, dst)
-    elif {*archive.keys} >= _SCIPY_KEYS:
+    elif {*archive.keys} >= {"format", "shape", "data"}:
         coo = from_scipy(_scipy_matrix(path), path.name)
         archive = replace(archive, left_out=())
     elif any(key in arrays for key in _ADJACENCY_KEYS):
@@ -98,12 +97,10 @@ def read_npy(path: Path) -> COOGraph:
 
 def read_npy_node_data(path: Path) -> NodeColumns:
     """Read one column, named after the file: ``feat.npy`` (or ``x.npy``, ``features.npy``, ...) holds ``feat``."""
-    stem = path.stem
-    key = next(iter(_names_in_file([stem], ("feat", "label", "x", "y", *SPLIT_MASKS), {})), f"{_NODE_DATA}{stem}")
-    known = key in (stem, _MEANS.get(stem))
-    what = f"node data {stem}, no features (feat.npy) and no labels (label.npy)" if key.startswith(_NODE_DATA) else key
-    notes = () if known else (f"{path.name}: it is read as {what}",)
-    return _node_columns(path, _Archive({key: _array(path)}, {}, [stem], (), notes, frozenset()), None)
+    [key] = _names_in_file([path.stem], ("feat", "label", "x", "y", *SPLIT_MASKS), {}) or [f"{_NODE_DATA}{path.stem}"]
+    what = f"node data {path.stem}; features are feat.npy, and labels label.npy" if key.startswith(_NODE_DATA) else key
+    notes = () if key in (path.stem, _MEANS.get(path.stem)) else (f"{path.name}: it is read as {what}",)
+    return _node_columns(path, _Archive({key: _array(path)}, {}, [], (), notes, frozenset()), None)
 
 
 def read_npz_node_data(path: Path, keys: Mapping[str, str] | None = None) -> NodeColumns:
@@ -274,25 +271,15 @@ def _node_columns(path: Path, archive: _Archive, num_nodes: int | None) -> NodeC
 
 def _scipy_matrix(path: Path):
     """Return the matrix of a file of ``scipy.sparse.save_npz``."""
-    arrays = _read_archive(path, (*_CSR, "row", "col", "format"), {}).arrays
-    kind = _value(path, arrays, "format", "SU", None)
+    _read_archive(path, (*_CSR, "row", "col", "offsets"), {})  # checks sizes, and that no array holds objects
     try:
-        match kind if isinstance(kind, str) else kind.decode():
-            case "csr":
-                return _csr(path, arrays, _CSR)
-            case "csc":
-                return _csr(path, arrays, _CSR).T
-            case "coo":
-                return scipy.sparse.coo_array(
-                    (arrays["data"], (arrays["row"], arrays["col"])), arrays["shape"].tolist()
-                )
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"{path} is not a matrix of scipy, or is damaged ({first_line(error)}); write it again"
-        ) from error
-    raise InputError(f"{path} is a matrix of scipy's format {kind!r}; save matrix.tocsr()")
+        with open(path, "rb") as file:
+            matrix = scipy.sparse.load_npz(file)
+        if matrix.format in ("csr", "csc", "bsr"):
+            matrix.check_format(full_check=True)  # indices of a damaged file would be followed anywhere
+    except (ValueError, TypeError, KeyError, OverflowError, NotImplementedError) as error:
+        raise InputError(f"{path} is no matrix of scipy, or is damaged ({first_line(error)}); save it again") from error
+    return matrix
 
 
 def _csr(path: Path, arrays: dict[str, np.ndarray], keys: tuple[str, ...]):

@@ -60,14 +60,16 @@ class TextTable:
         return number > self.header_line and text != "" and not text.startswith(COMMENTS)
 
     @cached_property
-    def opened(self) -> re.Pattern:
-        """Matches the quote at the beginning of a cell."""
-        return re.compile(rf'(?:^|(?<={self.delimiter or _WHITE})) *"', re.MULTILINE)
+    def quotes(self) -> tuple[re.Pattern, re.Pattern]:
+        """Patterns of a cell up to the quote that it begins with, and up to the end of this quote, which is group 1."""
+        begin = rf"(?:^|(?<={self.delimiter or _WHITE})) *"
+        return tuple(re.compile(begin + rest, re.MULTILINE) for rest in ('"', r'("[^"\n]*(?:""[^"\n]*)*")'))
 
-    @cached_property
-    def quoted(self) -> re.Pattern:
-        """Matches the beginning of a cell from its first quote to the one that ends it, which are in group 1."""
-        return re.compile(rf'(?:^|(?<={self.delimiter or _WHITE})) *("[^"\n]*(?:""[^"\n]*)*")', re.MULTILINE)
+    def without_quotes(self, lines: str) -> str | None:
+        """Return lines with a letter in place of what is quoted; None where a quote does not end in its line."""
+        opened, quoted = self.quotes
+        lines = quoted.sub("q", lines)
+        return None if opened.search(lines) else lines
 
 
 def open_table(path: Path, known: Callable[[list[list[str]]], int]) -> TextTable:
@@ -157,9 +159,7 @@ def line_cells(path: Path, number: int, line: str, delimiter: str | None) -> lis
 
 def are_whole(words: list[str]) -> bool:
     """Return whether all words are whole numbers from 0, also as floats: 1.0, 1e+05; but 1e5 may be a part of a hash."""
-    return all(
-        _WHOLE_FLOAT.fullmatch(word) and float(word) < FLOAT64_EXACT and float(word).is_integer() for word in words
-    )
+    return all(_WHOLE_FLOAT.fullmatch(word) and float(word) % 1 == 0 and float(word) < FLOAT64_EXACT for word in words)
 
 
 def is_named(column: str) -> bool:
@@ -173,10 +173,10 @@ def _check_comments(table: TextTable, first_line: int, block: str) -> None:
         return
     for number, line in enumerate(block.split("\n"), first_line):
         line = line.strip("\r ")
-        if not line.startswith(COMMENTS) or number == table.header_line:
-            continue
-        among_rows = number > max(table.first_line, table.header_line)  # before them, lines of dashes are usual
-        is_row = line.lstrip("".join(COMMENTS))[:1].strip() != "" if among_rows else line[1:2].isalnum()
+        name = line.lstrip("".join(COMMENTS))[:1] if line.startswith(COMMENTS) and number != table.header_line else ""
+        is_row = name.isalnum() or (
+            name.strip() and number > table.first_line
+        )  # before rows, lines of dashes are usual
         if is_row and len(line_cells(table.path, number, line, table.delimiter)) == table.width:
             raise InputError(
                 f"{table.path}, line {number}: {line[:_SHOWN]!r} begins like a comment, but has {table.width} columns, as "
@@ -232,7 +232,7 @@ def _row_blocks(table: TextTable) -> Iterator[tuple[Callable[[], list[tuple[int,
         if table.has_names:
             _check_comments(table, first_line, block)
         if table.delimiter is not None and ' "' in block:
-            block = table.quoted.sub(r"\1", block)  # loadtxt knows a quote at the very start of a cell alone
+            block = table.quotes[1].sub(r"\1", block)  # loadtxt knows a quote at the very start of a cell alone
 
         def numbered(first_line=first_line, block=block):
             lines = enumerate(block.split("\n"), first_line)
@@ -250,7 +250,7 @@ def _check_width(table: TextTable, number: int, line: str, numbered: list[tuple[
     if _all_have(table, line):
         return
     where, shown = f"{table.path}, line {number}", line.strip()[:_SHOWN]
-    if table.opened.search(table.quoted.sub("q", line)):
+    if table.without_quotes(line) is None:
         raise InputError(
             f"{where}: {shown!r} has a quote that does not end in this line; a row is one line: close the quote, or remove it"
         )
@@ -265,23 +265,24 @@ def _check_width(table: TextTable, number: int, line: str, numbered: list[tuple[
     raise InputError(f"{where}: {shown!r} must hold as many columns as the first line, {table.width}")
 
 
-def _all_have(table: TextTable, lines: str) -> bool:
-    """Return whether every line that is not empty has the table's columns; checked in slices to save memory."""
+def _slices(lines: str) -> Iterator[str]:
+    """Yield the lines in slices, to save memory."""
     begin = 0
     while begin < len(lines):
         end = lines.find("\n", begin + _SLICE_CHARACTERS) + 1 or len(lines)
-        if not _slice_has(table, lines[begin:end]):
-            return False
+        yield lines[begin:end]
         begin = end
-    return True
+
+
+def _all_have(table: TextTable, lines: str) -> bool:
+    """Return whether every line that is not empty has the table's columns."""
+    return all(_slice_has(table, some) for some in _slices(lines))
 
 
 def _slice_has(table: TextTable, lines: str) -> bool:
     width, delimiter = table.width, table.delimiter
-    if '"' in lines:
-        lines = table.quoted.sub("q", lines)
-        if table.opened.search(lines):
-            return False
+    if '"' in lines and (lines := table.without_quotes(lines)) is None:
+        return False
     data = np.frombuffer(lines.encode(), np.uint8)
     ends = np.append(np.flatnonzero(data == ord("\n")), len(data))
     starts = np.concatenate([[0], ends[:-1] + 1])
@@ -299,15 +300,10 @@ def _slice_has(table: TextTable, lines: str) -> bool:
 
 def may_be_padded(lines: str) -> bool:
     """Return whether a cell may begin with a zero and another digit."""
-    begin = 0
-    while begin < len(lines):
-        some = lines[begin : begin + _SLICE_CHARACTERS]
-        data = np.frombuffer((some if begin else f"\n{some}").encode(), np.uint8)
+    for some in _slices(lines):
+        data = np.frombuffer(f"\n{some}".encode(), np.uint8)
         found = (data[1:-1] == ord("0")) & (data[2:] - ord("0") < 10)
-        found &= (data[:-2] < ord("-")) | (
-            data[:-2] == ord(";")
-        )  # white space, a quote or a comma, but not 1.05 or 2024-05
+        found &= (data[:-2] < ord("-")) | (data[:-2] == ord(";"))  # not behind the marks of 1.05 and 2024-05
         if found.any():
             return True
-        begin += _SLICE_CHARACTERS - 2  # what begins a cell, and its zero, may be the last ones
     return False

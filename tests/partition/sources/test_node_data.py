@@ -241,9 +241,9 @@ EDGES = "source,target\n0,1\n1,2\n"
         ("n.csv", "f,v\n5,0\n6,1\n7,2\n", ["'v'"]),
         ("n.csv", "v,label\n2,0\n1,1\n1,1\n0,1\n", ["'v'"]),  # an id twice
         ("n.csv", "v,label\n2,0\n1,1\n9,1\n0,1\n", ["'v'"]),  # a node without edges
-        ("n.csv", ",f,label\n2,5,0\n1,6,1\n0,7,1\n", ["without a name"]),
-        ("n.csv", "Unnamed: 0,f,label\n2,5,0\n1,6,1\n0,7,1\n", ["without a name"]),
-        ("n.csv", ",0,1\n2,5,1\n1,6,2\n0,7,3\n", ["without a name"]),
+        ("n.csv", ",f,label\n2,5,0\n1,6,1\n0,7,1\n", ["column without a name"]),
+        ("n.csv", "Unnamed: 0,f,label\n2,5,0\n1,6,1\n0,7,1\n", ["column without a name"]),
+        ("n.csv", ",0,1\n2,5,1\n1,6,2\n0,7,3\n", ["column without a name"]),
         ("n.csv", "paper_id,label\n2,0\n1,1\n1,1\n0,1\n", ["'paper_id'"]),
         ("n.csv", "some_id,label\n230425980,0\n230425981,1\n230425982,1\n", ["'some_id'"]),
         ("n.csv", "id,label\n0,-2\n1,0\n2,1\n", ["-2", "-1"]),
@@ -266,6 +266,7 @@ def test_tables_of_other_hands_are_refused(tmp_path, small_blocks, name, text, w
         ("id,v\n2,0\n1,1\n0,2\n", {}, [[2], [1], [0]]),
         (",id,f\n2,0,5\n1,1,6\n0,2,7\n", {}, [[5], [6], [7]]),
         (",f,label\n0,5,0\n1,6,1\n2,7,1\n", {}, [[5], [6], [7]]),
+        (",f\n1,5\n2,6\n3,7\n", {}, [[5], [6], [7]]),  # as R writes numbers of rows
         ("Unnamed: 0,f\n2,5\n1,6\n0,7\n", {"skip": ["Unnamed: 0"]}, [[5], [6], [7]]),
         (",0,1\n0,5,1\n1,6,2\n2,7,3\n", {}, [[5, 1], [6, 2], [7, 3]]),
         ("group_id,flag\n1,0\n1,1\n0,1\n", {}, [[1, 0], [1, 1], [0, 1]]),
