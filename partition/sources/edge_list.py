@@ -184,6 +184,10 @@ def _read(table: TextTable, names: dict[str, int] | None = None, *, are_padded: 
     _check_first_line(table, coo, names is not None)
     if names is not None:
         coo.node_names = text_array(list(names), f"{table.path}: names")
+        if (twin := next((name for name in names if name.endswith(".0") and name[:-2] in names), None)) is not None:
+            coo.notes += (
+                f"{table.path.name}: {twin} and {twin[:-2]} are names of two nodes; write one number in one way",
+            )
     return coo
 
 

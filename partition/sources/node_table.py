@@ -47,7 +47,8 @@ def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
     to skip.
     """
     table = open_table(path, _fit)
-    if table.header is None and table.commented is not None:
+    is_header = table.commented is not None and (table.is_sure or table.delimiter is None or _fit([table.commented]))
+    if table.header is None and is_header:
         table = replace(table, header=table.commented, header_line=table.commented_line)
     if table.header is None or not table.first_row:
         raise InputError(f"{path}: a node table needs a header that names its columns, then a line for each node")

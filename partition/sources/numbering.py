@@ -84,7 +84,7 @@ def _check_no_ids(source: Graph | COOGraph, table: NodeColumns) -> None:
         if are_ids:
             raise InputError(
                 f"{table.name}: column {name!r} has whole numbers as ids of nodes are; call it id; or, if rows are in node order, "
-                f"leave it out with skip (--skip {quoted(name)}), or name all features (--features) if it is one"
+                f"leave it out with skip (--skip {quoted(name)}), or list it among features (--features)"
             )
 
 

@@ -6,7 +6,6 @@ import csv
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ COMMENTS = ("#", "%")
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "<NA>", "#N/A")  # in place of a value
 _MARKS = "\t;,"  # between columns; of two that split all lines, the later one is in names, or in numbers such as 0,5
 _NO_WORDS = {*MISSING, "?", "-"}
-_WHITE = "[ \t]"
+_WHITE, _TO_QUOTE = " \t", r'[^"\n]*(?:""[^"\n]*)*"'  # the latter up to the quote that ends a cell
 _WHOLE_FLOAT = re.compile(r"[0-9]+(\.0*)?|[0-9](\.[0-9]+)?e\+[0-9]+", re.IGNORECASE)  # as pandas and R write it
 FLOAT64_EXACT = 2**53  # float64 holds every whole number below
 _SAMPLE_LINES = 50
@@ -59,17 +58,11 @@ class TextTable:
         text = line.lstrip()
         return number > self.header_line and text != "" and not text.startswith(COMMENTS)
 
-    @cached_property
-    def quotes(self) -> tuple[re.Pattern, re.Pattern]:
-        """Patterns of a cell up to the quote that it begins with, and up to the end of this quote, which is group 1."""
-        begin = rf"(?:^|(?<={self.delimiter or _WHITE})) *"
-        return tuple(re.compile(begin + rest, re.MULTILINE) for rest in ('"', r'("[^"\n]*(?:""[^"\n]*)*")'))
-
     def without_quotes(self, lines: str) -> str | None:
         """Return lines with a letter in place of what is quoted; None where a quote does not end in its line."""
-        opened, quoted = self.quotes
-        lines = quoted.sub("q", lines)
-        return None if opened.search(lines) else lines
+        opened = rf'"(?<![^{self.delimiter or _WHITE}\n]")'  # a quote at the beginning of a cell
+        lines = re.sub(opened + _TO_QUOTE, "q", lines)
+        return None if re.search(opened, lines) else lines
 
 
 def open_table(path: Path, known: Callable[[list[list[str]]], int]) -> TextTable:
@@ -231,8 +224,8 @@ def _row_blocks(table: TextTable) -> Iterator[tuple[Callable[[], list[tuple[int,
     for first_line, block in text_blocks(table.path):
         if table.has_names:
             _check_comments(table, first_line, block)
-        if table.delimiter is not None and ' "' in block:
-            block = table.quotes[1].sub(r"\1", block)  # loadtxt knows a quote at the very start of a cell alone
+        if table.delimiter is not None and ' "' in block:  # loadtxt knows a quote at the very start of a cell alone
+            block = re.sub(rf'(?m)(^|{table.delimiter}) *("(?:{_TO_QUOTE})?)', r"\1\2", block)
 
         def numbered(first_line=first_line, block=block):
             lines = enumerate(block.split("\n"), first_line)

@@ -37,6 +37,8 @@ MANY = "".join(f"{i}\t{i + 1}\tx\n" for i in range(3000))
         ("g.csv", 'source,target,title\n0,1,"two\nlines"\n1,2,ok\n', ["line 2", '"two']),
         ("g.csv", 'source,target,title\n0,1,"two,a\n5,6,lines"\n1,2,ok\n', ["line 2", '"two']),
         ("g.txt", '0 1 "two\n1 2 lines"\n', ["line 1", '"two']),
+        ("g.csv", 'source,target,t\n0,1, "abc\n1,2,x\n', ["line 2", '"abc']),
+        ("g.csv", 'source,target\na,b\nb, "abc\nc,d"\n', ["line 3", '"abc']),
     ],
 )
 def test_a_quote_that_does_not_end_in_its_line(tmp_path, request, small, name, text, words):
@@ -199,6 +201,11 @@ def test_ids_that_would_be_others(tmp_path, request, small, text, options, words
     if small and f"{2**53 + 1}" not in text:
         request.getfixturevalue("small_blocks")
     refused(written(tmp_path / "g.csv", text), *words, **options)
+
+
+def test_one_number_written_in_two_ways_is_said_of_names(tmp_path):
+    for text, said in (("0,1.0\n1,ann\n", True), ("0,1\n1,ann\n", False)):
+        assert any("1.0 and 1" in each for each in loaded(tmp_path, "g.csv", text, ids="names").notes) == said
 
 
 # ---- names that begin like comments

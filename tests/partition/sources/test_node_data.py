@@ -251,6 +251,8 @@ EDGES = "source,target\n0,1\n1,2\n"
         ("n.csv", "ID,id,a\n0,2,1\n1,1,2\n2,0,3\n", ["line 1", "'id'"]),
         ("n.csv", 'id,name,a\n0,"two\nlines",1\n1,y,2\n2,x,3\n', ["line 2"]),
         ("n.csv", 'id,a,name\n0,1,x\n1,2,"two\nlines"\n2,3,x\n', ["line 3", "quote", '"two']),
+        ("n.csv", 'id,a,name\n0,1,x\n1,2, "y\n2,3,"x"\n', ["line 3", "quote", '"y']),
+        ("n.csv", "# some words here\n0,5,1\n1,6,2\n", ["header"]),
         ("n.tsv", 'id\tname\ta\n0\tz\t1\n1\t"y\t2\n2\t"x\t3\n', ["line 3", "quote", '"y']),
     ],
 )
