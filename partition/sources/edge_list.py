@@ -144,7 +144,9 @@ def _read_names(table: TextTable, *, is_assumed: bool) -> COOGraph:
 
 def _with_header_or_without(table: TextTable) -> COOGraph:
     if not _has_unknown_header(table):
-        return _read(table, names={})
+        coo = _read(table, names={})
+        coo.notes += (table.header_note,) if table.header is not None and not all(_known_ends(table.header)) else ()
+        return coo
     if table.is_sure or not _begins_with_text(table):  # the first line alone is text
         coo = _read(table, names={})
         coo.notes += (table.header_note,)

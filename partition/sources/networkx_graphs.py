@@ -25,15 +25,8 @@ def read_networkx_file(path: Path) -> COOGraph:
     kind = path.suffix.lower()
     try:
         with reading(path), open(path, "rb") as file:
-            match kind:
-                case ".net":
-                    graph = read_pajek(networkx, path)
-                case ".json":
-                    graph = _node_link(networkx, json.load(file))
-                case ".gml":
-                    graph = _gml(networkx, file)
-                case _:
-                    graph = getattr(networkx, f"read_{kind[1:]}")(file)
+            own = {".gml": _gml, ".json": _node_link, ".net": read_pajek}.get(kind)
+            graph = getattr(networkx, f"read_{kind[1:]}")(file) if own is None else own(networkx, path)
     except (InputError, MemoryError):
         raise
     except Exception as error:  # parsers of XML and JSON, and plain exceptions of networkx
@@ -45,9 +38,9 @@ def read_networkx_file(path: Path) -> COOGraph:
     return from_networkx(graph, path.name)
 
 
-def _gml(networkx, file):
+def _gml(networkx, path: Path):
     """Return the graph of a GML file; nodes without labels are called by their ids, and edges may be parallel."""
-    lines = re.sub(r"(?m)^(\s*graph\s*\[)", r"\1 multigraph 1", file.read().decode("ascii"), count=1)
+    lines = re.sub(r"(?m)^(\s*graph\s*\[)", r"\1 multigraph 1", path.read_text("ascii"), count=1)
     try:
         return networkx.parse_gml(lines)
     except networkx.NetworkXError as error:
@@ -56,8 +49,9 @@ def _gml(networkx, file):
         return networkx.parse_gml(lines, label="id")
 
 
-def _node_link(networkx, data):
+def _node_link(networkx, path: Path):
     """Return the graph of node-link JSON, whose edges are called links or edges."""
+    data = json.loads(path.read_bytes())
     edges = "links" if "links" in data else "edges"
     try:
         graph = networkx.node_link_graph(data, edges=edges)

@@ -82,6 +82,12 @@ def class_note(name: str, classes: tuple[str, ...]) -> str:
     return f"{name}: {len(classes)} classes from text: {shown}{doubt}"
 
 
+def unlabelled(label: np.ndarray, cells: Sequence[str]) -> str:
+    """Say in brackets how many nodes have no label, and which words stand for none."""
+    none, words = int((~(label >= 0)).sum()), ", ".join(sorted({*cells} & {*MISSING} - {""}))
+    return f" ({none} of {len(label)} nodes have none{words and ': '}{words})" if none else ""
+
+
 def quoted(name: str) -> str:
     """Return the name of a column as a shell passes it to an option."""
     return shlex.quote(f'"{name}"' if "," in name else name)

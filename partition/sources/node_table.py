@@ -13,8 +13,8 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import SPLIT_MASKS
 from dgl_gt.partition.system.user_files import text_array
 
-from .node_columns import FLOAT32_EXACT, ColumnRoles, NodeColumns, as_classes, class_note, quoted
-from .text_table import MISSING, TextTable, cell_blocks, is_named, open_table
+from .node_columns import FLOAT32_EXACT, ColumnRoles, NodeColumns, as_classes, class_note, quoted, unlabelled
+from .text_table import TextTable, cell_blocks, is_named, open_table
 
 _ID_NAMES = ("node", "id", "node_id", "nodeid")
 _LABEL_NAMES = ("label", "labels", "y", "class", "target")
@@ -172,10 +172,7 @@ def _is_feature(table: TextTable, column: int) -> bool:
 def _note(table: TextTable, columns: _Roles, label: np.ndarray | None, cells: list[str]) -> str:
     """Say what the columns were taken for, and how many nodes have no label."""
     features = [table.header[column] for column in columns.features]
-    said = "no label" if label is None else f"label from {table.header[columns.label]}"
-    if label is not None and (none := int((~(label >= 0)).sum())):
-        words = sorted({*cells} & {*MISSING} - {""})
-        said += f" ({none} of {len(label)} nodes have none{': ' * bool(words)}{', '.join(words)})"
+    said = "no label" if label is None else f"label from {table.header[columns.label]}{unlabelled(label, cells)}"
     return f"{table.path.name}: {said}; feat from {', '.join(features) or 'no column'}"
 
 

@@ -20,7 +20,7 @@ from dgl_gt.partition.system.user_files import check_fits_memory, check_unpacked
 
 from .arrays import as_names, from_scipy
 from .coo import COOGraph
-from .node_columns import NodeColumns, as_classes, class_note
+from .node_columns import NodeColumns, as_classes, class_note, unlabelled
 
 _EDGE_DATA, _NODE_DATA = "edge_data_", "node_data_"
 _CSR = ("indptr", "indices", "data", "shape")
@@ -249,8 +249,9 @@ def _node_columns(path: Path, archive: _Archive, num_nodes: int | None) -> NodeC
     if any(key in arrays for key in _SPARSE_KEYS) and "feat" not in data:
         data["feat"] = as_array(_csr(path, arrays, _SPARSE_KEYS), f"{path}: x")
     if "label" in data and data["label"].dtype.kind == "U" and data["label"].ndim == 1:
-        data["label"], classes = as_classes(data["label"].tolist())
-        notes += () if classes is None else (class_note(path.name, classes),)
+        words = data["label"].tolist()
+        data["label"], classes = as_classes(words)
+        notes += () if classes is None else (class_note(path.name, classes) + unlabelled(data["label"], words),)
     rows = num_nodes or next((len(data[key]) for key in ("feat", "label") if key in data and data[key].ndim), None)
     for key in SPLIT_MASKS:
         if key in arrays:

@@ -77,15 +77,16 @@ def open_table(path: Path, known: Callable[[list[list[str]]], int]) -> TextTable
         return TextTable(path, None, None, 0, [], 0, None, 0, "")
     delimiter = _delimiter(path, [line for _, line in lines], known)
     rows = [line_cells(path, number, line, delimiter) for number, line in lines]
-    header, header_line, is_sure = None, 0, _has_text_above_numbers(rows)
-    if is_sure or not any(parses(float, cell) for cell in rows[0]):
+    header, header_line, numbers_below = None, 0, _have_words_above_numbers(rows)
+    is_sure = any(numbers_below[2:]) or all(numbers_below)  # where the first two are ends, one may have a first name
+    if any(numbers_below) or not any(parses(float, cell) for cell in rows[0]):
         header, header_line = rows.pop(0), lines.pop(0)[0]
     before = [each for each in comments if not lines or each[0] < lines[0][0]]
     preamble = "\n".join(comment for _, comment in before)
     if not rows:
         return TextTable(path, delimiter, header, header_line, [], 0, None, 0, preamble)
     commented, commented_line, likeliest = None, 0, (0, False)
-    for number, comment in before if header is None else ():
+    for number, comment in before[-1000:] if header is None else ():
         words = line_cells(path, number, comment, delimiter)
         in_columns = delimiter is not None and len(words) == len(rows[0])
         words = words if in_columns else line_cells(path, number, comment, None)
@@ -125,16 +126,14 @@ def _delimiter(path: Path, lines: list[str], known) -> str | None:
     return next((mark for mark in _MARKS if mark in lines[0]), None)
 
 
-def _has_text_above_numbers(rows: list[list[str]]) -> bool:
-    """Return whether the first row has a word in a column that otherwise has numbers."""
+def _have_words_above_numbers(rows: list[list[str]]) -> list[bool]:
+    """Return for each column whether it has a word in the first row, and numbers in all others."""
     first, *others = rows
     if others and first == ["", *map(str, range(len(first) - 1))]:
-        return True  # as pandas writes columns without names beside its index
+        return [True]  # as pandas writes columns without names beside its index
     columns = [[row[i] for row in others if i < len(row)] for i in range(len(first))]
-    return any(
-        column and cell not in _NO_WORDS and not parses(float, cell) and all(parses(float, other) for other in column)
-        for cell, column in zip(first, columns)
-    )
+    words = [cell not in _NO_WORDS and not parses(float, cell) for cell in first]
+    return [word and bool(each) and all(parses(float, cell) for cell in each) for word, each in zip(words, columns)]
 
 
 def line_cells(path: Path, number: int, line: str, delimiter: str | None) -> list[str]:

@@ -125,6 +125,19 @@ def test_headers_that_do_not_tell_the_ends(tmp_path, text, words):
     refused(written(tmp_path / "g.txt", text), *words)
 
 
+@pytest.mark.parametrize(
+    ("text", "listed", "said"),
+    [
+        ("ann,abc\nann,12\nbob,13\n", "ann>abc ann>12 bob>13", False),  # numbers among the names of one end
+        ("zip_a,zip_b\n007,08\n08,9\n", "007>08 08>9", True),
+        ("ann,target\nbob,dan\n", "bob>dan", True),  # may be an edge
+    ],
+)
+def test_a_first_line_that_is_taken_for_a_header_is_said(tmp_path, text, listed, said):
+    graph = loaded(tmp_path, "g.csv", text)
+    assert named_edges(graph) == listed and any("for a header" in note for note in graph.notes) == said
+
+
 def test_a_comment_of_as_many_words_as_columns_is_named(tmp_path):
     graph = loaded(tmp_path, "g.txt", "# Karate club network\n0 1 2\n1 2 3\n")
     assert any("line 1" in note and "Karate club network" in note for note in graph.notes)
