@@ -12,7 +12,7 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.user_files import text_array
 
 from .coo import COOGraph, as_float32_if_exact
-from .text_blocks import parse_rows, parses
+from .text_blocks import parse_rows, parses, text_blocks
 from .text_table import FLOAT64_EXACT, MISSING, TextTable, are_whole, is_named, may_be_padded, open_table, parsed_blocks
 
 _ENDS = (  # names of source and destination, without marks and words such as id; the later ones are known together alone
@@ -22,7 +22,7 @@ _ENDS = (  # names of source and destination, without marks and words such as id
 )
 _FILLER = re.compile(r"(node|vertex|id|name)+$")
 _COUNTER = re.compile(r"([\W_]|[12]|[ab](?![a-z])|id|node)+$")  # ends the names of two columns of one kind: id_1, userB
-_DIMACS = re.compile(r"^p[ \t]+\w+[ \t]+\d+[ \t]+\d+$", re.MULTILINE)
+_DIMACS = re.compile(r"^[#%]?[ \t]*p[ \t]+(edges?|col|sp|max)[ \t]+\d+[ \t]+\d+[ \t]*$", re.MULTILINE)
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _PADDED = re.compile(r"0[0-9]+")
 _IDENTIFIER = re.compile(r"[_\d]|[a-z][A-Z]")  # in a word that is no prose
@@ -64,7 +64,8 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
 def _check_format(table: TextTable) -> None:
     """Raise :class:`InputError` for a file that is no list of edges."""
     first, line = table.header or table.first_row, table.header_line or table.first_line
-    if _DIMACS.search(f"{table.preamble}\n{' '.join(first)}"):
+    head = next(text_blocks(table.path), (1, ""))[1][:10_000]
+    if _DIMACS.search(head):
         raise InputError(
             f"{table.path} has the line of counts of DIMACS, 'p NAME NODES EDGES'; keep the lines of edges alone, without "
             "their first letter: grep '^[ea] ' FILE | cut -d' ' -f2- > NEW.txt"

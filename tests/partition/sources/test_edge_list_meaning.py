@@ -207,11 +207,12 @@ def test_ids_are_kept(tmp_path, request, small, text, options, listed):
         ("4 3\nann bob\nbob cy\ncy dan\n", {"ids": "names"}, ["line 1", "'4 3'", "#"]),
         ("4\n0 1\n1 2\n", {}, ["line 1", "'4'", "#"]),
         ("p edge 4 3\ne 1 2\ne 2 3\n", {}, ["DIMACS"]),
+        ("c a road map\nc\np sp 4 3\na 1 2 803\na 2 3 158\n", {}, ["DIMACS"]),
         ("# p sp 4 3\na 1 2 803\na 2 3 158\n", {}, ["DIMACS"]),
     ],
 )
 def test_ids_that_would_be_others(tmp_path, request, small, text, options, words):
-    if small and f"{2**53 + 1}" not in text:
+    if small and f"{2**53 + 1}" not in text and not text.startswith("c"):
         request.getfixturevalue("small_blocks")
     refused(written(tmp_path / "g.csv", text), *words, **options)
 
