@@ -138,7 +138,11 @@ def with_standard_masks_and_labels(node_data: dict[str, np.ndarray], name: str) 
         shared_by_splits = len(splits) == 1 and mask.ndim == 1
         node_data[key] = np.repeat(mask[:, None], min(splits), axis=1) if shared_by_splits else mask
     if "label" in node_data:
-        node_data["label"] = _integer_label(node_data["label"])
+        label = node_data["label"] = _integer_label(node_data["label"])
+        if label.dtype == np.int64 and (label < -1).any():
+            raise InputError(
+                f"{name}: a label is {label.min()}; classes are numbers from 0, and -1 is a node without label"
+            )
     return node_data
 
 

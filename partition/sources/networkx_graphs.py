@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from numbers import Integral, Number
 from pathlib import Path
 
@@ -14,8 +16,7 @@ from dgl_gt.partition.system.user_files import reading
 
 from .arrays import as_names
 from .coo import COOGraph, as_float32_if_exact
-
-_READERS = {".graphml": "read_graphml", ".gml": "read_gml", ".gexf": "read_gexf", ".net": "read_pajek"}
+from .pajek_file import read_pajek
 
 
 def read_networkx_file(path: Path) -> COOGraph:
@@ -24,9 +25,8 @@ def read_networkx_file(path: Path) -> COOGraph:
     kind = path.suffix.lower()
     try:
         with reading(path), open(path, "rb") as file:
-            graph = (
-                _node_link(networkx, json.load(file)) if kind == ".json" else getattr(networkx, _READERS[kind])(file)
-            )
+            own = {".gml": _gml, ".json": _node_link, ".net": read_pajek}.get(kind)
+            graph = getattr(networkx, f"read_{kind[1:]}")(file) if own is None else own(networkx, path)
     except (InputError, MemoryError):
         raise
     except Exception as error:  # parsers of XML and JSON, and plain exceptions of networkx
@@ -38,13 +38,28 @@ def read_networkx_file(path: Path) -> COOGraph:
     return from_networkx(graph, path.name)
 
 
-def _node_link(networkx, data):
+def _gml(networkx, path: Path):
+    """Return the graph of a GML file; nodes without labels are called by their ids, and edges may be parallel."""
+    lines = re.sub(r"(?m)^(\s*graph\s*\[)", r"\1 multigraph 1", path.read_text("ascii"), count=1)
+    try:
+        return networkx.parse_gml(lines)
+    except networkx.NetworkXError as error:
+        if "no 'label'" not in str(error):
+            raise
+        return networkx.parse_gml(lines, label="id")
+
+
+def _node_link(networkx, path: Path):
     """Return the graph of node-link JSON, whose edges are called links or edges."""
+    data = json.loads(path.read_bytes())
     edges = "links" if "links" in data else "edges"
     try:
         graph = networkx.node_link_graph(data, edges=edges)
     except TypeError:  # networkx before 3.4
         graph = networkx.node_link_graph({**data, "links": data[edges]})
+    ids = Counter(str(node.get("id", i)) for i, node in enumerate(data["nodes"]))
+    if twice := [each for each, count in ids.items() if count > 1]:
+        raise ValueError(f"several nodes have the id {twice[0]}")
     if len(graph) > len(data["nodes"]):  # links by position, for instance
         raise ValueError(f"{edges} name nodes that are not among the ids of nodes")
     return graph

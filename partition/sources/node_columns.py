@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -9,7 +10,10 @@ import numpy as np
 
 from dgl_gt.partition.errors import InputError
 
-_MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")  # labels of unlabelled nodes
+from .text_table import MISSING
+
+FLOAT32_EXACT = 2**24  # float32 holds every whole number below
+_DOUBTFUL = {"?", "-", "-1", "unknown", "none"}  # classes that may stand for no label
 _MAX_NAMED = 10  # classes that a note names
 
 
@@ -38,6 +42,7 @@ class NodeColumns:
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     header: tuple[str, ...] = ()  # names of a table's columns
+    maybe_ids: dict[str, np.ndarray] = field(default_factory=dict)  # in a table without ids, columns that could be them
     used_keys: frozenset[str] = frozenset()  # of the names in files that the user gave
 
     @property
@@ -55,10 +60,10 @@ class NodeColumns:
 def as_classes(labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Return labels as numbers, float64 (N,), and the names of the classes in alphabetical order; None for numbers.
 
-    An empty label, or one of NA, N/A, NaN and null, is that of an unlabelled node, NaN.
+    An empty label, or one of ``MISSING``, is that of an unlabelled node, NaN.
     """
-    names = {label for label in labels if label not in _MISSING}
-    number = dict.fromkeys(_MISSING, np.nan)
+    names = {label for label in labels if label not in MISSING}
+    number = dict.fromkeys(MISSING, np.nan)
     try:
         if any("_" in name for name in names):  # Python takes 1_0 for 10
             raise ValueError
@@ -72,12 +77,20 @@ def as_classes(labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | Non
 def class_note(name: str, classes: tuple[str, ...]) -> str:
     """Say which names became classes."""
     shown = ", ".join(classes[:_MAX_NAMED]) + (", ..." if len(classes) > _MAX_NAMED else "")
-    return f"{name}: {len(classes)} classes from text: {shown}"
+    doubtful = ", ".join(each for each in classes if each.lower() in _DOUBTFUL)
+    doubt = f"; {doubtful} is a class, too: for a node without a label, leave the cell empty" if doubtful else ""
+    return f"{name}: {len(classes)} classes from text: {shown}{doubt}"
+
+
+def unlabelled(label: np.ndarray, cells: Sequence[str]) -> str:
+    """Say in brackets how many nodes have no label, and which words stand for none."""
+    none, words = int((~(label >= 0)).sum()), ", ".join(sorted({*cells} & {*MISSING} - {""}))
+    return f" ({none} of {len(label)} nodes have none{words and ': '}{words})" if none else ""
 
 
 def quoted(name: str) -> str:
-    """Return the name of a column as options take it."""
-    return f'"{name}"' if "," in name else name
+    """Return the name of a column as a shell passes it to an option."""
+    return shlex.quote(f'"{name}"' if "," in name else name)
 
 
 def check_no_leak(columns: NodeColumns, label: np.ndarray, *, are_names: bool) -> list[str]:

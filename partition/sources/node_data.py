@@ -54,7 +54,7 @@ def _read_file(path, options: SourceOptions) -> NodeColumns:
     if kind == ".npz":
         return read_npz_node_data(path, options.keys)
     if kind == ".npy":
-        return NodeColumns(read_npy_node_data(path), path.name)
+        return read_npy_node_data(path)
     return read_node_table(path, options.roles)
 
 

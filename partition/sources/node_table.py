@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,14 +13,14 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import SPLIT_MASKS
 from dgl_gt.partition.system.user_files import text_array
 
-from .node_columns import ColumnRoles, NodeColumns, as_classes, class_note, quoted
+from .node_columns import FLOAT32_EXACT, ColumnRoles, NodeColumns, as_classes, class_note, quoted, unlabelled
 from .text_table import TextTable, cell_blocks, is_named, open_table
 
 _ID_NAMES = ("node", "id", "node_id", "nodeid")
 _LABEL_NAMES = ("label", "labels", "y", "class", "target")
 _BOOLEANS = {"true": 1.0, "false": 0.0}
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d+)?")
-_FLOAT32_EXACT = 2**24  # float32 holds every whole number below
 _BRACKETS, _COMMAS = str.maketrans("[]()", "    "), str.maketrans(",;", "  ")
 
 
@@ -32,6 +33,7 @@ class _Roles:
     masks: dict[str, int]
     features: list[int]
     left_out: dict[int, str]  # and why
+    unnamed: int | None  # the first column of numbers without a name
 
 
 def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
@@ -45,7 +47,8 @@ def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
     to skip.
     """
     table = open_table(path, _fit)
-    if table.header is None and table.commented is not None:
+    is_header = table.commented is not None and (table.is_sure or table.delimiter is None or _fit([table.commented]))
+    if table.header is None and is_header:
         table = replace(table, header=table.commented, header_line=table.commented_line)
     if table.header is None or not table.first_row:
         raise InputError(f"{path}: a node table needs a header that names its columns, then a line for each node")
@@ -55,19 +58,21 @@ def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
             "line or the header, or close a quote"
         )
     columns = _roles(table, roles)
-    ids, labels, masks, features = [], [], {key: [] for key in columns.masks}, []
+    ids, labels, masks, features, unnamed = [], [], {key: [] for key in columns.masks}, [], []
     for lines, rows in cell_blocks(table):
         cells = list(zip(*rows))
         ids += [] if columns.id is None else _ids(table, columns.id, lines, cells[columns.id])
         labels += [] if columns.label is None else cells[columns.label]
         for key, column in columns.masks.items():
             masks[key].append(_numbers(table, column, lines, cells[column], "0 or 1, or true or false"))
+        if columns.id is None and columns.unnamed is not None:
+            unnamed += cells[columns.unnamed]
         features.append([_features(table, column, lines, cells[column]) for column in columns.features])
+    _check_order(table, unnamed)
     data = {key: np.concatenate(pieces) for key, pieces in masks.items()}
     by_name = {}
     for place, column in enumerate(columns.features):
         by_name[table.header[column]] = np.concatenate([block[place] for block in features])
-        _check_no_ids(table, columns, column, by_name[table.header[column]])
     classes = None
     if columns.label is not None:
         data["label"], classes = as_classes(labels)
@@ -88,22 +93,23 @@ def read_node_table(path: Path, roles: ColumnRoles) -> NodeColumns:
             for column, why in columns.left_out.items()
         ),
         notes=(
-            _note(table, columns),
+            _note(table, columns, data.get("label"), labels),
             *([class_note(path.name, classes)] if classes else []),
             *_rounded(table, by_name),
         ),
         header=tuple(table.header),
+        maybe_ids={} if columns.id is not None else {key: by_name[key] for key in by_name.keys() - {*roles.features}},
     )
 
 
 def _roles(table: TextTable, roles: ColumnRoles) -> _Roles:
     names = [name.lower() for name in table.header]
     where = f"{table.path}, line {table.header_line}"
-    repeated = sorted(name for name in names if name and names.count(name) > 1)
-    if repeated:
-        raise InputError(f"{where}: several columns are called {repeated[0]!r}; give each its own name")
     skipped = {i for i, name in enumerate(table.header) if name in roles.skip}
     usable = [i for i in range(len(names)) if i not in skipped]
+    repeated = sorted(name for name, count in Counter(names[i] for i in usable).items() if name and count > 1)
+    if repeated:
+        raise InputError(f"{where}: several columns are called {repeated[0]!r}; give each its own name")
     id_ = [i for i in usable if names[i] in _ID_NAMES]
     if roles.label in table.header:
         label = [table.header.index(roles.label)]
@@ -120,6 +126,13 @@ def _roles(table: TextTable, roles: ColumnRoles) -> _Roles:
     others = [i for i in usable if i not in {*id_, *label, *masks.values()}]
     if roles.features:
         others = [table.header.index(name) for name in roles.features if name in table.header]
+    for i in others:
+        cell, name = table.first_row[i], table.header[i]
+        if table.delimiter != ";" and _DECIMAL_COMMA.fullmatch(cell) and not _THOUSANDS.fullmatch(cell):
+            raise InputError(
+                f"{table.path}, line {table.first_line}: column {name!r} holds {cell!r}; write {cell.replace(',', '.')} for one "
+                f"number or [{cell}] for two, or leave the column out with skip (--skip {quoted(name)})"
+            )
     left_out = {i: "text" if is_named(table.header[i]) else "no name" for i in others if not _is_feature(table, i)}
     if roles.features and left_out:
         text = next(iter(left_out))
@@ -128,7 +141,8 @@ def _roles(table: TextTable, roles: ColumnRoles) -> _Roles:
             "numbers: encode the column as numbers, or leave it out of features (--features)"
         )
     features = [i for i in others if i not in left_out]
-    return _Roles(next(iter(id_), None), next(iter(label), None), masks, features, left_out)
+    unnamed = (i for i in left_out if not is_named(table.header[i]) and _number(table.first_row[i]) is not None)
+    return _Roles(next(iter(id_), None), next(iter(label), None), masks, features, left_out, next(unnamed, None))
 
 
 def _fit(rows: list[list[str]]) -> int:
@@ -137,20 +151,16 @@ def _fit(rows: list[list[str]]) -> int:
     return len(known.intersection(name.lower() for name in rows[0]))
 
 
-def _check_no_ids(table: TextTable, columns: _Roles, column: int, values: np.ndarray) -> None:
-    """Raise :class:`InputError` for a feature that names nodes: rows would be taken for those of other nodes."""
-    name = table.header[column]
-    is_named = columns.id is None and name.lower().endswith(("id", "id_", "index")) and values.shape[1] == 1
-    if is_named and len(values) > 1 and (values == np.floor(values)).all() and len(np.unique(values)) == len(values):
-        raise InputError(
-            f"{table.path}: column {name!r} has another whole number in each row, as ids of nodes have; call it id, or leave it "
-            f"out with skip (--skip {quoted(name)}) if rows are in node order"
-        )
+def _check_order(table: TextTable, index: list[str]) -> None:
+    """Raise :class:`InputError` for an index without a name, as pandas writes it, that is not in the order of the rows."""
+    numbers = [_number(cell) for cell in index]
+    if None not in numbers and numbers != sorted(numbers):
+        raise InputError(f"{table.path}: the column without a name has numbers in no order; call it id, or remove it")
 
 
 def _rounded(table: TextTable, features: dict[str, np.ndarray]) -> list[str]:
     """Note columns whose numbers float32 may have rounded."""
-    large = [name for name, values in features.items() if (np.abs(values) >= _FLOAT32_EXACT).any()]
+    large = [name for name, values in features.items() if (np.abs(values) >= FLOAT32_EXACT).any()]
     return [f"{table.path.name}: float32 rounds the large numbers of {', '.join(large)}"] if large else []
 
 
@@ -159,11 +169,11 @@ def _is_feature(table: TextTable, column: int) -> bool:
     return is_named(table.header[column]) and None not in _row_numbers(table, table.first_row[column])
 
 
-def _note(table: TextTable, columns: _Roles) -> str:
-    """Say what the columns were taken for."""
+def _note(table: TextTable, columns: _Roles, label: np.ndarray | None, cells: list[str]) -> str:
+    """Say what the columns were taken for, and how many nodes have no label."""
     features = [table.header[column] for column in columns.features]
-    label = "no label" if columns.label is None else f"label from {table.header[columns.label]}"
-    return f"{table.path.name}: {label}; feat from {', '.join(features) or 'no column'}"
+    said = "no label" if label is None else f"label from {table.header[columns.label]}{unlabelled(label, cells)}"
+    return f"{table.path.name}: {said}; feat from {', '.join(features) or 'no column'}"
 
 
 def _row_numbers(table: TextTable, cell: str) -> list[float | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,10 +11,11 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import Graph
 
 from .coo import COOGraph
-from .node_columns import NodeColumns
+from .node_columns import FLOAT32_EXACT, NodeColumns, quoted
+from .text_table import are_whole
 
 _MAX_NODES_PER_EDGE, _ALWAYS_ALLOWED_NODES = 64, 1_000_000  # beyond them a number of nodes must be stated
-_DECIMAL = re.compile(r"\d{1,15}\.0+")
+_FEWEST_IDS = 3  # of two nodes, any flag has the ids
 _MAX_MARKED_PER_EDGE = 8  # largest id that is marked in a table of all ids, and not sorted
 
 
@@ -39,6 +39,8 @@ def numbered(
     """
     tables = [each for each in columns if each.ids is not None]
     note = None
+    for each in columns:
+        _check_no_ids(source, each)
     if isinstance(source, Graph):
         if ids is not None:
             raise InputError(f"{source.name} is numbered already; leave ids (--ids) out")
@@ -64,6 +66,28 @@ def numbered(
     return source, [_in_node_order(source, each, tables) for each in columns], note
 
 
+def _check_no_ids(source: Graph | COOGraph, table: NodeColumns) -> None:
+    """Raise :class:`InputError` for a column that names nodes: without it, rows would be taken for those of other nodes.
+
+    It holds the id of each node or, under such a name, another whole number in each row; float32 holds large ones roughly.
+    """
+    used = np.arange(source.num_nodes) if isinstance(source, Graph) else source.node_names
+    for name, values in table.maybe_ids.items() if used is None or used.dtype.kind != "U" else ():
+        if values.shape[1] > 1 or (values < 0).any() or (values != np.floor(values)).any():
+            continue
+        distinct = np.unique(values)
+        are_ids = name.lower().endswith(("id", "id_", "index")) and len(values) > 1
+        are_ids &= len(distinct) == len(values) or distinct[-1] >= FLOAT32_EXACT
+        if not are_ids and len(distinct) >= _FEWEST_IDS:
+            used = used_ids(source) if used is None else used
+            are_ids = len(used) >= _FEWEST_IDS and np.isin(used.astype(np.float32), distinct).all()
+        if are_ids:
+            raise InputError(
+                f"{table.name}: column {name!r} has whole numbers as ids of nodes are; call it id; or, if rows are in node order, "
+                f"leave it out with skip (--skip {quoted(name)}), or list it among features (--features)"
+            )
+
+
 def _is_range(table: NodeColumns) -> bool:
     numbers = _whole(table.ids)
     return numbers is not None and np.array_equal(np.sort(numbers), np.arange(len(numbers)))
@@ -76,8 +100,7 @@ def _whole(ids: np.ndarray) -> np.ndarray | None:
     if np.char.isdecimal(ids).all():
         numbers = list(map(int, ids.tolist()))
         return np.array(numbers, np.int64) if max(numbers, default=0) < 2**63 else None
-    decimals = all(_DECIMAL.fullmatch(each) for each in ids.tolist())  # as pandas writes ids beside missing ones
-    return ids.astype(np.float64).astype(np.int64) if decimals else None
+    return ids.astype(np.float64).astype(np.int64) if are_whole(ids.tolist()) else None
 
 
 # ---- nodes with names
@@ -155,7 +178,8 @@ def _as_they_are(
             raise _too_short(coo, stating)
     if stated is not None:
         is_said = coo.num_nodes is None and ids is None and low == 1
-        return replace(coo, num_nodes=stated), _from_one(coo) if is_said else None
+        table = None if num_nodes is not None or stating is None or stating.ids is not None else stating.name
+        return replace(coo, num_nodes=stated), _from_one(coo, table) if is_said else None
     used = None if ids is not None or low < 0 or not len(coo.src) else count_used(coo)
     if used is not None and 2 * used < high + 1:
         note = f"{coo.name}: of the ids up to {high}, {used} are used; nodes are numbered from 0 to {used - 1}, and the ids are kept"
@@ -167,11 +191,11 @@ def _as_they_are(
     return coo, _from_one(coo) if used is not None and low == 1 else None
 
 
-def _from_one(coo: COOGraph) -> str:
-    return (
-        f"{coo.name}: ids begin at 1, so node 0 has no edge; to number nodes from 0, and to keep the ids beside them, choose "
-        "ids='compact' (--ids compact)"
-    )
+def _from_one(coo: COOGraph, table: str | None = None) -> str:
+    way_out = "to number nodes from 0, and to keep the ids beside them, choose ids='compact' (--ids compact)"
+    if table is not None:
+        way_out = f"if the first row of {table} is the row of node 1, give the table a column of ids (id)"
+    return f"{coo.name}: ids begin at 1, so node 0 has no edge; {way_out}"
 
 
 def _too_short(coo: COOGraph, columns: NodeColumns) -> InputError:

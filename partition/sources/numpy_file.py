@@ -6,7 +6,7 @@ import lzma
 import struct
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from dgl_gt.partition.system.user_files import check_fits_memory, check_unpacked
 
 from .arrays import as_names, from_scipy
 from .coo import COOGraph
-from .node_columns import NodeColumns, as_classes, class_note
+from .node_columns import NodeColumns, as_classes, class_note, unlabelled
 
 _EDGE_DATA, _NODE_DATA = "edge_data_", "node_data_"
 _CSR = ("indptr", "indices", "data", "shape")
@@ -31,8 +31,8 @@ _GRAPH_KEYS = ("edge_index", "num_nodes", "directed", "name", *_ADJACENCY_KEYS)
 # names that other projects give to these arrays
 _SYNONYMS = {
     "edge_index": ("edges", "edge_list"),
-    "feat": ("node_features", "node_feat", "features", "attr_matrix"),
-    "label": ("node_labels", "node_label", "labels"),
+    "feat": ("node_features", "node_feat", "features", "feats", "attr_matrix", "X"),
+    "label": ("node_labels", "node_label", "labels", "Y"),
     "edge_data_feat": ("edge_feat", "edge_attr", "edge_features"),
     **{f"x_{part}": (f"attr_{part}",) for part in _CSR},
     **{key: (f"{key}s",) for key in SPLIT_MASKS},
@@ -46,6 +46,9 @@ def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
     if "edge_index" in arrays:
         src, dst = _ends(path, arrays["edge_index"], name=archive.read_as.get("edge_index"))
         coo = COOGraph(src, dst)
+    elif {*archive.keys} >= {"format", "shape", "data"}:
+        coo = from_scipy(_scipy_matrix(path), path.name)
+        archive = replace(archive, left_out=())
     elif any(key in arrays for key in _ADJACENCY_KEYS):
         coo = from_scipy(_csr(path, arrays, _ADJACENCY_KEYS))
     else:
@@ -92,9 +95,12 @@ def read_npy(path: Path) -> COOGraph:
     return COOGraph(*_ends(path, _array(path)), name=path.name)
 
 
-def read_npy_node_data(path: Path) -> dict[str, np.ndarray]:
-    """Read one column, named after the file: ``feat.npy`` (or ``x.npy``) holds ``feat``."""
-    return {{"x": "feat", "y": "label"}.get(path.stem, path.stem): _array(path)}
+def read_npy_node_data(path: Path) -> NodeColumns:
+    """Read one column, named after the file: ``feat.npy`` (or ``x.npy``, ``features.npy``, ...) holds ``feat``."""
+    [key] = _names_in_file([path.stem], ("feat", "label", "x", "y", *SPLIT_MASKS), {}) or [f"{_NODE_DATA}{path.stem}"]
+    what = f"node data {path.stem}; features are feat.npy, and labels label.npy" if key.startswith(_NODE_DATA) else key
+    notes = () if key in (path.stem, _MEANS.get(path.stem)) else (f"{path.name}: it is read as {what}",)
+    return _node_columns(path, _Archive({key: _array(path)}, {}, [], (), notes, frozenset()), None)
 
 
 def read_npz_node_data(path: Path, keys: Mapping[str, str] | None = None) -> NodeColumns:
@@ -243,8 +249,9 @@ def _node_columns(path: Path, archive: _Archive, num_nodes: int | None) -> NodeC
     if any(key in arrays for key in _SPARSE_KEYS) and "feat" not in data:
         data["feat"] = as_array(_csr(path, arrays, _SPARSE_KEYS), f"{path}: x")
     if "label" in data and data["label"].dtype.kind == "U" and data["label"].ndim == 1:
-        data["label"], classes = as_classes(data["label"].tolist())
-        notes += () if classes is None else (class_note(path.name, classes),)
+        words = data["label"].tolist()
+        data["label"], classes = as_classes(words)
+        notes += () if classes is None else (class_note(path.name, classes) + unlabelled(data["label"], words),)
     rows = num_nodes or next((len(data[key]) for key in ("feat", "label") if key in data and data[key].ndim), None)
     for key in SPLIT_MASKS:
         if key in arrays:
@@ -261,6 +268,19 @@ def _node_columns(path: Path, archive: _Archive, num_nodes: int | None) -> NodeC
         notes=notes,
         used_keys=archive.used_keys,
     )
+
+
+def _scipy_matrix(path: Path):
+    """Return the matrix of a file of ``scipy.sparse.save_npz``."""
+    _read_archive(path, (*_CSR, "row", "col", "offsets"), {})  # checks sizes, and that no array holds objects
+    try:
+        with open(path, "rb") as file:
+            matrix = scipy.sparse.load_npz(file)
+        if matrix.format in ("csr", "csc", "bsr"):
+            matrix.check_format(full_check=True)  # indices of a damaged file would be followed anywhere
+    except (ValueError, TypeError, KeyError, OverflowError, NotImplementedError) as error:
+        raise InputError(f"{path} is no matrix of scipy, or is damaged ({first_line(error)}); save it again") from error
+    return matrix
 
 
 def _csr(path: Path, arrays: dict[str, np.ndarray], keys: tuple[str, ...]):

@@ -65,7 +65,7 @@ def test_number_of_nodes_can_be_stated(tmp_path):
         ("0,1\n1,x\n2,0\n", ["line 2", "'1,x'", "two node ids"]),
         ("# c\n\n0,1\n1\n2,0\n", ["line 3", "line 4", "'1'"]),
         ("0 1\n1 2\n\n# c\n1.5 2\n", ["line 5", "'1.5 2'"]),
-        ("0 1\n1.0 2\n", ["line 2"]),
+        ("0 1\n1.5 2\n", ["line 2"]),
         ("0 1\n-1 2\n", ["line 2", "'-1 2'"]),
         ("0 bob\n0 carol\n1\n", ["line 3", "'1'"]),
         ("src,dst,w\n0,1,2\n1,2,\n", ["line 3", "'1,2,'", "w"]),
@@ -208,7 +208,7 @@ def test_one_known_name_of_two_tells_both_ends(tmp_path, header, expected):
 
 @pytest.mark.parametrize(
     ("header", "missing"),
-    [("src,weight,dest", "the destination"), ("start,dst,w", "the source"), ("a,b,w", "the source")],
+    [("src,weight,sink", "the destination"), ("start,dst,w", "the source"), ("a,b,w", "the source")],
 )
 def test_a_header_that_does_not_name_both_ends_is_refused(tmp_path, header, missing):
     path = written(tmp_path / "g.csv", f"{header}\n0,5,1\n")

@@ -104,6 +104,85 @@ def test_files_of_networkx(tmp_path, suffix):
     refused(written(tmp_path / f"bad{suffix}", "{[<"), f"bad{suffix}")
 
 
+THREE = '*Vertices 3\n1 "a"\n2 "b"\n3 "c"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "listed"),
+    [
+        (f"{THREE}*Arcs\n1 2 1\n*Edges\n2 3 1\n", "a>b|b>c|c>b"),
+        (f"{THREE}*Edges\n2 3\n*Arcs\n1 2\n", "b>c|c>b|a>b"),
+        (f"% x\n*Network y\n{THREE}\n*Arcs\n1 2 1\n*Edges\n", "a>b"),
+        (f'{THREE}*Arcs :1 "knows"\n1 2\n*Edges :2 "likes"\n2 3\n', "a>b|b>c|c>b"),
+        (f"{THREE}*Edges\n3 3\n1 2\n", "c>c|a>b|b>a"),
+        (f"{THREE}*Arcslist\n1 2 3\n2 3\n", "a>b|a>c|b>c"),
+        (f"{THREE}*edgeslist\n1 2 3\n", "a>b|b>a|a>c|c>a"),
+        (THREE.replace('"a"', '"2"').replace('"b"', "1") + "*Arcs\n1 2\n2 3\n", "2>1|1>c"),
+        ("*Vertices 3\n1 2\n2 3\n3 1\n*Arcs\n1 2\n2 3\n", "2>3|3>1"),
+        ("*Vertices 3\n*Edges\n1 2\n", "1>2|2>1"),
+        ("*Vertices 3\r\n1 Lee\r\n3 O'Neil\r\n*Edges\r\n1 2\r\n1 3\r\n", "Lee>2|2>Lee|Lee>O'Neil|O'Neil>Lee"),
+        ('*Vertices 3\n1 "a"\n3 "c"\n*Arcs\n1 2\n3 1\n', "a>2|c>a"),
+        (THREE.replace('"a"', '"a x" 0.5 0.5 ic Red') + "*Arcs\n1 2 1 c Blue\n", "a x>b"),
+    ],
+)
+def test_sections_of_pajek(tmp_path, text, listed):
+    graph = load_graph(written(tmp_path / "g.net", text))
+    names = graph.node_names.tolist()
+    assert sorted(f"{names[u]}>{names[v]}" for u, v in edges(graph)) == sorted(listed.split("|"))
+    assert graph.num_nodes == int(text.split("*Vertices ")[1].split()[0])
+    assert graph.left_out == tuple(
+        f"{each} data further columns (no numbers)" for each in ("node", "edge") if "Blue" in text
+    )
+
+
+def test_weights_and_relations_of_pajek(tmp_path):
+    graph = load_graph(written(tmp_path / "g.net", f"{THREE}*Edges :3\n1 2 0.5\n*Arcs :4\n2 3\n"))
+    assert graph.edge_data["weight"].tolist() == [0.5, 0.5, 1] and graph.edge_data["relation"].tolist() == [3, 3, 4]
+    graph = load_graph(written(tmp_path / "g.net", f"{THREE}*Arcs :3\n1 2\n2 3\n"))
+    assert graph.edge_data == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"{THREE}*Arcs\n1 2\n2 4\n", ["line 7", "'2 4'", "1 to 3"]),
+        (f"{THREE}*Arcs\n0 1\n", ["line 6", "'0 1'"]),
+        (f"{THREE}*Arcs\n1 2 x\n", ["line 6", "'1 2 x'"]),
+        (f"{THREE}*Arcs\n1\n", ["line 6", "'1'"]),
+        (f"{THREE}*Arcslist\n1 2 x\n", ["line 6", "'1 2 x'"]),
+        (f"{THREE}*Matrix\n0 1 0\n0 0 1\n0 0 0\n", ["line 5", "*Matrix"]),
+        (f"{THREE}*Arcs\n1 2\n*Partition x\n*Vertices 3\n1\n2\n3\n", ["line 7", "*Partition x"]),
+        (f"{THREE}*Arcs\n1 2\n{THREE}*Arcs\n2 3\n", ["line 7", "*Vertices 3"]),
+        (f"{THREE}3 d\n*Arcs\n1 2\n", ["line 5", "'3 d'"]),
+        (f"{THREE}4 d\n*Arcs\n1 2\n", ["line 5", "'4 d'"]),
+        ('*Vertices 2\n1 "Smith"\n2 "Smith"\n*Edges\n1 2\n', ["'Smith'"]),
+        ('*Vertices 2\n1 "2"\n*Edges\n1 2\n', ["'2'"]),
+        ("*Arcs\n1 2\n", ["line 1", "*Arcs"]),
+        ("*Vertices many\n*Arcs\n1 2\n", ["line 1", "*Vertices many"]),
+        ("1 2\n", ["line 1", "'1 2'", "*Vertices"]),
+        ("*Vertices 999999999999\n*Arcs\n1 2\n", ["999999999999"]),
+        (f"*Vertices {'9' * 5000}\n*Arcs\n1 2\n", ["line 1"]),
+        ("", ["0 nodes"]),
+    ],
+)
+def test_pajek_refused(tmp_path, text, words):
+    refused(written(tmp_path / "g.net", text), "g.net", *words)
+
+
+@pytest.mark.parametrize("directed", ["", "directed 1"])
+def test_gml_without_labels_and_with_parallel_edges(tmp_path, directed):
+    pytest.importorskip("networkx")
+    text = f'Creator "M. Newman"\ngraph\n[\n {directed}\n node [ id 7 ]\n node [ id 9 ]\n edge [ source 7 target 9 ]\n'
+    graph = load_graph(written(tmp_path / "g.gml", f"{text} edge [ source 7 target 9 ]\n]\n"))
+    assert graph.node_names.tolist() == [7, 9] and edges(graph) == [(0, 1)] * 2 + [(1, 0)] * (0 if directed else 2)
+
+
+def test_node_link_json_with_an_id_twice(tmp_path):
+    pytest.importorskip("networkx")
+    data = {"nodes": [{"id": "a"}, {"id": "a"}, {"id": "c"}], "links": [{"source": "a", "target": "c"}]}
+    refused(written(tmp_path / "g.json", json.dumps(data)), "the id a")
+
+
 def test_node_link_json_with_edges(tmp_path):
     pytest.importorskip("networkx")
     data = {"directed": True, "multigraph": False, "nodes": [{"id": "a"}, {"id": "b"}]}
@@ -287,3 +366,34 @@ def test_a_stated_number_of_nodes_does_not_keep_ids_from_being_numbered(tmp_path
     np.savez(tmp_path / "g.npz", edge_index=np.array([[5], [10**7]]), num_nodes=10**8)
     refused(tmp_path / "g.npz", "100000000 nodes")
     assert load_graph(tmp_path / "g.npz", ids="compact").node_names.tolist() == [5, 10**7]
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo"])
+@pytest.mark.parametrize("make", ["array", "matrix"])
+def test_a_matrix_that_scipy_saved(tmp_path, kind, make):
+    entries = (np.array([1.0, 2.0]), (np.array([0, 1]), np.array([1, 2])))
+    scipy.sparse.save_npz(tmp_path / "g.npz", getattr(scipy.sparse, f"{kind}_{make}")(entries, shape=(4, 4)))
+    graph = load_graph(tmp_path / "g.npz")
+    assert sorted(edges(graph)) == [(0, 1), (1, 2)] and graph.num_nodes == 4 and graph.left_out == ()
+    assert sorted(graph.edge_data["weight"].tolist()) == [1, 2]
+    if kind != "coo":
+        keys = {f"adj_{part}": part for part in ("indptr", "indices", "data", "shape")}
+        assert sorted(edges(load_graph(tmp_path / "g.npz", keys=keys))) == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": "dok"}, ["no matrix of scipy"]),
+        ({"format": b"\xff"}, ["no matrix of scipy"]),
+        ({"format": "coo"}, ["no matrix of scipy"]),
+        ({"indices": np.array([1, 99])}, ["no matrix of scipy"]),
+        ({"shape": np.array([4, 5])}, ["square"]),
+        ({"data": np.array(["a", "b"])}, []),
+        ({"data": np.array([1, None], object)}, ["Python objects"]),
+    ],
+)
+def test_a_matrix_that_scipy_did_not_save(tmp_path, change, words):
+    arrays = {"indices": np.array([1, 2]), "indptr": np.array([0, 1, 2, 2, 2]), "data": np.ones(2), "format": "csr"}
+    np.savez(tmp_path / "g.npz", **{**arrays, "shape": np.array([4, 4]), **change})
+    refused(tmp_path / "g.npz", "g.npz", *words)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from source_checks import refused, written
 
 from dgl_gt.partition import partition, read_manifest
-from dgl_gt.partition.errors import LeftOutWarning
+from dgl_gt.partition.errors import LeftOutWarning, SourceWarning
 from dgl_gt.partition.graph import from_edges
 from dgl_gt.partition.sources.load import load_graph
 
@@ -55,7 +55,7 @@ def test_node_npz_and_dict(tmp_path):
         ("a,b\n1,2\n3,nan\n", ["line 3", "'b'", "'nan'"]),
         ("a,b\n1,2\n3,1e99\n", ["line 3", "'b'", "'1e99'"]),
         ("a,b\n1,2\n3,1_0\n", ["line 3", "'b'", "'1_0'"]),
-        ('a,b\n1,"2,3"\n3,"4"\n', ["line 3", "'b'", "2 numbers"]),
+        ('a,b\n1,"[2,3]"\n3,"4"\n', ["line 3", "'b'", "2 numbers"]),
         ("id,a\n0,1\n,2\n", ["line 3", "'id'", "nothing"]),
         ("a,train_mask\n1,yes\n3,no\n", ["line 2", "'train_mask'", "'yes'"]),
         ("label,class,a\n0,1,2\n1,0,2\n", ["label, class", "--label"]),
@@ -99,7 +99,7 @@ def table_of(tmp_path, text, **options):
 def test_labels_under_their_usual_names(tmp_path, name):
     graph = table_of(tmp_path, f"id,x,{name}\n0,5,2\n1,6,\n")
     assert graph.node_data["label"].tolist() == [2, -1] and graph.node_data["feat"].tolist() == [[5], [6]]
-    assert graph.notes == (f"n.csv: label from {name}; feat from x",)
+    assert graph.notes == (f"n.csv: label from {name} (1 of 2 nodes have none); feat from x",)
 
 
 def test_the_user_says_what_columns_are(tmp_path):
@@ -218,11 +218,124 @@ def test_every_column_is_used_or_named(tmp_path_factory, table):
         ("id,Label\n0,ann\n1,bob\n2,cat\n", ["'Label'", "another name in each row"]),
         ("id,a\n0,1\n#py,2\n1,3\n", ["line 3", "'#py,2'", "quotes"]),
         ("id,a,b\n0,1\n1,3\n", ["line 2", "2 columns", "3"]),
-        ('id,"lat,lon"\n0,5\n1,\n', ["line 3", "'lat,lon'", '--skip "lat,lon"']),
+        ('id,"lat,lon"\n0,5\n1,\n', ["line 3", "'lat,lon'", """--skip '"lat,lon"\'"""]),
     ],
 )
 def test_tables_that_would_be_misread(tmp_path, text, words):
     refused((np.arange(3), np.arange(3)), *words, node_data=written(tmp_path / "n.csv", text))
+
+
+EDGES = "source,target\n0,1\n1,2\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("n.tsv", "id\ta\tb\n0\t0,5\t2\n1\t1,5\t4\n2\t2,5\t6\n", ["line 2", "'a'", "'0,5'", "--skip a"]),
+        ("n.csv", 'id,a,b\n0,"0,5",2\n1,"1,5",4\n2,"2,5",6\n', ["line 2", "'a'", "'0,5'"]),
+        ("n.csv", 'id,a b\n0,"-2,50"\n1,"1,5"\n2,"2,5"\n', ["line 2", "'-2,50'", "--skip 'a b'"]),
+        *(
+            ("n.csv", f"{name},label\n2,0\n1,1\n0,1\n", [name, "call it id", "--skip", "--features"])
+            for name in ("vertex", "idx", "node_idx", "nodes", "user", "paper", "name", "v", "no", "pk")
+        ),
+        ("n.csv", "f,v\n5,0\n6,1\n7,2\n", ["'v'"]),
+        ("n.csv", "v,label\n2,0\n1,1\n1,1\n0,1\n", ["'v'"]),  # an id twice
+        ("n.csv", "v,label\n2,0\n1,1\n9,1\n0,1\n", ["'v'"]),  # a node without edges
+        ("n.csv", ",f,label\n2,5,0\n1,6,1\n0,7,1\n", ["column without a name"]),
+        ("n.csv", "Unnamed: 0,f,label\n2,5,0\n1,6,1\n0,7,1\n", ["column without a name"]),
+        ("n.csv", ",0,1\n2,5,1\n1,6,2\n0,7,3\n", ["column without a name"]),
+        ("n.csv", "paper_id,label\n2,0\n1,1\n1,1\n0,1\n", ["'paper_id'"]),
+        ("n.csv", "some_id,label\n230425980,0\n230425981,1\n230425982,1\n", ["'some_id'"]),
+        ("n.csv", "id,label\n0,-2\n1,0\n2,1\n", ["-2", "-1"]),
+        ("n.csv", "id,Node Size\n0,1\n1,x\n2,3\n", ["line 3", "--skip 'Node Size'"]),
+        ("n.csv", "ID,id,a\n0,2,1\n1,1,2\n2,0,3\n", ["line 1", "'id'"]),
+        ("n.csv", 'id,name,a\n0,"two\nlines",1\n1,y,2\n2,x,3\n', ["line 2"]),
+        ("n.csv", 'id,a,name\n0,1,x\n1,2,"two\nlines"\n2,3,x\n', ["line 3", "quote", '"two']),
+        ("n.csv", 'id,a,name\n0,1,x\n1,2, "y\n2,3,"x"\n', ["line 3", "quote", '"y']),
+        ("n.csv", "# some words here\n0,5,1\n1,6,2\n", ["header"]),
+        ("n.tsv", 'id\tname\ta\n0\tz\t1\n1\t"y\t2\n2\t"x\t3\n', ["line 3", "quote", '"y']),
+    ],
+)
+def test_tables_of_other_hands_are_refused(tmp_path, small_blocks, name, text, words):
+    refused(written(tmp_path / "g.csv", EDGES), *words, node_data=written(tmp_path / name, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "feat"),
+    [
+        ("vertex,label\n2,0\n1,1\n0,1\n", {"features": ["vertex"]}, [[2], [1], [0]]),
+        ("vertex,f,label\n2,5,0\n1,6,1\n0,7,1\n", {"skip": ["vertex"]}, [[5], [6], [7]]),
+        ("id,v\n2,0\n1,1\n0,2\n", {}, [[2], [1], [0]]),
+        (",id,f\n2,0,5\n1,1,6\n0,2,7\n", {}, [[5], [6], [7]]),
+        (",f,label\n0,5,0\n1,6,1\n2,7,1\n", {}, [[5], [6], [7]]),
+        (",f\n1,5\n2,6\n3,7\n", {}, [[5], [6], [7]]),  # as R writes numbers of rows
+        ("Unnamed: 0,f\n2,5\n1,6\n0,7\n", {"skip": ["Unnamed: 0"]}, [[5], [6], [7]]),
+        (",0,1\n0,5,1\n1,6,2\n2,7,3\n", {}, [[5, 1], [6, 2], [7, 3]]),
+        ("group_id,flag\n1,0\n1,1\n0,1\n", {}, [[1, 0], [1, 1], [0, 1]]),
+        ("ID,id,a\n0,2,1\n1,1,2\n2,0,3\n", {"skip": ["ID"]}, [[3], [2], [1]]),
+        ("id,a\n2.0,1\n1.0,2\n0,3\n", {}, [[3], [2], [1]]),
+        ('id,a\n0,"0.5,2"\n1,"1,2"\n2,"1,5"\n', {}, [[0.5, 2], [1, 2], [1, 5]]),
+        ('id,a\n0,"[0,5]"\n1,"[1,5]"\n2,"[2,5]"\n', {}, [[0, 5], [1, 5], [2, 5]]),
+        ('id,a\n0,"1,5,2"\n1,"2,5,2"\n2,"3,5,2"\n', {}, [[1, 5, 2], [2, 5, 2], [3, 5, 2]]),
+    ],
+)
+def test_tables_of_other_hands_are_read(tmp_path, small_blocks, text, options, feat):
+    graph = load_graph(written(tmp_path / "g.csv", EDGES), node_data=written(tmp_path / "n.csv", text), **options)
+    assert graph.node_data["feat"].tolist() == feat
+
+
+def test_ids_of_nodes_of_any_source_are_no_features(tmp_path):
+    table = written(tmp_path / "n.csv", "v,label\n30,0\n10,1\n20,1\n0,1\n5,1\n")
+    refused((np.array([0, 10, 20]), np.array([10, 20, 30])), "'v'", node_data=table, num_nodes=31)
+    refused(from_edges([0, 1], [1, 2]), "'v'", node_data=written(tmp_path / "n.csv", "v,a\n2,5\n1,6\n0,7\n"))
+
+
+def test_whole_numbers_of_a_table_are_ids_however_they_are_written(tmp_path):
+    edges, table = "99999,100000\n100000,100001\n", "id,f\n99999,1\n1e+05,2\n100001.0,3\n"
+    graph = load_graph(written(tmp_path / "g.csv", edges), node_data=written(tmp_path / "n.csv", table))
+    assert graph.node_names.tolist() == [99999, 100000, 100001] and graph.node_data["feat"].tolist() == [[1], [2], [3]]
+    table = written(tmp_path / "n.csv", "id,f\n99999,1\n1.5e+00,2\n")
+    refused(tmp_path / "g.csv", "node 100000", node_data=table)
+
+
+@pytest.mark.parametrize("word", ["", "NA", "None", "<NA>", "#N/A", "null"])
+def test_nodes_without_a_label_are_counted(tmp_path, word):
+    for labels in (("1", word, "0"), ("b", word, "a")):
+        table = "id,label\n" + "".join(f"{i},{label}\n" for i, label in enumerate(labels))
+        graph = load_graph(written(tmp_path / "g.csv", EDGES), node_data=written(tmp_path / "n.csv", table))
+        assert graph.node_data["label"].tolist() == [1, -1, 0] and "1 of 3 nodes" in graph.notes[0]
+        assert word in graph.notes[0]
+
+
+@pytest.mark.parametrize("word", ["?", "-", "unknown", "Unknown", "-1"])
+def test_classes_that_may_be_none_are_said(tmp_path, word):
+    table = "id,label\n" + "".join(f"{i},{label}\n" for i, label in enumerate(["b", word, "b"]))
+    graph = load_graph(written(tmp_path / "g.csv", EDGES), node_data=written(tmp_path / "n.csv", table))
+    assert any(f"; {word} is a class" in note for note in graph.notes)
+
+
+def test_a_table_from_the_row_of_node_zero_is_said(tmp_path):
+    path, table = written(tmp_path / "g.csv", "1,2\n2,3\n"), written(tmp_path / "n.csv", "f\n1.5\n2\n3\n4\n")
+    with pytest.warns(SourceWarning, match=r"begin at 1.*n\.csv.*column of ids"):
+        assert not any("compact" in note for note in load_graph(path, node_data=table).notes)
+
+
+@pytest.mark.parametrize("name", ["feats", "features", "node_feat", "x", "X", "feat"])
+def test_features_in_an_npy_of_another_name(tmp_path, name):
+    np.save(tmp_path / f"{name}.npy", np.eye(3))
+    graph = load_graph(written(tmp_path / "g.csv", EDGES), node_data=tmp_path / f"{name}.npy")
+    assert list(graph.node_data) == ["feat"] and bool(graph.notes) == (name not in ("x", "feat"))
+
+
+def test_other_names_of_npy_files(tmp_path):
+    np.save(tmp_path / "labels.npy", np.array(["b", "a", "b"]))
+    np.save(tmp_path / "train_masks.npy", np.array([True, False, False]))
+    np.save(tmp_path / "age.npy", np.arange(3))
+    files = [tmp_path / f"{name}.npy" for name in ("labels", "train_masks", "age")]
+    graph = load_graph(written(tmp_path / "g.csv", EDGES), node_data=files)
+    assert set(graph.node_data) == {"label", "train_mask", "age"} and graph.class_names == ("a", "b")
+    for words in ("labels.npy: it is read as label", "train_masks.npy", "age.npy: it is read as node data age"):
+        assert words in " ".join(graph.notes)
 
 
 def test_quotes_in_a_table_between_spaces(tmp_path):

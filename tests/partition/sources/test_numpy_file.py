@@ -203,3 +203,9 @@ def test_arrays_under_other_keys_are_named(tmp_path):
     np.savez(tmp_path / "n.npz", y=np.arange(3), classes=np.array(["a", "b"]))
     graph = load_graph(tmp_path / "g.npz", node_data=tmp_path / "n.npz")
     assert graph.left_out[1:] == ("classes of n.npz (unknown key)",)
+
+
+def test_words_for_no_label_are_said(tmp_path):
+    np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1], [1, 2]]), y=np.array(["b", "None", "a"]))
+    graph = load_graph(tmp_path / "g.npz")
+    assert graph.node_data["label"].tolist() == [1, -1, 0] and "1 of 3 nodes have none: None" in graph.notes[0]
