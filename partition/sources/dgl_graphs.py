@@ -18,7 +18,7 @@ from dgl_gt.partition.system.optional_packages import INSTALL_DGL, first_line, i
 from dgl_gt.partition.system.user_files import reading
 
 from .coo import COOGraph
-from .source_name import nonempty_text, split_source_name
+from .options import nonempty_text, split_source_name
 
 # columns in which DGL stores where the rows of a subgraph or converted graph came from
 _DGL_COLUMNS = ("_ID", "_TYPE", "__orig__")

@@ -29,8 +29,7 @@ from .metis_file import read_metis
 from .node_data import read_node_data, with_columns
 from .numbering import check_plausible_nodes, numbered
 from .numpy_file import read_npy, read_npz
-from .options import SourceOptions, source_options
-from .source_name import split_source_name
+from .options import SourceOptions, source_options, split_source_name
 
 _SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}
 _AS_IT_COMES = SourceOptions()

@@ -15,7 +15,7 @@ from dgl_gt.partition.graph import SPLIT_MASKS
 from dgl_gt.partition.system.optional_packages import first_line, import_optional
 
 from .coo import COOGraph
-from .source_name import nonempty_text, split_source_name
+from .options import nonempty_text, split_source_name
 
 _INSTALL = "pip install ogb"
 _GIB = 1 << 30

@@ -16,7 +16,7 @@ from dgl_gt.partition import partition
 from dgl_gt.partition.errors import InputError, LeftOutWarning, printable
 from dgl_gt.partition.graph import from_edges
 from dgl_gt.partition.sources.load import load_graph
-from dgl_gt.partition.sources.source_name import nonempty_text, split_source_name
+from dgl_gt.partition.sources.options import nonempty_text, split_source_name
 from dgl_gt.partition.system import user_files
 
 
