@@ -85,7 +85,7 @@ def class_note(name: str, classes: tuple[str, ...]) -> str:
 def unlabelled(label: np.ndarray, cells: Sequence[str]) -> str:
     """Say in brackets how many nodes have no label, and which words stand for none."""
     none, words = int((~(label >= 0)).sum()), ", ".join(sorted({*cells} & {*MISSING} - {""}))
-    return f" ({none} of {len(label)} nodes have none{words and ': '}{words})" if none else ""
+    return f" (none for {none} of {len(label)} nodes{words and ': '}{words})" if none else ""
 
 
 def quoted(name: str) -> str:

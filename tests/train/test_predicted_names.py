@@ -48,7 +48,7 @@ def test_names_come_back(tmp_path, monkeypatch, capsys, parts):
     names = people(tmp_path)
     options = ["--node-data", "people.csv", "--label", "job", "--parts", str(parts), "--out", "shards"]
     assert main(["partition", "friends.csv", *options]) == 0
-    assert "note: people.csv: label from job; feat from side" in capsys.readouterr().err
+    assert "note: people.csv: label from job (none for 1 of 40 nodes); feat from side" in capsys.readouterr().err
     assert main(["train", "shards", "--nproc", str(parts), "--out", "model", *QUICK]) == 0
     assert load_model("model").class_names == ["cook", "painter"]
     assert main(["predict", "shards", "--nproc", str(parts), "--model", "model", "--out", "p.csv"]) == 0

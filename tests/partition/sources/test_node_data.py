@@ -99,7 +99,7 @@ def table_of(tmp_path, text, **options):
 def test_labels_under_their_usual_names(tmp_path, name):
     graph = table_of(tmp_path, f"id,x,{name}\n0,5,2\n1,6,\n")
     assert graph.node_data["label"].tolist() == [2, -1] and graph.node_data["feat"].tolist() == [[5], [6]]
-    assert graph.notes == (f"n.csv: label from {name} (1 of 2 nodes have none); feat from x",)
+    assert graph.notes == (f"n.csv: label from {name} (none for 1 of 2 nodes); feat from x",)
 
 
 def test_the_user_says_what_columns_are(tmp_path):

@@ -208,4 +208,4 @@ def test_arrays_under_other_keys_are_named(tmp_path):
 def test_words_for_no_label_are_said(tmp_path):
     np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1], [1, 2]]), y=np.array(["b", "None", "a"]))
     graph = load_graph(tmp_path / "g.npz")
-    assert graph.node_data["label"].tolist() == [1, -1, 0] and "1 of 3 nodes have none: None" in graph.notes[0]
+    assert graph.node_data["label"].tolist() == [1, -1, 0] and "none for 1 of 3 nodes: None" in graph.notes[0]
