@@ -13,7 +13,17 @@ from dgl_gt.partition.system.user_files import text_array
 
 from .coo import COOGraph, as_float32_if_exact
 from .text_blocks import parse_rows, parses, text_blocks
-from .text_table import FLOAT64_EXACT, MISSING, TextTable, are_whole, is_named, may_be_padded, open_table, parsed_blocks
+from .text_table import (
+    FLOAT64_EXACT,
+    MISSING,
+    TextTable,
+    are_whole,
+    is_named,
+    listed,
+    may_be_padded,
+    open_table,
+    parsed_blocks,
+)
 
 _ENDS = (  # names of source and destination, without marks and words such as id; the later ones are known together alone
     ("src source from orig origin node1 id1 nodeid1", "dst dest destination tgt target to node2 id2 nodeid2"),
@@ -171,7 +181,7 @@ def _read(table: TextTable, names: dict[str, int] | None = None, *, are_padded: 
     """
     ends, extra, left_out = _edge_columns(table)
     columns = _Columns(table, ends, extra, names, are_padded)
-    numbers = f" and a number in each of: {', '.join(extra)}; whole numbers are below 2**63" if extra else ""
+    numbers = f" and a number in each of: {listed([*extra])}; whole numbers are below 2**63" if extra else ""
     what = "node ids (whole numbers from 0; other ids are taken with ids='names' (--ids names))"
     src, dst = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
     pieces: dict[str, list[np.ndarray]] = {key: [] for key in extra}
@@ -299,7 +309,7 @@ def _edge_columns(table: TextTable) -> tuple[list[int], dict[str, int], tuple[st
         others = range(3, len(table.first_row) + 1)
         return [0, 1], {}, tuple(f"column {number} (no header names it)" for number in others)
     src, dst = _known_ends(table.header)
-    where = f"{table.path}, line {table.header_line}: the header names {', '.join(table.header)}"
+    where = f"{table.path}, line {table.header_line}: the header names {listed(table.header)}"
     allowed = "call the source src_id, source or from, and the destination dst_id, target or to"
     if len(src) > 1 or len(dst) > 1:
         several = " and ".join(table.header[i] for i in (src if len(src) > 1 else dst))

@@ -10,11 +10,10 @@ import numpy as np
 
 from dgl_gt.partition.errors import InputError
 
-from .text_table import MISSING
+from .text_table import MISSING, listed
 
 FLOAT32_EXACT = 2**24  # float32 holds every whole number below
 _DOUBTFUL = {"?", "-", "-1", "unknown", "none"}  # classes that may stand for no label
-_MAX_NAMED = 10  # classes that a note names
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,9 @@ def as_classes(labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | Non
 
 def class_note(name: str, classes: tuple[str, ...]) -> str:
     """Say which names became classes."""
-    shown = ", ".join(classes[:_MAX_NAMED]) + (", ..." if len(classes) > _MAX_NAMED else "")
     doubtful = ", ".join(each for each in classes if each.lower() in _DOUBTFUL)
     doubt = f"; {doubtful} is a class, too: for a node without a label, leave the cell empty" if doubtful else ""
-    return f"{name}: {len(classes)} classes from text: {shown}{doubt}"
+    return f"{name}: {len(classes)} classes from text: {listed(classes)}{doubt}"
 
 
 def unlabelled(label: np.ndarray, cells: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from dgl_gt.partition.graph import SPLIT_MASKS
 from dgl_gt.partition.system.user_files import text_array
 
 from .node_columns import FLOAT32_EXACT, ColumnRoles, NodeColumns, as_classes, class_note, quoted, unlabelled
-from .text_table import TextTable, cell_blocks, is_named, open_table
+from .text_table import TextTable, cell_blocks, is_named, listed, open_table
 
 _ID_NAMES = ("node", "id", "node_id", "nodeid")
 _LABEL_NAMES = ("label", "labels", "y", "class", "target")
@@ -161,7 +161,7 @@ def _check_order(table: TextTable, index: list[str]) -> None:
 def _rounded(table: TextTable, features: dict[str, np.ndarray]) -> list[str]:
     """Note columns whose numbers float32 may have rounded."""
     large = [name for name, values in features.items() if (np.abs(values) >= FLOAT32_EXACT).any()]
-    return [f"{table.path.name}: float32 rounds the large numbers of {', '.join(large)}"] if large else []
+    return [f"{table.path.name}: float32 rounds the large numbers of {listed(large)}"] if large else []
 
 
 def _is_feature(table: TextTable, column: int) -> bool:
@@ -173,7 +173,7 @@ def _note(table: TextTable, columns: _Roles, label: np.ndarray | None, cells: li
     """Say what the columns were taken for, and how many nodes have no label."""
     features = [table.header[column] for column in columns.features]
     said = "no label" if label is None else f"label from {table.header[columns.label]}{unlabelled(label, cells)}"
-    return f"{table.path.name}: {said}; feat from {', '.join(features) or 'no column'}"
+    return f"{table.path.name}: {said}; feat from {listed(features) or 'no column'}"
 
 
 def _row_numbers(table: TextTable, cell: str) -> list[float | None]:

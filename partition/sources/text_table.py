@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ _SAMPLE_LINES = 50
 _SLICE_CHARACTERS = 1 << 19
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
 _SHOWN = 80  # characters of a line in a message
+_MOST_LISTED = 10
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class TextTable:
     @property
     def header_note(self) -> str:
         """Say that the first line is taken for a header."""
-        return f"{self.path.name}: line {self.header_line} ({', '.join(self.header)}) is taken for a header"
+        return f"{self.path.name}: line {self.header_line} ({listed(self.header)}) is taken for a header"
 
     def is_data(self, number: int, line: str) -> bool:
         """Return whether a line holds a row."""
@@ -147,6 +148,11 @@ def line_cells(path: Path, number: int, line: str, delimiter: str | None) -> lis
             f"{path}, line {number} cannot be split into columns ({error}); correct it, or give the file the ending of "
             "its format"
         ) from None
+
+
+def listed(names: Sequence[str]) -> str:
+    """Name the first few of columns, of classes and their like."""
+    return ", ".join([name[:_SHOWN] for name in names[:_MOST_LISTED]] + ["..."] * (len(names) > _MOST_LISTED))
 
 
 def are_whole(words: list[str]) -> bool:

@@ -213,3 +213,10 @@ def test_one_known_name_of_two_tells_both_ends(tmp_path, header, expected):
 def test_a_header_that_does_not_name_both_ends_is_refused(tmp_path, header, missing):
     path = written(tmp_path / "g.csv", f"{header}\n0,5,1\n")
     refused(path, "line 1", f"known as {missing}", "src_id", "dst_id", header.replace(",", ", "))
+
+
+def test_a_message_about_many_columns_is_short(tmp_path):
+    (tmp_path / "wide.csv").write_text(",".join(f"column{i}" for i in range(2000)) + "\n" + ",".join("1" * 2000) + "\n")
+    with pytest.raises(ValueError, match="column0") as error:
+        load_graph(tmp_path / "wide.csv")
+    assert len(str(error.value)) < 1000
