@@ -37,19 +37,22 @@ DATA = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data"))
 
 
 def pytest_addoption(parser):
-    parser.addoption("--quick", action="store_true", help="run two tests of each file")
+    parser.addoption("--quick", action="store_true", help="run two tests of each file, and one of those that take long")
 
 
 def pytest_collection_modifyitems(config, items):
     """Long tests come first, so that no worker ends with one; one marked ``needs_dgl`` skips where DGL is absent."""
+    long = ("docs", "examples", "hostile")
     if config.getoption("quick"):
         of_file = {}
         for item in items:
             of_file.setdefault(item.path, []).append(item)
         items[:] = [
-            each for tests in of_file.values() for each in {id(test): test for test in (tests[0], tests[-1])}.values()
+            test
+            for path, tests in of_file.items()
+            for test in (tests if len(tests) == 1 else tests[:1] if path.parent.name in long else (tests[0], tests[-1]))
         ]
-    items.sort(key=lambda item: item.path.parent.name not in ("docs", "examples", "hostile"))
+    items.sort(key=lambda item: item.path.parent.name not in long)
     for item in items:
         if not HAS_DGL and item.get_closest_marker("needs_dgl"):
             item.add_marker(pytest.mark.skip(reason="DGL is not installed"))
