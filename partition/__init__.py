@@ -3,7 +3,7 @@
 This package imports neither torch nor dgl. Each public name below is loaded from its module at first use.
 """
 
-from importlib import import_module
+from .lazy_names import lazy_names
 
 _MODULES = {
     # the whole way, from a source to shards
@@ -44,13 +44,4 @@ _MODULES = {
     "SourceWarning": "errors",
 }
 __all__ = sorted(_MODULES)
-
-
-def __getattr__(name: str):
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__():
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, {name: f"{__name__}.{home}" for name, home in _MODULES.items()})

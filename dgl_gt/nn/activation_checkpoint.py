@@ -17,7 +17,7 @@ from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS
 from .attention import GraphLayer
 from .batch_norm import BatchNorm
 from .dense import is_dense
-from .replaced_forward import ReplacedForward
+from .precision import ReplacedForward
 
 
 def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:

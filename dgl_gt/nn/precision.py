@@ -1,7 +1,8 @@
-"""The precision in which a model computes, applied to it from outside."""
+"""The precision in which a model computes, applied to it from outside, and what takes the place of a forward for that."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 
@@ -11,8 +12,6 @@ from torch import Tensor, nn
 from dgl_gt.model_limits import PRECISIONS
 from dgl_gt.partition.errors import check_one_of
 from dgl_gt.torch_internals import tree_map
-
-from .replaced_forward import ReplacedForward
 
 
 def apply_precision(model: nn.Module, precision: str) -> nn.Module:
@@ -64,3 +63,24 @@ def _in_bfloat16(model: nn.Module, forward: Callable | None, *args, **kwargs):
 
 def _in_float32(x):
     return x.float() if isinstance(x, Tensor) and x.dtype == torch.bfloat16 else x
+
+
+class ReplacedForward:
+    """Runs ``function(module, *settings, *args, **kwargs)`` in place of a module's ``forward``.
+
+    It does not keep the module alive: a module that refers to itself would be freed only by Python's garbage
+    collection, and its parameters with it. In a deep copy or a pickle of the module it belongs to the copy; a shallow
+    copy runs the forward of the original.
+    """
+
+    def __init__(self, module: nn.Module, function: Callable, *settings):
+        self._module, self.function, self.settings = weakref.ref(module), function, settings
+
+    def __call__(self, *args, **kwargs):
+        module = self._module()
+        if module is None:
+            raise ReferenceError("the module of this forward is gone; keep the module, and call it instead")
+        return self.function(module, *self.settings, *args, **kwargs)
+
+    def __reduce__(self):
+        return ReplacedForward, (self._module(), self.function, *self.settings)

@@ -4,7 +4,7 @@ Figures of partitions, a training step and a hardware profile go in, and a :clas
 :func:`report_costs` says what a step costs. Each name below is loaded at its first use: a mere import loads no torch.
 """
 
-from importlib import import_module
+from dgl_gt.partition.lazy_names import lazy_names
 
 _HOMES = {
     "PRESETS": "dgl_gt.partition.figures.profile",
@@ -21,13 +21,4 @@ _HOMES = {
     "search_policy": "dgl_gt.plan.policy_search",
 }
 __all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str):
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__():
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

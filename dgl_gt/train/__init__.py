@@ -1,6 +1,6 @@
 """Full-graph training over ranks. Each name below is loaded at its first use: a mere import loads no torch."""
 
-from importlib import import_module
+from dgl_gt.partition.lazy_names import lazy_names
 
 _HOMES = {
     "TrainConfig": "dgl_gt.train.config",
@@ -15,13 +15,4 @@ _HOMES = {
     "ModelFactory": "dgl_gt.train.model",
 }
 __all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str):
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__():
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -15,7 +15,7 @@ WAYS = [("halo_h", 1), ("halo_kv", 1), ("gather", 1), ("heads", 1), ("ring", 1),
 
 
 def transformer_step(sg, mode="none"):
-    """A graph transformer over ``sg.blocks``."""
+    """A graph transformer over ``sg.views``."""
     model = GraphTransformer(FEATURES, MODEL.hidden, CLASSES, MODEL.layers, MODEL.heads, ffn=2)
     model = apply_activation_checkpoint(model, mode)
     feat = (sg.srcdata if sg.depth > 1 else sg.ndata)["feat"]
