@@ -17,7 +17,7 @@ demo: $(READY)
 test: $(READY)
 	$(PYTEST)
 
-# Two tests of each file, within some minutes.
+# Two tests of each file, and one of those that take long; some minutes.
 quick: $(READY)
 	$(PYTEST) --quick
 

@@ -41,7 +41,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Long tests come first, so that no worker ends with one; one marked ``needs_dgl`` skips where DGL is absent."""
+    """``--quick`` keeps a few. Long tests come first, so that no worker ends with one; one marked ``needs_dgl`` skips where DGL is absent."""
     long = ("docs", "examples", "hostile")
     if config.getoption("quick"):
         of_file = {}

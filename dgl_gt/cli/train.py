@@ -81,7 +81,7 @@ def _add_survival_options(group) -> None:
 
 def _train(args):
     config = read_config(args.config, **{setting.name: getattr(args, setting.name) for setting in fields(TrainConfig)})
-    if args.strategy is not None:
+    if args.strategy not in (None, AUTO):
         strategy_of(args.strategy, (*CHOICES, AUTO))
     _check_out(args)
     if args.checkpoint_every:

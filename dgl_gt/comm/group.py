@@ -22,8 +22,24 @@ from .tape import Tape
 from .transfer import AllGather, Begin, Finish, SumOverRanks, Transfer, tracked
 from .transport import OPERATIONS, GroupOfRanks, OneRank, Transport, check_dtype
 
-PUBLIC = "rank world_size device sent_bytes received_bytes exchange_s reset_counters close together broadcast exchange"
-PUBLIC = f"{PUBLIC} all_reduce all_reduce_sum gather_rows sum_gradients summing_gradients".split()
+PUBLIC = [
+    "rank",
+    "world_size",
+    "device",
+    "sent_bytes",
+    "received_bytes",
+    "exchange_s",
+    "reset_counters",
+    "close",
+    "together",
+    "broadcast",
+    "exchange",
+    "all_reduce",
+    "all_reduce_sum",
+    "gather_rows",
+    "sum_gradients",
+    "summing_gradients",
+]
 
 
 class Comm:

@@ -30,7 +30,6 @@ class Transport(Protocol):
     rank: int
     world_size: int
     device: torch.device
-    is_cuda: bool  # waiting makes the current stream wait, not this thread
 
     def all_to_all(self, received, sent, recv_counts: list[int], send_counts: list[int]) -> Wait:
         """Exchange rows: ``sent`` (sum(send_counts), ...) for ``received`` (sum(recv_counts), ...)."""
@@ -60,7 +59,7 @@ class Transport(Protocol):
 class OneRank:
     """A process alone. Its collectives are never called."""
 
-    rank, world_size, is_cuda, device = 0, 1, False, torch.device("cpu")
+    rank, world_size, device = 0, 1, torch.device("cpu")
 
     def gather_text(self, text: str, what: str) -> list[str]:
         """Return its own."""
@@ -79,13 +78,13 @@ class GroupOfRanks:
     def __init__(self, group, timeout_s: float | None):
         self._group, self._sums, self._in_flight = group, None, InFlight()
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
-        self.is_cuda = torch.cuda.is_available() and device_type(dist.get_backend_config(group)) == "cuda"
+        self._is_cuda = torch.cuda.is_available() and device_type(dist.get_backend_config(group)) == "cuda"
         self._detector = FailureDetector(group, timeout_s) if self.world_size > 1 else None
 
     @property
     def device(self) -> torch.device:
         """This rank's GPU with nccl, else the CPU."""
-        return torch.device("cuda", torch.cuda.current_device()) if self.is_cuda else torch.device("cpu")
+        return torch.device("cuda", torch.cuda.current_device()) if self._is_cuda else torch.device("cpu")
 
     def all_to_all(self, received, sent, recv_counts, send_counts) -> Wait:
         """See :class:`Transport`."""
@@ -154,7 +153,7 @@ class GroupOfRanks:
         return self._in_flight.aliases(*tensors)
 
     def _wait(self, work, what: str) -> None:
-        if self.is_cuda:
+        if self._is_cuda:  # the current stream waits, not this thread
             work.wait()
         else:
             self._detector.wait(work, what)

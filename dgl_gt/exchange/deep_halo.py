@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 
 from dgl_gt.comm.transfer import tracked
-from dgl_gt.exchange.local import sum_of_weighted_rows
 from dgl_gt.ops.attention import attend_rows
 
 from .halo import Halo
-from .local import add_ends, leading_rows
+from .local import add_ends, leading_rows, sum_of_weighted_rows
 from .shard import begin_pull, pull
 from .shard_view import ShardView
 from .view import View

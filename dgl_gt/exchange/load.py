@@ -27,7 +27,6 @@ _CLASSES = {
     "halo_h": Halo,
     "halo_kv": Halo,
     "gather": Gather,
-    "heads": Mesh,
     "ring": Ring,
     "mirror": Mirror,
 }
@@ -144,4 +143,5 @@ def make_view(rules: StrategyRules, shard: Shard, comm: Comm, overlap: bool) -> 
     """Return the view of a shard with a strategy."""
     if rules.on_one_part:
         return Local(shard.csc(), shard.node_ids)
-    return _CLASSES.get(rules.name, Mesh)(shard, comm, rules, overlap)
+    kind = Mesh if rules.shares_heads else _CLASSES[rules.name]
+    return kind(shard, comm, rules, overlap)

@@ -43,7 +43,7 @@ class SendPlan:
 class Shard:
     """One part: owned rows first, then copies (halo or mirrors), hop by hop and grouped by owner; see docs/format.md.
 
-    Tensors that a shard or a strategy makes once and keeps are made outside of inference mode, whatever the caller's
+    Tensors that a shard or a view makes once and keeps are made outside of inference mode, whatever the caller's
     mode is: a tensor that is made inside can never take part in training.
     """
 

@@ -11,12 +11,11 @@ import torch
 from dgl_gt.comm.group import Comm
 from dgl_gt.comm.tape import kept_exchanges
 from dgl_gt.comm.transfer import Begin, tracked
-from dgl_gt.exchange.local import sum_of_weighted_rows
 from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.transmission.policy import Policy
 from dgl_gt.transmission.transmission import Transmission
 
-from .local import add_ends
+from .local import add_ends, sum_of_weighted_rows
 from .shard import SendPlan, Shard, begin_pull, pull
 from .view import View
 
@@ -133,7 +132,7 @@ class ShardView(View):
         return Begin.apply(rows, transfer), transfer
 
     def begin_pull(self, x: torch.Tensor):
-        """Start to send a layer's rows of owned nodes to the ranks that hold copies; see :func:`.pull.begin_pull`."""
+        """Start to send a layer's rows of owned nodes to the ranks that hold copies; see :func:`.shard.begin_pull`."""
         return begin_pull(self.comm, self.shard.send_plan(), x, self.overlap, partial(self.begin, begins_layer=True))
 
     @property

@@ -26,10 +26,10 @@ class Project(Protocol):
 class View:
     """Base class of what a layer is given of a graph: attention over the in-edges of its rows, wherever their sources are.
 
-    A strategy is a view with an exchange. It chooses which rows are projected and what travels, so a layer gives it the
-    projection and not the projected rows. Unless a transmission policy is followed, every strategy is exact: the owned rows of all ranks
-    together equal the result of one process, in outputs and gradients, up to the order of summation. The methods below
-    are all that a layer or a model calls. Owned rows come first in every tensor that holds other rows, too.
+    A view chooses which rows are projected and what travels between ranks, as its strategy says, so a layer gives it the
+    projection and not the projected rows. Unless a transmission policy is followed, every view is exact: the owned rows
+    of all ranks together equal the result of one process, in outputs and gradients, up to the order of summation. The
+    methods below are all that a layer or a model calls. Owned rows come first in every tensor that holds other rows, too.
     """
 
     num_owned: int  # N_owned, the number of nodes that this rank owns: over all ranks, each node counts once

@@ -12,7 +12,7 @@ from dgl_gt.partition.errors import InputError, check_one_of, check_type, whole_
 from dgl_gt.partition.figures.costs import Costs, CutCosts
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.profile import Profile
-from dgl_gt.partition.figures.strategies import STRATEGIES, StrategyRules, mesh, strategy_of
+from dgl_gt.partition.figures.strategies import CHOICES, STRATEGIES, StrategyRules, mesh, strategy_of
 from dgl_gt.partition.system.units import format_bytes, format_count
 
 from .linear_costs import cut_costs
@@ -120,7 +120,7 @@ def _make_search(
         considered = STRATEGIES if per_host is None else (*STRATEGIES, mesh(per_host))
     else:
         named = _names("strategies", strategies)
-        considered = tuple(dict.fromkeys(strategy_of(name, argument="strategies") for name in named))
+        considered = tuple(dict.fromkeys(strategy_of(name, CHOICES, "strategies") for name in named))
     traces = _traces_of(step, max_depth)
     modes = traces.activation_checkpoints
     if activation_checkpoints is not None:

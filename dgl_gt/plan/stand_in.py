@@ -45,7 +45,7 @@ class StandInRanks:
         M of the strategy ``mesh=M``; None with any other.
     """
 
-    rank, device, is_cuda = 0, torch.device("cpu"), False
+    rank, device = 0, torch.device("cpu")
 
     def __init__(self, world_size: int, ranks_per_host: int | None = None):
         self.world_size, self.listener, self.ranks_per_host = world_size, None, ranks_per_host
@@ -91,7 +91,7 @@ class StandInRanks:
     def _peers(self, recv_counts: list[int]) -> tuple:
         """From which ranks rows arrive, as an event says it."""
         peers, per_host = [rank for rank in range(1, self.world_size) if recv_counts[rank]], self.ranks_per_host
-        if per_host is not None:
+        if per_host is not None and peers:
             if max(peers) < per_host:
                 return "within", per_host
             return ("between", per_host) if all(rank % per_host == 0 for rank in peers) else ()
@@ -103,7 +103,6 @@ class _LaidOut:
 
     def __init__(self, layout: Layout):
         graph, figures = layout.graph, layout.figures
-        self.directory = self.path = None
         self.parts, self.is_vertex_cut = figures.parts, layout.is_vertex_cut
         self.manifest = {
             **manifest_counts(figures, [0] * figures.parts),

@@ -21,7 +21,7 @@ from .launcher_link import LATE_AFTER_S, STILL_WAITING, restarts
 
 REPORT_WAIT_S = 3.0  # time for another rank to read or say what went wrong, before this one ends
 _POLL_S = 0.2
-_CONNECTION_WAIT = timedelta(seconds=30)
+_CONNECTION_WAIT_S = 30.0
 _NO_LIMIT = timedelta(days=365)
 _HINT = (
     "on each machine, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface that reaches the other machines"
@@ -81,7 +81,7 @@ def _meet_and_join(backend: str, options: dict, timeout: float | None) -> None:
         _wait_for_all(store, rank, options["world_size"], timeout)
         with _ending_with_others(rank, _open_store(False, **options)):
             dist.init_process_group(backend, store=store, **options)
-            _wait_for_connections(store, rank, options["world_size"])
+            _wait_for_connections(store, rank, options["world_size"], timeout)
     except (InputError, RuntimeError) as error:
         if not isinstance(error, InputError):
             error = JoinError(f"rank {rank} could not join the others ({_reason(error)}); {_HINT}")
@@ -146,12 +146,14 @@ def _wait_for_all(store: dist.Store, rank: int, ranks: int, timeout: float | Non
             time.sleep(_POLL_S)
 
 
-def _wait_for_connections(store: dist.Store, rank: int, ranks: int) -> None:
+def _wait_for_connections(store: dist.Store, rank: int, ranks: int, timeout: float | None) -> None:
     """Wait until the others are connected, too: to them, a rank that ends earlier looks like one that cannot join."""
     connected = [f"dgl_gt/joining/connected/{each}" for each in range(ranks)]
     with suppress(RuntimeError):  # the store is gone, so its rank has seen all; or one died, as the first exchange says
         store.set(connected[rank], "")
-        store.wait(connected, _CONNECTION_WAIT)
+        deadline = time.monotonic() + min(timeout or _CONNECTION_WAIT_S, _CONNECTION_WAIT_S)
+        while not store.check(connected) and time.monotonic() < deadline:
+            time.sleep(_POLL_S / 10)
 
 
 @contextmanager

@@ -92,9 +92,10 @@ STRATEGIES = (
     StrategyRules("ring", moves_keys=True, in_rank_order=True, whole_graph=("nodes",)),
     StrategyRules("mirror", cut="vertex", sends_copies=True, is_lean=True),
 )
-_BY_NAME = {each.name: each for each in STRATEGIES}
-NAMES = tuple(_BY_NAME)
+NAMES = tuple(each.name for each in STRATEGIES)
+_BY_NAME = dict(zip(NAMES, STRATEGIES))
 LOCAL, HALO, MIRROR = (_BY_NAME[name] for name in ("local", "halo_h", "mirror"))
+_BY_NAME["halo"] = HALO
 CHOICES = ("halo", *NAMES, "mesh=M")  # halo stands for halo_h, whose rows are half as wide as keys and values
 WITH_POLICY = tuple(each.name for each in STRATEGIES if each.sends_copies)
 
@@ -107,7 +108,7 @@ def strategy_of(name: str, allowed: tuple[str, ...] = NAMES, argument: str = "st
             raise InputError(f"{argument} is {name!r}; mesh needs the number of ranks on each host, such as mesh=4")
         return mesh(int(number))
     check_one_of(argument, name, allowed)
-    return _BY_NAME.get(name, HALO)
+    return _BY_NAME[name]
 
 
 def mesh(ranks_per_host: int) -> StrategyRules:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.errors import InputError, SourceWarning, printable
 from dgl_gt.partition.system.user_files import text_array
 
 from .coo import COOGraph, as_float32_if_exact
@@ -88,7 +89,9 @@ def _check_format(table: TextTable) -> None:
 
 
 def _with_hints(coo: COOGraph, table: TextTable) -> COOGraph:
-    """Note what the file says of its edges, and is not followed."""
+    """Note what the file says of its edges, and is not followed; warn where its first line may be an edge."""
+    if table.header is not None and table.header_note in coo.notes:
+        warnings.warn(printable(table.header_note), SourceWarning, stacklevel=5)
     columns = dict(zip((name.lower() for name in table.header or ()), table.first_row))
     kinds = {_COUNTER.sub("", each.lower()) for each in table.header or ()}
     if table.width == len(kinds) == 2 and coo.node_names is None and _has_unknown_header(table):
@@ -119,7 +122,9 @@ def _known_ends(header: list[str]) -> tuple[list[int], list[int]]:
     short = [_FILLER.sub("", name) for name in names]
     pairs = [(some, ends) for ends in _ENDS for some in (names, short)]
     found = [[[i for i, name in enumerate(some) if name in known.split()] for known in ends] for some, ends in pairs]
-    return next((each for each in found if all(each)), found[1])
+    strong = [each for each in found[:2] if all(each)]
+    weak = [each for each in found[2:] if {*each[0], *each[1]} == {0, 1}]  # elsewhere, start and end may be dates
+    return (strong + weak + [found[1]])[0]
 
 
 def _has_commented_header(table: TextTable) -> bool:

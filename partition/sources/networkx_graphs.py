@@ -40,13 +40,18 @@ def read_networkx_file(path: Path) -> COOGraph:
 
 def _gml(networkx, path: Path):
     """Return the graph of a GML file; nodes without labels are called by their ids, and edges may be parallel."""
-    lines = re.sub(r"(?m)^(\s*graph\s*\[)", r"\1 multigraph 1", path.read_text("ascii"), count=1)
-    try:
-        return networkx.parse_gml(lines)
-    except networkx.NetworkXError as error:
-        if "no 'label'" not in str(error):
-            raise
-        return networkx.parse_gml(lines, label="id")
+    text, label = path.read_text("ascii"), "label"
+    parallel = re.sub(r"(?m)^(\s*graph\s*\[)", r"\1 multigraph 1", text, count=1)  # takes the edge attribute `key`
+    while True:
+        try:
+            return networkx.parse_gml(text, label=label)
+        except networkx.NetworkXError as error:
+            if "no 'label'" in str(error) and label == "label":
+                label = "id"
+            elif "duplicated" in str(error) and text != parallel and "multigraph" not in text:
+                text = parallel
+            else:
+                raise
 
 
 def _node_link(networkx, path: Path):

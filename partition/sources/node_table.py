@@ -128,7 +128,7 @@ def _roles(table: TextTable, roles: ColumnRoles) -> _Roles:
         others = [table.header.index(name) for name in roles.features if name in table.header]
     for i in others:
         cell, name = table.first_row[i], table.header[i]
-        if table.delimiter != ";" and _DECIMAL_COMMA.fullmatch(cell) and not _THOUSANDS.fullmatch(cell):
+        if _DECIMAL_COMMA.fullmatch(cell) and not _THOUSANDS.fullmatch(cell):
             raise InputError(
                 f"{table.path}, line {table.first_line}: column {name!r} holds {cell!r}; write {cell.replace(',', '.')} for one "
                 f"number or [{cell}] for two, or leave the column out with skip (--skip {quoted(name)})"

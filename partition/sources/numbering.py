@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from .node_columns import FLOAT32_EXACT, NodeColumns, quoted
 from .text_table import are_whole
 
 _MAX_NODES_PER_EDGE, _ALWAYS_ALLOWED_NODES = 64, 1_000_000  # beyond them a number of nodes must be stated
+_ID = re.compile(r"(?:^|[\W_])(?i:id|index)_?$|[a-z]I[dD]$")  # ends the name of a column of ids: not paid, grid
 _FEWEST_IDS = 3  # of two nodes, any flag has the ids
 _MAX_MARKED_PER_EDGE = 8  # largest id that is marked in a table of all ids, and not sorted
 
@@ -76,7 +78,7 @@ def _check_no_ids(source: Graph | COOGraph, table: NodeColumns) -> None:
         if values.shape[1] > 1 or (values < 0).any() or (values != np.floor(values)).any():
             continue
         distinct = np.unique(values)
-        are_ids = name.lower().endswith(("id", "id_", "index")) and len(values) > 1
+        are_ids = _ID.search(name) is not None and len(values) > 1
         are_ids &= len(distinct) == len(values) or distinct[-1] >= FLOAT32_EXACT
         if not are_ids and len(distinct) >= _FEWEST_IDS:
             used = used_ids(source) if used is None else used

@@ -251,7 +251,9 @@ def _node_columns(path: Path, archive: _Archive, num_nodes: int | None) -> NodeC
     if "label" in data and data["label"].dtype.kind == "U" and data["label"].ndim == 1:
         words = data["label"].tolist()
         data["label"], classes = as_classes(words)
-        notes += () if classes is None else (class_note(path.name, classes) + unlabelled(data["label"], words),)
+        said = f"{path.name}: label" if classes is None else class_note(path.name, classes)
+        none = unlabelled(data["label"], words)
+        notes += (said + none,) if none or classes else ()
     rows = num_nodes or next((len(data[key]) for key in ("feat", "label") if key in data and data[key].ndim), None)
     for key in SPLIT_MASKS:
         if key in arrays:
@@ -287,7 +289,7 @@ def _csr(path: Path, arrays: dict[str, np.ndarray], keys: tuple[str, ...]):
     """Return the sparse matrix of four arrays; the shape of a square one may be missing."""
     indptr, indices, data, shape = keys
     if keys == _ADJACENCY_KEYS and shape not in arrays and indptr in arrays:
-        arrays = {**arrays, shape: np.full(2, len(arrays[indptr]) - 1)}
+        arrays = {**arrays, shape: np.full(2, arrays[indptr].size - 1)}
     if missing := [key for key in keys if key not in arrays]:
         raise InputError(f"{path}: a sparse matrix needs {', '.join(keys)}; add what is missing: {', '.join(missing)}")
     indptr, indices, data, shape = (arrays[key] for key in keys)

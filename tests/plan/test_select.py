@@ -226,7 +226,7 @@ def test_only_the_wanted_strategies(cuts, profile):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"strategies": ("halo",)}, "strategies is 'halo'; it must be one of local"),
+        ({"strategies": ("halos",)}, "strategies is 'halos'; it must be one of halo, local"),
         ({"strategies": ()}, "strategies is (); it must be a tuple of one name or more"),
         ({"strategies": ("mirror",)}, "no strategy of mirror runs on the edge cut"),
         ({"activation_checkpoints": ("some",)}, "activation_checkpoints is 'some'; it must be one of none"),

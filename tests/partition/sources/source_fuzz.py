@@ -2,8 +2,8 @@
 
 A few hundred run in the suite; more, and files of DGL, with::
 
-    python tests/partition/source_fuzz.py --cases 20000 --seed 1
-    python tests/partition/source_fuzz.py --cases 2000 --seed 1 --dgl
+    python tests/partition/sources/source_fuzz.py --cases 20000 --seed 1
+    python tests/partition/sources/source_fuzz.py --cases 2000 --seed 1 --dgl
 
 Memory and time of a case are bounded, so that a claim that is believed shows as a failure.
 """

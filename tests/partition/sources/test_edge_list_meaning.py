@@ -243,3 +243,16 @@ def test_rows_that_look_like_comments(tmp_path, text, words):
 def test_comments_among_names(tmp_path):
     text = "#---- ----\n## Title\nann bob\n# to be\n## or not\n#\nbob cy\n#end\n"
     assert named_edges(loaded(tmp_path, "g.txt", text)) == "ann>bob bob>cy"
+
+
+@pytest.mark.parametrize("header", ["person,friend,start,end", "person,friend,u,v", "day,start,end"])
+def test_start_and_end_are_no_ends_behind_other_columns(tmp_path, header):
+    (tmp_path / "g.csv").write_text(f"{header}\n" + ",".join("123456"[: header.count(",") + 1]) + "\n")
+    with pytest.raises(ValueError, match="start|u, v"):
+        load_graph(tmp_path / "g.csv")
+
+
+def test_a_first_line_that_may_be_an_edge_is_warned_of(tmp_path):
+    (tmp_path / "g.txt").write_text("alice bob\ncarl dan\ndan eve\neve carl\n")
+    with pytest.warns(SourceWarning, match="alice, bob"):
+        assert load_graph(tmp_path / "g.txt").num_edges == 3

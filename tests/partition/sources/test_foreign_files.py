@@ -126,6 +126,7 @@ THREE = '*Vertices 3\n1 "a"\n2 "b"\n3 "c"\n'
     ],
 )
 def test_sections_of_pajek(tmp_path, text, listed):
+    pytest.importorskip("networkx")
     graph = load_graph(written(tmp_path / "g.net", text))
     names = graph.node_names.tolist()
     assert sorted(f"{names[u]}>{names[v]}" for u, v in edges(graph)) == sorted(listed.split("|"))
@@ -136,6 +137,7 @@ def test_sections_of_pajek(tmp_path, text, listed):
 
 
 def test_weights_and_relations_of_pajek(tmp_path):
+    pytest.importorskip("networkx")
     graph = load_graph(written(tmp_path / "g.net", f"{THREE}*Edges :3\n1 2 0.5\n*Arcs :4\n2 3\n"))
     assert graph.edge_data["weight"].tolist() == [0.5, 0.5, 1] and graph.edge_data["relation"].tolist() == [3, 3, 4]
     graph = load_graph(written(tmp_path / "g.net", f"{THREE}*Arcs :3\n1 2\n2 3\n"))
@@ -166,6 +168,7 @@ def test_weights_and_relations_of_pajek(tmp_path):
     ],
 )
 def test_pajek_refused(tmp_path, text, words):
+    pytest.importorskip("networkx")
     refused(written(tmp_path / "g.net", text), "g.net", *words)
 
 
@@ -397,3 +400,14 @@ def test_a_matrix_that_scipy_did_not_save(tmp_path, change, words):
     arrays = {"indices": np.array([1, 2]), "indptr": np.array([0, 1, 2, 2, 2]), "data": np.ones(2), "format": "csr"}
     np.savez(tmp_path / "g.npz", **{**arrays, "shape": np.array([4, 4]), **change})
     refused(tmp_path / "g.npz", "g.npz", *words)
+
+
+def test_an_attribute_key_of_gml_is_kept(tmp_path):
+    pytest.importorskip("networkx")
+    nodes = 'node [ id 1 label "a" ] node [ id 2 label "b" ]'
+    for listed, keys in (
+        ("source 1 target 2 key 5", [5]),
+        ("source 1 target 2 key 5 ] edge [ source 2 target 1 key 5", [5, 5]),
+    ):
+        text = f"graph [\n directed 1\n {nodes}\n edge [ {listed} ]\n]\n"
+        assert load_graph(written(tmp_path / "g.gml", text)).edge_data["key"].tolist() == keys

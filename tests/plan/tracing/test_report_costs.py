@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from traced_steps import CLASSES, FEATURES, all_pairs, step_of, transformer_step
 
+from dgl_gt.partition import partition
 from dgl_gt.partition.errors import InputError
 from dgl_gt.plan import report_costs
 
@@ -32,6 +33,17 @@ def test_the_table_and_the_dict(shards):
         assert words in text
     assert values["seconds"] == costs.time.total_s and values["time"]["products_s"] > 0
     assert costs.as_dict()["sent_bytes"] == costs.sent_bytes
+
+
+def test_rows_gathered_in_a_step_of_a_mesh(graph, tmp_path):
+    """Gathering sends rows to rank 0 alone, whose traced exchange receives none."""
+
+    def gathering_step(sg):
+        step = transformer_step(sg)
+        return lambda: (step(), sg.gather(sg.ndata["feat"]))
+
+    partition(graph, 4, tmp_path / "four")
+    assert report_costs(gathering_step, tmp_path / "four", "mesh=2").sent_bytes > 0
 
 
 def rows_that_data_select(sg):
