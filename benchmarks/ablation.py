@@ -26,7 +26,7 @@ import dgl_gt
 from dgl_gt.partition import load_graph, partition
 from dgl_gt.partition.console import table
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.trainer import train
+from dgl_gt.train.run import train
 
 _COMMON = {"layers": 2, "hidden": 32, "dropout": 0.2, "epochs": 100, "evaluate_every": 5, "patience": 0}
 _OF_GRAPH = {"tolokers": {"lr": 0.01}, "amazon_computer": {"lr": 0.005}}

@@ -78,7 +78,7 @@ class Runner:
         comm.all_reduce(torch.zeros(1))
         before, started = comm.sent_bytes, time.perf_counter()
         self.optimizer.zero_grad()
-        logits = self.model(self.sg.views(LAYERS, from_held=True), self.feat)
+        logits = self.model(self.sg.taking_held_rows(), self.feat)
         loss = torch.nn.functional.cross_entropy(logits, self.label, reduction="sum") / self.sg.manifest["nodes"]
         loss.backward()
         comm.sum_gradients(self.model.parameters())
@@ -97,7 +97,7 @@ class Runner:
         """Peak of live tensors in one layer's attention, forward and backward, beyond that of owned rows alone."""
         import torch
 
-        from dgl_gt.exchange import Local
+        from dgl_gt.exchange.local import Local
         from dgl_gt.plan.live_tensors import LiveTensors
         from dgl_gt.structure import CSC
 

@@ -79,7 +79,7 @@ def _models(sg, in_dim: int, hidden: int) -> dict:
 
     def gt(layers=LAYERS, **options):
         model = GraphTransformer(in_dim, hidden, CLASSES, layers, HEADS, **options)
-        return model, lambda feat: model(sg.views(layers, from_held=True), feat)
+        return model, lambda feat: model(sg.taking_held_rows(), feat)
 
     def gat():
         from dgl.nn import GATConv

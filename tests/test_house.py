@@ -112,13 +112,6 @@ MAY_IMPORT = {
     "dgl_gt.as_csc": {"dgl_gt.edge_index", "dgl_gt.structure"},
     "dgl_gt.ops": {"dgl_gt.structure", "dgl_gt.as_csc", "dgl_gt.torch_internals"},
     "dgl_gt.comm": {"dgl_gt.partition.errors", "dgl_gt.torch_internals"},
-    "dgl_gt.transmission": {
-        "dgl_gt.partition.errors",
-        "dgl_gt.partition.figures",
-        "dgl_gt.partition.system",
-        "dgl_gt.comm",
-        "dgl_gt.ops",
-    },
     "dgl_gt.exchange": {
         "dgl_gt.partition",
         "dgl_gt.as_csc",
@@ -127,7 +120,6 @@ MAY_IMPORT = {
         "dgl_gt.ops",
         "dgl_gt.structure",
         "dgl_gt.torch_internals",
-        "dgl_gt.transmission",
     },
     "dgl_gt.nn": {
         "dgl_gt.partition.errors",
@@ -152,10 +144,10 @@ MAY_IMPORT = {
         "dgl_gt.exchange",
         "dgl_gt.model_limits",
         "dgl_gt.nn",
+        "dgl_gt.ops.dropout",
         "dgl_gt.ops.reference",
         "dgl_gt.ranks",
         "dgl_gt.run_files",
-        "dgl_gt.transmission.policy",
     },
     "dgl_gt.plan.plan": {"dgl_gt.partition"},
     "dgl_gt.plan": {
@@ -168,7 +160,6 @@ MAY_IMPORT = {
         "dgl_gt.structure",
         "dgl_gt.torch_internals",
         "dgl_gt.train",
-        "dgl_gt.transmission.policy",
     },
     "dgl_gt.report": {"dgl_gt.partition", "dgl_gt.run_files", "dgl_gt.train"},
     "dgl_gt.cli": {
@@ -180,7 +171,7 @@ MAY_IMPORT = {
         "dgl_gt.run_files",
         "dgl_gt.plan",
         "dgl_gt.train",
-        "dgl_gt.transmission.policy",
+        "dgl_gt.exchange.policy.policy",
     },
     "dgl_gt.__main__": {"dgl_gt.partition.system", "dgl_gt.cli", "dgl_gt.ranks.launcher_link"},
 }

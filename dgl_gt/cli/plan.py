@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from dgl_gt.exchange.policy.policy import Policy
 from dgl_gt.partition import console
 from dgl_gt.partition.command_options import READING, add_reading, reading
 from dgl_gt.partition.errors import InputError, SourceWarning
@@ -23,7 +24,6 @@ from dgl_gt.plan.plan import NothingFits, Plan
 from dgl_gt.plan.plan_tables import forecast_table, plot, text_of_plan, text_of_policy
 from dgl_gt.run_files.prediction_check import check_table, compare_with_prediction
 from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of, read_config
-from dgl_gt.transmission.policy import Policy
 
 from .options import add_json, add_model_factory, add_selection_options, add_settings, positive_float, positive_integer
 from .search_policy import MAX_LOSS, run_search

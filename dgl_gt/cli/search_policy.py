@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dgl_gt.exchange.policy.policy import is_policy_file
 from dgl_gt.partition import console
 from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError
@@ -14,7 +15,6 @@ from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.transmission.policy import is_policy_file
 
 from .options import run_on_parts
 

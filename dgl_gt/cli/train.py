@@ -156,12 +156,10 @@ def _train_rank(args, config, profile: Profile | None):
 
     from dgl_gt.plan.memory_check import check_memory
     from dgl_gt.train import summary
-    from dgl_gt.train.edge_rows import describe_assumed_meanings
+    from dgl_gt.train.inputs import describe_assumed_meanings, describe_unused_data
     from dgl_gt.train.model import check_settings
     from dgl_gt.train.progress import show_progress
-    from dgl_gt.train.run import train_and_save
-    from dgl_gt.train.task import describe_unused_data
-    from dgl_gt.train.trainer import train
+    from dgl_gt.train.run import train, train_and_save
 
     factory = _factory_on_all_ranks(args)
     check_settings(config, factory)
@@ -210,13 +208,13 @@ def _train_several(args, config, sg, plan, factory):
 
     from dgl_gt.train import summary
     from dgl_gt.train.progress import show_progress
-    from dgl_gt.train.task import node_classification
-    from dgl_gt.train.trainer import train
+    from dgl_gt.train.run import train
+    from dgl_gt.train.tasks.node_classification import node_classification
 
     splits, runs = args.splits or [config.split], []
     replace(config, seed=config.seed + (args.seeds or 1) - 1)  # refused here, before the first run, if it is too large
     for split in splits:
-        node_classification(sg, split, config.inputs)  # the same
+        node_classification(sg, replace(config, split=split))  # the same
     for split in splits:
         for seed in range(config.seed, config.seed + (args.seeds or 1)):
             with show_progress(config.epochs, sg.comm.rank == 0) as progress:

@@ -78,16 +78,16 @@ class DeepHalo(ShardView):
         return torch.cat([values, begin_pull(self.comm, plan, values, overlap=False)()])
 
 
-def deep_views(halo: Halo, layers: int, from_held: bool) -> list[View]:
+def deep_views(halo: Halo, layers: int, takes_held_rows: bool) -> list[View]:
     """Return a view for each layer, with ``depth`` layers between exchanges.
 
-    ``from_held`` says that the first layer is given held rows, which saves the first exchange. A layer that is alone
+    With ``takes_held_rows`` the first layer is given held rows, which saves the first exchange. A layer that is alone
     after an exchange reads one hop: there ``halo`` itself attends while the rows travel.
     """
     shard, views = halo.shard, []
     for start in range(0, layers, shard.depth):
         group = min(shard.depth, layers - start)
-        pulls = not (from_held and start == 0)
+        pulls = not (takes_held_rows and start == 0)
         if group == 1 and pulls:
             views.append(halo)
         else:

@@ -76,7 +76,7 @@ class Local(View):
         return sum_of_weighted_rows(self.csc, weights, self.input_rows(rows))
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> Tensor:
-        """Attend from the destinations to the sources; see :meth:`dgl_gt.exchange.View.attend`.
+        """Attend from the destinations to the sources; see :meth:`dgl_gt.exchange.view.View.attend`.
 
         Here ``h`` is ``(N_src, C)``, and ``bias`` has one row for each edge id of the graph or block.
         """

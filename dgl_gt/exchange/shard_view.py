@@ -11,9 +11,9 @@ import torch
 from dgl_gt.comm.group import Comm
 from dgl_gt.comm.tape import kept_exchanges
 from dgl_gt.comm.transfer import Begin, tracked
+from dgl_gt.exchange.policy.policy import Policy
+from dgl_gt.exchange.policy.transmission import Transmission
 from dgl_gt.partition.figures.strategies import StrategyRules
-from dgl_gt.transmission.policy import Policy
-from dgl_gt.transmission.transmission import Transmission
 
 from .local import add_ends, sum_of_weighted_rows
 from .shard import SendPlan, Shard, begin_pull, pull

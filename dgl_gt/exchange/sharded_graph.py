@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from functools import cached_property
@@ -69,7 +70,7 @@ class ShardedGraph:
         self.node_ids = shard.node_ids[: shard.num_owned]
         self.edge_ids = shard.edge_ids[: shard.edges[0]]
         self.manifest = shard.manifest
-        self._has_warned = False
+        self._has_warned = self._takes_held_rows = False
 
     def __repr__(self):
         shard, whole = self._shard, self.manifest
@@ -195,7 +196,16 @@ class ShardedGraph:
         """Node data of all held rows, owned rows and ``depth`` hops of halo, (N_held, ...); read at first use."""
         return self._shard.held_node_data(self.depth)
 
-    def views(self, layers: int, from_held: bool = False) -> list[View]:
+    def taking_held_rows(self) -> ShardedGraph:
+        """Return this graph for models that are given the rows of :attr:`srcdata` in place of owned rows.
+
+        Where the shards hold the features of the halo, this saves the first exchange of a deep halo.
+        """
+        graph = copy.copy(self)
+        graph._takes_held_rows = True
+        return graph
+
+    def views(self, layers: int) -> list[View]:
         """Return the view for each layer of a model; pass the list to the model in place of the graph.
 
         With a depth of 1, each layer gets :attr:`view`. With a halo of r hops, ranks exchange only before every r-th layer.
@@ -205,14 +215,11 @@ class ShardedGraph:
         ----------
         layers : int
             Number of layers.
-        from_held : bool
-            Whether the first layer is given the rows of :attr:`srcdata`, made of features that the shards hold, instead
-            of owned rows. This saves the first exchange of a deep halo. It must be the same on all ranks.
         """
         self._warn_inside_ddp()
         if self.depth == 1:
             return [self._view] * layers
-        return deep_views(self._view, layers, from_held)
+        return deep_views(self._view, layers, self._takes_held_rows)
 
     def kept_exchanges(self):
         """Return a pair of contexts for a checkpoint, so that computing a layer again does not exchange again.

@@ -1,11 +1,13 @@
 """Graph transformer layers and models. They read as single-device code, and run on one device or on many."""
 
+from dgl_gt.ops.dropout import dropout_seed
+
 from .activation_checkpoint import apply_activation_checkpoint
 from .attention import BiasedMHA
 from .batch_norm import BatchNorm
 from .convert import from_dgl_sparse_gt, from_pyg_transformer_conv
 from .convolution_layer import ConvolutionLayer
-from .dropout import Dropout, dropout_seed
+from .dropout import Dropout
 from .edge_features import EdgeEncoder, EdgeUpdate
 from .feed_forward import SwiGLU
 from .gat import GATConv

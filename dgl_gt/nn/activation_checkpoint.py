@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from dgl_gt.exchange import as_view
+from dgl_gt.exchange.as_view import as_view
 from dgl_gt.partition.errors import check_one_of
 from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS
 

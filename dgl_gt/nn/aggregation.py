@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from dgl_gt.exchange import View
+from dgl_gt.exchange.view import View
 from dgl_gt.model_limits import OPTION_VALUES
 from dgl_gt.partition.errors import check_one_of
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.exchange import View, as_view
+from dgl_gt.exchange.as_view import as_view
 from dgl_gt.exchange.local import leading_rows
+from dgl_gt.exchange.view import View
 from dgl_gt.ops.checks import is_finite_number
 from dgl_gt.ops.head_minor import has_head_minor_kernel, is_head_minor
 from dgl_gt.partition.errors import check_flags, check_one_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dgl_gt.exchange import View, as_view
+from dgl_gt.exchange.as_view import as_view
+from dgl_gt.exchange.view import View
 
 
 class BatchNorm(nn.BatchNorm1d):

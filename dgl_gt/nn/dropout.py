@@ -7,36 +7,12 @@ import math
 import torch
 from torch import Tensor, nn
 
-from dgl_gt.exchange import as_view
+from dgl_gt.exchange.as_view import as_view
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.ops.checks import check_probability, check_seed
 from dgl_gt.ops.dropout import keyed_dropout
-from dgl_gt.ops.reference import splitmix64
 
 _SEED_LIMIT = 2**63 - 1
-
-
-def dropout_seed(run_seed: int, step: int, layer: int, *site: int) -> int:
-    """Return the seed of a layer's attention dropout in a training step, or, with a ``site``, of a feature dropout.
-
-    The state starts at 0. Each integer in turn is added to the state, and the next output of SplitMix64 (Steele, Lea
-    and Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014) is the new state. The seed is the upper 63
-    bits of the last state. It depends on the arguments alone, so every rank derives the same seed.
-
-    Parameters
-    ----------
-    run_seed, step, layer, *site : int
-        Any integers; they are taken modulo 2**64.
-
-    Returns
-    -------
-    int
-        In [0, 2**63).
-    """
-    state = 0
-    for word in (run_seed, step, layer, *site):
-        state = splitmix64(state + word)
-    return state % 2**64 >> 1
 
 
 def draw_seeds(*shape: int) -> Tensor:

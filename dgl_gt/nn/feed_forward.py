@@ -44,3 +44,29 @@ def feed_forward(width: int, hidden: int, activation: str | nn.Module, dropout: 
         inner = hidden
         first = [nn.Linear(width, hidden), make_activation(activation)]
     return RowSequential(*first, FeatureDropout(dropout), nn.Linear(inner, width), FeatureDropout(dropout))
+
+
+def make_encoder(kind: str, in_dim: int, hidden: int, activation: str, dropout: float) -> RowSequential:
+    """Return the projection in front of the layers."""
+    match kind:
+        case "activated":
+            parts = [nn.Linear(in_dim, hidden), FeatureDropout(dropout), _activation(activation, hidden)]
+        case "linear":
+            parts = [nn.Linear(in_dim, hidden), FeatureDropout(dropout)]
+        case "mlp":
+            inner = [nn.Linear(in_dim, hidden), _activation(activation, hidden), FeatureDropout(dropout)]
+            parts = [*inner, nn.Linear(hidden, hidden), FeatureDropout(dropout)]
+        case _:
+            parts = []
+    return RowSequential(*parts)
+
+
+def make_output(kind: str, width: int, out: int, activation: str) -> nn.Module:
+    """Return the projection behind the layers."""
+    if kind == "linear":
+        return nn.Linear(width, out)
+    return nn.Sequential(nn.Linear(width, width), _activation(activation, width), nn.Linear(width, out))
+
+
+def _activation(activation: str, width: int) -> nn.Module:
+    return SwiGLU(width, width) if activation == "swiglu" else make_activation(activation)

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.as_csc import csc
-from dgl_gt.exchange import Local, View, as_view
-from dgl_gt.exchange.local import leading_rows
+from dgl_gt.exchange.as_view import as_view
+from dgl_gt.exchange.local import Local, leading_rows
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.exchange.view import View
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.dispatch import autocast
 from dgl_gt.ops.reference import dropout_keep

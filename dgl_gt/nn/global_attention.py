@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.exchange import View, as_view
+from dgl_gt.exchange.as_view import as_view
+from dgl_gt.exchange.view import View
 from dgl_gt.partition.errors import check_one_of
 
 from .attention import check_features, check_heads, check_number, check_probability, check_sizes

@@ -6,8 +6,9 @@ from typing import overload
 
 from torch import Tensor, nn
 
-from dgl_gt.exchange import View, as_view
+from dgl_gt.exchange.as_view import as_view
 from dgl_gt.exchange.local import leading_rows
+from dgl_gt.exchange.view import View
 from dgl_gt.model_limits import OPTION_VALUES, TRANSFORMER_RESIDUALS
 from dgl_gt.partition.errors import check_flags, check_one_of
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dgl_gt.exchange import Local, View, views_of
-from dgl_gt.exchange.local import leading_rows
+from dgl_gt.exchange.as_view import views_of
+from dgl_gt.exchange.local import Local, leading_rows
+from dgl_gt.exchange.view import View
 from dgl_gt.model_limits import MODEL_LIMITS, OPTION_VALUES, check_contradictions
+from dgl_gt.ops.dropout import dropout_seed
 from dgl_gt.partition.errors import check_flags, check_one_of, whole_number
 
 from .attention import SITES, EdgeAttention, check_features, check_number, check_probability, check_sizes
-from .batch_norm import NORM_MODULES, normalise
+from .batch_norm import NORM_MODULES, BatchNorm, normalise
 from .convolution_layer import ConvolutionLayer
-from .dropout import FeatureDropout, RowSequential, as_seed, draw_seeds, dropout_seed
+from .dropout import FeatureDropout, as_seed, draw_seeds
 from .edge_features import EdgeEncoder
-from .feed_forward import SwiGLU, make_activation
+from .feed_forward import make_encoder, make_output
 from .global_attention import PolynormerAttention, SGFormerAttention
 from .layer import GraphTransformerLayer
 
@@ -96,8 +98,8 @@ class GraphTransformer(nn.Module):
 
     Attributes
     ----------
-    inputs : object, optional
-        How the trainer made the input rows from node data, kept for later predictions; None at first.
+    reads : object, optional
+        How the trainer made the input rows from node and edge data, kept for later predictions; None at first.
     uses_global : bool
         Whether the forward pass uses Polynormer's global attention, True at first. Its authors train the layers alone
         until they are good, and then the whole.
@@ -157,9 +159,9 @@ class GraphTransformer(nn.Module):
         has_edges = bool(edge_feats or edge_kinds)
         check_contradictions(layer=layer, residual=residual, input=input, gate=gate, score=score, has_edges=has_edges)
         self.in_dim, self.jumping, self._uses_global = in_dim, jumping, True
-        self.global_weight, self.inputs = check_number("global_weight", global_weight, 0.0, 1.0), None
+        self.global_weight, self.reads = check_number("global_weight", global_weight, 0.0, 1.0), None
         self.input_dropout = FeatureDropout(input_dropout)
-        self.encoder = _encoder(input, in_dim, hidden, activation, dropout)
+        self.encoder = make_encoder(input, in_dim, hidden, activation, dropout)
         shared = {"score": score, "residual": residual, "norm": norm, "norm_first": norm_first}
         shared |= {"dropout": dropout, "attn_dropout": attention_dropout}
         self.edge_encoder = EdgeEncoder(edge_feats, edge_kinds, edge_hidden) if has_edges else None
@@ -179,13 +181,13 @@ class GraphTransformer(nn.Module):
         width = hidden * layers if jumping == "concat" else hidden
         has_norm = layer == "transformer" and norm_first
         self.output_norm = NORM_MODULES[norm](width) if has_norm else nn.Identity()
-        self.output = _output(output, width, out, activation)
+        self.output = make_output(output, width, out, activation)
         self.global_attention = None
         if global_attention == "polynormer":
             beta = ("sigmoid", 0.0) if gate == "none" else (gate, gate_start)
             self.global_norm = nn.LayerNorm(width)
             self.global_attention = PolynormerAttention(width, heads, global_layers, global_dropout, *beta)
-            self.global_output = _output(output, width, out, activation)
+            self.global_output = make_output(output, width, out, activation)
             self.register_buffer("phase", torch.tensor(1))  # 0 while only the layers train; saved with the weights
             self.register_load_state_dict_post_hook(_follow_phase)
             self._set_uses_global(True)
@@ -281,10 +283,30 @@ class GraphTransformer(nn.Module):
         return [*parts, last]
 
     @property
-    def edge_widths(self) -> dict[str, int]:
-        """The arguments ``edge_feats`` and ``edge_kinds`` with which the model was made."""
+    def input_sizes(self) -> dict[str, int]:
+        """The arguments ``in_dim``, ``edge_feats`` and ``edge_kinds`` with which the model was made."""
         encoder = self.edge_encoder
-        return {name: 0 if encoder is None else getattr(encoder, name) for name in ("edge_feats", "edge_kinds")}
+        widths = {name: 0 if encoder is None else getattr(encoder, name) for name in ("edge_feats", "edge_kinds")}
+        return {"in_dim": self.in_dim, **widths}
+
+    @property
+    def num_views(self) -> int:
+        """``L``: each layer takes a view of its own, so a halo of several hops can serve several layers."""
+        return len(self.layers)
+
+    def after_attention(self) -> dict[str, nn.Linear]:
+        """Return the linear layers after the last attention, by name: there each row is computed by itself."""
+        if self.global_attention is not None:
+            return {}
+        last, prefixes = self.layers[-1], ["output."]
+        has_network = isinstance(last, GraphTransformerLayer) and last.ffn is not None
+        if has_network and not any(isinstance(norm, BatchNorm) for norm in (self.output_norm, last.ffn_layer_norm)):
+            prefixes.append(f"layers.{len(self.layers) - 1}.ffn.")
+        return {
+            name: each
+            for name, each in self.named_modules()
+            if type(each) is nn.Linear and f"{name}.".startswith(tuple(prefixes))
+        }
 
     @property
     def uses_global(self) -> bool:
@@ -351,32 +373,6 @@ def _follow_phase(model: GraphTransformer, _) -> None:
     """Use global attention or not, as the state that a model has loaded says."""
     if bool(model.phase) != model.uses_global:
         model._set_uses_global(bool(model.phase))
-
-
-def _encoder(kind: str, in_dim: int, hidden: int, activation: str, dropout: float) -> RowSequential:
-    """Return the projection in front of the layers."""
-    match kind:
-        case "activated":
-            parts = [nn.Linear(in_dim, hidden), FeatureDropout(dropout), _activation(activation, hidden)]
-        case "linear":
-            parts = [nn.Linear(in_dim, hidden), FeatureDropout(dropout)]
-        case "mlp":
-            inner = [nn.Linear(in_dim, hidden), _activation(activation, hidden), FeatureDropout(dropout)]
-            parts = [*inner, nn.Linear(hidden, hidden), FeatureDropout(dropout)]
-        case _:
-            parts = []
-    return RowSequential(*parts)
-
-
-def _output(kind: str, width: int, out: int, activation: str) -> nn.Module:
-    """Return the projection behind the layers."""
-    if kind == "linear":
-        return nn.Linear(width, out)
-    return nn.Sequential(nn.Linear(width, width), _activation(activation, width), nn.Linear(width, out))
-
-
-def _activation(activation: str, width: int) -> nn.Module:
-    return SwiGLU(width, width) if activation == "swiglu" else make_activation(activation)
 
 
 def _check_whole(view: View) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from dgl_gt.exchange.policy.policy import Policy
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures
@@ -13,7 +14,6 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.train.config import TrainConfig, policy_of
 from dgl_gt.train.model import ModelFactory
-from dgl_gt.transmission.policy import Policy
 
 from .calibrate import available_rank_memory
 from .planned_step import tracer_of

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from dataclasses import fields, replace
+from functools import lru_cache, partial
 
 import torch
 
@@ -14,11 +14,11 @@ from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.system.memory import available_memory_bytes
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.train.config import ASSUMED_CLASSES, OF_MODEL, TrainConfig
-from dgl_gt.train.edge_rows import edge_rows
+from dgl_gt.train.fit import take_step
 from dgl_gt.train.model import ModelFactory, build_model, max_depth
-from dgl_gt.train.step import assemble_step
+from dgl_gt.train.optimizer import make_optimizer
 from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers
-from dgl_gt.train.task import Task, features, signed_columns
+from dgl_gt.train.tasks.node_classification import assumed_node_classification
 
 from .tracer import Tracer
 
@@ -36,41 +36,26 @@ _OF_STEP = (
 _MATTER = (*OF_MODEL, *_OF_STEP, "activation_checkpoint", "precision")  # settings on which traces depend
 
 
-@dataclass(frozen=True)
-class _TrainStep:
-    """Makes training steps of a config on parts without labels of their own."""
+def _make_step(
+    config: TrainConfig,
+    classes: int,
+    factory: ModelFactory | None,
+    sg: ShardedGraph,
+    activation_checkpoint: str,
+    factored: tuple[str, ...] = (),
+    train_rows: int = 0,
+):
+    """Make a training step of a config on a part that may have no labels of its own.
 
-    config: TrainConfig
-    classes: int
-    factory: ModelFactory | None
-
-    def __call__(
-        self, sg: ShardedGraph, activation_checkpoint: str, factored: tuple[str, ...] = (), train_rows: int = 0
-    ):
-        """Make the step; gradients of the layers ``factored`` travel as factors of ``train_rows`` rows of all ranks."""
-        config = replace(self.config, activation_checkpoint=activation_checkpoint)
-        inputs = config.inputs
-        feat, mask = features(sg, inputs), sg.ndata.get("train_mask")
-        label = sg.ndata["label"].long() if "label" in sg.ndata else torch.zeros(sg.num_nodes(), dtype=torch.int64)
-        if mask is None or mask.dim() > 1:  # masks of several splits are taken to select all rows
-            mask = torch.ones(sg.num_nodes(), dtype=torch.bool)
-        counts = {"train": sg.num_nodes()}
-        task = Task(
-            feat,
-            label,
-            {"train": mask.nonzero().squeeze(1)},
-            counts,
-            self.classes,
-            2 * sg.num_nodes(),
-            signed_columns(sg, inputs.encodings),
-            edge_rows(sg, inputs),
-        )
-        step = assemble_step(sg, config, task, self.factory)
-        if factored:
-            rows, others = task.rows["train"], [train_rows] + [0] * (sg.comm.world_size - 2)
-            factors = SufficientFactors(sg.comm, step.model, factored, rows, [len(rows), *others])
-            step = replace(step, task=replace(task, factors=factors))
-        return lambda: step(0)
+    Gradients of the layers ``factored`` travel as factors of ``train_rows`` rows of all ranks.
+    """
+    config, comm, factors = replace(config, activation_checkpoint=activation_checkpoint), sg.comm, None
+    task = assumed_node_classification(sg, config, classes)
+    model = build_model(config, factory=factory, **task.sizes).to(sg.device)
+    if factored:
+        rows, others = task.rows_of_loss, [train_rows] + [0] * (comm.world_size - 2)
+        factors = SufficientFactors(comm, model, factored, rows, [len(rows), *others])
+    return partial(take_step, model, task, comm, make_optimizer(model, config), 0, config.seed, factors=factors)
 
 
 def tracer_of(
@@ -114,12 +99,12 @@ def _traces(config: TrainConfig, features: int, classes: int, factory: ModelFact
     _check_size(model)
 
     def variant(figures: Figures) -> dict:
-        names = () if factory else factored_layers(model, figures, config)
+        names = factored_layers(model, figures, config)
         return {"factored": names, "train_rows": int(figures.masked["train_mask"].sum())} if names else {}
 
     of_model = {"model_factory": factory.name} if factory else {name: getattr(config, name) for name in OF_MODEL}
     return Tracer(
-        _TrainStep(config, classes, factory),
+        partial(_make_step, config, classes, factory),
         max_depth(model),
         checkpoint_modes(model) if mode == "none" else (mode,),
         {**of_model, "precision": config.precision, "features": features, "classes": classes},

@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from dgl_gt.transmission.policy import Mode, Policy, Rule, parse_mode
+from dgl_gt.exchange.policy.policy import Mode, Policy, Rule, parse_mode
 
 MODES = tuple(map(parse_mode, ("full", "bf16", "int8", "int4", "stale=4,int8", "stale=4,int4")))
 _FULL = MODES[0]

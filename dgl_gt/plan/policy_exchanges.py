@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from dgl_gt.exchange.policy.policy import MIN_COLUMNS, Mode, Policy
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.quantise import packed_bytes
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.strategies import StrategyRules
-from dgl_gt.transmission.policy import MIN_COLUMNS, Mode, Policy
 
 from .stand_in import make_layout, stand_in
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dgl_gt.exchange.policy.policy import Policy
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.figures.strategies import MIRROR, WITH_POLICY, StrategyRules, strategy_of
-from dgl_gt.transmission.policy import Policy
 
 from .plan import Candidate
 from .policy_time import PolicyCosts, kept_bytes

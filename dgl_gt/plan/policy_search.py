@@ -8,20 +8,18 @@ import statistics
 from dataclasses import dataclass, replace
 
 from dgl_gt.exchange.load import load
+from dgl_gt.exchange.policy.policy import MIN_COLUMNS, Mode, Policy
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.figures.strategies import WITH_POLICY
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.metrics import choose_metric
-from dgl_gt.train.optimizer import Schedule
-from dgl_gt.train.step import prepare_step
-from dgl_gt.train.task import node_classification
-from dgl_gt.train.trainer import evaluate
-from dgl_gt.transmission.policy import MIN_COLUMNS, Mode, Policy
+from dgl_gt.train.fit import take_step
+from dgl_gt.train.optimizer import Schedule, make_optimizer
+from dgl_gt.train.run import prepare
+from dgl_gt.train.tasks.node_classification import node_classification
 
 from .planned_step import tracer_of
 from .policy_choice import MODES, Place, by_links, choose_modes, places, policy_of_modes
@@ -71,7 +69,7 @@ def load_for_policies(directory, config: TrainConfig, profile: Profile, rank_mem
     """
     sg, strategy = load(directory), None
     with sg.comm.together():
-        classes = node_classification(sg, config.split, config.inputs).classes
+        classes = node_classification(sg, config).classes
         figures = read_figures(sg.manifest)
         with sg.comm.raising_together():
             if sg.comm.rank == 0:
@@ -117,7 +115,7 @@ def search_policy(
     """
     _check(sg, config, max_loss)
     probe = _Probe(sg, config, report)
-    traces, strategy = tracer_of(config, figures.features, probe.step.task.classes), sg.strategy
+    traces, strategy = tracer_of(config, figures.features, probe.task.classes), sg.strategy
     exchanges = traces.exchanges(figures, strategy, config.activation_checkpoint)
     costs = PolicyCosts.of_trace(
         traces.of(figures, strategy, 1, config.activation_checkpoint), figures, profile, exchanges
@@ -151,7 +149,7 @@ def search_policy(
         modes, policy, loss = dict.fromkeys(losses, MODES[0]), Policy(), 0.0
     seconds, sent = costs.seconds, costs.sent_bytes
     return FoundPolicy(
-        *(policy, modes, losses, loss, probe.metric),
+        *(policy, modes, losses, loss, probe.task.metric),
         *(seconds(policy), seconds(Policy()), sent(policy), sent(Policy())),
     )
 
@@ -205,35 +203,34 @@ class _Probe:
     """A model after a few exact epochs, from which steps are taken under one policy after another."""
 
     def __init__(self, sg: ShardedGraph, config: TrainConfig, report):
-        self.step = prepare_step(sg, config)
-        self.metric = choose_metric(config.metric, self.step.task.classes)
-        model, optimizer = self.step.model, self.step.optimizer
-        if isinstance(model, GraphTransformer) and config.local_epochs:
-            model.uses_global = False
-        schedule = Schedule(optimizer, replace(config, schedule="constant"))  # a rate of 0 would lose nothing
+        self.task, self._model = prepare(sg, config)
+        self._sg, self._seed, self._optimizer = sg, config.seed, make_optimizer(self._model, config)
+        if config.local_epochs:
+            self._model.uses_global = False
+        schedule = Schedule(self._optimizer, replace(config, schedule="constant"))  # a rate of 0 would lose nothing
         report(f"{_WARM_UP} exact epochs")
         for number in range(_WARM_UP):
             self._take(number)
             schedule.step()
-        self._start = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        self._start = copy.deepcopy((self._model.state_dict(), self._optimizer.state_dict()))
 
     def _take(self, number: int) -> None:
-        loss = self.step(number)
+        loss = take_step(self._model, self.task, self._sg.comm, self._optimizer, number, self._seed)
         if not math.isfinite(loss):
             raise InputError(f"the loss is {loss} in epoch {number + 1} of the search; lower lr or scale the features")
 
     def metric_with(self, policy: Policy, steps: int) -> float:
         """Return the mean validation metric in the last half of a few steps under a policy."""
-        step, (model, optimizer) = self.step, copy.deepcopy(self._start)
-        step.model.load_state_dict(model)
-        step.optimizer.load_state_dict(optimizer)
-        view, values = step.sg.view, []
-        transmission = view.follow(policy, step.seed)
+        model, optimizer = copy.deepcopy(self._start)
+        self._model.load_state_dict(model)
+        self._optimizer.load_state_dict(optimizer)
+        view, values = self._sg.view, []
+        transmission = view.follow(policy, self._seed)
         try:
             for number in range(_WARM_UP, _WARM_UP + steps):
                 self._take(number)
                 if number - _WARM_UP >= steps // 2:
-                    values.append(evaluate(step.model, step.sg, step.task, self.metric)[0])
+                    values.append(self.task.evaluate(self._model)["val"])
             transmission.close()
         finally:
             view.exchange_exactly()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import asdict, replace
+from functools import partial
 
 import msgspec
 import torch
@@ -16,9 +17,12 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.run_files.run_record import PlanOfRun, Trial
 from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.fit import take_step
 from dgl_gt.train.model import ModelFactory
-from dgl_gt.train.step import prepare_step, with_factors
-from dgl_gt.train.task import node_classification
+from dgl_gt.train.optimizer import make_optimizer
+from dgl_gt.train.run import prepare
+from dgl_gt.train.sufficient_factors import factors_of
+from dgl_gt.train.tasks.node_classification import node_classification
 
 from .calibrate import available_rank_memory
 from .forked import run_forked
@@ -73,7 +77,7 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     differently, and ranks that try different candidates would wait for each other forever.
     """
     comm, cuts = sg.comm, [(str(each), read_figures(read_manifest(each))) for each in directories]
-    classes = node_classification(sg, config.split, config.inputs).classes
+    classes = node_classification(sg, config).classes
     available = int(-comm.all_reduce(torch.tensor([-available_rank_memory(comm)]), "max")[0])
     if rank_memory is None and profile.name == DEFAULT:
         rank_memory = available
@@ -117,16 +121,16 @@ def _run_trial(candidate: Candidate, config: TrainConfig, options: dict, factory
 
 def _measure(sg: ShardedGraph, candidate: Candidate, config: TrainConfig, factory) -> Trial:
     comm, config = sg.comm, replace(config, activation_checkpoint=candidate.activation_checkpoint)
-    step = prepare_step(sg, config, factory)
-    if factory is None:  # as in training
-        step = replace(step, task=with_factors(step.task, step.model, sg, config))
-    step(0)
-    peak_bytes = step_peak_bytes(sg, step.model, step.task.feat, lambda: step(0))
+    task, model = prepare(sg, config, factory)
+    factors = factors_of(model, task, sg, config)
+    step = partial(take_step, model, task, comm, make_optimizer(model, config), 0, config.seed, factors=factors)
+    step()
+    peak_bytes = step_peak_bytes(sg, model, next(task.batches(0)).inputs.feat, step)
     before, seconds = comm.sent_bytes, []
     for _ in range(_TIMED_STEPS):
         comm.all_reduce(torch.zeros(1))
         started = time.perf_counter()
-        step(0)
+        step()
         seconds.append(time.perf_counter() - started)
     sent = torch.tensor([(comm.sent_bytes - before) // _TIMED_STEPS])
     slowest = comm.all_reduce(torch.tensor(seconds, dtype=torch.float64), "max").tolist()

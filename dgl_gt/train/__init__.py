@@ -5,9 +5,9 @@ from dgl_gt.partition.lazy_names import lazy_names
 _HOMES = {
     "TrainConfig": "dgl_gt.train.config",
     "read_config": "dgl_gt.train.config",
-    "train": "dgl_gt.train.trainer",
+    "train": "dgl_gt.train.run",
     "train_and_save": "dgl_gt.train.run",
-    "TrainResult": "dgl_gt.train.trainer",
+    "TrainResult": "dgl_gt.train.fit",
     "RunRecord": "dgl_gt.run_files.run_record",
     "load_model": "dgl_gt.train.saved_model",
     "save_model": "dgl_gt.train.saved_model",

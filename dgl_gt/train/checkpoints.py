@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from dgl_gt.comm.group import Comm
+from dgl_gt.exchange.policy.policy import is_policy_file, read_policy
 from dgl_gt.partition.errors import InputError
 from dgl_gt.run_files.checkpoint_file import CHECKPOINT_FILE, write_checkpoint
 from dgl_gt.run_files.run_directory import checkpoints_in, no_checkpoint
 from dgl_gt.run_files.tensor_file import read_bytes
-from dgl_gt.transmission.policy import is_policy_file, read_policy
 
 from .config import TrainConfig
 from .interval import Interval

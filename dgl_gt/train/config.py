@@ -9,11 +9,11 @@ from typing import Annotated, get_type_hints
 
 from msgspec import Meta
 
+from dgl_gt.exchange.policy.policy import Policy, is_policy_file, parse_mode, read_policy
 from dgl_gt.model_limits import EDGE_KINDS, MAP_WEIGHTS, MODEL_LIMITS, OPTION_VALUES, PRECISIONS, check_contradictions
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS
 from dgl_gt.partition.system.yaml_file import check_keys, read_yaml, typed
-from dgl_gt.transmission.policy import Policy, is_policy_file, parse_mode, read_policy
 
 METRIC_TITLES = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
 METRICS = ("auto", *METRIC_TITLES)

@@ -29,7 +29,7 @@ from .run_state import EpochFigures, RunState, TrainHistory
 from .saved_model import BestModelWriter
 from .step_profile import StepProfiler
 from .stopping import StopRequest
-from .task import SPLITS
+from .task import Task
 
 Beginning = Literal["new", "again", "resumed"]  # again: in the directory that the run made before its ranks failed
 
@@ -70,10 +70,11 @@ class RunKeeper:
         if self._log:
             self._log.close()
 
-    def start(self, state: RunState) -> None:
+    def start(self, state: RunState, task: Task) -> None:
         """Take the state of a new run, or put that of the latest checkpoint into it; every rank calls it."""
-        names = ("feat", "label", *(f"{name}_mask" for name in SPLITS), *self._config.inputs.encodings)
-        data = data_digest(self._sg, names, self._config.inputs.edge_features)
+        if self._writer:
+            self._writer.start(state.model, task.sizes, self._sg.manifest["class_names"])
+        data = data_digest(self._sg, task.node_data, self._config.inputs.edge_features)
         self._identity = Identity(self._config, self._factory_name, data, state.model)
         if self._beginning == "resumed":
             self._go_on(state)
@@ -93,6 +94,11 @@ class RunKeeper:
             self._writer.resume(state.best, copy.deepcopy(state.history))
             self._log.resume(state.epoch)
             print(f"dgl-gt: resuming after epoch {state.epoch} of {self._config.epochs}", file=sys.stderr)
+
+    def keep_best(self, state: RunState) -> None:
+        """Take the best model so far."""
+        if self._writer:
+            self._writer.update(state.best, copy.deepcopy(state.history))
 
     def recording(self, epoch: int) -> AbstractContextManager[None]:
         """A context for the training step of an epoch, counted from 0, which is recorded if that is asked for."""

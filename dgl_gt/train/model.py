@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from dgl_gt.comm.failure import RankError
-from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint, apply_precision
 from dgl_gt.nn.activation_checkpoint import checkpoint_modes
 from dgl_gt.partition.errors import InputError
 
 from .config import OF_MODEL, TrainConfig
-from .edge_rows import NO_EDGES, EdgeRows
+from .inputs import ModelInputs
 
 _LONGEST_CAUSE = 300  # characters of a user's error
 
@@ -101,7 +101,7 @@ def build_model(
     if factory is None:
         options = {name: getattr(config, name) for name in OF_MODEL}
         model = GraphTransformer(in_dim, out=classes, **options, **edge_widths)
-        model.inputs = config.inputs
+        model.reads = config.inputs
     else:
         model = _made(factory, in_dim, classes)
     if config.activation_checkpoint not in checkpoint_modes(model):
@@ -153,44 +153,38 @@ def _cause(error: Exception) -> str:
 
 
 def max_depth(model: nn.Module) -> int:
-    """The most hops of halo that one exchange can fill for a model: one unless it takes a graph for each layer."""
-    return len(model.layers) if isinstance(model, GraphTransformer) else 1
+    """The most hops of halo that one exchange can fill for a model: one, unless its layers take ``num_views`` views."""
+    return getattr(model, "num_views", 1)
 
 
-def logits_of(
-    model: nn.Module,
-    sg: ShardedGraph,
-    feat: torch.Tensor,
-    classes: int | None = None,
-    edges: EdgeRows = NO_EDGES,
-) -> torch.Tensor:
-    """Run a model on features with the rows of :func:`dgl_gt.train.task.features`, and on edge rows; (N_owned, classes).
+def logits_of(model: nn.Module, inputs: ModelInputs, classes: int | None = None) -> torch.Tensor:
+    """Run a model; (N_owned, classes).
 
     Raises
     ------
     InputError
-        A user's own model fails, returns no such rows, or no logit for each class, where their number is given; or the
-        graph exchanges halos of several hops, which such a model cannot take.
+        A user's own code fails, the model returns no such rows, or no logit for each class, where their number is
+        given; or the graph exchanges halos of several hops, which such a model cannot take.
     """
-    if isinstance(model, GraphTransformer):
-        return model(sg.views(len(model.layers), from_held=True), feat, edge_feat=edges.feat, edge_kind=edges.kind)
-    if sg.depth > 1:
+    graph = inputs.graph
+    if graph.depth > 1 and not hasattr(model, "num_views"):
         raise InputError(
-            f"depth is {sg.depth}, and only a GraphTransformer takes halos of several hops; leave depth (--depth) out for this model"
+            f"depth is {graph.depth}, and only a GraphTransformer takes halos of several hops; leave depth (--depth) out "
+            "for this model"
         )
     try:
-        logits = model(sg, feat)
+        logits = model(graph, inputs.feat, **inputs.edges)
     except (InputError, RankError, MemoryError, torch.cuda.OutOfMemoryError):
         raise
-    except Exception as error:  # whatever the user's model raises
-        if "allocate memory" in str(error):
+    except Exception as error:  # whatever a user's model raises; what fails in one of ours is a defect of ours
+        if "allocate memory" in str(error) or type(model).__module__.startswith("dgl_gt."):
             raise
         raise InputError(f"the model failed: {_cause(error)}; fix the model") from error
-    if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != sg.num_nodes():
+    if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != graph.num_nodes():
         shown = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise InputError(
             f"the model returned {shown}; it must return a tensor with one row of logits for each of the "
-            f"{sg.num_nodes():,} nodes that the rank owns"
+            f"{graph.num_nodes():,} nodes that the rank owns"
         )
     if classes not in (None, logits.shape[1]) or not logits.is_floating_point():
         raise InputError(
@@ -200,7 +194,7 @@ def logits_of(
     return logits
 
 
-def share_weights(model: nn.Module, sg: ShardedGraph) -> None:
+def share_weights(model: nn.Module, comm: Comm) -> None:
     """Give all ranks the weights of rank 0; every rank calls it.
 
     Raises
@@ -209,9 +203,9 @@ def share_weights(model: nn.Module, sg: ShardedGraph) -> None:
         The ranks have different models.
     """
     state = model.state_dict()
-    sg.comm.check_agreement(
+    comm.check_agreement(
         {"type of the model": type(model).__name__}
         | {f"shape of {name}": [str(value.dtype), *value.shape] for name, value in state.items()}
     )
     for value in state.values():
-        value.copy_(sg.comm.broadcast(value.byte() if value.dtype == torch.bool else value))
+        value.copy_(comm.broadcast(value.byte() if value.dtype == torch.bool else value))

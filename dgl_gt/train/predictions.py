@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.shards.transform_records import user_node_count
 from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.units import format_count
 
 from .config import Inputs
-from .edge_rows import edge_rows
+from .inputs import ModelInputs, read_inputs
 from .model import logits_of, share_weights
-from .task import features
 
 
 def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray] | None:
@@ -40,29 +38,33 @@ def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.nd
         The shards do not have as many features as the model takes.
     """
     with sg.comm.together(), torch.no_grad():
-        inputs = (model.inputs if isinstance(model, GraphTransformer) else None) or Inputs()
-        feat, edges = features(sg, inputs), edge_rows(sg, inputs)
-        if isinstance(model, GraphTransformer) and feat.shape[1] != model.in_dim:
-            raise InputError(
-                f"the model takes {model.in_dim} features per node, and {sg.manifest['source']} has {feat.shape[1]}; "
-                "use shards with the features that the model was trained on"
-            )
-        if isinstance(model, GraphTransformer) and edges.widths != model.edge_widths:
-            raise InputError(
-                f"the model takes {_edge_columns(model.edge_widths)} per edge, and the edge data "
-                f"{', '.join(inputs.edge_features)} of {sg.manifest['source']} have {_edge_columns(edges.widths)}; use shards "
-                "with the edge data that the model was trained on"
-            )
+        inputs = read_inputs(sg, getattr(model, "reads", None) or Inputs())
+        _check_sizes(getattr(model, "input_sizes", inputs.sizes), inputs)
         model = model.to(sg.device).eval()
-        share_weights(model, sg)  # each rank may have read another file
-        probability = sg.gather(logits_of(model, sg, feat, edges=edges).float().softmax(1), to=0)
+        share_weights(model, sg.comm)  # each rank may have read another file
+        probability = sg.gather(logits_of(model, inputs).float().softmax(1), to=0)
     if probability is None:
         return None
     probability = probability[: user_node_count(sg.manifest)]
     return probability.argmax(1).cpu().numpy(), probability.cpu().numpy()
 
 
-def _edge_columns(widths: dict[str, int]) -> str:
+def _check_sizes(taken: Mapping[str, int], inputs: ModelInputs) -> None:
+    """Raise :class:`InputError` if a model takes rows of other widths."""
+    found, source = inputs.sizes, inputs.graph.manifest["source"]
+    if taken["in_dim"] != found["in_dim"]:
+        raise InputError(
+            f"the model takes {taken['in_dim']} features per node, and {source} has {found['in_dim']}; use shards with "
+            "the features that the model was trained on"
+        )
+    if taken != found:
+        raise InputError(
+            f"the model takes {_edge_columns(taken)} per edge, and the edge data {', '.join(inputs.reads.edge_features)} "
+            f"of {source} have {_edge_columns(found)}; use shards with the edge data that the model was trained on"
+        )
+
+
+def _edge_columns(widths: Mapping[str, int]) -> str:
     return f"{format_count(widths['edge_feats'], 'number')} and {format_count(widths['edge_kinds'], 'kind')}"
 
 

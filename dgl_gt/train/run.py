@@ -1,12 +1,15 @@
-"""A run that is kept in a directory: its best model, its record and its checkpoints."""
+"""A run on a sharded graph, alone or kept in a directory with its best model, its record and its checkpoints."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError, check_type
 from dgl_gt.partition.system.output_checks import check_target
@@ -15,13 +18,92 @@ from dgl_gt.run_files.run_directory import MODEL, checkpoints_in, is_left_by
 from dgl_gt.run_files.run_record import GraphOfRun, PlanOfRun, RunRecord, values_of
 
 from . import summary
-from .config import TrainConfig
-from .edge_rows import with_stated_meanings
+from .config import ON_NAN, TrainConfig, policy_of
+from .fit import TrainResult, fit
+from .inputs import with_stated_meanings
 from .interval import CHECKPOINT_EVERY
 from .keeper import Beginning, RunKeeper
-from .model import ModelFactory
+from .model import ModelFactory, build_model, share_weights
 from .saved_model import BestModelWriter, is_run_of
-from .trainer import TrainResult, train
+from .sufficient_factors import factors_of
+from .task import Task
+from .tasks.node_classification import node_classification
+
+
+def train(
+    sg: ShardedGraph,
+    config: TrainConfig,
+    on_epoch=None,
+    factory: ModelFactory | None = None,
+    store: RunKeeper | None = None,
+    on_nan: str = "stop",
+) -> TrainResult:
+    """Train a model for node classification; every rank calls it with the same config.
+
+    Parameters
+    ----------
+    sg : ShardedGraph
+        Graph with node data ``feat``, ``label``, ``train_mask``, ``val_mask`` and ``test_mask``.
+    config : TrainConfig
+    on_epoch : callable, optional
+        Function that is called after each epoch as ``on_epoch(epoch, loss, validation, seconds)``.
+    factory : ModelFactory, optional
+        What makes the model; by default it is the graph transformer of the config.
+    store : RunKeeper, optional
+        What keeps the run in a directory; on every rank. :func:`dgl_gt.train.train_and_save` makes it.
+    on_nan : str
+        What happens where the loss is not finite: ``stop`` with an error that names the epoch and the module, or
+        ``skip`` the step, also where gradients are not finite; then the weights and the batch statistics stay as they
+        were. Ten such steps in a row are an error.
+
+    Raises
+    ------
+    InputError
+        Data are missing or wrong, the metric does not suit the number of classes, the loss or the weights are not
+        finite, or the factory's models do not fit.
+    """
+    if on_nan not in ON_NAN:
+        raise InputError(f"on_nan is {on_nan!r}; it must be {' or '.join(ON_NAN)}")
+    sg.comm.check_agreement(asdict(config) | {"--model-factory": factory and factory.name, "on_nan": on_nan})
+    with sg.comm.together():
+        config = with_stated_meanings(sg, config)
+        graphs = _training_graphs(sg, config)
+        task, model = prepare(sg, config, factory, graphs)
+        graphs.policy.check(getattr(model, "num_views", None), sg.comm.world_size)
+        factors = factors_of(model, task, sg, config)
+        return fit(
+            *(model, task, sg.comm, config),
+            store=store,
+            on_epoch=on_epoch,
+            on_nan=on_nan,
+            graphs=graphs,
+            factors=factors,
+        )
+
+
+def prepare(
+    sg: ShardedGraph, config: TrainConfig, factory: ModelFactory | None = None, graphs: TrainingGraphs | None = None
+) -> tuple[Task, torch.nn.Module]:
+    """The task of a graph, and a new model for it with the same weights on all ranks; every rank calls it.
+
+    It sets the seed of torch. ``graphs`` are those of training steps under a policy; by default steps are exact.
+    """
+    task = node_classification(sg, config, graphs)
+    torch.manual_seed(config.seed)
+    model = build_model(config, factory=factory, **task.sizes).to(sg.device)
+    if factory:
+        share_weights(model, sg.comm)
+    return task, model
+
+
+def _training_graphs(sg: ShardedGraph, config: TrainConfig) -> TrainingGraphs:
+    """The graphs of training steps by the policy of a config; :class:`InputError` if it does not fit them."""
+    policy = policy_of(config)
+    sg.comm.check_agreement({"policy": policy.described()})
+    if sg.comm.world_size > 1:
+        policy.check_strategy(sg.strategy, sg.depth, sg.manifest["cut"])
+        policy.check_model(config.activation_checkpoint, config.global_attention)
+    return TrainingGraphs(sg, policy, config.seed)
 
 
 def train_and_save(
@@ -116,7 +198,7 @@ def train_and_save(
             sg, config, out, writer, checkpoint_every, beginning, factory, tensorboard, profile_step, on_start
         )
     with writer or nullcontext():
-        result = train(sg, config, on_epoch, writer, factory, keeper, on_nan)
+        result = train(sg, config, on_epoch, factory, keeper, on_nan)
         record = summary.finished_record(result, sg, plan)
         if writer:
             writer.finish(result.model.state_dict(), values(record))

@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -46,7 +47,7 @@ class BestModelWriter:
     signal, the best model is written unless it is on disk already; if the run finishes, call :meth:`finish` inside the
     block. A signal does not interrupt these last writes. A run that is killed keeps the model of a few seconds before.
 
-    ``describe`` makes the record of an unfinished run from its :class:`dgl_gt.train.trainer.TrainHistory`. With
+    ``describe`` makes the record of an unfinished run from its :class:`dgl_gt.train.run_state.TrainHistory`. With
     ``force``, a model that is in ``out`` already is replaced.
     """
 
@@ -62,17 +63,9 @@ class BestModelWriter:
         """The directory, as it was given."""
         return self.directory.out
 
-    def start(
-        self,
-        model: torch.nn.Module,
-        in_dim: int,
-        classes: int,
-        class_names: list[str] | None = None,
-        **edge_widths: int,
-    ) -> None:
+    def start(self, model: torch.nn.Module, sizes: Mapping[str, int], class_names: list[str] | None = None) -> None:
         """Raise :class:`InputError` if the disk has no room for the model and the one that it replaces."""
-        optional = {"class_names": class_names, **edge_widths}
-        self._shape |= {"in_dim": in_dim, "classes": classes} | {key: each for key, each in optional.items() if each}
+        self._shape |= {key: each for key, each in {**sizes, "class_names": class_names}.items() if each}
         model_bytes = sum(value.nbytes for value in model.state_dict().values())
         check_room(self.out, 2 * model_bytes + _OTHER_BYTES)
 

@@ -15,23 +15,25 @@ import torch
 from torch import nn
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.nn import GraphTransformer, GraphTransformerLayer
-from dgl_gt.nn.batch_norm import BatchNorm
+from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.figures.figures import Figures
+from dgl_gt.partition.shards.counts import read_figures
 
 from .config import TrainConfig
+from .task import Task
 
 
-def factored_layers(model: GraphTransformer, figures: Figures, config: TrainConfig) -> tuple[str, ...]:
+def factored_layers(model: nn.Module, figures: Figures, config: TrainConfig) -> tuple[str, ...]:
     """Names of the linear layers whose gradients take fewer bytes as factors; the same on every rank.
 
-    ``model`` is that of the config. There are none if the masks hold several splits, because figures do not count their
-    rows, or if the loss also has a term for rows outside the training rows.
+    A model says which layers compute each row by itself up to the result, by a method ``after_attention``. There are none
+    if it has no such method, if the masks hold several splits, because figures do not count their rows, or if the loss
+    also has a term for rows outside the training rows.
     """
     rows = figures.masked.get("train_mask")
-    if rows is None or config.entropy_unlabelled:
+    if rows is None or config.entropy_unlabelled or not hasattr(model, "after_attention"):
         return ()
-    return tuple(name for name, layer in _after_attention(model).items() if saves_bytes(layer, rows.tolist()))
+    return tuple(name for name, layer in model.after_attention().items() if saves_bytes(layer, rows.tolist()))
 
 
 def saves_bytes(layer: nn.Linear, rows: list[int]) -> bool:
@@ -44,19 +46,14 @@ def saves_bytes(layer: nn.Linear, rows: list[int]) -> bool:
     return factors < 2 * (ranks - 1) / ranks * sum(each.numel() for each in layer.parameters())
 
 
-def _after_attention(model: GraphTransformer) -> dict[str, nn.Linear]:
-    """The linear layers after the last attention, by name."""
-    if model.global_attention is not None:
-        return {}
-    last, prefixes = model.layers[-1], ["output."]
-    has_network = isinstance(last, GraphTransformerLayer) and last.ffn is not None
-    if has_network and not any(isinstance(norm, BatchNorm) for norm in (model.output_norm, last.ffn_layer_norm)):
-        prefixes.append(f"layers.{len(model.layers) - 1}.ffn.")
-    return {
-        name: each
-        for name, each in model.named_modules()
-        if type(each) is nn.Linear and f"{name}.".startswith(tuple(prefixes))
-    }
+def factors_of(model: nn.Module, task: Task, sg: ShardedGraph, config: TrainConfig) -> SufficientFactors | None:
+    """What sums the gradients that take fewer bytes as factors; None without such. Every rank calls it."""
+    names = factored_layers(model, read_figures(sg.manifest), config)
+    if not names or task.rows_of_loss is None:
+        return None
+    counts = sg.comm.gather_objects(len(task.rows_of_loss))  # with the policy none, mirrors are among the rows
+    names = tuple(name for name in names if saves_bytes(model.get_submodule(name), counts))
+    return SufficientFactors(sg.comm, model, names, task.rows_of_loss, counts) if names else None
 
 
 class SufficientFactors:
@@ -65,7 +62,7 @@ class SufficientFactors:
     Parameters
     ----------
     comm : Comm
-    model : GraphTransformer
+    model : Module
     names : tuple of str
         The layers, see :func:`factored_layers`.
     rows : Tensor, int64

@@ -12,7 +12,7 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition import partition
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.trainer import train
+from dgl_gt.train.run import train
 
 
 def disagree(rank):

@@ -14,8 +14,8 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.plan.planned_step import tracer_of
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.task import node_classification
-from dgl_gt.train.trainer import train
+from dgl_gt.train.inputs import read_inputs
+from dgl_gt.train.run import train
 
 CONFIG = TrainConfig(
     layers=2, hidden=16, heads=4, dropout=0.2, attention_dropout=0.1, epochs=8, patience=0, precision="bf16"
@@ -35,7 +35,7 @@ def on_rank(rank, folder, ways, config):
         result = train(sg, config)
         found[strategy, depth] = result.losses, result.exchanged_bytes_per_epoch
         assert {parameter.dtype for parameter in result.model.parameters()} == {torch.float32}
-        assert node_classification(sg).feat.dtype == torch.float32
+        assert read_inputs(sg, config.inputs).feat.dtype == torch.float32
     return found
 
 

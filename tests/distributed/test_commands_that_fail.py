@@ -8,7 +8,7 @@ import dgl_gt
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition import partition
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.trainer import train
+from dgl_gt.train.run import train
 
 
 def commands_that_fail_on_one(rank, folder):
@@ -21,7 +21,7 @@ def commands_that_fail_on_one(rank, folder):
     found = [outcome(lambda: predict(GraphTransformer(5 + rank, 8, 3, layers=1, heads=2), sg))[:2]]
     trial._load = lambda *_: dgl_gt.load(folder, group=dist.new_group([0, 1]))
     if rank == 1:
-        trial.prepare_step = None
+        trial.prepare = None
     candidate = trial.Candidate(
         cut="edge", strategy="halo", depth=1, activation_checkpoint="none", directory=str(folder)
     )

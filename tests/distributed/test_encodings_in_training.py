@@ -13,7 +13,7 @@ from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, add_expander_edges, encode, partition
 from dgl_gt.train import TrainConfig, predict, train, train_and_save
 from dgl_gt.train.config import Inputs
-from dgl_gt.train.edge_rows import edge_rows
+from dgl_gt.train.inputs import edge_rows
 from dgl_gt.train.saved_model import load_model
 
 RECIPES = {
@@ -117,7 +117,8 @@ def test_kinds_of_any_integer_dtype_and_name(awkward_graph, tmp_path, dtype):
     partition(graph, 1, tmp_path / "shards")
     with dgl_gt.load(tmp_path / "shards") as sg:
         assert (
-            edge_rows(sg, Inputs(edge_features={"K 16": "kind"})).kind.flatten().tolist() == (sg.edge_ids % 5).tolist()
+            edge_rows(sg, Inputs(edge_features={"K 16": "kind"}))["edge_kind"].flatten().tolist()
+            == (sg.edge_ids % 5).tolist()
         )
         if dtype != "uint8":
             sg.edata["K 16"][3] = 256
@@ -156,9 +157,9 @@ def test_whole_numbers_are_numbers_unless_kinds_are_stated(awkward_graph, tmp_pa
     partition(graph, 1, tmp_path / "shards")
     with dgl_gt.load(tmp_path / "shards") as sg:
         found = edge_rows(sg, TrainConfig(edge_features="weight,flag:kind").inputs)
-        assert found.widths == {"edge_feats": 1, "edge_kinds": 1}
-        assert found.feat.dtype == torch.float32 and found.feat.equal(sg.edata["weight"][:, None].float())
-        assert found.kind.flatten().tolist() == sg.edata["flag"].int().tolist()
+        assert found["edge_feat"].dtype == torch.float32
+        assert found["edge_feat"].equal(sg.edata["weight"][:, None].float())
+        assert found["edge_kind"].flatten().tolist() == sg.edata["flag"].int().tolist()
         losses = [train(sg, TrainConfig(**SMALL, edge_features=name)).losses for name in ("weight", "real:number")]
         assert losses[0] == losses[1] != train(sg, TrainConfig(**SMALL, edge_features="weight:kind")).losses
 
@@ -173,8 +174,8 @@ def test_a_saved_model_remembers_what_is_a_kind(awkward_graph, tmp_path):
         for resume, epochs in ((True, 6), ("if_possible", 6)):  # the same settings, stated or not
             train_and_save(sg, replace(config, epochs=epochs), tmp_path / "run", resume=resume)
     model = load_model(tmp_path / "run")
-    assert model.inputs.edge_features == {"shortest_path": "kind", "edge_kind": "kind", "weight": "number"}
-    assert model.edge_widths == {"edge_feats": 4, "edge_kinds": 3}
+    assert model.reads.edge_features == {"shortest_path": "kind", "edge_kind": "kind", "weight": "number"}
+    assert [model.input_sizes[name] for name in ("edge_feats", "edge_kinds")] == [4, 3]
     graph = encode(add_expander_edges(awkward_graph(0), 2), "shortest_path=2")
     graph.edge_data["weight"] = graph.edge_data["weight"].round().astype(int)
     partition(replace(graph, encodings={}, transforms={}), 1, tmp_path / "plain")  # nothing says what these columns are

@@ -12,8 +12,9 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition import load_graph, partition
-from dgl_gt.train.step import train_step
-from dgl_gt.train.task import node_classification
+from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.fit import take_step
+from dgl_gt.train.tasks.node_classification import node_classification
 
 EPOCHS = 20
 
@@ -63,17 +64,23 @@ def on_rank(rank, directory):
     return {dtype: in_dtype(directory, dtype) for dtype in DTYPES}
 
 
+def in_dtype_of(task, dtype):
+    """The task with features of another dtype."""
+    inputs = task.evaluated.inputs
+    rows = replace(task.evaluated, inputs=replace(inputs, feat=inputs.feat.to(dtype)))
+    return replace(task, evaluated=rows, trained=rows)
+
+
 def in_dtype(directory, dtype):
     sg = dgl_gt.load(directory)
-    task = node_classification(sg)
-    task = replace(task, feat=task.feat.to(dtype))
-    model, optimizer = new_model(task.feat.shape[1], task.classes, dtype)
+    task = in_dtype_of(node_classification(sg, TrainConfig()), dtype)
+    model, optimizer = new_model(task.sizes["in_dim"], task.classes, dtype)
     losses, first = [], None
     for step in range(EPOCHS):
-        losses.append(train_step(model, sg, task, optimizer, step))
+        losses.append(take_step(model, task, sg.comm, optimizer, step))
         first = first or gradients(model)
     with torch.no_grad():
-        return first, losses, parameters(model), sg.gather(model(sg, task.feat)).double().numpy()
+        return first, losses, parameters(model), sg.gather(model(sg, task.evaluated.inputs.feat)).double().numpy()
 
 
 def compare(expected, results, dtype):

@@ -8,19 +8,18 @@ import torch
 from ranks import run_ranks
 
 import dgl_gt
-from dgl_gt.exchange.isolated_part import shares_of_nodes
+from dgl_gt.exchange.policy.isolated_part import shares_of_nodes
+from dgl_gt.exchange.policy.policy import read_policy
+from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
 from dgl_gt.partition import InputError, load_graph, partition
 from dgl_gt.partition.graph import from_edges
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.plan.policy_time import kept_bytes
 from dgl_gt.run_files.run_record import PolicyOfRun
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.followed_policy import follow_policy
+from dgl_gt.train.fit import forward
 from dgl_gt.train.model import build_model
-from dgl_gt.train.objective import make_objective
-from dgl_gt.train.step import training_logits
-from dgl_gt.train.task import node_classification
-from dgl_gt.train.trainer import train
+from dgl_gt.train.run import prepare, train
 
 CONFIG = TrainConfig(epochs=5, layers=2, hidden=32, heads=4, dropout=0.0, lr=0.01, patience=0, seed=3, policy="none")
 CONVOLUTION = {"layer": "convolution", "score": "additive", "residual": "linear", "norm_first": False}
@@ -50,16 +49,13 @@ def step_on_rank(rank, folder, changes):
     """The loss and the gradients of a step, the part's edges by user's ids, and the shares of nodes by user's id."""
     sg = dgl_gt.load(folder / "vertex")
     config = replace(CONFIG, **changes)
-    task = node_classification(sg, 0, config.inputs)
-    torch.manual_seed(0)
-    model = build_model(config, task.feat.shape[1], task.classes).double()
-    task = replace(task, feat=task.feat.double())
-    policy = follow_policy(sg, task, config, model)
+    graphs = TrainingGraphs(sg, read_policy(config.policy), 3)
     if "edges" in config.policy:
-        check_samples(sg, policy, follow_policy(sg, task, config, model))
-    graph, task = policy.step_on(0)
-    task = replace(task, feat=task.feat.double())
-    loss = make_objective(config, task, sg.comm)(training_logits(model, graph, task, 0, 0), task)
+        check_samples(sg, graphs, TrainingGraphs(sg, read_policy(config.policy), 3))
+    task, model = prepare(sg, replace(config, seed=0), graphs=graphs)
+    model, (batch,) = model.double(), task.batches(0)
+    batch = replace(batch, inputs=replace(batch.inputs, feat=batch.inputs.feat.double()))
+    loss, graph = task.loss(forward(model, task, batch, 0, 0), batch), batch.inputs.graph
     loss.backward()
     sg.comm.sum_gradients(model.parameters())
     gradients = torch.cat([each.grad.flatten() for each in model.parameters()]).numpy()
@@ -69,19 +65,19 @@ def step_on_rank(rank, folder, changes):
     return float(loss.detach()), gradients, ends, shares
 
 
-def check_samples(sg, policy, again):
+def check_samples(sg, graphs, again):
     """Steps take one of ten samples of the part's edges, the same in each run, with the edges' own data."""
-    steps = [policy.step_on(step)[0] for step in range(30)]
+    steps = [graphs.of_step(step) for step in range(30)]
     drawn = {tuple(graph.edge_ids.tolist()) for graph in steps}
-    assert 5 < len(drawn) <= 10 == len({tuple(graph.edge_ids.tolist()) for graph in policy._masked})
-    assert all(torch.equal(a.edge_ids, again.step_on(step)[0].edge_ids) for step, a in enumerate(steps))
+    assert 5 < len(drawn) <= 10 == len({tuple(graph.edge_ids.tolist()) for graph in graphs._masked})
+    assert all(torch.equal(a.edge_ids, again.of_step(step).edge_ids) for step, a in enumerate(steps))
     length = dict(zip(sg.edge_ids.tolist(), sg.edata["length"].tolist()))
     for graph in steps[:3]:
         assert [length[edge] for edge in graph.edge_ids.tolist()] == graph.edata["length"].tolist()
-    shards = [graph.view.shard for graph in policy._masked]
+    shards = [graph.view.shard for graph in graphs._masked]
     kept = [each for s in shards for each in (s.degrees, s.edge_data["length"], *vars(s.csc()).values())]
     kept = {each.data_ptr(): each.nbytes for each in kept if isinstance(each, torch.Tensor)}
-    predicted = kept_bytes([], policy._policy, read_figures(sg.manifest))[sg.comm.rank]
+    predicted = kept_bytes([], graphs.policy, read_figures(sg.manifest))[sg.comm.rank]
     assert sum(kept.values()) == pytest.approx(predicted, rel=0.1)
 
 

@@ -5,11 +5,11 @@ import torch
 from ranks import run_ranks
 
 from dgl_gt.comm.group import Comm
+from dgl_gt.exchange.policy.clock import Clock
+from dgl_gt.exchange.policy.lane import Lane
+from dgl_gt.exchange.policy.policy import Mode
 from dgl_gt.ops.quantise import packed_bytes
 from dgl_gt.partition import InputError
-from dgl_gt.transmission.clock import Clock
-from dgl_gt.transmission.lane import Lane
-from dgl_gt.transmission.policy import Mode
 
 STEPS, COLUMNS = 9, 50  # so that packed rows end between numbers of four bytes
 

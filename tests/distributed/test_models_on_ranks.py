@@ -108,7 +108,7 @@ def on_rank(rank, folder, feat, checkpoint):
             *((name, False) for name in FROM_OWNED if depth > 1),
         ]:
             options, ids = MODELS[name], sg._shard.node_ids if from_held else sg.node_ids
-            graph = sg.views(3, from_held=from_held) if depth > 1 else sg
+            graph = sg.taking_held_rows() if from_held else sg
             out, evaluated, gradients, buffers = run_model(
                 graph, feat[ids], sg.node_ids, sg.edge_ids, options, checkpoint
             )

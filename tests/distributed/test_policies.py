@@ -9,16 +9,13 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.cli.main import main
+from dgl_gt.exchange.policy.policy import read_policy
+from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
 from dgl_gt.partition import InputError, partition
 from dgl_gt.run_files.run_record import PolicyOfRun
-from dgl_gt.train import step
+from dgl_gt.train import fit
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.followed_policy import follow_policy
-from dgl_gt.train.model import build_model
-from dgl_gt.train.objective import Objective
-from dgl_gt.train.step import training_logits
-from dgl_gt.train.task import node_classification
-from dgl_gt.train.trainer import evaluate, train
+from dgl_gt.train.run import prepare, train
 
 CONFIG = TrainConfig(epochs=8, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)
 STRATEGIES = ["halo_h", "halo_kv", "mirror"]
@@ -71,15 +68,11 @@ def gradients_on_rank(rank, folder, strategy, policies):
     for policy in policies:
         sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy)
         config = replace(CONFIG, policy=policy, dropout=0.0, epochs=1)
-        torch.manual_seed(0)
-        task = node_classification(sg, 0, config.inputs)
-        model = build_model(config, task.feat.shape[1], task.classes)
-        with follow_policy(sg, task, config, model):
-            with sg.view.training_step(0):
-                loss = Objective()(training_logits(model, sg, task, 0, 0), task)
-                loss.backward()
-            sg.comm.sum_gradients(model.parameters())
-            evaluated = evaluate(model, sg, task, "accuracy")
+        graphs = TrainingGraphs(sg, read_policy(policy), 0)
+        task, model = prepare(sg, config, graphs=graphs)
+        with graphs:
+            fit.take_step(model, task, sg.comm, torch.optim.SGD(model.parameters(), lr=0.0), 0)
+            evaluated = task.evaluate(model)
         gradients = torch.cat([each.grad.flatten() for each in model.parameters()]).numpy()
         results.append((gradients, evaluated))
     return results
@@ -172,9 +165,9 @@ def test_numbers_that_are_not_finite_end_the_run(shards):
 
 def skipping_on_rank(rank, folder, strategy):
     """The losses of a run whose third step gives NaN, on one rank alone."""
-    logits = step.training_logits
-    step.training_logits = lambda model, sg, task, number, seed: (
-        logits(model, sg, task, number, seed) * (float("nan") if number == 2 and rank == 0 else 1.0)
+    forward = fit.forward
+    fit.forward = lambda model, task, batch, step, seed: (
+        forward(model, task, batch, step, seed) * (float("nan") if step == 2 and rank == 0 else 1.0)
     )
     sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy)
     return train(sg, replace(CONFIG, policy="stale=2,int8"), on_nan="skip").losses

@@ -9,6 +9,7 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.cli.main import main
+from dgl_gt.exchange.policy.policy import read_policy
 from dgl_gt.partition import InputError, partition
 from dgl_gt.partition.figures.profile import Hosts
 from dgl_gt.partition.figures.strategies import HALO, strategy_of
@@ -18,8 +19,7 @@ from dgl_gt.plan import policy_search, read_profile
 from dgl_gt.plan.planned_step import tracer_of
 from dgl_gt.plan.policy_time import PolicyCosts, kept_bytes
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.trainer import train
-from dgl_gt.transmission.policy import read_policy
+from dgl_gt.train.run import train
 
 CONFIG = TrainConfig(epochs=8, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)
 STRATEGIES = ["halo_h", "halo_kv", "mirror"]

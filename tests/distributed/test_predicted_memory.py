@@ -46,7 +46,7 @@ class Step:
 
     def __call__(self):
         self.optimizer.zero_grad()
-        logits = self.network(self.sg.views(self.layers, from_held=True), self.feat, **self.inputs)
+        logits = self.network(self.sg.taking_held_rows(), self.feat, **self.inputs)
         torch.nn.functional.cross_entropy(logits, self.sg.ndata["label"], reduction="sum").backward()
         self.sg.comm.sum_gradients(self.network.parameters())
         self.optimizer.step()

@@ -9,12 +9,12 @@ import torch
 from ranks import run_ranks
 
 import dgl_gt
-from dgl_gt.exchange.sampled_part import sampled_part
+from dgl_gt.exchange.policy.sampled_part import sampled_part
 from dgl_gt.partition import load_graph, partition
 from dgl_gt.partition.graph import from_edges
 from dgl_gt.run_files.run_record import PolicyOfRun
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.trainer import train
+from dgl_gt.train.run import train
 
 SHARE, WIDTH, HEADS = 0.375, 8, 2
 CONFIG = TrainConfig(epochs=6, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)

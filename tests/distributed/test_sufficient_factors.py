@@ -17,13 +17,12 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.plan import trial
 from dgl_gt.plan.plan import Candidate
 from dgl_gt.plan.planned_step import tracer_of
-from dgl_gt.train import sufficient_factors
 from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.fit import take_step
 from dgl_gt.train.model import build_model
-from dgl_gt.train.step import train_step
+from dgl_gt.train.run import train
 from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers, saves_bytes
-from dgl_gt.train.task import node_classification
-from dgl_gt.train.trainer import train
+from dgl_gt.train.tasks.node_classification import node_classification
 
 WIDE = {"layers": 2, "hidden": 24, "heads": 12, "epochs": 2, "dropout": 0.2, "evaluate_every": 1}
 NAMES = ("layers.1.ffn.0", "layers.1.ffn.3", "output")
@@ -46,14 +45,15 @@ def gradients(rank, folder, modes):
         for mode in modes:
             config = TrainConfig(**WIDE, activation_checkpoint=mode)
             sg = dgl_gt.load(folder, strategy)
-            task = node_classification(sg)
+            task = node_classification(sg, config)
             model = build_model(config, 5, 3).double()
-            task = replace(task, feat=task.feat.double())
-            counts = sg.comm.gather_objects(len(task.rows["train"]))
-            factors = SufficientFactors(sg.comm, model, NAMES, task.rows["train"], counts)
+            inputs = task.evaluated.inputs
+            task = replace(task, trained=replace(task.trained, inputs=replace(inputs, feat=inputs.feat.double())))
+            counts = sg.comm.gather_objects(len(task.rows_of_loss))
+            factors = SufficientFactors(sg.comm, model, NAMES, task.rows_of_loss, counts)
             of_model = []
             for each in (factors, None):
-                train_step(model, sg, replace(task, factors=each), torch.optim.SGD(model.parameters(), lr=0.0), 1)
+                take_step(model, task, sg.comm, torch.optim.SGD(model.parameters(), lr=0.0), 1, factors=each)
                 of_model.append({name: p.grad.numpy().copy() for name, p in model.named_parameters()})
                 assert all(parameter.requires_grad for parameter in model.parameters())
             found.append((counts, *of_model))
@@ -156,7 +156,7 @@ def test_layers_that_compute_each_row_alone(settings, names, awkward_graph, tmp_
             )
     logits = model(dgl_gt.load(tmp_path / "one"), torch.randn(graph.num_nodes, 5, requires_grad=True))
     logits[7].square().sum().backward()
-    assert tuple(sufficient_factors._after_attention(model)) == names
+    assert tuple(model.after_attention()) == names
     assert set(names) <= set(found) and factored_layers(model, two, config) == ()
     assert factored_layers(model, two, replace(config, entropy_unlabelled=0.1)) == ()
 

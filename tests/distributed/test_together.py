@@ -250,7 +250,7 @@ def one_dies(rank, waits_in):
 @pytest.mark.parametrize("waits_in", ["exchange", "all_reduce"])
 def test_where_a_rank_dies_the_others_lose_their_connection(tmp_path, waits_in):
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "ranks", "dgl_gt.nn", "dgl_gt.train.trainer"])
+    context.set_forkserver_preload(["torch.distributed", "ranks", "dgl_gt.nn", "dgl_gt.train.run"])
     processes = []
     for rank in range(PARTS):
         arguments = (rank, PARTS, str(tmp_path), ToFile(tmp_path / f"result{rank}"), one_dies, (waits_in,))

@@ -13,7 +13,7 @@ from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition import load_graph, partition
 from dgl_gt.train import predict
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.trainer import train
+from dgl_gt.train.run import train
 
 # heads: a multiple of 2 and of 3, for the strategy of that name
 CONFIG = TrainConfig(

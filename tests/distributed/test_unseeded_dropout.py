@@ -26,7 +26,7 @@ def train(graph, feat, label, activation_checkpoint="none", depth_first=False):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     is_sharded, losses = isinstance(graph, dgl_gt.ShardedGraph), []
     for _ in range(STEPS):
-        views = graph.views(LAYERS, from_held=True) if depth_first else graph
+        views = graph.taking_held_rows() if depth_first else graph
         loss = F.cross_entropy(model(views, feat), label, reduction="sum") / 60
         optimizer.zero_grad()
         loss.backward()

@@ -20,7 +20,7 @@ _PRELOAD = [
     "partition",
     "dgl_gt.exchange.load",
     "dgl_gt.nn",
-    "dgl_gt.train.trainer",
+    "dgl_gt.train.run",
 ]
 
 

@@ -19,7 +19,7 @@ def transformer_step(sg, mode="none"):
     model = GraphTransformer(FEATURES, MODEL.hidden, CLASSES, MODEL.layers, MODEL.heads, ffn=2)
     model = apply_activation_checkpoint(model, mode)
     feat = (sg.srcdata if sg.depth > 1 else sg.ndata)["feat"]
-    return step_of(sg, model, lambda: model(sg.views(MODEL.layers, from_held=True), feat))
+    return step_of(sg, model, lambda: model(sg.taking_held_rows(), feat))
 
 
 def step_of(sg, model, forward):

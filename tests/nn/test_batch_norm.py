@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from dgl_gt.exchange import Local, View
+from dgl_gt.exchange.local import Local
+from dgl_gt.exchange.view import View
 from dgl_gt.nn import BatchNorm, ConvolutionLayer, apply_activation_checkpoint
 from dgl_gt.structure import CSC
 

@@ -9,7 +9,7 @@ import torch
 from dgl_or_skip import dgl
 
 import dgl_gt
-from dgl_gt.exchange import Local
+from dgl_gt.exchange.local import Local
 from dgl_gt.nn import BiasedMHA
 from dgl_gt.ops.head_minor import is_head_minor
 

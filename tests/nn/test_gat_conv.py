@@ -8,6 +8,7 @@ from dgl_or_skip import dgl
 from torch import nn
 
 import dgl_gt
+from dgl_gt.exchange.as_view import as_view
 from dgl_gt.nn import GATConv
 from dgl_gt.nn.dropout import FeatureDropout
 
@@ -145,7 +146,7 @@ def test_weights_after_dropout_make_the_result(graph):
     torch.testing.assert_close(conv(graph, feat), out, rtol=0, atol=1e-12)  # the projection has other columns
     assert (weights == 0).any() and weights.shape == (graph.num_edges(), H, 1)
     torch.manual_seed(5)
-    _, feature_seed = conv._seeds(dgl_gt.exchange.as_view(graph))
+    _, feature_seed = conv._seeds(as_view(graph))
     drop = FeatureDropout(0.3)
     z = conv.fc(drop(feat, None, feature_seed)).view(-1, H, D)
     structure = dgl_gt.csc(graph)

@@ -5,7 +5,7 @@ import torch
 from attention_cases import Case, draw_csc
 
 from dgl_gt import merge, nn, sparse_attention
-from dgl_gt.exchange import Local
+from dgl_gt.exchange.local import Local
 from dgl_gt.ops import cpu
 from dgl_gt.ops.dropout import keyed_dropout
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from selector_cases import SMALL, planned, profile_values, refused, write_profile
 
+from dgl_gt.exchange.policy.policy import read_policy
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import HALO
@@ -17,7 +18,6 @@ from dgl_gt.plan import NothingFits, Tracer, read_profile, tracer_of
 from dgl_gt.plan.policy_plan import plan_policy
 from dgl_gt.plan.policy_time import kept_bytes
 from dgl_gt.train import TrainConfig
-from dgl_gt.transmission.policy import read_policy
 
 WIDE = ["--hidden", 64, *SMALL[2:]]
 CONFIG = TrainConfig(layers=2, hidden=64, heads=4)

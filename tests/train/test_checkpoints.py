@@ -19,7 +19,7 @@ from dgl_gt.run_files.metrics_log import MetricsLog
 from dgl_gt.run_files.run_directory import check_can_resume, checkpoints_in
 from dgl_gt.run_files.run_record import RunRecord
 from dgl_gt.run_files.tensor_file import TensorFile
-from dgl_gt.train import ModelFactory, TrainConfig, load_model, train_and_save, trainer
+from dgl_gt.train import ModelFactory, TrainConfig, fit, load_model, train_and_save
 from dgl_gt.train.data_digest import data_digest
 from dgl_gt.train.interval import Interval
 
@@ -226,15 +226,15 @@ def signalled(monkeypatch):
     """A function: (signal, epoch) -> training in which that signal comes in the middle of that epoch."""
 
     def at(number, epoch):
-        real = trainer.train_step
+        real = fit.take_step
 
-        def step(*args):
+        def step(*args, **more):
             if args[4] == epoch:
                 signal.raise_signal(number)
-            return real(*args)
+            return real(*args, **more)
 
-        monkeypatch.setattr(trainer, "train_step", step)
-        return lambda: monkeypatch.setattr(trainer, "train_step", real)
+        monkeypatch.setattr(fit, "take_step", step)
+        return lambda: monkeypatch.setattr(fit, "take_step", real)
 
     return at
 

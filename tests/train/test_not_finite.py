@@ -10,8 +10,9 @@ import torch
 import dgl_gt
 from dgl_gt.partition import InputError, partition
 from dgl_gt.run_files.run_directory import checkpoints_in
-from dgl_gt.train import ModelFactory, TrainConfig, load_model, train, train_and_save, trainer
+from dgl_gt.train import ModelFactory, TrainConfig, load_model, train, train_and_save
 from dgl_gt.train.module_places import find_not_finite, named_places
+from dgl_gt.train.tasks.node_classification import NodeClassification
 
 CONFIG = TrainConfig(epochs=8, patience=0)
 BAD = []  # the calls of forward in training that give NaN or infinity
@@ -101,7 +102,7 @@ def test_gradients_that_overflow_are_skipped_too(sg, monkeypatch):
 
 @pytest.mark.parametrize("on_nan", ["stop", "skip"])
 def test_a_test_metric_that_is_not_finite_ends_the_run(sg, tmp_path, monkeypatch, on_nan):
-    monkeypatch.setattr(trainer, "evaluate", lambda *_: (0.5, float("nan")))
+    monkeypatch.setattr(NodeClassification, "evaluate", lambda *_: {"val": 0.5, "test": float("nan")})
     with pytest.raises(InputError, match="the test metric is nan in epoch 1; lower lr"):
         train_and_save(sg, CONFIG, tmp_path / "run", on_nan=on_nan)
 

@@ -193,4 +193,4 @@ def test_edge_features_of_a_graph_without_edges(tmp_path):
     partition(graph, 1, tmp_path / "shards")
     with dgl_gt.load(tmp_path / "shards") as sg:
         result = train(sg, replace(QUICK, epochs=2, edge_features="weight,wide", edge_update=True))
-        assert len(result.losses) == 2 and result.model.edge_widths == {"edge_feats": 5, "edge_kinds": 0}
+        assert len(result.losses) == 2 and result.model.input_sizes["edge_feats"] == 5

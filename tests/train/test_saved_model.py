@@ -1,10 +1,12 @@
 """The model directory: written as a run goes on, kept where it fails, and checked when it is read."""
 
+import copy
 import json
 import resource
 import shutil
 import signal
 from collections import namedtuple
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -13,12 +15,34 @@ import torch
 import dgl_gt
 from dgl_gt.partition import InputError, partition
 from dgl_gt.run_files.run_record import Metric, RunRecord
-from dgl_gt.train import saved_model, summary, trainer
+from dgl_gt.train import fit, saved_model, summary
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.model import build_model
+from dgl_gt.train.run import train
 from dgl_gt.train.saved_model import MODEL_FILE, BestModelWriter, load_model, save_model
+from dgl_gt.train.tasks.node_classification import NodeClassification
 
 CONFIG = TrainConfig(layers=1, hidden=8, heads=2, epochs=6, patience=0)
+
+
+class Store(nullcontext):
+    """Gives the models of a run to a writer."""
+
+    def __init__(self, writer, sg):
+        super().__init__()
+        self.writer, self.sg = writer, sg
+
+    def start(self, state, task):
+        self.writer.start(state.model, task.sizes, self.sg.manifest["class_names"])
+
+    def keep_best(self, state):
+        self.writer.update(state.best, copy.deepcopy(state.history))
+
+    def recording(self, epoch):
+        return nullcontext()
+
+    def after_epoch(self, *_):
+        pass
 
 
 @pytest.fixture
@@ -36,14 +60,14 @@ def writer(sg, tmp_path):
 def rising(monkeypatch):
     """Each epoch validates better than the one before."""
     epochs = iter(range(100))
-    monkeypatch.setattr(trainer, "evaluate", lambda *_: (next(epochs) / 100, 0.0))
+    monkeypatch.setattr(NodeClassification, "evaluate", lambda *_: {"val": next(epochs) / 100, "test": 0.0})
 
 
 @pytest.fixture
 def diverging(monkeypatch, rising):
     """The loss of the fourth epoch is NaN."""
-    real = trainer.train_step
-    monkeypatch.setattr(trainer, "train_step", lambda *args: real(*args) if args[4] < 3 else float("nan"))
+    real = fit.take_step
+    monkeypatch.setattr(fit, "take_step", lambda *args, **more: real(*args, **more) if args[4] < 3 else float("nan"))
 
 
 def record_of(folder) -> dict:
@@ -53,7 +77,7 @@ def record_of(folder) -> dict:
 def test_a_run_that_diverges_keeps_its_best_model(sg, writer, diverging):
     """Though it was too early to write it when it came."""
     with pytest.raises(InputError, match=r"the loss is nan in epoch 4; lower lr .* of epoch 3, is in .*model$"), writer:
-        trainer.train(sg, CONFIG, writer=writer)
+        train(sg, CONFIG, store=Store(writer, sg))
     record = record_of(writer.out)
     assert (record["finished"], record["best_epoch"], record["epochs"]) == (False, 3, 3)
     assert load_model(writer.out).in_dim == 5
@@ -65,7 +89,7 @@ def test_a_run_that_is_stopped_keeps_its_best_model(sg, writer, rising, capsys):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), writer:
-        trainer.train(sg, CONFIG, stop, writer)
+        train(sg, CONFIG, stop, store=Store(writer, sg))
     assert record_of(writer.out)["best_epoch"] == 3
     assert "the best model so far, of epoch 3, is in" in capsys.readouterr().err
 
@@ -78,15 +102,15 @@ def test_better_models_are_on_disk_while_the_run_goes_on(sg, writer, rising, mon
         found = []
         writer = BestModelWriter(writer.out, CONFIG, lambda history: summary.unfinished_record(history, sg), force=True)
         with writer:
-            trainer.train(sg, CONFIG, lambda *_: found.append(record_of(writer.out)["epochs"]), writer)
+            train(sg, CONFIG, lambda *_: found.append(record_of(writer.out)["epochs"]), store=Store(writer, sg))
         assert found == expected
 
 
 def test_the_disk_is_compared_with_the_model_before_training(sg, writer, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("usage", "free")(1000))
-    monkeypatch.setattr(trainer, "train_step", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr(fit, "take_step", lambda *_: pytest.fail("it trained"))
     with pytest.raises(InputError, match=r"model needs 1.0 MiB of disk, and .* has 1000 B left"), writer:
-        trainer.train(sg, CONFIG, writer=writer)
+        train(sg, CONFIG, store=Store(writer, sg))
     assert not writer.out.exists()
 
 
@@ -96,7 +120,7 @@ def test_a_first_model_that_cannot_be_written_ends_the_run(sg, writer, rising):
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))  # as a disk that is full
         try:
-            trainer.train(sg, CONFIG, lambda *_: seen.append(1), writer)
+            train(sg, CONFIG, lambda *_: seen.append(1), store=Store(writer, sg))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert not seen and not writer.out.exists()
@@ -115,7 +139,7 @@ def raises_a_signal(save):
 def test_a_signal_lets_the_last_write_finish(sg, writer, rising, monkeypatch):
     """Where the run has finished; the signal takes effect afterwards."""
     with pytest.raises(KeyboardInterrupt), writer:
-        result = trainer.train(sg, CONFIG, writer=writer)
+        result = train(sg, CONFIG, store=Store(writer, sg))
         monkeypatch.setattr(saved_model, "write_model", raises_a_signal(saved_model.write_model))
         writer.finish(result.model.state_dict(), summary.finished_record(result, sg))
     assert record_of(writer.out)["finished"] is True
@@ -125,7 +149,7 @@ def test_a_signal_lets_the_write_after_an_error_finish(sg, writer, diverging, mo
     """The best model, of the third epoch, was not on disk yet; the error, with its message, ends the run."""
     with pytest.raises(InputError, match="the best model so far, of epoch 3, is in"), writer:
         try:
-            trainer.train(sg, CONFIG, writer=writer)
+            train(sg, CONFIG, store=Store(writer, sg))
         finally:
             monkeypatch.setattr(saved_model, "write_model", raises_a_signal(saved_model.write_model))
     assert record_of(writer.out)["best_epoch"] == 3
@@ -133,7 +157,7 @@ def test_a_signal_lets_the_write_after_an_error_finish(sg, writer, diverging, mo
 
 def test_a_signal_does_not_hide_where_the_last_model_is(sg, writer, rising, monkeypatch, tmp_path, capsys):
     with pytest.raises(KeyboardInterrupt), writer:
-        result = trainer.train(sg, CONFIG, writer=writer)
+        result = train(sg, CONFIG, store=Store(writer, sg))
         monkeypatch.setattr(saved_model.tempfile, "gettempdir", lambda: tmp_path)
         writer.directory.out = tmp_path / "file" / "model"
         (tmp_path / "file").write_text("")
@@ -157,7 +181,7 @@ def test_a_model_that_cannot_be_written_is_written_elsewhere(sg, writer, rising,
             (tmp_path / "disk").write_text("")
 
     with writer:
-        result = trainer.train(sg, CONFIG, lose_the_disk, writer)
+        result = train(sg, CONFIG, lose_the_disk, store=Store(writer, sg))
     assert len(result.losses) == 6 and "Training goes on" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"cannot write .*disk.*\. The model is in .*here/dgl-gt-model-\d+ instead"):
         writer.finish(result.model.state_dict(), summary.finished_record(result, sg))
@@ -188,17 +212,17 @@ def test_a_model_elsewhere_takes_no_other_models_place(monkeypatch, tmp_path):
 
 def test_weights_that_are_not_finite_are_no_best_model(sg, writer, monkeypatch):
     """Accuracy is finite all the same."""
-    real = trainer.train_step
+    real = fit.take_step
 
-    def step(model, *args):
-        loss = real(model, *args)
+    def step(model, *args, **more):
+        loss = real(model, *args, **more)
         with torch.no_grad():
             model.output.bias[0] = torch.nan
         return loss
 
-    monkeypatch.setattr(trainer, "train_step", step)
+    monkeypatch.setattr(fit, "take_step", step)
     with pytest.raises(InputError, match="output.bias holds NaN or infinity after epoch 1; lower lr"), writer:
-        trainer.train(sg, CONFIG, writer=writer)
+        train(sg, CONFIG, store=Store(writer, sg))
     assert not writer.out.exists()
 
 

@@ -48,7 +48,7 @@ def as_rank(rank, port, output, arguments):
 def on_two_ranks(output, *arguments):
     """Exit codes, standard outputs and standard errors of both ranks; forked where torch is imported already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "dgl_gt.train.trainer"])
+    context.set_forkserver_preload(["torch.distributed", "dgl_gt.train.run"])
     words = [str(argument) for argument in arguments]
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # outlives the ranks, as a launcher's does
     ranks = [context.Process(target=as_rank, args=(rank, store.port, output, words)) for rank in (0, 1)]

@@ -8,9 +8,10 @@ import torch
 
 import dgl_gt
 from dgl_gt.partition import InputError, from_edges, partition
-from dgl_gt.train import TrainConfig, predict, train, trainer
+from dgl_gt.train import TrainConfig, fit, predict, train
 from dgl_gt.train.config import Inputs
-from dgl_gt.train.task import describe_unused_data
+from dgl_gt.train.inputs import describe_unused_data
+from dgl_gt.train.tasks.node_classification import NodeClassification
 
 QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=3)
 
@@ -116,17 +117,17 @@ POLYNORMER = {"layer": "convolution", "score": "additive", "global_attention": "
 
 
 def test_the_layers_alone_are_trained_first(sharded, monkeypatch):
-    seen, real = [], trainer.train_step
+    seen, real = [], fit.take_step
 
-    def step(model, *arguments):
+    def step(model, *arguments, **more):
         states = [{key: value.clone() for key, value in model.state_dict().items()}]
-        loss = real(model, *arguments)
+        loss = real(model, *arguments, **more)
         states.append({key: value.clone() for key, value in model.state_dict().items()})
         moved = {key for key in states[0] if not torch.equal(states[0][key], states[1][key])}
         seen.append((model.uses_global, {key.partition(".")[0] for key in moved}))
         return loss
 
-    monkeypatch.setattr(trainer, "train_step", step)
+    monkeypatch.setattr(fit, "take_step", step)
     config = TrainConfig(hidden=8, heads=2, epochs=5, local_epochs=3, weight_decay=0.1, decay="all", **POLYNORMER)
     result = train(sharded(), config)
     local, of_all = {"encoder", "layers"}, {"encoder", "layers", "global_norm", "global_attention", "global_output"}
@@ -138,10 +139,10 @@ def test_the_layers_alone_are_trained_first(sharded, monkeypatch):
 def test_the_second_phase_starts_from_the_best_weights_and_their_optimiser(sharded, monkeypatch):
     """Validation is best in the first epoch, so the second phase starts from the state after it."""
     scores, first = iter([0.9, 0.1, 0.2, 0.3, 0.4]), []
-    real_step, real_load = trainer.train_step, torch.optim.Optimizer.load_state_dict
+    real_step, real_load = fit.take_step, torch.optim.Optimizer.load_state_dict
 
-    def step(model, sg, task, optimizer, *arguments):
-        loss = real_step(model, sg, task, optimizer, *arguments)
+    def step(model, task, comm, optimizer, *arguments, **more):
+        loss = real_step(model, task, comm, optimizer, *arguments, **more)
         first.append(copy.deepcopy((model.state_dict(), optimizer.state_dict())))
         return loss
 
@@ -149,8 +150,8 @@ def test_the_second_phase_starts_from_the_best_weights_and_their_optimiser(shard
         assert state["state"][0]["step"] == first[0][1]["state"][0]["step"] == 1
         return real_load(optimizer, state)
 
-    monkeypatch.setattr(trainer, "train_step", step)
-    monkeypatch.setattr(trainer, "evaluate", lambda *_: (next(scores), 0.5))
+    monkeypatch.setattr(fit, "take_step", step)
+    monkeypatch.setattr(NodeClassification, "evaluate", lambda *_: {"val": next(scores), "test": 0.5})
     monkeypatch.setattr(torch.optim.Optimizer, "load_state_dict", load)
     config = TrainConfig(hidden=8, heads=2, epochs=5, local_epochs=3, **POLYNORMER)
     result = train(sharded(), config)
@@ -173,14 +174,14 @@ def test_patience_counts_when_the_model_is_evaluated(sharded):
 
 def test_the_second_phase_has_a_learning_rate_of_its_own(sharded, monkeypatch):
     """The rate is neither that of the best epoch nor what a plateau of the first phase left."""
-    rates, real = [], trainer.train_step
+    rates, real = [], fit.take_step
 
-    def step(model, sg, task, optimizer, *arguments):
+    def step(model, task, comm, optimizer, *arguments, **more):
         rates.append(optimizer.param_groups[0]["lr"])
-        return real(model, sg, task, optimizer, *arguments)
+        return real(model, task, comm, optimizer, *arguments, **more)
 
-    monkeypatch.setattr(trainer, "train_step", step)
-    monkeypatch.setattr(trainer, "evaluate", lambda *_: (0.5, 0.5))
+    monkeypatch.setattr(fit, "take_step", step)
+    monkeypatch.setattr(NodeClassification, "evaluate", lambda *_: {"val": 0.5, "test": 0.5})
     config = TrainConfig(
         hidden=8, heads=2, epochs=8, local_epochs=5, lr=1.0, patience=4, schedule="plateau", **POLYNORMER
     )

@@ -74,7 +74,7 @@ def test_halos_of_several_hops(graph):
 
     def deep_step(sg):
         made = GraphTransformer(FEATURES, 16, CLASSES, 5, 2, ffn=2)
-        return step_of(sg, made, lambda: made(sg.views(5, from_held=True), sg.srcdata["feat"]))
+        return step_of(sg, made, lambda: made(sg.taking_held_rows(), sg.srcdata["feat"]))
 
     for parts in (2, 5):
         figures = Layout(graph, make_edge_cut(graph, parts), 5).figures

@@ -2,10 +2,10 @@
 
 import pytest
 
+from dgl_gt.exchange.policy.policy import ADAPTIVE, Mode, Policy, Rule, parse_mode, read_policy
 from dgl_gt.partition import InputError
 from dgl_gt.partition.figures.strategies import HALO, strategy_of
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.transmission.policy import ADAPTIVE, Mode, Policy, Rule, parse_mode, read_policy
 
 MODES = [
     ("full", Mode()),

@@ -19,7 +19,7 @@ DIRECTIONS = ("rows", "gradients")  # to the ranks that need a row, and home to 
 _BITS = {"full": 32, "bf16": 16, "int8": 8, "int4": 4, "none": 0}
 MIN_COLUMNS = 32  # narrower rows, such as lse, are always sent as they are: packing them would save little
 _MAX_STALE = 1000
-ADAPTIVE = 0  # as the number of steps between transmissions: a clock decides, see dgl_gt.transmission.clock
+ADAPTIVE = 0  # as the number of steps between transmissions: a clock decides, see dgl_gt.exchange.policy.clock
 EDGE_SAMPLES = 10  # of a part's edges that are drawn before a run, K in CoFree-GNN's DropEdge-K
 _MIN_SHARE = 0.001
 _ALLOWED = (
@@ -42,10 +42,10 @@ class Mode:
         Steps from one transmission to the next, k. Unless k is 1, rows that are sent in one step are used from the next
         step on, for k steps. :data:`ADAPTIVE` lets k grow while rows change little.
     share : float
-        Share q of the copied rows that take part in a step, see :mod:`dgl_gt.exchange.sampled_part`.
+        Share q of the copied rows that take part in a step, see :mod:`dgl_gt.exchange.policy.sampled_part`.
     edge_share : float
         Where nothing travels, the share of a part's edges that take part in a step, see
-        :mod:`dgl_gt.exchange.isolated_part`.
+        :mod:`dgl_gt.exchange.policy.isolated_part`.
     """
 
     bits: int = 32

@@ -12,12 +12,11 @@ from dataclasses import replace
 
 import torch
 
+from dgl_gt.exchange.load import make_view
+from dgl_gt.exchange.shard import Shard
+from dgl_gt.exchange.shard_view import ShardView
+from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.reference import random_lanes
-
-from .load import make_view
-from .shard import Shard
-from .shard_view import ShardView
-from .sharded_graph import ShardedGraph
 
 _LEVELS = 2**16  # of a random lane
 

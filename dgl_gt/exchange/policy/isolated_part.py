@@ -11,14 +11,14 @@ from dataclasses import replace
 import torch
 
 from dgl_gt.comm.group import Comm
+from dgl_gt.exchange.mirror import Mirror
+from dgl_gt.exchange.shard import Shard
+from dgl_gt.exchange.shard_view import ShardView
+from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.partition.figures.strategies import MIRROR
 
-from .mirror import Mirror
 from .sampled_part import is_drawn, some_edges
-from .shard import Shard
-from .shard_view import ShardView
-from .sharded_graph import ShardedGraph
 
 
 class IsolatedPart(ShardView):

@@ -1,0 +1,1 @@
+"""Transmission policies: what travels less exactly in training steps, by request."""

@@ -1,0 +1,218 @@
+"""What a model is given of a graph: features with encodings, and edge data as numbers or as kinds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch.nn import functional
+
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.model_limits import EDGE_KINDS
+from dgl_gt.ops.dropout import dropout_seed
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import SPLIT_MASKS
+from dgl_gt.partition.shards.transform_records import user_node_count
+from dgl_gt.partition.transforms import EDGE_KIND
+
+from .config import Inputs, TrainConfig
+
+_OF_SIGNS = -1  # in place of a layer, in the seed of the signs of a step
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """The arguments of a model: ``model(graph, feat, **edges)``.
+
+    Attributes
+    ----------
+    graph : ShardedGraph
+    feat : Tensor, float32, (N_owned, F)
+        With a halo of several hops (N_held, F), the rows that the first layer reads.
+    edges : dict of str to Tensor
+        ``edge_feat`` (E, edge_feats) float32 and ``edge_kind`` (E, edge_kinds) int32, of those that the model reads.
+    signed : range
+        Columns of ``feat`` that are eigenvectors, whose signs training flips.
+    reads : Inputs
+        What the rows were made of.
+    """
+
+    graph: ShardedGraph
+    feat: torch.Tensor
+    edges: dict[str, torch.Tensor] = field(default_factory=dict)
+    signed: range = range(0)
+    reads: Inputs = Inputs()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Widths of the rows, as arguments of a model: ``in_dim``, ``edge_feats`` and ``edge_kinds``."""
+        widths = {name: self.edges[name].shape[1] if name in self.edges else 0 for name in ("edge_feat", "edge_kind")}
+        return {"in_dim": self.feat.shape[1], **{f"{name}s": width for name, width in widths.items()}}
+
+    def on(self, graph: ShardedGraph) -> ModelInputs:
+        """The inputs on a graph of the same nodes with a sample of the edges."""
+        return replace(self, graph=graph, edges=edge_rows(graph, self.reads))
+
+    def in_step(self, seed: int, step: int) -> ModelInputs:
+        """The inputs of a training step, in which eigenvectors have random signs, the same on all ranks."""
+        if not self.signed:
+            return self
+        return replace(self, feat=flip_signs(self.feat, self.signed, dropout_seed(seed, step, _OF_SIGNS)))
+
+
+def read_inputs(sg: ShardedGraph, inputs: Inputs) -> ModelInputs:
+    """The inputs of a model on a graph; ``InputError`` says what the shards lack, or what of their data does not fit."""
+    graph = sg.taking_held_rows() if sg.depth > 1 else sg
+    return ModelInputs(graph, features(sg, inputs), edge_rows(sg, inputs), signed_columns(sg, inputs.encodings), inputs)
+
+
+def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
+    """``feat`` and encodings, side by side, as float32, of the rows that the first layer reads.
+
+    These are the owned rows, (N_owned, F), or with a deep halo all held rows, (N_held, F). ``InputError`` says that
+    there is no ``feat`` or no such encoding, or that the shape of ``feat`` is not (N, F) with F at least 1.
+    """
+    feat = required(sg, "feat")
+    if sg.depth > 1:
+        feat = sg.srcdata["feat"]
+    if feat.dim() != 2 or not feat.shape[1]:
+        raise InputError(
+            f"feat of {sg.manifest['source']} has row shape {tuple(feat.shape[1:])}; it must be (N, F), with F at least 1"
+        )
+    feat = feat.float()
+    if inputs.normalizes_features:
+        feat = functional.normalize(feat, p=1.0)  # rows of zeros stay zero
+    if not inputs.encodings:
+        return feat
+    stored = sg.manifest["encodings"]
+    for name in inputs.encodings:
+        if name not in stored:
+            raise InputError(
+                f"encodings has {name!r}, but the shards of {sg.manifest['source']} hold "
+                f"{', '.join(stored) or 'no encodings'}; partition again with --encode {name}=..., or leave it out"
+            )
+    data = sg.srcdata if sg.depth > 1 else sg.ndata
+    edge_encodings = [name for name in inputs.encodings if name not in data]
+    if edge_encodings:
+        raise InputError(f"encodings has {edge_encodings[0]!r}, which describes edges; name it in edge_features")
+    # A column of eigenvectors has length 1; its numbers grow to the size of features for the model.
+    factors = [user_node_count(sg.manifest) ** 0.5 if name == "laplacian" else 1.0 for name in inputs.encodings]
+    encoded = [data[name].float() * factor for name, factor in zip(inputs.encodings, factors)]
+    return torch.cat([feat, *encoded], 1)
+
+
+def signed_columns(sg: ShardedGraph, encodings: tuple[str, ...]) -> range:
+    """The columns that hold eigenvectors in the result of :func:`features`; none without the encoding ``laplacian``."""
+    widths = [sg.ndata["feat"].shape[1], *(sg.ndata[name].shape[1] for name in encodings)]
+    if "laplacian" not in encodings:
+        return range(0)
+    index = encodings.index("laplacian") + 1
+    return range(sum(widths[:index]), sum(widths[: index + 1]))
+
+
+def flip_signs(feat: torch.Tensor, columns: range, seed: int) -> torch.Tensor:
+    """Return rows in which some columns have random signs, the same for all rows and on all ranks that share the seed.
+
+    The sign of an eigenvector is arbitrary, and a model that sees both does not rely on it (Dwivedi and Bresson,
+    arXiv:2012.09699).
+    """
+    signs = torch.ones(feat.shape[1])
+    generator = torch.Generator().manual_seed(seed)
+    signs[columns.start : columns.stop] = 2.0 * torch.randint(2, (len(columns),), generator=generator) - 1
+    return feat * signs.to(feat.device)
+
+
+def required(sg: ShardedGraph, key: str) -> torch.Tensor:
+    """The node data of this name; ``InputError`` if the shards have none."""
+    if key not in sg.ndata:
+        present = ", ".join(map(repr, sg.ndata)) or "none"
+        raise InputError(
+            f"the shards of {sg.manifest['source']} have no node data {key!r} (they have: {present}); partition a graph "
+            f"that has it, or name a file that has it with --node-data"
+        )
+    return sg.ndata[key]
+
+
+def edge_rows(sg: ShardedGraph, inputs: Inputs) -> dict[str, torch.Tensor]:
+    """The columns of edge data that a model reads, as numbers or as kinds: as stated, or else as is assumed.
+
+    ``InputError`` says that the shards have no such edge data, or that it has another dtype or shape, or other kinds.
+    """
+    numbers, kinds = [], []
+    for name, meaning in _meanings(sg, inputs).items():
+        data = sg.edata[name]
+        columns = data.reshape(len(data), math.prod(data.shape[1:]))
+        if not columns.shape[1]:
+            raise InputError(
+                f"edge data {name!r} of {sg.manifest['source']} has row shape {tuple(data.shape[1:])}, which holds no number; "
+                "leave it out of edge_features"
+            )
+        if meaning == "number":
+            numbers.append(columns.float())
+        else:
+            kinds.append(_kinds(columns, name, sg.manifest["source"]))
+    found = {"edge_feat": numbers, "edge_kind": kinds}
+    return {name: torch.cat(columns, 1) for name, columns in found.items() if columns}
+
+
+def _kinds(columns: torch.Tensor, name: str, source: str) -> torch.Tensor:
+    if columns.is_floating_point():
+        raise InputError(
+            f"edge_features has {name}:kind, but edge data {name!r} of {source} is {columns.dtype}; kinds are whole numbers: "
+            f"write {name}:number, or store whole numbers"
+        )
+    low, high = (int(bound) for bound in torch.aminmax(columns.long())) if columns.numel() else (0, 0)
+    if low < 0 or high >= EDGE_KINDS:
+        raise InputError(
+            f"edge data {name!r} of {source} holds {low if low < 0 else high}; kinds are from 0 to {EDGE_KINDS - 1}: write "
+            f"{name}:number in edge_features if it is an amount, or number its kinds from 0"
+        )
+    return columns.int()
+
+
+def with_stated_meanings(sg: ShardedGraph, config: TrainConfig) -> TrainConfig:
+    """The config with ``:number`` or ``:kind`` after each of its edge data, so that ``predict`` reads them as training does."""
+    stated = ",".join(f"{name}:{meaning}" for name, meaning in _meanings(sg, config.inputs).items())
+    return config if stated == config.edge_features else replace(config, edge_features=stated)
+
+
+def describe_assumed_meanings(sg: ShardedGraph, inputs: Inputs) -> str | None:
+    """A sentence about edge data of whole numbers that might as well be kinds; None without such."""
+    names = [
+        name
+        for name, meaning in _meanings(sg, inputs).items()
+        if meaning == "number" and inputs.edge_features[name] is None and _is_whole(sg.edata[name])
+    ]
+    if not names:
+        return None
+    kinds = ",".join(f"{name}:kind" for name in names)
+    return f"read as numbers: edge data {', '.join(map(repr, names))}; if these are kinds, write {kinds} in --edge-features"
+
+
+def _meanings(sg: ShardedGraph, inputs: Inputs) -> dict[str, str]:
+    """Whether each column is a ``number`` or a ``kind``: as stated, or else a number unless this package numbers kinds in it."""
+    meanings = {}
+    for name, stated in inputs.edge_features.items():
+        if name not in sg.edata:
+            present = ", ".join(map(repr, sg.edata)) or "none"
+            raise InputError(
+                f"edge_features has {name!r}, but the shards of {sg.manifest['source']} have no such edge data (they have: "
+                f"{present}); partition a graph that has it, or leave it out"
+            )
+        is_ours = name == EDGE_KIND or name in sg.manifest["encodings"]
+        meanings[name] = stated or ("kind" if is_ours and _is_whole(sg.edata[name]) else "number")
+    return meanings
+
+
+def _is_whole(data: torch.Tensor) -> bool:
+    return not (data.is_floating_point() or data.dtype == torch.bool)
+
+
+def describe_unused_data(manifest: dict, inputs: Inputs | None = None) -> str | None:
+    """A phrase that names the node data and edge data of the shards that training does not read; None without any."""
+    inputs = inputs or Inputs()
+    known = {"feat", "label", *SPLIT_MASKS, *inputs.encodings}
+    unused = [f"node data {key!r}" for key in manifest["node_data"] if key not in known]
+    unused += [f"edge data {key!r}" for key in manifest["edge_data"] if key not in inputs.edge_features]
+    return f"not used by train: {', '.join(unused)}" if unused else None
