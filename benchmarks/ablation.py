@@ -25,7 +25,7 @@ from machine import DATA, processor
 import dgl_gt
 from dgl_gt.partition import load_graph, partition
 from dgl_gt.partition.console import table
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import read_config
 from dgl_gt.train.run import train
 
 _COMMON = {"layers": 2, "hidden": 32, "dropout": 0.2, "epochs": 100, "evaluate_every": 5, "patience": 0}
@@ -89,7 +89,7 @@ def name_of(changes: dict) -> str:
 
 def measure(graph: str, seeds: int, only: list[str] | None):
     """Train every variant with every seed, and yield a row for each variant."""
-    base_config = TrainConfig(**_COMMON, **_OF_GRAPH[graph])
+    base_config = read_config(**_COMMON, **_OF_GRAPH[graph])
     with tempfile.TemporaryDirectory() as folder:
         source = load_graph(str(DATA / f"{graph}.npz"))
         partition(source, 1, self_loops=True, encode=_ENCODINGS, out=Path(folder) / "shards")
@@ -101,7 +101,7 @@ def measure(graph: str, seeds: int, only: list[str] | None):
                 if only and name not in [*only, "base"]:
                     continue
                 config = replace(base_config, **(settings | changes))
-                tests[name] = [train(sg, replace(config, seed=seed)).test for seed in range(seeds)]
+                tests[name] = [train(sg, config.changed(seed=seed)).test for seed in range(seeds)]
                 yield {"graph": graph, "base": base, "change": name, "tests": tests[name], "of_base": tests["base"]}
                 print(f"{base}, {name}: {statistics.fmean(tests[name]):.4f}", file=sys.stderr, flush=True)
 

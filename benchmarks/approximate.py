@@ -21,7 +21,6 @@ import json
 import statistics
 import sys
 import tempfile
-from dataclasses import replace
 
 import numpy as np
 from links import run_ranks
@@ -33,7 +32,7 @@ from dgl_gt.partition.console import table
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.graph import from_edges
 from dgl_gt.partition.system.units import format_bytes
-from dgl_gt.train.config import TrainConfig, read_config
+from dgl_gt.train.config import read_config
 
 _WIDTH = 128  # of random features
 _WITHIN = 0.002  # of the exact run's best validation metric
@@ -48,14 +47,14 @@ def train_on_rank(task: dict) -> None:
     from dgl_gt.train.trainer import train
 
     dist.init_process_group("gloo")
-    config = TrainConfig(**task["config"])
+    config = read_config(**task["config"])
     loaded = {}
     for name, *source, policy in task["runs"]:
         if tuple(source) not in loaded:
             loaded[tuple(source)] = dgl_gt.load(*source)
         sg = loaded[tuple(source)]
         for seed in range(task["seeds"]):
-            found = train(sg, replace(config, policy=policy, seed=seed))
+            found = train(sg, config.changed(policy=policy, seed=seed))
             row = {
                 "policy": name,
                 "seed": seed,
@@ -167,9 +166,9 @@ def main() -> None:
         if args.depth:
             partition(graph, args.parts, deep, halo_depth=args.depth, **settings)
             runs.insert(1, (f"full, depth {args.depth}", deep, "halo_h", args.depth, "full"))
-        task = {"runs": runs, "seeds": args.seeds, "config": vars(config)}
+        task = {"runs": runs, "seeds": args.seeds, "config": config.flat()}
         output = run_ranks([sys.executable, __file__, "--task", json.dumps(task)], args.parts, args.link_mbit)
-        alone = parts_alone(graph, args.parts, vars(config), folder) if args.alone else []
+        alone = parts_alone(graph, args.parts, config.flat(), folder) if args.alone else []
     rows = summary([json.loads(line) for line in output.splitlines()])
     if args.json:
         print(json.dumps({"processor": processor(), "rows": rows, "alone_s": alone}))

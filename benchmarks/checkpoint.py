@@ -17,16 +17,16 @@ from pathlib import Path
 import dgl_gt
 from dgl_gt.partition import partition
 from dgl_gt.run_files.run_directory import checkpoints_in
-from dgl_gt.train import TrainConfig, train_and_save
+from dgl_gt.train import read_config, train_and_save
 from dgl_gt.train.checkpoints import Checkpoints
 from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
 
 EPOCHS = 12
 MODELS = {
-    "default: 2 layers of 64": TrainConfig(),
-    "3 layers of 128": TrainConfig(layers=3, hidden=128),
-    "7 layers of 256": TrainConfig(layers=7, hidden=256),
-    "10 layers of 1024": TrainConfig(layers=10, hidden=1024),
+    "default: 2 layers of 64": read_config(),
+    "3 layers of 128": read_config(layers=3, hidden=128),
+    "7 layers of 256": read_config(layers=7, hidden=256),
+    "10 layers of 1024": read_config(layers=10, hidden=1024),
 }
 
 
@@ -62,7 +62,9 @@ def main() -> None:
         for number, (name, config) in enumerate(MODELS.items()):
             out = Path(folder) / str(number)
             with dgl_gt.load(Path(folder) / "shards") as sg, TimedWriting() as seconds:
-                settings = TrainConfig(layers=config.layers, hidden=config.hidden, epochs=EPOCHS, patience=0)
+                settings = read_config(
+                    layers=config.model.layers, hidden=config.model.hidden, epochs=EPOCHS, patience=0
+                )
                 result, _ = train_and_save(sg, settings, out, checkpoint_every=1)
             parameters = sum(each.numel() for each in result.model.parameters())
             mib, middle = checkpoints_in(out)[0].stat().st_size / 2**20, statistics.median(seconds)

@@ -31,7 +31,7 @@ from dgl_gt.partition.figures.costs import default_costs
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.shards.layout import Layout, mapped_layout
 from dgl_gt.plan import choose, tracer_of
-from dgl_gt.train import TrainConfig
+from dgl_gt.train import read_config
 
 LAYERS, HEADS, CLASSES, WIDTH, LARGE = 3, 8, 40, 128, "sample:communities?nodes=300000&features=128"
 # Datasheet peaks: single precision (FLOP/s), memory bandwidth (bytes/s), memory (bytes)
@@ -118,7 +118,7 @@ def needed_share(graph, ranks: int) -> float:
 
 def cell(name: str, graph, profile: Profile, hidden: int) -> dict:
     ranks, started = profile.ranks, time.perf_counter()
-    traces = tracer_of(TrainConfig(layers=LAYERS, hidden=hidden, heads=HEADS), WIDTH, CLASSES)
+    traces = tracer_of(read_config(layers=LAYERS, hidden=hidden, heads=HEADS), WIDTH, CLASSES)
     weights = profile.unequal_weights()
     even = [(None, Layout(graph, make_edge_cut(graph, ranks)).figures)]
     defaults = choose(even, traces, profile, strategies=("halo_h",))

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ from dgl_gt.partition import load_graph, make_edge_cut, partition
 from dgl_gt.partition.console import table
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.ranks.launch import KEEP_MEMORY
+from dgl_gt.train.config import read_config
 
 FEATURES, CLASSES = 128, 40
 CONFIG = {
@@ -141,7 +143,7 @@ def main() -> None:
     found: dict[str, list[dict]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "layers": args.layers}))
+        (folder / "config.yaml").write_text(yaml.safe_dump(asdict(read_config(**CONFIG, layers=args.layers))))
         nodes, edges = write_graph(folder / "graph.npz", args.pieces)
         for ranks in (1, 2):
             partition(folder / "graph.npz", ranks, folder / f"shards-{ranks}")

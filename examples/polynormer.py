@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 import dgl_gt
 from dgl_gt.partition import partition
-from dgl_gt.train import TrainConfig, train
+from dgl_gt.train import read_config, train
 
 POLYNORMER = {
     "layer": "convolution",
@@ -43,7 +43,7 @@ def main(args):
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     if ranks > 1:
         dist.init_process_group("gloo")
-    config = TrainConfig(
+    config = read_config(
         **POLYNORMER,
         hidden=args.hidden,
         layers=args.layers,

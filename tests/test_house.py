@@ -105,6 +105,8 @@ MAY_IMPORT = {
     "dgl_gt.partition.cli": {"dgl_gt.partition"},
     "dgl_gt": set(),  # the package's face
     "dgl_gt.model_limits": {"dgl_gt.partition.errors"},
+    "dgl_gt.settings": {"dgl_gt.partition.system"},
+    "dgl_gt.model_config": {"dgl_gt.partition.errors", "dgl_gt.model_limits", "dgl_gt.settings"},
     "dgl_gt.structure": set(),
     "dgl_gt.dgl_part": {"dgl_gt.ops.announce"},
     "dgl_gt.torch_internals": set(),
@@ -142,12 +144,14 @@ MAY_IMPORT = {
         "dgl_gt.partition",
         "dgl_gt.comm",
         "dgl_gt.exchange",
+        "dgl_gt.model_config",
         "dgl_gt.model_limits",
         "dgl_gt.nn",
         "dgl_gt.ops.dropout",
         "dgl_gt.ops.reference",
         "dgl_gt.ranks",
         "dgl_gt.run_files",
+        "dgl_gt.settings",
     },
     "dgl_gt.plan.plan": {"dgl_gt.partition"},
     "dgl_gt.plan": {
@@ -321,9 +325,9 @@ def test_steps_and_plans_do_not_load_the_compiler(tmp_path):
     """The machinery of torch.compile takes each process more than a second and 70 MB."""
     code = (
         "import dgl_gt; from dgl_gt import partition; from dgl_gt.plan import choose, read_profile; "
-        "from dgl_gt.plan import tracer_of; from dgl_gt.train import TrainConfig, train; "
+        "from dgl_gt.plan import tracer_of; from dgl_gt.train import TrainConfig, read_config, train; "
         f"partition.partition('sample:communities?nodes=200', 1, {str(tmp_path / 'out')!r}); "
-        f"sg = dgl_gt.load({str(tmp_path / 'out')!r}); config = TrainConfig(epochs=2, hidden=8, layers=1, dropout=0.5); "
+        f"sg = dgl_gt.load({str(tmp_path / 'out')!r}); config = read_config(epochs=2, hidden=8, layers=1, dropout=0.5); "
         "assert len(train(sg, config).losses) == 2; figures = partition.read_figures(sg.manifest); "
         "choose([(None, figures)], tracer_of(config, figures.features), read_profile()); "
         "assert 'torch._dynamo' not in sys.modules"

@@ -15,6 +15,7 @@ import pytest
 
 import dgl_gt
 from dgl_gt import partition
+from dgl_gt.train.config import SECTIONS
 
 ROOT = Path(__file__).parents[1]
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").iterdir())]
@@ -145,10 +146,10 @@ def test_a_type_checker_finds_misspelt_arguments_and_names(tmp_path):
     wrong = {
         'dgl_gt.load("x", stratgy="halo")': "call-arg",
         "dgl_gt.lod": "attr-defined",
-        "dgl_gt.train.TrainConfig(hiden=3)": "call-arg",
+        "dgl_gt.train.ModelConfig(hiden=3)": "call-arg",
         'dgl_gt.partition.load_graph("x", nme=1)': "call-arg",
     }
-    right = ['dgl_gt.load("x", strategy="halo")', "dgl_gt.train.TrainConfig(hidden=8)", 'dgl_gt.InputError("x")']
+    right = ['dgl_gt.load("x", strategy="halo")', "dgl_gt.train.ModelConfig(hidden=8)", 'dgl_gt.InputError("x")']
     (tmp_path / "user.py").write_text("\n".join(["import dgl_gt", *wrong, *right]))
     skipped = "[mypy-torch.*,numpy.*,scipy.*,msgspec.*,safetensors.*,yaml.*]\nfollow_imports = skip\n"  # they take long
     (tmp_path / "mypy.ini").write_text(f"[mypy]\nfollow_imports = silent\nignore_missing_imports = True\n{skipped}")
@@ -164,26 +165,24 @@ def test_the_citation_names_this_version():
     assert f"\nversion: {dgl_gt.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
-def test_help_explains_every_setting():
-    config = dgl_gt.train.TrainConfig
-    texts = dict(
-        re.findall(
-            r"(?m)^    (\w+ : .*)\n((?:        .*\n)+)", inspect.cleandoc(config.__doc__).replace("\n", "\n    ")
-        )
-    )
+@pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
+def test_help_explains_every_setting(section):
+    doc = inspect.cleandoc(section.__doc__).replace("\n", "\n    ")
+    texts = dict(re.findall(r"(?m)^    (\w+ : .*)\n((?:        .*\n)+)", doc))
     by_name = {heading.split(" : ")[0]: (heading, " ".join(text.split())) for heading, text in texts.items()}
-    for setting in fields(config):
-        heading, text = by_name[setting.name]
-        assert heading.endswith(f"default {setting.default!r}")
-        assert text.lower().startswith(setting.metadata["help"].lower())
-    assert "from 1 to 1,000" in by_name["layers"][1] and "roc_auc" in by_name["metric"][1]
-    assert "Annotated" not in str(inspect.signature(config))
+    for setting in fields(section):
+        if setting.metadata:
+            heading, text = by_name[setting.name]
+            assert heading.endswith(f"default {setting.default!r}")
+            assert text.lower().startswith(setting.metadata["help"].lower())
+    assert "Annotated" not in str(inspect.signature(section))
+    assert section is not SECTIONS["model"] or "from 1 to 1,000" in by_name["layers"][1]
 
 
 def test_the_error_of_wrong_input_is_public():
     assert dgl_gt.InputError is partition.InputError
     with pytest.raises(dgl_gt.InputError, match="heads"):
-        dgl_gt.train.TrainConfig(hidden=10, heads=3)
+        dgl_gt.train.read_config(hidden=10, heads=3)
 
 
 @pytest.mark.parametrize("module", [dgl_gt, dgl_gt.train], ids=lambda module: module.__name__)

@@ -6,7 +6,7 @@ import argparse
 import math
 import re
 import reprlib
-from dataclasses import fields
+from collections.abc import Iterable
 from typing import get_type_hints
 
 from dgl_gt.partition.errors import InputError
@@ -16,7 +16,8 @@ from dgl_gt.partition.option_texts import size_in_bytes
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.units import format_count
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.partition.system.yaml_file import check_keys, parse_yaml
+from dgl_gt.train.config import PATHS, SECTIONS, SETTINGS, TrainConfig, read_config
 
 _MAX_NUMBERS = 1000  # in a list
 _LARGEST, _SMALLEST_FLOAT = 10**9, 1e-6  # allowed numbers of options, far beyond any use
@@ -163,16 +164,53 @@ _METAVARS = {int: "N", float: "X", str: "NAME"}
 _LISTS = ("encodings", "edge_features")
 
 
-def add_settings(command, names: tuple[str, ...] | None = None) -> None:
-    """Add an option for each of these settings, by default for all; one that is not given is None."""
-    types = get_type_hints(TrainConfig)
-    for setting in fields(TrainConfig):
-        if names is not None and setting.name not in names:
-            continue
-        kind = {"type": types[setting.name], "metavar": _METAVARS.get(types[setting.name])}
-        if setting.name in _LISTS:
-            kind["metavar"] = "NAME[:number|:kind],..." if setting.name == "edge_features" else "NAME,..."
-        if kind["type"] is bool:
+def add_settings(command, names: Iterable[str]) -> None:
+    """Add an option for each of these settings; one that is not given is None."""
+    for name in names:
+        section, each = SETTINGS[name]
+        plain = get_type_hints(SECTIONS[section])[each.name]
+        kind = {"type": plain, "metavar": _METAVARS.get(plain)}
+        if name in _LISTS:
+            kind["metavar"] = "NAME[:number|:kind],..." if name == "edge_features" else "NAME,..."
+        if plain is bool:
             kind = {"action": argparse.BooleanOptionalAction}
-        text = f"{setting.metadata['help']} (default: {'none' if setting.default == '' else setting.default})"
-        command.add_argument("--" + setting.name.replace("_", "-"), dest=setting.name, default=None, help=text, **kind)
+        text = f"{each.metadata['help']} (default: {'none' if each.default == '' else each.default})"
+        option = "--" + name.replace("_", "-")
+        command.add_argument(option, dest=name, default=None, help=text, **kind)
+
+
+def add_config(command) -> None:
+    """Add ``--config`` and ``--set``."""
+    command.add_argument("--config", metavar="FILE", help="YAML file with settings; the options below override it")
+    text = "a setting by its place in the file, such as model.hidden=256; may be repeated"
+    command.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help=text)
+
+
+def config_of(args, names=None) -> TrainConfig:
+    """The config that ``--config``, ``--set`` and the options of settings give; later ones override earlier ones."""
+    found = {}
+    for text in args.set:
+        path, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--set is {text!r}; write it as KEY=VALUE, such as model.hidden=256")
+        check_keys({path: None}, PATHS, "--set")
+        found[PATHS[path]] = parse_yaml(value, f"--set {path}")
+    given = {name: getattr(args, name) for name in names or SETTINGS}
+    return read_config(args.config, **found | {name: value for name, value in given.items() if value is not None})
+
+
+def show_at_first(command: argparse.ArgumentParser, common: tuple[str, ...]) -> None:
+    """Let ``--help`` show these options alone, and a new option ``--help-all`` all of them."""
+    rare = [each for each in command._actions if each.option_strings and each.dest not in ("help", *common)]
+    texts = [each.help for each in rare]
+    for each in rare:
+        each.help = argparse.SUPPRESS
+
+    class HelpAll(argparse.Action):
+        def __call__(self, parser, *_):
+            for each, text in zip(rare, texts):
+                each.help = text
+            parser.print_help()
+            parser.exit()
+
+    command.add_argument("--help-all", action=HelpAll, nargs=0, help="show all options, and exit")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -23,14 +22,23 @@ from dgl_gt.plan.forecast import forecast
 from dgl_gt.plan.plan import NothingFits, Plan
 from dgl_gt.plan.plan_tables import forecast_table, plot, text_of_plan, text_of_policy
 from dgl_gt.run_files.prediction_check import check_table, compare_with_prediction
-from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of, read_config
+from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of
 
-from .options import add_json, add_model_factory, add_selection_options, add_settings, positive_float, positive_integer
+from .options import (
+    add_config,
+    add_json,
+    add_model_factory,
+    add_selection_options,
+    add_settings,
+    config_of,
+    positive_float,
+    positive_integer,
+)
 from .search_policy import MAX_LOSS, run_search
 
 _OF_CONFIG = ("layers", "hidden", "heads", "ffn", "precision")
 _NOT_WITH_CHECK = (
-    *("world_size", "config", *_OF_CONFIG, "classes", "seed", "self_loops", "self_loop_fill", "undirected"),
+    *("world_size", "config", "set", *_OF_CONFIG, "classes", "seed", "self_loops", "self_loop_fill", "undirected"),
     *("random_features", "plot", *READING),
     *("save_costs", "policy", "search_policy", "max_loss", "force"),
     *("profile", "preset", "rank_memory", "max_depth", "model_factory"),
@@ -50,7 +58,7 @@ def add_command(commands) -> None:
     add("source", nargs="*", metavar="SOURCE", help="shard directories of one graph, or one graph, which plan cuts")
     text = "numbers of ranks to plan for (default: the parts of the shards, or the ranks of the profile)"
     add("--world-size", type=_world_sizes, metavar="P,P,..", help=text)
-    add("--config", metavar="FILE", help="YAML file with settings of `dgl-gt train`; options override the file")
+    add_config(command)
     add_settings(command, _OF_CONFIG)
     text = "also predict steps under this transmission policy (shards only); the policy in --config is ignored"
     add("--policy", metavar="POLICY", help=text)
@@ -88,20 +96,18 @@ def _world_sizes(text: str) -> list[int]:
 
 def _plan(args):
     if args.check:
-        given = [
-            name for name in _NOT_WITH_CHECK if getattr(args, name) is not None and getattr(args, name) is not False
-        ]
+        given = [name for name in _NOT_WITH_CHECK if getattr(args, name) not in (None, False, [])]
         ignored = [*args.source, *(f"--{name.replace('_', '-')}" for name in given)]
         if ignored:
             raise InputError(f"--check compares the run {args.check} with its own plan; leave {ignored[0]} out")
         comparison = compare_with_prediction(args.check)
         return comparison, check_table(comparison)
     _check_options(args)
-    config = read_config(args.config, **{name: getattr(args, name) for name in _OF_CONFIG})
+    config = config_of(args, _OF_CONFIG)
     profile = read_profile(args.profile, args.preset)
     if args.search_policy:
         return run_search(args, config, profile)
-    policy = policy_of(replace(config, policy=args.policy)) if args.policy else Policy()
+    policy = policy_of(config.changed(policy=args.policy)) if args.policy else Policy()
     if not policy.is_exact and not all(map(is_shards, args.source)):
         raise InputError(
             f"--policy is {args.policy}, and plan predicts policies for shards only; partition the graph first, or leave "
@@ -198,8 +204,8 @@ def _forecast(args, traces_of, profile) -> dict:
 def _cuts_for_policy(args, config: TrainConfig, policy: Policy) -> list[tuple[str, Figures]]:
     """The directories and figures of the shards; refuses a policy for other layers, ranks or models before any work."""
     cuts = [(str(source), read_figures(read_manifest(source))) for source in args.source]
-    policy.check(None if args.model_factory else config.layers, cuts[0][1].parts)
-    policy.check_model(config.activation_checkpoint, config.global_attention)
+    policy.check(None if args.model_factory else config.model.layers, cuts[0][1].parts)
+    policy.check_model(config.activation_checkpoint, config.model.global_attention)
     return cuts
 
 

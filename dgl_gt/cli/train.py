@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import fields, replace
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.profile import Profile, read_profile
@@ -13,22 +12,42 @@ from dgl_gt.partition.system.command_entry import is_rank
 from dgl_gt.partition.system.output_checks import check_target
 from dgl_gt.ranks.launcher_link import find_launcher, restarts
 from dgl_gt.run_files.run_directory import MODEL, check_can_resume
-from dgl_gt.train.config import ON_NAN, TrainConfig, policy_of, read_config
+from dgl_gt.train.config import ON_NAN, SECTIONS, SETTINGS, policy_of
 from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
 
 from .options import (
+    add_config,
     add_model_factory,
     add_selection_options,
     add_settings,
     add_shard_options,
+    config_of,
     load_shards,
     numbers,
     positive_integer,
     run_on_parts,
+    show_at_first,
     whole_number,
 )
 
 _ONLY_WITH_OUT = ("resume", "checkpoint_every", "max_restarts", "tensorboard", "profile_step")
+_COMMON = (  # options that --help shows; --help-all shows all
+    *(
+        "nproc",
+        "strategy",
+        "depth",
+        "force",
+        "json",
+        "config",
+        "set",
+        "out",
+        "resume",
+        "checkpoint_every",
+        "max_restarts",
+    ),
+    *("model_factory", "layers", "hidden", "heads", "dropout", "encodings", "edge_features", "lr", "policy"),
+    *("epochs", "patience", "seed", "precision", "activation_checkpoint"),
+)
 _ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")
 
 
@@ -39,14 +58,14 @@ def add_command(commands) -> None:
         help="train a graph transformer on shards",
         description="Train a graph transformer for node classification on the full graph, with one rank per part. "
         "Under torchrun, join the ranks that torchrun started.",
+        usage="dgl-gt train [options] DIR",
     )
     add_shard_options(command, (*CHOICES, AUTO))
     auto = command.add_argument_group("with --strategy auto")
     text = "shards of another cut of the same graph to choose from; may be repeated"
     auto.add_argument("--other-cut", action="append", default=[], metavar="DIR", help=text)
     add_selection_options(auto)
-    text = "YAML file with any of the settings below; options override the file"
-    command.add_argument("--config", metavar="FILE", help=text)
+    add_config(command)
     command.add_argument("--out", metavar="DIR", help="directory of the run: best model, record and checkpoints")
     _add_survival_options(command.add_argument_group("fault tolerance"))
     text = "write the numbers of each epoch for TensorBoard into --out, too"
@@ -60,7 +79,10 @@ def add_command(commands) -> None:
     command.add_argument("--splits", metavar="LIST", type=numbers, help=text)
     text = "number of runs for each split, with seeds that count up from --seed; prints the mean and the standard deviation"
     command.add_argument("--seeds", metavar="K", type=positive_integer, help=text)
-    add_settings(command.add_argument_group("settings"))
+    for section in SECTIONS:
+        group = command.add_argument_group(f"settings of the {section or 'run'}")
+        add_settings(group, [name for name, (home, _) in SETTINGS.items() if home == section])
+    show_at_first(command, _COMMON)
     command.set_defaults(command=_train)
 
 
@@ -80,7 +102,7 @@ def _add_survival_options(group) -> None:
 
 
 def _train(args):
-    config = read_config(args.config, **{setting.name: getattr(args, setting.name) for setting in fields(TrainConfig)})
+    config = config_of(args)
     if args.strategy not in (None, AUTO):
         strategy_of(args.strategy, (*CHOICES, AUTO))
     _check_out(args)
@@ -90,7 +112,7 @@ def _train(args):
     policy, profile = policy_of(config), None
     if args.strategy == AUTO and not policy.is_exact:
         raise InputError(
-            f"--policy is {config.policy}, and --strategy auto compares exact exchanges; choose one of "
+            f"--policy is {config.exchange.policy}, and --strategy auto compares exact exchanges; choose one of "
             f"{', '.join(WITH_POLICY)}"
         )
     if args.strategy == AUTO:
@@ -168,12 +190,12 @@ def _train_rank(args, config, profile: Profile | None):
         with sg.comm.together():
             check_memory(args.directory, sg, config, factory)
     with sg.comm.together():
-        assumed = describe_assumed_meanings(sg, config.inputs)
+        assumed = describe_assumed_meanings(sg, config.task.inputs)
     if assumed and sg.comm.rank == 0:
         print(f"dgl-gt: {assumed}", file=sys.stderr)
     if args.splits or args.seeds:
         return _train_several(args, config, sg, plan, factory)
-    if sg.comm.rank == 0 and (unused := describe_unused_data(sg.manifest, config.inputs)):
+    if sg.comm.rank == 0 and (unused := describe_unused_data(sg.manifest, config.task.inputs)):
         print(f"dgl-gt: {unused}", file=sys.stderr)
     if sg.comm.rank == 0 and not args.out:
         print("dgl-gt: the model will not be saved; to save it, stop and add --out DIR", file=sys.stderr)
@@ -211,14 +233,14 @@ def _train_several(args, config, sg, plan, factory):
     from dgl_gt.train.run import train
     from dgl_gt.train.tasks.node_classification import node_classification
 
-    splits, runs = args.splits or [config.split], []
-    replace(config, seed=config.seed + (args.seeds or 1) - 1)  # refused here, before the first run, if it is too large
+    splits, runs = args.splits or [config.task.split], []
+    config.changed(seed=config.seed + (args.seeds or 1) - 1)  # refused here, before the first run, if it is too large
     for split in splits:
-        node_classification(sg, replace(config, split=split))  # the same
+        node_classification(sg, config.changed(split=split))  # the same
     for split in splits:
         for seed in range(config.seed, config.seed + (args.seeds or 1)):
             with show_progress(config.epochs, sg.comm.rank == 0) as progress:
-                settings, on_epoch = replace(config, split=split, seed=seed), progress and progress.after_epoch
+                settings, on_epoch = config.changed(split=split, seed=seed), progress and progress.after_epoch
                 result = train(sg, settings, on_epoch, factory=factory, on_nan=args.on_nan)
             runs.append(summary.OneOfSeveral(split, seed, summary.finished_record(result, sg)))
             del result  # and with it the model

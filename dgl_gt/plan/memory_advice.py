@@ -45,7 +45,11 @@ def advice_for_strategy(
         (sum(some for count, some in by_count.items() if count.of in words), name)
         for name, (words, _) in _TERMS.items()
     )
-    model = f"of {model_factory}" if model_factory else f"with --layers {config.layers} --hidden {config.hidden}"
+    model = (
+        f"of {model_factory}"
+        if model_factory
+        else f"with --layers {config.model.layers} --hidden {config.model.hidden}"
+    )
     return (
         f"a training step {model} is predicted to need {format_bytes(sum(by_count.values()))} for tensors on the largest rank, and "
         f"{format_bytes(most)} of that for {largest}; choose {_changes(largest, config, model_factory)}, or let "

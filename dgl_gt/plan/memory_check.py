@@ -38,7 +38,7 @@ def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: Mode
     comm, figures = sg.comm, read_figures(sg.manifest)
     available = available_rank_memory(comm)
     keeps_samples = policy_of(config).edge_share < 1
-    is_plain = factory is None and not config.edge_features and not keeps_samples
+    is_plain = factory is None and not config.task.edge_features and not keeps_samples
     is_safe = is_plain and _rough_bytes(figures, config) < _SAFE_SHARE * available
     if int(comm.all_reduce(torch.tensor([int(not is_safe)]), "max")[0]) == 0:
         return
@@ -77,9 +77,9 @@ def _needed_bytes(traces, figures: Figures, sg: ShardedGraph, config: TrainConfi
 def _rough_bytes(figures: Figures, config: TrainConfig) -> float:
     """More than a step of the graph transformer takes, from its sizes alone."""
     rows = float(np.max(figures.owned + figures.copies_by_hop.sum(1)))
-    layers = config.layers + config.global_layers
-    weights = layers * 20 * config.hidden**2 + figures.features * config.hidden
-    return 4 * (rows * (3 * figures.features + _ROWS_OF_A_LAYER * layers * config.hidden) + 6 * weights)
+    layers = config.model.layers + config.model.global_layers
+    weights = layers * 20 * config.model.hidden**2 + figures.features * config.model.hidden
+    return 4 * (rows * (3 * figures.features + _ROWS_OF_A_LAYER * layers * config.model.hidden) + 6 * weights)
 
 
 def _what_fits(directory, figures: Figures, traces, available: int, policy: Policy) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import asdict
 from functools import lru_cache, partial
 
 import torch
@@ -13,7 +13,7 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.system.memory import available_memory_bytes
 from dgl_gt.partition.system.units import format_bytes
-from dgl_gt.train.config import ASSUMED_CLASSES, OF_MODEL, TrainConfig
+from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig
 from dgl_gt.train.fit import take_step
 from dgl_gt.train.model import ModelFactory, build_model, max_depth
 from dgl_gt.train.optimizer import make_optimizer
@@ -22,18 +22,10 @@ from dgl_gt.train.tasks.node_classification import assumed_node_classification
 
 from .tracer import Tracer
 
-_OF_STEP = (
-    "encodings",
-    "normalize_features",
-    "edge_features",
-    "label_smoothing",
-    "class_weights",
-    "entropy_unlabelled",
-    "entropy_labelled",
-    "optimizer",
-    "decay",
+_OF_NO_TRACE = (  # settings on which no trace depends
+    *("epochs", "local_epochs", "evaluate_every", "patience", "seed", "metric", "split"),
+    *("lr", "weight_decay", "schedule", "warmup", "policy"),
 )
-_MATTER = (*OF_MODEL, *_OF_STEP, "activation_checkpoint", "precision")  # settings on which traces depend
 
 
 def _make_step(
@@ -49,7 +41,7 @@ def _make_step(
 
     Gradients of the layers ``factored`` travel as factors of ``train_rows`` rows of all ranks.
     """
-    config, comm, factors = replace(config, activation_checkpoint=activation_checkpoint), sg.comm, None
+    config, comm, factors = config.changed(activation_checkpoint=activation_checkpoint), sg.comm, None
     task = assumed_node_classification(sg, config, classes)
     model = build_model(config, factory=factory, **task.sizes).to(sg.device)
     if factored:
@@ -82,9 +74,10 @@ def tracer_of(
             "the graph has no node data 'feat' of shape (N, F), which training needs; partition a graph that has it, or "
             "add random features with --random-features"
         )
-    others = {setting.name: setting.default for setting in fields(TrainConfig) if setting.name not in _MATTER}
+    defaults = TrainConfig().flat()
+    others = {name: defaults[name] for name in _OF_NO_TRACE}
     make = _traces if factory else _shared_traces  # a user's function may depend on more than its name says
-    return make(replace(config, **others), features, classes, factory)
+    return make(config.changed(**others), features, classes, factory)
 
 
 @lru_cache(maxsize=16)
@@ -94,7 +87,7 @@ def _shared_traces(config: TrainConfig, features: int, classes: int, factory: No
 
 def _traces(config: TrainConfig, features: int, classes: int, factory: ModelFactory | None) -> Tracer:
     with torch.device("cpu" if factory else "meta"):  # a model that is too large takes no memory
-        tables = {"edge_kinds": len(config.inputs.edge_features)}  # at most: numbers need fewer weights than kinds
+        tables = {"edge_kinds": len(config.task.inputs.edge_features)}  # at most: numbers need fewer weights than kinds
         model, mode = build_model(config, features, classes, factory, **tables), config.activation_checkpoint
     _check_size(model)
 
@@ -102,7 +95,7 @@ def _traces(config: TrainConfig, features: int, classes: int, factory: ModelFact
         names = factored_layers(model, figures, config)
         return {"factored": names, "train_rows": int(figures.masked["train_mask"].sum())} if names else {}
 
-    of_model = {"model_factory": factory.name} if factory else {name: getattr(config, name) for name in OF_MODEL}
+    of_model = {"model_factory": factory.name} if factory else asdict(config.model)
     return Tracer(
         partial(_make_step, config, classes, factory),
         max_depth(model),

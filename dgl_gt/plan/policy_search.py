@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dgl_gt.exchange.load import load
 from dgl_gt.exchange.policy.policy import MIN_COLUMNS, Mode, Policy
@@ -207,7 +207,7 @@ class _Probe:
         self._sg, self._seed, self._optimizer = sg, config.seed, make_optimizer(self._model, config)
         if config.local_epochs:
             self._model.uses_global = False
-        schedule = Schedule(self._optimizer, replace(config, schedule="constant"))  # a rate of 0 would lose nothing
+        schedule = Schedule(self._optimizer, config.changed(schedule="constant"))  # a rate of 0 would lose nothing
         report(f"{_WARM_UP} exact epochs")
         for number in range(_WARM_UP):
             self._take(number)

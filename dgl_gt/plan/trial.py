@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 
 import msgspec
@@ -65,7 +65,7 @@ def load_fastest(
     chosen = candidates[comm.broadcast_object(fastest)]
     return (
         _load(chosen, options),
-        replace(config, activation_checkpoint=chosen.activation_checkpoint),
+        config.changed(activation_checkpoint=chosen.activation_checkpoint),
         PlanOfRun(plan["choice"], chosen.title, chosen, plan["profile"], plan["model"], trials),
     )
 
@@ -120,7 +120,7 @@ def _run_trial(candidate: Candidate, config: TrainConfig, options: dict, factory
 
 
 def _measure(sg: ShardedGraph, candidate: Candidate, config: TrainConfig, factory) -> Trial:
-    comm, config = sg.comm, replace(config, activation_checkpoint=candidate.activation_checkpoint)
+    comm, config = sg.comm, config.changed(activation_checkpoint=candidate.activation_checkpoint)
     task, model = prepare(sg, config, factory)
     factors = factors_of(model, task, sg, config)
     step = partial(take_step, model, task, comm, make_optimizer(model, config), 0, config.seed, factors=factors)

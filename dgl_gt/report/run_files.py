@@ -15,6 +15,7 @@ from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.run_files.run_directory import CONFIG, METRICS_FILE, RECORD, STEP_TIMELINE, checkpoints_in
 from dgl_gt.run_files.run_record import EpochNumbers, RunRecord, read_json
 from dgl_gt.run_files.step_timeline import StepTimeline
+from dgl_gt.train.config import by_path
 
 _LONGEST_LINE = 1 << 20  # one number for each of ten thousand ranks takes a quarter of it
 _ADVICE = "move it away to see the report without it"
@@ -49,7 +50,7 @@ def read_run(directory) -> RunFiles:
         A file is damaged or cannot be read; the message names it, and for ``metrics.jsonl`` the line.
     """
     folder = Path(directory)
-    settings = read_yaml(folder / CONFIG) if os.path.exists(folder / CONFIG) else {}
+    settings = by_path(read_yaml(folder / CONFIG)) if os.path.exists(folder / CONFIG) else {}
     return RunFiles(
         folder,
         _read_if_there(folder / RECORD, RunRecord),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.report import pages
 from dgl_gt.partition.report.formats import percent
 from dgl_gt.partition.report.pictures import bar
-from dgl_gt.train.config import METRIC_TITLES, TrainConfig
+from dgl_gt.train.config import METRIC_TITLES, TrainConfig, by_path
 
 from . import pictures
 from .numbers import run_numbers
@@ -77,7 +77,7 @@ def run_page(run: RunFiles, numbers: dict) -> str:
 
 def _settings(settings: dict, changed: bool) -> list[tuple[str, object]]:
     """The settings that differ from their defaults, or those that do not."""
-    defaults = {each.name: each.default for each in fields(TrainConfig)}
+    defaults = by_path(asdict(TrainConfig()))
     return [
         (name, value)
         for name, value in settings.items()

@@ -4,6 +4,10 @@ from dgl_gt.partition.lazy_names import lazy_names
 
 _HOMES = {
     "TrainConfig": "dgl_gt.train.config",
+    "TaskConfig": "dgl_gt.train.config",
+    "OptimizerConfig": "dgl_gt.train.config",
+    "ExchangeConfig": "dgl_gt.train.config",
+    "ModelConfig": "dgl_gt.model_config",
     "read_config": "dgl_gt.train.config",
     "train": "dgl_gt.train.run",
     "train_and_save": "dgl_gt.train.run",

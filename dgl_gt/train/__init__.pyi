@@ -1,6 +1,10 @@
 """What type checkers read of the names that ``__init__.py`` loads lazily."""
 
+from dgl_gt.model_config import ModelConfig as ModelConfig
 from dgl_gt.run_files.run_record import RunRecord as RunRecord
+from dgl_gt.train.config import ExchangeConfig as ExchangeConfig
+from dgl_gt.train.config import OptimizerConfig as OptimizerConfig
+from dgl_gt.train.config import TaskConfig as TaskConfig
 from dgl_gt.train.config import TrainConfig as TrainConfig
 from dgl_gt.train.config import read_config as read_config
 from dgl_gt.train.fit import TrainResult as TrainResult

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -32,9 +31,9 @@ class Identity(dict):
     """What a run and the checkpoint that it goes on from must have in common, by name, as values that JSON can hold."""
 
     def __init__(self, config: TrainConfig, factory_name: str | None, data: dict, model: torch.nn.Module):
-        settings = {name: value for name, value in asdict(config).items() if name not in free_settings(config)}
-        if is_policy_file(config.policy):  # what the file says, not only its name
-            settings["policy"] = str(read_policy(config.policy).described())
+        settings = {name: value for name, value in config.flat().items() if name not in free_settings(config)}
+        if is_policy_file(config.exchange.policy):  # what the file says, not only its name
+            settings["policy"] = str(read_policy(config.exchange.policy).described())
         shapes = {name: [str(value.dtype), *value.shape] for name, value in model.state_dict().items()}
         super().__init__(settings=settings, model_factory=factory_name, data=data, tensors=shapes)
 
@@ -61,8 +60,8 @@ class Identity(dict):
 def free_settings(config: TrainConfig) -> tuple[str, ...]:
     """The settings that may change when a run is resumed, because they do not change how weights are updated."""
     free = ["activation_checkpoint"]  # does not change the result
-    free += [] if config.schedule == "cosine" else ["epochs"]
-    free += [] if config.schedule == "plateau" else ["patience", "evaluate_every"]
+    free += [] if config.optimizer.schedule == "cosine" else ["epochs"]
+    free += [] if config.optimizer.schedule == "plateau" else ["patience", "evaluate_every"]
     return tuple(free)
 
 

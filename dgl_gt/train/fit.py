@@ -255,7 +255,7 @@ class _Loop:
 
     def _check_finite(self, name: str, value: float, more: str = "") -> None:
         if not math.isfinite(value):
-            advice = f"lower lr ({self._config.lr}) or scale the features"
+            advice = f"lower lr ({self._config.optimizer.lr}) or scale the features"
             raise InputError(f"the {name} is {value} in epoch {self.state.epoch + 1}; {advice}{more}")
 
     def _check_weights(self) -> None:
@@ -263,7 +263,7 @@ class _Loop:
         name = first_not_finite(self._model.state_dict())
         if name is not None:
             raise InputError(
-                f"{name} holds NaN or infinity after epoch {self.state.epoch + 1}; lower lr ({self._config.lr}) or scale "
+                f"{name} holds NaN or infinity after epoch {self.state.epoch + 1}; lower lr ({self._config.optimizer.lr}) or scale "
                 "the features"
             )
 

@@ -173,8 +173,8 @@ def _kinds(columns: torch.Tensor, name: str, source: str) -> torch.Tensor:
 
 def with_stated_meanings(sg: ShardedGraph, config: TrainConfig) -> TrainConfig:
     """The config with ``:number`` or ``:kind`` after each of its edge data, so that ``predict`` reads them as training does."""
-    stated = ",".join(f"{name}:{meaning}" for name, meaning in _meanings(sg, config.inputs).items())
-    return config if stated == config.edge_features else replace(config, edge_features=stated)
+    stated = ",".join(f"{name}:{meaning}" for name, meaning in _meanings(sg, config.task.inputs).items())
+    return config if stated == config.task.edge_features else config.changed(edge_features=stated)
 
 
 def describe_assumed_meanings(sg: ShardedGraph, inputs: Inputs) -> str | None:

@@ -74,7 +74,7 @@ class RunKeeper:
         """Take the state of a new run, or put that of the latest checkpoint into it; every rank calls it."""
         if self._writer:
             self._writer.start(state.model, task.sizes, self._sg.manifest["class_names"])
-        data = data_digest(self._sg, task.node_data, self._config.inputs.edge_features)
+        data = data_digest(self._sg, task.node_data, self._config.task.inputs.edge_features)
         self._identity = Identity(self._config, self._factory_name, data, state.model)
         if self._beginning == "resumed":
             self._go_on(state)

@@ -20,7 +20,7 @@ from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint, apply_preci
 from dgl_gt.nn.activation_checkpoint import checkpoint_modes
 from dgl_gt.partition.errors import InputError
 
-from .config import OF_MODEL, TrainConfig
+from .config import SETTINGS, TrainConfig
 from .inputs import ModelInputs
 
 _LONGEST_CAUSE = 300  # characters of a user's error
@@ -74,11 +74,10 @@ def find_factory(name: str | None) -> ModelFactory | None:
 
 def check_settings(config: TrainConfig, factory: ModelFactory | None) -> None:
     """Raise :class:`InputError` if a setting of the graph transformer is given along with a factory."""
-    given = [
-        name
-        for name in (*OF_MODEL, "encodings", "normalize_features", "edge_features")
-        if getattr(config, name) != getattr(TrainConfig, name)
-    ]
+    defaults = TrainConfig().flat()
+    of_model = [name for name, (section, _) in SETTINGS.items() if section == "model"]
+    names = (*of_model, "encodings", "normalize_features", "edge_features")
+    given = [name for name in names if config.flat()[name] != defaults[name]]
     if factory is not None and given:
         option = f"--{given[0].replace('_', '-')}"
         raise InputError(
@@ -99,9 +98,8 @@ def build_model(
         the config asks for that.
     """
     if factory is None:
-        options = {name: getattr(config, name) for name in OF_MODEL}
-        model = GraphTransformer(in_dim, out=classes, **options, **edge_widths)
-        model.reads = config.inputs
+        model = GraphTransformer(in_dim, out=classes, **vars(config.model), **edge_widths)
+        model.reads = config.task.inputs
     else:
         model = _made(factory, in_dim, classes)
     if config.activation_checkpoint not in checkpoint_modes(model):

@@ -23,7 +23,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     do not decay.
     """
     not_decayed = set()
-    if config.weight_decay and config.decay == "weights":
+    if config.optimizer.weight_decay and config.optimizer.decay == "weights":
         not_decayed = {
             id(each) for module in model.modules() if isinstance(module, _NOT_DECAYED) for each in module.parameters()
         }
@@ -32,9 +32,9 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
         {"params": [each for each in model.parameters() if id(each) not in not_decayed]},
         {"params": [each for each in model.parameters() if id(each) in not_decayed], "weight_decay": 0.0},
     ]
-    kind = without_compiler({"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[config.optimizer])
+    kind = without_compiler({"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[config.optimizer.kind])
     groups = [group for group in groups if group["params"]]
-    return kind(groups, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+    return kind(groups, lr=config.optimizer.lr, weight_decay=config.optimizer.weight_decay, fused=True)
 
 
 @cache
@@ -64,7 +64,7 @@ class Schedule:
     def step(self, validation: float | None = None) -> None:
         """Set the rate of the next epoch; ``validation`` is the metric, if the epoch was evaluated."""
         self._epoch += 1
-        if validation is not None and self._config.schedule == "plateau":
+        if validation is not None and self._config.optimizer.schedule == "plateau":
             is_better = validation > self._best
             self._best = max(validation, self._best)
             self._waited = 0 if is_better else self._waited + self._config.evaluate_every
@@ -85,10 +85,10 @@ class Schedule:
 
     def _set(self) -> None:
         config, rate = self._config, self._factor
-        if self._epoch < config.warmup:
-            rate *= (self._epoch + 1) / config.warmup
-        elif config.schedule == "cosine":
-            share = (self._epoch - config.warmup) / max(1, config.epochs - config.warmup)
+        if self._epoch < config.optimizer.warmup:
+            rate *= (self._epoch + 1) / config.optimizer.warmup
+        elif config.optimizer.schedule == "cosine":
+            share = (self._epoch - config.optimizer.warmup) / max(1, config.epochs - config.optimizer.warmup)
             rate *= 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
         for group in self._optimizer.param_groups:
-            group["lr"] = config.lr * rate
+            group["lr"] = config.optimizer.lr * rate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +63,7 @@ def train(
     """
     if on_nan not in ON_NAN:
         raise InputError(f"on_nan is {on_nan!r}; it must be {' or '.join(ON_NAN)}")
-    sg.comm.check_agreement(asdict(config) | {"--model-factory": factory and factory.name, "on_nan": on_nan})
+    sg.comm.check_agreement(config.flat() | {"--model-factory": factory and factory.name, "on_nan": on_nan})
     with sg.comm.together():
         config = with_stated_meanings(sg, config)
         graphs = _training_graphs(sg, config)
@@ -102,7 +101,7 @@ def _training_graphs(sg: ShardedGraph, config: TrainConfig) -> TrainingGraphs:
     sg.comm.check_agreement({"policy": policy.described()})
     if sg.comm.world_size > 1:
         policy.check_strategy(sg.strategy, sg.depth, sg.manifest["cut"])
-        policy.check_model(config.activation_checkpoint, config.global_attention)
+        policy.check_model(config.activation_checkpoint, config.model.global_attention)
     return TrainingGraphs(sg, policy, config.seed)
 
 

@@ -231,7 +231,7 @@ def write_model(
     record = values_of(record) if isinstance(record, RunRecord) else record
     files = _for_people(settings | shape, record)
     if state is not None:  # first: a kill between two files leaves a model that is newer than its record
-        values = {"config": settings, "shape": shape, "best_epoch": record.get("best_epoch")}
+        values = {"config": config.flat(), "shape": shape, "best_epoch": record.get("best_epoch")}
         files = {WEIGHTS: MODEL_FILE.pack(values, state)} | files
     directory.write(files)
 
@@ -292,7 +292,9 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
         _check_factory(path, shape.pop("model_factory", None), factory)
         class_names = shape.pop("class_names", None)
         with torch.device("meta" if factory is None else "cpu"):  # sizes from a damaged file take no memory
-            model = build_model(TrainConfig(**config), shape.pop("in_dim"), shape.pop("classes"), factory, **shape)
+            model = build_model(
+                TrainConfig().changed(**config), shape.pop("in_dim"), shape.pop("classes"), factory, **shape
+            )
         model.load_state_dict(state, assign=True)
         name = first_not_finite(model.state_dict())
     except FactoryError:

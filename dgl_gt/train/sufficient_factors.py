@@ -31,7 +31,7 @@ def factored_layers(model: nn.Module, figures: Figures, config: TrainConfig) -> 
     also has a term for rows outside the training rows.
     """
     rows = figures.masked.get("train_mask")
-    if rows is None or config.entropy_unlabelled or not hasattr(model, "after_attention"):
+    if rows is None or config.task.entropy_unlabelled or not hasattr(model, "after_attention"):
         return ()
     return tuple(name for name, layer in model.after_attention().items() if saves_bytes(layer, rows.tolist()))
 

@@ -78,24 +78,28 @@ def read_yaml(path) -> dict:
     The file may hold maps, lists, numbers, text, true, false and null. Anchors, aliases, tags, dates and merged maps
     are refused with ``InputError``. A key must be text or a whole number, and may be given once.
     """
-    text = read_text(path)
-    try:
-        values = yaml.load(text, _Loader)  # a SafeLoader with fewer types
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f", line {mark.line + 1}" if mark else ""
-        raise InputError(f"{path}{where} is not valid YAML: {error.problem or error.context}") from error
-    except (
-        yaml.YAMLError,
-        ValueError,
-        OverflowError,
-    ) as error:  # PyYAML raises the last two for bad numbers and escapes
-        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    values = parse_yaml(read_text(path), path)
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise InputError(f"{path} must hold keys and values, such as 'layers: 3'")
     return values
+
+
+def parse_yaml(text: str, name):
+    """The value of a text in YAML, as :func:`read_yaml` reads it; ``name`` begins the message of an error."""
+    try:
+        return yaml.load(text, _Loader)  # a SafeLoader with fewer types
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f", line {mark.line + 1}" if mark else ""
+        raise InputError(f"{name}{where} is not valid YAML: {error.problem or error.context}") from error
+    except (
+        yaml.YAMLError,
+        ValueError,
+        OverflowError,
+    ) as error:  # PyYAML raises the last two for bad numbers and escapes
+        raise InputError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
 
 
 class _Loader(yaml.SafeLoader):

@@ -11,7 +11,7 @@ import dgl_gt
 from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition import partition
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import read_config
 from dgl_gt.train.run import train
 
 
@@ -93,7 +93,7 @@ def load_wrongly(rank, folder):
     sg = dgl_gt.load(folder / "edge", "heads")
     model = GraphTransformer(5, 9, 3, layers=1, heads=3)
     results.append(outcome(lambda: model(sg, sg.ndata["feat"]))[:2])
-    results.append(outcome(lambda: train(sg, TrainConfig(layers=1, hidden=9, heads=3, epochs=1)))[:2])
+    results.append(outcome(lambda: train(sg, read_config(layers=1, hidden=9, heads=3, epochs=1)))[:2])
     return results, swap(sg.comm)[1]
 
 

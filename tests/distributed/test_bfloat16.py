@@ -1,7 +1,5 @@
 """Training in bfloat16: the same losses with every strategy on 1 to 4 ranks, bytes as predicted, half of float32's."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -13,18 +11,20 @@ from dgl_gt.partition.figures.strategies import strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.plan.planned_step import tracer_of
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import read_config
 from dgl_gt.train.inputs import read_inputs
 from dgl_gt.train.run import train
 
-CONFIG = TrainConfig(
+CONFIG = read_config(
     layers=2, hidden=16, heads=4, dropout=0.2, attention_dropout=0.1, epochs=8, patience=0, precision="bf16"
 )
 WAYS = [("halo_h", 1), ("halo_kv", 1), ("halo_h", 2), ("gather", 1), ("heads", 1), ("ring", 1), ("mirror", 1)]
 
 
 def ways_on(parts):
-    return [("local", 1)] if parts == 1 else [way for way in WAYS if way[0] != "heads" or CONFIG.heads % parts == 0]
+    return (
+        [("local", 1)] if parts == 1 else [way for way in WAYS if way[0] != "heads" or CONFIG.model.heads % parts == 0]
+    )
 
 
 def on_rank(rank, folder, ways, config):
@@ -35,7 +35,7 @@ def on_rank(rank, folder, ways, config):
         result = train(sg, config)
         found[strategy, depth] = result.losses, result.exchanged_bytes_per_epoch
         assert {parameter.dtype for parameter in result.model.parameters()} == {torch.float32}
-        assert read_inputs(sg, config.inputs).feat.dtype == torch.float32
+        assert read_inputs(sg, config.task.inputs).feat.dtype == torch.float32
     return found
 
 
@@ -55,7 +55,7 @@ def alone(graph, tmp_path_factory):
     """The losses of one process in both precisions."""
     folder = make_shards(graph, 1, tmp_path_factory.mktemp("alone"))
     return {
-        precision: run_ranks(1, on_rank, folder, ways_on(1), replace(CONFIG, precision=precision))[0]["local", 1][0]
+        precision: run_ranks(1, on_rank, folder, ways_on(1), CONFIG.changed(precision=precision))[0]["local", 1][0]
         for precision in ("fp32", "bf16")
     }
 
@@ -75,7 +75,7 @@ def test_every_strategy_has_one_process_losses(graph, alone, tmp_path, parts):
         np.testing.assert_allclose(losses, alone["bf16"], rtol=2e-2, err_msg=strategy)
         of_cut = figures["vertex" if strategy == "mirror" else "edge"]
         predicted, in_float32 = (
-            tracer_of(replace(CONFIG, precision=precision), of_cut.features)
+            tracer_of(CONFIG.changed(precision=precision), of_cut.features)
             .of(of_cut, strategy_of(strategy), depth, "none")
             .sent_bytes(of_cut)
             for precision in ("bf16", "fp32")

@@ -7,7 +7,7 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition import partition
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import read_config
 from dgl_gt.train.run import train
 
 
@@ -25,7 +25,7 @@ def commands_that_fail_on_one(rank, folder):
     candidate = trial.Candidate(
         cut="edge", strategy="halo", depth=1, activation_checkpoint="none", directory=str(folder)
     )
-    return found + [outcome(lambda: trial._run_trial(candidate, TrainConfig(hidden=8, heads=2), {}, None))[:2]]
+    return found + [outcome(lambda: trial._run_trial(candidate, read_config(hidden=8, heads=2), {}, None))[:2]]
 
 
 def test_a_prediction_and_a_trial_that_fail_on_one_rank_end_on_all(tmp_path):
@@ -45,7 +45,7 @@ def fail_in_training(rank, directory):
             raise OSError("no space left")
 
     sg = dgl_gt.load(directory)
-    return outcome(lambda: train(sg, TrainConfig(layers=1, hidden=8, heads=2, epochs=5), on_epoch))
+    return outcome(lambda: train(sg, read_config(layers=1, hidden=8, heads=2, epochs=5), on_epoch))
 
 
 def test_a_training_run_ends_everywhere_where_one_rank_fails(awkward_graph, tmp_path):

@@ -11,7 +11,7 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, add_expander_edges, encode, partition
-from dgl_gt.train import TrainConfig, predict, train, train_and_save
+from dgl_gt.train import predict, read_config, train, train_and_save
 from dgl_gt.train.config import Inputs
 from dgl_gt.train.inputs import edge_rows
 from dgl_gt.train.saved_model import load_model
@@ -54,7 +54,7 @@ def losses_of(rank, folder):
     for depth in (1, 2):
         sg = dgl_gt.load(folder, depth=depth)
         for name, recipe in RECIPES.items():
-            result = train(sg, TrainConfig(**SMALL, **recipe))
+            result = train(sg, read_config(**SMALL, **recipe))
             found[depth, name] = result.losses, result.validations, predict(result.model, sg)
     return found
 
@@ -87,7 +87,7 @@ def test_an_encoding_that_the_shards_do_not_hold(awkward_graph, tmp_path):
         with pytest.raises(
             InputError, match="encodings has 'anchors', but the shards of .* hold degree; partition again"
         ):
-            train(sg, TrainConfig(**SMALL, encodings="anchors"))
+            train(sg, read_config(**SMALL, encodings="anchors"))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_an_encoding_that_the_shards_do_not_hold(awkward_graph, tmp_path):
 def test_edge_data_that_a_model_cannot_read(awkward_graph, tmp_path, names, message):
     partition(with_edge_data(awkward_graph(0)), 1, tmp_path / "shards")
     with dgl_gt.load(tmp_path / "shards") as sg, pytest.raises(InputError, match=message):
-        train(sg, TrainConfig(**SMALL, edge_features=names))
+        train(sg, read_config(**SMALL, edge_features=names))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int16"])
@@ -132,13 +132,13 @@ def test_edge_data_without_a_number(awkward_graph, tmp_path):
     partition(graph, 1, tmp_path / "shards")
     with dgl_gt.load(tmp_path / "shards") as sg:
         with pytest.raises(InputError, match="edge data 'none' of .* has row shape .0,., which holds no number"):
-            train(sg, TrainConfig(**SMALL, edge_features="none"))
+            train(sg, read_config(**SMALL, edge_features="none"))
 
 
 def test_predictions_need_the_columns_that_the_model_was_trained_on(awkward_graph, tmp_path):
     graph = with_edge_data(awkward_graph(0))
     partition(graph, 1, tmp_path / "shards")
-    config = TrainConfig(**SMALL, edge_features="weight,kind:kind")
+    config = read_config(**SMALL, edge_features="weight,kind:kind")
     with dgl_gt.load(tmp_path / "shards") as sg:
         model = train(sg, config).model
     graph.edge_data["weight"] = graph.edge_data["weight"][:, :1]
@@ -156,12 +156,12 @@ def test_whole_numbers_are_numbers_unless_kinds_are_stated(awkward_graph, tmp_pa
     graph.edge_data.update(weight=whole.astype(dtype), real=whole.astype(np.float32), flag=whole > 3)
     partition(graph, 1, tmp_path / "shards")
     with dgl_gt.load(tmp_path / "shards") as sg:
-        found = edge_rows(sg, TrainConfig(edge_features="weight,flag:kind").inputs)
+        found = edge_rows(sg, read_config(edge_features="weight,flag:kind").inputs)
         assert found["edge_feat"].dtype == torch.float32
         assert found["edge_feat"].equal(sg.edata["weight"][:, None].float())
         assert found["edge_kind"].flatten().tolist() == sg.edata["flag"].int().tolist()
-        losses = [train(sg, TrainConfig(**SMALL, edge_features=name)).losses for name in ("weight", "real:number")]
-        assert losses[0] == losses[1] != train(sg, TrainConfig(**SMALL, edge_features="weight:kind")).losses
+        losses = [train(sg, read_config(**SMALL, edge_features=name)).losses for name in ("weight", "real:number")]
+        assert losses[0] == losses[1] != train(sg, read_config(**SMALL, edge_features="weight:kind")).losses
 
 
 def test_a_saved_model_remembers_what_is_a_kind(awkward_graph, tmp_path):
@@ -169,10 +169,10 @@ def test_a_saved_model_remembers_what_is_a_kind(awkward_graph, tmp_path):
     partition(graph, 1, tmp_path / "shards", expander=2, encode="shortest_path=2")
     names = "shortest_path,edge_kind,weight"
     with dgl_gt.load(tmp_path / "shards") as sg:
-        config = TrainConfig(**SMALL, edge_features=names)
+        config = read_config(**SMALL, edge_features=names)
         expected = predict(train_and_save(sg, config, tmp_path / "run", checkpoint_every=2)[0].model, sg)
         for resume, epochs in ((True, 6), ("if_possible", 6)):  # the same settings, stated or not
-            train_and_save(sg, replace(config, epochs=epochs), tmp_path / "run", resume=resume)
+            train_and_save(sg, config.changed(epochs=epochs), tmp_path / "run", resume=resume)
     model = load_model(tmp_path / "run")
     assert model.reads.edge_features == {"shortest_path": "kind", "edge_kind": "kind", "weight": "number"}
     assert [model.input_sizes[name] for name in ("edge_feats", "edge_kinds")] == [4, 3]

@@ -12,7 +12,7 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition import load_graph, partition
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import read_config
 from dgl_gt.train.fit import take_step
 from dgl_gt.train.tasks.node_classification import node_classification
 
@@ -73,7 +73,7 @@ def in_dtype_of(task, dtype):
 
 def in_dtype(directory, dtype):
     sg = dgl_gt.load(directory)
-    task = in_dtype_of(node_classification(sg, TrainConfig()), dtype)
+    task = in_dtype_of(node_classification(sg, read_config()), dtype)
     model, optimizer = new_model(task.sizes["in_dim"], task.classes, dtype)
     losses, first = [], None
     for step in range(EPOCHS):

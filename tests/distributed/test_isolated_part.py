@@ -16,12 +16,12 @@ from dgl_gt.partition.graph import from_edges
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.plan.policy_time import kept_bytes
 from dgl_gt.run_files.run_record import PolicyOfRun
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import read_config
 from dgl_gt.train.fit import forward
 from dgl_gt.train.model import build_model
 from dgl_gt.train.run import prepare, train
 
-CONFIG = TrainConfig(epochs=5, layers=2, hidden=32, heads=4, dropout=0.0, lr=0.01, patience=0, seed=3, policy="none")
+CONFIG = read_config(epochs=5, layers=2, hidden=32, heads=4, dropout=0.0, lr=0.01, patience=0, seed=3, policy="none")
 CONVOLUTION = {"layer": "convolution", "score": "additive", "residual": "linear", "norm_first": False}
 
 
@@ -48,11 +48,11 @@ def shards(request, graph, tmp_path_factory):
 def step_on_rank(rank, folder, changes):
     """The loss and the gradients of a step, the part's edges by user's ids, and the shares of nodes by user's id."""
     sg = dgl_gt.load(folder / "vertex")
-    config = replace(CONFIG, **changes)
-    graphs = TrainingGraphs(sg, read_policy(config.policy), 3)
-    if "edges" in config.policy:
-        check_samples(sg, graphs, TrainingGraphs(sg, read_policy(config.policy), 3))
-    task, model = prepare(sg, replace(config, seed=0), graphs=graphs)
+    config = CONFIG.changed(**changes)
+    graphs = TrainingGraphs(sg, read_policy(config.exchange.policy), 3)
+    if "edges" in config.exchange.policy:
+        check_samples(sg, graphs, TrainingGraphs(sg, read_policy(config.exchange.policy), 3))
+    task, model = prepare(sg, config.changed(seed=0), graphs=graphs)
     model, (batch,) = model.double(), task.batches(0)
     batch = replace(batch, inputs=replace(batch.inputs, feat=batch.inputs.feat.double()))
     loss, graph = task.loss(forward(model, task, batch, 0, 0), batch), batch.inputs.graph
@@ -83,7 +83,7 @@ def check_samples(sg, graphs, again):
 
 def expected_step(graph, found, changes):
     """The loss and the gradients of a step on each rank's edges, on all nodes in one process."""
-    config, data = replace(CONFIG, **changes), graph.node_data
+    config, data = CONFIG.changed(**changes), graph.node_data
     label, is_train = torch.from_numpy(data["label"]).long(), torch.from_numpy(data["train_mask"])
     classes = int(label.max()) + 1
     torch.manual_seed(0)
@@ -92,7 +92,9 @@ def expected_step(graph, found, changes):
     for rank, (_, _, (sources, destinations), shares) in enumerate(found):
         here = np.bincount(destinations, minlength=graph.num_nodes)
         weights = np.where(in_degrees > 0, here / np.maximum(in_degrees, 1), 1.0 if rank == 0 else 0.0)
-        weights = shares if "edges" in config.policy else weights  # edges that a step leaves out count in the loss
+        weights = (
+            shares if "edges" in config.exchange.policy else weights
+        )  # edges that a step leaves out count in the loss
         order = np.argsort(destinations, kind="stable")
         indptr = np.concatenate([[0], np.cumsum(here)])
         csc = dgl_gt.CSC.build(torch.from_numpy(indptr), torch.from_numpy(sources[order]), graph.num_nodes)
@@ -128,7 +130,7 @@ def test_a_step_is_that_of_each_parts_edges_alone(graph, shards, changes):
 
 def runs_on_rank(rank, folder, changes):
     sg = dgl_gt.load(folder / "vertex")
-    found = [train(sg, replace(CONFIG, **each)) for each in changes]
+    found = [train(sg, CONFIG.changed(**each)) for each in changes]
     return [(each.losses, each.test, each.exchanged_bytes_per_epoch, each.policy) for each in found]
 
 
@@ -165,7 +167,7 @@ def refused_on_rank(rank, folder):
     found = []
     for cut, change in (("edge", {}), ("vertex", {"global_attention": "sgformer"})):
         try:
-            train(dgl_gt.load(folder / cut), replace(CONFIG, **change))
+            train(dgl_gt.load(folder / cut), CONFIG.changed(**change))
         except InputError as error:
             found.append(str(error))
     return found

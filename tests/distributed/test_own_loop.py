@@ -30,10 +30,10 @@ def sample():
 
 
 def save_model(folder):
-    from dgl_gt.train import TrainConfig, save_model
+    from dgl_gt.train import read_config, save_model
     from dgl_gt.train.model import build_model
 
-    config = TrainConfig(hidden=16, heads=2)
+    config = read_config(hidden=16, heads=2)
     torch.manual_seed(1)
     model = build_model(config, WIDTH, 4)
     save_model(folder / "model", model.state_dict(), config, {"in_dim": WIDTH, "classes": 4}, {})

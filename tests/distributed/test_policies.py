@@ -1,7 +1,5 @@
 """Training under transmission policies: what stays exact, what comes near, and what is counted and recorded."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -14,10 +12,10 @@ from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
 from dgl_gt.partition import InputError, partition
 from dgl_gt.run_files.run_record import PolicyOfRun
 from dgl_gt.train import fit
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import read_config
 from dgl_gt.train.run import prepare, train
 
-CONFIG = TrainConfig(epochs=8, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)
+CONFIG = read_config(epochs=8, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)
 STRATEGIES = ["halo_h", "halo_kv", "mirror"]
 
 
@@ -45,7 +43,7 @@ def shards(request, tmp_path_factory):
 def test_full_and_a_staleness_of_one_are_exact_and_others_come_near(shards, strategy):
     folder, parts = shards
     names = ["full", "stale=1", "bf16", "int8", "int4", "stale=3", "stale=3,int8"]
-    configs = [replace(CONFIG, policy=name) for name in names]
+    configs = [CONFIG.changed(policy=name) for name in names]
     first, *others = run_ranks(parts, train_on_rank, folder, strategy, configs)
     assert all(other == first for other in others)
     found = dict(zip(names, first))
@@ -67,7 +65,7 @@ def gradients_on_rank(rank, folder, strategy, policies):
     results = []
     for policy in policies:
         sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy)
-        config = replace(CONFIG, policy=policy, dropout=0.0, epochs=1)
+        config = CONFIG.changed(policy=policy, dropout=0.0, epochs=1)
         graphs = TrainingGraphs(sg, read_policy(policy), 0)
         task, model = prepare(sg, config, graphs=graphs)
         with graphs:
@@ -91,17 +89,15 @@ def test_gradients_come_near_and_evaluations_are_exact(shards, strategy):
 
 def test_kept_exchanges_change_nothing(shards):
     folder, parts = shards
-    configs = [
-        replace(CONFIG, policy="stale=2,int8", activation_checkpoint=mode) for mode in ("none", "keep_exchanges")
-    ]
+    configs = [CONFIG.changed(policy="stale=2,int8", activation_checkpoint=mode) for mode in ("none", "keep_exchanges")]
     kept, again = run_ranks(parts, train_on_rank, folder, "halo_kv", configs)[0]
     assert kept == again
 
 
 def rules_on_rank(rank, folder, path):
     sg = dgl_gt.load(folder / "edge", "halo_h")
-    found = train(sg, replace(CONFIG, epochs=3, policy=str(path)))
-    exact = train(sg, replace(CONFIG, epochs=3))
+    found = train(sg, CONFIG.changed(epochs=3, policy=str(path)))
+    exact = train(sg, CONFIG.changed(epochs=3))
     return found.policy, found.exchanged_bytes_per_epoch, exact.exchanged_bytes_per_epoch, exact.policy
 
 
@@ -127,7 +123,7 @@ def refused_on_rank(rank, folder):
         ("edge", "halo_h", {"policy": str(folder / "ranks.yaml")}),
     ):
         try:
-            train(dgl_gt.load(folder / cut, strategy), replace(CONFIG, **change))
+            train(dgl_gt.load(folder / cut, strategy), CONFIG.changed(**change))
         except InputError as error:
             found.append(str(error))
     return found
@@ -150,7 +146,7 @@ def diverging_on_rank(rank, folder):
     try:
         train(
             dgl_gt.load(folder / "edge", "halo_h"),
-            replace(CONFIG, policy="stale=2,int8", lr=1e3, warmup=0, norm="none"),
+            CONFIG.changed(policy="stale=2,int8", lr=1e3, warmup=0, norm="none"),
         )
     except InputError as error:
         return str(error)
@@ -170,7 +166,7 @@ def skipping_on_rank(rank, folder, strategy):
         forward(model, task, batch, step, seed) * (float("nan") if step == 2 and rank == 0 else 1.0)
     )
     sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy)
-    return train(sg, replace(CONFIG, policy="stale=2,int8"), on_nan="skip").losses
+    return train(sg, CONFIG.changed(policy="stale=2,int8"), on_nan="skip").losses
 
 
 @pytest.mark.parametrize("strategy", ["halo_kv", "mirror"])

@@ -1,6 +1,5 @@
 """Policies that are searched on ranks: bytes as counted in real runs, bounds, and the command."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,10 +17,10 @@ from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.plan import policy_search, read_profile
 from dgl_gt.plan.planned_step import tracer_of
 from dgl_gt.plan.policy_time import PolicyCosts, kept_bytes
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import read_config
 from dgl_gt.train.run import train
 
-CONFIG = TrainConfig(epochs=8, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)
+CONFIG = read_config(epochs=8, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)
 STRATEGIES = ["halo_h", "halo_kv", "mirror"]
 SLOW = Hosts(within=1e4, between=1e4, ranks_per_host=1)
 
@@ -84,7 +83,7 @@ def bytes_on_rank(rank, folder, strategy):
     costs = PolicyCosts.of_trace(traces.of(figures, strategy_of(strategy), 1), figures, read_profile(), exchanges)
     names = [str(folder / name) if name.endswith("yaml") else name for name in POLICIES]
     expected = [costs.sent_bytes(read_policy(name)) for name in names]
-    return expected, [train(sg, replace(CONFIG, policy=name)).exchanged_bytes_per_epoch for name in names]
+    return expected, [train(sg, CONFIG.changed(policy=name)).exchanged_bytes_per_epoch for name in names]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -133,9 +132,9 @@ def narrow_on_rank(rank, folder):
     policy_search._WARM_UP, policy_search._STEPS, policy_search.CHECKED_STEPS = 1, 2, 2
     sg, figures = loaded(folder, "halo_h")
     with pytest.raises(InputError, match="no exchange has rows of 32 numbers or more"):
-        policy_search.search_policy(sg, figures, replace(CONFIG, hidden=16), read_profile(), 1.0)
+        policy_search.search_policy(sg, figures, CONFIG.changed(hidden=16), read_profile(), 1.0)
     with pytest.raises(InputError, match="the loss is"):
-        policy_search.search_policy(sg, figures, replace(CONFIG, lr=1000.0, warmup=0, norm="none"), read_profile(), 1.0)
+        policy_search.search_policy(sg, figures, CONFIG.changed(lr=1000.0, warmup=0, norm="none"), read_profile(), 1.0)
     return sg.view.transmission is None
 
 
@@ -161,7 +160,7 @@ def test_what_cannot_be_searched_is_refused(tmp_path, monkeypatch, change, messa
     if "mode" in change:
         monkeypatch.setattr(sg.comm, "world_size", 2)
         monkeypatch.setattr(sg, "strategy", HALO)
-    config = replace(CONFIG, activation_checkpoint=change.get("mode", "none"))
+    config = CONFIG.changed(activation_checkpoint=change.get("mode", "none"))
     with pytest.raises(InputError, match=message):
         policy_search.search_policy(sg, figures, config, read_profile(), change["max_loss"])
 

@@ -1,7 +1,6 @@
 """A run goes on with fewer ranks, on another cut and with another strategy: the same losses."""
 
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +9,10 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.partition import partition
 from dgl_gt.run_files.run_directory import checkpoints_in
-from dgl_gt.train import TrainConfig, train_and_save
+from dgl_gt.train import read_config, train_and_save
 from dgl_gt.train.data_digest import data_digest
 
-CONFIG = TrainConfig(epochs=12, layers=2, hidden=16, heads=4, dropout=0.3, attention_dropout=0.1, patience=0, lr=0.01)
+CONFIG = read_config(epochs=12, layers=2, hidden=16, heads=4, dropout=0.3, attention_dropout=0.1, patience=0, lr=0.01)
 CASES = {
     "adam, plateau": {"optimizer": "adam", "weight_decay": 0.01, "schedule": "plateau", "patience": 12},
     "two phases, batch norm": {
@@ -54,7 +53,7 @@ def _trained(rank, args, options):
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_goes_on_with_four_two_and_one_ranks_and_on_a_vertex_cut(cuts, tmp_path, case):
-    config, out = replace(CONFIG, **CASES[case]), tmp_path / "run"
+    config, out = CONFIG.changed(**CASES[case]), tmp_path / "run"
     losses, validations, metric = run(4, cuts / "edge4", tmp_path / "full", config, checkpoint_every=4)
     shutil.copytree(tmp_path / "full", out)
     (out / "checkpoint-000008.safetensors").unlink(missing_ok=True)

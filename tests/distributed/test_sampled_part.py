@@ -1,7 +1,6 @@
 """Training steps on a sample of the copied rows: the policy ``sampled=Q``."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,11 +12,11 @@ from dgl_gt.exchange.policy.sampled_part import sampled_part
 from dgl_gt.partition import load_graph, partition
 from dgl_gt.partition.graph import from_edges
 from dgl_gt.run_files.run_record import PolicyOfRun
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import read_config
 from dgl_gt.train.run import train
 
 SHARE, WIDTH, HEADS = 0.375, 8, 2
-CONFIG = TrainConfig(epochs=6, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)
+CONFIG = read_config(epochs=6, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)
 STRATEGIES = ["halo_h", "halo_kv", "mirror"]
 
 
@@ -108,7 +107,7 @@ def test_a_step_on_a_sample_is_attention_with_lifted_scores(graph, shards, strat
 
 def runs_on_rank(rank, folder, strategy, changes):
     sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy)
-    found = [train(sg, replace(CONFIG, **each)) for each in changes]
+    found = [train(sg, CONFIG.changed(**each)) for each in changes]
     return [(each.losses, each.exchanged_bytes_per_epoch, each.policy) for each in found]
 
 

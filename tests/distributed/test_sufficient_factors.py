@@ -17,7 +17,7 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.plan import trial
 from dgl_gt.plan.plan import Candidate
 from dgl_gt.plan.planned_step import tracer_of
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import read_config
 from dgl_gt.train.fit import take_step
 from dgl_gt.train.model import build_model
 from dgl_gt.train.run import train
@@ -43,7 +43,7 @@ def gradients(rank, folder, modes):
     found = []
     for strategy in ("halo_kv", "heads"):
         for mode in modes:
-            config = TrainConfig(**WIDE, activation_checkpoint=mode)
+            config = read_config(**WIDE, activation_checkpoint=mode)
             sg = dgl_gt.load(folder, strategy)
             task = node_classification(sg, config)
             model = build_model(config, 5, 3).double()
@@ -93,7 +93,7 @@ def try_steps(sg, config):
 
 def test_the_trainer_uses_them_where_they_take_fewer_bytes(awkward_graph, tmp_path):
     few_labels(awkward_graph(2), 2, tmp_path / "shards")
-    config = TrainConfig(**WIDE)
+    config = read_config(**WIDE)
     figures = read_figures(read_manifest(tmp_path / "shards"))
     names = NAMES[:2]  # of the output, 3 x 24 numbers, factors would take more
     assert factored_layers(build_model(config, 5, 3), figures, config) == names
@@ -115,7 +115,7 @@ def test_a_plan_says_so_and_knows_the_bytes(awkward_graph, tmp_path):
     """The trace's sums are as many bytes as a sum that moves what the rank with most rows moves."""
     few_labels(awkward_graph(3), 3, tmp_path / "shards")
     figures = read_figures(read_manifest(tmp_path / "shards"))
-    config = TrainConfig(**WIDE)
+    config = read_config(**WIDE)
     traces = tracer_of(config, 5, 3)
     assert traces.variant(figures) == {"factored": NAMES[:2], "train_rows": 5}
     trace = traces.of(figures, HALO, 1)
@@ -145,7 +145,7 @@ def test_layers_that_compute_each_row_alone(settings, names, awkward_graph, tmp_
     graph = awkward_graph(4)
     graph.node_data["train_mask"] = np.arange(graph.num_nodes) == 7
     partition(graph, 1, tmp_path / "one")
-    config, figures = TrainConfig(**WIDE), read_figures(read_manifest(tmp_path / "one"))
+    config, figures = read_config(**WIDE), read_figures(read_manifest(tmp_path / "one"))
     model = GraphTransformer(5, 24, 3, 2, 12, **settings)
     two = replace(figures.in_one_part(), masked={"train_mask": np.array([1])})
     found = []
@@ -158,7 +158,7 @@ def test_layers_that_compute_each_row_alone(settings, names, awkward_graph, tmp_
     logits[7].square().sum().backward()
     assert tuple(model.after_attention()) == names
     assert set(names) <= set(found) and factored_layers(model, two, config) == ()
-    assert factored_layers(model, two, replace(config, entropy_unlabelled=0.1)) == ()
+    assert factored_layers(model, two, config.changed(entropy_unlabelled=0.1)) == ()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Whole training runs with all dropouts on: the same losses at any number of ranks and with any strategy."""
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,11 +11,11 @@ import dgl_gt
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition import load_graph, partition
 from dgl_gt.train import predict
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import read_config
 from dgl_gt.train.run import train
 
 # heads: a multiple of 2 and of 3, for the strategy of that name
-CONFIG = TrainConfig(
+CONFIG = read_config(
     epochs=30, layers=3, hidden=24, heads=6, dropout=0.3, attention_dropout=0.2, lr=0.01, patience=0, seed=5
 )
 STRATEGIES = [("halo", 1), ("halo", 2), ("gather", 1), ("heads", 1), ("ring", 1), ("mirror", 1)]
@@ -77,7 +76,7 @@ def test_losses_are_those_of_one_process(awkward_graph, tmp_path, parts):
     graph = awkward_graph(7)
     losses, _ = in_one_process(graph, tmp_path, CONFIG)
     assert losses[-1] < 0.8 * losses[0] and len(losses) == 30
-    few, many = (replace(CONFIG, epochs=epochs) for epochs in (3, {1: 3, 2: 30, 3: 10}[parts]))
+    few, many = (CONFIG.changed(epochs=epochs) for epochs in (3, {1: 3, 2: 30, 3: 10}[parts]))
     runs = [(name, depth, True, many) for name, depth in STRATEGIES]
     runs += [(name, 1, False, few) for name in ("halo", "gather", "ring", "mirror")]
     runs += [(name, 1, True, few) for name in ("halo_kv", *(("local",) * (parts == 1)))]
@@ -88,10 +87,10 @@ def test_losses_are_those_of_one_process(awkward_graph, tmp_path, parts):
 def test_layers_computed_again_give_the_same_run(awkward_graph, tmp_path):
     """``keep_exchanges`` sends as many bytes as ``none``, ``full`` more: each layer's forward exchange again."""
     graph = awkward_graph(8)
-    config = replace(CONFIG, epochs=4)
+    config = CONFIG.changed(epochs=4)
     modes = ("none", "full", "keep_exchanges")
     runs = [
-        (name, depth, True, replace(config, activation_checkpoint=mode)) for name, depth in STRATEGIES for mode in modes
+        (name, depth, True, config.changed(activation_checkpoint=mode)) for name, depth in STRATEGIES for mode in modes
     ]
     results = iter(train_everywhere(graph, 2, tmp_path, runs))
     expected, _ = in_one_process(graph, tmp_path, config)
@@ -113,7 +112,7 @@ def predict_on_rank(rank, folder, depths):
 def test_more_hops_of_halo_than_layers(awkward_graph, tmp_path):
     """The rows that no layer reads are left out, in training and in prediction."""
     graph = awkward_graph(9)
-    config = replace(CONFIG, epochs=3, layers=1)
+    config = CONFIG.changed(epochs=3, layers=1)
     expected, _ = in_one_process(graph, tmp_path, config)
     [(found, _, exchanged_bytes)] = train_everywhere(graph, 2, tmp_path, [("halo", 2, True, config)])
     same(found, expected, "depth 2, one layer")
@@ -124,8 +123,8 @@ def test_more_hops_of_halo_than_layers(awkward_graph, tmp_path):
 
 def test_another_seed_is_another_run(awkward_graph, tmp_path):
     graph = awkward_graph(7)
-    config = replace(CONFIG, epochs=3)
-    other, same_again = replace(config, seed=6), replace(config)
+    config = CONFIG.changed(epochs=3)
+    other, same_again = config.changed(seed=6), config.changed()
     train_here = partial(in_one_process, graph, tmp_path)
     assert train_here(config) == train_here(same_again)
     differ(train_here(other)[0], train_here(config)[0], "another seed")
@@ -134,10 +133,10 @@ def test_another_seed_is_another_run(awkward_graph, tmp_path):
 def test_tolokers(real_graph, tmp_path):
     """30 epochs on a real graph, in one process and on two ranks; fewer with mirrors."""
     graph = load_graph(real_graph("tolokers"))
-    config = replace(CONFIG, layers=2, hidden=32, heads=4, lr=3e-3)
+    config = CONFIG.changed(layers=2, hidden=32, heads=4, lr=3e-3)
     losses, validations = in_one_process(graph, tmp_path, config)
     assert losses[-1] < 0.9 * losses[0]
-    runs = [("halo", 1, True, config), ("mirror", 1, True, replace(config, epochs=5))]
+    runs = [("halo", 1, True, config), ("mirror", 1, True, config.changed(epochs=5))]
     for run, (found, metrics, _) in zip(runs, train_everywhere(graph, 2, tmp_path, runs), strict=True):
         same(found, losses, f"tolokers, {run[0]}", run[3].epochs)
         np.testing.assert_allclose(metrics, validations[: len(metrics)], atol=1e-3)

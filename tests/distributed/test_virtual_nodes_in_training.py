@@ -6,7 +6,7 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.partition import InputError, partition
-from dgl_gt.train import TrainConfig, predict, train
+from dgl_gt.train import predict, read_config, train
 from dgl_gt.train.tasks.node_classification import node_classification
 
 OPTIONS = {"expander": 4, "virtual_nodes": 2, "encode": "laplacian=2,shortest_path=2"}
@@ -24,7 +24,7 @@ SETTINGS = {
 
 def trained(rank, folder, strategy):
     sg = dgl_gt.load(folder, strategy=strategy)
-    result = train(sg, TrainConfig(**SETTINGS))
+    result = train(sg, read_config(**SETTINGS))
     return result.losses, predict(result.model, sg)
 
 
@@ -45,7 +45,7 @@ def test_a_task_knows_the_users_rows(awkward_graph, tmp_path):
     graph = awkward_graph(0)
     partition(graph, 1, tmp_path / "shards", virtual_nodes=3)
     with dgl_gt.load(tmp_path / "shards") as sg:
-        task = node_classification(sg, TrainConfig())
+        task = node_classification(sg, read_config())
         user_rows = task.evaluated.user_rows
         assert task.num_nodes == 60 and user_rows.sum() == 60 and len(user_rows) == 63
         assert sorted(sg.node_ids[~user_rows].tolist()) == [60, 61, 62]
@@ -57,4 +57,4 @@ def test_an_encoding_of_edges_is_no_feature(awkward_graph, tmp_path):
     partition(awkward_graph(0), 1, tmp_path / "shards", encode="shortest_path=2")
     with dgl_gt.load(tmp_path / "shards") as sg:
         with pytest.raises(InputError, match="encodings has 'shortest_path', which describes edges"):
-            train(sg, TrainConfig(**{**SETTINGS, "encodings": "shortest_path", "edge_features": "shortest_path"}))
+            train(sg, read_config(**{**SETTINGS, "encodings": "shortest_path", "edge_features": "shortest_path"}))

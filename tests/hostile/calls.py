@@ -94,7 +94,7 @@ ARGUMENTS = [
         "dgl_gt.plan.choose",
         {
             "cuts": "[('in/shards2', dgl_gt.partition.read_figures(dgl_gt.partition.read_manifest('in/shards2')))]",
-            "step": "dgl_gt.plan.tracer_of(dgl_gt.train.TrainConfig(layers=1, hidden=8, heads=2), 8, 3)",
+            "step": "dgl_gt.plan.tracer_of(dgl_gt.train.read_config(layers=1, hidden=8, heads=2), 8, 3)",
             "strategies": "('halo_h',)",
             "profile": "dgl_gt.plan.read_profile()",
         },

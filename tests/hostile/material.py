@@ -79,7 +79,9 @@ def _made_by_commands(run) -> None:
     config = ["--epochs", "2", "--hidden", "16", "--heads", "2", "--layers", "1"]
     run(["train", "shards1", "--out", "model", *config, *quiet])
     run(["train", "shards1", "--out", "run", *config, "--epochs", "3", "--checkpoint-every", "1", *quiet])
-    Path("config.yaml").write_text(yaml.safe_dump({"layers": 1, "hidden": 16, "heads": 2, "epochs": 1, "lr": 0.01}))
+    Path("config.yaml").write_text(
+        yaml.safe_dump({"model": {"layers": 1, "hidden": 16, "heads": 2}, "epochs": 1, "optimizer": {"lr": 0.01}})
+    )
 
 
 def _profiles() -> None:

@@ -17,7 +17,7 @@ from dgl_gt.plan import read_profile
 from dgl_gt.report.run_files import read_run
 from dgl_gt.run_files.checkpoint_file import CHECKPOINT_FILE
 from dgl_gt.run_files.tensor_file import read_bytes
-from dgl_gt.train import TrainConfig, load_model, read_config, train_and_save
+from dgl_gt.train import load_model, read_config, train_and_save
 
 EDIT = st.tuples(st.sampled_from(["put", "insert", "cut", "drop"]), st.integers(0, 2**20), st.binary(max_size=9))
 READERS = {  # of a file: what reads it, given the folder of all files
@@ -47,11 +47,13 @@ def good(tmp_path_factory):
     (folder / "metis.graph").write_text("3 2\n2\n1 3\n2\n")
     np.savez(folder / "graph.npz", edge_index=edges, num_nodes=30, x=np.ones((30, 2), np.float32))
     np.save(folder / "edges.npy", edges)
-    (folder / "settings.yaml").write_text(yaml.safe_dump({"layers": 2, "lr": 0.01, "norm": "batch"}))
+    (folder / "settings.yaml").write_text(
+        yaml.safe_dump({"model": {"layers": 2, "norm": "batch"}, "optimizer": {"lr": 0.01}, "epochs": 3})
+    )
     write_profile(folder / "profile.yaml")
     partition("sample:communities?nodes=100&features=2", 1, folder / "shards")
     with dgl_gt.load(folder / "shards") as sg:
-        config = TrainConfig(layers=1, hidden=4, heads=1, epochs=2, patience=0)
+        config = read_config(layers=1, hidden=4, heads=1, epochs=2, patience=0)
         train_and_save(sg, config, folder / "run", checkpoint_every=1)
     return folder
 

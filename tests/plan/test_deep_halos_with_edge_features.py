@@ -12,7 +12,7 @@ from dgl_gt.partition.figures.profile import read_profile
 from dgl_gt.partition.figures.strategies import HALO
 from dgl_gt.plan import choose, memory_check
 from dgl_gt.plan.planned_step import tracer_of
-from dgl_gt.train import TrainConfig
+from dgl_gt.train import read_config
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def shards(tmp_path_factory):
 
 @pytest.mark.parametrize("edge_update", [False, True])
 def test_they_are_chosen_where_each_exchange_takes_long(shards, edge_update):
-    config = TrainConfig(layers=2, hidden=32, heads=4, edge_features="weight", edge_update=edge_update)
+    config = read_config(layers=2, hidden=32, heads=4, edge_features="weight", edge_update=edge_update)
     profile = msgspec.structs.replace(read_profile(None, None), latency_s=1.0)
     cuts = [(str(shards), read_figures(read_manifest(shards)))]
     plan = choose(cuts, tracer_of(config, 8), profile, strategies=("halo_h",))
@@ -36,7 +36,7 @@ def test_they_are_chosen_where_each_exchange_takes_long(shards, edge_update):
 
 
 def test_their_memory_is_checked(shards, monkeypatch):
-    config = TrainConfig(layers=2, hidden=32, heads=4, edge_features="weight")
+    config = read_config(layers=2, hidden=32, heads=4, edge_features="weight")
     comm = SimpleNamespace(rank=0, all_reduce=lambda tensor, op: tensor, raising_together=nullcontext)
     manifest = read_manifest(shards)
     sg = SimpleNamespace(strategy=HALO, depth=2, comm=comm, manifest=manifest)

@@ -14,7 +14,7 @@ from dgl_gt.partition.figures.step_counts import Count
 from dgl_gt.partition.figures.strategies import strategy_of
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.plan import choose, read_profile, tracer_of
-from dgl_gt.train import TrainConfig
+from dgl_gt.train import read_config
 
 DEFAULT_SOURCE, DEFAULT_RANKS = "sample:communities?nodes=20000&features=128", 4
 
@@ -34,7 +34,7 @@ def even_cuts(parts=2, side=24):
 def test_on_their_own_cut_they_are_the_plan(tmp_path, overlap):
     _, cuts = even_cuts()
     profile = read_profile(write_profile(tmp_path / "two.yaml", profile_values(overlap=overlap)))
-    traces = tracer_of(TrainConfig(layers=3, hidden=16, heads=4), 5, 3)
+    traces = tracer_of(read_config(layers=3, hidden=16, heads=4), 5, 3)
     plan = choose([(None, figures) for figures in cuts], traces, profile)
     for figures in cuts:
         of_cut = plan.costs.of(figures.cut)
@@ -65,11 +65,11 @@ def test_more_work_costs_more():
     _, cuts = even_cuts()
     costs = {}
     for preset in ("8xH100", "4hosts-100GbE"):
-        plan = choose([(None, cuts[0])], tracer_of(TrainConfig(), 5, 3), read_profile(preset=preset))
+        plan = choose([(None, cuts[0])], tracer_of(read_config(), 5, 3), read_profile(preset=preset))
         costs[preset] = plan.costs.edge
     assert costs["4hosts-100GbE"].byte_s > costs["8xH100"].byte_s
     for name, config in (("base", {}), ("wide", {"hidden": 128}), ("deep", {"layers": 4})):
-        plan = choose([(None, cuts[0])], tracer_of(TrainConfig(**config), 5, 3), read_profile())
+        plan = choose([(None, cuts[0])], tracer_of(read_config(**config), 5, 3), read_profile())
         costs[name] = plan.costs.edge
     for name in ("wide", "deep"):
         assert costs[name].compute_s.edges > 1.5 * costs["base"].compute_s.edges
@@ -81,7 +81,7 @@ def test_the_default_costs_are_those_of_the_default_model():
     """The file was made by the command in docs/selector.md."""
     graph = load_graph(DEFAULT_SOURCE)
     cuts = [make(graph, DEFAULT_RANKS) for make in (make_edge_cut, make_vertex_cut)]
-    plan = choose([(None, Layout(graph, cut).figures) for cut in cuts], tracer_of(TrainConfig(), 128), read_profile())
+    plan = choose([(None, Layout(graph, cut).figures) for cut in cuts], tracer_of(read_config(), 128), read_profile())
     found, stored = plan.costs, default_costs()
     assert found.model == stored.model and found.profile == stored.profile
     for made, kept in ((found.edge, stored.edge), (found.vertex, stored.vertex)):

@@ -21,11 +21,11 @@ def shards(tmp_path_factory):
 @pytest.mark.parametrize("strategy", [None, "halo", "halo_kv"])
 def test_advice_names_what_was_predicted(shards, strategy):
     from dgl_gt.plan.memory_advice import advice_for_strategy
-    from dgl_gt.train.config import TrainConfig
+    from dgl_gt.train.config import read_config
 
-    text = advice_for_strategy(shards, TrainConfig(), strategy, 1)
+    text = advice_for_strategy(shards, read_config(), strategy, 1)
     assert "--layers 2 --hidden 64 is predicted to need" in text and "MiB of that for rows of its own nodes" in text
-    text = advice_for_strategy(shards, TrainConfig(hidden=100_000, heads=1), strategy, 1)  # too large for a trace
+    text = advice_for_strategy(shards, read_config(hidden=100_000, heads=1), strategy, 1)  # too large for a trace
     assert re.search(
         r"the model has 160,\d{3},\d{3},\d{3} parameters, which .* take 2\.3 TiB, and .*choose a smaller", text
     )
@@ -34,30 +34,30 @@ def test_advice_names_what_was_predicted(shards, strategy):
 def test_advice_names_the_largest_term(shards, tmp_path):
     """Each term in turn: a large model; many edges; layers that are computed for two hops of copies."""
     from dgl_gt.plan.memory_advice import advice_for_strategy
-    from dgl_gt.train.config import TrainConfig
+    from dgl_gt.train.config import read_config
 
-    wide = TrainConfig(layers=1, hidden=2048, heads=8)
+    wide = read_config(layers=1, hidden=2048, heads=8)
     text = advice_for_strategy(shards, wide, "halo_h", 1)
     assert "of that for parameters, gradients and the optimiser; choose a smaller --hidden or fewer --layers" in text
     partition("sample:communities?nodes=2000&features=8", 2, tmp_path / "many")
-    text = advice_for_strategy(tmp_path / "many", TrainConfig(precision="bf16"), "halo_h", 1)
+    text = advice_for_strategy(tmp_path / "many", read_config(precision="bf16"), "halo_h", 1)
     assert (
         "own nodes; choose --activation-checkpoint full, a smaller --hidden or more parts on more machines, or" in text
     )
     edges = np.random.default_rng(0).integers(0, 400, (2, 100_000))
     graph = from_edges(*edges, 400, {"feat": np.ones((400, 4), np.float32)})
     partition(graph, 2, tmp_path / "dense")
-    narrow = TrainConfig(layers=1, hidden=2, heads=1, ffn=0)
+    narrow = read_config(layers=1, hidden=2, heads=1, ffn=0)
     assert "of that for edges; choose more parts" in advice_for_strategy(tmp_path / "dense", narrow, "halo_h", 1)
     edges = np.random.default_rng(0).integers(0, 4000, (2, 20_000))
     partition(from_edges(*edges, 4000, {"feat": np.ones((4000, 4), np.float32)}), 8, tmp_path / "deep", halo_depth=2)
-    text = advice_for_strategy(tmp_path / "deep", TrainConfig(layers=2, ffn=0), "halo_h", 2)
+    text = advice_for_strategy(tmp_path / "deep", read_config(layers=2, ffn=0), "halo_h", 2)
     assert "of that for rows of nodes of other ranks; choose another --strategy" in text
 
 
 def test_a_model_of_the_users_is_not_told_to_change_options_that_it_has_not(shards, tmp_path, monkeypatch):
     from dgl_gt.plan.memory_advice import advice_for_strategy
-    from dgl_gt.train.config import TrainConfig
+    from dgl_gt.train.config import read_config
 
     (tmp_path / "wide_model.py").write_text(
         "import torch, dgl_gt\nclass Model(torch.nn.Module):\n"
@@ -68,7 +68,7 @@ def test_a_model_of_the_users_is_not_told_to_change_options_that_it_has_not(shar
         "def make(in_dim, classes):\n    return Model(in_dim, classes)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    text = advice_for_strategy(shards, TrainConfig(), "halo_h", 1, "wide_model:make")
+    text = advice_for_strategy(shards, read_config(), "halo_h", 1, "wide_model:make")
     assert (
         "a training step of wide_model:make is predicted" in text and "--hidden" not in text and "--layers" not in text
     )
@@ -89,10 +89,10 @@ def test_advice_that_cannot_be_given_does_not_replace_the_message(problem):
 @pytest.mark.parametrize("node_data", [{}, {"feat": np.ones(4, np.float32)}], ids=["none", "one number a node"])
 def test_advice_on_shards_without_rows_of_features(tmp_path, node_data):
     from dgl_gt.plan.memory_advice import advice_for_strategy
-    from dgl_gt.train.config import TrainConfig
+    from dgl_gt.train.config import read_config
 
     partition(from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4, node_data), 2, tmp_path / "shards")
-    assert "no node data 'feat'" in advice_for_strategy(tmp_path / "shards", TrainConfig(), None, 1)
+    assert "no node data 'feat'" in advice_for_strategy(tmp_path / "shards", read_config(), None, 1)
 
 
 def test_advice_where_ranks_choose_names_no_figure_of_another_run(shards, monkeypatch):

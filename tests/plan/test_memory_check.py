@@ -1,7 +1,6 @@
 """Too little memory is refused before training, with what would fit."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +10,9 @@ from dgl_gt.partition import InputError, load_graph, partition, read_figures, re
 from dgl_gt.partition.figures.strategies import HALO, LOCAL, MIRROR
 from dgl_gt.plan import memory_check
 from dgl_gt.plan.memory_check import check_memory
-from dgl_gt.train import TrainConfig
+from dgl_gt.train import read_config
 
-CONFIG = TrainConfig(layers=3, hidden=32, heads=4)
+CONFIG = read_config(layers=3, hidden=32, heads=4)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +67,7 @@ def test_the_rough_bound_is_above_the_prediction(shards):
     from dgl_gt.plan.planned_step import tracer_of
 
     figures = read_figures(read_manifest(shards))
-    for config in (CONFIG, TrainConfig(layers=6, hidden=64, norm="batch", ffn=4, dropout=0.5, attention_dropout=0.1)):
+    for config in (CONFIG, read_config(layers=6, hidden=64, norm="batch", ffn=4, dropout=0.5, attention_dropout=0.1)):
         trace = tracer_of(config, figures.features).of(figures, LOCAL, 1, "none")
         assert trace.peak_bytes(figures).max() < memory_check._rough_bytes(figures, config)
 
@@ -77,8 +76,8 @@ def test_the_rough_bound_is_above_the_prediction(shards):
 def test_what_a_policy_keeps_counts_and_advice_goes_with_it(tmp_path, monkeypatch, policy):
     partition(load_graph("sample:communities?nodes=400&features=8&degree=100"), 2, tmp_path / "two")
     figures = read_figures(read_manifest(tmp_path / "two"))
-    config = TrainConfig(layers=3, hidden=64, heads=4, policy=policy)
-    traces, exact = memory_check.tracer_of(config, 8), replace(config, policy="full")
+    config = read_config(layers=3, hidden=64, heads=4, policy=policy)
+    traces, exact = memory_check.tracer_of(config, 8), config.changed(policy="full")
     sg = SimpleNamespace(strategy=HALO, depth=1, comm=SimpleNamespace(rank=1))
     needed = [memory_check._needed_bytes(traces, figures, sg, each) for each in (exact, config)]
     assert needed[1] > needed[0] + 400 * 4 * 64
@@ -95,13 +94,13 @@ def test_samples_of_edges_are_never_skipped(tmp_path, monkeypatch):
     """The rough bound knows no policies, so a small model with ten samples of many edges is predicted nevertheless."""
     partition(load_graph("sample:communities?nodes=800&features=8&degree=200"), 2, tmp_path / "two", cut="vertex")
     manifest = read_manifest(tmp_path / "two")
-    config = replace(CONFIG, layers=1, hidden=8, heads=2, policy="none,edges=0.9")
+    config = CONFIG.changed(layers=1, hidden=8, heads=2, policy="none,edges=0.9")
     comm = SimpleNamespace(rank=0, all_reduce=lambda tensor, op: tensor, raising_together=nullcontext)
     sg = SimpleNamespace(strategy=MIRROR, depth=1, comm=comm, manifest=manifest)
     rough = memory_check._rough_bytes(read_figures(manifest), config)
     monkeypatch.setattr(memory_check, "available_rank_memory", lambda _: 5 * rough)
     needed = memory_check._needed_bytes(
-        memory_check.tracer_of(config, 8), read_figures(manifest), sg, replace(config, policy="none")
+        memory_check.tracer_of(config, 8), read_figures(manifest), sg, config.changed(policy="none")
     )
     assert needed < 5 * rough
     with pytest.raises(InputError, match="a training step is predicted to need"):

@@ -9,7 +9,7 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.units import parse_size
 from dgl_gt.plan import read_profile, tracer_of
-from dgl_gt.train import TrainConfig
+from dgl_gt.train import read_config
 
 CHOICE = {
     "cut",
@@ -39,7 +39,7 @@ CANDIDATE = {
     "memory_ratio",
 }
 SIZES = {"layers": 2, "hidden": 16, "heads": 4, "ffn": 2, "features": 12, "classes": 10}
-STEP = TrainConfig(layers=2, hidden=16, heads=4), 12, 10
+STEP = read_config(layers=2, hidden=16, heads=4), 12, 10
 
 
 def test_the_json_that_is_promised(here, both, tmp_path):
@@ -142,7 +142,7 @@ def test_max_depth(here, both):
 
 
 def test_the_model_of_a_config_file_and_options_over_it(here, both, tmp_path):
-    (tmp_path / "config.yaml").write_text("hidden: 32\nheads: 4\nlayers: 1\nffn: 3\nepochs: 9\n")
+    (tmp_path / "config.yaml").write_text("model: {hidden: 32, heads: 4, layers: 1, ffn: 3}\nepochs: 9\n")
     model = planned(here("plan", *both, "--config", tmp_path / "config.yaml", "--layers", 3, "--json"))["model"]
     found = {key: model[key] for key in ("layers", "hidden", "heads", "ffn", "features")}
     assert found == {"layers": 3, "hidden": 32, "heads": 4, "ffn": 3, "features": 12}

@@ -17,10 +17,10 @@ from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.plan import NothingFits, Tracer, read_profile, tracer_of
 from dgl_gt.plan.policy_plan import plan_policy
 from dgl_gt.plan.policy_time import kept_bytes
-from dgl_gt.train import TrainConfig
+from dgl_gt.train import read_config
 
 WIDE = ["--hidden", 64, *SMALL[2:]]
-CONFIG = TrainConfig(layers=2, hidden=64, heads=4)
+CONFIG = read_config(layers=2, hidden=64, heads=4)
 MODES = ("full", "int8", "stale=4,int8", "sampled=0.25", "sampled=0.25,int8", "stale=auto", "none", "none,edges=0.5")
 
 
@@ -96,7 +96,7 @@ def test_layers_that_are_computed_again_exchange_once(both):
     """With kept exchanges, backward takes a layer's rows from the tape."""
     cuts, policy = [figures_of(folder) for folder in both], read_policy("stale=4,int8")
     once, again = (
-        plan_policy(cuts, tracer_of(replace(CONFIG, activation_checkpoint=mode), 12, 10), read_profile(), policy)
+        plan_policy(cuts, tracer_of(CONFIG.changed(activation_checkpoint=mode), 12, 10), read_profile(), policy)
         for mode in ("none", "keep_exchanges")
     )
     assert (again.sent_bytes, again.kept_bytes) == (once.sent_bytes, once.kept_bytes) and again.seconds > once.seconds
@@ -126,7 +126,7 @@ def test_strategies_that_cannot_run_are_left_out(both):
 
 
 def test_no_policy_goes_with_exchanges_that_run_again(both):
-    traces = tracer_of(replace(CONFIG, activation_checkpoint="full"), 12, 10)
+    traces = tracer_of(CONFIG.changed(activation_checkpoint="full"), 12, 10)
     with pytest.raises(InputError, match="activation_checkpoint .full. exchanges again in the backward pass"):
         plan_policy([figures_of(both[0])], traces, read_profile(), read_policy("int8"))
 

@@ -24,11 +24,11 @@ from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.plan import Candidate, choose, read_profile, tracer_of
 from dgl_gt.plan.trial import _to_try
 from dgl_gt.run_files.run_record import RunRecord
-from dgl_gt.train import TrainConfig
+from dgl_gt.train import read_config
 from dgl_gt.train.summary import final_table
 
 ROOT = Path(__file__).parents[2]
-CONFIG = TrainConfig(epochs=2, layers=2, hidden=16, heads=4, patience=0)
+CONFIG = read_config(epochs=2, layers=2, hidden=16, heads=4, patience=0)
 SIZES = {"layers": 2, "hidden": 16, "heads": 4, "ffn": 2, "features": 12, "classes": 10}
 QUICK = ["--epochs", 2, "--hidden", 16, "--heads", 4, "--layers", 2]
 TRIAL = {
@@ -176,7 +176,7 @@ def test_memory_depth_and_activation_checkpointing_are_kept(both, profile):
     cuts = [(str(folder), read_figures(read_manifest(folder))) for folder in both]
     candidates = choose(cuts, tracer_of(CONFIG, 12, 10), profile).candidates
     bound = min(each.memory_bytes for each in candidates) - 1
-    keep = replace(CONFIG, activation_checkpoint="keep_exchanges")
+    keep = CONFIG.changed(activation_checkpoint="keep_exchanges")
     calls = [
         (both, CONFIG, profile, {"rank_memory": bound}),
         (both, CONFIG, profile, {"max_depth": 1}),
@@ -257,7 +257,7 @@ def test_what_is_refused_is_refused_on_both_ranks(both, profile, shards, tmp_pat
         ([both[0], other], CONFIG, profile, {}),
         ([both[0], tmp_path / "one"], CONFIG, profile, {}),
         ([both[0], missing], CONFIG, profile, {}),
-        (both, replace(CONFIG, split=3), profile, {}),
+        (both, CONFIG.changed(split=3), profile, {}),
         ({0: both, 1: [both[0], missing]}, CONFIG, profile, {}),  # on one of two machines
     ]
     messages = [
@@ -281,7 +281,7 @@ def test_one_part_alone(tmp_path):
         partition(graph, 1, tmp_path / cut, cut=cut)
     alone = read_profile(write_profile(tmp_path / "one.yaml", profile_values(1)))
     configs = [
-        replace(CONFIG, activation_checkpoint=activation_checkpoint)
+        CONFIG.changed(activation_checkpoint=activation_checkpoint)
         for activation_checkpoint in ("none", "keep_exchanges", "full")
     ]
     calls = [([tmp_path / cut], config, alone, {}) for cut in ("edge", "vertex") for config in configs]

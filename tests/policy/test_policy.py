@@ -5,7 +5,7 @@ import pytest
 from dgl_gt.exchange.policy.policy import ADAPTIVE, Mode, Policy, Rule, parse_mode, read_policy
 from dgl_gt.partition import InputError
 from dgl_gt.partition.figures.strategies import HALO, strategy_of
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import read_config
 
 MODES = [
     ("full", Mode()),
@@ -157,9 +157,9 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 def test_settings():
-    assert TrainConfig().policy == "full" and TrainConfig(policy="int8").policy == "int8"
+    assert read_config().policy == "full" and read_config(policy="int8").policy == "int8"
     with pytest.raises(InputError, match="policy is 'int7'"):
-        TrainConfig(policy="int7")
+        read_config(policy="int7")
 
 
 def test_a_sample_travels_as_the_rest_of_the_mode_says():

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,9 +16,9 @@ from dgl_gt.report.numbers import MAX_POINTS, thinned
 from dgl_gt.report.pictures import Axis, plain, share
 from dgl_gt.report.run_files import is_run
 from dgl_gt.report.write import write_run_report
-from dgl_gt.train import TrainConfig, train_and_save
+from dgl_gt.train import read_config, train_and_save
 
-QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=6, patience=0, seed=3)
+QUICK = read_config(layers=1, hidden=8, heads=2, epochs=6, patience=0, seed=3)
 LINE = {
     "epoch": 1,
     "loss": 2.5,
@@ -136,7 +135,7 @@ def test_a_run_that_was_trained_and_profiled(awkward_graph, tmp_path):
     )
     assert test in page.text.replace("\u00a0", " ")
     assert [tag for tag, attributes in page.tags if attributes.get("class") == "time"] == ["svg"]
-    assert {"hidden", "epochs", "layers", "seed"} <= {line[0] for table in page.tables for line in table}
+    assert {"model.hidden", "epochs", "model.layers", "seed"} <= {line[0] for table in page.tables for line in table}
 
 
 def test_what_is_measured_and_predicted(run):
@@ -399,7 +398,7 @@ def test_the_best_epoch_of_an_unfinished_run_is_the_first_of_equals(awkward_grap
     """As the trainer's: the numbers of a finished run, read again as if it were not, name the same epoch."""
     partition(awkward_graph(0), 1, tmp_path / "shards")
     sg = dgl_gt.load(tmp_path / "shards")
-    record = to_builtins(train_and_save(sg, replace(QUICK, lr=1e-5, dropout=0.0), tmp_path / "run")[1])
+    record = to_builtins(train_and_save(sg, QUICK.changed(lr=1e-5, dropout=0.0), tmp_path / "run")[1])
     (tmp_path / "run" / "record.json").write_text(json.dumps(record | {"finished": False}))
     numbers = report(tmp_path / "run").numbers
     assert numbers["best_epoch"] == record["best_epoch"] and numbers["metric"] == record["metric"]

@@ -3,7 +3,6 @@
 import json
 import os
 from contextlib import contextmanager
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -18,10 +17,10 @@ from dgl_gt.partition.system.temporary_names import process_name
 from dgl_gt.ranks.launcher_link import starter_name
 from dgl_gt.run_files import run_directory
 from dgl_gt.run_files.run_directory import RunDirectory, checkpoints_in, is_left_by
-from dgl_gt.train import TrainConfig, load_model, saved_model, train_and_save
+from dgl_gt.train import load_model, read_config, saved_model, train_and_save
 from dgl_gt.train.saved_model import MODEL_FILE
 
-QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
+QUICK = read_config(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
 STARTED_AGAIN = {"force": False, "resume": "if_possible"}
 
 
@@ -144,8 +143,8 @@ def test_a_run_that_may_not_replace_another_leaves_its_checkpoints_alone(sg, kil
 
 def test_a_finished_run_that_goes_on_is_unfinished_until_it_ends(sg, tmp_path):
     """Also where no later epoch is better than the model that is there."""
-    run, longer = tmp_path / "run", replace(QUICK, epochs=30, lr=1e-9)
-    train_and_save(sg, replace(QUICK, lr=1e-9), run, checkpoint_every=6)
+    run, longer = tmp_path / "run", QUICK.changed(epochs=30, lr=1e-9)
+    train_and_save(sg, QUICK.changed(lr=1e-9), run, checkpoint_every=6)
     weights = (run / "model.safetensors").read_bytes()
     seen = []
 
@@ -258,7 +257,7 @@ def test_another_run_from_the_same_process_is_not_taken_for_one_that_starts_agai
     weights = (tmp_path / "run" / "model.safetensors").read_bytes()
     partition(awkward_graph(1, nodes=70), 1, tmp_path / "others")
     with dgl_gt.load(tmp_path / "others") as other:
-        for of, config in ((sg, replace(QUICK, hidden=4)), (other, QUICK)):
+        for of, config in ((sg, QUICK.changed(hidden=4)), (other, QUICK)):
             with pytest.raises(InputError, match="exists; choose another directory"):
                 train_and_save(of, config, tmp_path / "run", **STARTED_AGAIN)
             assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
@@ -269,7 +268,7 @@ def test_ranks_that_start_again_may_choose_another_activation_checkpoint(sg, tmp
     train_and_save(sg, QUICK, tmp_path / "run", checkpoint_every=100)
     for path in checkpoints_in(tmp_path / "run"):
         path.unlink()
-    config = replace(QUICK, activation_checkpoint="full")
+    config = QUICK.changed(activation_checkpoint="full")
     assert train_and_save(sg, config, tmp_path / "run", **STARTED_AGAIN)[1].finished
 
 

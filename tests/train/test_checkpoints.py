@@ -4,7 +4,6 @@ import json
 import resource
 import signal
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,11 +18,11 @@ from dgl_gt.run_files.metrics_log import MetricsLog
 from dgl_gt.run_files.run_directory import check_can_resume, checkpoints_in
 from dgl_gt.run_files.run_record import RunRecord
 from dgl_gt.run_files.tensor_file import TensorFile
-from dgl_gt.train import ModelFactory, TrainConfig, fit, load_model, train_and_save
+from dgl_gt.train import ModelFactory, fit, load_model, read_config, train_and_save
 from dgl_gt.train.data_digest import data_digest
 from dgl_gt.train.interval import Interval
 
-QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
+QUICK = read_config(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
 POLYNORMER = {"layer": "convolution", "score": "additive", "global_attention": "polynormer"}
 CASES = {
     "adamw": {},
@@ -62,7 +61,7 @@ def same_run(found: RunRecord, expected: RunRecord):
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_that_goes_on_equals_one_that_was_not_interrupted(sg, tmp_path, case):
-    config = replace(QUICK, **CASES[case])
+    config = QUICK.changed(**CASES[case])
     full, record = train_and_save(sg, config, tmp_path / "run", checkpoint_every=5)
     assert len(record.losses) == 12 or case == "early stopping" and 5 < len(record.losses) < 12
     (tmp_path / "run" / "checkpoint-000010.safetensors").unlink(missing_ok=True)
@@ -89,7 +88,7 @@ class Own(torch.nn.Module):
 
 
 def test_a_users_model_goes_on_with_the_random_numbers_that_it_would_have_drawn(sg, tmp_path):
-    factory, config = ModelFactory("own:Own", Own), TrainConfig(epochs=8, patience=0)
+    factory, config = ModelFactory("own:Own", Own), read_config(epochs=8, patience=0)
     _, record = train_and_save(sg, config, tmp_path / "run", checkpoint_every=4, factory=factory)
     torch.manual_seed(99)
     same_run(train_and_save(sg, config, tmp_path / "run", resume=True, factory=factory)[1], record)
@@ -99,7 +98,7 @@ def test_a_users_model_goes_on_with_the_random_numbers_that_it_would_have_drawn(
 
 def test_more_epochs_than_at_first(sg, stopped):
     folder, record = stopped
-    _, longer = train_and_save(sg, replace(QUICK, epochs=15, patience=90), folder, resume=True)
+    _, longer = train_and_save(sg, QUICK.changed(epochs=15, patience=90), folder, resume=True)
     assert longer.losses[:12] == record.losses and len(longer.losses) == 15
 
 
@@ -116,7 +115,7 @@ def test_more_epochs_than_at_first(sg, stopped):
 def test_other_settings_are_refused(sg, stopped, changes, message):
     before = sorted(each.name for each in stopped[0].iterdir())
     with pytest.raises(InputError, match=message):
-        train_and_save(sg, replace(QUICK, **changes), stopped[0], resume=True)
+        train_and_save(sg, QUICK.changed(**changes), stopped[0], resume=True)
     assert sorted(each.name for each in stopped[0].iterdir()) == before
 
 
@@ -258,7 +257,7 @@ def test_a_signal_lets_the_epoch_end_and_leaves_a_checkpoint(sg, tmp_path, signa
 
 
 def test_a_stop_before_the_first_evaluation_leaves_a_checkpoint_without_a_model(sg, tmp_path, signalled):
-    config = replace(QUICK, evaluate_every=6)
+    config = QUICK.changed(evaluate_every=6)
     undo = signalled(signal.SIGTERM, 1)
     with pytest.raises(SystemExit):
         train_and_save(sg, config, tmp_path / "run")
@@ -283,7 +282,7 @@ def test_a_full_disk_costs_one_checkpoint(sg, tmp_path, monkeypatch, capsys):
         return real(self, values, tensors)
 
     monkeypatch.setattr(TensorFile, "pack", pack)
-    train_and_save(sg, replace(QUICK, epochs=8), tmp_path / "run", checkpoint_every=3)
+    train_and_save(sg, QUICK.changed(epochs=8), tmp_path / "run", checkpoint_every=3)
     assert [each.name for each in checkpoints_in(tmp_path / "run")] == ["checkpoint-000003.safetensors"]
     err = capsys.readouterr().err
     assert "no checkpoint after epoch 6: cannot write" in err and "the last one is checkpoint-000003" in err
@@ -292,7 +291,7 @@ def test_a_full_disk_costs_one_checkpoint(sg, tmp_path, monkeypatch, capsys):
 def test_a_new_run_replaces_an_old_one_with_its_checkpoints(sg, stopped):
     with pytest.raises(InputError, match="exists"):
         train_and_save(sg, QUICK, stopped[0])
-    train_and_save(sg, replace(QUICK, epochs=2), stopped[0], force=True)
+    train_and_save(sg, QUICK.changed(epochs=2), stopped[0], force=True)
     assert sorted(each.name for each in stopped[0].iterdir()) == [
         *("config.yaml", "metrics.jsonl", "model.safetensors", "record.json")
     ]
@@ -332,7 +331,7 @@ def test_checkpoints_by_time(sg, tmp_path, monkeypatch):
 
     clock = iter(range(0, 10**6, 10))
     monkeypatch.setattr(checkpoints.time, "monotonic", lambda: next(clock))
-    train_and_save(sg, replace(QUICK, epochs=9), tmp_path / "run", checkpoint_every="25s")
+    train_and_save(sg, QUICK.changed(epochs=9), tmp_path / "run", checkpoint_every="25s")
     assert len(checkpoints_in(tmp_path / "run")) == 2
 
 
@@ -342,7 +341,7 @@ def test_what_a_killed_writer_left_is_removed(sg, stopped, monkeypatch):
     left.write_bytes(b"half")
     monkeypatch.setattr(checkpoint_file, "leftovers", lambda folder, stem, purpose: [left])
     check_can_resume(stopped[0])
-    train_and_save(sg, replace(QUICK, epochs=14), stopped[0], resume=True, checkpoint_every=2)
+    train_and_save(sg, QUICK.changed(epochs=14), stopped[0], resume=True, checkpoint_every=2)
     assert not left.exists()
 
 
@@ -360,14 +359,14 @@ def test_the_numbers_of_each_epoch(sg, stopped):
     assert [each["lr"] for each in lines] == [0.01] + [0.02] * 11
     assert all(each["nodes_per_s"] == pytest.approx(60 / each["seconds"]) for each in lines)
     assert all(len(each["peak_memory_bytes"]) == 1 and each["exchanged_bytes"] == 0 for each in lines)
-    train_and_save(sg, replace(QUICK, epochs=14), folder, resume=True)
+    train_and_save(sg, QUICK.changed(epochs=14), folder, resume=True)
     again = lines_of(folder)
     assert [each["epoch"] for each in again] == list(range(1, 15))
     assert again[:9] == lines[:9] and [each["loss"] for each in again[:12]] == record.losses
 
 
 def test_numbers_that_come_before_the_directory_are_kept(sg, tmp_path):
-    train_and_save(sg, replace(QUICK, evaluate_every=5), tmp_path / "run")
+    train_and_save(sg, QUICK.changed(evaluate_every=5), tmp_path / "run")
     assert [each["epoch"] for each in lines_of(tmp_path / "run")] == list(range(1, 13))
     assert [each["validation"] is None for each in lines_of(tmp_path / "run")] == [
         n not in (5, 10, 12) for n in range(1, 13)
@@ -411,7 +410,7 @@ def test_without_tensorboard_it_is_refused_before_training(sg, tmp_path, monkeyp
 
 
 def test_edge_features_are_part_of_the_data(awkward_graph, tmp_path):
-    config = replace(QUICK, epochs=6, edge_features="weight")
+    config = QUICK.changed(epochs=6, edge_features="weight")
     graph = awkward_graph(0)
     partition(graph, 1, tmp_path / "shards")
     _, record = train_and_save(dgl_gt.load(tmp_path / "shards"), config, tmp_path / "run", checkpoint_every=4)

@@ -86,7 +86,9 @@ def configured(shards):
     """A quick run with a config file and options over it: what it printed, and the model directory that it wrote."""
     folder = shards.parent / "configured"
     folder.mkdir()
-    (folder / "config.yaml").write_text("hidden: 16\nheads: 2\nlayers: 1\nepochs: 9\nlr: 1e-3\ndropout: 0\n")
+    (folder / "config.yaml").write_text(
+        "model: {hidden: 16, heads: 2, layers: 1, dropout: 0}\noptimizer:\n  lr: 1e-3\nepochs: 9\n"
+    )
     done = run("train", shards, "--config", folder / "config.yaml", "--epochs", 4, "--out", folder / "model")
     assert done.returncode == 0, done.stderr
     return done.stdout, folder / "model"

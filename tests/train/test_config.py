@@ -2,14 +2,14 @@
 
 import argparse
 import os
-from typing import get_type_hints
 
 import pytest
 
 from dgl_gt.partition import InputError
 from dgl_gt.partition.console import run
 from dgl_gt.partition.system.yaml_file import read_yaml
-from dgl_gt.train.config import TrainConfig, read_config
+from dgl_gt.settings import types_of
+from dgl_gt.train.config import SECTIONS, SETTINGS, read_config
 
 BAD_YAML = {
     "aliases": (b"a: &a [1]\nb: *a", "line 1 is not valid YAML: anchors and aliases are not allowed here"),
@@ -64,15 +64,16 @@ def test_yaml_that_is_taken(tmp_path):
     assert read_yaml(path) == {}
 
 
+KINDS = {name: types_of(SECTIONS[section])[each.name] for name, (section, each) in SETTINGS.items()}
 LIMITS = {
     name: next((each.ge, each.le) for each in kind.__metadata__)
-    for name, kind in get_type_hints(TrainConfig, include_extras=True).items()
+    for name, kind in KINDS.items()
     if kind.__metadata__[0].le is not None
 }
 
 
 def test_every_number_but_shares_has_limits():
-    numbers = {name for name, kind in get_type_hints(TrainConfig).items() if kind in (int, float)}
+    numbers = {name for name, kind in KINDS.items() if kind.__origin__ in (int, float)}
     shares = {"dropout", "attention_dropout", "input_dropout", "global_dropout", "label_smoothing"}
     assert numbers - LIMITS.keys() == shares
 
@@ -91,10 +92,10 @@ def test_every_setting_has_its_limits(name):
         others = {"edge_features": "weight"}
     elif name.startswith("global_"):
         others = {"global_attention": "sgformer"}
-    assert getattr(TrainConfig(**{name: most} | others), name) == most
+    assert read_config(**{name: most} | others).flat()[name] == most
     for value in (most * 2, least - 1):
         with pytest.raises(InputError, match=f"^{name} is .*; it must be a (whole )?number from .* to "):
-            TrainConfig(**{name: value} | others)
+            read_config(**{name: value} | others)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_every_setting_has_its_limits(name):
 )
 def test_values_are_shown_in_short(values, message):
     with pytest.raises(InputError, match=message):
-        TrainConfig(**values)
+        read_config(**values)
 
 
 def test_an_unknown_key_is_shown_in_short(tmp_path):
@@ -121,7 +122,7 @@ def test_an_unknown_key_is_shown_in_short(tmp_path):
         read_config(tmp_path / "c.yaml")
     assert "unknown key 'kkkk" in str(stopped.value) and len(str(stopped.value)) < 400
     (tmp_path / "c.yaml").write_text("hiden: 8\n")
-    with pytest.raises(InputError, match="unknown key 'hiden'; the most similar that are allowed are hidden, "):
+    with pytest.raises(InputError, match="unknown key 'hiden'; the most similar that are allowed are model.hidden, "):
         read_config(tmp_path / "c.yaml")
 
 
@@ -162,17 +163,17 @@ def test_an_unknown_key_is_shown_in_short(tmp_path):
 )
 def test_settings_that_contradict_each_other(values, message):
     with pytest.raises(InputError, match=message):
-        TrainConfig(**values)
+        read_config(**values)
 
 
 def test_a_value_of_the_file_is_named_as_the_file_s(tmp_path, capsys):
     path = tmp_path / "c.yaml"
-    path.write_text("weight_decay: -1\nhidden: 30\n")
+    path.write_text("optimizer: {weight_decay: -1}\nmodel:\n  hidden: 30\n")
     with pytest.raises(InputError, match="c.yaml: weight_decay is -1; it must be"):
         read_config(path)
     with pytest.raises(InputError, match="^lr is -1; it must be"):
         read_config(path, lr=-1, weight_decay=0.0)
-    assert read_config(path, weight_decay=0.0, heads=5).hidden == 30
+    assert read_config(path, weight_decay=0.0, heads=5).model.hidden == 30
     parser = argparse.ArgumentParser("train")
     parser.add_argument("--weight-decay")
     parser.set_defaults(command=lambda args: read_config(path, weight_decay=args.weight_decay and -2.0))

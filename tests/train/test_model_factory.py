@@ -16,10 +16,10 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.plan import choose, read_profile, tracer_of
-from dgl_gt.train import TrainConfig, load_model, predict, save_model, train
+from dgl_gt.train import load_model, predict, read_config, save_model, train
 from dgl_gt.train.model import ModelFactory, build_model, check_settings, find_factory, max_depth
 
-CONFIG = TrainConfig(epochs=4, patience=0)
+CONFIG = read_config(epochs=4, patience=0)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_tied_weights_are_saved(tmp_path):
     factory = find_factory("factories:Tied")
     model = factory.make(10, 10)
     shape = {"in_dim": 10, "classes": 10, "model_factory": factory.name}
-    save_model(tmp_path / "model", model.state_dict(), TrainConfig(), shape, {})
+    save_model(tmp_path / "model", model.state_dict(), read_config(), shape, {})
     loaded = load_model(tmp_path / "model", factory)
     for key, value in model.state_dict().items():
         torch.testing.assert_close(loaded.state_dict()[key], value)
@@ -143,19 +143,19 @@ def test_a_module_that_fails_while_it_is_imported(tmp_path, monkeypatch):
 
 def test_settings_of_the_graph_transformer_are_for_it_alone():
     factory = find_factory("factories:Rows")
-    check_settings(TrainConfig(lr=0.1, epochs=3), factory)
-    check_settings(TrainConfig(hidden=32), None)
+    check_settings(read_config(lr=0.1, epochs=3), factory)
+    check_settings(read_config(hidden=32), None)
     with pytest.raises(InputError, match="--hidden is for the graph transformer of dgl-gt, and factories:Rows makes"):
-        check_settings(TrainConfig(hidden=32), factory)
+        check_settings(read_config(hidden=32), factory)
     with pytest.raises(InputError, match="activation_checkpoint is full, but the model of factories:Rows has no"):
-        build_model(TrainConfig(activation_checkpoint="full"), 12, 3, factory)
+        build_model(read_config(activation_checkpoint="full"), 12, 3, factory)
 
 
 def test_plans(shards):
     """A layer of this package has all modes; a graph transformer takes halos as deep as it has layers."""
     figures = read_figures(read_manifest(shards / "2"))
-    traces = tracer_of(TrainConfig(), figures.features, 10, find_factory("factories:Pulled"))
-    assert tracer_of(TrainConfig(lr=1.0), 12) is tracer_of(TrainConfig(), 12)
+    traces = tracer_of(read_config(), figures.features, 10, find_factory("factories:Pulled"))
+    assert tracer_of(read_config(lr=1.0), 12) is tracer_of(read_config(), 12)
     assert traces.activation_checkpoints == ("none", "keep_exchanges", "full") and traces.max_depth == 1
     plan = choose([(None, figures)], traces, read_profile(), strategies=("halo_h", "halo_kv", "mirror"))
     assert plan.model == {
@@ -165,14 +165,14 @@ def test_plans(shards):
         "classes": 10,
     }
     assert {each.strategy for each in plan.candidates if not each.refused} == {"halo_h", "halo_kv"}
-    of_rows = tracer_of(TrainConfig(), 12, 10, find_factory("factories:Rows"))
+    of_rows = tracer_of(read_config(), 12, 10, find_factory("factories:Rows"))
     assert of_rows.activation_checkpoints == ("none",)
     assert max_depth(factories.transformer(12, 10)) == 2
 
 
 def test_a_model_larger_than_the_machine_is_refused():
     huge = ModelFactory("huge", lambda in_dim, classes: torch.nn.Linear(in_dim, 10**12, device="meta"))
-    for config, factory in ((TrainConfig(hidden=10**6, heads=1), None), (TrainConfig(), huge)):
+    for config, factory in ((read_config(hidden=10**6, heads=1), None), (read_config(), huge)):
         with pytest.raises(InputError, match=r"the model has [\d,]+ parameters, which with gradients .* TiB, and this"):
             tracer_of(config, 12, 3, factory)
 

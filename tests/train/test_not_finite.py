@@ -1,7 +1,6 @@
 """Losses that are not finite: where they come from, steps that are skipped, and what stays on disk."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +9,11 @@ import torch
 import dgl_gt
 from dgl_gt.partition import InputError, partition
 from dgl_gt.run_files.run_directory import checkpoints_in
-from dgl_gt.train import ModelFactory, TrainConfig, load_model, train, train_and_save
+from dgl_gt.train import ModelFactory, load_model, read_config, train, train_and_save
 from dgl_gt.train.module_places import find_not_finite, named_places
 from dgl_gt.train.tasks.node_classification import NodeClassification
 
-CONFIG = TrainConfig(epochs=8, patience=0)
+CONFIG = read_config(epochs=8, patience=0)
 BAD = []  # the calls of forward in training that give NaN or infinity
 
 
@@ -69,9 +68,9 @@ def test_the_epoch_and_the_module_are_named(sg, tmp_path):
 
 def test_skipped_steps_leave_the_model_as_it_was(sg, tmp_path):
     """A run of eight epochs of which two are skipped has the numbers of the six others."""
-    expected = train(sg, replace(CONFIG, epochs=6, warmup=0), factory=FACTORY)
+    expected = train(sg, CONFIG.changed(epochs=6, warmup=0), factory=FACTORY)
     BAD.extend([2, 3])
-    result, record = train_and_save(sg, replace(CONFIG, warmup=0), tmp_path / "run", factory=FACTORY, on_nan="skip")
+    result, record = train_and_save(sg, CONFIG.changed(warmup=0), tmp_path / "run", factory=FACTORY, on_nan="skip")
     assert record.losses[2:4] == [None, None]
     assert [loss for loss in result.losses if loss is not None] == expected.losses
     state = expected.model.state_dict()
@@ -82,7 +81,7 @@ def test_skipped_steps_leave_the_model_as_it_was(sg, tmp_path):
 def test_ten_skipped_steps_in_a_row_are_an_error(sg):
     BAD.extend(range(3, 99))
     with pytest.raises(InputError, match="loss or its gradient is nan in epoch 13; .* 10 epochs in a row were skipped"):
-        train(sg, replace(CONFIG, epochs=30), factory=FACTORY, on_nan="skip")
+        train(sg, CONFIG.changed(epochs=30), factory=FACTORY, on_nan="skip")
 
 
 def test_gradients_that_overflow_are_skipped_too(sg, monkeypatch):

@@ -4,7 +4,6 @@ import json
 import shutil
 import signal
 import tempfile
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,9 +16,9 @@ from dgl_gt.plan.memory_check import check_memory
 from dgl_gt.ranks.run_on_ranks import run_on_ranks
 from dgl_gt.run_files.metrics_log import MetricsLog
 from dgl_gt.run_files.run_directory import checkpoints_in
-from dgl_gt.train import ModelFactory, TrainConfig, load_model, train, train_and_save
+from dgl_gt.train import ModelFactory, load_model, read_config, train, train_and_save
 
-QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
+QUICK = read_config(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def test_a_patience_that_has_run_out(sg, tmp_path):
         match="patience is 1, and the checkpoint after epoch 11 has used it up, because its best model is that of epoch "
         f"{record.best_epoch};",
     ):
-        train_and_save(sg, replace(QUICK, patience=1), tmp_path / "run", resume=True)
+        train_and_save(sg, QUICK.changed(patience=1), tmp_path / "run", resume=True)
 
 
 def test_a_model_on_disk_that_is_older_than_the_checkpoint_is_written_again(tmp_path):
@@ -126,7 +125,7 @@ def test_a_damaged_checkpoint_does_not_take_the_place_of_a_whole_one(sg, tmp_pat
     run = tmp_path / "run"
     train_and_save(sg, QUICK, run, checkpoint_every=5)
     (run / "checkpoint-000010.safetensors").write_bytes(b"damaged")
-    train_and_save(sg, replace(QUICK, epochs=9), run, resume=True, checkpoint_every=7)
+    train_and_save(sg, QUICK.changed(epochs=9), run, resume=True, checkpoint_every=7)
     names = [each.name for each in checkpoints_in(run)]
     assert names == ["checkpoint-000007.safetensors", "checkpoint-000005.safetensors"]
     assert (run / "checkpoint-000010.safetensors.damaged").is_file()
@@ -155,7 +154,7 @@ class OfItsData(torch.nn.Module):
 
 @pytest.mark.parametrize("make", [OfItsData, lambda in_dim, classes: OfItsData(in_dim, 3)])
 def test_a_model_that_cannot_be_traced_is_trained(sg, shards, make):
-    factory, config = ModelFactory("own:make", make), TrainConfig(epochs=2, patience=0)
+    factory, config = ModelFactory("own:make", make), read_config(epochs=2, patience=0)
     check_memory(shards, sg, config, factory)
     if make is OfItsData:
         train(sg, config, factory=factory)
@@ -192,5 +191,5 @@ def test_edge_features_of_a_graph_without_edges(tmp_path):
     graph = from_edges(none, none, nodes, data, {"weight": np.zeros(0, np.float32), "wide": np.zeros((0, 2, 2))})
     partition(graph, 1, tmp_path / "shards")
     with dgl_gt.load(tmp_path / "shards") as sg:
-        result = train(sg, replace(QUICK, epochs=2, edge_features="weight,wide", edge_update=True))
+        result = train(sg, QUICK.changed(epochs=2, edge_features="weight,wide", edge_update=True))
         assert len(result.losses) == 2 and result.model.input_sizes["edge_feats"] == 5

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dgl_gt.nn import GraphTransformer
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import read_config
 from dgl_gt.train.optimizer import Schedule, make_optimizer
 
 
@@ -18,26 +18,26 @@ def model():
 def test_norms_biases_and_gates_do_not_decay():
     network = model()
     names = {id(parameter): name for name, parameter in network.named_parameters()}
-    decaying, not_decaying = make_optimizer(network, TrainConfig(weight_decay=0.1)).param_groups
+    decaying, not_decaying = make_optimizer(network, read_config(weight_decay=0.1)).param_groups
     assert decaying["weight_decay"] == 0.1 and not_decaying["weight_decay"] == 0.0
     found = {names[id(each)] for each in not_decaying["params"]}
     assert {"layers.0.norm.weight", "layers.0.gate.weight", "layers.1.gate_norm.weight", "output.bias"} <= found
     assert {names[id(each)] for each in decaying["params"]} == {
         name for name in names.values() if name.endswith("weight") and "norm" not in name and ".gate.weight" not in name
     }
-    (everything,) = make_optimizer(network, TrainConfig(weight_decay=0.1, decay="all")).param_groups
+    (everything,) = make_optimizer(network, read_config(weight_decay=0.1, decay="all")).param_groups
     assert len(everything["params"]) == len(names)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
 def test_the_kind_is_the_configs(name, kind):
     """With its numbers to the last bit; without the wrappers that load the machinery of torch.compile."""
-    config, found = TrainConfig(optimizer=name, weight_decay=0.1, decay="all"), []
+    config, found = read_config(optimizer=name, weight_decay=0.1, decay="all"), []
     start = model().state_dict()
     for ours in (True, False):
         network = model()
         network.load_state_dict(start)
-        options = {"lr": config.lr, "weight_decay": 0.1, "fused": True}
+        options = {"lr": config.optimizer.lr, "weight_decay": 0.1, "fused": True}
         optimizer = make_optimizer(network, config) if ours else kind(network.parameters(), **options)
         for seed in range(3):
             optimizer.zero_grad()
@@ -53,7 +53,7 @@ def test_the_kind_is_the_configs(name, kind):
 
 
 def rates(validations=(), **settings):
-    config = TrainConfig(lr=1.0, **settings)
+    config = read_config(lr=1.0, **settings)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=9.0)
     schedule, found = Schedule(optimizer, config), []
     for epoch in range(6):

@@ -16,13 +16,13 @@ import dgl_gt
 from dgl_gt.partition import InputError, partition
 from dgl_gt.run_files.run_record import Metric, RunRecord
 from dgl_gt.train import fit, saved_model, summary
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import read_config
 from dgl_gt.train.model import build_model
 from dgl_gt.train.run import train
 from dgl_gt.train.saved_model import MODEL_FILE, BestModelWriter, load_model, save_model
 from dgl_gt.train.tasks.node_classification import NodeClassification
 
-CONFIG = TrainConfig(layers=1, hidden=8, heads=2, epochs=6, patience=0)
+CONFIG = read_config(layers=1, hidden=8, heads=2, epochs=6, patience=0)
 
 
 class Store(nullcontext):

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from dataclasses import replace
 
 import pytest
 from ranks import run_ranks
@@ -11,9 +10,9 @@ import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.partition import partition
 from dgl_gt.run_files.step_timeline import RankRecording, steps_of_ranks
-from dgl_gt.train import TrainConfig, step_profile, train_and_save
+from dgl_gt.train import read_config, step_profile, train_and_save
 
-QUICK = TrainConfig(layers=2, hidden=8, heads=2, epochs=5, patience=0, dropout=0.3, evaluate_every=4)
+QUICK = read_config(layers=2, hidden=8, heads=2, epochs=5, patience=0, dropout=0.3, evaluate_every=4)
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_the_profile_stays_when_the_model_is_replaced(sg, tmp_path, monkeypatch)
     assert {"timeline.json", "profile-rank0.json.gz", "model.safetensors"} <= names
     (tmp_path / "run" / "profile-rank7.json.gz").write_bytes(b"of a rank that is no more")
     (tmp_path / "run" / ".timeline.json.file-left").write_bytes(b"of a process that was killed while it wrote")
-    longer = replace(QUICK, epochs=9)
+    longer = QUICK.changed(epochs=9)
     train_and_save(sg, longer, tmp_path / "run", resume=True, profile_step=True)
     assert json.loads((tmp_path / "run" / "timeline.json").read_text())["epoch"] == 7
     assert not (tmp_path / "run" / "profile-rank7.json.gz").exists()
@@ -80,12 +79,12 @@ def test_the_profile_stays_when_the_model_is_replaced(sg, tmp_path, monkeypatch)
 
 
 def test_a_short_run_profiles_its_last_step(sg, tmp_path):
-    train_and_save(sg, replace(QUICK, epochs=2), tmp_path / "run", profile_step=True)
+    train_and_save(sg, QUICK.changed(epochs=2), tmp_path / "run", profile_step=True)
     assert json.loads((tmp_path / "run" / "timeline.json").read_text())["epoch"] == 2
 
 
 def test_a_run_that_ends_early_says_that_nothing_was_profiled(sg, tmp_path, capsys):
-    config = replace(QUICK, lr=1e-6, patience=1, evaluate_every=1, dropout=0.0)
+    config = QUICK.changed(lr=1e-6, patience=1, evaluate_every=1, dropout=0.0)
     record = train_and_save(sg, config, tmp_path / "run", profile_step=True)[1]
     assert record.epochs == 2
     assert "no step was profiled: the run ended before epoch 3" in capsys.readouterr().err

@@ -8,12 +8,12 @@ import torch
 
 import dgl_gt
 from dgl_gt.partition import InputError, from_edges, partition
-from dgl_gt.train import TrainConfig, fit, predict, train
+from dgl_gt.train import fit, predict, read_config, train
 from dgl_gt.train.config import Inputs
 from dgl_gt.train.inputs import describe_unused_data
 from dgl_gt.train.tasks.node_classification import NodeClassification
 
-QUICK = TrainConfig(layers=1, hidden=8, heads=2, epochs=3)
+QUICK = read_config(layers=1, hidden=8, heads=2, epochs=3)
 
 
 @pytest.fixture
@@ -76,14 +76,14 @@ def test_a_diverged_run_is_an_error(sharded):
 
 
 def test_a_run_that_diverges_in_its_last_step_is_an_error(sharded):
-    config = TrainConfig(layers=1, hidden=8, heads=2, epochs=1, warmup=0)
-    object.__setattr__(config, "lr", 1e30)  # beyond what is allowed
+    config = read_config(layers=1, hidden=8, heads=2, epochs=1, warmup=0)
+    object.__setattr__(config.optimizer, "lr", 1e30)  # beyond what is allowed
     with pytest.raises(InputError, match="the validation metric is nan in epoch 1; lower lr"):
         train(sharded(label=np.arange(60) % 2), config)
 
 
 def test_early_stopping_keeps_the_best_epoch(sharded):
-    result = train(sharded(), TrainConfig(layers=1, hidden=8, heads=2, epochs=60, patience=5, lr=0.05))
+    result = train(sharded(), read_config(layers=1, hidden=8, heads=2, epochs=60, patience=5, lr=0.05))
     assert result.best_epoch == int(np.argmax(result.validations))
     assert len(result.losses) == len(result.validations) <= result.best_epoch + 6
     assert result.validation == max(result.validations)
@@ -95,7 +95,7 @@ def test_two_classes_are_judged_by_roc_auc(sharded):
 
 
 def test_roc_auc_of_more_classes_is_refused(sharded):
-    config = TrainConfig(layers=1, hidden=8, heads=2, epochs=1, metric="roc_auc")
+    config = read_config(layers=1, hidden=8, heads=2, epochs=1, metric="roc_auc")
     with pytest.raises(InputError, match="metric is roc_auc, but there are 3 classes"):
         train(sharded(), config)
 
@@ -128,7 +128,7 @@ def test_the_layers_alone_are_trained_first(sharded, monkeypatch):
         return loss
 
     monkeypatch.setattr(fit, "take_step", step)
-    config = TrainConfig(hidden=8, heads=2, epochs=5, local_epochs=3, weight_decay=0.1, decay="all", **POLYNORMER)
+    config = read_config(hidden=8, heads=2, epochs=5, local_epochs=3, weight_decay=0.1, decay="all", **POLYNORMER)
     result = train(sharded(), config)
     local, of_all = {"encoder", "layers"}, {"encoder", "layers", "global_norm", "global_attention", "global_output"}
     assert seen == [(False, local | {"output"})] * 3 + [(True, of_all)] * 2
@@ -153,7 +153,7 @@ def test_the_second_phase_starts_from_the_best_weights_and_their_optimiser(shard
     monkeypatch.setattr(fit, "take_step", step)
     monkeypatch.setattr(NodeClassification, "evaluate", lambda *_: {"val": next(scores), "test": 0.5})
     monkeypatch.setattr(torch.optim.Optimizer, "load_state_dict", load)
-    config = TrainConfig(hidden=8, heads=2, epochs=5, local_epochs=3, **POLYNORMER)
+    config = read_config(hidden=8, heads=2, epochs=5, local_epochs=3, **POLYNORMER)
     result = train(sharded(), config)
     assert result.best_epoch == 0 and not result.model.uses_global
     for key, value in first[0][0].items():
@@ -161,13 +161,13 @@ def test_the_second_phase_starts_from_the_best_weights_and_their_optimiser(shard
 
 
 def test_evaluation_every_few_epochs(sharded):
-    config = TrainConfig(layers=1, hidden=8, heads=2, epochs=7, evaluate_every=3)
+    config = read_config(layers=1, hidden=8, heads=2, epochs=7, evaluate_every=3)
     result = train(sharded(), config)
     assert len(result.losses) == 7 and len(result.validations) == 3 and result.best_epoch in (2, 5, 6)
 
 
 def test_patience_counts_when_the_model_is_evaluated(sharded):
-    config = TrainConfig(layers=1, hidden=8, heads=2, epochs=9, evaluate_every=4, patience=2)
+    config = read_config(layers=1, hidden=8, heads=2, epochs=9, evaluate_every=4, patience=2)
     result = train(sharded(), config)
     assert result.best_epoch >= 3 and len(result.validations) >= 1
 
@@ -182,7 +182,7 @@ def test_the_second_phase_has_a_learning_rate_of_its_own(sharded, monkeypatch):
 
     monkeypatch.setattr(fit, "take_step", step)
     monkeypatch.setattr(NodeClassification, "evaluate", lambda *_: {"val": 0.5, "test": 0.5})
-    config = TrainConfig(
+    config = read_config(
         hidden=8, heads=2, epochs=8, local_epochs=5, lr=1.0, patience=4, schedule="plateau", **POLYNORMER
     )
     train(sharded(), config)
@@ -191,4 +191,4 @@ def test_the_second_phase_has_a_learning_rate_of_its_own(sharded, monkeypatch):
 
 def test_labels_are_no_encoding(sharded):
     with pytest.raises(InputError, match="encodings has 'label', but the shards of .* hold no encodings"):
-        train(sharded(), TrainConfig(**{**vars(QUICK), "encodings": "label"}))
+        train(sharded(), QUICK.changed(encodings="label"))

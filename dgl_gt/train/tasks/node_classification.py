@@ -83,17 +83,17 @@ class NodeClassification:
     @property
     def metric(self) -> str:
         """Accuracy or ROC-AUC."""
-        return choose_metric(self.config.metric, self.classes)
+        return choose_metric(self.config.task.metric, self.classes)
 
     @property
     def node_data(self) -> tuple[str, ...]:
         """Names of the node data that it reads."""
-        return ("feat", "label", *SPLIT_MASKS, *self.config.inputs.encodings)
+        return ("feat", "label", *SPLIT_MASKS, *self.config.task.inputs.encodings)
 
     @property
     def rows_of_loss(self) -> Tensor | None:
         """Rows of the model's result that the loss reads, the training rows; None where it reads all of them."""
-        return None if self.config.entropy_unlabelled else self.trained.rows["train"]
+        return None if self.config.task.entropy_unlabelled else self.trained.rows["train"]
 
     def batches(self, step: int) -> Iterator[Batch]:
         """Make one batch of all nodes."""
@@ -107,16 +107,16 @@ class NodeClassification:
         """Return this rank's share of the loss, (), for logits (N, classes)."""
         config, rows, train = self.config, self.trained, self.trained.rows["train"]
         label, train_count = batch.targets["label"][train], self.counts["train"]
-        options = {"weight": self.class_weights, "label_smoothing": config.label_smoothing, "reduction": "none"}
+        options = {"weight": self.class_weights, "label_smoothing": config.task.label_smoothing, "reduction": "none"}
         loss = _total(functional.cross_entropy(out[train], label, **options), rows, train) / train_count
-        if config.entropy_labelled:
-            loss = loss - config.entropy_labelled * _total(_entropy(out[train]), rows, train) / train_count
+        if config.task.entropy_labelled:
+            loss = loss - config.task.entropy_labelled * _total(_entropy(out[train]), rows, train) / train_count
         others = self.num_nodes - train_count
-        if config.entropy_unlabelled and others:
+        if config.task.entropy_unlabelled and others:
             is_other = torch.ones(len(out), dtype=torch.bool, device=out.device).index_fill(0, train, False)
             if rows.user_rows is not None:
                 is_other &= rows.user_rows
-            loss = loss + config.entropy_unlabelled * _total(_entropy(out[is_other]), rows, is_other) / others
+            loss = loss + config.task.entropy_unlabelled * _total(_entropy(out[is_other]), rows, is_other) / others
         return loss
 
     @torch.no_grad()
@@ -147,7 +147,7 @@ def node_classification(
         counts[name] = int(sg.comm.all_reduce(torch.tensor([len(rows)]))[0])
         if not counts[name]:
             raise InputError(
-                f"{name}_mask of split {config.split} selects no labelled node; it must select at least one: fix the mask"
+                f"{name}_mask of split {config.task.split} selects no labelled node; it must select at least one: fix the mask"
             )
     label = evaluated.label
     largest = label.max().reshape(1).cpu() if len(label) else torch.tensor([-1])
@@ -168,7 +168,7 @@ def assumed_node_classification(sg: ShardedGraph, config: TrainConfig, classes: 
     label = sg.ndata["label"].long() if "label" in sg.ndata else torch.zeros(sg.num_nodes(), dtype=torch.int64)
     if mask is None or mask.dim() > 1:  # masks of several splits are taken to select all rows
         mask = torch.ones(sg.num_nodes(), dtype=torch.bool)
-    rows = LabelledRows(read_inputs(sg, config.inputs), label, {"train": mask.nonzero().squeeze(1)})
+    rows = LabelledRows(read_inputs(sg, config.task.inputs), label, {"train": mask.nonzero().squeeze(1)})
     counts = {"train": sg.num_nodes()}
     return assemble(rows, rows, counts, classes, 2 * sg.num_nodes(), config, sg.comm)
 
@@ -180,7 +180,7 @@ def assemble(evaluated, trained, counts, classes, num_nodes, config, comm, graph
     the mean weight of a training row is 1.
     """
     weights = None
-    if config.class_weights == "balanced":
+    if config.task.class_weights == "balanced":
         own = torch.bincount(evaluated.label[evaluated.rows["train"]], minlength=classes)
         of_class = comm.all_reduce(own).float()
         present = of_class > 0
@@ -190,13 +190,15 @@ def assemble(evaluated, trained, counts, classes, num_nodes, config, comm, graph
 
 
 def _labelled_rows(sg: ShardedGraph, config: TrainConfig) -> LabelledRows:
-    inputs, label, rows = read_inputs(sg, config.inputs), required(sg, "label").long(), {}
+    inputs, label, rows = read_inputs(sg, config.task.inputs), required(sg, "label").long(), {}
     for name in SPLITS:
         mask = required(sg, f"{name}_mask")
         splits = mask.shape[1] if mask.dim() == 2 else 1
-        if config.split >= splits:
-            raise InputError(f"split is {config.split}; the masks hold {format_count(splits, 'split')}, counted from 0")
-        chosen = mask[:, config.split] if mask.dim() == 2 else mask
+        if config.task.split >= splits:
+            raise InputError(
+                f"split is {config.task.split}; the masks hold {format_count(splits, 'split')}, counted from 0"
+            )
+        chosen = mask[:, config.task.split] if mask.dim() == 2 else mask
         rows[name] = (chosen & (label >= 0)).nonzero().squeeze(1)
     num_nodes = user_node_count(sg.manifest)
     user_rows = sg.node_ids < num_nodes if num_nodes < sg.manifest["nodes"] else None

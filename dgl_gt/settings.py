@@ -1,0 +1,71 @@
+"""Settings: fields of frozen dataclasses, each with its type, what it may be, its default and a line of help."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import Field, field, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, get_type_hints
+
+from msgspec import Meta
+
+from dgl_gt.partition.system.yaml_file import typed
+
+
+def between(least, most) -> Meta:
+    """Limits far beyond any use, so that a value outside of them is a mistake."""
+    kind, style = ("number", "g") if isinstance(most, float) else ("whole number", ",")
+    return Meta(ge=least, le=most, description=f"a {kind} from {least:{style}} to {most:{style}}")
+
+
+def one_of(names: tuple[str, ...]) -> Meta:
+    """One of some names."""
+    return Meta(pattern=f"^({'|'.join(names)})$", description=f"{', '.join(names[:-1])} or {names[-1]}")
+
+
+Count = Annotated[int, between(0, 10**9)]
+Share = Annotated[float, Meta(ge=0, lt=1, description="at least 0 and below 1")]
+Flag = Annotated[bool, Meta(description="true or false")]
+
+
+def setting(default, help_text: str, option: str | None = None) -> Any:
+    """A field of settings; ``option`` is its name on the command line, where that is not the field's own."""
+    return field(default=default, metadata={"help": help_text, "option": option})
+
+
+@cache
+def types_of(kind: type) -> dict[str, Any]:
+    """The types of the fields of settings, with what they allow."""
+    return get_type_hints(kind, include_extras=True)
+
+
+def check_types(values) -> None:
+    """Raise :class:`InputError` that names the first setting that is not what it may be, and says what is allowed."""
+    for each in fields(values):
+        if each.metadata:  # a section checks its own
+            typed(getattr(values, each.name), types_of(type(values))[each.name], option_name(each))
+
+
+def option_name(each: Field) -> str:
+    """The name of a setting where it stands without its section."""
+    return each.metadata["option"] or each.name
+
+
+def described(kind):
+    """Complete the docstring of settings from the texts of their options, and show plain types in the signature."""
+    lines = ["Parameters", "----------"]
+    for each in fields(kind):
+        hint = types_of(kind)[each.name]
+        if is_dataclass(hint):
+            lines += [f"{each.name} : {hint.__name__}"]
+            continue
+        lines.append(f"{each.name} : {hint.__origin__.__name__}, default {each.default!r}")
+        text, allowed = each.metadata["help"], hint.__metadata__[0].description
+        text = f"{text[:1].upper()}{text[1:]}."
+        if not all(word in text for word in allowed.replace(" or ", ", ").split(", ")):
+            text += f" Allowed: {allowed}."
+        lines.append(textwrap.fill(text, 110, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False))
+    parameters = textwrap.indent("\n".join(lines), "    ")
+    kind.__init__.__annotations__ = get_type_hints(kind)
+    kind.__doc__ = (kind.__doc__ or "").replace("    Raises\n", f"{parameters}\n\n    Raises\n")
+    return kind
