@@ -83,9 +83,10 @@ class _Ours:
     def cut(self, parts: int, out: Path) -> None:
         memory = {}
         if self._method != "metis":
-            from dgl_gt.partition.cuts.memory_bound import estimate_needs, measure_source
+            from dgl_gt.partition.config import PartitionConfig
+            from dgl_gt.partition.memory_bound import estimate_needs, measure_source
 
-            sizes = measure_source(self._graph, parts)
+            sizes = measure_source(self._graph, PartitionConfig(parts=parts))
             memory = {"memory": estimate_needs(sizes, self._method).memory_bytes}
         self._manifest = self._partition(self._graph, parts, out / "shards", **self._options, **memory)
         if self._manifest["method"] != self._method:

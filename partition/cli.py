@@ -6,25 +6,18 @@ import time
 import warnings
 
 from dgl_gt.partition.cuts.balance import shares
-from dgl_gt.partition.cuts.memory_bound import (
-    METHOD_NAMES,
-    choose_method,
-    estimate_needs,
-    measure_source,
-    possible_methods,
-)
 from dgl_gt.partition.cuts.permutation import check_parts
 from dgl_gt.partition.shards.manifest import read_manifest, verify
 from dgl_gt.partition.sources.load import open_source
-from dgl_gt.partition.sources.options import source_options
 from dgl_gt.partition.system.memory import children_memory, peak_memory_bytes
 from dgl_gt.partition.system.output_checks import free_disk_bytes
 from dgl_gt.partition.system.units import format_bytes
 
-from . import command_options, console
-from .arguments import checked_request
-from .command_options import add_options, reading, requested
+from . import console
+from .command_options import add_options, settings
+from .config import PartitionConfig
 from .errors import InputError, SourceWarning
+from .memory_bound import METHOD_NAMES, choose_method, estimate_needs, measure_source, possible_methods
 from .pipeline import check_extras, partition
 from .tables import estimates_table, quality_table
 
@@ -69,17 +62,7 @@ def _partition(args) -> tuple[dict, str]:
     if args.out is None:
         raise InputError("--out is missing: name the shard directory to write, or add --dry-run")
     with console.Stages() as progress, children_memory() as children:
-        manifest = partition(
-            args.source,
-            args.parts,
-            args.out,
-            force=args.force,
-            progress=progress,
-            **reading(args),
-            **requested(args),
-            **command_options.additions(args),
-            **command_options.transforms(args),
-        )
+        manifest = partition(args.source, out=args.out, force=args.force, progress=progress, **settings(args))
     console.print_source_notes(manifest["notes"], manifest["left_out"])
     result = _figures(manifest, started, children.peak_bytes)
     chosen = f"chosen: {manifest['choice']['reason']}\n\n" if manifest["choice"] else ""
@@ -88,26 +71,18 @@ def _partition(args) -> tuple[dict, str]:
 
 
 def _dry_run(args) -> tuple[dict, str]:
-    additions, transforms = command_options.additions(args), command_options.transforms(args)
-    request = checked_request(args.parts, owner=None, additions=additions, transforms=transforms, **requested(args))
+    config = PartitionConfig(**settings(args))
     disk_free_bytes = free_disk_bytes(args.out or ".")
-    source = open_source(args.source, source_options(**reading(args)))
-    check_extras(source, request)
-    options = {
-        "cut": request.cut,
-        "encode": request.encodings,
-        "cut_weights": request.cut_weights,
-        **additions,
-        **transforms,
-    }
-    sizes = measure_source(source, request.parts, **options)
-    check_parts(sizes.nodes, request.parts)
+    source = open_source(args.source, config)
+    check_extras(source, config)
+    sizes = measure_source(source, config)
+    check_parts(sizes.nodes, config.parts)
     try:
-        method, advice = choose_method(sizes, request.memory, request.cut), ""
+        method, advice = choose_method(sizes, config.memory, config.cut), ""
     except InputError as error:  # no method fits: the estimates show by how much
         method, advice = None, f"\n\n{error}"
-    weights = request.target_weights
-    of_parts = None if weights is None else shares(request.parts, weights)
+    weights = config.target_weights
+    of_parts = None if weights is None else shares(config.parts, weights)
     estimates = {name: estimate_needs(sizes, name) for name in possible_methods(sizes)}
     result = {
         "nodes": sizes.nodes,

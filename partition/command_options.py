@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
+from functools import partial
 
 from dgl_gt.partition.figures.costs import read_costs
-from dgl_gt.partition.figures.profile import PRESETS, Profile, read_profile
+from dgl_gt.partition.figures.profile import PRESETS, read_profile
 from dgl_gt.partition.sources.options import IDS
 
-from .arguments import CUTS
+from .config import CUTS, PartitionConfig
 from .option_texts import (
     FILL,
     FILL_HELP,
@@ -21,6 +23,14 @@ from .option_texts import (
 )
 
 READING = ("num_nodes", "node_data", "ids", "label", "features", "skip", "keys")
+_FROM_TEXT = {  # read after argparse, which would print all options beside what is wrong
+    "max_imbalance": imbalance,
+    "target_weights": part_weights,
+    "costs": read_costs,
+    "features": partial(column_names, "--features"),
+    "skip": partial(column_names, "--skip"),
+    "keys": key_names,
+}
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -31,7 +41,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--dry-run", action="store_true", help="print estimates of memory, disk and time; write nothing"
     )
-    command.add_argument("--seed", type=int, default=0, help="the same seed gives the same shards (default: 0)")
+    command.add_argument("--seed", type=int, help="the same seed gives the same shards (default: 0)")
     command.add_argument("--force", action="store_true", help="replace DIR if it holds shards")
     command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     _add_cut(command.add_argument_group("cut"))
@@ -47,18 +57,14 @@ def _add_cut(group) -> None:
         help="assign nodes to parts (edge), edges to parts (vertex), or make both cuts and keep the one that is "
         "predicted to train faster (auto); default: edge, or vertex if --memory is too small for METIS",
     )
-    group.add_argument(
-        "--attempts", type=int, default=1, metavar="A", help="edge cuts to make; the best one is kept (default: 1)"
-    )
+    group.add_argument("--attempts", type=int, metavar="A", help="edge cuts to make; the best one is kept (default: 1)")
     group.add_argument(
         "--costs",
         metavar="FILE.json",
         help="file with the costs of a training step of your model on your machines, by which attempts and cuts are compared; "
         "`dgl-gt plan --save-costs` writes it (default: costs of the default model of `dgl-gt train`)",
     )
-    group.add_argument(
-        "--halo-depth", type=int, default=1, metavar="R", help="hops of halo that an edge cut stores (default: 1)"
-    )
+    group.add_argument("--halo-depth", type=int, metavar="R", help="hops of halo that an edge cut stores (default: 1)")
     group.add_argument(
         "--target-weights", metavar="W,W,..", help="relative size of each part: P numbers, or a file of them"
     )
@@ -155,39 +161,19 @@ def _add_graph(group) -> None:
     )
 
 
-def requested(args) -> dict:
-    """Arguments of :func:`dgl_gt.partition.partition` that say how to cut."""
-    return {
-        "cut": args.cut,
-        "halo_depth": args.halo_depth,
-        "attempts": args.attempts,
-        "max_imbalance": imbalance(args.max_imbalance),
-        "target_weights": part_weights(args.target_weights),
-        "cut_weights": args.cut_weights,
-        "node_weights": args.node_weights,
-        "costs": args.costs and read_costs(args.costs),
-        "profile": _profile(args),
-        "memory": args.memory,
-        "rank_memory": args.rank_memory,
-        "seed": args.seed,
-        "encode": args.encode,
-    }
-
-
-def _profile(args) -> Profile | None:
-    """The profile that the parts are fitted to, if there is one."""
-    return None if args.profile is None and args.preset is None else read_profile(args.profile, args.preset)
+def settings(args) -> dict:
+    """Arguments of :func:`dgl_gt.partition.partition`: the options that are given."""
+    found = _given(args, [each.name for each in fields(PartitionConfig)])
+    if args.profile is not None or args.preset is not None:
+        found["profile"] = read_profile(args.profile, args.preset)
+    return found
 
 
 def reading(args) -> dict:
-    """Arguments of :func:`dgl_gt.partition.load_graph` that say how the source is read."""
-    texts = {"features": column_names("--features", args.features), "skip": column_names("--skip", args.skip)}
-    return {name: getattr(args, name) for name in READING} | texts | {"keys": key_names(args.keys)}
+    """Arguments of :func:`dgl_gt.partition.load_graph` that say how the source is read: the options that are given."""
+    return _given(args, READING)
 
 
-def additions(args) -> dict:
-    return {key: getattr(args, key) for key in ("self_loops", "self_loop_fill", "undirected", "random_features")}
-
-
-def transforms(args) -> dict:
-    return {"expander": args.expander, "virtual_nodes": args.virtual_nodes}
+def _given(args, names) -> dict:
+    given = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
+    return {name: _FROM_TEXT[name](value) if name in _FROM_TEXT else value for name, value in given.items()}

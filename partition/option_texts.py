@@ -42,10 +42,8 @@ def _number_or_word(text: str) -> int | float | str:
     return text  # refused by its name where it means nothing
 
 
-def imbalance(text: str | None):
+def imbalance(text: str):
     """Convert the text of --max-imbalance to a number, or to a dict of numbers by kind."""
-    if text is None:
-        return None
     if "=" not in text:
         return _number("--max-imbalance", text)
     pairs = [(name.strip(), value) for name, _, value in (pair.partition("=") for pair in text.split(","))]
@@ -54,10 +52,8 @@ def imbalance(text: str | None):
     return {name: _number("--max-imbalance", value) for name, value in pairs}
 
 
-def part_weights(text: str | None) -> list[float] | None:
+def part_weights(text: str) -> list[float]:
     """Read the numbers of --target-weights from its text or from the file that it names."""
-    if text is None:
-        return None
     words = text.replace(",", " ").split()
     try:
         return [float(word) for word in words]
@@ -80,10 +76,8 @@ def _number(option: str, text: str) -> float:
         raise InputError(f"{option}: {text.strip()!r} is not a number; write numbers, such as 1.5") from None
 
 
-def column_names(option: str, text: str | None) -> list[str] | None:
+def column_names(option: str, text: str) -> list[str]:
     """Convert the text of --features or --skip to names of columns."""
-    if text is None:
-        return None
     try:
         names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""])]
     except csv.Error as error:
@@ -93,10 +87,8 @@ def column_names(option: str, text: str | None) -> list[str] | None:
     return names
 
 
-def key_names(text: str | None) -> dict[str, str] | None:
+def key_names(text: str) -> dict[str, str]:
     """Convert the text of --keys to names in a file, by our names."""
-    if text is None:
-        return None
     pairs = [pair.partition("=") for pair in text.split(",")]
     if not all(key.strip() and mark and name.strip() for key, mark, name in pairs):
         raise InputError(

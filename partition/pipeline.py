@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import fields
 
-from dgl_gt.partition.cuts.edge_cut import make_edge_cut
-from dgl_gt.partition.cuts.memory_bound import (
-    METHOD_NAMES,
-    SourceSizes,
-    check_disk_space,
-    check_memory_bound,
-    choose_method,
-    measure_source,
-    metis_need,
-)
+from dgl_gt.partition.cuts.edge_cut import cut_nodes
 from dgl_gt.partition.cuts.permutation import check_parts
 from dgl_gt.partition.cuts.streamed_cut import open_stream, streamed_cut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
@@ -26,7 +18,6 @@ from dgl_gt.partition.shards.layout import mapped_layout
 from dgl_gt.partition.shards.manifest import SHARDS
 from dgl_gt.partition.shards.write import write_shards
 from dgl_gt.partition.sources.load import build_graph, open_source
-from dgl_gt.partition.sources.options import source_options
 from dgl_gt.partition.system.atomic_write import new_directory
 from dgl_gt.partition.system.memory import (
     available_memory_bytes,
@@ -36,7 +27,16 @@ from dgl_gt.partition.system.memory import (
 )
 from dgl_gt.partition.system.units import format_bytes
 
-from .arguments import Request, checked_request
+from .config import PartitionConfig
+from .memory_bound import (
+    METHOD_NAMES,
+    SourceSizes,
+    check_disk_space,
+    check_memory_bound,
+    choose_method,
+    measure_source,
+    metis_need,
+)
 from .transforms import check_transforms, transformed
 
 
@@ -141,63 +141,43 @@ def partition(
     >>> from dgl_gt.partition import partition
     >>> manifest = partition("sample:communities?nodes=1000", parts=2, out="communities-2")  # doctest: +SKIP
     """
-    request = checked_request(
-        parts,
-        cut=cut,
-        halo_depth=halo_depth,
-        attempts=attempts,
-        max_imbalance=max_imbalance,
-        target_weights=target_weights,
-        cut_weights=cut_weights,
-        node_weights=node_weights,
-        owner=owner,
-        costs=costs,
-        profile=profile,
-        memory=memory,
-        rank_memory=rank_memory,
-        seed=seed,
-        encode=encode,
-        additions=dict(
-            self_loops=self_loops, self_loop_fill=self_loop_fill, undirected=undirected, random_features=random_features
-        ),
-        transforms={"expander": expander, "virtual_nodes": virtual_nodes},
-    )
-    options = source_options(
-        num_nodes=num_nodes, node_data=node_data, ids=ids, label=label, features=features, skip=skip, keys=keys
-    )
-    progress = _progress(progress, is_bounded=request.memory is not None)
+    arguments = locals()  # all of them, by name
+    config = PartitionConfig(**{each.name: arguments[each.name] for each in fields(PartitionConfig)})
+    progress = _progress(progress, is_bounded=config.memory is not None)
     with new_directory(out, SHARDS, force=force) as folder, ExitStack() as until_written:
         peak_before, resident_before = peak_memory_bytes(), resident_memory_bytes()
-        memory = None if request.memory is None else _lowered_to_available(request.memory, progress)
+        memory = None if config.memory is None else _lowered_to_available(config.memory, progress)
         progress("reading the graph")
-        graph = open_source(source, options)
-        check_extras(graph, request)
+        graph = open_source(source, config)
+        check_extras(graph, config)
         method = "metis"
         if memory is not None:
-            sizes = _measured(graph, request)
+            sizes = measure_source(graph, config)
+            if config.owner is None or config.parts < 1:
+                check_parts(sizes.nodes, config.parts)
             peak = peak_memory_bytes()
             reading_bytes = peak - resident_before if peak > peak_before else 0
-            method = _method_within(memory, sizes, request.cut, reading_bytes, progress)
+            method = _method_within(memory, sizes, config.cut, reading_bytes, progress)
         if method == "streaming":
             graph = open_stream(graph)
             isolated = graph.count_isolated()
             check_disk_space(graph, out, method)
-            streamed = streamed_cut(graph, request.parts, folder / "edges", progress, request.target_weights)
+            streamed = streamed_cut(graph, config.parts, folder / "edges", progress, config.target_weights)
             cuts = [until_written.enter_context(streamed)]
         else:
-            graph = build_graph(graph, seed=request.seed, **request.additions)
+            graph = build_graph(graph, config)
             isolated = graph.count_isolated()
-            graph = _with_extras(graph, request, progress)
+            graph = _with_extras(graph, config, progress)
             check_disk_space(graph, out, method)
-            cuts = _cuts_in_memory(graph, method, request, progress)
+            cuts = _cuts_in_memory(graph, method, config, progress)
         if memory is not None:
             return_freed_memory()
-        layout, choice = _layout_of_choice(graph, cuts, request)
+        layout, choice = _layout_of_choice(graph, cuts, config)
         del cuts  # the other cut takes memory
         if memory is not None:
             quality = layout.quality
             check_memory_bound(sizes, method, memory, quality.max_copies_factor, quality.edge_balance)
-        made = {"seed": request.seed, "choice": choice, "method": method, "isolated_nodes": isolated}
+        made = {"seed": config.seed, "choice": choice, "method": method, "isolated_nodes": isolated}
         return write_shards(layout, folder, **made, progress=progress)
 
 
@@ -212,59 +192,37 @@ def _progress(progress, *, is_bounded: bool):
     return returning if is_bounded else progress
 
 
-def _measured(graph, request: Request) -> SourceSizes:
-    """Sizes of the graph that will be cut, from those of its source."""
-    options = {"cut": request.cut, "encode": request.encodings, "cut_weights": request.cut_weights}
-    sizes = measure_source(graph, request.parts, **options, **request.additions, **request.transforms)
-    if request.owner is None or request.parts < 1:
-        check_parts(sizes.nodes, request.parts)
-    return sizes
-
-
-def check_extras(source, request: Request) -> None:
+def check_extras(source, config: PartitionConfig) -> None:
     """Raise :class:`InputError` if the source lacks what the options need of its data."""
-    check_encodable(source, request.encodings, request.additions["random_features"])
-    check_transforms(source, **request.transforms)
-    check_weights(source, request.cut_weights, request.node_weights)
+    check_encodable(source, config.encodings, config.random_features)
+    check_transforms(source, **config.transforms)
+    check_weights(source, config.cut_weights, config.node_weights)
 
 
-def _with_extras(graph, request: Request, progress):
+def _with_extras(graph, config: PartitionConfig, progress):
     """The graph with expander edges, virtual nodes and encodings."""
-    graph = transformed(graph, **request.transforms, seed=request.seed)
-    return add_encodings(graph, request.encodings, seed=request.seed, progress=progress)
+    graph = transformed(graph, **config.transforms, seed=config.seed)
+    return add_encodings(graph, config.encodings, seed=config.seed, progress=progress)
 
 
-def _layout_of_choice(graph, cuts: list, request: Request):
+def _layout_of_choice(graph, cuts: list, config: PartitionConfig):
     """The layout of the cut to write, and why it was chosen; None where there was one alone."""
-    costs, profile = request.costs, request.profile
-    layouts = [mapped_layout(graph, each, request.halo_depth, costs, profile) for each in cuts]
-    choice = choose_cut(layouts, costs, request.rank_memory, profile) if request.cut == "auto" else None
+    costs, profile = config.costs, config.profile
+    layouts = [mapped_layout(graph, each, config.halo_depth, costs, profile) for each in cuts]
+    choice = choose_cut(layouts, costs, config.rank_memory, profile) if config.cut == "auto" else None
     (layout,) = (each for each in layouts if choice is None or each.figures.cut == choice["cut"])
-    check_memory(layout.figures, costs, request.rank_memory, is_only=len(layouts) == 1)
+    check_memory(layout.figures, costs, config.rank_memory, is_only=len(layouts) == 1)
     return layout, choice
 
 
-def _cuts_in_memory(graph, method: str, request: Request, progress) -> list:
+def _cuts_in_memory(graph, method: str, config: PartitionConfig, progress) -> list:
     """Make one cut, or with ``"auto"`` both kinds if METIS fits into the memory bound."""
-    cuts, parts = [], request.parts
-    options = {"seed": request.seed, "target_weights": request.target_weights, "progress": progress}
-    if method == "expansion" or request.cut in ("vertex", "auto"):  # comes first, because it may refuse the graph
-        cuts.append(make_vertex_cut(graph, parts, by_metis=method == "metis", **options))
-    if method == "metis" and request.cut != "vertex":
-        cuts.append(
-            make_edge_cut(
-                graph,
-                parts,
-                **options,
-                attempts=request.attempts,
-                max_imbalance=request.max_imbalance,
-                cut_weights=request.cut_weights,
-                node_weights=request.node_weights,
-                owner=request.owner,
-                costs=request.costs,
-                profile=request.profile,
-            )
-        )
+    cuts = []
+    if method == "expansion" or config.cut in ("vertex", "auto"):  # comes first, because it may refuse the graph
+        options = {"seed": config.seed, "by_metis": method == "metis", "target_weights": config.target_weights}
+        cuts.append(make_vertex_cut(graph, config.parts, **options, progress=progress))
+    if method == "metis" and config.cut != "vertex":
+        cuts.append(cut_nodes(graph, config.parts, config, progress))
     return cuts
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from .part_counts import count_assignment
 from .permutation import Permutation, check_parts, slice_pointers
 
 MAX_ATTEMPTS = 10_000  # hours of work, even on a graph of a few nodes
+OF_EDGE_CUTS = ("max_imbalance", "cut_weights", "node_weights", "owner")  # options that no other cut has
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,28 @@ class EdgeCut(Permutation):
 
     def _renumbered(self, rank_of_part: np.ndarray, parts: np.ndarray) -> dict:
         return {"shares": self.shares[parts]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeCutOptions:
+    """Arguments of :func:`make_edge_cut`, which describes them; :class:`InputError` if one is wrong."""
+
+    seed: int = 0
+    owner: object = None
+    attempts: int = 1
+    max_imbalance: Mapping[str, float] | float | None = None
+    target_weights: Sequence[float] | None = None
+    cut_weights: str | None = None
+    node_weights: str | None = None
+    costs: Costs | None = None
+    profile: Profile | None = None
+
+    def __post_init__(self):
+        costs = default_costs() if self.costs is None else self.costs
+        check_type("costs", costs, Costs)
+        attempts = whole_number("attempts", self.attempts, 1, MAX_ATTEMPTS)
+        # as they are used from here on; a frozen dataclass takes no assignment
+        vars(self).update(costs=costs, attempts=attempts, seed=metis.check_seed(self.seed))
 
 
 def make_edge_cut(
@@ -115,21 +139,24 @@ def make_edge_cut(
         P is out of range, weights are missing, negative or not one number each, ``owner`` has the wrong length or a
         part outside 0..P-1, or no attempt keeps the bounds.
     """
-    parts = whole_number("parts", parts)
-    if owner is None or parts < 1:
-        check_parts(graph.num_nodes, parts)
-    costs = default_costs() if costs is None else costs
-    check_type("costs", costs, Costs)
-    seed, attempts = metis.check_seed(seed), whole_number("attempts", attempts, 1, MAX_ATTEMPTS)
+    arguments = locals()  # all of them, by name
+    options = EdgeCutOptions(**{each.name: arguments[each.name] for each in fields(EdgeCutOptions)})
     weights.check_weights(graph, cut_weights, node_weights)
-    edge_values = None if cut_weights is None else weights.weights_of(graph, "edge", cut_weights)
-    node_values = None if node_weights is None else weights.weights_of(graph, "node", node_weights)
-    balance = make_balance(graph, parts, max_imbalance, target_weights, costs, node_values)
-    progress = progress or (lambda stage: None)
+    return cut_nodes(graph, whole_number("parts", parts), options, progress or (lambda stage: None))
+
+
+def cut_nodes(graph: Graph, parts: int, options: EdgeCutOptions, progress: Callable) -> EdgeCut:
+    """Do the second half of :func:`make_edge_cut`: make the cut of what was checked."""
+    is_given = options.owner is not None
+    if not is_given or parts < 1:
+        check_parts(graph.num_nodes, parts)
+    costs, profile, seed, attempts = options.costs, options.profile, options.seed, options.attempts
+    edge_values = None if options.cut_weights is None else weights.weights_of(graph, "edge", options.cut_weights)
+    node_values = None if options.node_weights is None else weights.weights_of(graph, "node", options.node_weights)
+    balance = make_balance(graph, parts, options.max_imbalance, options.target_weights, costs, node_values)
     undirected, mapping = symmetrised(graph), None
-    is_given = owner is not None
     if is_given:
-        owner = _checked_owner(owner, graph.num_nodes, parts)
+        owner = _checked_owner(options.owner, graph.num_nodes, parts)
     elif parts == 1:
         owner = np.zeros(graph.num_nodes, np.int32)
     else:
@@ -143,8 +170,8 @@ def make_edge_cut(
         else:
             owner = weights.least_weight_assignment(graph, parts, edge_values, balance, attempts, seed, progress)
         if profile is not None:
-            options = {"seed": seed, "progress": progress, "moves_nodes": edge_values is None}
-            owner, balance, mapping = fit_to_ranks(graph, owner, balance, costs, profile, **options)
+            how = {"seed": seed, "progress": progress, "moves_nodes": edge_values is None}
+            owner, balance, mapping = fit_to_ranks(graph, owner, balance, costs, profile, **how)
     _check_bounds(graph, balance, owner, is_given=is_given)
     progress("clusters inside parts")
     order = order_in_parts(undirected, owner, seed=seed).astype(graph.indices.dtype)

@@ -32,7 +32,7 @@ def write_shards(
     :func:`dgl_gt.partition.partition` passes a temporary directory, so that incomplete shards never appear. The manifest
     records how many nodes have no edge in the source (by default, in the graph), the seed, the reason for this cut and
     not another (``choice``), and the method, one of
-    :data:`dgl_gt.partition.cuts.memory_bound.METHODS`.
+    :data:`dgl_gt.partition.memory_bound.METHODS`.
     """
     graph, cut, files, part_bytes = layout.graph, layout.cut, {}, []
     for index in range(cut.parts):

@@ -6,14 +6,14 @@ import os
 import re
 import sys
 import warnings
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.added_edges import check_fill, with_reverse_edges, with_self_loops
-from dgl_gt.partition.errors import InputError, LeftOutWarning, SourceWarning, check_flags, printable, whole_number
+from dgl_gt.partition.errors import InputError, LeftOutWarning, SourceWarning, printable
 from dgl_gt.partition.graph import Graph
 from dgl_gt.partition.system.optional_packages import first_line
 from dgl_gt.partition.system.user_files import check_fits_memory, regular_file
@@ -29,11 +29,10 @@ from .metis_file import read_metis
 from .node_data import read_node_data, with_columns
 from .numbering import check_plausible_nodes, numbered
 from .numpy_file import read_npy, read_npz
-from .options import SourceOptions, source_options, split_source_name
+from .options import SourceOptions, split_source_name
 
 _SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}
 _AS_IT_COMES = SourceOptions()
-_MAX_FEATURES = 10**18  # far beyond any use
 
 
 def load_graph(
@@ -116,18 +115,9 @@ def load_graph(
     InputError
         The source cannot be found, read or trained on.
     """
-    options = source_options(
-        num_nodes=num_nodes, node_data=node_data, ids=ids, label=label, features=features, skip=skip, keys=keys
-    )
-    source = open_source(source, options)
-    return build_graph(
-        source,
-        self_loops=self_loops,
-        self_loop_fill=self_loop_fill,
-        undirected=undirected,
-        random_features=random_features,
-        seed=seed,
-    )
+    arguments = locals()  # all of them, by name
+    options = SourceOptions(**{each.name: arguments[each.name] for each in fields(SourceOptions)})
+    return build_graph(open_source(source, options), options)
 
 
 def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGraph:
@@ -168,48 +158,23 @@ def _check_keys(options: SourceOptions, opened: Graph | COOGraph, columns: list)
     if unused:
         key = unused[0]
         raise InputError(
-            f"keys (--keys) says that {key} is called {options.keys[key]!r}, but no .npz or .mat file has an array of that name "
+            f"keys (--keys) says that {key} is called {options.keys.get(key)!r}, but no .npz or .mat file has an array of that name "
             "to read as such; correct the name, or leave it out"
         )
 
 
-def build_graph(
-    source: Graph | COOGraph,
-    *,
-    self_loops: bool = False,
-    self_loop_fill=None,
-    undirected: bool = False,
-    random_features: int | None = None,
-    seed: int = 0,
-) -> Graph:
+def build_graph(source: Graph | COOGraph, options: SourceOptions) -> Graph:
     """Do the second half of :func:`load_graph`: check the source, build in-edge lists, add edges and features."""
-    check_additions(
-        self_loops=self_loops, self_loop_fill=self_loop_fill, undirected=undirected, random_features=random_features
-    )
-    check_fill(source, self_loop_fill)
-    seed = whole_number("seed", seed, 0)
+    check_fill(source, options.self_loop_fill)
     try:
         graph = to_graph(source) if isinstance(source, COOGraph) else source
-        if undirected:
+        if options.undirected:
             graph = with_reverse_edges(graph)
-        if self_loops:
-            graph = with_self_loops(graph, self_loop_fill)
-        return graph if random_features is None else _with_random_features(graph, random_features, seed)
+        if options.self_loops:
+            graph = with_self_loops(graph, options.self_loop_fill)
+        return graph if options.random_features is None else _with_random_features(graph, options)
     except MemoryError as error:
         raise _too_large(source.name, error) from error
-
-
-def check_additions(*, self_loops, undirected, random_features, self_loop_fill=None) -> None:
-    """Raise :class:`InputError` unless these are two flags, a number of features or None, and what fills self-loops."""
-    check_flags(self_loops=self_loops, undirected=undirected)
-    check_fill(None, self_loop_fill)
-    if self_loop_fill is not None and not self_loops:
-        raise InputError(
-            f"self_loop_fill (--self-loop-fill) is {self_loop_fill!r}, but no self-loops are added; add self_loops "
-            "(--self-loops), or leave it out"
-        )
-    if random_features is not None:
-        whole_number("random_features", random_features, 1, _MAX_FEATURES)
 
 
 def _too_large(source, error: MemoryError) -> InputError:
@@ -217,11 +182,12 @@ def _too_large(source, error: MemoryError) -> InputError:
     return InputError(f"{name}: the graph does not fit into memory ({first_line(error)}); use a larger machine")
 
 
-def _with_random_features(graph: Graph, width: int, seed: int) -> Graph:
+def _with_random_features(graph: Graph, options: SourceOptions) -> Graph:
     if "feat" in graph.node_data:
         raise InputError(f"{graph.name} has features already; leave random_features (--random-features) out")
+    width = options.random_features
     check_fits_memory(f"{graph.name}: random features of width {width}", 4 * width * graph.num_nodes)
-    feat = np.random.default_rng(seed).standard_normal((graph.num_nodes, width), dtype=np.float32)
+    feat = np.random.default_rng(options.seed).standard_normal((graph.num_nodes, width), dtype=np.float32)
     return replace(graph, node_data={**graph.node_data, "feat": feat})
 
 

@@ -1,48 +1,70 @@
-"""How a source is to be read: the options of ``load_graph`` that say what its ids, columns and keys mean."""
+"""The options of ``load_graph``: what a source's ids, columns and keys mean, and what is added to its graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
-from dgl_gt.partition.errors import InputError, check_one_of, whole_number
+from dgl_gt.partition.added_edges import check_fill
+from dgl_gt.partition.errors import InputError, check_flags, check_one_of, whole_number
 
 from .node_columns import ColumnRoles
 
 IDS = ("as-they-are", "compact", "names")
+_MAX_FEATURES = 10**18  # far beyond any use
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """Options of :func:`dgl_gt.partition.load_graph`, checked by :func:`source_options`."""
+    """The arguments of :func:`dgl_gt.partition.load_graph`, which describes them; :class:`InputError` if one is wrong."""
 
     num_nodes: int | None = None
     node_data: object = None
     ids: str | None = None
-    roles: ColumnRoles = ColumnRoles()
-    keys: Mapping[str, str] = field(default_factory=dict)
+    label: str | None = None
+    features: Collection[str] | None = None
+    skip: Collection[str] | None = None
+    keys: Mapping[str, str] | None = None
+    self_loops: bool = False
+    self_loop_fill: object = None
+    undirected: bool = False
+    random_features: int | None = None
+    seed: int = 0
 
+    def __post_init__(self):
+        if self.ids is not None:
+            check_one_of("ids", self.ids, IDS)
+        self._check_names()
+        check_flags(self_loops=self.self_loops, undirected=self.undirected)
+        check_fill(None, self.self_loop_fill)
+        if self.self_loop_fill is not None and not self.self_loops:
+            raise InputError(
+                f"self_loop_fill (--self-loop-fill) is {self.self_loop_fill!r}, but no self-loops are added; add self_loops "
+                "(--self-loops), or leave it out"
+            )
+        if self.random_features is not None:
+            whole_number("random_features", self.random_features, 1, _MAX_FEATURES)
+        num_nodes = None if self.num_nodes is None else whole_number("num_nodes", self.num_nodes, 1)
+        vars(self).update(num_nodes=num_nodes, keys=dict(self.keys or {}), seed=whole_number("seed", self.seed, 0))
 
-def source_options(
-    *, num_nodes=None, node_data=None, ids=None, label=None, features=None, skip=None, keys=None
-) -> SourceOptions:
-    """Check arguments of :func:`dgl_gt.partition.load_graph`, which describes them."""
-    if ids is not None:
-        check_one_of("ids", ids, IDS)
-    if label is not None and not isinstance(label, str):
-        raise InputError(f"label is {label!r}; it must be the name of a column")
-    if keys is not None and not (isinstance(keys, Mapping) and all(isinstance(each, str) for each in keys.values())):
-        raise InputError(f"keys is {keys!r}; it must be a dict of names in the file by names that load_graph reads")
-    roles = ColumnRoles(label, _names("features", features), _names("skip", skip))
-    if twice := {label, *roles.features}.intersection(roles.skip):
-        raise InputError(f"skip (--skip) names {twice.pop()!r}, which is to be read, too; leave it out of one of them")
-    return SourceOptions(
-        num_nodes=None if num_nodes is None else whole_number("num_nodes", num_nodes, 1),
-        node_data=node_data,
-        ids=ids,
-        roles=roles,
-        keys=dict(keys or {}),
-    )
+    def _check_names(self) -> None:
+        label, keys = self.label, self.keys
+        if label is not None and not isinstance(label, str):
+            raise InputError(f"label is {label!r}; it must be the name of a column")
+        if keys is not None and not (
+            isinstance(keys, Mapping) and all(isinstance(each, str) for each in keys.values())
+        ):
+            raise InputError(f"keys is {keys!r}; it must be a dict of names in the file by names that load_graph reads")
+        roles = self.roles
+        if twice := {label, *roles.features}.intersection(roles.skip):
+            raise InputError(
+                f"skip (--skip) names {twice.pop()!r}, which is to be read, too; leave it out of one of them"
+            )
+
+    @property
+    def roles(self) -> ColumnRoles:
+        """What the user says of the columns of node tables."""
+        return ColumnRoles(self.label, _names("features", self.features), _names("skip", self.skip))
 
 
 def _names(what: str, names) -> tuple[str, ...]:

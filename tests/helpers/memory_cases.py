@@ -5,7 +5,8 @@ import json
 import numpy as np
 
 from dgl_gt.cli.main import main
-from dgl_gt.partition.cuts.memory_bound import SourceSizes, estimate_needs, measure_source
+from dgl_gt.partition.config import PartitionConfig
+from dgl_gt.partition.memory_bound import SourceSizes, estimate_needs, measure_source
 from dgl_gt.partition.sources.load import open_source
 
 SAMPLE = "sample:communities?nodes=400&seed=1"
@@ -35,11 +36,14 @@ class Said:
         self.stages.append(stage)
 
 
-def bound(source, method, parts=2, additions=None, **options):
+def sizes_of(source, parts, **settings):
+    """Return the sizes of an opened source for a partition with these settings."""
+    return measure_source(source, PartitionConfig(parts=parts, **settings))
+
+
+def bound(source, method, parts=2, **settings):
     """Return the least memory with which the method is chosen."""
-    return estimate_needs(
-        measure_source(open_source(source, **options), parts, **(additions or {})), method
-    ).memory_bytes
+    return estimate_needs(sizes_of(open_source(source), parts, **settings), method).memory_bytes
 
 
 def run(capsys, *arguments):

@@ -4,12 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from memory_cases import sizes_of
 
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, add_virtual_nodes, encode, load_graph, partition
 from dgl_gt.partition.added_edges import with_reverse_edges, with_self_loops
-from dgl_gt.partition.cuts.memory_bound import estimate_needs, measure_source
 from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.memory_bound import estimate_needs
 
 TYPES = ("float32", "float64", "float16", "int64", "uint8", "int8", "bool")
 
@@ -154,8 +155,8 @@ def test_the_command_line_fills(tmp_path, monkeypatch, capsys):
 def test_a_memory_bound_counts_the_copies_of_edge_data(awkward_graph, tmp_path):
     graph, additions = awkward_graph(1), {"self_loops": True, "self_loop_fill": 1}
     graph.edge_data["wide"] = np.ones((graph.num_edges, 5000), np.float32)
-    without = estimate_needs(measure_source(graph, 3), "expansion").memory_bytes
-    need = estimate_needs(measure_source(graph, 3, **additions), "expansion").memory_bytes
+    without = estimate_needs(sizes_of(graph, 3), "expansion").memory_bytes
+    need = estimate_needs(sizes_of(graph, 3, **additions), "expansion").memory_bytes
     assert need > without + graph.edge_data["wide"].nbytes
     manifest = partition(graph, 3, tmp_path / "out", memory=need, **additions)
     assert manifest["method"] == "expansion"

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dgl_gt.partition import pipeline
-from dgl_gt.partition.cuts import memory_bound
+from dgl_gt.partition import memory_bound, pipeline
 from dgl_gt.partition.sources import numpy_file
 from dgl_gt.partition.system import mapped_arrays
 

@@ -8,7 +8,7 @@ from memory_cases import SAMPLE, bound, npz, run
 
 from dgl_gt.cli.main import main
 from dgl_gt.partition import partition
-from dgl_gt.partition.cuts.memory_bound import METHODS
+from dgl_gt.partition.memory_bound import METHODS
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from memory_cases import SAMPLE, Said, bound, npz, run
+from memory_cases import SAMPLE, Said, bound, npz, run, sizes_of
 
 from dgl_gt.cli.main import main
 from dgl_gt.partition import partition, pipeline, read_manifest, verify
-from dgl_gt.partition.cuts.memory_bound import METHOD_NAMES, METHODS, estimate_needs, measure_source
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.memory_bound import METHOD_NAMES, METHODS, estimate_needs
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 @pytest.mark.parametrize("cut", [None, "vertex", "auto"])
 def test_a_bound_decides_the_method(nothing_is_small, cut):
     npz(edges=20_000)
-    needs = {method: bound("graph.npz", method, additions={"cut": cut}) for method in METHODS}
+    needs = {method: bound("graph.npz", method, cut=cut) for method in METHODS}
     assert needs["metis"] > needs["expansion"] > needs["streaming"]
     for method in METHODS:
         said = Said()
@@ -66,7 +66,7 @@ def test_bounds_of_wrong_kinds(name, memory):
 
 def test_a_graph_in_memory_is_expanded(awkward_graph, nothing_is_small):
     graph = awkward_graph(1)
-    need = estimate_needs(measure_source(graph, 3), "expansion").memory_bytes
+    need = estimate_needs(sizes_of(graph, 3), "expansion").memory_bytes
     manifest = partition(graph, 3, "out", memory=need)
     assert (manifest["method"], manifest["cut"]) == ("expansion", "vertex")
     with pytest.raises(InputError, match="neighbour expansion"):
@@ -78,7 +78,7 @@ def test_additions_are_made_by_expansion_but_not_to_a_stream(nothing_is_small, a
     index = np.array([np.arange(299), np.arange(1, 300)])
     npz(edge_index=np.tile(index, 40))
     manifest = partition(
-        "graph.npz", 2, "out", memory=bound("graph.npz", "expansion", additions={addition: True}), **{addition: True}
+        "graph.npz", 2, "out", memory=bound("graph.npz", "expansion", **{addition: True}), **{addition: True}
     )
     assert manifest["method"] == "expansion"
     assert manifest["edges"] == 299 * 40 + {"self_loops": 300, "undirected": 299}[addition]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from memory_cases import bound, npz, sizes
+from memory_cases import bound, npz, sizes, sizes_of
 
 from dgl_gt.partition import load_graph, partition, pipeline
-from dgl_gt.partition.cuts.memory_bound import METHODS, estimate_needs, measure_source
 from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.memory_bound import METHODS, estimate_needs
 from dgl_gt.partition.sources import numpy_file
 from dgl_gt.partition.sources.load import open_source
 from dgl_gt.partition.system import mapped_arrays
@@ -52,24 +52,24 @@ def test_sizes_of_a_source(monkeypatch):
     index = np.array([[3, 2, 2, 5], [1, 2, 0, 5]])
     columns = {"x": np.ones((9, 3), np.float32), "train_mask": np.arange(9) < 4, "edge_data_w": np.ones((4, 2))}
     npz(edge_index=index, num_nodes=9, directed=False, **columns)
-    found = measure_source(open_source("graph.npz"), 2)
+    found = sizes_of(open_source("graph.npz"), 2)
     assert (found.nodes, found.edges, found.parts, found.is_graph) == (9, 6, 2, False)
     assert found.undirected_edges in range(2, 5)
     assert (found.node_bytes, found.edge_bytes) == (13, 16)
     assert found.loaded_bytes == index.nbytes + 9 * 13 + 4 * 16
     monkeypatch.setattr(mapped_arrays, "SMALLEST_BYTES", 1)
     monkeypatch.setattr(numpy_file, "SMALLEST_BYTES", 1)
-    assert measure_source(open_source("graph.npz"), 2) == replace(found, loaded_bytes=0)
+    assert sizes_of(open_source("graph.npz"), 2) == replace(found, loaded_bytes=0)
 
 
 def test_sizes_of_a_graph_in_memory(awkward_graph):
     graph = awkward_graph(0)
-    found = measure_source(graph, 3)
+    found = sizes_of(graph, 3)
     assert found.is_graph and (found.nodes, found.edges, found.parts) == (60, 300, 3)
     assert (found.node_bytes, found.edge_bytes) == (5 * 4 + 8 + 3, 4 * 8)
     arrays = (graph.indptr, graph.indices, graph.edge_ids, *graph.node_data.values(), *graph.edge_data.values())
     assert found.loaded_bytes == sum(array.nbytes for array in arrays)
-    assert measure_source(from_edges([], [], 4), 1).edges == 0
+    assert sizes_of(from_edges([], [], 4), 1).edges == 0
 
 
 def test_what_metis_sees_is_estimated_from_a_sample():
@@ -78,15 +78,15 @@ def test_what_metis_sees_is_estimated_from_a_sample():
     npz("both.npz", nodes=10**6, edge_index=np.concatenate([pairs, pairs[::-1]], axis=1))
     npz("one.npz", nodes=10**6, edge_index=pairs)
     npz("half.npz", nodes=10**6, edge_index=np.concatenate([pairs, pairs[::-1, ::2]], axis=1))
-    assert measure_source(open_source("both.npz"), 2).undirected_edges == pytest.approx(30_000, rel=0.02)
-    assert measure_source(open_source("one.npz"), 2).undirected_edges == pytest.approx(30_000, rel=0.02)
-    assert measure_source(open_source("half.npz"), 2).undirected_edges == pytest.approx(30_000, rel=0.1)
+    assert sizes_of(open_source("both.npz"), 2).undirected_edges == pytest.approx(30_000, rel=0.02)
+    assert sizes_of(open_source("one.npz"), 2).undirected_edges == pytest.approx(30_000, rel=0.02)
+    assert sizes_of(open_source("half.npz"), 2).undirected_edges == pytest.approx(30_000, rel=0.1)
 
 
 @pytest.mark.parametrize("name", ["cora", "email_enron", "tolokers"])
 def test_sizes_of_real_graphs(real_graph, name):
     source, graph = open_source(real_graph(name)), load_graph(real_graph(name))
-    found, loaded = measure_source(source, 2), measure_source(graph, 2)
+    found, loaded = sizes_of(source, 2), sizes_of(graph, 2)
     assert (found.nodes, found.edges) == (loaded.nodes, loaded.edges) == (graph.num_nodes, graph.num_edges)
     assert found.node_bytes == loaded.node_bytes == sum(value[:1].nbytes for value in graph.node_data.values())
     assert loaded.undirected_edges == pytest.approx(found.undirected_edges, rel=0.05)
@@ -107,7 +107,7 @@ def test_disk_of_streaming_and_of_expansion(monkeypatch, method):
     shards = sum(each["bytes"] for each in manifest["files"].values())
     buckets = 12 * 60_000 if method == "streaming" else 0
     assert max(fullest) >= buckets + shards / 2
-    disk = estimate_needs(measure_source(open_source("graph.npz"), 4), method).disk_bytes
+    disk = estimate_needs(sizes_of(open_source("graph.npz"), 4), method).disk_bytes
     assert 0.8 < disk / (shards + buckets) < 1.25
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from memory_cases import npz, sizes
+from memory_cases import npz, sizes, sizes_of
 
 from dgl_gt.cli.main import main
-from dgl_gt.partition.cuts import memory_bound
-from dgl_gt.partition.cuts.memory_bound import METHOD_NAMES, METHODS, choose_method, estimate_needs, measure_source
+from dgl_gt.partition import memory_bound
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.memory_bound import METHOD_NAMES, METHODS, choose_method, estimate_needs
 from dgl_gt.partition.sources.load import open_source
 from dgl_gt.partition.system.units import parse_size
 
@@ -116,7 +116,7 @@ def test_a_cut_whose_largest_part_is_too_large_to_write_is_refused(monkeypatch):
     x = np.ones((2000, 64), np.float32)
     source = np.repeat([0], 4000), np.arange(4000) % 1999 + 1
     npz("hub.npz", nodes=2000, edge_index=np.stack(source), x=x)
-    found = measure_source(open_source("hub.npz"), 40)
+    found = sizes_of(open_source("hub.npz"), 40)
     bound = estimate_needs(found, "streaming").memory_bytes
     monkeypatch.setattr(memory_bound, "_SLICE_BYTES", 0)
     memory_bound.check_memory_bound(found, "streaming", bound, 2.0, 1.1)

@@ -5,15 +5,16 @@ import json
 import numpy as np
 import pymetis
 import pytest
+from memory_cases import sizes_of
 from unequal_ranks import profile_of, slow_pair
 
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, load_graph, partition, read_manifest
 from dgl_gt.partition.cuts import native
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
-from dgl_gt.partition.cuts.memory_bound import estimate_needs, measure_source
 from dgl_gt.partition.cuts.weights import scaled, weight_of_cut, weighted_adjacency
 from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.memory_bound import estimate_needs
 
 PARTS = 4
 
@@ -197,7 +198,7 @@ def test_what_is_printed(tmp_path, monkeypatch, capsys):
     assert main(["report", "out", "-o", "page.html"]) == 0 and "Cut weight" in (tmp_path / "page.html").read_text()
     assert main(["partition", "g.npz", "--parts", "4", "--dry-run", "--cut-weights", "length"]) == 2
     assert "--cut-weights is 'length'" in capsys.readouterr().err
-    needs = [estimate_needs(measure_source(graph, 4, cut_weights=name), "metis") for name in (None, "weight")]
+    needs = [estimate_needs(sizes_of(graph, 4, cut_weights=name), "metis") for name in (None, "weight")]
     assert needs[1].memory_bytes > needs[0].memory_bytes and needs[1].disk_bytes > needs[0].disk_bytes
 
 

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from memory_cases import sizes_of
 from safetensors.numpy import load_file
 
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, add_expander_edges, encode, load_graph, partition, read_manifest, verify
-from dgl_gt.partition.cuts.memory_bound import estimate_needs, measure_source
 from dgl_gt.partition.encodings import encode as encode_module
 from dgl_gt.partition.encodings import needs, random_walk
 from dgl_gt.partition.encodings.encode import add_encodings
 from dgl_gt.partition.encodings.parse import Encoding, parse_encodings
 from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.memory_bound import estimate_needs
 from dgl_gt.partition.sources.load import open_source
 from dgl_gt.partition.transforms import transformed
 
@@ -206,7 +207,7 @@ def test_estimates_of_memory_against_runs(monkeypatch, text, is_exact):
     result = nodes * needs.row_bytes(encodings, 64)
     estimate = needs.work_bytes(encodings, needs.Sizes(nodes, edges, edges, 64)) + result
     assert 0.7 < peak / estimate < 1.15
-    plain, found = measure_source(graph, 2), measure_source(graph, 2, encode=encodings)
+    plain, found = sizes_of(graph, 2), sizes_of(graph, 2, encode=text)
     assert found.node_bytes - plain.node_bytes == found.added_bytes == result // nodes
     assert estimate_needs(found, "expansion").memory_bytes >= estimate + graph.node_data["feat"].nbytes
 
@@ -223,7 +224,7 @@ def test_estimates_of_shortest_paths_against_runs(text, degree):
     sizes = needs.Sizes(nodes, edges, edges, 0, graph.num_edges - edges, graph.num_edges - edges)
     assert needs.edge_bytes(encodings) == 2 and needs.row_bytes(encodings, 0) == 0
     assert 0.6 < peak / (needs.work_bytes(encodings, sizes) + 2 * graph.num_edges) < 1.1
-    found = measure_source(plain, 2, encode=encodings, expander=degree or None)
+    found = sizes_of(plain, 2, encode=text, expander=degree or None)
     assert found.edge_bytes == found.added_edge_bytes == (3 if degree else 2)
     assert estimate_needs(found, "expansion").memory_bytes >= peak
 
@@ -234,7 +235,7 @@ def test_estimates_of_transforms_against_runs(name, value):
     graph = from_edges(*rng.integers(0, 6000, (2, 40_000)), 6000, {"feat": np.ones((6000, 64), np.float32)})
     options = {"expander": None, "virtual_nodes": None, name: value}
     peak = peak_bytes(lambda: transformed(graph, **options, seed=0))
-    sizes = measure_source(graph, 2, **options)
+    sizes = sizes_of(graph, 2, **options)
     data = sizes.nodes * sizes.added_bytes + sizes.edges * sizes.added_edge_bytes
     estimate = 8 * sizes.nodes + 8 * sizes.edges + data + sizes.transform_bytes
     assert 0.6 < peak / estimate < 1.1
@@ -243,7 +244,7 @@ def test_estimates_of_transforms_against_runs(name, value):
 
 def test_estimates_grow_with_every_encoding():
     def needs_with(text):
-        return estimate_needs(measure_source(open_source(SAMPLE), 2, encode=parse_encodings(text)), "metis")
+        return estimate_needs(sizes_of(open_source(SAMPLE), 2, encode=text), "metis")
 
     before = needs_with(None)
     for text in ("laplacian=128", "random_walk=128", "anchors=1024", "hops=32x8", "shortest_path=3"):

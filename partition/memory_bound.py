@@ -5,24 +5,23 @@ Bytes are counted from the arrays of each step, and seconds come from runs on tw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dgl_gt.partition.added_edges import check_fill
+from dgl_gt.partition.cuts.metis import EDGE_BYTES as METIS_EDGE_BYTES
+from dgl_gt.partition.cuts.native import counts_fit
 from dgl_gt.partition.encodings import needs as encoding_needs
-from dgl_gt.partition.encodings.parse import Encoding
-from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.graph import Graph, checked_num_nodes
 from dgl_gt.partition.sources.coo import COOGraph
 from dgl_gt.partition.system.mapped_arrays import is_mapped
 from dgl_gt.partition.system.output_checks import check_room
 from dgl_gt.partition.system.units import format_bytes
-from dgl_gt.partition.transforms import EDGE_BYTES, added_sizes, check_degree
 
-from .metis import EDGE_BYTES as METIS_EDGE_BYTES
-from .native import counts_fit
+from .added_edges import check_fill
+from .config import PartitionConfig
+from .errors import InputError
+from .graph import Graph, checked_num_nodes
+from .transforms import EDGE_BYTES, added_sizes, check_degree
 
 METHODS = ("metis", "expansion", "streaming")  # the one that needs most memory first
 METHOD_NAMES = {"metis": "METIS", "expansion": "neighbour expansion", "streaming": "streaming"}
@@ -34,6 +33,8 @@ _HELD_ROWS = 2.0  # rows that all parts hold over N
 _MAX_EDGES = {"metis": 2.0, "expansion": 1.1, "streaming": 1.1}  # edges of the largest part over E / P, before a cut
 _EDGE_US = {"metis": 1.2, "expansion": 1.0, "streaming": 1.1}  # microseconds per edge
 _KIB_US = 0.6  # microseconds per KiB of shards
+# what no stream takes
+_ADDITIONS = ("undirected", "self_loops", "random_features", "encodings", "expander", "virtual_nodes")
 
 
 @dataclass(frozen=True)
@@ -74,25 +75,9 @@ class Needs:
     seconds: float
 
 
-def measure_source(
-    source: Graph | COOGraph,
-    parts: int,
-    *,
-    cut: str | None = None,
-    undirected: bool = False,
-    self_loops: bool = False,
-    self_loop_fill=None,
-    random_features: int | None = None,
-    encode: Sequence[Encoding] = (),
-    expander: int | None = None,
-    virtual_nodes: int | None = None,
-    cut_weights: str | None = None,
-) -> SourceSizes:
-    """Return the sizes of a source with what the options add to it; the edges that METIS sees are an estimate.
-
-    ``self_loop_fill`` may be what it is for :func:`dgl_gt.partition.load_graph`; it changes no size.
-    """
-    check_fill(source, self_loop_fill)
+def measure_source(source: Graph | COOGraph, config: PartitionConfig) -> SourceSizes:
+    """Return the sizes of a source with what the config adds to it; the edges that METIS sees are an estimate."""
+    check_fill(source, config.self_loop_fill)
     is_graph = isinstance(source, Graph)
     if is_graph:
         coo = COOGraph(source.indices, source.destinations())
@@ -104,22 +89,21 @@ def measure_source(
     data += [] if source.node_names is None else [source.node_names]
     edges = coo.num_edges
     neighbours = len(coo.src) if coo.listed_once else round(edges * (1 - coo.reciprocity() / 2))
-    edges = (2 * neighbours if undirected else edges) + (nodes if self_loops else 0)
-    transforms = {"expander": expander, "virtual_nodes": virtual_nodes}
-    if expander is not None:
-        check_degree(source.name, expander, nodes)
-    virtual, new_edges = added_sizes(nodes, **transforms)
-    features = random_features or _row_width(source.node_data.get("feat"))
-    sizes = encoding_needs.Sizes(nodes, edges, neighbours, features, new_edges, nodes * (expander or 0))
-    options = {"undirected": undirected, "self_loops": self_loops, "random_features": random_features}
+    edges = (2 * neighbours if config.undirected else edges) + (nodes if config.self_loops else 0)
+    if config.expander is not None:
+        check_degree(source.name, config.expander, nodes)
+    virtual, new_edges = added_sizes(nodes, **config.transforms)
+    encode = config.encodings
+    features = config.random_features or _row_width(source.node_data.get("feat"))
+    sizes = encoding_needs.Sizes(nodes, edges, neighbours, features, new_edges, nodes * (config.expander or 0))
     node_bytes, edge_bytes = (_row_bytes(data) for data in (source.node_data, source.edge_data))
-    new_bytes = 4 * (random_features or 0) + encoding_needs.row_bytes(encode, features) + virtual
-    copied = bool(new_edges or undirected or self_loops)  # edge data that are extended
+    new_bytes = 4 * (config.random_features or 0) + encoding_needs.row_bytes(encode, features) + virtual
+    copied = bool(new_edges or config.undirected or config.self_loops)  # edge data that are extended
     new_edge_bytes = encoding_needs.edge_bytes(encode) + (1 if new_edges else 0)
     return SourceSizes(
         nodes=nodes + virtual,
         edges=edges + new_edges,
-        parts=parts,
+        parts=config.parts,
         undirected_edges=neighbours + new_edges // 2,
         node_bytes=node_bytes + new_bytes,
         edge_bytes=edge_bytes + new_edge_bytes,
@@ -130,9 +114,9 @@ def measure_source(
         encoding_seconds=encoding_needs.seconds(encode, sizes),
         loaded_bytes=sum(array.nbytes for array in [*structure, *data] if not is_mapped(array)),
         is_graph=is_graph,
-        cut=cut,
-        is_weighted=cut_weights is not None,
-        added=tuple(name for name, value in {**options, "encodings": encode, **transforms}.items() if value),
+        cut=config.cut,
+        is_weighted=config.cut_weights is not None,
+        added=tuple(name for name in _ADDITIONS if getattr(config, name)),
     )
 
 

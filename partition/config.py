@@ -1,0 +1,89 @@
+"""What :func:`dgl_gt.partition.partition` is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dgl_gt.partition.cuts.balance import shares
+from dgl_gt.partition.cuts.edge_cut import OF_EDGE_CUTS, EdgeCutOptions
+from dgl_gt.partition.encodings.parse import Encoding, parse_encodings
+from dgl_gt.partition.figures.profile import Profile
+from dgl_gt.partition.sources.options import SourceOptions
+
+from .errors import InputError, check_one_of, check_type, whole_number
+from .transforms import check_transforms
+
+CUTS = ("edge", "vertex", "auto")
+_MAX_HALO_DEPTH = 100  # hops; the halos of a connected graph hold every node long before
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionConfig(SourceOptions, EdgeCutOptions):
+    """Arguments of :func:`dgl_gt.partition.partition`, which describes them, after all checks that need no graph.
+
+    Those of :func:`dgl_gt.partition.load_graph` and of edge cuts are among them. ``cut`` is ``"edge"`` where others ask
+    for that, ``target_weights`` are those of the profile if there is one, and ``costs`` are the default where none are
+    given. :class:`InputError` says what is wrong.
+    """
+
+    parts: int
+    cut: str | None = None
+    halo_depth: int = 1
+    memory: int | None = None
+    rank_memory: int | None = None
+    encode: str | None = None
+    expander: int | None = None
+    virtual_nodes: int | None = None
+
+    def __post_init__(self):
+        EdgeCutOptions.__post_init__(self)
+        SourceOptions.__post_init__(self)
+        bounds = {"memory": self.memory, "rank_memory": self.rank_memory}
+        vars(self).update(
+            {name: whole_number(name, value, 1) for name, value in bounds.items() if value is not None},
+            parts=whole_number("parts", self.parts),
+            halo_depth=whole_number("halo_depth", self.halo_depth, 1, _MAX_HALO_DEPTH),
+        )
+        vars(self).update(cut=self._resolved_cut(), target_weights=self._resolved_weights())
+        for kind in ("vertex", "edge") if self.cut == "auto" else (self.cut or "edge",):
+            self.costs.of(kind)  # raises if they do not cover this kind of cut
+        if self.target_weights is not None:
+            shares(self.parts, self.target_weights)  # raises unless they are valid weights for this many parts
+        check_transforms(None, **self.transforms)
+        parse_encodings(self.encode)  # raises unless it names encodings
+
+    @property
+    def encodings(self) -> tuple[Encoding, ...]:
+        """What ``encode`` names."""
+        return parse_encodings(self.encode)
+
+    @property
+    def transforms(self) -> dict[str, int | None]:
+        """Keyword arguments of :func:`dgl_gt.partition.transforms.transformed`."""
+        return {"expander": self.expander, "virtual_nodes": self.virtual_nodes}
+
+    def _resolved_cut(self) -> str | None:
+        """The cut to make: ``"edge"`` if options are given that only edge cuts have, else ``cut``."""
+        if self.cut is not None:
+            check_one_of("cut", self.cut, CUTS)
+        given = [name for name in OF_EDGE_CUTS if getattr(self, name) is not None]
+        given += ["halo_depth"] if self.halo_depth > 1 else []
+        given += ["attempts"] if self.attempts > 1 and self.cut != "auto" else []
+        if given and self.cut not in (None, "edge"):
+            name = given[0] if given[0] == "owner" else f"{given[0]} (--{given[0].replace('_', '-')})"
+            raise InputError(f"{name} applies only to edge cuts; leave it out, or choose cut='edge' (--cut edge)")
+        return "edge" if given else self.cut
+
+    def _resolved_weights(self):
+        """The load of each part, from the profile if there is one; None for equal loads."""
+        profile = self.profile
+        if profile is None:
+            return self.target_weights
+        check_type("profile", profile, Profile)
+        profile.check_ranks(self.parts)
+        for name, value in (("target_weights (--target-weights)", self.target_weights), ("owner", self.owner)):
+            if value is not None:
+                raise InputError(
+                    f"{name} and a profile ({profile.name}) are given, and both say how large parts are; leave one out"
+                )
+        return profile.unequal_weights()
