@@ -40,7 +40,7 @@ def steps(shards, precision: str, dropout: float, attention_dropout: float, thre
     import torch
 
     import dgl_gt
-    from dgl_gt.nn import GraphTransformer, apply_precision
+    from dgl_gt.nn import GraphTransformer, apply_precision, set_dropout_step
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
@@ -52,7 +52,7 @@ def steps(shards, precision: str, dropout: float, attention_dropout: float, thre
     for step in range(count):
         started = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        model.set_dropout_step(0, step)
+        set_dropout_step(model, 0, step)
         torch.nn.functional.cross_entropy(model(sg, feat).float(), label).backward()
         optimizer.step()
         times.append(time.perf_counter() - started)

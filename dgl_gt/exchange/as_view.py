@@ -10,7 +10,7 @@ from dgl_gt.torch_internals import is_transformed
 
 from .local import Local
 from .sharded_graph import ShardedGraph
-from .view import View
+from .view import SeededView, View
 
 
 def as_view(graph, feat: Tensor | None = None, module: nn.Module | None = None) -> View:
@@ -23,6 +23,8 @@ def as_view(graph, feat: Tensor | None = None, module: nn.Module | None = None) 
     several edge types or edges between two types of nodes.
     """
     device = None if feat is None else feat.device
+    if isinstance(graph, SeededView):
+        graph = graph.view
     if isinstance(graph, (View, ShardedGraph)):
         view = graph.view if isinstance(graph, ShardedGraph) else graph
         if is_transformed() and not view.holds_all:

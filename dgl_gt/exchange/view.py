@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
@@ -126,3 +127,14 @@ class View:
         Raises ``ValueError`` if the rows of ``h`` or ``bias`` do not fit the graph.
         """
         raise NotImplementedError
+
+
+class SeededView(NamedTuple):
+    """A view in one pass of a module, and the seed of each dropout of that pass, () int64 on the CPU.
+
+    A module gives it to the modules inside in place of a graph. As the seeds are in an argument, a layer that is computed
+    again in backward has the masks of its first run, whatever passes came between.
+    """
+
+    view: View
+    seeds: Mapping[nn.Module, Tensor]

@@ -7,7 +7,7 @@ from .attention import BiasedMHA
 from .batch_norm import BatchNorm
 from .convert import from_dgl_sparse_gt, from_pyg_transformer_conv
 from .convolution_layer import ConvolutionLayer
-from .dropout import Dropout
+from .dropout import Dropout, set_dropout_step
 from .edge_features import EdgeEncoder, EdgeUpdate
 from .feed_forward import SwiGLU
 from .gat import GATConv
@@ -41,4 +41,5 @@ __all__ = [
     "dropout_seed",
     "from_dgl_sparse_gt",
     "from_pyg_transformer_conv",
+    "set_dropout_step",
 ]

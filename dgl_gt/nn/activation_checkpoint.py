@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from dgl_gt.exchange.as_view import as_view
 from dgl_gt.partition.errors import check_one_of
 from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS
 
-from .attention import GraphLayer
 from .batch_norm import BatchNorm
+from .convolution_layer import ConvolutionLayer
 from .dense import is_dense
+from .dropout import begin_pass
+from .layer import GraphTransformerLayer
 from .precision import ReplacedForward
 
 
@@ -72,12 +73,12 @@ def checkpoint_modes(model: nn.Module) -> tuple[str, ...]:
     return ACTIVATION_CHECKPOINTS if _layers(model) else ("none",)
 
 
-def _layers(model: nn.Module) -> list[GraphLayer]:
+def _layers(model: nn.Module) -> list[nn.Module]:
     """Return the layers that can be computed again."""
-    return [module for module in model.modules() if isinstance(module, GraphLayer)]
+    return [module for module in model.modules() if isinstance(module, (GraphTransformerLayer, ConvolutionLayer))]
 
 
-def _forward(layer: GraphLayer, mode: str, *args, **kwargs) -> Tensor:
+def _forward(layer: nn.Module, mode: str, *args, **kwargs) -> Tensor:
     """Run a layer; where autograd is on, keep its input alone."""
     forward = partial(type(layer).forward, layer)
     if not torch.is_grad_enabled():
@@ -87,27 +88,16 @@ def _forward(layer: GraphLayer, mode: str, *args, **kwargs) -> Tensor:
     return _along_edges(layer, mode, *args, **kwargs)
 
 
-def _along_edges(
-    layer: GraphLayer,
-    mode: str,
-    graph,
-    feat: Tensor,
-    attn_bias: Tensor | None = None,
-    seeds: Tensor | None = None,
-    *more: Tensor,
-    **named: Tensor,
-) -> Tensor:
-    view = as_view(graph, feat, layer)
-    if seeds is None:
-        seeds = layer.draw_seeds(view)  # drawn here, so that both runs of the layer have the same masks
-    options = {"context_fn": view.kept_exchanges} if mode == "keep_exchanges" else {}
+def _along_edges(layer: nn.Module, mode: str, graph, feat: Tensor, *args, **named) -> Tensor:
+    seeded = begin_pass(layer, graph, feat)  # here, so that both runs of the layer have the same masks
+    options = {"context_fn": seeded.view.kept_exchanges} if mode == "keep_exchanges" else {}
     runs = count()
 
-    def run(*args):
+    def run(*args, **named):
         with nullcontext() if next(runs) == 0 else _frozen_statistics(layer):
             return type(layer).forward(layer, *args, **named)
 
-    return checkpoint(run, view, feat, attn_bias, seeds, *more, use_reentrant=False, **options)
+    return checkpoint(run, seeded, feat, *args, use_reentrant=False, **options, **named)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from dgl_gt.exchange.view import View
+from dgl_gt.exchange.view import SeededView
 from dgl_gt.model_limits import OPTION_VALUES
 from dgl_gt.partition.errors import check_one_of
 
@@ -48,14 +48,13 @@ def make_aggregation(
     )
 
 
-def aggregate(module: nn.Module, view: View, rows: Tensor, attn_bias=None, seed: Tensor | None = None) -> Tensor:
+def aggregate(module: nn.Module, seeded: SeededView, rows: Tensor, attn_bias=None) -> Tensor:
     """Run a module of :func:`make_aggregation` on the rows that a view attends; (N_dst, feat_size).
 
-    ``seed`` is the seed of attention dropout, if the module has none. Raises ``ValueError`` if a module other than
-    :class:`BiasedMHA` is given a bias.
+    Raises ``ValueError`` if a module other than :class:`BiasedMHA` is given a bias.
     """
     if isinstance(module, BiasedMHA):
-        return module(view, rows, attn_bias, seed)
+        return module(seeded, rows, attn_bias)
     if attn_bias is not None:
         raise ValueError("attn_bias needs the score 'dot'; leave it out, or make the model with score='dot'")
-    return module.aggregate(view, rows, seed) if isinstance(module, GATConv) else module.aggregate(view, rows)
+    return module.aggregate(seeded if isinstance(module, GATConv) else seeded.view, rows)

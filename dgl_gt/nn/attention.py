@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.exchange.as_view import as_view
 from dgl_gt.exchange.local import leading_rows
-from dgl_gt.exchange.view import View
+from dgl_gt.exchange.view import SeededView
 from dgl_gt.ops.checks import is_finite_number
 from dgl_gt.ops.head_minor import has_head_minor_kernel, is_head_minor
 from dgl_gt.partition.errors import check_flags, check_one_of
@@ -21,7 +20,7 @@ from dgl_gt.structure import CSC
 from dgl_gt.torch_internals import has_hooks
 
 from .dense import attend_all, check_batch, is_dense
-from .dropout import FeatureDropout, as_seed, check_probability, draw_seeds
+from .dropout import DropoutSite, begin_pass, check_probability
 
 
 def is_plain(projection: nn.Module) -> bool:
@@ -80,44 +79,28 @@ def check_in_degrees(structure: CSC) -> None:
         )
 
 
-class EdgeAttention(nn.Module):
-    """Base class of attention modules: dropout of attention weights, and its seed.
+class EdgeAttention(DropoutSite):
+    """Base class of attention modules: dropout of attention weights.
 
     Attributes
     ----------
     attn_drop : float
         Probability in [0, 1) of dropping an attention weight in training.
     dropout_seed : int or None
-        Seed of the dropout mask, in [0, 2**63), the same on all ranks that share a graph. With None, each forward pass
-        in training draws a seed from torch's default CPU generator, which ``torch.manual_seed`` sets and
-        ``torch.utils.checkpoint`` restores; all ranks take the seed that rank 0 draws.
+        See :class:`DropoutSite`.
     """
 
     def __init__(self, attn_drop: float):
         super().__init__()
         self.attn_drop = check_probability("attn_drop", attn_drop)
-        self.dropout_seed = None
 
     @property
-    def dropout_seed(self) -> int | None:
-        return None if self._seed is None else int(self._seed)
+    def drops(self) -> bool:
+        return self.training and self.attn_drop > 0
 
-    @dropout_seed.setter
-    def dropout_seed(self, seed: int | None) -> None:
-        self._seed = None if seed is None else as_seed(seed)
-
-    @property
-    def lacks_seed(self) -> bool:
-        """Whether the next pass draws a seed unless its caller gives one."""
-        return self.training and self.attn_drop > 0 and self._seed is None
-
-    def _dropout(self, view, seed: Tensor | None) -> tuple[float, Tensor] | None:
+    def _dropout(self, seeded: SeededView) -> tuple[float, Tensor] | None:
         """Return the probability and the seed of this pass's mask; None without dropout."""
-        if not self.training or self.attn_drop == 0.0:
-            return None
-        if self._seed is not None:
-            seed = self._seed
-        return self.attn_drop, view.broadcast(draw_seeds()) if seed is None else seed
+        return (self.attn_drop, seeded.seeds[self]) if self.drops else None
 
 
 class BiasedMHA(EdgeAttention):
@@ -194,7 +177,7 @@ class BiasedMHA(EdgeAttention):
             nn.init.zeros_(self.out_proj.bias)
 
     @overload
-    def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None, seed: Tensor | None = None) -> Tensor: ...
+    def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None) -> Tensor: ...
     @overload
     def forward(self, ndata: Tensor, attn_bias: Tensor | None = None, attn_mask: Tensor | None = None) -> Tensor: ...
     def forward(self, *args, **kwargs) -> Tensor:
@@ -209,8 +192,6 @@ class BiasedMHA(EdgeAttention):
             owned nodes, ``(N_owned, C)``.
         attn_bias : Tensor, floating point, (E, H), optional
             Term added to the scores, in the order of edge ids.
-        seed : Tensor () int64 on the CPU, optional
-            Seed of this pass's dropout mask where :attr:`dropout_seed` is None; the same on all ranks.
         ndata : Tensor, floating point, (B, N, C)
             Node features of a batch of graphs, for the dense call, with the arguments of ``dgl.nn.BiasedMHA``:
             ``attn_bias`` (B, N, N, H) and ``attn_mask`` (B, N, N), in which a row is a query, and which is true where
@@ -237,12 +218,11 @@ class BiasedMHA(EdgeAttention):
         attended = attend_all(qkv, attn_bias, attn_mask, self.attn_bias_type == "mul", dropout_p)
         return self.out_proj(attended.flatten(2))
 
-    def _along_edges(self, graph, feat, attn_bias=None, seed: Tensor | None = None) -> Tensor:
+    def _along_edges(self, graph, feat, attn_bias=None) -> Tensor:
         """Compute the call on a graph."""
         self._check(feat, attn_bias)
-        view = as_view(graph, feat, self)
-        attended = view.attend(feat, self._rows, bias=attn_bias, dropout=self._dropout(view, seed))
-        return self._output(attended)
+        seeded = begin_pass(self, graph, feat)
+        return self._output(seeded.view.attend(feat, self._rows, bias=attn_bias, dropout=self._dropout(seeded)))
 
     def extra_repr(self) -> str:
         return f"feat_size={self.feat_size}, num_heads={self.num_heads}, attn_drop={self.attn_drop}"
@@ -295,20 +275,3 @@ class BiasedMHA(EdgeAttention):
                 f"attn_bias has shape {tuple(attn_bias.shape)}, but this module takes (edges, {self.num_heads}); pass "
                 "one row for each edge, in the order of edge ids, and one column for each head"
             )
-
-
-SITES = 4  # the most dropouts of a layer
-
-
-class GraphLayer(nn.Module):
-    """Base class of layers; its ``forward(graph, feat, attn_bias=None, seeds=None)`` is that of the transformer layer."""
-
-    @property
-    def lacks_seed(self) -> bool:
-        """Whether the next pass draws seeds of dropout masks unless its caller gives them."""
-        dropouts = [module for module in self.modules() if isinstance(module, (EdgeAttention, FeatureDropout))]
-        return any([module.lacks_seed for module in dropouts])
-
-    def draw_seeds(self, view: View) -> Tensor | None:
-        """Return new seeds of one pass's dropout masks, the same on all ranks; None where the pass needs none."""
-        return view.broadcast(draw_seeds(SITES)) if self.lacks_seed else None

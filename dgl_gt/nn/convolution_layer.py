@@ -5,20 +5,19 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.exchange.as_view import as_view
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.model_limits import OPTION_VALUES
 from dgl_gt.partition.errors import check_flags, check_one_of
 
 from .aggregation import aggregate, make_aggregation
-from .attention import GraphLayer, check_features, check_number, check_probability, check_sizes
+from .attention import check_features, check_number, check_probability, check_sizes
 from .batch_norm import NORM_MODULES, normalise
-from .dropout import FeatureDropout
+from .dropout import FeatureDropout, begin_pass
 from .global_attention import Gate
 from .initial_residual import InitialResidual
 
 
-class ConvolutionLayer(GraphLayer):
+class ConvolutionLayer(nn.Module):
     r"""The layer of tuned GNNs (Luo et al., arXiv:2406.08993), and with a gate that of Polynormer (arXiv:2403.01232).
 
     With the aggregation :math:`A` that the score names, the layer computes
@@ -108,29 +107,19 @@ class ConvolutionLayer(GraphLayer):
             self.gate_proj = nn.Linear(in_feats, feat_size)
             self.gate_norm = nn.LayerNorm(feat_size)
 
-    def forward(
-        self,
-        graph,
-        feat: Tensor,
-        attn_bias: Tensor | None = None,
-        seeds: Tensor | None = None,
-        initial: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, graph, feat: Tensor, attn_bias: Tensor | None = None, *, initial: Tensor | None = None) -> Tensor:
         """Run the layer on ``graph``; the arguments, the result and the errors are those of the transformer layer.
 
-        ``attn_bias`` needs the score "dot". Of ``seeds``, (4,), the first is for attention weights and the second for
-        features. ``initial``, (N, feat_size), are the rows before the first layer, for the residual "initial". Their
-        first rows are those of the result, and there may be more.
+        ``attn_bias`` needs the score "dot". ``initial``, (N, feat_size), are the rows before the first layer, for the
+        residual "initial". Their first rows are those of the result, and there may be more.
         """
         check_features(feat, "in_feats", self.in_feats)
-        view = as_view(graph, feat, self)
+        seeded = begin_pass(self, graph, feat)
+        view = seeded.view
         feat = view.source_rows(feat)
-        if seeds is None:
-            seeds = self.draw_seeds(view)
-        attention_seed, seed = (None, None) if seeds is None else seeds[:2]
         x = normalise(self.norm, feat, view) if self.norm_first else feat
         own = leading_rows(x, view.num_dst)
-        y = aggregate(self.conv, view, x, attn_bias, attention_seed)
+        y = aggregate(self.conv, seeded, x, attn_bias)
         if isinstance(self.residual, InitialResidual):
             if initial is None:
                 raise ValueError("residual is 'initial', which needs the rows before the first layer; pass initial")
@@ -139,8 +128,7 @@ class ConvolutionLayer(GraphLayer):
             y = y + self.residual(own)
         if not self.norm_first:
             y = normalise(self.norm, y, view)
-        ids = None if view.node_ids is None else leading_rows(view.node_ids, view.num_dst)
-        y = self.dropout(functional.relu(y), ids, seed)
+        y = self.dropout(functional.relu(y), seeded)
         if self.gate is None:
             return y
         beta, gated = self.gate(), functional.relu(self.gate_proj(own)) * y

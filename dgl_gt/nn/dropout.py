@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from itertools import count
 
 import torch
 from torch import Tensor, nn
 
 from dgl_gt.exchange.as_view import as_view
 from dgl_gt.exchange.local import leading_rows
+from dgl_gt.exchange.view import SeededView, View
 from dgl_gt.ops.checks import check_probability, check_seed
-from dgl_gt.ops.dropout import keyed_dropout
+from dgl_gt.ops.dropout import dropout_seed, keyed_dropout
 
 _SEED_LIMIT = 2**63 - 1
 
@@ -23,59 +25,109 @@ def draw_seeds(*shape: int) -> Tensor:
     return torch.randint(_SEED_LIMIT, shape, device="cpu")
 
 
-@torch.inference_mode(False)  # a module keeps it, and backward reads it
-def as_seed(seed: int) -> Tensor:
-    """Return a seed in the form in which modules keep it.
+class DropoutSite(nn.Module):
+    """Base class of modules that drop something, each with one mask in a pass.
 
-    It is a tensor, because torch.compile treats a number on a module as a constant and would compile again for each
-    step.
+    Attributes
+    ----------
+    dropout_seed : int or None
+        Seed of the dropout mask, in [0, 2**63), the same on all ranks that share a graph. With None, each forward pass
+        in training draws a seed from torch's default CPU generator, which ``torch.manual_seed`` sets and
+        ``torch.utils.checkpoint`` restores; all ranks take the seed that rank 0 draws.
     """
-    check_seed(seed)
-    return torch.tensor(seed, device="cpu")
 
-
-class FeatureDropout(nn.Dropout):
-    """Dropout keyed by (seed, node id, column)."""
-
-    seed: Tensor | None = None  # () int64 on the CPU, which GraphTransformer.set_dropout_step sets
+    # A tensor, because torch.compile treats a number on a module as a constant and would compile again for each step.
+    _seed: Tensor | None = None
 
     @property
-    def lacks_seed(self) -> bool:
-        """Whether the next pass needs a seed from its caller."""
-        return self.training and self.p > 0 and self.seed is None
+    def dropout_seed(self) -> int | None:
+        return None if self._seed is None else int(self._seed)
 
-    def forward(self, h: Tensor, node_ids: Tensor | None = None, seed: Tensor | None = None) -> Tensor:
-        """Drop features of ``h``, (rows, C), whose node ids, (rows,) int64, are by default the row numbers.
+    @dropout_seed.setter
+    @torch.inference_mode(False)  # a module keeps it, and backward reads it
+    def dropout_seed(self, seed: int | None) -> None:
+        if seed is not None:
+            check_seed(seed)
+        self._seed = None if seed is None else torch.tensor(seed, device="cpu")
 
-        Where :attr:`seed` is None, the argument is the seed; without it, torch's default CPU generator draws one. A
-        batch of dense graphs, (B, N, C), has the masks of ``nn.Dropout``.
-        """
-        if h.ndim == 3:
+    @property
+    def drops(self) -> bool:
+        """Whether it drops anything now."""
+        raise NotImplementedError
+
+
+def _sites(module: nn.Module) -> list[DropoutSite]:
+    return [each for each in module.modules() if isinstance(each, DropoutSite)]
+
+
+def begin_pass(module: nn.Module, graph, feat: Tensor) -> SeededView:
+    """Return the view of a graph for a pass of a module; inside another module's pass, it is given that one's.
+
+    The arguments and errors are those of :func:`as_view`.
+    """
+    if isinstance(graph, SeededView):
+        return graph
+    (seeded,) = with_seeds(module, [as_view(graph, feat, module)])
+    return seeded
+
+
+def with_seeds(module: nn.Module, views: list[View]) -> list[SeededView]:
+    """Return views with the seeds of all masks of a pass of a module.
+
+    Those that are not set are drawn all at once, so that ranks communicate once.
+    """
+    seeds = {site: site._seed for site in _sites(module) if site.drops}
+    unset = [site for site, seed in seeds.items() if seed is None]
+    if unset:
+        seeds.update(zip(unset, views[0].broadcast(draw_seeds(len(unset)))))
+    return [SeededView(view, seeds) for view in views]
+
+
+def set_dropout_step(model: nn.Module, run_seed: int, step: int) -> None:
+    """Fix the dropout masks of this package's layers in a model until the next call.
+
+    Masks differ by layer and step, and are the same on all ranks if each rank calls this with the same arguments. They do
+    not depend on torch's generators, from which each pass in training draws its masks otherwise. A layer that a step
+    calls twice has the same masks twice. :class:`Dropout` is no such layer: it draws its masks in every call.
+
+    Parameters
+    ----------
+    model : Module
+        A model of this package or of your own, or a single layer.
+    run_seed, step : int
+        Any integers; see :func:`dropout_seed`.
+    """
+    for index, part in enumerate(getattr(model, "dropout_parts", None) or _sites(model)):
+        places = count()
+        for site in _sites(part):
+            place = [next(places)] if isinstance(site, FeatureDropout) else []
+            site.dropout_seed = dropout_seed(run_seed, step, index, *place)
+
+
+class FeatureDropout(DropoutSite, nn.Dropout):
+    """Dropout keyed by (seed, node id, column)."""
+
+    @property
+    def drops(self) -> bool:
+        return self.training and self.p > 0
+
+    def forward(self, h: Tensor, seeded: SeededView | None = None) -> Tensor:
+        """Drop features of ``h``, (rows, C), the first rows that the view attends; without a view, as ``nn.Dropout``."""
+        if seeded is None:
             return super().forward(h)
-        if not self.training or self.p == 0:
+        if not self.drops:
             return h
-        if self.seed is not None:
-            seed = self.seed
-        return keyed_dropout(h, self.p, draw_seeds() if seed is None else seed, node_ids)
+        ids = seeded.view.node_ids
+        return keyed_dropout(h, self.p, seeded.seeds[self], None if ids is None else leading_rows(ids, len(h)))
 
 
 class RowSequential(nn.Sequential):
-    """An ``nn.Sequential`` that gives its dropouts the node ids of the rows, and seeds."""
+    """An ``nn.Sequential`` that gives its dropouts the view."""
 
-    @property
-    def lacks_seed(self) -> bool:
-        """Whether the next pass needs seeds from its caller."""
-        return any([module.lacks_seed for module in self if isinstance(module, FeatureDropout)])
-
-    def forward(self, h: Tensor, node_ids: Tensor | None = None, seeds: Tensor | None = None) -> Tensor:
-        """Run the modules; ``seeds``, int64 (dropouts,), has one seed for each dropout in turn."""
-        used = 0
+    def forward(self, h: Tensor, seeded: SeededView | None = None) -> Tensor:
+        """Run the modules."""
         for module in self:
-            if isinstance(module, FeatureDropout):
-                h = module(h, node_ids, None if seeds is None else seeds[used])
-                used += 1
-            else:
-                h = module(h)
+            h = module(h, seeded) if isinstance(module, FeatureDropout) else module(h)
         return h
 
 

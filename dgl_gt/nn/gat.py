@@ -7,10 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.as_csc import csc
-from dgl_gt.exchange.as_view import as_view
 from dgl_gt.exchange.local import Local, leading_rows
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.exchange.view import View
+from dgl_gt.exchange.view import SeededView
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.dispatch import autocast
 from dgl_gt.ops.reference import dropout_keep
@@ -26,7 +25,7 @@ from .attention import (
     check_sizes,
     is_plain,
 )
-from .dropout import FeatureDropout, draw_seeds
+from .dropout import FeatureDropout, begin_pass
 
 
 class GATConv(EdgeAttention):
@@ -177,56 +176,42 @@ class GATConv(EdgeAttention):
                 "of destinations as a pair"
             )
         rows, inner = _flat(feat, self.in_src)
-        view = as_view(graph, rows, self)
-        attention_seed, feature_seed = self._seeds(view)
-        h = self.feat_drop(view.source_rows(rows), view.node_ids, feature_seed)
+        seeded = begin_pass(self, graph, rows)
+        view = seeded.view
+        h = self.feat_drop(view.source_rows(rows), seeded)
         h_dst = leading_rows(h, view.num_dst)
         if not isinstance(graph, ShardedGraph) and isinstance(view, Local) and not self.allow_zero_in_degree:
             check_in_degrees(view.csc)
         if edge_weight is None and not get_attention:
-            return self._finished(self._attend(view, h, attention_seed), h_dst, inner)
+            return self._finished(self._attend(seeded, h), h_dst, inner)
         if not isinstance(view, Local):
             name = "edge_weight" if edge_weight is not None else "get_attention"
             raise ValueError(f"{name} is not available on a ShardedGraph; leave it out")
-        dropout = self._dropout(view, attention_seed)
-        return self._with_weights(view.csc, h, h_dst, inner, dropout, edge_weight, get_attention)
+        return self._with_weights(view.csc, h, h_dst, inner, self._dropout(seeded), edge_weight, get_attention)
 
-    def aggregate(self, view: View, rows: Tensor, seed: Tensor | None = None) -> Tensor:
-        """Return attention's result alone, without residual and bias, (N_dst, H * D).
+    def aggregate(self, seeded: SeededView, rows: Tensor) -> Tensor:
+        """Return attention's result alone, without residual and bias, (N_dst, H * D), for the rows that the view attends."""
+        return self._attend(seeded, rows).flatten(1)
 
-        ``rows`` are those that the view attends; ``seed`` is that of the dropout mask where none is set.
-        """
-        return self._attend(view, rows, seed).flatten(1)
-
-    def _attend(self, view: View, rows: Tensor, seed: Tensor | None) -> Tensor:
-        dropout = self._dropout(view, seed)
-        return view.attend(rows, self._project, dropout=dropout, negative_slope=self.negative_slope)
-
-    @property
-    def lacks_seed(self) -> bool:
-        """Whether the next pass draws seeds."""
-        return super().lacks_seed or self.feat_drop.lacks_seed
+    def _attend(self, seeded: SeededView, rows: Tensor) -> Tensor:
+        options = {"dropout": self._dropout(seeded), "negative_slope": self.negative_slope}
+        return seeded.view.attend(rows, self._project, **options)
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, out_feats={self.out_feats}, attn_drop={self.attn_drop}"
-
-    def _seeds(self, view):
-        """Return seeds of this pass's masks, of attention and of features, the same on all ranks."""
-        return view.broadcast(draw_seeds(2)) if self.lacks_seed else (None, None)
 
     def _attend_pair(self, graph, feat, edge_weight: Tensor | None, get_attention: bool):
         """Attend from the rows of destinations to those of sources, which have features of their own."""
         rows_src, inner = _flat(feat[0], self.in_src)
         rows_dst, _ = _flat(feat[1], self.in_dst)
         structure = csc(graph, rows_src.device, (len(rows_src), len(rows_dst)))
-        view = Local(structure)
         if not self.allow_zero_in_degree:
             check_in_degrees(structure)
-        attention_seed, feature_seed = self._seeds(view)
-        h_src = self.feat_drop(rows_src, None, feature_seed)
+        seeded = begin_pass(self, structure, rows_src)
+        h_src = self.feat_drop(rows_src, seeded)
         ids = torch.arange(len(h_src), len(h_src) + len(rows_dst), device=h_src.device)  # other masks than sources
-        h_dst = self.feat_drop(rows_dst, ids, feature_seed)
-        dropout = self._dropout(view, attention_seed)
+        h_dst = self.feat_drop(rows_dst, seeded._replace(view=Local(structure, ids)))
+        dropout = self._dropout(seeded)
         if edge_weight is not None or get_attention:
             return self._with_weights(structure, h_src, h_dst, inner, dropout, edge_weight, get_attention)
         rows = self._project(h_dst, "q"), self._project(h_src, "kv")

@@ -6,41 +6,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.exchange.as_view import as_view
-from dgl_gt.exchange.view import View
+from dgl_gt.exchange.view import SeededView, View
 from dgl_gt.partition.errors import check_one_of
 
 from .attention import check_features, check_heads, check_number, check_probability, check_sizes
-from .dropout import FeatureDropout
-from .dropout import draw_seeds as new_seeds
+from .dropout import FeatureDropout, begin_pass
 
 
-class GlobalAttention(nn.Module):
-    """Base class: its ``forward`` takes a graph or a view, and the rows of all nodes that the rank owns."""
-
-    sites: int  # number of dropouts
-
-    @property
-    def lacks_seed(self) -> bool:
-        """Whether the next pass draws seeds unless its caller gives them."""
-        return any(module.lacks_seed for module in self.modules() if isinstance(module, FeatureDropout))
-
-    def _prepare(self, graph, x: Tensor, width: int, seeds: Tensor | None):
-        """Return the view, the ids of the owned rows, and a seed for each dropout, the same on all ranks."""
-        check_features(x, "in_feats", width)
-        view = as_view(graph, x, self)
-        if len(x) != view.num_owned:
-            raise ValueError(
-                f"got {len(x)} rows, but global attention takes those of the {view.num_owned} nodes that this rank "
-                "owns, each once; pass a graph in place of a block, and its own rows alone"
-            )
-        if seeds is None and self.lacks_seed:
-            seeds = view.broadcast(new_seeds(self.sites))
-        ids = None if view.node_ids is None else view.node_ids[: len(x)]
-        return view, ids, [None] * self.sites if seeds is None else seeds
+def _begin_whole_pass(module: nn.Module, graph, x: Tensor, width: int) -> SeededView:
+    """Return the view of a pass, after a check that the rows are those of all nodes that the rank owns."""
+    check_features(x, "in_feats", width)
+    seeded = begin_pass(module, graph, x)
+    if len(x) != seeded.view.num_owned:
+        raise ValueError(
+            f"got {len(x)} rows, but global attention takes those of the {seeded.view.num_owned} nodes that this rank "
+            "owns, each once; pass a graph in place of a block, and its own rows alone"
+        )
+    return seeded
 
 
-class PolynormerAttention(GlobalAttention):
+class PolynormerAttention(nn.Module):
     r"""The global attention of Polynormer (Deng et al., arXiv:2403.01232), several layers of it.
 
     With :math:`k_n = \sigma(W_k x_n)` as key and query, :math:`v_n = W_v x_n`, and in each head
@@ -87,7 +72,7 @@ class PolynormerAttention(GlobalAttention):
         super().__init__()
         check_heads(feat_size, num_heads)
         check_sizes(layers=layers)
-        self.feat_size, self.num_heads, self.sites = feat_size, num_heads, layers
+        self.feat_size, self.num_heads = feat_size, num_heads
         self.h_proj, self.k_proj, self.v_proj = (
             nn.ModuleList(nn.Linear(feat_size, feat_size) for _ in range(layers)) for _ in range(3)
         )
@@ -96,7 +81,7 @@ class PolynormerAttention(GlobalAttention):
         self.beta = Gate(layers, feat_size, beta, check_number("beta_start", beta_start))
         self.dropouts = nn.ModuleList(FeatureDropout(check_probability("dropout", dropout)) for _ in range(layers))
 
-    def forward(self, graph, x: Tensor, seeds: Tensor | None = None) -> Tensor:
+    def forward(self, graph, x: Tensor) -> Tensor:
         """Attend from every node to every node.
 
         Parameters
@@ -105,8 +90,6 @@ class PolynormerAttention(GlobalAttention):
             Graph to which the rows belong; its edges are not read.
         x : Tensor, floating point, (N_owned, C)
             Rows of all nodes that this rank owns.
-        seeds : Tensor, int64, (layers,), on the CPU, optional
-            Seeds of this pass's dropout masks where none is set, the same on all ranks.
 
         Returns
         -------
@@ -117,15 +100,15 @@ class PolynormerAttention(GlobalAttention):
         ValueError
             ``x`` has another shape.
         """
-        view, ids, seeds = self._prepare(graph, x, self.feat_size, seeds)
+        seeded = _begin_whole_pass(self, graph, x, self.feat_size)
         shape = self.num_heads, self.feat_size // self.num_heads
         for layer, (norm, drop) in enumerate(zip(self.norms, self.dropouts)):
             h = self.h_proj[layer](x)
             k = torch.sigmoid(self.k_proj[layer](x)).unflatten(1, shape)
             v = self.v_proj[layer](x).unflatten(1, shape)
-            attended = _attend_all(view, k, k, v)
+            attended = _attend_all(seeded.view, k, k, v)
             x = norm(attended) * (h + self.beta(layer))
-            x = drop(functional.relu(self.out_proj(x)), ids, seeds[layer])
+            x = drop(functional.relu(self.out_proj(x)), seeded)
         return x
 
 
@@ -166,7 +149,7 @@ class Gate(nn.Module):
         return torch.sigmoid(vector) if self.kind == "sigmoid" else vector
 
 
-class SGFormerAttention(GlobalAttention):
+class SGFormerAttention(nn.Module):
     r"""The global attention of SGFormer (Wu et al., arXiv:2306.10759), with its input projection.
 
     With :math:`\tilde Q = Q / \|Q\|_F` and :math:`\tilde K = K / \|K\|_F`, whose norms run over all nodes and heads, a
@@ -197,29 +180,29 @@ class SGFormerAttention(GlobalAttention):
     def __init__(self, in_feats: int, feat_size: int, num_heads: int = 1, layers: int = 1, dropout: float = 0.0):
         super().__init__()
         check_sizes(in_feats=in_feats, feat_size=feat_size, num_heads=num_heads, layers=layers)
-        self.in_feats, self.num_heads, self.sites = in_feats, num_heads, layers + 1
+        self.in_feats, self.num_heads = in_feats, num_heads
         self.input = nn.Linear(in_feats, feat_size)
         self.input_norm = nn.LayerNorm(feat_size)
         self.q_proj, self.k_proj, self.v_proj = (
             nn.ModuleList(nn.Linear(feat_size, feat_size * num_heads) for _ in range(layers)) for _ in range(3)
         )
         self.norms = nn.ModuleList(nn.LayerNorm(feat_size) for _ in range(layers))
-        self.dropouts = nn.ModuleList(FeatureDropout(check_probability("dropout", dropout)) for _ in range(self.sites))
+        self.dropouts = nn.ModuleList(FeatureDropout(check_probability("dropout", dropout)) for _ in range(layers + 1))
 
-    def forward(self, graph, x: Tensor, seeds: Tensor | None = None) -> Tensor:
+    def forward(self, graph, x: Tensor) -> Tensor:
         """Attend from every node to every node; (N_owned, in_feats) -> (N_owned, C).
 
-        The arguments and errors are those of :meth:`PolynormerAttention.forward`, with ``layers + 1`` seeds.
+        The arguments and errors are those of :meth:`PolynormerAttention.forward`.
         """
-        view, ids, seeds = self._prepare(graph, x, self.in_feats, seeds)
-        x = self.dropouts[0](functional.relu(self.input_norm(self.input(x))), ids, seeds[0])
+        seeded = _begin_whole_pass(self, graph, x, self.in_feats)
+        x = self.dropouts[0](functional.relu(self.input_norm(self.input(x))), seeded)
         for layer, norm in enumerate(self.norms):
             q, k, v = (
                 projections[layer](x).unflatten(1, (self.num_heads, -1))
                 for projections in (self.q_proj, self.k_proj, self.v_proj)
             )
-            attended = _attend_normalised(view, q, k, v)
-            x = self.dropouts[layer + 1](norm((attended.mean(1) + x) / 2), ids, seeds[layer + 1])
+            attended = _attend_normalised(seeded.view, q, k, v)
+            x = self.dropouts[layer + 1](norm((attended.mean(1) + x) / 2), seeded)
         return x
 
 

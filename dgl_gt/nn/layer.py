@@ -6,22 +6,21 @@ from typing import overload
 
 from torch import Tensor, nn
 
-from dgl_gt.exchange.as_view import as_view
 from dgl_gt.exchange.local import leading_rows
-from dgl_gt.exchange.view import View
+from dgl_gt.exchange.view import SeededView
 from dgl_gt.model_limits import OPTION_VALUES, TRANSFORMER_RESIDUALS
 from dgl_gt.partition.errors import check_flags, check_one_of
 
 from .aggregation import aggregate, make_aggregation
-from .attention import BiasedMHA, GraphLayer, check_features, check_probability, check_sizes
+from .attention import BiasedMHA, check_features, check_probability, check_sizes
 from .batch_norm import NORM_MODULES, BatchNorm, normalise
 from .dense import check_batch, is_dense
-from .dropout import FeatureDropout
+from .dropout import FeatureDropout, begin_pass
 from .edge_features import EdgeUpdate
 from .feed_forward import feed_forward
 
 
-class GraphTransformerLayer(GraphLayer):
+class GraphTransformerLayer(nn.Module):
     """A transformer layer whose attention runs along the edges of a graph.
 
     The layer of Graphormer (Ying et al., arXiv:2106.05234) with attention restricted to edges (Dwivedi and Bresson,
@@ -116,12 +115,7 @@ class GraphTransformerLayer(GraphLayer):
 
     @overload
     def forward(
-        self,
-        graph,
-        feat: Tensor,
-        attn_bias: Tensor | None = None,
-        seeds: Tensor | None = None,
-        edge: Tensor | None = None,
+        self, graph, feat: Tensor, attn_bias: Tensor | None = None, *, edge: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]: ...
     @overload
     def forward(self, nfeat: Tensor, attn_bias: Tensor | None = None, attn_mask: Tensor | None = None) -> Tensor: ...
@@ -132,10 +126,6 @@ class GraphTransformerLayer(GraphLayer):
         ----------
         graph, feat, attn_bias
             See :meth:`BiasedMHA.forward`, which also says what is raised.
-        seeds : Tensor, int64, (4,), on the CPU, optional
-            Seeds of this pass's dropout masks where none is set, the same on all ranks: one for attention weights, two
-            for the feed-forward network, and one for attention's result. By default each pass in training draws them
-            from torch's default CPU generator, and all ranks take the seeds that rank 0 draws.
         edge : Tensor, floating point, (E, edge_hidden), optional
             Rows of the edges, in the order of edge ids, for a layer that has an ``edge_hidden``.
         nfeat : Tensor, floating point, (B, N, C)
@@ -164,34 +154,30 @@ class GraphTransformerLayer(GraphLayer):
         rows = self.attn_layer_norm(nfeat) if self.norm_first else nfeat
         return self._after(self.attn(rows, attn_bias, attn_mask), nfeat)
 
-    def _along_edges(self, graph, feat, attn_bias=None, seeds: Tensor | None = None, edge: Tensor | None = None):
+    def _along_edges(self, graph, feat, attn_bias=None, *, edge: Tensor | None = None):
         """Compute the call on a graph."""
         check_features(feat, "feat_size", self.feat_size)
-        view = as_view(graph, feat, self)
+        seeded = begin_pass(self, graph, feat)
+        view = seeded.view
         feat = view.source_rows(feat)
-        if seeds is None:
-            seeds = self.draw_seeds(view)
-        attention_seed = None if seeds is None else seeds[0]
         rows = normalise(self.attn_layer_norm, feat, view) if self.norm_first else feat
-        attended = aggregate(self.attn, view, rows, self._bias(attn_bias, edge), attention_seed)
-        h = self._after(attended, leading_rows(feat, view.num_dst), view, seeds)
+        attended = aggregate(self.attn, seeded, rows, self._bias(attn_bias, edge))
+        h = self._after(attended, leading_rows(feat, view.num_dst), seeded)
         if self.edge_update is None:
             return h
         return h, self.edge_update(view, edge, *self.attn.queries_and_keys(rows, view.num_dst))
 
-    def _after(self, attended: Tensor, own: Tensor, view: View | None = None, seeds: Tensor | None = None) -> Tensor:
+    def _after(self, attended: Tensor, own: Tensor, seeded: SeededView | None = None) -> Tensor:
         """Return what follows attention, from its result and the layer's own rows; a dense batch has no view."""
-        node_ids = None if view is None else view.node_ids
-        ids = None if node_ids is None else leading_rows(node_ids, len(own))
-        ffn_seeds, seed = (None, None) if seeds is None else (seeds[1:3], seeds[3])
-        h = self.residual(own) + self.dropout(attended, ids, seed)
+        view = None if seeded is None else seeded.view
+        h = self.residual(own) + self.dropout(attended, seeded)
         if not self.norm_first:
             h = normalise(self.attn_layer_norm, h, view)
         if self.ffn is None:
             return h
         if self.norm_first:
-            return h + self.ffn(normalise(self.ffn_layer_norm, h, view), ids, ffn_seeds)
-        return normalise(self.ffn_layer_norm, h + self.ffn(h, ids, ffn_seeds), view)
+            return h + self.ffn(normalise(self.ffn_layer_norm, h, view), seeded)
+        return normalise(self.ffn_layer_norm, h + self.ffn(h, seeded), view)
 
     def _bias(self, attn_bias: Tensor | None, edge: Tensor | None) -> Tensor | None:
         """Return the bias of attention: ``attn_bias`` plus a linear map of the edge embeddings."""

@@ -9,13 +9,12 @@ from dgl_gt.exchange.as_view import views_of
 from dgl_gt.exchange.local import Local, leading_rows
 from dgl_gt.exchange.view import View
 from dgl_gt.model_limits import MODEL_LIMITS, OPTION_VALUES, check_contradictions
-from dgl_gt.ops.dropout import dropout_seed
 from dgl_gt.partition.errors import check_flags, check_one_of, whole_number
 
-from .attention import SITES, EdgeAttention, check_features, check_number, check_probability, check_sizes
+from .attention import check_features, check_number, check_probability, check_sizes
 from .batch_norm import NORM_MODULES, BatchNorm, normalise
 from .convolution_layer import ConvolutionLayer
-from .dropout import FeatureDropout, as_seed, draw_seeds
+from .dropout import FeatureDropout, with_seeds
 from .edge_features import EdgeEncoder
 from .feed_forward import make_encoder, make_output
 from .global_attention import PolynormerAttention, SGFormerAttention
@@ -225,41 +224,41 @@ class GraphTransformer(nn.Module):
         views = views_of(graph, self, len(self.layers), feat)
         biases, first, last = self._biases(graph, attn_bias), views[0], views[-1]
         feat = first.input_rows(feat)
-        ids = None if first.node_ids is None else first.node_ids[: len(feat)]
-        *layer_seeds, encoder_seeds, global_seeds = self._seeds(first)
-        x = self.input_dropout(feat, ids, None if encoder_seeds is None else encoder_seeds[-1])
-        h = self.encoder(x, ids, encoder_seeds)
-        # With a deep halo, later layers also compute copies of rows, whose initial rows are among the first layer's
-        # sources.
-        initial = [first.source_rows(h)] if self.has_initial else []
-        edges = self._edges(graph, edge_feat, edge_kind)
+        seeded = with_seeds(self, views)
+        x = self.input_dropout(feat, seeded[0])
+        h = self.encoder(x, seeded[0])
+        more = self._edges(graph, edge_feat, edge_kind)
+        if self.has_initial:
+            # With a deep halo, later layers also compute copies of rows, whose initial rows are among the first layer's
+            # sources.
+            more["initial"] = first.source_rows(h)
         outputs = []
-        for layer, view, bias, seeds in zip(self.layers, views, biases, layer_seeds, strict=True):
-            h = layer(view, h, bias, seeds, *edges, *initial)
-            if len(edges) and layer.edge_update is not None:
-                h, *edges = h
+        for layer, its_view, bias in zip(self.layers, seeded, biases, strict=True):
+            h = layer(its_view, h, bias, **more)
+            if "edge" in more and layer.edge_update is not None:
+                h, more["edge"] = h
             outputs.append(h if self.jumping != "last" else None)
         h = normalise(self.output_norm, self._joined(outputs, h), last)
         if isinstance(self.global_attention, PolynormerAttention) and self._uses_global:
             _check_whole(last)
-            return self.global_output(self.global_attention(last, self.global_norm(h), global_seeds))
+            return self.global_output(self.global_attention(seeded[-1], self.global_norm(h)))
         if isinstance(self.global_attention, SGFormerAttention):
             _check_whole(last)
-            of_all = self.global_attention(last, leading_rows(x, last.num_dst), global_seeds)
+            of_all = self.global_attention(seeded[-1], leading_rows(x, last.num_dst))
             h = (1 - self.global_weight) * h + self.global_weight * of_all
         return self.output(h)
 
-    def _edges(self, graph, edge_feat: Tensor | None, edge_kind: Tensor | None) -> list[Tensor]:
+    def _edges(self, graph, edge_feat: Tensor | None, edge_kind: Tensor | None) -> dict[str, Tensor]:
         """Return the edge embeddings with which the first layer begins; none for a model without edge features."""
         if self.edge_encoder is None:
             if edge_feat is not None or edge_kind is not None:
                 raise ValueError("the model takes no edge_feat or edge_kind; make it with edge_feats or edge_kinds")
-            return []
+            return {}
         if isinstance(graph, (list, tuple)) and not all(isinstance(each, View) for each in graph):
             raise ValueError(
                 "a model with edge features needs one graph, but got a list of blocks, whose edges differ; pass one graph"
             )
-        return [self.edge_encoder(edge_feat, edge_kind)]
+        return {"edge": self.edge_encoder(edge_feat, edge_kind)}
 
     def _joined(self, outputs: list, last: Tensor) -> Tensor:
         """Return what the output reads of the results of all layers, for the rows of the last layer."""
@@ -267,20 +266,6 @@ class GraphTransformer(nn.Module):
             return last
         rows = [leading_rows(each, len(last)) for each in outputs]
         return torch.cat(rows, 1) if self.jumping == "concat" else sum(rows[1:], start=rows[0])
-
-    def _seeds(self, view) -> list[Tensor] | list[None]:
-        """Return seeds of this pass's masks for each layer, the encoder and global attention, or Nones where all are set.
-
-        They are drawn all at once, so that the ranks communicate once. The last seed of the encoder is that of the
-        dropout of the features.
-        """
-        parts = [*self.layers, self.encoder, self.input_dropout, *filter(None, [self.global_attention])]
-        if not any([part.lacks_seed for part in parts]):
-            return [None] * (len(self.layers) + 2)
-        extra = 0 if self.global_attention is None else self.global_attention.sites
-        seeds = view.broadcast(draw_seeds((len(self.layers) + 1) * SITES + extra))
-        *parts, last = seeds.split([SITES] * (len(self.layers) + 1) + [extra])
-        return [*parts, last]
 
     @property
     def input_sizes(self) -> dict[str, int]:
@@ -330,27 +315,11 @@ class GraphTransformer(nn.Module):
             part.requires_grad_(flag)
         self.output.requires_grad_(not flag)
 
-    def set_dropout_step(self, run_seed: int, step: int) -> None:
-        """Fix every dropout mask until the next call.
-
-        Masks differ by layer and step, and are the same on all ranks if each rank calls this with the same arguments.
-        They do not depend on torch's generators, from which each pass in training draws its masks otherwise. See
-        :func:`dropout_seed`.
-
-        Parameters
-        ----------
-        run_seed, step : int
-            Any integers.
-        """
-        parts = [*self.layers, self.encoder, self.input_dropout, self.global_attention]
-        for index, part in enumerate(parts):
-            modules = [] if part is None else list(part.modules())
-            for module in modules:
-                if isinstance(module, EdgeAttention):
-                    module.dropout_seed = dropout_seed(run_seed, step, index)
-            sites = [module for module in modules if isinstance(module, FeatureDropout)]
-            for site, module in enumerate(sites):
-                module.seed = as_seed(dropout_seed(run_seed, step, index, site))
+    @property
+    def dropout_parts(self) -> list[nn.Module]:
+        """The parts whose numbers are in the seeds of :func:`set_dropout_step`."""
+        parts = [*self.layers, self.encoder, self.input_dropout]
+        return parts if self.global_attention is None else [*parts, self.global_attention]
 
     def _biases(self, graph, attn_bias) -> list:
         """Return the bias of each layer."""

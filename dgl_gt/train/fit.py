@@ -13,6 +13,7 @@ from torch import nn
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
+from dgl_gt.nn.dropout import set_dropout_step
 from dgl_gt.partition.errors import InputError
 from dgl_gt.run_files.run_record import PolicyOfRun
 
@@ -96,8 +97,7 @@ def take_step(
 def forward(model: nn.Module, task: Task, batch: Batch, step: int, seed: int) -> torch.Tensor:
     """The result of a model on a batch of a training step, with its dropout."""
     model.train()
-    if hasattr(model, "set_dropout_step"):
-        model.set_dropout_step(seed, step)
+    set_dropout_step(model, seed, step)
     return logits_of(model, batch.inputs, task.sizes["classes"])
 
 

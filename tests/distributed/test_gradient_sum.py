@@ -10,7 +10,7 @@ from traced_steps import measured
 import dgl_gt
 from dgl_gt.comm import gradient_sum
 from dgl_gt.comm.group import Comm
-from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
+from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint, set_dropout_step
 from dgl_gt.partition import partition
 from dgl_gt.partition.figures.strategies import HALO, NAMES
 from dgl_gt.plan import report_costs
@@ -45,7 +45,7 @@ def of_models(rank, folder):
         for sums in (sg.comm.summing_gradients, None):
             for each in parameters:
                 each.grad = None
-            model.set_dropout_step(1, 2)
+            set_dropout_step(model, 1, 2)
             with sums(parameters) if sums else torch.enable_grad():
                 model(sg, sg.ndata["feat"].double()).pow(2).sum().backward()
                 early = sg.comm.started

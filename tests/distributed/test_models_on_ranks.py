@@ -7,7 +7,7 @@ from ranks import run_ranks
 from whole_graph import csc_of
 
 import dgl_gt
-from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
+from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint, set_dropout_step
 from dgl_gt.partition import partition
 
 FEATURES, HIDDEN, CLASSES, EDGE_FEATURES = 5, 12, 3, 2
@@ -75,7 +75,7 @@ def run_model(graph, feat, owned, edge_ids, options, checkpoint="none"):
     edges = edge_data(edge_ids, options)
     for step in range(2):
         model.zero_grad()
-        model.set_dropout_step(7, step)
+        set_dropout_step(model, 7, step)
         out = model(graph, feat, **edges)
         (out * weights).pow(2).sum().backward()
     gradients = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}

@@ -11,7 +11,7 @@ from whole_graph import csc_of
 
 import dgl_gt
 from dgl_gt.exchange.shard import read_shard
-from dgl_gt.nn import GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint
+from dgl_gt.nn import GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint, set_dropout_step
 from dgl_gt.partition import partition
 from dgl_gt.partition.figures.strategies import NAMES
 from dgl_gt.partition.graph import from_edges
@@ -26,7 +26,7 @@ def run_model(graph, feat, bias, dtype, dropout=0.3, activation_checkpoint="none
     torch.manual_seed(0)
     model = GraphTransformer(5, hidden, 3, LAYERS, heads, dropout=dropout, attention_dropout=dropout).to(dtype)
     apply_activation_checkpoint(model, activation_checkpoint)
-    model.set_dropout_step(11, 4)
+    set_dropout_step(model, 11, 4)
     feat = feat.to(dtype, copy=True).requires_grad_()
     bias = None if bias is None else bias.to(dtype, copy=True).requires_grad_()
     out = model(graph, feat, bias)
@@ -252,7 +252,7 @@ def test_the_default_device_of_torch_changes_nothing(awkward_graph, tmp_path):
     model = GraphTransformer(5, HIDDEN, 3, LAYERS, HEADS, dropout=0.3, attention_dropout=0.3)
 
     def results():
-        model.set_dropout_step(0, 0)
+        set_dropout_step(model, 0, 0)
         for strategy, depth in (("halo", 2), ("heads", 1), ("gather", 1)):
             sg = dgl_gt.load(tmp_path / "one", strategy, depth)
             yield model(sg, sg.ndata["feat"])

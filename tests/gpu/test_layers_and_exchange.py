@@ -11,7 +11,7 @@ from dgl_gt.partition import partition
 for package in ("msgspec", "safetensors", "scipy", "yaml"):  # a machine for `make gpu` may have torch alone
     pytest.importorskip(package, reason=f"layers and exchanges need {package}")
 
-from dgl_gt.nn import GATConv, GraphTransformer  # noqa: E402
+from dgl_gt.nn import GATConv, GraphTransformer, set_dropout_step  # noqa: E402
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -22,7 +22,7 @@ WIDTH, CLASSES = 5, 3
 def make_model(device, **options):
     torch.manual_seed(0)
     model = GraphTransformer(WIDTH, 16, CLASSES, layers=2, heads=4, **options)
-    model.set_dropout_step(0, 0)
+    set_dropout_step(model, 0, 0)
     return model.to(device)
 
 

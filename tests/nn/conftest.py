@@ -68,7 +68,7 @@ class Keyed(torch.nn.Module):
         self.ours = ours
 
     def forward(self, h):
-        return keyed_dropout(h[0], self.ours.p, self.ours.seed)[None]
+        return keyed_dropout(h[0], self.ours.p, self.ours.dropout_seed)[None]
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def test_features_are_dropped_where_the_dense_layer_does(graph, densify, share_m
     options = {"norm_first": norm_first, "dropout": 0.3, "attn_dropout": 0.0}
     ours, dense = make(**options).train(), make_dense(**options).train()
     for seed, site in enumerate((ours.ffn[2], ours.ffn[4], ours.dropout)):
-        site.seed = torch.tensor(seed)
+        site.dropout_seed = seed
     share_masks(dense, ours)
     feat = random(graph.num_nodes(), C, seed=1)
     torch.testing.assert_close(ours(graph, feat), dense(feat[None], *densify(graph))[0], rtol=0, atol=1e-12)

@@ -11,7 +11,15 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import dgl_gt
-from dgl_gt.nn import BiasedMHA, GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint, dropout_seed
+from dgl_gt.nn import (
+    BiasedMHA,
+    GraphTransformer,
+    GraphTransformerLayer,
+    apply_activation_checkpoint,
+    dropout_seed,
+    set_dropout_step,
+)
+from dgl_gt.nn.dropout import begin_pass
 
 IN, C, OUT, L, H = 5, 12, 4, 3, 3
 
@@ -56,7 +64,7 @@ def test_blocks_give_the_rows_of_the_graph(sparse_graph, gradients, norm_first, 
 @pytest.mark.parametrize("ffn", [1, 2])
 def test_equals_dense_layers_between_two_projections(graph, densify, share_masks, norm_first, ffn):
     model = make(norm_first=norm_first, ffn=ffn, dropout=0.3).train()
-    model.set_dropout_step(0, 0)
+    set_dropout_step(model, 0, 0)
     dense = [
         dgl.nn.GraphormerLayer(C, ffn * C, H, norm_first=norm_first, dropout=0.3, attn_dropout=0, activation=nn.GELU())
         for _ in range(L)
@@ -67,7 +75,7 @@ def test_equals_dense_layers_between_two_projections(graph, densify, share_masks
     feat, bias = random(graph.num_nodes(), IN, seed=1), random(graph.num_edges(), H, seed=2)
 
     out = model(graph, feat, bias)
-    h = model.encoder(feat)[None]
+    h = model.encoder(feat, begin_pass(model, graph, feat))[None]
     for theirs in dense:
         h = theirs(h, *densify(graph, bias))
     h = functional.layer_norm(h, [C]) if norm_first else h
@@ -77,7 +85,7 @@ def test_equals_dense_layers_between_two_projections(graph, densify, share_masks
 
 def test_a_csc_gives_the_numbers_of_its_graph(graph):
     model = make(attention_dropout=0.3).train()
-    model.set_dropout_step(0, 0)
+    set_dropout_step(model, 0, 0)
     feat, bias = random(graph.num_nodes(), IN, seed=1), random(graph.num_edges(), H, seed=2)
     assert torch.equal(model(dgl_gt.csc(graph), feat, bias), model(graph, feat, bias))
 
@@ -100,7 +108,7 @@ def test_steps_with_dropout_compile_once(graph):
     compilations = []
     compiled = torch.compile(model, fullgraph=True, backend=lambda module, _: compilations.append(module) or module)
     for step in range(4):
-        model.set_dropout_step(0, step)
+        set_dropout_step(model, 0, step)
         torch.testing.assert_close(compiled(graph, feat), model(graph, feat), rtol=0, atol=1e-12)
     assert len(compilations) == 1
 
@@ -136,7 +144,7 @@ def test_masks_repeat_within_a_step_and_differ_between_steps_and_runs(graph):
     model, feat = make(attention_dropout=0.5).train(), random(graph.num_nodes(), IN, seed=1)
 
     def at(run_seed, step):
-        model.set_dropout_step(run_seed, step)
+        set_dropout_step(model, run_seed, step)
         return model(graph, feat)
 
     first = at(3, 10)
@@ -148,7 +156,7 @@ def test_masks_repeat_within_a_step_and_differ_between_steps_and_runs(graph):
 
 def test_masks_do_not_depend_on_torchs_generator(graph):
     model, feat = make(attention_dropout=0.5).train(), random(graph.num_nodes(), IN, seed=1)
-    model.set_dropout_step(3, 10)
+    set_dropout_step(model, 3, 10)
     before = torch.get_rng_state()
     model(graph, feat)
     assert torch.equal(torch.get_rng_state(), before)
@@ -156,7 +164,7 @@ def test_masks_do_not_depend_on_torchs_generator(graph):
 
 def test_layers_draw_different_masks(graph):
     model = make(attention_dropout=0.5).train()
-    model.set_dropout_step(3, 10)
+    set_dropout_step(model, 3, 10)
     seeds = [layer.attn.dropout_seed for layer in model.layers]
     assert seeds == [dropout_seed(3, 10, index) for index in range(L)]
     h = random(graph.num_nodes(), C, seed=1)
@@ -181,7 +189,7 @@ def test_dropout_seeds_are_splitmix64():
 def test_recomputed_layers_give_equal_gradients(graph, gradients, seeded):
     model = make(dropout=0.2, attention_dropout=0.5).train()
     if seeded:
-        model.set_dropout_step(3, 10)
+        set_dropout_step(model, 3, 10)
     feat = random(graph.num_nodes(), IN, seed=1)
 
     def run(call):
@@ -213,6 +221,45 @@ def test_masks_without_seeds_follow_torchs_generator(graph, activation_checkpoin
     assert torch.equal(first, again) and not torch.allclose(first, second)
     for a, b in zip(gradients_found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["none", "full", "keep_exchanges"])
+def test_a_layer_computed_again_has_its_masks_after_the_next_step_began(graph, mode):
+    model, feat = make(dropout=0.4, attention_dropout=0.4).train(), random(graph.num_nodes(), IN, seed=1)
+    tensors, expected = [feat, *model.parameters()], 0
+    for step in range(2):
+        set_dropout_step(model, 3, step)
+        found = torch.autograd.grad(model(graph, feat).square().sum(), tensors)
+        expected = torch.cat([each.flatten() for each in found]) + expected
+    apply_activation_checkpoint(model, mode)
+    total = 0
+    for step in range(2):
+        set_dropout_step(model, 3, step)
+        total = total + model(graph, feat).square().sum()
+    found = torch.cat([each.flatten() for each in torch.autograd.grad(total, tensors)])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+
+
+def test_masks_of_a_users_own_model_follow_run_and_step(graph):
+    """Each dropout of its layers has a seed of its own, in the order of the modules."""
+    model, feat = Runs().double().train(), random(graph.num_nodes(), C, seed=1)
+    set_dropout_step(model, 3, 10)
+    first, layer = model(graph, feat), model.layer
+    assert torch.equal(model(graph, feat), first)
+    seeds = [site.dropout_seed for site in (layer.attn, layer.ffn[2], layer.ffn[4], layer.dropout)]
+    assert seeds == [dropout_seed(3, 10, 0), *(dropout_seed(3, 10, index, 0) for index in (1, 2, 3))]
+    set_dropout_step(model, 3, 11)
+    assert not torch.allclose(model(graph, feat), first)
+
+
+def test_a_seed_that_is_set_wins_over_those_that_are_drawn(graph):
+    model, feat = make(attention_dropout=0.5).train(), random(graph.num_nodes(), IN, seed=1)
+    for layer in model.layers[1:]:
+        layer.attn.dropout_seed = 7
+    first, second = model(graph, feat), model(graph, feat)
+    assert not torch.allclose(first, second)
+    model.layers[0].attn.dropout_seed = 7
+    assert torch.equal(model(graph, feat), model(graph, feat))
 
 
 class Runs(nn.Module):
@@ -319,7 +366,7 @@ def test_seeds_lie_on_the_cpu_whatever_the_default_device(graph):
     csc = dgl_gt.csc(graph)
     with torch.device("meta"):
         model(csc, feat).sum().backward()
-        model.set_dropout_step(0, 0)
+        set_dropout_step(model, 0, 0)
         out = model(csc, feat)
     assert torch.equal(out, model(csc, feat))
 
@@ -335,7 +382,7 @@ def test_trains_on_a_graph_that_was_first_seen_under_inference_mode(kind):
             graph = dgl_gt.csc(graph)
         elif kind == "block":
             graph = [dgl.to_block(graph, torch.arange(9))] * L
-        model.set_dropout_step(0, 0)
+        set_dropout_step(model, 0, 0)
         seen = model(graph, feat)
     out = model(graph, feat)
     assert torch.equal(out, seen)

@@ -9,7 +9,7 @@ from dgl_gt.exchange.as_view import as_view
 from dgl_gt.exchange.local import Local
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.exchange.view import View
-from dgl_gt.nn import BiasedMHA, GraphTransformer, GraphTransformerLayer
+from dgl_gt.nn import BiasedMHA, GraphTransformer, GraphTransformerLayer, set_dropout_step
 
 
 class InPieces(View):
@@ -18,7 +18,11 @@ class InPieces(View):
     def __init__(self, graph):
         self.local = as_view(graph)
         self.num_owned, self.num_dst, self.node_ids = self.local.num_owned, self.local.num_dst, None
-        self.calls = []
+        self.calls, self.drawn = [], []
+
+    def broadcast(self, seeds):
+        self.drawn.append(len(seeds))
+        return seeds
 
     def attend(self, h, project, *, bias=None, dropout=None):
         self.calls.append({"width": h.shape[1], "bias": bias, "dropout": dropout})
@@ -134,7 +138,15 @@ def test_a_projection_that_a_user_replaced_or_hooked_is_called(graph):
 def test_a_model_asks_its_strategy_once_a_layer(graph):
     view = InPieces(graph)
     model = GraphTransformer(5, 12, 2, layers=3, heads=3, attention_dropout=0.2).train()
-    model.set_dropout_step(1, 2)
+    set_dropout_step(model, 1, 2)
     model(Sharded(view), torch.randn(graph.num_nodes(), 5))
     assert [call["width"] for call in view.calls] == [12, 12, 12]
     assert [call["dropout"] for call in view.calls] == [(0.2, layer.attn.dropout_seed) for layer in model.layers]
+
+
+def test_a_pass_draws_the_seeds_of_all_its_dropouts_at_once(graph):
+    view = InPieces(graph)
+    model = GraphTransformer(5, 12, 2, layers=3, heads=3, dropout=0.1, attention_dropout=0.2).train()
+    for _ in range(2):
+        model(Sharded(view), torch.randn(graph.num_nodes(), 5))
+    assert view.drawn == [1 + 3 * 4] * 2

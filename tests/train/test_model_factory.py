@@ -11,6 +11,7 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.cli.main import main
+from dgl_gt.nn import dropout_seed
 from dgl_gt.partition import load_graph, partition
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.shards.counts import read_figures
@@ -53,6 +54,19 @@ def test_two_ranks_train_as_one(shards, name):
         np.testing.assert_allclose(first[1][key], value, atol=0.01)  # AdamW divides by small gradients
         np.testing.assert_array_equal(first[1][key], second[1][key])
     assert (first[2][0] == labels).mean() > 0.99 and second[2] is None
+
+
+def losses_and_seed(rank, folder):
+    """Losses of a run, and the seed of a mask of its last step."""
+    result = train(dgl_gt.load(folder), CONFIG, factory=find_factory("factories:Pulled"))
+    return result.losses, result.model.layer.attn.dropout_seed
+
+
+def test_dropout_masks_follow_seed_and_step_on_any_number_of_ranks(shards):
+    found = [*run_ranks(1, losses_and_seed, shards / "1"), *run_ranks(2, losses_and_seed, shards / "2")]
+    for losses, seed in found:
+        assert seed == dropout_seed(CONFIG.seed, CONFIG.epochs - 1, 0)
+        np.testing.assert_allclose(losses, found[0][0], rtol=1e-4)
 
 
 def test_ranks_start_with_the_weights_of_rank_0(shards):
