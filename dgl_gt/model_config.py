@@ -5,11 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from dgl_gt.model_limits import MAP_WEIGHTS, MODEL_LIMITS, OPTION_VALUES, check_contradictions
 from dgl_gt.partition.errors import InputError
 
 from .settings import Flag, Share, between, check_types, described, one_of, setting
 
+# The smallest and the largest sizes are far beyond any use, so that what they refuse is a mistake.
+MODEL_LIMITS = {"layers": (1, 1000), "hidden": (1, 1_000_000), "heads": (1, 1_000_000), "ffn": (0, 1000)}
+MAP_WEIGHTS = (0.0, 1.7)  # of map_weight; above it, the weight of the first layer's map exceeds 1
+EDGE_KINDS = 256  # number of kinds that a column of whole numbers in the edge features may have
+PRECISIONS = ("fp32", "bf16")
+TRANSFORMER_RESIDUALS = ("identity", "linear")
+OPTION_VALUES = {  # allowed values of the options that take a name
+    "layer": ("transformer", "convolution"),
+    "score": ("dot", "additive", "gcn", "mean"),
+    "residual": ("none", "identity", "linear", "initial"),
+    "norm": ("layer", "rms", "batch", "none"),
+    "activation": ("relu", "gelu", "swiglu"),
+    "gate": ("none", "sigmoid", "free", "constant"),
+    "input": ("activated", "linear", "mlp", "none"),
+    "output": ("linear", "mlp"),
+    "jumping": ("last", "sum", "concat"),
+    "global_attention": ("none", "polynormer", "sgformer"),
+}
 _READERS = {  # settings that only some values of another one read
     "ffn": ("layer", ("transformer",)),
     "attention_dropout": ("score", ("dot", "additive")),
@@ -108,10 +125,33 @@ class ModelConfig:
 
     def check_with_edges(self, has_edges: bool) -> None:
         """Raise :class:`InputError` if settings contradict each other, for a model with or without edge features."""
-        options = {name: getattr(self, name) for name in ("layer", "residual", "input", "gate", "score")}
-        check_contradictions(**options, has_edges=has_edges)
+        _check_contradictions(self.layer, self.residual, self.input, self.gate, self.score, has_edges)
         for name in ("edge_hidden", "edge_update"):
             if getattr(self, name) != getattr(type(self), name) and not has_edges:
                 raise InputError(
-                    f"{name} is {getattr(self, name)}, but there are no edge_features; leave it out, or set edge_features"
+                    f"{name} is {getattr(self, name)}, but the model has no edge features; leave it out, or set edge_features"
                 )
+
+
+def _check_contradictions(layer: str, residual: str, input: str, gate: str, score: str, has_edges: bool) -> None:
+    if has_edges and (layer, score) != ("transformer", "dot"):
+        name, value, needed = ("score", score, "dot") if layer == "transformer" else ("layer", layer, "transformer")
+        raise InputError(
+            f"{name} is {value!r}, but edge features need the {name} {needed!r}; choose {needed!r}, or leave out the edge features"
+        )
+    if layer == "transformer":
+        if gate != "none":
+            raise InputError(f"gate is {gate!r}, but transformer layers have no gate; choose layer 'convolution'")
+        if input == "none":
+            raise InputError("input is 'none', but transformer layers need an input projection; choose another input")
+        if residual not in TRANSFORMER_RESIDUALS:
+            raise InputError(
+                f"residual is {residual!r}, but transformer layers need 'identity' or 'linear'; choose one of "
+                "them, or the layer 'convolution'"
+            )
+    elif input == "none" and (residual in ("identity", "initial") or score == "dot"):
+        name, value = ("score", score) if score == "dot" else ("residual", residual)
+        raise InputError(
+            f"input is 'none', but with {name} {value!r} a layer must take as many features as it returns; choose "
+            "another input"
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from dgl_gt.exchange.view import SeededView
-from dgl_gt.model_limits import OPTION_VALUES
+from dgl_gt.model_config import OPTION_VALUES
 from dgl_gt.partition.errors import check_one_of
 
 from .attention import BiasedMHA, check_heads

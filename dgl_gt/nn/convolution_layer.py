@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.exchange.local import leading_rows
-from dgl_gt.model_limits import OPTION_VALUES
+from dgl_gt.model_config import OPTION_VALUES
 from dgl_gt.partition.errors import check_flags, check_one_of
 
 from .aggregation import aggregate, make_aggregation

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.exchange.as_view import as_view
-from dgl_gt.model_limits import EDGE_KINDS
+from dgl_gt.model_config import EDGE_KINDS
 from dgl_gt.partition.errors import whole_number
 
 from .attention import check_sizes

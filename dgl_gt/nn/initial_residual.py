@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from dgl_gt.model_limits import MAP_WEIGHTS
+from dgl_gt.model_config import MAP_WEIGHTS
 from dgl_gt.partition.errors import whole_number
 
 from .attention import check_features, check_number, check_sizes

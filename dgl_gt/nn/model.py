@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import torch
 from torch import Tensor, nn
 
 from dgl_gt.exchange.as_view import views_of
 from dgl_gt.exchange.local import Local, leading_rows
 from dgl_gt.exchange.view import View
-from dgl_gt.model_limits import MODEL_LIMITS, OPTION_VALUES, check_contradictions
-from dgl_gt.partition.errors import check_flags, check_one_of, whole_number
+from dgl_gt.model_config import ModelConfig
+from dgl_gt.partition.errors import check_flags
 
-from .attention import check_features, check_number, check_probability, check_sizes
+from .attention import check_features, check_sizes
 from .batch_norm import NORM_MODULES, BatchNorm, normalise
 from .convolution_layer import ConvolutionLayer
 from .dropout import FeatureDropout, with_seeds
@@ -143,22 +145,14 @@ class GraphTransformer(nn.Module):
         initial_weight: float = 0.1,
         map_weight: float = 0.5,
     ):
+        given = dict(locals())
         super().__init__()
-        check_sizes(in_dim=in_dim, hidden=hidden, out=out, heads=heads, global_layers=global_layers)
-        ffn = whole_number("ffn", ffn, *MODEL_LIMITS["ffn"])
-        layers = whole_number("layers", layers, *MODEL_LIMITS["layers"])
-        check_flags(norm_first=norm_first, edge_update=edge_update)
-        drops = {"dropout": dropout, "input_dropout": input_dropout, "global_dropout": global_dropout}
-        for name, value in (drops | {"attention_dropout": attention_dropout}).items():
-            check_probability(name, value)
-        choices = {"layer": layer, "activation": activation, "input": input, "output": output, "jumping": jumping}
-        for name, value in (choices | {"global_attention": global_attention}).items():
-            check_one_of(name, value, OPTION_VALUES[name])
-        check_number("gate_start", gate_start)
+        check_sizes(in_dim=in_dim, out=out)
+        config = ModelConfig(**{each.name: given[each.name] for each in fields(ModelConfig)})
         has_edges = bool(edge_feats or edge_kinds)
-        check_contradictions(layer=layer, residual=residual, input=input, gate=gate, score=score, has_edges=has_edges)
-        self.in_dim, self.jumping, self._uses_global = in_dim, jumping, True
-        self.global_weight, self.reads = check_number("global_weight", global_weight, 0.0, 1.0), None
+        config.check_with_edges(has_edges)
+        self.in_dim, self.jumping, self.global_weight = in_dim, jumping, global_weight
+        self.reads, self._uses_global = None, True
         self.input_dropout = FeatureDropout(input_dropout)
         self.encoder = make_encoder(input, in_dim, hidden, activation, dropout)
         shared = {"score": score, "residual": residual, "norm": norm, "norm_first": norm_first}

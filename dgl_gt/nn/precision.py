@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from dgl_gt.model_limits import PRECISIONS
+from dgl_gt.model_config import PRECISIONS
 from dgl_gt.partition.errors import check_one_of
 from dgl_gt.torch_internals import tree_map
 

