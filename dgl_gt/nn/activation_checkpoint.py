@@ -102,12 +102,15 @@ def _along_edges(layer: nn.Module, mode: str, graph, feat: Tensor, *args, **name
 
 @contextmanager
 def _frozen_statistics(layer: nn.Module):
-    """Inside the block, batch norms use the statistics of the batch without updating the running ones."""
+    """Inside the block, batch norms update copies of their running statistics, which are then forgotten."""
     norms = [module for module in layer.modules() if isinstance(module, BatchNorm) and module.track_running_stats]
-    for norm in norms:
-        norm.track_running_stats = False
+    kept = [(norm, dict(norm.named_buffers(recurse=False))) for norm in norms]
+    for norm, buffers in kept:
+        for name, value in buffers.items():
+            setattr(norm, name, value.clone())
     try:
         yield
     finally:
-        for norm in norms:
-            norm.track_running_stats = True
+        for norm, buffers in kept:
+            for name, value in buffers.items():
+                setattr(norm, name, value)

@@ -78,6 +78,19 @@ def test_a_checkpointed_layer_in_evaluation_has_the_gradients_of_a_plain_one():
     torch.testing.assert_close(*grads)
 
 
+@pytest.mark.parametrize("mode", ["full", "keep_exchanges"])
+def test_a_checkpointed_layer_has_the_gradients_and_the_statistics_of_a_plain_one(mode):
+    """Where one process holds the graph; each pass counts once in the running statistics."""
+    found = []
+    for each in ("none", mode):
+        torch.manual_seed(0)
+        layer = apply_activation_checkpoint(ConvolutionLayer(3, 3, norm="batch"), each)
+        for _ in range(2):
+            layer(GRAPH, rows(0, torch.float32)).square().sum().backward()
+        found.append([*(each.grad for each in layer.parameters()), *layer.buffers()])
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
 def test_refuses_too_few_nodes():
     with pytest.raises(ValueError, match="all ranks together have 0 nodes; batch statistics need at least two"):
         BatchNorm(2)(torch.zeros(0, 2), NoNodes())
