@@ -1,7 +1,7 @@
 """Training under transmission policies, compared with the exact run: bytes, seconds, metric and epochs.
 
     python benchmarks/approximate.py [--graph tolokers] [--config examples/tolokers.yaml] [--parts 2] [--seeds 3]
-        [--policies 'full;int8;stale=4,int8'] [--strategy halo_h] [--depth 2] [--alone] [--epochs 300]
+        [--policies 'exact;int8;stale=4,int8'] [--strategy halo_h] [--depth 2] [--alone] [--epochs 300]
         [--link-mbit 50] [--json]
 
 All policies run on the same shards, with the same seeds and with ranks of one thread each, one run after another in the
@@ -10,7 +10,7 @@ are those until the validation metric first reached the best one of the exact ru
 mean over seeds, and over those of the exact run. Seconds are the median training step of the slowest rank. A graph
 without features gets random ones and no metric. ``--depth`` adds exact runs with halos of this many hops.
 ``--alone`` then trains each part of a vertex cut as a graph of its own, in a process of its own, one after another:
-about the least that a step of ``none`` can take where each rank has a core. Nodes and edges are those of the rank; the
+about the least that a step of ``alone`` can take where each rank has a core. Nodes and edges are those of the rank; the
 order of rows is not, since a rank holds its masters before its mirrors.
 """
 
@@ -36,7 +36,7 @@ from dgl_gt.train.config import read_config
 
 _WIDTH = 128  # of random features
 _WITHIN = 0.002  # of the exact run's best validation metric
-_POLICIES = "full;bf16;int8;int4;stale=4;stale=4,int8;stale=4,int4"
+_POLICIES = "exact;bf16;int8;int4;stale=4;stale=4,int8;stale=4,int4"
 
 
 def train_on_rank(task: dict) -> None:
@@ -80,7 +80,7 @@ def parts_alone(graph, parts: int, config: dict, folder: str) -> list[float]:
         own = from_edges(*ends.reshape(2, -1), num_nodes=len(held), node_data=node_data)
         partition(own, 1, f"{folder}/part{part}", random_features=None if "feat" in node_data else _WIDTH)
         task = {
-            "runs": [(f"part {part} alone", f"{folder}/part{part}", "halo_h", 1, "full")],
+            "runs": [(f"part {part} alone", f"{folder}/part{part}", "halo_h", 1, "exact")],
             "seeds": 1,
             "config": config,
         }
@@ -91,7 +91,7 @@ def parts_alone(graph, parts: int, config: dict, folder: str) -> list[float]:
 
 def summary(runs: list[dict]) -> list[dict]:
     """A row for each policy."""
-    exact = {run["seed"]: run for run in runs if run["policy"] == "full"}
+    exact = {run["seed"]: run for run in runs if run["policy"] == "exact"}
     rows = []
     for policy in dict.fromkeys(run["policy"] for run in runs):
         mine = [run for run in runs if run["policy"] == policy]
@@ -161,11 +161,11 @@ def main() -> None:
         settings = {"self_loops": has_features} | ({} if has_features else {"random_features": _WIDTH})
         shards, deep = f"{folder}/shards", f"{folder}/deep"
         partition(graph, args.parts, shards, **cut, **settings)
-        policies = ["full", *(each for each in args.policies if each != "full")]
+        policies = ["exact", *(each for each in args.policies if each != "exact")]
         runs = [(policy, shards, args.strategy, 1, policy) for policy in policies]
         if args.depth:
             partition(graph, args.parts, deep, halo_depth=args.depth, **settings)
-            runs.insert(1, (f"full, depth {args.depth}", deep, "halo_h", args.depth, "full"))
+            runs.insert(1, (f"exact, depth {args.depth}", deep, "halo_h", args.depth, "exact"))
         task = {"runs": runs, "seeds": args.seeds, "config": config.flat()}
         output = run_ranks([sys.executable, __file__, "--task", json.dumps(task)], args.parts, args.link_mbit)
         alone = parts_alone(graph, args.parts, config.flat(), folder) if args.alone else []

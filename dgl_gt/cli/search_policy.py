@@ -56,7 +56,7 @@ def _search_on_rank(directory: str, args, config: TrainConfig, profile: Profile,
     strategy, leads = sg.strategy.name, sg.comm.rank == 0
     with sg.comm.together(), console.Stages() as progress:
         found = search_policy(sg, figures, config, profile, max_loss, progress if leads else lambda text: None)
-    rules = found.policy.described() or [{"mode": "full"}]
+    rules = found.policy.described() or [{"mode": "exact"}]
     if leads:
         with new_file(out, force=args.force) as file:
             file.write(yaml.safe_dump({"rules": rules}, sort_keys=False).encode())

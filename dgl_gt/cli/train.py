@@ -30,7 +30,7 @@ from .options import (
     whole_number,
 )
 
-_ONLY_WITH_OUT = ("resume", "checkpoint_every", "max_restarts", "tensorboard", "profile_step")
+_ONLY_WITH_OUT = ("resume", "checkpoint_every", "max_restarts", "tensorboard", "timeline")
 _COMMON = (  # options that --help shows; --help-all shows all
     *(
         "nproc",
@@ -73,7 +73,7 @@ def add_command(commands) -> None:
     text = (
         "record one training step into --out: a torch.profiler trace of each rank, and a timeline for `dgl-gt report`"
     )
-    command.add_argument("--profile-step", action="store_true", help=text)
+    command.add_argument("--timeline", action="store_true", help=text)
     add_model_factory(command)
     text = "splits to train on one after the other, such as 0-9 or 0,2; prints the mean and the standard deviation"
     command.add_argument("--splits", metavar="LIST", type=numbers, help=text)
@@ -218,7 +218,7 @@ def _options_of_run(args) -> dict:
         "force": args.force,
         "resume": args.resume or ("if_possible" if restarts() else False),
         "tensorboard": args.tensorboard,
-        "profile_step": args.profile_step,
+        "timeline": args.timeline,
         "on_nan": args.on_nan,
         "checkpoint_every": args.checkpoint_every or CHECKPOINT_EVERY,
     }

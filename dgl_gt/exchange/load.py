@@ -122,7 +122,7 @@ def complete(shard: Shard, comm: Comm, has_rank_order: bool = False) -> Shard:
 
     Each edge lies on one rank, so the counts of all ranks that hold a node add up to its degrees.
     """
-    plan, rows = shard.send_plan(), shard.num_held if shard.cut == "vertex" else shard.num_owned
+    plan, rows = shard.send_plan(), shard.num_held if shard.has_mirrors else shard.num_owned
     degrees = torch.zeros(shard.num_held, 2, dtype=torch.int64, device=shard.node_ids.device)
     degrees[:rows, 0] = shard.indptr[: rows + 1].diff()
     degrees[:, 1] = torch.bincount(shard.indices[: shard.edges[0]], minlength=shard.num_held)

@@ -47,7 +47,7 @@ class Shard:
     mode is: a tensor that is made inside can never take part in training.
     """
 
-    cut: str  # "edge" or "vertex"
+    has_mirrors: bool  # whether copies have in-edges in the part, too, as in a vertex cut
     part: int
     depth: int  # hops of halo, as many as the caller asked for; 1 in a vertex cut, for its mirrors
     rows: list[int]  # number of owned rows, then of rows with the copies of 1, 2, ... hops
@@ -87,7 +87,7 @@ class Shard:
         Their sources are those rows and one hop more. The rows of a bias are the part's edges in this order.
         """
         if inner not in self._cache:
-            rows = self.rows[1] if self.cut == "vertex" else self.rows[inner]
+            rows = self.rows[1] if self.has_mirrors else self.rows[inner]
             edges = self.edges[inner]
             self._cache[inner] = CSC.build(
                 self.indptr[: rows + 1],
@@ -205,7 +205,7 @@ def make_shard(reader: Reader, part: int, depth: int = 1) -> Shard:
         node_data = reader.data(part, "node_data", rows=rows[0])
         edge_data = reader.data(part, "edge_data", rows=edges[0])
     return Shard(
-        cut="vertex" if reader.is_vertex_cut else "edge",
+        has_mirrors=reader.is_vertex_cut,
         part=part,
         depth=depth,
         rows=rows,

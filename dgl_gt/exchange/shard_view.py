@@ -50,7 +50,7 @@ class ShardView(View):
 
     def add_ends(self, of_dst: torch.Tensor, of_src: torch.Tensor) -> torch.Tensor:
         """Return the sums for the edges of this part; rows of the ends that other ranks own are fetched."""
-        if self.shard.cut == "vertex":
+        if self.shard.has_mirrors:
             of_dst, of_src = self._held(torch.cat([of_dst, of_src], 1)).chunk(2, 1)
         else:
             of_src = self._held(of_src)

@@ -74,7 +74,7 @@ class ShardedGraph:
 
     def __repr__(self):
         shard, whole = self._shard, self.manifest
-        copies = "mirror" if shard.cut == "vertex" else "halo"
+        copies = "mirror" if shard.has_mirrors else "halo"
         return (
             f"ShardedGraph(part {shard.part} of {whole['parts']}: {shard.num_owned} owned and "
             f"{shard.num_held - shard.num_owned} {copies} rows, of {whole['nodes']} nodes, "
@@ -184,7 +184,7 @@ class ShardedGraph:
         return to_owned_graph(self._csc_of_in_edges(), self._degrees[: self._shard.num_held, 1], self.pull)
 
     def _csc_of_in_edges(self):
-        if self._shard.cut == "vertex":
+        if self._shard.has_mirrors:
             raise InputError(
                 "a vertex cut has no block and no graph, because the in-edges of one node lie on several ranks; partition with "
                 "--cut edge"

@@ -16,7 +16,7 @@ import numpy as np
 
 from dgl_gt.exchange.policy.policy import Mode, Policy, Rule, parse_mode
 
-MODES = tuple(map(parse_mode, ("full", "bf16", "int8", "int4", "stale=4,int8", "stale=4,int4")))
+MODES = tuple(map(parse_mode, ("exact", "bf16", "int8", "int4", "stale=4,int8", "stale=4,int4")))
 _FULL = MODES[0]
 _NO_LOSS = 1e-3  # points; a smaller loss counts as this
 _MIN_GAIN = 1e-4  # share of the seconds; what saves less is not worth a loss

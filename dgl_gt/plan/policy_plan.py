@@ -63,7 +63,7 @@ def plan_policy(
 ) -> PolicyPlan:
     """Predict a training step under a policy, for the cut and strategy with which it is fastest.
 
-    Edges that a step leaves out, at a sampled boundary or inside the part, still count. Under the policy ``none``, memory
+    Edges that a step leaves out, at a sampled boundary or inside the part, still count. Under the policy ``alone``, memory
     other than that of the samples of edges is assumed to be that of ``mirror``. Under an adaptive period,
     rows count as sent in every step and used in the next, as in its first steps.
 

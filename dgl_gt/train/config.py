@@ -147,9 +147,9 @@ class ExchangeConfig:
     policy: Annotated[
         str, Meta(min_length=1, description="a transmission policy, or the name of a .yaml file with one")
     ] = setting(
-        "full",
-        "what ranks send each other in training steps: full, bf16, int8, int4, stale=K, sampled=Q, none or a .yaml file "
-        "of rules, see docs/approximate.md; all but full are approximate",
+        "exact",
+        "what ranks send each other in training steps: exact, bf16, int8, int4, stale=K, sampled=Q, alone or a .yaml file "
+        "of rules, see docs/approximate.md; all but exact are approximate",
     )
 
     def __post_init__(self):

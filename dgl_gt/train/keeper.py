@@ -50,13 +50,13 @@ class RunKeeper:
         beginning: Beginning,
         factory: ModelFactory | None = None,
         tensorboard: bool = False,
-        profile_step: bool = False,
+        timeline: bool = False,
         on_start: Callable[[TrainHistory], object] | None = None,
     ):
         self._sg, self._config, self._writer, self._beginning = sg, config, writer, beginning
         self._factory_name = factory.name if factory else None
         self._stop, self._late_stop = StopRequest(), None
-        self._profiler = StepProfiler(sg, config.epochs) if profile_step else None
+        self._profiler = StepProfiler(sg, config.epochs) if timeline else None
         self._on_start = on_start
         self._log = MetricsLog(Path(out), tensorboard) if writer else None
         self._checkpoints = Checkpoints(Path(out), Interval.parse(every), sg.comm, sg.device, writer)

@@ -114,7 +114,7 @@ def train_and_save(
     resume: bool | str = False,
     checkpoint_every: str | int = CHECKPOINT_EVERY,
     tensorboard: bool = False,
-    profile_step: bool = False,
+    timeline: bool = False,
     on_nan: str = "stop",
     factory: ModelFactory | None = None,
     on_epoch=None,
@@ -132,7 +132,7 @@ def train_and_save(
     config : TrainConfig
     out : path
         Directory of the run. Rank 0 writes and reads it, and only its values of ``force``, ``resume``,
-        ``checkpoint_every`` and ``profile_step`` are used.
+        ``checkpoint_every`` and ``timeline`` are used.
     force : bool
         Whether to replace ``out`` if it holds another run.
     resume : bool or "if_possible"
@@ -145,7 +145,7 @@ def train_and_save(
         Epochs, or a time such as "30s", "10m" or "2h", from one checkpoint to the next.
     tensorboard : bool
         Whether to write the numbers of each epoch for TensorBoard, too; needs the package ``tensorboard``.
-    profile_step : bool
+    timeline : bool
         Whether to record the third training step after the ranks have started, or the last one if there are fewer: a
         trace of ``torch.profiler`` for each rank, and a timeline of all ranks, which ``dgl-gt report`` draws.
     on_nan, factory, on_epoch
@@ -191,10 +191,10 @@ def train_and_save(
                 force=force,
                 factory=factory,
             )
-    beginning, profile_step = sg.comm.broadcast_object([beginning, bool(profile_step)])
+    beginning, timeline = sg.comm.broadcast_object([beginning, bool(timeline)])
     with sg.comm.together():
         keeper = RunKeeper(
-            sg, config, out, writer, checkpoint_every, beginning, factory, tensorboard, profile_step, on_start
+            sg, config, out, writer, checkpoint_every, beginning, factory, tensorboard, timeline, on_start
         )
     with writer or nullcontext():
         result = train(sg, config, on_epoch, factory, keeper, on_nan)

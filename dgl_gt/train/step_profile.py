@@ -1,4 +1,4 @@
-"""``dgl-gt train --profile-step``: one training step in detail, as a trace of each rank and as a timeline of all."""
+"""``dgl-gt train --timeline``: one training step in detail, as a trace of each rank and as a timeline of all."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def factors_of(model: nn.Module, task: Task, sg: ShardedGraph, config: TrainConf
     names = factored_layers(model, read_figures(sg.manifest), config)
     if not names or task.rows_of_loss is None:
         return None
-    counts = sg.comm.gather_objects(len(task.rows_of_loss))  # with the policy none, mirrors are among the rows
+    counts = sg.comm.gather_objects(len(task.rows_of_loss))  # with the policy alone, mirrors are among the rows
     names = tuple(name for name in names if saves_bytes(model.get_submodule(name), counts))
     return SufficientFactors(sg.comm, model, names, task.rows_of_loss, counts) if names else None
 

@@ -1,4 +1,4 @@
-"""Training steps on parts of a vertex cut alone: the policy ``none``."""
+"""Training steps on parts of a vertex cut alone: the policy ``alone``."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from dgl_gt.train.fit import forward
 from dgl_gt.train.model import build_model
 from dgl_gt.train.run import prepare, train
 
-CONFIG = read_config(epochs=5, layers=2, hidden=32, heads=4, dropout=0.0, lr=0.01, patience=0, seed=3, policy="none")
+CONFIG = read_config(epochs=5, layers=2, hidden=32, heads=4, dropout=0.0, lr=0.01, patience=0, seed=3, policy="alone")
 CONVOLUTION = {"layer": "convolution", "score": "additive", "residual": "linear", "norm_first": False}
 
 
@@ -105,7 +105,7 @@ def expected_step(graph, found, changes):
     return float(total.detach()), torch.cat([each.grad.flatten() for each in model.parameters()]).numpy()
 
 
-SOME_EDGES = {"policy": "none,edges=0.5"}
+SOME_EDGES = {"policy": "alone,edges=0.5"}
 
 
 @pytest.mark.parametrize(
@@ -136,12 +136,12 @@ def runs_on_rank(rank, folder, changes):
 
 def test_steps_send_no_rows_and_evaluations_are_exact(shards):
     folder, parts = shards
-    changes = [{}, {"policy": "full"}, {"epochs": 1, "lr": 1e-9}, {"epochs": 1, "lr": 1e-9, "policy": "full"}]
+    changes = [{}, {"policy": "exact"}, {"epochs": 1, "lr": 1e-9}, {"epochs": 1, "lr": 1e-9, "policy": "exact"}]
     changes += [SOME_EDGES, SOME_EDGES]
     alone, exact, first_alone, first_exact, some, again = run_ranks(parts, runs_on_rank, folder, changes)[0]
     assert some == again and some[2] == 0 and some[0] != alone[0] and some[0][-1] < some[0][0]
     assert alone[2] == 0 and exact[2] > 0
-    assert alone[3] == PolicyOfRun([{"mode": "none"}], exact[2])
+    assert alone[3] == PolicyOfRun([{"mode": "alone"}], exact[2])
     assert alone[0] != exact[0] and alone[0][-1] < alone[0][0]
     assert first_alone[1] == first_exact[1]  # the weights are those of the beginning
 
@@ -175,7 +175,7 @@ def refused_on_rank(rank, folder):
 
 def test_what_does_not_fit_is_refused(shards):
     for of_edge_cut, of_model in run_ranks(shards[1], refused_on_rank, shards[0]):
-        assert of_edge_cut.startswith("policy 'none' needs a vertex cut, and this is an edge cut")
+        assert of_edge_cut.startswith("policy 'alone' needs a vertex cut, and this is an edge cut")
         assert of_model.startswith(
-            "with policy 'none', each rank trains on its part in isolation, but global_attention is 'sgformer'"
+            "with policy 'alone', each rank trains on its part in isolation, but global_attention is 'sgformer'"
         )

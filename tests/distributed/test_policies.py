@@ -42,12 +42,12 @@ def shards(request, tmp_path_factory):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_full_and_a_staleness_of_one_are_exact_and_others_come_near(shards, strategy):
     folder, parts = shards
-    names = ["full", "stale=1", "bf16", "int8", "int4", "stale=3", "stale=3,int8"]
+    names = ["exact", "stale=1", "bf16", "int8", "int4", "stale=3", "stale=3,int8"]
     configs = [CONFIG.changed(policy=name) for name in names]
     first, *others = run_ranks(parts, train_on_rank, folder, strategy, configs)
     assert all(other == first for other in others)
     found = dict(zip(names, first))
-    exact = found["full"]
+    exact = found["exact"]
     assert found["stale=1"] == exact and exact[3] is None
     for name in names[2:]:
         losses, validations, sent, policy = found[name]
@@ -55,7 +55,7 @@ def test_full_and_a_staleness_of_one_are_exact_and_others_come_near(shards, stra
         assert losses != exact[0] and np.isfinite(losses).all()
         assert abs(losses[-1] - exact[0][-1]) < 0.1 * exact[0][0] and losses[-1] < 0.9 * losses[0]
         assert sent < exact[2] * (1 if name in ("bf16", "stale=3") else 0.6)
-    sizes = [found[name][2] for name in ("full", "bf16", "int8", "int4", "stale=3,int8")]
+    sizes = [found[name][2] for name in ("exact", "bf16", "int8", "int4", "stale=3,int8")]
     assert sizes == sorted(sizes, reverse=True)
     assert found["bf16"][0] == pytest.approx(exact[0], rel=2e-2)
 
@@ -79,7 +79,7 @@ def gradients_on_rank(rank, folder, strategy, policies):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_gradients_come_near_and_evaluations_are_exact(shards, strategy):
     folder, parts = shards
-    policies = ["full", "bf16", "int8", "int4", "stale=2"]
+    policies = ["exact", "bf16", "int8", "int4", "stale=2"]
     exact, *others = run_ranks(parts, gradients_on_rank, folder, strategy, policies)[0]
     for policy, (gradients, evaluated), bound in zip(policies[1:], others, (0.02, 0.05, 0.5, 1e-6)):
         error = np.linalg.norm(gradients - exact[0]) / np.linalg.norm(exact[0])
@@ -105,10 +105,10 @@ def test_rules_by_layer_direction_and_pair(shards, tmp_path):
     """Rows of layer 1 from rank 0 to rank 1 are not quantised; all else is."""
     folder, parts = shards
     path = tmp_path / "rules.yaml"
-    path.write_text("rules: [{mode: int8}, {mode: full, layers: [1], direction: rows, peers: [[0, 1]]}]")
+    path.write_text("rules: [{mode: int8}, {mode: exact, layers: [1], direction: rows, peers: [[0, 1]]}]")
     (policy, sent, exact, none), *_ = run_ranks(parts, rules_on_rank, folder, path)
     assert none is None and policy.exact_bytes_per_epoch == exact
-    assert policy.rules[1] == {"mode": "full", "layers": [1], "direction": "rows", "peers": [[0, 1]]}
+    assert policy.rules[1] == {"mode": "exact", "layers": [1], "direction": "rows", "peers": [[0, 1]]}
     rows = exact // (4 * 4 * 32)  # two layers, two directions
     one_pair = (sent - 4 * rows * (8 + 32)) / (4 * 32 - 8 - 32)  # rows from rank 0 to rank 1
     assert one_pair == int(one_pair) and 0 < one_pair < rows
@@ -118,7 +118,7 @@ def refused_on_rank(rank, folder):
     found = []
     for cut, strategy, change in (
         ("edge", "gather", {"policy": "int8"}),
-        ("edge", "halo_h", {"policy": "full" if rank == 0 else "int8"}),
+        ("edge", "halo_h", {"policy": "exact" if rank == 0 else "int8"}),
         ("edge", "halo_h", {"policy": str(folder / "layers.yaml")}),
         ("edge", "halo_h", {"policy": str(folder / "ranks.yaml")}),
     ):
@@ -136,7 +136,7 @@ def test_policies_that_do_not_fit_are_refused(shards):
     for found in run_ranks(parts, refused_on_rank, folder):
         assert [text.split(";")[0] for text in found] == [
             "policy is int8, but the strategy gather follows no policy",
-            "policy is 'full' on rank 0 but 'int8' on rank 1",
+            "policy is 'exact' on rank 0 but 'int8' on rank 1",
             "the policy names layer 2, but the model has 2 layers, counted from 0",
             f"the policy names the pair [0, 9], but there are {parts} ranks, counted from 0",
         ]
@@ -146,7 +146,7 @@ def diverging_on_rank(rank, folder):
     try:
         train(
             dgl_gt.load(folder / "edge", "halo_h"),
-            CONFIG.changed(policy="stale=2,int8", lr=1e3, warmup=0, norm="none"),
+            CONFIG.changed(policy="stale=2,int8", lr=1e3, warmup=0, norm="alone"),
         )
     except InputError as error:
         return str(error)
@@ -179,7 +179,7 @@ def test_a_step_that_is_skipped_leaves_nothing_behind(shards, strategy):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--policy", "int5"], "policy is 'int5'; it must be full, bf16, int8, int4"),
+        (["--policy", "int5"], "policy is 'int5'; it must be exact, bf16, int8, int4"),
         (["--policy", "missing.yaml"], "missing.yaml"),
         (["--policy", "int8", "--strategy", "auto"], "--strategy auto compares exact exchanges"),
         (["--policy", "stale=2", "--activation-checkpoint", "full"], "exchanges again in the backward pass"),

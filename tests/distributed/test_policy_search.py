@@ -69,10 +69,10 @@ def test_slow_links_get_an_approximate_policy(shards, strategy):
 def test_what_loses_too_much_is_not_taken(shards):
     folder, parts = shards
     rules, loss, seconds, exact_seconds, _ = run_ranks(parts, search_on_rank, folder, "halo_h", 0.1, True, (3, 2, 2))[0]
-    assert rules in ([], [{"mode": "full"}]) and loss == 0 and seconds == exact_seconds
+    assert rules in ([], [{"mode": "exact"}]) and loss == 0 and seconds == exact_seconds
 
 
-POLICIES = ["full", "bf16", "int8", "stale=4", "stale=4,int8", "rules.yaml"]
+POLICIES = ["exact", "bf16", "int8", "stale=4", "stale=4,int8", "rules.yaml"]
 
 
 def bytes_on_rank(rank, folder, strategy):
@@ -134,7 +134,7 @@ def narrow_on_rank(rank, folder):
     with pytest.raises(InputError, match="no exchange has rows of 32 numbers or more"):
         policy_search.search_policy(sg, figures, CONFIG.changed(hidden=16), read_profile(), 1.0)
     with pytest.raises(InputError, match="the loss is"):
-        policy_search.search_policy(sg, figures, CONFIG.changed(lr=1000.0, warmup=0, norm="none"), read_profile(), 1.0)
+        policy_search.search_policy(sg, figures, CONFIG.changed(lr=1000.0, warmup=0, norm="alone"), read_profile(), 1.0)
     return sg.view.transmission is None
 
 

@@ -114,7 +114,7 @@ def runs_on_rank(rank, folder, strategy, changes):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_runs_send_a_share_of_the_bytes(shards, strategy):
     folder, parts = shards
-    names = ["full", "sampled=1", "sampled=0.3", "sampled=0.3", "sampled=0.3,int8"]
+    names = ["exact", "sampled=1", "sampled=0.3", "sampled=0.3", "sampled=0.3,int8"]
     first, *others = run_ranks(parts, runs_on_rank, folder, strategy, [{"policy": name} for name in names])
     assert all(other == first for other in others)
     exact, of_all, sampled, again, packed = first

@@ -77,7 +77,7 @@ def test_what_a_policy_keeps_counts_and_advice_goes_with_it(tmp_path, monkeypatc
     partition(load_graph("sample:communities?nodes=400&features=8&degree=100"), 2, tmp_path / "two")
     figures = read_figures(read_manifest(tmp_path / "two"))
     config = read_config(layers=3, hidden=64, heads=4, policy=policy)
-    traces, exact = memory_check.tracer_of(config, 8), config.changed(policy="full")
+    traces, exact = memory_check.tracer_of(config, 8), config.changed(policy="exact")
     sg = SimpleNamespace(strategy=HALO, depth=1, comm=SimpleNamespace(rank=1))
     needed = [memory_check._needed_bytes(traces, figures, sg, each) for each in (exact, config)]
     assert needed[1] > needed[0] + 400 * 4 * 64
@@ -94,13 +94,13 @@ def test_samples_of_edges_are_never_skipped(tmp_path, monkeypatch):
     """The rough bound knows no policies, so a small model with ten samples of many edges is predicted nevertheless."""
     partition(load_graph("sample:communities?nodes=800&features=8&degree=200"), 2, tmp_path / "two", cut="vertex")
     manifest = read_manifest(tmp_path / "two")
-    config = CONFIG.changed(layers=1, hidden=8, heads=2, policy="none,edges=0.9")
+    config = CONFIG.changed(layers=1, hidden=8, heads=2, policy="alone,edges=0.9")
     comm = SimpleNamespace(rank=0, all_reduce=lambda tensor, op: tensor, raising_together=nullcontext)
     sg = SimpleNamespace(strategy=MIRROR, depth=1, comm=comm, manifest=manifest)
     rough = memory_check._rough_bytes(read_figures(manifest), config)
     monkeypatch.setattr(memory_check, "available_rank_memory", lambda _: 5 * rough)
     needed = memory_check._needed_bytes(
-        memory_check.tracer_of(config, 8), read_figures(manifest), sg, config.changed(policy="none")
+        memory_check.tracer_of(config, 8), read_figures(manifest), sg, config.changed(policy="alone")
     )
     assert needed < 5 * rough
     with pytest.raises(InputError, match="a training step is predicted to need"):

@@ -21,7 +21,7 @@ from dgl_gt.train import read_config
 
 WIDE = ["--hidden", 64, *SMALL[2:]]
 CONFIG = read_config(layers=2, hidden=64, heads=4)
-MODES = ("full", "int8", "stale=4,int8", "sampled=0.25", "sampled=0.25,int8", "stale=auto", "none", "none,edges=0.5")
+MODES = ("exact", "int8", "stale=4,int8", "sampled=0.25", "sampled=0.25,int8", "stale=auto", "alone", "alone,edges=0.5")
 
 
 @pytest.fixture
@@ -33,36 +33,36 @@ def slow(tmp_path):
 def test_beside_an_exact_step(here, both, slow):
     plan = ["plan", *both, *WIDE, "--profile", slow, "--json", "--policy"]
     found = {mode: planned(here(*plan, mode)) for mode in MODES}
-    assert "policy" not in found["full"]
-    assert found["int8"]["choice"] == found["full"]["choice"]
-    of_mode = {mode: plan["policy"] for mode, plan in found.items() if mode != "full"}
+    assert "policy" not in found["exact"]
+    assert found["int8"]["choice"] == found["exact"]["choice"]
+    of_mode = {mode: plan["policy"] for mode, plan in found.items() if mode != "exact"}
     assert of_mode["int8"]["policy"] == [{"mode": "int8"}]
     ratios = {mode: each["predicted_sent_bytes"] / each["predicted_exact_sent_bytes"] for mode, each in of_mode.items()}
     for each in of_mode.values():
         assert each["predicted_seconds"] < each["predicted_exact_seconds"]
         exact = next(
             way
-            for way in found["full"]["candidates"]
+            for way in found["exact"]["candidates"]
             if (way["directory"], way["strategy"], way["depth"]) == (each["directory"], each["strategy"], 1)
         )
         assert each["predicted_exact_sent_bytes"] == exact["sent_bytes"] and each["strategy"] in ("halo_h", "mirror")
     assert ratios["stale=auto"] == 1 and of_mode["stale=auto"]["kept_bytes"] > of_mode["int8"]["kept_bytes"] > 0
-    assert all(of_mode[mode]["kept_bytes"] == 0 for mode in ("none", "sampled=0.25", "sampled=0.25,int8"))
-    assert of_mode["none,edges=0.5"]["kept_bytes"] > 0
-    assert ratios["none"] == 0 and of_mode["none"]["strategy"] == "mirror"
+    assert all(of_mode[mode]["kept_bytes"] == 0 for mode in ("alone", "sampled=0.25", "sampled=0.25,int8"))
+    assert of_mode["alone,edges=0.5"]["kept_bytes"] > 0
+    assert ratios["alone"] == 0 and of_mode["alone"]["strategy"] == "mirror"
     assert ratios["sampled=0.25"] == pytest.approx(0.25)
     assert ratios["int8"] == pytest.approx(72 / 256, abs=0.02) and ratios["stale=4,int8"] < 0.1
     text = here(*plan[:-2], "--policy", "stale=4,int8").stdout
     assert "policy, approximate       stale=4,int8\nstrategy                  " in text
     assert "from step to step" in text
-    assert "from step to step" not in here(*plan[:-2], "--policy", "none").stdout
+    assert "from step to step" not in here(*plan[:-2], "--policy", "alone").stdout
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--policy", "int9"], "--policy is 'int9'; it must be full, bf16"),
-        (["--policy", "none"], "policy 'none' needs a vertex cut, and this is an edge cut"),
+        (["--policy", "int9"], "--policy is 'int9'; it must be exact, bf16"),
+        (["--policy", "alone"], "policy 'alone' needs a vertex cut, and this is an edge cut"),
         (["--policy", "int8", "--search-policy", "a.yaml"], "leave --policy out"),
     ],
 )
@@ -103,7 +103,7 @@ def test_layers_that_are_computed_again_exchange_once(both):
     assert again.candidate.activation_checkpoint == "keep_exchanges"
 
 
-def pull_step(sg, mode="none"):
+def pull_step(sg, mode="alone"):
     """A step that no strategy changes, and that runs on edge cuts alone."""
     model = torch.nn.Linear(12, 10)
 
@@ -132,8 +132,8 @@ def test_no_policy_goes_with_exchanges_that_run_again(both):
 
 
 def test_nothing_is_written_for_a_policy_that_is_refused(here, shards, tmp_path):
-    done = here("plan", shards / "edge", *WIDE, "--policy", "none", "--save-costs", tmp_path / "costs.json")
-    refused(done, "policy 'none' needs a vertex cut", lines=None)
+    done = here("plan", shards / "edge", *WIDE, "--policy", "alone", "--save-costs", tmp_path / "costs.json")
+    refused(done, "policy 'alone' needs a vertex cut", lines=None)
     assert not (tmp_path / "costs.json").exists()
 
 

@@ -8,7 +8,7 @@ from dgl_gt.partition.figures.strategies import HALO, strategy_of
 from dgl_gt.train.config import read_config
 
 MODES = [
-    ("full", Mode()),
+    ("exact", Mode()),
     ("stale=1", Mode()),
     ("bf16", Mode(16)),
     ("int8", Mode(8)),
@@ -16,11 +16,11 @@ MODES = [
     ("stale=4", Mode(32, 4)),
     ("stale=4,int8", Mode(8, 4)),
     ("int4,stale=2", Mode(4, 2)),
-    ("stale=1000,full", Mode(32, 1000)),
-    ("none", Mode(0)),
-    ("none,edges=0.5", Mode(0, edge_share=0.5)),
-    ("edges=0.25,none", Mode(0, edge_share=0.25)),
-    ("none,edges=1", Mode(0)),
+    ("stale=1000,exact", Mode(32, 1000)),
+    ("alone", Mode(0)),
+    ("alone,edges=0.5", Mode(0, edge_share=0.5)),
+    ("edges=0.25,alone", Mode(0, edge_share=0.25)),
+    ("alone,edges=1", Mode(0)),
     ("sampled=0.5", Mode(share=0.5)),
     ("sampled=.25,int4", Mode(4, share=0.25)),
     ("sampled=1", Mode()),
@@ -52,12 +52,12 @@ def test_modes(text, mode):
     + [
         "INT8",
         "int8 ",
-        "none,int8",
+        "alone,int8",
         "edges=0.5",
         "edges=0.5,int8",
-        "none,edges=0",
-        "none,edges=0.5,sampled=0.5",
-        "none,sampled=0.5",
+        "alone,edges=0",
+        "alone,edges=0.5,sampled=0.5",
+        "alone,sampled=0.5",
         "sampled=0",
         "sampled=2",
         "sampled=1e-9",
@@ -69,7 +69,7 @@ def test_modes(text, mode):
 def test_other_modes_are_refused(text):
     with pytest.raises(
         InputError,
-        match=r"policy is .*; (it must be full, bf16, int8, int4, none, stale=K with K|with none, ranks send no rows|each step|edges=Q is for steps)",
+        match=r"policy is .*; (it must be exact, bf16, int8, int4, alone, stale=K with K|with alone, ranks send no rows|each step|edges=Q is for steps)",
     ):
         parse_mode(text)
 
@@ -79,7 +79,7 @@ rules:
 - mode: stale=4,int8
 - mode: int4
   direction: gradients
-- mode: full
+- mode: exact
   layers: [0]
 - mode: bf16
   layers: [0, 2]
@@ -130,16 +130,16 @@ def test_layers_and_ranks_must_be_there(policy_file):
         ("rules: int8", "rules is 'int8'; it must be a list"),
         ("mode: int8", "unknown key 'mode'; allowed are rules"),
         ("rules: [int8]", "a rule is 'int8'; it must be a mapping with the keys mode, layers"),
-        ("rules: [{layers: [0]}]", "has no mode; add one: full, bf16"),
-        ("rules: [{mode: int3}]", "policy is 'int3'; it must be full"),
+        ("rules: [{layers: [0]}]", "has no mode; add one: exact, bf16"),
+        ("rules: [{mode: int3}]", "policy is 'int3'; it must be exact"),
         ("rules: [{mode: int8, layer: 0}]", "a rule: unknown key 'layer'; allowed are direction, layers, mode, peers"),
         ("rules: [{mode: int8, layers: 0}]", "layers is 0; it must be a list of layers"),
         ("rules: [{mode: int8, layers: [-1]}]", r"layers is \[-1\]; it must be a list"),
         ("rules: [{mode: int8, layers: [true]}]", r"layers is \[True\]; it must be a list"),
         ("rules: [{mode: int8, direction: back}]", "direction is 'back'; it must be rows or gradients"),
         ("rules: [{mode: int8, peers: [0, 1]}]", r"peers is \[0, 1\]; it must be a list of pairs"),
-        ("rules: [{mode: none, layers: [0]}]", "the mode none is for all layers and ranks; make it the only rule"),
-        ("rules: [{mode: int8}, {mode: none}]", "the mode none is for all layers and ranks"),
+        ("rules: [{mode: alone, layers: [0]}]", "the mode alone is for all layers and ranks; make it the only rule"),
+        ("rules: [{mode: int8}, {mode: alone}]", "the mode alone is for all layers and ranks"),
         ("rules: [{mode: 'sampled=0.5', direction: rows}]", "the mode sampled=0.5 is for all layers and ranks"),
         ("rules: [{mode: int8, peers: [[1, 1]]}]", r"peers is \[\[1, 1\]\]; it must be a list of pairs"),
     ],
@@ -157,7 +157,7 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 def test_settings():
-    assert read_config().policy == "full" and read_config(policy="int8").policy == "int8"
+    assert read_config().exchange.policy == "exact" and read_config(policy="int8").exchange.policy == "int8"
     with pytest.raises(InputError, match="policy is 'int7'"):
         read_config(policy="int7")
 

@@ -114,7 +114,7 @@ def test_a_run_that_was_trained_and_profiled(awkward_graph, tmp_path):
     """The page holds the numbers of the record, needs nothing else, and has a style for narrow and for dark screens."""
     partition(awkward_graph(0), 1, tmp_path / "shards")
     sg = dgl_gt.load(tmp_path / "shards")
-    record = to_builtins(train_and_save(sg, QUICK, tmp_path / "run", profile_step=True, checkpoint_every=4)[1])
+    record = to_builtins(train_and_save(sg, QUICK, tmp_path / "run", timeline=True, checkpoint_every=4)[1])
     found = report(tmp_path / "run")
     page, numbers = found.page, found.numbers
     assert not re.search(
@@ -200,7 +200,7 @@ def test_values_of_the_curves_can_be_read(run):
 
 def test_without_a_profile_one_sentence_says_how_to_get_one(run):
     page = report(run()).page
-    assert "No step of this run was profiled; dgl-gt train --profile-step records one." in page.words()
+    assert "No step of this run was profiled; dgl-gt train --timeline records one." in page.words()
     assert "There was no prediction: --strategy auto makes one." in page.words()
 
 

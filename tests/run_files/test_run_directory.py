@@ -52,7 +52,7 @@ def of_another(run):
 
 
 def test_what_the_command_asks_for_when_ranks_start_again(monkeypatch):
-    usual = {"resume": False, "force": False, "tensorboard": False, "profile_step": False, "on_nan": "stop"}
+    usual = {"resume": False, "force": False, "tensorboard": False, "timeline": False, "on_nan": "stop"}
     args = SimpleNamespace(checkpoint_every=None, **usual)
     assert not train_command._options_of_run(args)["resume"]
     monkeypatch.setattr(train_command, "restarts", lambda: 1)

@@ -1,4 +1,4 @@
-"""``train --profile-step``: traces of one step, its timeline, and what costs nothing without it."""
+"""``train --timeline``: traces of one step, its timeline, and what costs nothing without it."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ def sg(awkward_graph, tmp_path):
 
 def profiled_on_rank(rank, folder, strategy):
     sg = dgl_gt.load(folder / "shards", strategy)
-    record = train_and_save(sg, QUICK, folder / "run", profile_step=True)[1]
+    record = train_and_save(sg, QUICK, folder / "run", timeline=True)[1]
     assert sg.comm.recorder is None
     return record.losses, train_and_save(sg, QUICK, folder / "plain")[1].losses
 
@@ -64,13 +64,13 @@ def test_the_time_line_adds_up_on_every_rank(awkward_graph, tmp_path, strategy, 
 
 def test_the_profile_stays_when_the_model_is_replaced(sg, tmp_path, monkeypatch):
     """Also in a run that goes on, whose own third step takes its place; a new run removes it."""
-    train_and_save(sg, QUICK, tmp_path / "run", profile_step=True, checkpoint_every=2)
+    train_and_save(sg, QUICK, tmp_path / "run", timeline=True, checkpoint_every=2)
     names = {each.name for each in (tmp_path / "run").iterdir()}
     assert {"timeline.json", "profile-rank0.json.gz", "model.safetensors"} <= names
     (tmp_path / "run" / "profile-rank7.json.gz").write_bytes(b"of a rank that is no more")
     (tmp_path / "run" / ".timeline.json.file-left").write_bytes(b"of a process that was killed while it wrote")
     longer = QUICK.changed(epochs=9)
-    train_and_save(sg, longer, tmp_path / "run", resume=True, profile_step=True)
+    train_and_save(sg, longer, tmp_path / "run", resume=True, timeline=True)
     assert json.loads((tmp_path / "run" / "timeline.json").read_text())["epoch"] == 7
     assert not (tmp_path / "run" / "profile-rank7.json.gz").exists()
     monkeypatch.setattr(step_profile, "profile", lambda **_: pytest.fail("it profiled"))
@@ -79,13 +79,13 @@ def test_the_profile_stays_when_the_model_is_replaced(sg, tmp_path, monkeypatch)
 
 
 def test_a_short_run_profiles_its_last_step(sg, tmp_path):
-    train_and_save(sg, QUICK.changed(epochs=2), tmp_path / "run", profile_step=True)
+    train_and_save(sg, QUICK.changed(epochs=2), tmp_path / "run", timeline=True)
     assert json.loads((tmp_path / "run" / "timeline.json").read_text())["epoch"] == 2
 
 
 def test_a_run_that_ends_early_says_that_nothing_was_profiled(sg, tmp_path, capsys):
     config = QUICK.changed(lr=1e-6, patience=1, evaluate_every=1, dropout=0.0)
-    record = train_and_save(sg, config, tmp_path / "run", profile_step=True)[1]
+    record = train_and_save(sg, config, tmp_path / "run", timeline=True)[1]
     assert record.epochs == 2
     assert "no step was profiled: the run ended before epoch 3" in capsys.readouterr().err
 
@@ -95,15 +95,15 @@ def test_a_trace_that_cannot_be_written_costs_a_warning(sg, tmp_path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(step_profile.tempfile, "TemporaryDirectory", full)
-    train_and_save(sg, QUICK, tmp_path / "run", profile_step=True)
+    train_and_save(sg, QUICK, tmp_path / "run", timeline=True)
     assert "the trace of a step was not written" in capsys.readouterr().err
     assert (tmp_path / "run" / "timeline.json").exists()
     assert not (tmp_path / "run" / "profile-rank0.json.gz").exists()
 
 
 def test_it_needs_a_run_directory(tmp_path, capsys):
-    assert main(["train", str(tmp_path), "--profile-step"]) == 2
-    assert "--profile-step needs --out DIR, the directory of the run; add that option" in capsys.readouterr().err
+    assert main(["train", str(tmp_path), "--timeline"]) == 2
+    assert "--timeline needs --out DIR, the directory of the run; add that option" in capsys.readouterr().err
 
 
 def recording(started, blocked, senders=(0, 1), seconds=10.0):

@@ -51,7 +51,7 @@ def isolated_part(mirror: Mirror) -> ShardedGraph:
     nothing = torch.zeros(1, mirror.comm.world_size + 1, dtype=torch.int64)
     alone = replace(
         shard,
-        cut="edge",
+        has_mirrors=False,
         rows=[rows, rows],
         edges=[edges, edges],
         send_rows=shard.send_rows[:0],

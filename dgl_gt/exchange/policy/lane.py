@@ -75,7 +75,7 @@ class Lane:
             return
         if rows.dtype == torch.float64 and any(mode.bits < 32 for mode in self._sent_modes + self._received_modes):
             raise InputError(
-                "the policy sends rows in 16 bits or less, but the model computes in float64; use policy 'full' or "
+                "the policy sends rows in 16 bits or less, but the model computes in float64; use policy 'exact' or "
                 "'stale=K', or train in float32"
             )
         self._shape, self._uses = shape, 0

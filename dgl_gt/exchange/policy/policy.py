@@ -16,7 +16,7 @@ from dgl_gt.partition.figures.strategies import WITH_POLICY, StrategyRules
 from dgl_gt.partition.system.yaml_file import check_keys, read_yaml
 
 DIRECTIONS = ("rows", "gradients")  # to the ranks that need a row, and home to its owner
-_BITS = {"full": 32, "bf16": 16, "int8": 8, "int4": 4, "none": 0}
+_BITS = {"exact": 32, "bf16": 16, "int8": 8, "int4": 4, "alone": 0}
 MIN_COLUMNS = 32  # narrower rows, such as lse, are always sent as they are: packing them would save little
 _MAX_STALE = 1000
 ADAPTIVE = 0  # as the number of steps between transmissions: a clock decides, see dgl_gt.exchange.policy.clock
@@ -24,7 +24,7 @@ EDGE_SAMPLES = 10  # of a part's edges that are drawn before a run, K in CoFree-
 _MIN_SHARE = 0.001
 _ALLOWED = (
     f"{', '.join(_BITS)}, stale=K with K from 1 to {_MAX_STALE} or auto, or sampled=Q with Q from {_MIN_SHARE} to 1. "
-    "bf16, int8 or int4 may follow stale or sampled, as in stale=4,int8; edges=Q may follow none, as in none,edges=0.5"
+    "bf16, int8 or int4 may follow stale or sampled, as in stale=4,int8; edges=Q may follow alone, as in alone,edges=0.5"
 )
 _KEYS = ("mode", "layers", "direction", "peers")
 
@@ -152,11 +152,11 @@ class Policy:
         if not strategy.sends_copies:
             raise InputError(
                 f"policy is {self}, but the strategy {strategy} follows no policy; use --strategy "
-                f"{' or '.join(WITH_POLICY)}, or policy 'full'"
+                f"{' or '.join(WITH_POLICY)}, or policy 'exact'"
             )
         if depth > 1:
             raise InputError(
-                f"policy is {self}, which needs --depth 1, but the depth is {depth}; use --depth 1, or policy 'full'"
+                f"policy is {self}, which needs --depth 1, but the depth is {depth}; use --depth 1, or policy 'exact'"
             )
         self.check_cut(cut)
 
@@ -164,7 +164,7 @@ class Policy:
         """Raise :class:`InputError` if steps on this cut, edge or vertex, cannot follow the policy."""
         if self.exchanges_nothing and cut == "edge":
             raise InputError(
-                "policy 'none' needs a vertex cut, and this is an edge cut, where neighbours on other ranks would be "
+                "policy 'alone' needs a vertex cut, and this is an edge cut, where neighbours on other ranks would be "
                 "lost; partition with --cut vertex, or choose another policy"
             )
 
@@ -181,12 +181,12 @@ class Policy:
             )
         if self.exchanges_nothing and global_attention != "none":
             raise InputError(
-                f"with policy 'none', each rank trains on its part in isolation, but global_attention is "
+                f"with policy 'alone', each rank trains on its part in isolation, but global_attention is "
                 f"{global_attention!r}, which reads all nodes; set it to 'none', or choose another policy"
             )
 
     def __str__(self) -> str:
-        return self.text or "; ".join(str(rule.mode) for rule in self.rules) or "full"
+        return self.text or "; ".join(str(rule.mode) for rule in self.rules) or "exact"
 
     def described(self) -> list[dict]:
         """Return the rules as plain values, as a policy file has them."""
@@ -246,11 +246,11 @@ def parse_mode(text) -> Mode:
         found[name] = value
     if "edge_share" in found and found.get("bits") != 0:
         raise InputError(
-            f"policy is {text!r}; edges=Q is for steps without an exchange; write, for example, none,edges=0.5"
+            f"policy is {text!r}; edges=Q is for steps without an exchange; write, for example, alone,edges=0.5"
         )
     if found.get("bits") == 0 and not found.keys() <= {"bits", "edge_share"}:
         raise InputError(
-            f"policy is {text!r}; with none, ranks send no rows that could be stale or sampled; leave out none, or the others"
+            f"policy is {text!r}; with alone, ranks send no rows that could be stale or sampled; leave out alone, or the others"
         )
     if {"every", "share"} <= found.keys():
         raise InputError(

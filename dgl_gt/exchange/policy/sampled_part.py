@@ -51,7 +51,7 @@ def sampled_part(view: ShardView, share: float, seed: int) -> ShardedGraph:
         send_ptr=_kept_ptr(shard.send_ptr, is_sent),
         recv_ptr=_kept_ptr(shard.recv_ptr, is_held[shard.num_owned :]),
     )
-    if shard.cut == "vertex":  # a mirror may have in-edges in the part, and none in the sample
+    if shard.has_mirrors:  # a mirror may have in-edges in the part, and none in the sample
         plan, has_edges = sample.send_plan(), sample.indptr[shard.num_owned :].diff() > 0
         sample = replace(sample, returning=comm.start(has_edges, plan.recv_counts, plan.send_counts).wait())
 
