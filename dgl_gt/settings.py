@@ -7,6 +7,7 @@ from dataclasses import Field, field, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, get_type_hints
 
+import numpy as np
 from msgspec import Meta
 
 from dgl_gt.partition.system.yaml_file import typed
@@ -40,10 +41,15 @@ def types_of(kind: type) -> dict[str, Any]:
 
 
 def check_types(values) -> None:
-    """Raise :class:`InputError` that names the first setting that is not what it may be, and says what is allowed."""
+    """Raise :class:`InputError` that names the first setting that is not what it may be, and says what is allowed.
+
+    Numbers of numpy become Python's.
+    """
     for each in fields(values):
         if each.metadata:  # a section checks its own
-            typed(getattr(values, each.name), types_of(type(values))[each.name], option_name(each))
+            value = getattr(values, each.name)
+            value = value.item() if isinstance(value, (np.number, np.bool_)) else value
+            object.__setattr__(values, each.name, typed(value, types_of(type(values))[each.name], option_name(each)))
 
 
 def option_name(each: Field) -> str:

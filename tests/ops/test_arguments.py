@@ -62,6 +62,12 @@ def test_seeds(value):
         refused("seed", value, set_seed)
 
 
+def _readers_of(name):
+    """Options with which a model reads another one."""
+    of_gate = {"layer": "convolution", "gate": "free"}
+    return of_gate if name == "gate_start" else {"global_attention": "sgformer"} if "global" in name else {}
+
+
 LAYERS = {
     "BiasedMHA": (lambda **options: nn.BiasedMHA(8, 2, **options), {"attn_drop": True}),
     "GATConv": (
@@ -87,7 +93,7 @@ LAYERS = {
     "SGFormerAttention": (lambda **options: nn.SGFormerAttention(8, 8, **options), {"dropout": True}),
     "Gate": (lambda **options: nn.Gate(1, 8, "free", **options), {"start": False}),
     "GraphTransformer": (
-        lambda **options: nn.GraphTransformer(8, 8, 2, layers=1, heads=2, **options),
+        lambda **options: nn.GraphTransformer(8, 8, 2, layers=1, heads=2, **_readers_of(*options), **options),
         {
             **dict.fromkeys(("dropout", "attention_dropout", "input_dropout", "global_dropout"), True),
             **dict.fromkeys(("gate_start", "global_weight"), False),
