@@ -9,7 +9,6 @@
 template <typename S, int W, int CHUNKS>
 struct Additive : Rows<S, W, CHUNKS> {
     typedef Rows<S, W, CHUNKS> Base;
-    typedef typename Base::Block Block;
     typedef typename Base::Sources Sources;
     using typename Base::T;
     using Base::dim;
@@ -57,9 +56,9 @@ struct Additive : Rows<S, W, CHUNKS> {
         T *out = static_cast<T*>(state), *totals = out + heads * dim(p), *tops = totals + heads * N;
         read_heads(p, p.q, row, own);
         for (T* x = out; x < tops; ++x) *x = 0;
-        for (int64_t h = 0; h < heads; ++h) tops[h] = Base::kNone;
+        for (int64_t h = 0; h < heads; ++h) tops[h] = kNone<T>;
         for (int64_t first = begin; first < end; first += kLanes) {
-            const Block block(p, p.indices, nullptr, first, end);
+            const Block block(p, p.indices, nullptr, first, end, 4);
             const Sources values(p.v, block);
             add_ends(p, own, p.k, block, weights);
             for (int64_t h = 0; h < heads; ++h) {
@@ -84,7 +83,7 @@ struct Additive : Rows<S, W, CHUNKS> {
                                  T* scores, T* kept) {
         T keep[kLanes];
         V total = {};
-        if (p.drop_threshold) Base::keep_factors(p, block, head, keep);
+        if (p.drop_threshold) keep_factors<T, 1>(p, block, head, keep);
         for (int64_t lane = 0; lane < kLanes; lane += N) {
             const V score = load<N>(scores + lane), slopes = slope(p, score);
             V weight = exponential<N>(score * slopes - load<N>(lses + lane));
@@ -106,7 +105,7 @@ struct Additive : Rows<S, W, CHUNKS> {
         for (int64_t lane = 0; lane < kLanes; ++lane) ones[lane] = 1;
         for (int64_t d = 0; d < columns + heads; ++d) sums[d] = 0;
         for (int64_t first = begin; first < end; first += kLanes) {
-            const Block block(p, p.indices, nullptr, first, end);
+            const Block block(p, p.indices, nullptr, first, end, 4);
             const Sources values(p.v, block);
             add_ends(p, own, p.k, block, weights);
             for (int64_t h = 0; h < heads; ++h) {
@@ -174,7 +173,7 @@ struct Additive : Rows<S, W, CHUNKS> {
         read_heads(p, p.k, row, own);
         for (int64_t d = 0; d < 2 * columns + heads; ++d) grad_v[d] = 0;
         for (int64_t first = begin; first < end; first += kLanes) {
-            const Block block(p, p.rev_dst, p.drop_threshold ? p.rev_position : nullptr, first, end);
+            const Block block(p, p.rev_dst, p.drop_threshold ? p.rev_position : nullptr, first, end, 4);
             const Sources gradients(p.grad_out, block);
             add_ends(p, own, p.q, block, weights);
             for (int64_t h = 0; h < heads; ++h) {

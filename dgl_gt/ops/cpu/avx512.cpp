@@ -21,6 +21,7 @@ INLINE __m512 widen_halves(uint16_t __attribute__((vector_size(32))) half) { ret
 #include "vectors.h"
 #include "dropout.h"
 #include "quantise.h"
+#include "edges.h"
 #include "rows.h"
 #include "additive.h"
 #include "head_minor.h"

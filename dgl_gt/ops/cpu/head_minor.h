@@ -1,6 +1,6 @@
 // The three passes over rows whose heads lie side by side ("head-minor"): number d of head h is column d * H + h of a
 // row. A vector then holds the same few numbers of all heads, so that one product and one sum serve them all, where
-// rows.h sums and broadcasts for each head. The file of each instruction set includes this after rows.h.
+// rows.h sums and broadcasts for each head. The file of each instruction set includes this after edges.h.
 //
 // Gathered rows must be head-minor. Rows that are read or written once may have either layout.
 
@@ -25,7 +25,6 @@ struct HeadMinor {
     static constexpr int G = L / N;                     // vectors of L lanes
     static constexpr int E = L / H;                     // edges whose scores fill L lanes
     static constexpr int U = G > 1 ? 2 : E > 4 ? E : 4;  // edges whose scores are computed together
-    static constexpr T kNone = -std::numeric_limits<T>::infinity();
     typedef Vec<T, N> V;
     typedef std::make_integer_sequence<int, N> Lanes;
 
@@ -119,7 +118,7 @@ struct HeadMinor {
 
     static INLINE bool is_minor(const Array& array) { return array.head_stride == 1; }
 
-    static INLINE void widen_row(const Problem& p, const Array& array, int64_t row, T factor, T* to) {
+    static NOINLINE void widen_row(const Problem& p, const Array& array, int64_t row, T factor, T* to) {
         if (is_minor(array)) {
             const S* from = at<S>(array, row, 0);
             for (int64_t c = 0; c < columns(p); c += N) store<N>(to + c, load<N>(from + c) * factor);
@@ -155,21 +154,6 @@ struct HeadMinor {
     }
 
     // ---- edges ----------------------------------------------------------------------------------------------------
-
-    // Up to kLanes edges: their number, and the row and position of each; up to `padded`, a multiple of U, the last repeats.
-    struct Block {
-        int64_t count, padded, numbers[kLanes], positions[kLanes];
-
-        INLINE Block(const Problem& p, const void* indices, const int64_t* order, int64_t first, int64_t end) {
-            count = end - first < kLanes ? end - first : kLanes;
-            padded = (count + U - 1) / U * U;
-            for (int64_t lane = 0; lane < padded; ++lane) {
-                const int64_t slot = first + (lane < count ? lane : count - 1);
-                numbers[lane] = index_at(p, indices, slot);
-                positions[lane] = order ? order[slot] : slot;
-            }
-        }
-    };
 
     static INLINE void prefetch(const Problem& p, const Array& array, int64_t row) {
         const char* from = reinterpret_cast<const char*>(at<S>(array, row, 0));
@@ -258,22 +242,14 @@ struct HeadMinor {
         else add_all<false>(p, x, array, block, weights, nullptr);
     }
 
-    static INLINE int64_t bias_row(const Problem& p, const Block& block, int64_t lane) {
-        return p.edge_ids ? p.edge_ids[block.positions[lane]] : block.positions[lane];
-    }
-
-    static INLINE T bias_of(const Problem& p, int64_t row, int64_t head) {
-        return p.bias_storage == p.storage ? widened(*at<S>(p.bias, row, head)) : *at<T>(p.bias, row, head);
-    }
-
     // Adds the bias to scores. Where it may remove edges, sets their scores, because what they read may be NaN, marks them in
     // `removed` (kLanes, H) and returns it; else returns null.
-    static INLINE const T* add_bias(const Problem& p, const Block& block, T* scores, T* removed) {
+    static NOINLINE const T* add_bias(const Problem& p, const Block& block, T* scores, T* removed) {
         for (int64_t lane = 0; lane < block.count; ++lane) {
-            const int64_t row = bias_row(p, block, lane);
-            for (int64_t h = 0; h < H; ++h) scores[lane * H + h] += bias_of(p, row, h);
+            const int64_t row = bias_row(p, block.positions[lane]);
+            for (int64_t h = 0; h < H; ++h) scores[lane * H + h] += bias_of<S>(p, row, h);
         }
-        const V none = V{} + kNone;
+        const V none = V{} + kNone<T>;
         auto is_no_number = none != none;
         for (int64_t i = 0; i < block.padded * H; i += N) is_no_number |= ~(load<N>(scores + i) > none);
         if (!any(is_no_number)) return nullptr;
@@ -281,40 +257,18 @@ struct HeadMinor {
         return removed;
     }
 
-    static NOINLINE void mark_removed(const Problem& p, const Block& block, T* scores, T* removed) {
+    static INLINE void mark_removed(const Problem& p, const Block& block, T* scores, T* removed) {
         for (int64_t lane = 0; lane < block.count; ++lane) {
-            const int64_t row = bias_row(p, block, lane), begin = lane * H;
+            const int64_t row = bias_row(p, block.positions[lane]), begin = lane * H;
             bool is_number = true;
             for (int64_t i = begin; i < begin + H; ++i) {
-                is_number &= scores[i] > kNone;
+                is_number &= scores[i] > kNone<T>;
                 removed[i] = 0;
             }
             for (int64_t i = begin; !is_number && i < begin + H; ++i) {
-                removed[i] = bias_of(p, row, i % H) == kNone;
-                scores[i] = removed[i] != T(0) ? kNone : scores[i];
+                removed[i] = bias_of<S>(p, row, i % H) == kNone<T>;
+                scores[i] = removed[i] != T(0) ? kNone<T> : scores[i];
             }
-        }
-    }
-
-    // The factor of each weight: 0 where dropout drops it, else 1 / (1 - p). reference.py defines the bits.
-    static INLINE void keep_factors(const Problem& p, const Block& block, T* factors) {
-        constexpr int M = kVectorBytes / sizeof(uint64_t);
-        typedef Vec<uint64_t, M> Bits;
-        typedef Vec<typename std::conditional<sizeof(T) == 8, int64_t, int32_t>::type, M> Mask;
-        const int64_t* ids = p.global_edge_ids ? p.global_edge_ids : p.edge_ids;
-        const uint64_t key = mix64(p.seed);
-        uint64_t counters[kLanes * H];
-        for (int64_t lane = 0; lane < kLanes; ++lane) {
-            const int64_t position = block.positions[lane < block.count ? lane : 0];
-            const uint64_t first = uint64_t(ids ? ids[position] : position) * kMaxHeads + uint64_t(p.head_offset) + 1;
-            for (int64_t h = 0; h < H; ++h) counters[lane * H + h] = first + uint64_t(h);
-        }
-        for (int64_t i = 0; i < kLanes * H; i += M) {
-            Bits of_lanes;
-            std::memcpy(&of_lanes, counters + i, sizeof of_lanes);
-            const Bits bits = random_bits(key, of_lanes) >> 40;
-            const Mask kept = __builtin_convertvector(bits >= p.drop_threshold, Mask);
-            store<M>(factors + i, (Vec<T, M>)(kept & (Mask)(Vec<T, M>{} + T(p.keep_scale))));
         }
     }
 
@@ -328,9 +282,9 @@ struct HeadMinor {
         widen_row(p, p.q, row, T(p.scale), q);
         for (T* x = out; x < tops; ++x) *x = 0;
         UNROLL
-        for (int l = 0; l < L; ++l) tops[l] = kNone;
+        for (int l = 0; l < L; ++l) tops[l] = kNone<T>;
         for (int64_t first = begin; first < end; first += kLanes) {
-            const Block block(p, p.indices, nullptr, first, end);
+            const Block block(p, p.indices, nullptr, first, end, U);
             for (int64_t lane = 0; lane < block.padded; lane += U) {
                 prefetch_ahead(p, p.indices, first + lane, last, p.k, p.v, false);
                 dot(p, q, p.k, block.numbers + lane, weights + lane * H);
@@ -343,7 +297,7 @@ struct HeadMinor {
 
     // Turns the scores of a block into weights. Where a top score rises, the earlier sums shrink.
     static INLINE void softmax_step(const Problem& p, const Block& block, T* weights, T* out, T* totals, T* tops) {
-        for (int64_t i = block.count * H; i < kLanes * H; ++i) weights[i] = kNone;
+        for (int64_t i = block.count * H; i < kLanes * H; ++i) weights[i] = kNone<T>;
         V base[G], total[G];
         UNROLL
         for (int g = 0; g < G; ++g) {
@@ -354,7 +308,7 @@ struct HeadMinor {
                 top = score > top ? score : top;  // NaN does not count
             }
             if constexpr (E > 1) top = top_of_heads(top);
-            base[g] = top == kNone ? V{} : top;  // 0 where all edges so far are masked, as inf - inf is NaN
+            base[g] = top == kNone<T> ? V{} : top;  // 0 where all edges so far are masked, as inf - inf is NaN
             total[g] = load<N>(totals + g * N);
             if (any(top != old)) {
                 const V shrink = exponential<N>(old - base[g]);
@@ -374,7 +328,7 @@ struct HeadMinor {
         for (int g = 0; g < G; ++g) store<N>(totals + g * N, total[g]);
         if (p.drop_threshold) {
             T keep[kLanes * H];
-            keep_factors(p, block, keep);
+            keep_factors<T, H>(p, block, 0, keep);
             for (int64_t i = 0; i < kLanes * H; i += N) store<N>(weights + i, load<N>(weights + i) * load<N>(keep + i));
         }
     }
@@ -382,14 +336,15 @@ struct HeadMinor {
     static void merge_forward(const Problem& p, void* state, const void* other) {
         T *out = static_cast<T*>(state), *totals = out + columns(p), *tops = totals + L;
         const T *out_2 = static_cast<const T*>(other), *totals_2 = out_2 + columns(p), *tops_2 = totals_2 + L;
-        UNROLL
+        T shrink[L], shrink_2[L];
         for (int l = 0; l < L; ++l) {
-            const T top = tops[l] > tops_2[l] ? tops[l] : tops_2[l], base = top == kNone ? T(0) : top;
-            const T shrink = std::exp(tops[l] - base), shrink_2 = std::exp(tops_2[l] - base);
-            for (int64_t c = l; c < columns(p); c += L) out[c] = out[c] * shrink + out_2[c] * shrink_2;
-            totals[l] = totals[l] * shrink + totals_2[l] * shrink_2;
+            const T top = tops[l] > tops_2[l] ? tops[l] : tops_2[l], base = top == kNone<T> ? T(0) : top;
+            shrink[l] = std::exp(tops[l] - base);
+            shrink_2[l] = std::exp(tops_2[l] - base);
+            totals[l] = totals[l] * shrink[l] + totals_2[l] * shrink_2[l];
             tops[l] = top;
         }
+        for (int64_t c = 0; c < columns(p); ++c) out[c] = out[c] * shrink[c % L] + out_2[c] * shrink_2[c % L];
     }
 
     static void finish_forward(const Problem& p, int64_t row, void* state) {
@@ -402,7 +357,7 @@ struct HeadMinor {
             store<N>(factors + g * N, total == T(0) ? V{} : T(1) / total);
         }
         for (int h = 0; h < H; ++h)
-            *at<T>(p.lse, row, h) = tops[h] == kNone && totals[h] == T(0) ? kNone : tops[h] + std::log(totals[h]);
+            *at<T>(p.lse, row, h) = tops[h] == kNone<T> && totals[h] == T(0) ? kNone<T> : tops[h] + std::log(totals[h]);
         narrow_row(p, out, factors, p.out, row);
     }
 
@@ -416,7 +371,7 @@ struct HeadMinor {
             T delta = -*at<T>(p.grad_lse, row, h);
             for (int64_t d = 0; d < p.head_dim; ++d) delta += widened(gradient[d * step]) * widened(out[d * out_step]);
             const T lse = *at<T>(p.lse, row, h);
-            at<T>(p.stats, row, 0)[h] = lse == kNone ? -lse : lse;
+            at<T>(p.stats, row, 0)[h] = lse == kNone<T> ? -lse : lse;
             at<T>(p.stats, row, 1)[h] = delta;
         }
     }
@@ -426,7 +381,7 @@ struct HeadMinor {
     static INLINE void edge_gradients(const Problem& p, const Block& block, const T* lses, const T* deltas,
                                       const T* removed, T* kept, T* scores) {
         T keep[kLanes * H];
-        if (p.drop_threshold) keep_factors(p, block, keep);
+        if (p.drop_threshold) keep_factors<T, H>(p, block, 0, keep);
         for (int64_t i = 0; i < kLanes * H; i += N) {
             const V weight = exponential<N>(load<N>(scores + i) - load<N>(lses + i));
             const V dropped = p.drop_threshold ? weight * load<N>(keep + i) : weight;
@@ -452,7 +407,7 @@ struct HeadMinor {
         for (int64_t c = 0; c < columns(p); ++c) grad_q[c] = 0;
         for (T* x = scores; x < lses; ++x) *x = 0;  // in a last block that is not full, some are never written
         for (int64_t first = begin; first < end; first += kLanes) {
-            const Block block(p, p.indices, nullptr, first, end);
+            const Block block(p, p.indices, nullptr, first, end, U);
             for (int64_t lane = 0; lane < block.padded; lane += U) {
                 prefetch_ahead(p, p.indices, first + lane, last, p.k, p.v, false);
                 dot(p, q, p.k, block.numbers + lane, scores + lane * H);
@@ -460,18 +415,8 @@ struct HeadMinor {
             }
             const T* removed = p.bias.data ? add_bias(p, block, scores, marks) : nullptr;
             edge_gradients(p, block, lses, deltas, removed, kept, scores);
-            if (p.grad_bias.data) write_grad_bias(p, block, scores);
+            if (p.grad_bias.data) write_grad_bias<S>(p, block, scores, H, 1, H);
             if (p.grad_q.data) add_rows(p, grad_q, p.k, block, scores, removed);
-        }
-    }
-
-    static INLINE void write_grad_bias(const Problem& p, const Block& block, const T* scores) {
-        for (int64_t lane = 0; lane < block.count; ++lane) {
-            const int64_t row = bias_row(p, block, lane);
-            for (int64_t h = 0; h < H; ++h) {
-                if (p.bias_storage == p.storage) narrow<S>(at<S>(p.grad_bias, row, h), scores[lane * H + h]);
-                else *at<T>(p.grad_bias, row, h) = scores[lane * H + h];
-            }
         }
     }
 
@@ -492,7 +437,7 @@ struct HeadMinor {
         for (int64_t c = 0; c < 2 * columns(p); ++c) grad_k[c] = 0;
         for (T* x = scores; x < deltas + kLanes * H; ++x) *x = 0;
         for (int64_t first = begin; first < end; first += kLanes) {
-            const Block block(p, p.rev_dst, ordered ? p.rev_position : nullptr, first, end);
+            const Block block(p, p.rev_dst, ordered ? p.rev_position : nullptr, first, end, U);
             for (int64_t lane = 0; lane < block.padded; lane += U) {
                 prefetch_ahead(p, p.rev_dst, first + lane, last, p.q, p.grad_out, true);
                 for (int64_t edge = lane; edge < lane + U; ++edge) {
@@ -516,7 +461,7 @@ struct HeadMinor {
         finish(p, sums + columns(p), T(1), p.grad_v, row);
     }
 
-    static INLINE void finish(const Problem& p, const T* x, T factor, const Array& array, int64_t row) {
+    static NOINLINE void finish(const Problem& p, const T* x, T factor, const Array& array, int64_t row) {
         T factors[L];
         UNROLL
         for (int l = 0; l < L; ++l) factors[l] = factor;

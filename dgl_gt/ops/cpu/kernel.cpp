@@ -4,8 +4,8 @@
 // are computed again from the log-sum-exp (FlashAttention, Dao et al. 2022, arXiv 2205.14135), in one pass over
 // in-edges for dQ and dbias and one over out-edges for dK and dV. One thread writes each output row, and every sum has a
 // fixed order, so there are no atomics, and the bits are the same with any number of threads. Nothing depends on Python,
-// torch or numpy. This file spreads rows over threads. The arithmetic is in rows.h, head_minor.h and additive.h, and that
-// of feature dropout and of packed rows in dropout.h and quantise.h.
+// torch or numpy. This file spreads rows over threads. The arithmetic is in edges.h, rows.h, head_minor.h and additive.h,
+// and that of feature dropout and of packed rows in dropout.h and quantise.h.
 
 #include <algorithm>
 #include <cstdint>

@@ -4,15 +4,17 @@
 template <template <typename, int, int> class Kernel, typename S>
 Passes of_width(const Problem& p) {
     constexpr int N = kVectorBytes / sizeof(Sum<S>);
-    if constexpr (kVectorBytes > 16 && sizeof(Sum<S>) == 4) {
+    if constexpr (kVectorBytes > 16 && sizeof(Sum<S>) == 4)
+        if (p.head_dim == 8) return Kernel<S, 8, 1>::passes(p);
+    // float16 is rare, and does without kernels of its own for these.
+    if constexpr (kVectorBytes > 16 && (std::is_same<S, float>() || std::is_same<S, BFloat16>())) {
         switch (p.head_dim) {
-            case 8: return Kernel<S, 8, 1>::passes(p);
             case 16: return Kernel<S, N, 16 / N>::passes(p);
             case 32: return Kernel<S, N, 32 / N>::passes(p);
             case 64: return Kernel<S, N, 64 / N>::passes(p);
         }
     }
-    return p.head_dim % N == 0 ? Kernel<S, N, 0>::passes(p) : Kernel<S, 4, 0>::passes(p);
+    return p.head_dim % N == 0 ? Kernel<S, N, 0>::passes(p) : Kernel<S, N < 4 ? N : 4, 0>::passes(p);
 }
 
 template <typename S>

@@ -12,6 +12,7 @@ constexpr int kVectorBytes = 16;
 #include "vectors.h"
 #include "dropout.h"
 #include "quantise.h"
+#include "edges.h"
 #include "rows.h"
 #include "additive.h"
 #include "head_minor.h"

@@ -1,26 +1,20 @@
 // The three passes over rows, for one storage type and head width. The file of each instruction set includes this after
-// vectors.h, inside its own namespace.
+// edges.h, inside its own namespace.
 //
 // Edges are processed kLanes at a time, and inside these in fours: four dot products share one sum across lanes, and
 // four rows are added to a sum that stays in registers.
-
-constexpr int kLanes = 16;
-constexpr int64_t kLineBytes = 64;
-constexpr int64_t kPrefetchEdges = 12;
-constexpr uint64_t kMaxHeads = 65536;
 
 // S: storage type. W: lanes of one load of a row. CHUNKS: number of loads per head, or 0 for any head width.
 template <typename S, int W, int CHUNKS>
 struct Rows {
     typedef Sum<S> T;
     static constexpr int N = kVectorBytes / sizeof(T);
-    static constexpr T kNone = -std::numeric_limits<T>::infinity();
 
     static INLINE int64_t dim(const Problem& p) { return CHUNKS ? W * CHUNKS : p.head_dim; }
     static INLINE int64_t chunks(const Problem& p) { return CHUNKS ? CHUNKS : p.head_dim / W; }
 
     // Writes a row as T, times a factor, with the heads side by side.
-    static INLINE void widen_row(const Problem& p, const Array& array, int64_t row, T factor, T* to) {
+    static NOINLINE void widen_row(const Problem& p, const Array& array, int64_t row, T factor, T* to) {
         for (int64_t h = 0; h < p.num_heads; ++h, to += dim(p)) {
             const S* from = at<S>(array, row, h);
             for (int64_t c = 0; c < chunks(p); ++c) store<W>(to + c * W, load<W>(from + c * W) * factor);
@@ -62,21 +56,6 @@ struct Rows {
             if (with_stats) __builtin_prefetch(at<T>(p.stats, number, 0), 0, 2);
         }
     }
-
-    // Up to kLanes edges: their number, the number padded to a multiple of 4 by repeating the last, rows and positions.
-    struct Block {
-        int64_t count, padded, numbers[kLanes], positions[kLanes];
-
-        INLINE Block(const Problem& p, const void* indices, const int64_t* order, int64_t first, int64_t end) {
-            count = end - first < kLanes ? end - first : kLanes;
-            padded = (count + 3) / 4 * 4;
-            for (int64_t lane = 0; lane < padded; ++lane) {
-                const int64_t slot = first + (lane < count ? lane : count - 1);
-                numbers[lane] = index_at(p, indices, slot);
-                positions[lane] = order ? order[slot] : slot;
-            }
-        }
-    };
 
     // Rows of an array for the edges of a block.
     struct Sources {
@@ -121,7 +100,7 @@ struct Rows {
             T kept_weights[4];
             int64_t edges = 0;
             for (int64_t edge = 0; edge < 4 && lane + edge < count; ++edge) {
-                if (may_be_removed(weights[edge]) && is_removed(p, block, lane + edge, head)) continue;
+                if (may_be_removed(weights[edge]) && is_removed<S>(p, block, lane + edge, head)) continue;
                 kept_rows[edges] = rows[lane + edge];
                 kept_weights[edges++] = weights[edge];
             }
@@ -154,63 +133,6 @@ struct Rows {
             }
     }
 
-    static INLINE int64_t bias_row(const Problem& p, int64_t position) {
-        return p.edge_ids ? p.edge_ids[position] : position;
-    }
-
-    static INLINE T bias_of(const Problem& p, int64_t row, int64_t head) {
-        return p.bias_storage == p.storage ? widened(*at<S>(p.bias, row, head)) : *at<T>(p.bias, row, head);
-    }
-
-    static INLINE bool is_removed(const Problem& p, const Block& block, int64_t lane, int64_t head) {
-        return bias_of(p, bias_row(p, block.positions[lane]), head) == kNone;
-    }
-
-    // Adds the bias to scores; returns whether it may remove edges. What these read may be NaN, so their scores are set, and
-    // their rows are not added.
-    static INLINE bool add_bias(const Problem& p, const Block& block, T* scores) {
-        for (int64_t lane = 0; lane < block.padded; ++lane) {
-            const int64_t row = bias_row(p, block.positions[lane]);
-            for (int64_t h = 0; h < p.num_heads; ++h) scores[h * kLanes + lane] += bias_of(p, row, h);
-        }
-        const Vec<T, 4> none = Vec<T, 4>{} + kNone;
-        auto is_number = none == none;
-        for (int64_t h = 0; h < p.num_heads; ++h)
-            for (int64_t lane = 0; lane < block.padded; lane += 4) is_number &= load<4>(scores + h * kLanes + lane) > none;
-        if (is_number[0] & is_number[1] & is_number[2] & is_number[3]) return false;
-        set_removed(p, block, kNone, scores);
-        return true;
-    }
-
-    static NOINLINE void set_removed(const Problem& p, const Block& block, T value, T* numbers) {
-        for (int64_t lane = 0; lane < block.padded; ++lane)
-            for (int64_t h = 0; h < p.num_heads; ++h)
-                if (may_be_removed(numbers[h * kLanes + lane]) && is_removed(p, block, lane, h))
-                    numbers[h * kLanes + lane] = value;
-    }
-
-    // Scores, weights and gradients of removed edges are -inf, 0 or NaN; this saves reading the bias again for the others.
-    static INLINE bool may_be_removed(T number) { return number == T(0) || !(number > kNone); }
-
-    // The factor of each weight of a head: 0 where dropout drops it, else 1 / (1 - p). reference.py defines the bits.
-    static INLINE void keep_factors(const Problem& p, const Block& block, int64_t head, T* factors) {
-        constexpr int M = kVectorBytes / sizeof(uint64_t);
-        typedef Vec<uint64_t, M> Bits;
-        typedef Vec<typename std::conditional<sizeof(T) == 8, int64_t, int32_t>::type, M> Mask;
-        const int64_t* ids = p.global_edge_ids ? p.global_edge_ids : p.edge_ids;
-        const uint64_t key = mix64(p.seed), column = uint64_t(p.head_offset + head) + 1;
-        uint64_t edges[kLanes] = {};
-        for (int64_t lane = 0; lane < block.padded; ++lane)
-            edges[lane] = ids ? ids[block.positions[lane]] : block.positions[lane];
-        for (int64_t lane = 0; lane < block.padded; lane += M) {
-            Bits counters;
-            std::memcpy(&counters, edges + lane, sizeof counters);
-            const Bits bits = random_bits(key, counters * kMaxHeads + column) >> 40;
-            const Mask kept = __builtin_convertvector(bits >= p.drop_threshold, Mask);
-            store<M>(factors + lane, (Vec<T, M>)(kept & (Mask)(Vec<T, M>{} + T(p.keep_scale))));
-        }
-    }
-
     // Forward. State: sums of weighted values (H, D), and for each head N partial sums of weights and the top score.
     static void forward(const Problem& p, int64_t row, int64_t begin, int64_t end, void* scratch, void* state) {
         const int64_t heads = p.num_heads, last = p.indptr[p.num_dst] - 1;
@@ -218,16 +140,16 @@ struct Rows {
         T *out = static_cast<T*>(state), *totals = out + heads * dim(p), *tops = totals + heads * N;
         widen_row(p, p.q, row, T(p.scale), q);
         for (T* x = out; x < tops; ++x) *x = 0;
-        for (int64_t h = 0; h < heads; ++h) tops[h] = kNone;
+        for (int64_t h = 0; h < heads; ++h) tops[h] = kNone<T>;
         for (int64_t first = begin; first < end; first += kLanes) {
-            const Block block(p, p.indices, nullptr, first, end);
+            const Block block(p, p.indices, nullptr, first, end, 4);
             const Sources keys(p.k, block), values(p.v, block);
             for (int64_t lane = 0; lane < block.padded; lane += 4) {
                 prefetch_ahead(p, p.indices, first + lane, last, p.k, p.v, false);
                 for (int64_t h = 0; h < heads; ++h)
                     store<4>(weights + h * kLanes + lane, keys.dot(p, q + h * dim(p), lane, h));
             }
-            const bool removes = p.bias.data && add_bias(p, block, weights);
+            const bool removes = p.bias.data && add_bias<S>(p, block, weights);
             for (int64_t h = 0; h < heads; ++h) softmax_step(p, block, h, weights + h * kLanes, out, totals, tops);
             add_rows(p, block, removes, values, weights, out);
         }
@@ -236,10 +158,10 @@ struct Rows {
     // Turns one head's scores of a block into weights. Where the top score rises, the earlier sums shrink.
     static INLINE void softmax_step(const Problem& p, const Block& block, int64_t head, T* weights, T* out, T* totals,
                                     T* tops) {
-        for (int64_t lane = block.count; lane < kLanes; ++lane) weights[lane] = kNone;
+        for (int64_t lane = block.count; lane < kLanes; ++lane) weights[lane] = kNone<T>;
         T top = tops[head];
         for (int64_t lane = 0; lane < kLanes; lane += N) top = largest<T, N>(load<N>(weights + lane), top);
-        const T base = top == kNone ? T(0) : top;  // 0 where all edges so far are masked, as inf - inf is NaN
+        const T base = top == kNone<T> ? T(0) : top;  // 0 where all edges so far are masked, as inf - inf is NaN
         Vec<T, N> total = load<N>(totals + head * N);
         if (top != tops[head]) {
             const T shrink = exponential<N>(Vec<T, N>{} + (tops[head] - base))[0];
@@ -258,7 +180,7 @@ struct Rows {
         store<N>(totals + head * N, total);
         if (p.drop_threshold) {
             T keep[kLanes];
-            keep_factors(p, block, head, keep);
+            keep_factors<T, 1>(p, block, head, keep);
             for (int64_t lane = 0; lane < block.padded; ++lane) weights[lane] *= keep[lane];
         }
     }
@@ -268,7 +190,7 @@ struct Rows {
         T *out = static_cast<T*>(state), *totals = out + heads * dim(p), *tops = totals + heads * N;
         const T *out_2 = static_cast<const T*>(other), *totals_2 = out_2 + heads * dim(p), *tops_2 = totals_2 + heads * N;
         for (int64_t h = 0; h < heads; ++h) {
-            const T top = tops[h] > tops_2[h] ? tops[h] : tops_2[h], base = top == kNone ? T(0) : top;
+            const T top = tops[h] > tops_2[h] ? tops[h] : tops_2[h], base = top == kNone<T> ? T(0) : top;
             const T shrink = std::exp(tops[h] - base), shrink_2 = std::exp(tops_2[h] - base);
             for (int64_t d = h * dim(p); d < (h + 1) * dim(p); ++d) out[d] = out[d] * shrink + out_2[d] * shrink_2;
             for (int64_t n = h * N; n < (h + 1) * N; ++n) totals[n] = totals[n] * shrink + totals_2[n] * shrink_2;
@@ -281,7 +203,7 @@ struct Rows {
         T *out = static_cast<T*>(state), *totals = out + heads * dim(p), *tops = totals + heads * N;
         narrow_row(p, out, [&](int64_t h) {
             const T total = sum<N>(load<N>(totals + h * N));
-            *at<T>(p.lse, row, h) = tops[h] == kNone && total == T(0) ? kNone : tops[h] + std::log(total);
+            *at<T>(p.lse, row, h) = tops[h] == kNone<T> && total == T(0) ? kNone<T> : tops[h] + std::log(total);
             return total == T(0) ? T(0) : T(1) / total;
         }, p.out, row);
     }
@@ -297,24 +219,9 @@ struct Rows {
             if constexpr (CHUNKS == 0)
                 for (int64_t d = chunks(p) * W; d < dim(p); ++d) delta += widened(gradient[d]) * widened(out[d]);
             const T lse = *at<T>(p.lse, row, h);
-            at<T>(p.stats, row, 0)[h] = lse == kNone ? -lse : lse;
+            at<T>(p.stats, row, 0)[h] = lse == kNone<T> ? -lse : lse;
             at<T>(p.stats, row, 1)[h] = delta;
         }
-    }
-
-    // For the edges of a block, in place: turns grad_out . v into the weights after dropout (d out / d v), and scores
-    // minus lse into d loss / d score. Lanes that repeat the last edge get zeros.
-    static INLINE void edge_gradients(const Problem& p, const Block& block, int64_t head, const T* deltas, T* kept,
-                                      T* scores) {
-        T keep[kLanes];
-        if (p.drop_threshold) keep_factors(p, block, head, keep);
-        for (int64_t lane = 0; lane < block.padded; lane += N) {
-            const Vec<T, N> weight = exponential<N>(load<N>(scores + lane));
-            const Vec<T, N> dropped = p.drop_threshold ? weight * load<N>(keep + lane) : weight;
-            store<N>(scores + lane, dropped * load<N>(kept + lane) - weight * load<N>(deltas + lane));
-            store<N>(kept + lane, dropped);
-        }
-        for (int64_t lane = block.count; lane < block.padded; ++lane) scores[lane] = kept[lane] = 0;
     }
 
     // dQ and dbias. State: sums of score gradients times keys (H, D).
@@ -327,7 +234,7 @@ struct Rows {
         widen_row(p, p.grad_out, row, T(1), grad_out);
         for (int64_t d = 0; d < columns; ++d) grad_q[d] = 0;
         for (int64_t first = begin; first < end; first += kLanes) {
-            const Block block(p, p.indices, nullptr, first, end);
+            const Block block(p, p.indices, nullptr, first, end, 4);
             const Sources keys(p.k, block), values(p.v, block);
             for (int64_t lane = 0; lane < block.padded; lane += 4) {
                 prefetch_ahead(p, p.indices, first + lane, last, p.k, p.v, false);
@@ -336,25 +243,15 @@ struct Rows {
                     store<4>(kept + h * kLanes + lane, values.dot(p, grad_out + h * dim(p), lane, h));
                 }
             }
-            const bool removes = p.bias.data && add_bias(p, block, scores);
+            const bool removes = p.bias.data && add_bias<S>(p, block, scores);
             for (int64_t h = 0; h < heads; ++h) {
                 T deltas[kLanes];
                 for (int64_t lane = 0; lane < kLanes; ++lane) deltas[lane] = delta[h];
                 edge_gradients(p, block, h, deltas, kept + h * kLanes, scores + h * kLanes);
             }
-            if (removes) set_removed(p, block, 0, scores);
-            if (p.grad_bias.data) write_grad_bias(p, block, scores);
+            if (removes) set_removed<S>(p, block, 0, scores);
+            if (p.grad_bias.data) write_grad_bias<S>(p, block, scores, p.num_heads, kLanes, 1);
             if (p.grad_q.data) add_rows(p, block, removes, keys, scores, grad_q);
-        }
-    }
-
-    static INLINE void write_grad_bias(const Problem& p, const Block& block, const T* scores) {
-        for (int64_t lane = 0; lane < block.count; ++lane) {
-            const int64_t row = bias_row(p, block.positions[lane]);
-            for (int64_t h = 0; h < p.num_heads; ++h) {
-                if (p.bias_storage == p.storage) narrow<S>(at<S>(p.grad_bias, row, h), scores[h * kLanes + lane]);
-                else *at<T>(p.grad_bias, row, h) = scores[h * kLanes + lane];
-            }
         }
     }
 
@@ -374,7 +271,7 @@ struct Rows {
         widen_row(p, p.v, row, T(1), v);
         for (int64_t d = 0; d < 2 * columns; ++d) grad_k[d] = 0;
         for (int64_t first = begin; first < end; first += kLanes) {
-            const Block block(p, p.rev_dst, ordered ? p.rev_position : nullptr, first, end);
+            const Block block(p, p.rev_dst, ordered ? p.rev_position : nullptr, first, end, 4);
             const Sources queries(p.q, block), gradients(p.grad_out, block);
             for (int64_t lane = 0; lane < block.padded; lane += 4) {
                 prefetch_ahead(p, p.rev_dst, first + lane, last, p.q, p.grad_out, true);
@@ -388,7 +285,7 @@ struct Rows {
                     store<4>(kept + h * kLanes + lane, gradients.dot(p, v + h * dim(p), lane, h));
                 }
             }
-            const bool removes = p.bias.data && add_bias(p, block, scores);
+            const bool removes = p.bias.data && add_bias<S>(p, block, scores);
             for (int64_t h = 0; h < heads; ++h)
                 edge_gradients(p, block, h, deltas + h * kLanes, kept + h * kLanes, scores + h * kLanes);
             add_rows(p, block, removes, queries, scores, grad_k);
