@@ -61,7 +61,7 @@ def main(args):
         if ranks > 1:
             dist.barrier()
         with dgl_gt.load(shards[0]) as sg:
-            result = train(sg, CONFIG if args.epochs is None else read_config(**vars(CONFIG) | {"epochs": args.epochs}))
+            result = train(sg, CONFIG if args.epochs is None else CONFIG.changed(epochs=args.epochs))
             predictions = predict(result.model, sg)  # of all nodes, in the order of the data set; on rank 0
     if is_first:
         label, prediction = graph.node_data["label"], predictions[0]
