@@ -96,7 +96,7 @@ def _world_sizes(text: str) -> list[int]:
 
 def _plan(args):
     if args.check:
-        given = [name for name in _NOT_WITH_CHECK if getattr(args, name) not in (None, False, [])]
+        given = [name for name in _NOT_WITH_CHECK if (value := getattr(args, name)) or type(value) in (int, float)]
         ignored = [*args.source, *(f"--{name.replace('_', '-')}" for name in given)]
         if ignored:
             raise InputError(f"--check compares the run {args.check} with its own plan; leave {ignored[0]} out")
