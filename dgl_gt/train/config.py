@@ -231,7 +231,7 @@ class TrainConfig:
         }
 
 
-SECTIONS = {"": TrainConfig} | {each.name: type(each.default) for each in fields(TrainConfig) if not each.metadata}
+SECTIONS = {each.name: type(each.default) for each in fields(TrainConfig) if not each.metadata} | {"": TrainConfig}
 SETTINGS = {  # by name, the section of each setting ("" for none) and its field
     option_name(each): (section, each) for section, kind in SECTIONS.items() for each in fields(kind) if each.metadata
 }

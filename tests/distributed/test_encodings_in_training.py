@@ -156,7 +156,7 @@ def test_whole_numbers_are_numbers_unless_kinds_are_stated(awkward_graph, tmp_pa
     graph.edge_data.update(weight=whole.astype(dtype), real=whole.astype(np.float32), flag=whole > 3)
     partition(graph, 1, tmp_path / "shards")
     with dgl_gt.load(tmp_path / "shards") as sg:
-        found = edge_rows(sg, read_config(edge_features="weight,flag:kind").inputs)
+        found = edge_rows(sg, read_config(edge_features="weight,flag:kind").task.inputs)
         assert found["edge_feat"].dtype == torch.float32
         assert found["edge_feat"].equal(sg.edata["weight"][:, None].float())
         assert found["edge_kind"].flatten().tolist() == sg.edata["flag"].int().tolist()
