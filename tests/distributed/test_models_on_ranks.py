@@ -65,10 +65,18 @@ WAYS = [("halo_h", 1), ("halo_kv", 1), ("halo_h", 2), ("gather", 1), ("ring", 1)
 FROM_OWNED = ["GCNII"]  # whose later layers read the first rows, which a deep halo then has to fetch
 
 
+def drops_of(options):
+    """The dropouts that a model with these options reads."""
+    unread = {"attention_dropout"} if options.get("score") in ("gcn", "mean") else set()
+    unread |= set() if "global_attention" in options else {"global_dropout"}
+    return {name: value for name, value in DROPS.items() if name not in unread}
+
+
+
 def run_model(graph, feat, owned, edge_ids, options, checkpoint="none"):
     """Two steps' output, gradients and state; ``owned`` are the ids of the rows of the output, of the edges ``edge_ids``."""
     torch.manual_seed(0)
-    model = GraphTransformer(FEATURES, HIDDEN, CLASSES, layers=3, heads=4, **DROPS, **options).double()
+    model = GraphTransformer(FEATURES, HIDDEN, CLASSES, layers=3, heads=4, **drops_of(options), **options).double()
     if checkpoint != "none":
         apply_activation_checkpoint(model, checkpoint)
     weights = torch.randn(1000, CLASSES, dtype=torch.float64, generator=torch.Generator().manual_seed(2))[owned]

@@ -146,7 +146,7 @@ def diverging_on_rank(rank, folder):
     try:
         train(
             dgl_gt.load(folder / "edge", "halo_h"),
-            CONFIG.changed(policy="stale=2,int8", lr=1e3, warmup=0, norm="alone"),
+            CONFIG.changed(policy="stale=2,int8", lr=1e3, warmup=0, norm="none"),
         )
     except InputError as error:
         return str(error)
