@@ -134,7 +134,7 @@ def narrow_on_rank(rank, folder):
     with pytest.raises(InputError, match="no exchange has rows of 32 numbers or more"):
         policy_search.search_policy(sg, figures, CONFIG.changed(hidden=16), read_profile(), 1.0)
     with pytest.raises(InputError, match="the loss is"):
-        policy_search.search_policy(sg, figures, CONFIG.changed(lr=1000.0, warmup=0, norm="alone"), read_profile(), 1.0)
+        policy_search.search_policy(sg, figures, CONFIG.changed(lr=1000.0, warmup=0, norm="none"), read_profile(), 1.0)
     return sg.view.transmission is None
 
 
