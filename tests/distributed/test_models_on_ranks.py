@@ -72,7 +72,6 @@ def drops_of(options):
     return {name: value for name, value in DROPS.items() if name not in unread}
 
 
-
 def run_model(graph, feat, owned, edge_ids, options, checkpoint="none"):
     """Two steps' output, gradients and state; ``owned`` are the ids of the rows of the output, of the edges ``edge_ids``."""
     torch.manual_seed(0)
