@@ -14,7 +14,7 @@ struct Rows {
     static INLINE int64_t chunks(const Problem& p) { return CHUNKS ? CHUNKS : p.head_dim / W; }
 
     // Writes a row as T, times a factor, with the heads side by side.
-    static NOINLINE void widen_row(const Problem& p, const Array& array, int64_t row, T factor, T* to) {
+    static INLINE void widen_row(const Problem& p, const Array& array, int64_t row, T factor, T* to) {
         for (int64_t h = 0; h < p.num_heads; ++h, to += dim(p)) {
             const S* from = at<S>(array, row, h);
             for (int64_t c = 0; c < chunks(p); ++c) store<W>(to + c * W, load<W>(from + c * W) * factor);

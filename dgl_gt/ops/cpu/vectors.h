@@ -101,6 +101,12 @@ INLINE void store(Float16* to, Vec<float, W> vector) {
 
 INLINE float widened(float value) { return value; }
 INLINE double widened(double value) { return value; }
+INLINE float widened(BFloat16 value) {
+    const uint32_t bits = uint32_t(value.bits) << 16;
+    float wide;
+    std::memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
 template <typename S>
 INLINE float widened(S value) {
     const S lanes[4] = {value, value, value, value};
