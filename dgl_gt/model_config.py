@@ -7,7 +7,7 @@ from typing import Annotated
 
 from dgl_gt.partition.errors import InputError
 
-from .settings import Flag, Share, between, check_types, described, one_of, setting
+from .settings import Flag, Settings, Share, between, described, one_of, setting
 
 # The smallest and the largest sizes are far beyond any use, so that what they refuse is a mistake.
 MODEL_LIMITS = {"layers": (1, 1000), "hidden": (1, 1_000_000), "heads": (1, 1_000_000), "ffn": (0, 1000)}
@@ -41,7 +41,7 @@ _READERS = {  # settings that only some values of another one read
 
 @described
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Settings):
     """The arguments of :class:`dgl_gt.nn.GraphTransformer` besides the widths of its input and result.
 
     Raises
@@ -112,7 +112,7 @@ class ModelConfig:
     edge_update: Flag = setting(False, "whether each layer but the last updates the edge embeddings")
 
     def __post_init__(self):
-        check_types(self)
+        super().__post_init__()
         if self.hidden % self.heads:
             raise InputError(f"hidden is {self.hidden}; it must be a multiple of heads ({self.heads})")
         for name, (owner, values) in _READERS.items():

@@ -40,16 +40,19 @@ def types_of(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-def check_types(values) -> None:
-    """Raise :class:`InputError` that names the first setting that is not what it may be, and says what is allowed.
+class Settings:
+    """Base class of frozen dataclasses whose fields are settings, or sections of settings."""
 
-    Numbers of numpy become Python's.
-    """
-    for each in fields(values):
-        if each.metadata:  # a section checks its own
-            value = getattr(values, each.name)
-            value = value.item() if isinstance(value, (np.number, np.bool_)) else value
-            object.__setattr__(values, each.name, typed(value, types_of(type(values))[each.name], option_name(each)))
+    def __post_init__(self):
+        """Raise :class:`InputError` that names the first setting that is not what it may be, and says what is allowed.
+
+        Numbers of numpy become Python's.
+        """
+        for each in fields(self):
+            if each.metadata:  # a section checks its own
+                value = getattr(self, each.name)
+                value = value.item() if isinstance(value, (np.number, np.bool_)) else value
+                object.__setattr__(self, each.name, typed(value, types_of(type(self))[each.name], option_name(each)))
 
 
 def option_name(each: Field) -> str:

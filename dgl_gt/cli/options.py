@@ -195,6 +195,10 @@ def config_of(args, names=None) -> TrainConfig:
             raise InputError(f"--set is {text!r}; write it as KEY=VALUE, such as model.hidden=256")
         check_keys({path: None}, PATHS, "--set")
         found[PATHS[path]] = parse_yaml(value, f"--set {path}")
+        if found[PATHS[path]] is None:
+            raise InputError(
+                f"--set is {text!r}, which gives no value; write it as KEY=VALUE, such as model.hidden=256"
+            )
     given = {name: getattr(args, name) for name in names or SETTINGS}
     return read_config(args.config, **found | {name: value for name, value in given.items() if value is not None})
 

@@ -13,7 +13,7 @@ from dgl_gt.model_config import EDGE_KINDS, PRECISIONS, ModelConfig
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS
 from dgl_gt.partition.system.yaml_file import check_keys, read_yaml
-from dgl_gt.settings import Count, Flag, Share, between, check_types, described, one_of, option_name, setting
+from dgl_gt.settings import Count, Flag, Settings, Share, between, described, one_of, option_name, setting
 
 METRIC_TITLES = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
 METRICS = ("auto", *METRIC_TITLES)
@@ -27,6 +27,8 @@ CLASS_WEIGHTS = ("none", "balanced")
 _ENCODINGS = r"^([a-z_]+(,[a-z_]+)*)?$"
 _NAMES = r"^([^,]+(,[^,]+)*)?$"  # edge data may have any name, but one with a comma cannot be given here
 MEANINGS = ("number", "kind")  # of edge data
+# What a run's config.yaml also holds, and the graph gives.
+OF_SHAPE = ("in_dim", "classes", "class_names", "edge_feats", "edge_kinds")
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def _edge_columns(text: str) -> dict[str, str | None]:
 
 @described
 @dataclass(frozen=True)
-class TaskConfig:
+class TaskConfig(Settings):
     """What is learned from which data, section ``task``.
 
     Raises
@@ -94,7 +96,7 @@ class TaskConfig:
     split: Count = setting(0, "number of the split, counted from 0, if the masks hold several")
 
     def __post_init__(self):
-        check_types(self)
+        super().__post_init__()
         _edge_columns(self.edge_features)
 
     @property
@@ -105,7 +107,7 @@ class TaskConfig:
 
 @described
 @dataclass(frozen=True)
-class OptimizerConfig:
+class OptimizerConfig(Settings):
     """How weights are updated, section ``optimizer``.
 
     Raises
@@ -129,13 +131,10 @@ class OptimizerConfig:
     )
     warmup: Count = setting(10, "number of epochs in which the learning rate rises to lr")
 
-    def __post_init__(self):
-        check_types(self)
-
 
 @described
 @dataclass(frozen=True)
-class ExchangeConfig:
+class ExchangeConfig(Settings):
     """What ranks send each other, section ``exchange``.
 
     Raises
@@ -153,7 +152,7 @@ class ExchangeConfig:
     )
 
     def __post_init__(self):
-        check_types(self)
+        super().__post_init__()
         if not is_policy_file(self.policy):
             parse_mode(self.policy)
 
@@ -165,7 +164,7 @@ class ExchangeConfig:
 
 @described
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Settings):
     """The settings of a training run, in sections, as in ``--config FILE.yaml``.
 
     :func:`read_config` and :meth:`changed` take the settings of all sections by their names alone.
@@ -198,7 +197,7 @@ class TrainConfig:
     )
 
     def __post_init__(self):
-        check_types(self)
+        super().__post_init__()
         self.model.check_with_edges(bool(self.task.edge_features))
         if self.optimizer.schedule == "plateau" and not self.patience:
             raise InputError(
@@ -294,6 +293,6 @@ def _flat(values: dict, where: str) -> dict[str, Any]:
             )
         if SECTIONS.get(key) and not isinstance(value, dict):
             raise InputError(f"{where}: {key} is {value!r}; it must be a mapping, such as {key}: {{...}}")
-    found = by_path(values)
+    found = {path: value for path, value in by_path(values).items() if path not in OF_SHAPE}
     check_keys(found, PATHS, where)
     return {PATHS[path]: value for path, value in found.items()}

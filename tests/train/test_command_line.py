@@ -17,7 +17,7 @@ import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, load_graph, partition
 from dgl_gt.run_files.run_record import RunRecord
-from dgl_gt.train import load_model, predict
+from dgl_gt.train import load_model, predict, read_config
 from dgl_gt.train.predictions import write_predictions
 from dgl_gt.train.summary import final_table
 
@@ -170,6 +170,8 @@ def test_a_config_file_and_options_over_it(configured):
     assert json.loads((model / "record.json").read_text())["epochs"] == 4
     saved = (model / "config.yaml").read_text()
     assert "hidden: 16" in saved and "lr: 0.001" in saved and "epochs: 4" in saved and "in_dim: 64" in saved
+    again = read_config(model / "config.yaml")
+    assert again == read_config(hidden=16, heads=2, layers=1, dropout=0, lr=1e-3, epochs=4)
 
 
 def test_the_final_table(configured):

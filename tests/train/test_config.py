@@ -2,14 +2,17 @@
 
 import argparse
 import os
+import re
 
 import pytest
 
+from dgl_gt.cli.main import main
+from dgl_gt.cli.options import add_config, add_settings, config_of
 from dgl_gt.partition import InputError
 from dgl_gt.partition.console import run
 from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.settings import types_of
-from dgl_gt.train.config import SECTIONS, SETTINGS, read_config
+from dgl_gt.train.config import SECTIONS, SETTINGS, TrainConfig, read_config
 
 BAD_YAML = {
     "aliases": (b"a: &a [1]\nb: *a", "line 1 is not valid YAML: anchors and aliases are not allowed here"),
@@ -179,3 +182,65 @@ def test_a_value_of_the_file_is_named_as_the_file_s(tmp_path, capsys):
     parser.set_defaults(command=lambda args: read_config(path, weight_decay=args.weight_decay and -2.0))
     assert run(parser, []) == 2 and "c.yaml: weight_decay is -1" in capsys.readouterr().err
     assert run(parser, ["--weight-decay", "-2"]) == 2 and ": --weight-decay is -2.0" in capsys.readouterr().err
+
+
+def parsed(*words):
+    """The config that words of a command line give."""
+    parser = argparse.ArgumentParser("train")
+    add_config(parser)
+    add_settings(parser, SETTINGS)
+    return config_of(parser.parse_args(list(map(str, words))))
+
+
+def test_options_win_over_set_and_set_over_the_file(tmp_path):
+    (tmp_path / "c.yaml").write_text("model: {hidden: 8, heads: 2}\noptimizer: {kind: adam, lr: 0.5}\nepochs: 3\n")
+    sets = ("--set", "model.hidden=16", "--set", "optimizer.lr=1e-2", "--set", "model.norm_first=false")
+    config = parsed("--config", tmp_path / "c.yaml", *sets, "--lr", 0.25)
+    assert (config.model.hidden, config.model.heads, config.model.norm_first) == (16, 2, False)
+    assert (config.optimizer.kind, config.optimizer.lr, config.epochs) == ("adam", 0.25, 3)
+    assert config == read_config(hidden=16, heads=2, norm_first=False, optimizer="adam", lr=0.25, epochs=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model.hiden=3", ["'model.hiden'", "model.hidden"]),
+        ("hidden", ["'hidden'", "KEY=VALUE"]),
+        ("model=3", ["'model'"]),
+        ("model.hidden=", ["'model.hidden='", "KEY=VALUE"]),
+        ("model.hidden=[1]", ["hidden is [1]", "from 1"]),
+        ("model.hidden=1: 2: 3", ["model.hidden", "YAML"]),
+    ],
+)
+def test_sets_that_are_refused(text, words):
+    with pytest.raises(InputError) as stopped:
+        parsed("--set", text)
+    assert all(word in str(stopped.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    "text", ["hidden: 16", "model: 16", "model: [16]", "model: {hidden: {x: 1}}", "model: {lr: 1}"]
+)
+def test_files_whose_settings_stand_elsewhere_are_refused(tmp_path, text):
+    (tmp_path / "c.yaml").write_text(f"{text}\n")
+    with pytest.raises(InputError, match="c.yaml: .*(hidden|model|lr)"):
+        read_config(tmp_path / "c.yaml")
+
+
+def test_changing_one_config_leaves_the_others(tmp_path):
+    config, again = read_config(lr=0.5), read_config()
+    assert config.changed(hidden=32, epochs=7).flat() == {**config.flat(), "hidden": 32, "epochs": 7}
+    assert config.flat() == {**again.flat(), "lr": 0.5} and again == TrainConfig()
+    with pytest.raises(InputError, match="unknown key 'hiden'"):
+        config.changed(hiden=3)
+
+
+def test_the_short_help_and_the_whole(capsys):
+    found = []
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as ended:
+            main(["train", option])
+        assert ended.value.code == 0
+        found.append(set(re.findall(r"(?m)^  (?:-h, )?(--[a-z-]+)", capsys.readouterr().out)))
+    assert found[0] < found[1] and len(found[0]) <= 28
+    assert {f"--{name.replace('_', '-')}" for name in SETTINGS} <= found[1]
