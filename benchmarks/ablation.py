@@ -16,7 +16,6 @@ import math
 import statistics
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -100,7 +99,7 @@ def measure(graph: str, seeds: int, only: list[str] | None):
                 name = name_of(changes)
                 if only and name not in [*only, "base"]:
                     continue
-                config = replace(base_config, **(settings | changes))
+                config = base_config.changed(**(settings | changes))
                 tests[name] = [train(sg, config.changed(seed=seed)).test for seed in range(seeds)]
                 yield {"graph": graph, "base": base, "change": name, "tests": tests[name], "of_base": tests["base"]}
                 print(f"{base}, {name}: {statistics.fmean(tests[name]):.4f}", file=sys.stderr, flush=True)

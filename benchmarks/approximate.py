@@ -44,7 +44,7 @@ def train_on_rank(task: dict) -> None:
     import torch.distributed as dist
 
     import dgl_gt
-    from dgl_gt.train.trainer import train
+    from dgl_gt.train.run import train
 
     dist.init_process_group("gloo")
     config = read_config(**task["config"])

@@ -129,7 +129,7 @@ class ModelConfig(Settings):
         for name in ("edge_hidden", "edge_update"):
             if getattr(self, name) != getattr(type(self), name) and not has_edges:
                 raise InputError(
-                    f"{name} is {getattr(self, name)}, but the model has no edge features; leave it out, or set edge_features"
+                    f"{name} is {getattr(self, name)}, but the model has no edge features; leave it out, or give it edge features"
                 )
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_type_hints
 import numpy as np
 from msgspec import Meta
 
+from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.yaml_file import typed
 
 
@@ -49,8 +50,11 @@ class Settings:
         Numbers of numpy become Python's.
         """
         for each in fields(self):
-            if each.metadata:  # a section checks its own
-                value = getattr(self, each.name)
+            value = getattr(self, each.name)
+            if not each.metadata:  # a section has checked its own
+                if type(value) is not type(each.default):
+                    raise InputError(f"{each.name} is {value!r}; it must be a {type(each.default).__name__}")
+            else:
                 value = value.item() if isinstance(value, (np.number, np.bool_)) else value
                 object.__setattr__(self, each.name, typed(value, types_of(type(self))[each.name], option_name(each)))
 

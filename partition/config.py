@@ -41,7 +41,7 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
         bounds = {"memory": self.memory, "rank_memory": self.rank_memory}
         vars(self).update(
             {name: whole_number(name, value, 1) for name, value in bounds.items() if value is not None},
-            parts=whole_number("parts", self.parts),
+            parts=whole_number("parts", self.parts, 1),
             halo_depth=whole_number("halo_depth", self.halo_depth, 1, _MAX_HALO_DEPTH),
         )
         vars(self).update(cut=self._resolved_cut(), target_weights=self._resolved_weights())

@@ -113,7 +113,7 @@ MAY_IMPORT = {
     },
     "dgl_gt.partition.cli": {"dgl_gt.partition"},
     "dgl_gt": set(),  # the package's face
-    "dgl_gt.settings": {"dgl_gt.partition.system"},
+    "dgl_gt.settings": {"dgl_gt.partition.errors", "dgl_gt.partition.system"},
     "dgl_gt.model_config": {"dgl_gt.partition.errors", "dgl_gt.settings"},
     "dgl_gt.structure": set(),
     "dgl_gt.dgl_part": {"dgl_gt.ops.announce"},

@@ -205,7 +205,6 @@ def _cuts_for_policy(args, config: TrainConfig, policy: Policy) -> list[tuple[st
     """The directories and figures of the shards; refuses a policy for other layers, ranks or models before any work."""
     cuts = [(str(source), read_figures(read_manifest(source))) for source in args.source]
     policy.check(None if args.model_factory else config.model.layers, cuts[0][1].parts)
-    policy.check_model(config.activation_checkpoint, config.model.global_attention)
     return cuts
 
 

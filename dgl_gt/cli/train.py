@@ -202,7 +202,7 @@ def _train_rank(args, config, profile: Profile | None):
     with show_progress(config.epochs, sg.comm.rank == 0) as progress:
         on_epoch = progress and progress.after_epoch
         if not args.out:
-            result = train(sg, config, on_epoch, factory=factory, on_nan=args.on_nan)
+            result = train(sg, config, on_epoch=on_epoch, factory=factory, on_nan=args.on_nan)
             record = summary.finished_record(result, sg, plan)
         else:
             options = _options_of_run(args) | {"factory": factory, "on_epoch": on_epoch, "plan": plan}
@@ -241,7 +241,7 @@ def _train_several(args, config, sg, plan, factory):
         for seed in range(config.seed, config.seed + (args.seeds or 1)):
             with show_progress(config.epochs, sg.comm.rank == 0) as progress:
                 settings, on_epoch = config.changed(split=split, seed=seed), progress and progress.after_epoch
-                result = train(sg, settings, on_epoch, factory=factory, on_nan=args.on_nan)
+                result = train(sg, settings, on_epoch=on_epoch, factory=factory, on_nan=args.on_nan)
             runs.append(summary.OneOfSeveral(split, seed, summary.finished_record(result, sg)))
             del result  # and with it the model
     values = summary.values_of_runs(runs) | ({"plan": msgspec.to_builtins(plan)} if plan else {})

@@ -65,6 +65,9 @@ class OneRank:
         """Return its own."""
         return [text]
 
+    def close_beside(self) -> None:
+        """Nothing runs beside."""
+
     def report(self, error: BaseException) -> None:
         """Nobody listens."""
 

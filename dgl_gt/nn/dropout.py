@@ -14,6 +14,8 @@ from dgl_gt.exchange.view import SeededView, View
 from dgl_gt.ops.checks import check_probability, check_seed
 from dgl_gt.ops.dropout import dropout_seed, keyed_dropout
 
+from .traits import traits_of
+
 _SEED_LIMIT = 2**63 - 1
 
 
@@ -97,7 +99,9 @@ def set_dropout_step(model: nn.Module, run_seed: int, step: int) -> None:
     run_seed, step : int
         Any integers; see :func:`dropout_seed`.
     """
-    for index, part in enumerate(getattr(model, "dropout_parts", None) or _sites(model)):
+    parts = traits_of(model).dropout_parts
+    numbered = {id(site) for part in parts for site in _sites(part)}
+    for index, part in enumerate([*parts, *(site for site in _sites(model) if id(site) not in numbered)]):
         places = count()
         for site in _sites(part):
             place = [next(places)] if isinstance(site, FeatureDropout) else []

@@ -21,6 +21,7 @@ from .edge_features import EdgeEncoder
 from .feed_forward import make_encoder, make_output
 from .global_attention import PolynormerAttention, SGFormerAttention
 from .layer import GraphTransformerLayer
+from .traits import ModelTraits
 
 
 class GraphTransformer(nn.Module):
@@ -269,9 +270,9 @@ class GraphTransformer(nn.Module):
         return {"in_dim": self.in_dim, **widths}
 
     @property
-    def num_views(self) -> int:
-        """``L``: each layer takes a view of its own, so a halo of several hops can serve several layers."""
-        return len(self.layers)
+    def dgl_gt_traits(self) -> ModelTraits:
+        """What the trainer and plans know of the model."""
+        return ModelTraits(len(self.layers), self.input_sizes, self.reads, tuple(self._dropout_parts()))
 
     def after_attention(self) -> dict[str, nn.Linear]:
         """Return the linear layers after the last attention, by name: there each row is computed by itself."""
@@ -309,9 +310,7 @@ class GraphTransformer(nn.Module):
             part.requires_grad_(flag)
         self.output.requires_grad_(not flag)
 
-    @property
-    def dropout_parts(self) -> list[nn.Module]:
-        """The parts whose numbers are in the seeds of :func:`set_dropout_step`."""
+    def _dropout_parts(self) -> list[nn.Module]:
         parts = [*self.layers, self.encoder, self.input_dropout]
         return parts if self.global_attention is None else [*parts, self.global_attention]
 

@@ -92,7 +92,7 @@ def _traces(config: TrainConfig, features: int, classes: int, factory: ModelFact
     _check_size(model)
 
     def variant(figures: Figures) -> dict:
-        names = factored_layers(model, figures, config)
+        names = () if factory else factored_layers(model, figures, config)
         return {"factored": names, "train_rows": int(figures.masked["train_mask"].sum())} if names else {}
 
     of_model = {"model_factory": factory.name} if factory else asdict(config.model)

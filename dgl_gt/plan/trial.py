@@ -122,7 +122,7 @@ def _run_trial(candidate: Candidate, config: TrainConfig, options: dict, factory
 def _measure(sg: ShardedGraph, candidate: Candidate, config: TrainConfig, factory) -> Trial:
     comm, config = sg.comm, config.changed(activation_checkpoint=candidate.activation_checkpoint)
     task, model = prepare(sg, config, factory)
-    factors = factors_of(model, task, sg, config)
+    factors = None if factory else factors_of(model, task, sg, config)  # as in training
     step = partial(take_step, model, task, comm, make_optimizer(model, config), 0, config.seed, factors=factors)
     step()
     peak_bytes = step_peak_bytes(sg, model, next(task.batches(0)).inputs.feat, step)

@@ -18,7 +18,7 @@ from dgl_gt.partition.system.temporary_names import FILE, leftovers
 from .run_directory import CHECKPOINT, checkpoints_in
 from .tensor_file import TensorFile
 
-CHECKPOINT_FILE = TensorFile("checkpoint", 2)
+CHECKPOINT_FILE = TensorFile("checkpoint", 3)
 _UNFINISHED = re.compile(rf"\.({CHECKPOINT.pattern})\.file-.*")
 
 

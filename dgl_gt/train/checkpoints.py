@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.exchange.policy.policy import is_policy_file, read_policy
+from dgl_gt.exchange.policy.policy import is_policy_file
 from dgl_gt.partition.errors import InputError
 from dgl_gt.run_files.checkpoint_file import CHECKPOINT_FILE, write_checkpoint
 from dgl_gt.run_files.run_directory import checkpoints_in, no_checkpoint
@@ -33,7 +33,7 @@ class Identity(dict):
     def __init__(self, config: TrainConfig, factory_name: str | None, data: dict, model: torch.nn.Module):
         settings = {name: value for name, value in config.flat().items() if name not in free_settings(config)}
         if is_policy_file(config.exchange.policy):  # what the file says, not only its name
-            settings["policy"] = str(read_policy(config.exchange.policy).described())
+            settings["policy"] = str(config.exchange.rules.described())
         shapes = {name: [str(value.dtype), *value.shape] for name, value in model.state_dict().items()}
         super().__init__(settings=settings, model_factory=factory_name, data=data, tensors=shapes)
 

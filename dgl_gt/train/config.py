@@ -27,8 +27,6 @@ CLASS_WEIGHTS = ("none", "balanced")
 _ENCODINGS = r"^([a-z_]+(,[a-z_]+)*)?$"
 _NAMES = r"^([^,]+(,[^,]+)*)?$"  # edge data may have any name, but one with a comma cannot be given here
 MEANINGS = ("number", "kind")  # of edge data
-# What a run's config.yaml also holds, and the graph gives.
-OF_SHAPE = ("in_dim", "classes", "class_names", "edge_feats", "edge_kinds")
 
 
 @dataclass(frozen=True)
@@ -242,7 +240,7 @@ PATHS = {
 def policy_of(config: TrainConfig) -> Policy:
     """The transmission policy of a config; ``InputError`` if it cannot be read, or does not fit the config."""
     policy = config.exchange.rules
-    policy.check_model(config.activation_checkpoint)
+    policy.check_model(config.activation_checkpoint, config.model.global_attention)
     return policy
 
 
@@ -284,15 +282,22 @@ def read_config(path=None, **overrides) -> TrainConfig:
 
 
 def _flat(values: dict, where: str) -> dict[str, Any]:
-    """Settings by their names alone, from a mapping with sections."""
+    """Settings by their names alone, from a mapping with sections; the ``shape`` in a run's own file is left out."""
+    shape = values.get("shape")
+    if isinstance(shape, dict) and "model_factory" in shape:
+        made_by = shape["model_factory"]
+        raise InputError(
+            f"{where}: {made_by} made the model of this run; leave out shape, and give --model-factory {made_by}"
+        )
+    names = [PATHS.get(key, key) for key in values if key not in SECTIONS]
+    if sections := {name: SETTINGS[name][0] for name in names if name in SETTINGS and SETTINGS[name][0]}:
+        example = "; ".join(f"{name} in {section}" for name, section in sections.items())
+        raise InputError(f"{where}: these settings stand in sections, as in model: {{hidden: 64}}: {example}")
+    found = {}
     for key, value in values.items():
-        section, each = SETTINGS.get(key, ("", None))
-        if section and not isinstance(value, dict):
-            raise InputError(
-                f"{where}: {key} belongs to the section {section}; write {section}: {{{each.name}: {value}}}"
-            )
-        if SECTIONS.get(key) and not isinstance(value, dict):
+        if key and key in SECTIONS and not isinstance(value, dict):
             raise InputError(f"{where}: {key} is {value!r}; it must be a mapping, such as {key}: {{...}}")
-    found = {path: value for path, value in by_path(values).items() if path not in OF_SHAPE}
+        if key != "shape":
+            found |= by_path({key: value}) if key in SECTIONS else {key: value}
     check_keys(found, PATHS, where)
     return {PATHS[path]: value for path, value in found.items()}

@@ -18,6 +18,7 @@ from dgl_gt.comm.failure import RankError
 from dgl_gt.comm.group import Comm
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint, apply_precision
 from dgl_gt.nn.activation_checkpoint import checkpoint_modes
+from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError
 
 from .config import SETTINGS, TrainConfig
@@ -74,10 +75,10 @@ def find_factory(name: str | None) -> ModelFactory | None:
 
 def check_settings(config: TrainConfig, factory: ModelFactory | None) -> None:
     """Raise :class:`InputError` if a setting of the graph transformer is given along with a factory."""
-    defaults = TrainConfig().flat()
+    defaults, settings = TrainConfig().flat(), config.flat()
     of_model = [name for name, (section, _) in SETTINGS.items() if section == "model"]
     names = (*of_model, "encodings", "normalize_features", "edge_features")
-    given = [name for name in names if config.flat()[name] != defaults[name]]
+    given = [name for name in names if settings[name] != defaults[name]]
     if factory is not None and given:
         option = f"--{given[0].replace('_', '-')}"
         raise InputError(
@@ -101,6 +102,11 @@ def build_model(
         model = GraphTransformer(in_dim, out=classes, **vars(config.model), **edge_widths)
         model.reads = config.task.inputs
     else:
+        if config.task.edge_features:
+            raise InputError(
+                f"edge_features is {config.task.edge_features!r}, and the model of {factory.name} is called with features of "
+                "nodes alone; leave it out, and read sg.edata in the model"
+            )
         model = _made(factory, in_dim, classes)
     if config.activation_checkpoint not in checkpoint_modes(model):
         raise InputError(
@@ -151,8 +157,8 @@ def _cause(error: Exception) -> str:
 
 
 def max_depth(model: nn.Module) -> int:
-    """The most hops of halo that one exchange can fill for a model: one, unless its layers take ``num_views`` views."""
-    return getattr(model, "num_views", 1)
+    """The most hops of halo that one exchange can fill for a model: one, unless its layers take a view each."""
+    return traits_of(model).num_views or 1
 
 
 def logits_of(model: nn.Module, inputs: ModelInputs, classes: int | None = None) -> torch.Tensor:
@@ -165,7 +171,7 @@ def logits_of(model: nn.Module, inputs: ModelInputs, classes: int | None = None)
         given; or the graph exchanges halos of several hops, which such a model cannot take.
     """
     graph = inputs.graph
-    if graph.depth > 1 and not hasattr(model, "num_views"):
+    if graph.depth > 1 and traits_of(model).num_views is None:
         raise InputError(
             f"depth is {graph.depth}, and only a GraphTransformer takes halos of several hops; leave depth (--depth) out "
             "for this model"

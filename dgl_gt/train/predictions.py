@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.shards.transform_records import user_node_count
 from dgl_gt.partition.system.atomic_write import new_file
@@ -38,8 +39,9 @@ def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.nd
         The shards do not have as many features as the model takes.
     """
     with sg.comm.together(), torch.no_grad():
-        inputs = read_inputs(sg, getattr(model, "reads", None) or Inputs())
-        _check_sizes(getattr(model, "input_sizes", inputs.sizes), inputs)
+        traits = traits_of(model)
+        inputs = read_inputs(sg, traits.reads or Inputs())
+        _check_sizes(traits.input_sizes or inputs.sizes, inputs)
         model = model.to(sg.device).eval()
         share_weights(model, sg.comm)  # each rank may have read another file
         probability = sg.gather(logits_of(model, inputs).float().softmax(1), to=0)

@@ -10,6 +10,7 @@ import torch
 
 from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError, check_type
 from dgl_gt.partition.system.output_checks import check_target
 from dgl_gt.ranks.launcher_link import starter_name
@@ -32,6 +33,7 @@ from .tasks.node_classification import node_classification
 def train(
     sg: ShardedGraph,
     config: TrainConfig,
+    *,
     on_epoch=None,
     factory: ModelFactory | None = None,
     store: RunKeeper | None = None,
@@ -68,8 +70,9 @@ def train(
         config = with_stated_meanings(sg, config)
         graphs = _training_graphs(sg, config)
         task, model = prepare(sg, config, factory, graphs)
-        graphs.policy.check(getattr(model, "num_views", None), sg.comm.world_size)
-        factors = factors_of(model, task, sg, config)
+        graphs.policy.check(traits_of(model).num_views, sg.comm.world_size)
+        # A model of a user's may compute rows together after its last attention, one derived from ours, too.
+        factors = None if factory else factors_of(model, task, sg, config)
         return fit(
             *(model, task, sg.comm, config),
             store=store,
@@ -101,7 +104,6 @@ def _training_graphs(sg: ShardedGraph, config: TrainConfig) -> TrainingGraphs:
     sg.comm.check_agreement({"policy": policy.described()})
     if sg.comm.world_size > 1:
         policy.check_strategy(sg.strategy, sg.depth, sg.manifest["cut"])
-        policy.check_model(config.activation_checkpoint, config.model.global_attention)
     return TrainingGraphs(sg, policy, config.seed)
 
 
@@ -197,7 +199,7 @@ def train_and_save(
             sg, config, out, writer, checkpoint_every, beginning, factory, tensorboard, timeline, on_start
         )
     with writer or nullcontext():
-        result = train(sg, config, on_epoch, factory, keeper, on_nan)
+        result = train(sg, config, on_epoch=on_epoch, factory=factory, store=keeper, on_nan=on_nan)
         record = summary.finished_record(result, sg, plan)
         if writer:
             writer.finish(result.model.state_dict(), values(record))

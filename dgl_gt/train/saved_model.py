@@ -33,7 +33,7 @@ from .model import FactoryError, ModelFactory, build_model
 from .module_places import first_not_finite
 from .run_state import TrainHistory
 
-MODEL_FILE = TensorFile("model", 1)
+MODEL_FILE = TensorFile("model", 2)
 _MIN_PAUSE_S = 5.0  # between two writes while a model trains
 _MAX_WRITING_SHARE = 0.02  # of the time
 _LONGEST_CAUSE = 400  # characters
@@ -229,7 +229,7 @@ def write_model(
     """Do as :func:`save_model` does, in the directory of a run. Without a state, write the other files alone."""
     settings = asdict(config)
     record = values_of(record) if isinstance(record, RunRecord) else record
-    files = _for_people(settings | shape, record)
+    files = _for_people({**settings, "shape": shape}, record)
     if state is not None:  # first: a kill between two files leaves a model that is newer than its record
         values = {"config": config.flat(), "shape": shape, "best_epoch": record.get("best_epoch")}
         files = {WEIGHTS: MODEL_FILE.pack(values, state)} | files
@@ -256,7 +256,11 @@ def is_run_of(directory, config: TrainConfig, factory: ModelFactory | None, grap
         return False
     wanted = {**asdict(config), "activation_checkpoint": found.get("activation_checkpoint")}
     same_settings = yaml.safe_load(yaml.safe_dump(wanted)).items() <= found.items()
-    return is_same_graph and same_settings and found.get("model_factory") == (factory.name if factory else None)
+    return (
+        is_same_graph
+        and same_settings
+        and (found.get("shape") or {}).get("model_factory") == (factory.name if factory else None)
+    )
 
 
 def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Module:

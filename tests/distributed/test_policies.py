@@ -40,7 +40,7 @@ def shards(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_full_and_a_staleness_of_one_are_exact_and_others_come_near(shards, strategy):
+def test_exact_and_a_staleness_of_one_are_exact_and_others_come_near(shards, strategy):
     folder, parts = shards
     names = ["exact", "stale=1", "bf16", "int8", "int4", "stale=3", "stale=3,int8"]
     configs = [CONFIG.changed(policy=name) for name in names]

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dgl_gt.nn import GraphTransformer, GraphTransformerLayer
+from dgl_gt.nn import GraphConv, GraphTransformer, GraphTransformerLayer
 
 
 class Pulled(nn.Module):
@@ -96,6 +96,30 @@ class Tied(Rows):
 
     def forward(self, sg, feat):
         return self.other(feat) + self.linear(feat)
+
+
+class Smoothed(GraphTransformer):
+    """One of this package's, with an exchange after its last layer: a row's gradient comes from other rows, too."""
+
+    def __init__(self, in_dim, classes):
+        super().__init__(in_dim, 64, classes, 2, 4)
+        self.smooth = GraphConv(classes, classes, allow_zero_in_degree=True)
+
+    def forward(self, sg, feat):
+        return self.smooth(sg, super().forward(sg, feat))
+
+
+class Named(Rows):
+    """Attributes and methods of a user's own that have ordinary names."""
+
+    num_views, reads, dropout_parts = 3, "pages", 0.5
+
+    def __init__(self, in_dim, classes):
+        super().__init__(in_dim, classes)
+        self.input_sizes = [in_dim]
+
+    def after_attention(self):
+        raise AssertionError("not asked for")
 
 
 def no_parameters(in_dim, classes):

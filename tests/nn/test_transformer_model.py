@@ -252,6 +252,16 @@ def test_masks_of_a_users_own_model_follow_run_and_step(graph):
     assert not torch.allclose(model(graph, feat), first)
 
 
+def test_dropouts_beside_the_parts_of_a_model_come_after_them(graph):
+    model, plain = make(attention_dropout=0.5), make(attention_dropout=0.5)
+    model.first, model.last = nn.ModuleList([GraphTransformerLayer(C, 2 * C, H)]), GraphTransformerLayer(C, 2 * C, H)
+    for each in (model, plain):
+        set_dropout_step(each, 3, 10)
+    found = [layer.attn.dropout_seed for layer in [*model.layers, model.first[0], model.last]]
+    assert found[: len(model.layers)] == [layer.attn.dropout_seed for layer in plain.layers]
+    assert None not in found and len(set(found)) == len(found)
+
+
 def test_a_seed_that_is_set_wins_over_those_that_are_drawn(graph):
     model, feat = make(attention_dropout=0.5).train(), random(graph.num_nodes(), IN, seed=1)
     for layer in model.layers[1:]:

@@ -10,6 +10,7 @@ from dgl_gt.partition import load_graph, make_edge_cut, partition
 from dgl_gt.partition.command_options import READING, add_options
 from dgl_gt.partition.config import PartitionConfig
 from dgl_gt.partition.cuts.edge_cut import EdgeCutOptions
+from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.sources.options import SourceOptions
 
 
@@ -34,3 +35,9 @@ def test_every_setting_but_the_owner_is_an_option_of_the_same_name():
     options = {action.dest for action in parser._actions}
     assert {each.name for each in fields(PartitionConfig)} - options == {"owner"}
     assert set(READING) <= options & {each.name for each in fields(SourceOptions)}
+
+
+@pytest.mark.parametrize("name", ["parts", "halo_depth", "memory", "rank_memory"])
+def test_counts_start_at_one(name):
+    with pytest.raises(InputError, match=f"{name} is 0"):
+        PartitionConfig(**{"parts": 2, name: 0})

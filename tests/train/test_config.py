@@ -153,7 +153,7 @@ def test_an_unknown_key_is_shown_in_short(tmp_path):
         ),
         (
             {"edge_update": True},
-            "edge_update is True, but the model has no edge features; leave it out, or set edge_features",
+            "edge_update is True, but the model has no edge features; leave it out, or give it edge features",
         ),
         ({"edge_hidden": 4}, "edge_hidden is 4, but the model has no edge features"),
         ({"edge_features": "weight", "score": "gcn"}, "score is 'gcn', but edge features need the score 'dot'"),
@@ -219,12 +219,27 @@ def test_sets_that_are_refused(text, words):
 
 
 @pytest.mark.parametrize(
-    "text", ["hidden: 16", "model: 16", "model: [16]", "model: {hidden: {x: 1}}", "model: {lr: 1}"]
+    "text",
+    [
+        *("hidden: 16", "model: 16", "model: [16]", "model: {hidden: {x: 1}}", "model: {lr: 1}", "model.hidden: 16"),
+        *("epochs: 3\nlr: 1\nhidden: 4", "{'': 3, model: {}}", "other: {hidden: 1}"),
+    ],
 )
 def test_files_whose_settings_stand_elsewhere_are_refused(tmp_path, text):
     (tmp_path / "c.yaml").write_text(f"{text}\n")
-    with pytest.raises(InputError, match="c.yaml: .*(hidden|model|lr)"):
+    with pytest.raises(InputError, match="c.yaml: .*(hidden|model|lr|'')"):
         read_config(tmp_path / "c.yaml")
+
+
+def test_settings_outside_their_sections_are_all_named(tmp_path):
+    (tmp_path / "c.yaml").write_text("lr: 1\nhidden: 4\nepochs: 3\n")
+    with pytest.raises(InputError, match="lr in optimizer; hidden in model$"):
+        read_config(tmp_path / "c.yaml")
+
+
+def test_a_section_is_a_section():
+    with pytest.raises(InputError, match="optimizer is 3"):
+        TrainConfig(optimizer=3)
 
 
 def test_changing_one_config_leaves_the_others(tmp_path):

@@ -44,7 +44,7 @@ def trained(rank, folder, name, depth=1):
     return result.losses, state, predict(result.model, sg)
 
 
-@pytest.mark.parametrize("name", ["Pulled", "Rows", "transformer"])
+@pytest.mark.parametrize("name", ["Pulled", "Rows", "transformer", "Named", "Smoothed"])
 def test_two_ranks_train_as_one(shards, name):
     ((losses, state, (labels, _)),) = run_ranks(1, trained, shards / "1", f"factories:{name}")
     first, second = run_ranks(2, trained, shards / "2", f"factories:{name}")
@@ -79,6 +79,22 @@ def test_a_graph_transformer_of_a_factory_takes_deep_halos(shards):
     first, _ = run_ranks(2, trained, shards / "2", "factories:transformer", 2)
     (expected,) = run_ranks(1, trained, shards / "1", "factories:transformer")
     np.testing.assert_allclose(first[0], expected[0], rtol=1e-4)
+
+
+def test_few_labels_and_a_model_derived_from_ours(tmp_path):
+    """The gradients of few labelled rows do not travel as factors where the model computes rows together at its end."""
+    graph = load_graph("sample:communities?nodes=300&features=12&seed=0")
+    graph.node_data["train_mask"] &= np.arange(300) % 30 == 0
+    for parts in (1, 2):
+        partition(graph, parts, tmp_path / str(parts))
+    (expected,) = run_ranks(1, trained, tmp_path / "1", "factories:Smoothed")
+    first, _ = run_ranks(2, trained, tmp_path / "2", "factories:Smoothed")
+    np.testing.assert_allclose(first[0], expected[0], rtol=1e-4)
+
+
+def test_a_model_that_fails_on_one_part(shards):
+    with pytest.raises(InputError, match="the model failed"):
+        train(dgl_gt.load(shards / "1"), CONFIG, factory=find_factory("factories:Fails"))
 
 
 @pytest.mark.parametrize(
@@ -163,6 +179,8 @@ def test_settings_of_the_graph_transformer_are_for_it_alone():
         check_settings(read_config(hidden=32), factory)
     with pytest.raises(InputError, match="activation_checkpoint is full, but the model of factories:Rows has no"):
         build_model(read_config(activation_checkpoint="full"), 12, 3, factory)
+    with pytest.raises(InputError, match="edge_features is 'weight'"):
+        build_model(read_config(edge_features="weight"), 12, 3, factory)
 
 
 def test_plans(shards):
@@ -200,6 +218,8 @@ def test_commands(shards, tmp_path, capsys, monkeypatch):
     out = tmp_path / "model"
     assert main(["train", str(shards / "1"), *option, "--strategy", "auto", "--epochs", "2", "--out", str(out)]) == 0
     assert "model_factory: factories:Pulled" in (out / "config.yaml").read_text()
+    with pytest.raises(InputError, match="--model-factory factories:Pulled"):
+        read_config(out / "config.yaml")
     predict_it = ["predict", str(shards / "1"), "--model", str(out), "--out", str(tmp_path / "found.csv")]
     assert main([*predict_it, *option]) == 0
     capsys.readouterr()

@@ -89,7 +89,7 @@ def test_a_run_that_is_stopped_keeps_its_best_model(sg, writer, rising, capsys):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), writer:
-        train(sg, CONFIG, stop, store=Store(writer, sg))
+        train(sg, CONFIG, on_epoch=stop, store=Store(writer, sg))
     assert record_of(writer.out)["best_epoch"] == 3
     assert "the best model so far, of epoch 3, is in" in capsys.readouterr().err
 
@@ -102,7 +102,9 @@ def test_better_models_are_on_disk_while_the_run_goes_on(sg, writer, rising, mon
         found = []
         writer = BestModelWriter(writer.out, CONFIG, lambda history: summary.unfinished_record(history, sg), force=True)
         with writer:
-            train(sg, CONFIG, lambda *_: found.append(record_of(writer.out)["epochs"]), store=Store(writer, sg))
+            train(
+                sg, CONFIG, on_epoch=lambda *_: found.append(record_of(writer.out)["epochs"]), store=Store(writer, sg)
+            )
         assert found == expected
 
 
@@ -120,7 +122,7 @@ def test_a_first_model_that_cannot_be_written_ends_the_run(sg, writer, rising):
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))  # as a disk that is full
         try:
-            train(sg, CONFIG, lambda *_: seen.append(1), store=Store(writer, sg))
+            train(sg, CONFIG, on_epoch=lambda *_: seen.append(1), store=Store(writer, sg))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert not seen and not writer.out.exists()
@@ -181,7 +183,7 @@ def test_a_model_that_cannot_be_written_is_written_elsewhere(sg, writer, rising,
             (tmp_path / "disk").write_text("")
 
     with writer:
-        result = train(sg, CONFIG, lose_the_disk, store=Store(writer, sg))
+        result = train(sg, CONFIG, on_epoch=lose_the_disk, store=Store(writer, sg))
     assert len(result.losses) == 6 and "Training goes on" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"cannot write .*disk.*\. The model is in .*here/dgl-gt-model-\d+ instead"):
         writer.finish(result.model.state_dict(), summary.finished_record(result, sg))
