@@ -30,7 +30,7 @@ from dgl_gt.train.run import train
 _COMMON = {"layers": 2, "hidden": 32, "dropout": 0.2, "epochs": 100, "evaluate_every": 5, "patience": 0}
 _OF_GRAPH = {"tolokers": {"lr": 0.01}, "amazon_computer": {"lr": 0.005}}
 _ENCODINGS = "laplacian=8,random_walk=8,degree,anchors=16,shortest_path=2"
-_CONVOLUTION = {"layer": "convolution", "score": "additive", "residual": "linear", "norm_first": False}
+_CONVOLUTION = {"architecture": "gnn", "score": "additive"}
 _GATED = {"norm": "none", "input": "linear", "gate": "free", "gate_start": 0.1, "jumping": "sum"}
 _BASES = {"transformer": {}, "convolution": _CONVOLUTION}
 _VARIANTS = {

@@ -39,18 +39,14 @@ from dgl_gt.train.config import read_config
 
 FEATURES, CLASSES = 128, 40
 CONFIG = {
-    "layer": "convolution",
+    "architecture": "polynormer",
     "score": "gcn",
-    "residual": "linear",
     "norm": "batch",
-    "norm_first": False,
     "input": "none",
     "gate": "constant",
     "gate_start": 0.9,
-    "jumping": "sum",
     "hidden": 256,
     "heads": 1,
-    "global_attention": "polynormer",
     "global_layers": 2,
     "global_dropout": 0.5,
     "dropout": 0.5,

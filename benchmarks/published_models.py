@@ -1,4 +1,4 @@
-"""Does GraphTransformer equal the published code of Polynormer, tuned GNNs, SGFormer and GCNII?
+"""Do GNN and Polynormer equal the published code of Polynormer, tuned GNNs, SGFormer and GCNII?
 
 Each published model runs from a checkout of its repository, along with ours, with the same weights, in float64 without
 dropout, on a random graph with self-loops. The table has the largest difference of outputs, and of the gradients of all
@@ -23,13 +23,12 @@ from types import ModuleType, SimpleNamespace
 import torch
 from torch.nn import functional
 
-from dgl_gt.nn import GraphTransformer
+from dgl_gt.nn import GNN, Polynormer
 from dgl_gt.partition.console import table
 from dgl_gt.structure import CSC
 
 NODES, EDGES, FEATURES, CLASSES, HEADS, WIDTH, LAYERS = 200, 1500, 20, 5, 4, 8, 3
 HIDDEN = HEADS * WIDTH
-CONVOLUTION = {"layer": "convolution", "norm_first": False, "residual": "linear"}
 
 
 def load(path: Path) -> ModuleType:
@@ -98,22 +97,9 @@ def polynormer(checkouts: Path, beta: float, pre_norm: bool, is_global: bool):
     options = {
         "norm": "layer" if pre_norm else "none",
         "norm_first": pre_norm,
-        "gate": "sigmoid" if beta < 0 else "free",
+        **({"gate": "sigmoid"} if beta < 0 else {"gate": "free", "gate_start": beta}),
     }
-    ours = GraphTransformer(
-        FEATURES,
-        HIDDEN,
-        CLASSES,
-        LAYERS,
-        HEADS,
-        input="linear",
-        score="additive",
-        jumping="sum",
-        global_attention="polynormer",
-        global_layers=2,
-        gate_start=beta,
-        **{**CONVOLUTION, **options},
-    )
+    ours = Polynormer(FEATURES, HIDDEN, CLASSES, LAYERS, HEADS, global_layers=2, **options)
     ours.uses_global = is_global
     names = {**module("encoder.0", "lin_in"), **module("output", "pred_local")}
     for layer in range(LAYERS):
@@ -154,8 +140,8 @@ def tuned(checkouts: Path, kind: str, norm: str, residual: bool, out: int = CLAS
     )
     score = {"gat": "additive", "gcn": "gcn", "sage": "mean"}[kind]
     has_linear = residual or kind == "sage"
-    settings = {**CONVOLUTION, "input": "none", "jumping": "sum", "residual": "linear" if has_linear else "none"}
-    ours = GraphTransformer(FEATURES, HIDDEN, out, LAYERS, 1, score=score, norm=norm, **settings, **options)
+    settings = {"input": "none", "jumping": "sum", "residual": "linear" if has_linear else "none"}
+    ours = GNN(FEATURES, HIDDEN, out, LAYERS, 1, score=score, norm=norm, **settings, **options)
     names = module("output", f"{prefix}pred_local") if not prefix else {}
     for layer in range(LAYERS):
         published = f"{prefix}local_convs.{layer}"
@@ -204,8 +190,7 @@ def gcnii(checkouts: Path):
     code = load(checkouts / "GCNII" / "model.py")
     code.F = SimpleNamespace(dropout=functional.dropout, log_softmax=lambda x, dim: x)  # ours returns logits
     theirs = code.GCNII(FEATURES, LAYERS, HIDDEN, CLASSES, dropout=0.0, lamda=0.5, alpha=0.1, variant=False)
-    settings = {**CONVOLUTION, "residual": "initial", "activation": "relu"}
-    ours = GraphTransformer(FEATURES, HIDDEN, CLASSES, LAYERS, 1, score="gcn", norm="none", **settings)
+    ours = GNN(FEATURES, HIDDEN, CLASSES, LAYERS, 1, norm="none", residual="initial", activation="relu")
     names = {**module("encoder.0", "fcs.0"), **module("output", "fcs.1")}
     for layer in range(LAYERS):
         names[f"layers.{layer}.residual.linear.weight"] = (f"convs.{layer}.weight", torch.t)

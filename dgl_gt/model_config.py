@@ -1,13 +1,13 @@
-"""The settings of a model, in a module without torch: commands check them before ranks start."""
+"""The settings of the models, a class for each architecture, in a module without torch: commands check them before ranks start."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 from dgl_gt.partition.errors import InputError
 
-from .settings import Flag, Settings, Share, between, described, one_of, setting
+from .settings import Flag, Settings, Share, between, described, one_of, setting, with_default
 
 # The smallest and the largest sizes are far beyond any use, so that what they refuse is a mistake.
 MODEL_LIMITS = {"layers": (1, 1000), "hidden": (1, 1_000_000), "heads": (1, 1_000_000), "ffn": (0, 1000)}
@@ -16,7 +16,7 @@ EDGE_KINDS = 256  # number of kinds that a column of whole numbers in the edge f
 PRECISIONS = ("fp32", "bf16")
 TRANSFORMER_RESIDUALS = ("identity", "linear")
 OPTION_VALUES = {  # allowed values of the options that take a name
-    "layer": ("transformer", "convolution"),
+    "architecture": ("transformer", "gnn", "polynormer"),
     "score": ("dot", "additive", "gcn", "mean"),
     "residual": ("none", "identity", "linear", "initial"),
     "norm": ("layer", "rms", "batch", "none"),
@@ -28,7 +28,6 @@ OPTION_VALUES = {  # allowed values of the options that take a name
     "global_attention": ("none", "polynormer", "sgformer"),
 }
 _READERS = {  # settings that only some values of another one read
-    "ffn": ("layer", ("transformer",)),
     "attention_dropout": ("score", ("dot", "additive")),
     "initial_weight": ("residual", ("initial",)),
     "map_weight": ("residual", ("initial",)),
@@ -38,11 +37,86 @@ _READERS = {  # settings that only some values of another one read
     "global_weight": ("global_attention", ("sgformer",)),
 }
 
+Architecture = Annotated[str, one_of(OPTION_VALUES["architecture"])]
+Score = Annotated[str, one_of(OPTION_VALUES["score"])]
+Residual = Annotated[str, one_of(OPTION_VALUES["residual"])]
+Norm = Annotated[str, one_of(OPTION_VALUES["norm"])]
+Input = Annotated[str, one_of(OPTION_VALUES["input"])]
+Jumping = Annotated[str, one_of(OPTION_VALUES["jumping"])]
+Gate = Annotated[str, one_of(OPTION_VALUES["gate"])]
+GlobalAttention = Annotated[str, one_of(OPTION_VALUES["global_attention"])]
+Weight = Annotated[float, between(0.0, 1.0)]
+
+
+@dataclass(frozen=True)
+class ModelConfig(Settings):
+    """What the settings of all architectures have in common."""
+
+    architecture: Architecture = setting("transformer", "the model: transformer, gnn or polynormer")
+    layers: Annotated[int, between(*MODEL_LIMITS["layers"])] = setting(2, "number of layers")
+    hidden: Annotated[int, between(*MODEL_LIMITS["hidden"])] = setting(64, "width C of the layers")
+    heads: Annotated[int, between(*MODEL_LIMITS["heads"])] = setting(
+        8, "number of attention heads H, which must divide hidden"
+    )
+    dropout: Share = setting(0.2, "share of features to drop")
+    attention_dropout: Share = setting(0.0, "share of attention weights to drop")
+    score: Score = setting(
+        "dot", "what a layer does along edges: attention with dot or additive scores, gcn (a sum by degrees) or mean"
+    )
+    residual: Residual = setting(
+        "identity",
+        "what a layer adds to its result: identity (the row itself), linear (its projection), initial (GCNII's) or none",
+    )
+    norm: Norm = setting("layer", "norm of the layers: layer, rms, batch or none")
+    norm_first: Flag = setting(True, "normalise the input of each layer (pre-norm) instead of its result (post-norm)")
+    activation: Annotated[str, one_of(OPTION_VALUES["activation"])] = setting(
+        "gelu", "activation of feed-forward networks, input and output: relu, gelu or swiglu"
+    )
+    input: Input = setting(
+        "activated", "projection before the layers: activated (linear with an activation), linear, mlp or none"
+    )
+    output: Annotated[str, one_of(OPTION_VALUES["output"])] = setting(
+        "linear", "projection after the layers: linear or mlp"
+    )
+    input_dropout: Share = setting(0.0, "share of node features to drop")
+    jumping: Jumping = setting("last", "what the output reads: the last layer, or the sum or concat of all")
+    global_attention: GlobalAttention = setting(
+        "none", "attention of every node to every node: none, polynormer or sgformer"
+    )
+    global_layers: Annotated[int, between(*MODEL_LIMITS["layers"])] = setting(1, "number of layers of global attention")
+    global_dropout: Share = setting(0.0, "share of features to drop in global attention")
+    global_weight: Weight = setting(0.5, "weight of sgformer's attention when it is averaged with the layers")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if ARCHITECTURES[self.architecture] is not type(self):
+            raise InputError(
+                f"architecture is {self.architecture}; its settings are a {ARCHITECTURES[self.architecture].__name__}"
+            )
+        if self.hidden % self.heads:
+            raise InputError(f"hidden is {self.hidden}; it must be a multiple of heads ({self.heads})")
+        given = {each.name for each in fields(self) if getattr(self, each.name) != each.default}
+        for name in given & _READERS.keys():
+            owner, values = _READERS[name]
+            if getattr(self, owner) not in values:
+                raise InputError(
+                    f"{name} is {getattr(self, name)}, but nothing reads it where {owner} is {getattr(self, owner)}; leave it "
+                    f"out, or choose the {owner} {' or '.join(values)}"
+                )
+
+    def check_with_edges(self, has_edges: bool) -> None:
+        """Raise :class:`InputError` if the settings do not fit a model with edge features, or one without."""
+        if has_edges:
+            raise InputError(
+                f"architecture is {self.architecture!r}, but edge features need 'transformer'; choose it, or leave out "
+                "the edge features"
+            )
+
 
 @described
 @dataclass(frozen=True)
-class ModelConfig(Settings):
-    """The arguments of :class:`dgl_gt.nn.GraphTransformer` besides the widths of its input and result.
+class GraphTransformerConfig(ModelConfig):
+    """The options of :class:`dgl_gt.nn.GraphTransformer`, architecture ``transformer``.
 
     Raises
     ------
@@ -50,82 +124,23 @@ class ModelConfig(Settings):
         A value is out of range, or contradicts another one; the message names it and says what is allowed.
     """
 
-    layers: Annotated[int, between(*MODEL_LIMITS["layers"])] = setting(2, "number of layers")
-    hidden: Annotated[int, between(*MODEL_LIMITS["hidden"])] = setting(64, "width C of the layers")
-    heads: Annotated[int, between(*MODEL_LIMITS["heads"])] = setting(
-        8, "number of attention heads H, which must divide hidden"
+    residual: Annotated[str, one_of(TRANSFORMER_RESIDUALS)] = setting(
+        "identity", "what a layer adds to its result: identity (the row itself) or linear (its projection)"
+    )
+    input: Annotated[str, one_of(OPTION_VALUES["input"][:-1])] = setting(
+        "activated", "projection before the layers: activated (linear with an activation), linear or mlp"
     )
     ffn: Annotated[int, between(*MODEL_LIMITS["ffn"])] = setting(
-        2, "feed-forward width of transformer layers, as a multiple of hidden; 0 for none"
-    )
-    dropout: Share = setting(0.2, "share of features to drop")
-    attention_dropout: Share = setting(0.0, "share of attention weights to drop")
-    norm_first: Flag = setting(True, "normalise the input of each layer (pre-norm) instead of its result (post-norm)")
-    layer: Annotated[str, one_of(OPTION_VALUES["layer"])] = setting(
-        "transformer", "kind of layer: transformer or convolution"
-    )
-    score: Annotated[str, one_of(OPTION_VALUES["score"])] = setting(
-        "dot", "what a layer does along edges: attention with dot or additive scores, gcn (a sum by degrees) or mean"
-    )
-    residual: Annotated[str, one_of(OPTION_VALUES["residual"])] = setting(
-        "identity",
-        "what a layer adds to its result: identity (the row itself), linear (its projection), initial (GCNII's) or none",
-    )
-    initial_weight: Annotated[float, between(0.0, 1.0)] = setting(
-        0.1, "for --residual initial: weight of the rows before the first layer"
-    )
-    map_weight: Annotated[float, between(*MAP_WEIGHTS)] = setting(
-        0.5,
-        "for --residual initial: lambda; the linear map of layer l has the weight log(lambda / l + 1); 0 for no map",
-    )
-    norm: Annotated[str, one_of(OPTION_VALUES["norm"])] = setting(
-        "layer", "norm of the layers: layer, rms, batch or none"
-    )
-    activation: Annotated[str, one_of(OPTION_VALUES["activation"])] = setting(
-        "gelu", "activation of feed-forward networks, input and output: relu, gelu or swiglu"
-    )
-    input: Annotated[str, one_of(OPTION_VALUES["input"])] = setting(
-        "activated", "projection before the layers: activated (linear with an activation), linear, mlp or none"
-    )
-    output: Annotated[str, one_of(OPTION_VALUES["output"])] = setting(
-        "linear", "projection after the layers: linear or mlp"
-    )
-    input_dropout: Share = setting(0.0, "share of node features to drop")
-    jumping: Annotated[str, one_of(OPTION_VALUES["jumping"])] = setting(
-        "last", "what the output reads: the last layer, or the sum or concat of all"
-    )
-    gate: Annotated[str, one_of(OPTION_VALUES["gate"])] = setting(
-        "none", "Polynormer's gate in convolution layers: none, sigmoid, free or constant"
-    )
-    gate_start: Annotated[float, between(-1000.0, 1000.0)] = setting(
-        0.9, "initial value of a free gate, or value of a constant gate"
-    )
-    global_attention: Annotated[str, one_of(OPTION_VALUES["global_attention"])] = setting(
-        "none", "attention of every node to every node: none, polynormer or sgformer"
-    )
-    global_layers: Annotated[int, between(*MODEL_LIMITS["layers"])] = setting(1, "number of layers of global attention")
-    global_dropout: Share = setting(0.0, "share of features to drop in global attention")
-    global_weight: Annotated[float, between(0.0, 1.0)] = setting(
-        0.5, "weight of sgformer's attention when it is averaged with the layers"
+        2, "width of the layers' feed-forward networks, as a multiple of hidden; 0 for none"
     )
     edge_hidden: Annotated[int, between(*MODEL_LIMITS["hidden"])] = setting(16, "width of the edge embeddings")
     edge_update: Flag = setting(False, "whether each layer but the last updates the edge embeddings")
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.hidden % self.heads:
-            raise InputError(f"hidden is {self.hidden}; it must be a multiple of heads ({self.heads})")
-        for name, (owner, values) in _READERS.items():
-            value, default, chosen = getattr(self, name), getattr(type(self), name), getattr(self, owner)
-            if value != default and chosen not in values:
-                raise InputError(
-                    f"{name} is {value}, but nothing reads it where {owner} is {chosen}; leave it out, or choose "
-                    f"the {owner} {' or '.join(values)}"
-                )
-
     def check_with_edges(self, has_edges: bool) -> None:
-        """Raise :class:`InputError` if settings contradict each other, for a model with or without edge features."""
-        _check_contradictions(self.layer, self.residual, self.input, self.gate, self.score, has_edges)
+        if has_edges and self.score != "dot":
+            raise InputError(
+                f"score is {self.score!r}, but edge features need the score 'dot'; choose 'dot', or leave out the edge features"
+            )
         for name in ("edge_hidden", "edge_update"):
             if getattr(self, name) != getattr(type(self), name) and not has_edges:
                 raise InputError(
@@ -133,25 +148,63 @@ class ModelConfig(Settings):
                 )
 
 
-def _check_contradictions(layer: str, residual: str, input: str, gate: str, score: str, has_edges: bool) -> None:
-    if has_edges and (layer, score) != ("transformer", "dot"):
-        name, value, needed = ("score", score, "dot") if layer == "transformer" else ("layer", layer, "transformer")
-        raise InputError(
-            f"{name} is {value!r}, but edge features need the {name} {needed!r}; choose {needed!r}, or leave out the edge features"
-        )
-    if layer == "transformer":
-        if gate != "none":
-            raise InputError(f"gate is {gate!r}, but transformer layers have no gate; choose layer 'convolution'")
-        if input == "none":
-            raise InputError("input is 'none', but transformer layers need an input projection; choose another input")
-        if residual not in TRANSFORMER_RESIDUALS:
+@described
+@dataclass(frozen=True)
+class GNNConfig(ModelConfig):
+    """The options of :class:`dgl_gt.nn.GNN`, architecture ``gnn``.
+
+    Raises
+    ------
+    InputError
+        A value is out of range, or contradicts another one; the message names it and says what is allowed.
+    """
+
+    architecture: Architecture = with_default(ModelConfig, "architecture", "gnn")
+    score: Score = with_default(ModelConfig, "score", "gcn")
+    residual: Residual = with_default(ModelConfig, "residual", "linear")
+    norm_first: Flag = with_default(ModelConfig, "norm_first", False)
+    initial_weight: Weight = setting(0.1, "for --residual initial: weight of the rows before the first layer")
+    map_weight: Annotated[float, between(*MAP_WEIGHTS)] = setting(
+        0.5,
+        "for --residual initial: lambda; the linear map of layer l has the weight log(lambda / l + 1); 0 for no map",
+    )
+    gate: Gate = setting("none", "Polynormer's gate in the layers: none, sigmoid, free or constant")
+    gate_start: Annotated[float, between(-1000.0, 1000.0)] = setting(
+        0.9, "initial value of a free gate, or value of a constant gate"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.input == "none" and (self.residual in ("identity", "initial") or self.score == "dot"):
+            name, value = ("score", "dot") if self.score == "dot" else ("residual", self.residual)
             raise InputError(
-                f"residual is {residual!r}, but transformer layers need 'identity' or 'linear'; choose one of "
-                "them, or the layer 'convolution'"
+                f"input is 'none', but with {name} {value!r} a layer must take as many features as it returns; choose "
+                "another input"
             )
-    elif input == "none" and (residual in ("identity", "initial") or score == "dot"):
-        name, value = ("score", score) if score == "dot" else ("residual", residual)
-        raise InputError(
-            f"input is 'none', but with {name} {value!r} a layer must take as many features as it returns; choose "
-            "another input"
-        )
+
+
+@described
+@dataclass(frozen=True)
+class PolynormerConfig(GNNConfig):
+    """The options of :class:`dgl_gt.nn.Polynormer`, architecture ``polynormer``: those of a GNN, with other defaults.
+
+    Raises
+    ------
+    InputError
+        A value is out of range, or contradicts another one; the message names it and says what is allowed.
+    """
+
+    architecture: Architecture = with_default(ModelConfig, "architecture", "polynormer")
+    score: Score = with_default(ModelConfig, "score", "additive")
+    norm: Norm = with_default(ModelConfig, "norm", "none")
+    input: Input = with_default(ModelConfig, "input", "linear")
+    jumping: Jumping = with_default(ModelConfig, "jumping", "sum")
+    gate: Gate = with_default(GNNConfig, "gate", "sigmoid")
+    global_attention: GlobalAttention = with_default(ModelConfig, "global_attention", "polynormer")
+
+
+ARCHITECTURES: dict[str, type[ModelConfig]] = {
+    "transformer": GraphTransformerConfig,
+    "gnn": GNNConfig,
+    "polynormer": PolynormerConfig,
+}

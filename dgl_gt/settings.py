@@ -35,6 +35,11 @@ def setting(default, help_text: str, option: str | None = None) -> Any:
     return field(default=default, metadata={"help": help_text, "option": option})
 
 
+def with_default(kind: type, name: str, default) -> Any:
+    """A setting of a base class with another default."""
+    return field(default=default, metadata={each.name: each.metadata for each in fields(kind)}[name])
+
+
 @cache
 def types_of(kind: type) -> dict[str, Any]:
     """The types of the fields of settings, with what they allow."""
@@ -52,8 +57,10 @@ class Settings:
         for each in fields(self):
             value = getattr(self, each.name)
             if not each.metadata:  # a section has checked its own
-                if type(value) is not type(each.default):
-                    raise InputError(f"{each.name} is {value!r}; it must be a {type(each.default).__name__}")
+                if not isinstance(value, types_of(type(self))[each.name]):
+                    raise InputError(
+                        f"{each.name} is {value!r}; it must be a {types_of(type(self))[each.name].__name__}"
+                    )
             else:
                 value = value.item() if isinstance(value, (np.number, np.bool_)) else value
                 object.__setattr__(self, each.name, typed(value, types_of(type(self))[each.name], option_name(each)))
@@ -66,19 +73,35 @@ def option_name(each: Field) -> str:
 
 def described(kind):
     """Complete the docstring of settings from the texts of their options, and show plain types in the signature."""
-    lines = ["Parameters", "----------"]
-    for each in fields(kind):
-        hint = types_of(kind)[each.name]
+    kind.__init__.__annotations__ = get_type_hints(kind)
+    return describing(kind)(kind)
+
+
+def describing(config: type, *left_out: str):
+    """Complete a class's docstring, before "Raises", with the settings of a config that it takes as arguments."""
+    lines = []
+    for each in fields(config):
+        hint = types_of(config)[each.name]
         if is_dataclass(hint):
             lines += [f"{each.name} : {hint.__name__}"]
-            continue
-        lines.append(f"{each.name} : {hint.__origin__.__name__}, default {each.default!r}")
-        text, allowed = each.metadata["help"], hint.__metadata__[0].description
-        text = f"{text[:1].upper()}{text[1:]}."
-        if not all(word in text for word in allowed.replace(" or ", ", ").split(", ")):
-            text += f" Allowed: {allowed}."
-        lines.append(textwrap.fill(text, 110, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False))
+        elif each.name not in left_out:
+            lines.append(f"{each.name} : {hint.__origin__.__name__}, default {each.default!r}")
+            text = _help_of(each, hint)
+            lines.append(
+                textwrap.fill(text, 110, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+            )
     parameters = textwrap.indent("\n".join(lines), "    ")
-    kind.__init__.__annotations__ = get_type_hints(kind)
-    kind.__doc__ = (kind.__doc__ or "").replace("    Raises\n", f"{parameters}\n\n    Raises\n")
-    return kind
+
+    def complete(kind):
+        head = "" if "    Parameters\n" in kind.__doc__ else "\n    Parameters\n    ----------\n"
+        kind.__doc__ = kind.__doc__.replace("\n    Raises\n", f"{head}{parameters}\n\n    Raises\n")
+        return kind
+
+    return complete
+
+
+def _help_of(each: Field, hint) -> str:
+    text, allowed = each.metadata["help"], hint.__metadata__[0].description
+    text = f"{text[:1].upper()}{text[1:]}."
+    is_said = all(word in text for word in allowed.replace(" or ", ", ").split(", "))
+    return text if is_said else f"{text} Allowed: {allowed}."

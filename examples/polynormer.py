@@ -23,15 +23,7 @@ from dgl_gt.partition import partition
 from dgl_gt.train import read_config, train
 
 POLYNORMER = {
-    "layer": "convolution",
-    "score": "additive",
-    "residual": "linear",
-    "norm": "none",
-    "norm_first": False,
-    "input": "linear",
-    "gate": "sigmoid",
-    "jumping": "sum",
-    "global_attention": "polynormer",
+    "architecture": "polynormer",
     "optimizer": "adam",
     "lr": 0.001,
     "warmup": 0,

@@ -20,11 +20,8 @@ from dgl_gt.partition import load_graph, partition
 from dgl_gt.train import predict, read_config, train
 
 CONFIG = read_config(
-    layer="convolution",
-    score="gcn",
-    residual="linear",
+    architecture="gnn",
     norm="batch",
-    norm_first=False,
     input="none",
     layers=3,
     hidden=256,

@@ -138,6 +138,7 @@ MAY_IMPORT = {
         "dgl_gt.exchange",
         "dgl_gt.model_config",
         "dgl_gt.ops",
+        "dgl_gt.settings",
         "dgl_gt.structure",
         "dgl_gt.torch_internals",
     },

@@ -15,6 +15,7 @@ import pytest
 
 import dgl_gt
 from dgl_gt import partition
+from dgl_gt.model_config import ARCHITECTURES
 from dgl_gt.train.config import SECTIONS
 
 ROOT = Path(__file__).parents[1]
@@ -146,10 +147,10 @@ def test_a_type_checker_finds_misspelt_arguments_and_names(tmp_path):
     wrong = {
         'dgl_gt.load("x", stratgy="halo")': "call-arg",
         "dgl_gt.lod": "attr-defined",
-        "dgl_gt.train.ModelConfig(hiden=3)": "call-arg",
+        "dgl_gt.train.GNNConfig(hiden=3)": "call-arg",
         'dgl_gt.partition.load_graph("x", nme=1)': "call-arg",
     }
-    right = ['dgl_gt.load("x", strategy="halo")', "dgl_gt.train.ModelConfig(hidden=8)", 'dgl_gt.InputError("x")']
+    right = ['dgl_gt.load("x", strategy="halo")', "dgl_gt.train.GNNConfig(hidden=8)", 'dgl_gt.InputError("x")']
     (tmp_path / "user.py").write_text("\n".join(["import dgl_gt", *wrong, *right]))
     skipped = "[mypy-torch.*,numpy.*,scipy.*,msgspec.*,safetensors.*,yaml.*]\nfollow_imports = skip\n"  # they take long
     (tmp_path / "mypy.ini").write_text(f"[mypy]\nfollow_imports = silent\nignore_missing_imports = True\n{skipped}")
@@ -165,7 +166,10 @@ def test_the_citation_names_this_version():
     assert f"\nversion: {dgl_gt.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
-@pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
+CONFIGS = ARCHITECTURES | {name: kind for name, kind in SECTIONS.items() if name != "model"}
+
+
+@pytest.mark.parametrize("section", CONFIGS.values(), ids=CONFIGS)
 def test_help_explains_every_setting(section):
     doc = inspect.cleandoc(section.__doc__).replace("\n", "\n    ")
     texts = dict(re.findall(r"(?m)^    (\w+ : .*)\n((?:        .*\n)+)", doc))
@@ -176,7 +180,7 @@ def test_help_explains_every_setting(section):
             assert heading.endswith(f"default {setting.default!r}")
             assert text.lower().startswith(setting.metadata["help"].lower())
     assert "Annotated" not in str(inspect.signature(section))
-    assert section is not SECTIONS["model"] or "from 1 to 1,000" in by_name["layers"][1]
+    assert section not in ARCHITECTURES.values() or "from 1 to 1,000" in by_name["layers"][1]
 
 
 def test_the_error_of_wrong_input_is_public():

@@ -7,8 +7,8 @@ import math
 import re
 import reprlib
 from collections.abc import Iterable
-from typing import get_type_hints
 
+from dgl_gt.model_config import ARCHITECTURES
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.profile import PRESETS
 from dgl_gt.partition.figures.strategies import CHOICES, strategy_for
@@ -17,7 +17,7 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.partition.system.yaml_file import check_keys, parse_yaml
-from dgl_gt.train.config import PATHS, SECTIONS, SETTINGS, TrainConfig, read_config
+from dgl_gt.train.config import PATHS, SETTINGS, TrainConfig, read_config
 
 _MAX_NUMBERS = 1000  # in a list
 _LARGEST, _SMALLEST_FLOAT = 10**9, 1e-6  # allowed numbers of options, far beyond any use
@@ -167,16 +167,28 @@ _LISTS = ("encodings", "edge_features")
 def add_settings(command, names: Iterable[str]) -> None:
     """Add an option for each of these settings; one that is not given is None."""
     for name in names:
-        section, each = SETTINGS[name]
-        plain = get_type_hints(SECTIONS[section])[each.name]
+        plain = type(SETTINGS[name][1].default)
         kind = {"type": plain, "metavar": _METAVARS.get(plain)}
         if name in _LISTS:
             kind["metavar"] = "NAME[:number|:kind],..." if name == "edge_features" else "NAME,..."
         if plain is bool:
             kind = {"action": argparse.BooleanOptionalAction}
-        text = f"{each.metadata['help']} (default: {'none' if each.default == '' else each.default})"
         option = "--" + name.replace("_", "-")
-        command.add_argument(option, dest=name, default=None, help=text, **kind)
+        command.add_argument(option, dest=name, default=None, help=_help_of(name), **kind)
+
+
+def _help_of(name: str) -> str:
+    """The text of a setting with its default, which may differ between the architectures that have it."""
+    section, each = SETTINGS[name]
+    if section != "model":
+        return f"{each.metadata['help']} (default: {'none' if each.default == '' else each.default})"
+    of_architectures = {
+        key: getattr(kind, each.name) for key, kind in ARCHITECTURES.items() if hasattr(kind, each.name)
+    }
+    first, *others = of_architectures.items()
+    default = "; ".join([str(first[1]), *(f"{key}: {value}" for key, value in others if value != first[1])])
+    readers = f" for {' or '.join(of_architectures)};" if len(of_architectures) < len(ARCHITECTURES) else ""
+    return f"{each.metadata['help']} ({readers} default: {default})".replace("( ", "(")
 
 
 def add_config(command) -> None:

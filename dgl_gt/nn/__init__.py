@@ -15,11 +15,12 @@ from .global_attention import Gate, PolynormerAttention, SGFormerAttention
 from .graph_conv import GraphConv
 from .initial_residual import InitialResidual
 from .layer import GraphTransformerLayer
-from .model import GraphTransformer
+from .models import GNN, GraphTransformer, Polynormer
 from .node_embedding import NodeEmbedding
 from .precision import apply_precision
 
 __all__ = [
+    "GNN",
     "BatchNorm",
     "BiasedMHA",
     "ConvolutionLayer",
@@ -33,6 +34,7 @@ __all__ = [
     "GraphTransformerLayer",
     "InitialResidual",
     "NodeEmbedding",
+    "Polynormer",
     "PolynormerAttention",
     "SGFormerAttention",
     "SwiGLU",

@@ -39,7 +39,7 @@ def feed_forward(width: int, hidden: int, activation: str | nn.Module, dropout: 
     """
     if activation == "swiglu":
         inner = max(1, 2 * hidden // 3)
-        first = [SwiGLU(width, inner)]
+        first: list[nn.Module] = [SwiGLU(width, inner)]
     else:
         inner = hidden
         first = [nn.Linear(width, hidden), make_activation(activation)]

@@ -62,7 +62,7 @@ def tracer_of(
     features, classes : int
         Width of the node features, and number of classes.
     factory : ModelFactory, optional
-        What makes the model; by default it is the graph transformer of the config.
+        What makes the model; by default that of the config is meant.
 
     Raises
     ------

@@ -1,6 +1,8 @@
 """What type checkers read of the names that ``__init__.py`` loads lazily."""
 
-from dgl_gt.model_config import ModelConfig as ModelConfig
+from dgl_gt.model_config import GNNConfig as GNNConfig
+from dgl_gt.model_config import GraphTransformerConfig as GraphTransformerConfig
+from dgl_gt.model_config import PolynormerConfig as PolynormerConfig
 from dgl_gt.run_files.run_record import RunRecord as RunRecord
 from dgl_gt.train.config import ExchangeConfig as ExchangeConfig
 from dgl_gt.train.config import OptimizerConfig as OptimizerConfig

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from dgl_gt.exchange.policy.policy import Policy, is_policy_file, parse_mode, read_policy
-from dgl_gt.model_config import EDGE_KINDS, PRECISIONS, ModelConfig
+from dgl_gt.model_config import ARCHITECTURES, EDGE_KINDS, PRECISIONS, GraphTransformerConfig, ModelConfig
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS
 from dgl_gt.partition.system.yaml_file import check_keys, read_yaml
-from dgl_gt.settings import Count, Flag, Settings, Share, between, described, one_of, option_name, setting
+from dgl_gt.settings import Count, Flag, Settings, Share, between, described, one_of, option_name, setting, types_of
 
 METRIC_TITLES = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
 METRICS = ("auto", *METRIC_TITLES)
@@ -173,7 +173,7 @@ class TrainConfig(Settings):
         A value is out of range, or contradicts another one; the message names it and says what is allowed.
     """
 
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = GraphTransformerConfig()
     task: TaskConfig = TaskConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     exchange: ExchangeConfig = ExchangeConfig()
@@ -217,20 +217,50 @@ class TrainConfig(Settings):
             section, each = SETTINGS[name]
             of_section.setdefault(section, {})[each.name] = value
         of_run = of_section.pop("", {})
-        sections = {name: replace(getattr(self, name), **values) for name, values in of_section.items()}
+        sections = {
+            name: replace(getattr(self, name), **values) for name, values in of_section.items() if name != "model"
+        }
+        if "model" in of_section:
+            sections["model"] = self._changed_model(of_section["model"])
         return replace(self, **of_run, **sections)
+
+    def _changed_model(self, values: dict[str, Any]) -> ModelConfig:
+        """The model with other values; one of another architecture has its own defaults, and the settings that differ from ours."""
+        name = values.get("architecture", self.model.architecture)
+        kind = ARCHITECTURES.get(name) if isinstance(name, str) else None
+        if kind is None:
+            return replace(self.model, **values)  # says what is allowed
+        ours = {each.name: getattr(self.model, each.name) for each in fields(self.model)}
+        if kind is not type(self.model):
+            ours = {key: value for key, value in ours.items() if value != getattr(type(self.model), key)}
+        values = ours | values
+        for other in values.keys() - kind.__dataclass_fields__.keys():
+            owners = " or ".join(each for each, its in ARCHITECTURES.items() if other in its.__dataclass_fields__)
+            raise InputError(
+                f"{other} is {values[other]!r}, but nothing reads it where architecture is {name}; leave it out, or choose the "
+                f"architecture {owners}"
+            )
+        return kind(**values | {"architecture": name})
 
     def flat(self) -> dict[str, Any]:
         """Return all settings by their names alone."""
-        return {
-            name: getattr(getattr(self, section) if section else self, each.name)
-            for name, (section, each) in SETTINGS.items()
-        }
+        found = {}
+        for name, (section, each) in SETTINGS.items():
+            owner = getattr(self, section) if section else self
+            if hasattr(owner, each.name):
+                found[name] = getattr(owner, each.name)
+        return found
 
 
-SECTIONS = {each.name: type(each.default) for each in fields(TrainConfig) if not each.metadata} | {"": TrainConfig}
-SETTINGS = {  # by name, the section of each setting ("" for none) and its field
-    option_name(each): (section, each) for section, kind in SECTIONS.items() for each in fields(kind) if each.metadata
+SECTIONS = {each.name: types_of(TrainConfig)[each.name] for each in fields(TrainConfig) if not each.metadata} | {
+    "": TrainConfig
+}
+SETTINGS = {  # by name, the section of each setting ("" for none) and its field; for the model, those of all architectures
+    option_name(each): (section, each)
+    for section in SECTIONS
+    for kind in (ARCHITECTURES.values() if section == "model" else [SECTIONS[section]])
+    for each in fields(kind)
+    if each.metadata
 }
 PATHS = {
     f"{section}.{each.name}".lstrip("."): name for name, (section, each) in SETTINGS.items()

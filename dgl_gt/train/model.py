@@ -1,4 +1,4 @@
-"""The model that a run trains: the graph transformer of a config, or one that a function of the user's makes."""
+"""The model that a run trains: that of a config, or one that a function of the user's makes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from torch import nn
 
 from dgl_gt.comm.failure import RankError
 from dgl_gt.comm.group import Comm
-from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint, apply_precision
+from dgl_gt.nn import apply_activation_checkpoint, apply_precision
 from dgl_gt.nn.activation_checkpoint import checkpoint_modes
+from dgl_gt.nn.models import make_model
 from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError
 
@@ -74,16 +75,18 @@ def find_factory(name: str | None) -> ModelFactory | None:
 
 
 def check_settings(config: TrainConfig, factory: ModelFactory | None) -> None:
-    """Raise :class:`InputError` if a setting of the graph transformer is given along with a factory."""
-    defaults, settings = TrainConfig().flat(), config.flat()
-    of_model = [name for name, (section, _) in SETTINGS.items() if section == "model"]
-    names = (*of_model, "encodings", "normalize_features", "edge_features")
-    given = [name for name in names if settings[name] != defaults[name]]
+    """Raise :class:`InputError` if a setting of the models of dgl-gt is given along with a factory."""
+    defaults = TrainConfig().flat()
+    of_inputs = ("encodings", "normalize_features", "edge_features")
+    given = [
+        name
+        for name, value in config.flat().items()
+        if (SETTINGS[name][0] == "model" or name in of_inputs) and value != defaults.get(name)
+    ]
     if factory is not None and given:
         option = f"--{given[0].replace('_', '-')}"
         raise InputError(
-            f"{option} is for the graph transformer of dgl-gt, and {factory.name} makes its own model; leave it out, and "
-            "set it in the function"
+            f"{option} is for the models of dgl-gt, and {factory.name} makes its own; leave it out, and set it in the function"
         )
 
 
@@ -99,8 +102,9 @@ def build_model(
         the config asks for that.
     """
     if factory is None:
-        model = GraphTransformer(in_dim, out=classes, **vars(config.model), **edge_widths)
-        model.reads = config.task.inputs
+        made = make_model(config.model, in_dim, classes, **edge_widths)
+        made.reads = config.task.inputs
+        model: nn.Module = made
     else:
         if config.task.edge_features:
             raise InputError(
@@ -173,7 +177,7 @@ def logits_of(model: nn.Module, inputs: ModelInputs, classes: int | None = None)
     graph = inputs.graph
     if graph.depth > 1 and traits_of(model).num_views is None:
         raise InputError(
-            f"depth is {graph.depth}, and only a GraphTransformer takes halos of several hops; leave depth (--depth) out "
+            f"depth is {graph.depth}, and only the models of dgl-gt take halos of several hops; leave depth (--depth) out "
             "for this model"
         )
     try:

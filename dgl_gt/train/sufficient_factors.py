@@ -16,7 +16,7 @@ from torch import nn
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.nn import GraphTransformer
+from dgl_gt.nn.models import NodeModel
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.shards.counts import read_figures
 
@@ -24,7 +24,7 @@ from .config import TrainConfig
 from .task import Task
 
 
-def factored_layers(model: GraphTransformer, figures: Figures, config: TrainConfig) -> tuple[str, ...]:
+def factored_layers(model: NodeModel, figures: Figures, config: TrainConfig) -> tuple[str, ...]:
     """Names of the linear layers whose gradients take fewer bytes as factors; the same on every rank.
 
     ``model`` is that of the config. There are none if the masks hold several splits, because figures do not count their
@@ -46,7 +46,7 @@ def saves_bytes(layer: nn.Linear, rows: list[int]) -> bool:
     return factors < 2 * (ranks - 1) / ranks * sum(each.numel() for each in layer.parameters())
 
 
-def factors_of(model: GraphTransformer, task: Task, sg: ShardedGraph, config: TrainConfig) -> SufficientFactors | None:
+def factors_of(model: NodeModel, task: Task, sg: ShardedGraph, config: TrainConfig) -> SufficientFactors | None:
     """What sums the gradients that take fewer bytes as factors; None without such. Every rank calls it."""
     names = factored_layers(model, read_figures(sg.manifest), config)
     if not names or task.rows_of_loss is None:

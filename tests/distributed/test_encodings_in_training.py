@@ -28,12 +28,7 @@ RECIPES = {
         "optimizer": "adam",
     },
     "Polynormer in two phases": {
-        "layer": "convolution",
-        "score": "additive",
-        "gate": "sigmoid",
-        "jumping": "sum",
-        "input": "linear",
-        "global_attention": "polynormer",
+        "architecture": "polynormer",
         "local_epochs": 2,
         "weight_decay": 0.01,
         "schedule": "cosine",

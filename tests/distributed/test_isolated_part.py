@@ -22,7 +22,7 @@ from dgl_gt.train.model import build_model
 from dgl_gt.train.run import prepare, train
 
 CONFIG = read_config(epochs=5, layers=2, hidden=32, heads=4, dropout=0.0, lr=0.01, patience=0, seed=3, policy="alone")
-CONVOLUTION = {"layer": "convolution", "score": "additive", "residual": "linear", "norm_first": False}
+CONVOLUTION = {"architecture": "gnn", "score": "additive"}
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Every option of GraphTransformer across ranks: the outputs, gradients and statistics of one process."""
+"""Every option of the models across ranks: the outputs, gradients and statistics of one process."""
 
 import numpy as np
 import pytest
@@ -7,44 +7,41 @@ from ranks import run_ranks
 from whole_graph import csc_of
 
 import dgl_gt
-from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint, set_dropout_step
+from dgl_gt.model_config import ARCHITECTURES
+from dgl_gt.nn import apply_activation_checkpoint, set_dropout_step
+from dgl_gt.nn.models import MODELS as CLASSES_OF
 from dgl_gt.partition import partition
 
 FEATURES, HIDDEN, CLASSES, EDGE_FEATURES = 5, 12, 3, 2
 DROPS = {"dropout": 0.2, "attention_dropout": 0.3, "input_dropout": 0.1, "global_dropout": 0.2}
-CONVOLUTION = {"layer": "convolution", "norm_first": False}
 MODELS = {
     "transformer, batch norm": {"norm": "batch", "activation": "swiglu", "residual": "linear"},
     "transformer, batch norm after, no feed-forward": {"norm": "batch", "norm_first": False, "ffn": 0},
     "transformer, additive, rms, concat": {"score": "additive", "norm": "rms", "jumping": "concat", "output": "mlp"},
-    "tuned GCN": {**CONVOLUTION, "score": "gcn", "residual": "linear", "norm": "batch", "input": "none"},
-    "tuned SAGE": {**CONVOLUTION, "score": "mean", "residual": "linear", "input": "mlp"},
-    "tuned GAT": {**CONVOLUTION, "score": "additive", "residual": "none", "norm": "none", "input": "linear"},
-    "dot-product convolution": {**CONVOLUTION, "score": "dot", "norm": "batch", "norm_first": True},
+    "tuned GCN": {"architecture": "gnn", "norm": "batch", "input": "none"},
+    "tuned SAGE": {"architecture": "gnn", "score": "mean", "input": "mlp"},
+    "tuned GAT": {"architecture": "gnn", "score": "additive", "residual": "none", "norm": "none", "input": "linear"},
+    "dot-product convolution": {
+        "architecture": "gnn",
+        "score": "dot",
+        "norm": "batch",
+        "residual": "identity",
+        "norm_first": True,
+    },
     "Polynormer": {
-        **CONVOLUTION,
-        "score": "additive",
-        "residual": "linear",
-        "norm": "none",
-        "input": "linear",
-        "gate": "sigmoid",
-        "jumping": "sum",
-        "global_attention": "polynormer",
+        "architecture": "polynormer",
         "global_layers": 2,
     },
     "Polynormer with GCN and batch norm": {
-        **CONVOLUTION,
-        "residual": "linear",
+        "architecture": "polynormer",
         "score": "gcn",
         "norm": "batch",
         "gate": "constant",
-        "jumping": "sum",
         "input": "none",
-        "global_attention": "polynormer",
     },
-    "GCNII": {**CONVOLUTION, "score": "gcn", "residual": "initial", "norm": "none", "input": "linear"},
+    "GCNII": {"architecture": "gnn", "score": "gcn", "residual": "initial", "norm": "none", "input": "linear"},
     "GAT, initial residual": {
-        **CONVOLUTION,
+        "architecture": "gnn",
         "score": "additive",
         "residual": "initial",
         "norm": "batch",
@@ -59,7 +56,7 @@ MODELS = {
         "edge_update": True,
         "norm_first": False,
     },
-    "SGFormer": {**CONVOLUTION, "score": "gcn", "global_attention": "sgformer", "global_layers": 2},
+    "SGFormer": {"architecture": "gnn", "residual": "identity", "global_attention": "sgformer", "global_layers": 2},
 }
 WAYS = [("halo_h", 1), ("halo_kv", 1), ("halo_h", 2), ("gather", 1), ("ring", 1), ("mirror", 1)]
 FROM_OWNED = ["GCNII"]  # whose later layers read the first rows, which a deep halo then has to fetch
@@ -67,15 +64,18 @@ FROM_OWNED = ["GCNII"]  # whose later layers read the first rows, which a deep h
 
 def drops_of(options):
     """The dropouts that a model with these options reads."""
-    unread = {"attention_dropout"} if options.get("score") in ("gcn", "mean") else set()
-    unread |= set() if "global_attention" in options else {"global_dropout"}
+    default = "gcn" if options.get("architecture") == "gnn" else "dot"
+    unread = {"attention_dropout"} if options.get("score", default) in ("gcn", "mean") else set()
+    has_global = "global_attention" in options or options.get("architecture") == "polynormer"
+    unread |= set() if has_global else {"global_dropout"}
     return {name: value for name, value in DROPS.items() if name not in unread}
 
 
 def run_model(graph, feat, owned, edge_ids, options, checkpoint="none"):
     """Two steps' output, gradients and state; ``owned`` are the ids of the rows of the output, of the edges ``edge_ids``."""
     torch.manual_seed(0)
-    model = GraphTransformer(FEATURES, HIDDEN, CLASSES, layers=3, heads=4, **drops_of(options), **options).double()
+    kind = CLASSES_OF[ARCHITECTURES[options.get("architecture", "transformer")]]
+    model = kind(FEATURES, HIDDEN, CLASSES, layers=3, heads=4, **drops_of(options), **options).double()
     if checkpoint != "none":
         apply_activation_checkpoint(model, checkpoint)
     weights = torch.randn(1000, CLASSES, dtype=torch.float64, generator=torch.Generator().manual_seed(2))[owned]

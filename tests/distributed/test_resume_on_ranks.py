@@ -16,7 +16,7 @@ CONFIG = read_config(epochs=12, layers=2, hidden=16, heads=4, dropout=0.3, atten
 CASES = {
     "adam, plateau": {"optimizer": "adam", "weight_decay": 0.01, "schedule": "plateau", "patience": 12},
     "two phases, batch norm": {
-        "layer": "convolution",
+        "architecture": "gnn",
         "score": "additive",
         "global_attention": "polynormer",
         "norm": "batch",

@@ -128,7 +128,7 @@ def test_runs_send_a_share_of_the_bytes(shards, strategy):
 def test_samples_with_all_that_layers_read(shards):
     """Edge features and their update, additive scores, batch statistics, kept exchanges and bfloat16."""
     folder, parts = shards
-    convolution = {"layer": "convolution", "score": "additive", "residual": "linear", "norm_first": False}
+    convolution = {"architecture": "gnn", "score": "additive"}
     changes = [
         {"policy": "sampled=0.5"} | each
         for each in (

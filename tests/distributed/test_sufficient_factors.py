@@ -10,7 +10,8 @@ from torch import nn
 
 import dgl_gt
 from dgl_gt.comm import gradient_sum
-from dgl_gt.nn import GraphTransformer
+from dgl_gt.model_config import ARCHITECTURES
+from dgl_gt.nn.models import MODELS
 from dgl_gt.partition import partition, read_manifest
 from dgl_gt.partition.figures.strategies import HALO
 from dgl_gt.partition.shards.counts import read_figures
@@ -136,7 +137,7 @@ def test_a_plan_says_so_and_knows_the_bytes(awkward_graph, tmp_path):
         ({"norm": "batch"}, ("output",)),
         ({"norm": "batch", "norm_first": False}, ("output",)),
         ({"norm_first": False}, NAMES),
-        ({"layer": "convolution"}, ("output",)),
+        ({"architecture": "gnn"}, ("output",)),
         ({"global_attention": "sgformer"}, ()),
     ],
 )
@@ -146,7 +147,7 @@ def test_layers_that_compute_each_row_alone(settings, names, awkward_graph, tmp_
     graph.node_data["train_mask"] = np.arange(graph.num_nodes) == 7
     partition(graph, 1, tmp_path / "one")
     config, figures = read_config(**WIDE), read_figures(read_manifest(tmp_path / "one"))
-    model = GraphTransformer(5, 24, 3, 2, 12, **settings)
+    model = MODELS[ARCHITECTURES[settings.pop("architecture", "transformer")]](5, 24, 3, 2, 12, **settings)
     two = replace(figures.in_one_part(), masked={"train_mask": np.array([1])})
     found = []
     for name, layer in model.named_modules():

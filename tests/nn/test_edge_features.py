@@ -111,7 +111,6 @@ def test_edge_data_that_do_not_fit(edges, given, message):
     ("options", "message"),
     [
         ({"score": "gcn"}, "score is 'gcn', but edge features need the score 'dot'"),
-        ({"layer": "convolution"}, "layer is 'convolution', but edge features need the layer 'transformer'"),
         ({"edge_hidden": 0}, "edge_hidden is 0; it must be a whole number"),
         ({"edge_feats": -1}, "edge_feats is -1; it must be a whole number from 0"),
         ({"edge_feats": 0, "edge_update": True}, "edge_update is True, but the model has no edge features"),

@@ -17,6 +17,7 @@ from dgl_gt.nn import (
     GraphConv,
     GraphTransformer,
     GraphTransformerLayer,
+    Polynormer,
     PolynormerAttention,
 )
 
@@ -48,9 +49,7 @@ MODULES = {
     "gat": (lambda: GATConv(C, 4, H, **GAT), None),
     "model": (lambda: GraphTransformer(C, 12, 5, layers=2, heads=H, dropout=0.2, attention_dropout=0.2), BIAS),
     "polynormer": (
-        lambda: GraphTransformer(
-            C, 12, 5, layers=2, heads=H, layer="convolution", score="gcn", norm="batch", global_attention="polynormer"
-        ),
+        lambda: Polynormer(C, 12, 5, layers=2, heads=H, score="gcn", norm="batch"),
         None,
     ),
     "global attention": (lambda: PolynormerAttention(C, H), None),

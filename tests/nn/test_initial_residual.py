@@ -7,7 +7,7 @@ import torch
 from dgl_or_skip import dgl
 from torch.nn import functional
 
-from dgl_gt.nn import ConvolutionLayer, GraphTransformer, InitialResidual, apply_activation_checkpoint
+from dgl_gt.nn import GNN, ConvolutionLayer, GraphTransformer, InitialResidual, apply_activation_checkpoint
 
 WIDTH, OPTIONS = 6, {"score": "gcn", "residual": "initial", "norm": "none", "dropout": 0.0}
 
@@ -43,8 +43,7 @@ def test_a_layer_equals_dgls_gcn2conv(undirected, gradients, layer, initial_weig
 @pytest.mark.needs_dgl
 @pytest.mark.parametrize("map_weight", [0.5, 0.0])
 def test_a_model_equals_the_published_formula(undirected, gradients, map_weight):
-    options = {"layer": "convolution", "input": "linear", "map_weight": map_weight, **OPTIONS}
-    model = GraphTransformer(5, WIDTH, 3, 4, 1, **options).double()
+    model = GNN(5, WIDTH, 3, 4, 1, input="linear", map_weight=map_weight, **OPTIONS).double()
     feat = rows(undirected.num_nodes(), 5)
     adjacency = undirected.adj_external().to_dense().double()
     inverse = adjacency.sum(1).rsqrt()
@@ -66,7 +65,7 @@ def test_a_model_equals_the_published_formula(undirected, gradients, map_weight)
 @pytest.mark.needs_dgl
 @pytest.mark.parametrize("score", ["mean", "additive", "dot"])
 def test_blocks_give_the_rows_of_the_graph(sparse_graph, score):
-    model = GraphTransformer(5, WIDTH, 3, 3, 2, layer="convolution", **{**OPTIONS, "score": score}).double()
+    model = GNN(5, WIDTH, 3, 3, 2, **{**OPTIONS, "score": score}).double()
     feat, seeds = rows(sparse_graph.num_nodes(), 5), torch.tensor([2, 8, 6])
     inputs, _, blocks = dgl.dataloading.MultiLayerFullNeighborSampler(3).sample(sparse_graph, seeds)
     torch.testing.assert_close(model(blocks, feat[inputs]), model(sparse_graph, feat)[seeds], rtol=0, atol=1e-12)
@@ -85,7 +84,10 @@ def test_blocks_give_the_rows_of_the_graph(sparse_graph, score):
             lambda: ConvolutionLayer(4, 4, **OPTIONS)(torch.tensor([[0], [0]]), torch.ones(1, 4)),
             "needs the rows before the first layer; pass initial",
         ),
-        (lambda: GraphTransformer(5, 4, 3, 2, 1, residual="initial"), "transformer layers need 'identity' or 'linear'"),
+        (
+            lambda: GraphTransformer(5, 4, 3, 2, 1, residual="initial"),
+            "residual is 'initial'; it must be identity or linear",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(make, message):

@@ -64,8 +64,7 @@ def test_seeds(value):
 
 def _readers_of(name):
     """Options with which a model reads another one."""
-    of_gate = {"layer": "convolution", "gate": "free"}
-    return of_gate if name == "gate_start" else {"global_attention": "sgformer"} if "global" in name else {}
+    return {"gate": "free"} if name == "gate_start" else {"global_attention": "sgformer"} if "global" in name else {}
 
 
 LAYERS = {
@@ -96,8 +95,12 @@ LAYERS = {
         lambda **options: nn.GraphTransformer(8, 8, 2, layers=1, heads=2, **_readers_of(*options), **options),
         {
             **dict.fromkeys(("dropout", "attention_dropout", "input_dropout", "global_dropout"), True),
-            **dict.fromkeys(("gate_start", "global_weight"), False),
+            "global_weight": False,
         },
+    ),
+    "GNN": (
+        lambda **options: nn.GNN(8, 8, 2, layers=1, heads=2, **_readers_of(*options), **options),
+        {"gate_start": False},
     ),
 }
 

@@ -23,7 +23,7 @@ from dgl_gt.train.data_digest import data_digest
 from dgl_gt.train.interval import Interval
 
 QUICK = read_config(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
-POLYNORMER = {"layer": "convolution", "score": "additive", "global_attention": "polynormer"}
+POLYNORMER = {"architecture": "gnn", "score": "additive", "global_attention": "polynormer"}
 CASES = {
     "adamw": {},
     "adam, decay": {"optimizer": "adam", "weight_decay": 0.01},

@@ -8,6 +8,7 @@ import pytest
 
 from dgl_gt.cli.main import main
 from dgl_gt.cli.options import add_config, add_settings, config_of
+from dgl_gt.model_config import ARCHITECTURES
 from dgl_gt.partition import InputError
 from dgl_gt.partition.console import run
 from dgl_gt.partition.system.yaml_file import read_yaml
@@ -67,7 +68,9 @@ def test_yaml_that_is_taken(tmp_path):
     assert read_yaml(path) == {}
 
 
-KINDS = {name: types_of(SECTIONS[section])[each.name] for name, (section, each) in SETTINGS.items()}
+HINTS = {section: types_of(kind) for section, kind in SECTIONS.items()}
+HINTS["model"] = {key: hint for kind in ARCHITECTURES.values() for key, hint in types_of(kind).items()}
+KINDS = {name: HINTS[section][each.name] for name, (section, each) in SETTINGS.items()}
 LIMITS = {
     name: next((each.ge, each.le) for each in kind.__metadata__)
     for name, kind in KINDS.items()
@@ -86,11 +89,11 @@ def test_every_setting_has_its_limits(name):
     least, most = LIMITS[name]
     others = {"heads": 1} if name == "hidden" else {"hidden": most} if name == "heads" else {}
     if name == "local_epochs":
-        others, most = {"epochs": most, "global_attention": "polynormer"}, most - 1
+        others, most = {"epochs": most, "architecture": "polynormer"}, most - 1
     if name == "gate_start":
-        others = {"layer": "convolution", "gate": "free"}
+        others = {"architecture": "gnn", "gate": "free"}
     elif name in ("initial_weight", "map_weight"):
-        others = {"layer": "convolution", "residual": "initial"}
+        others = {"architecture": "gnn", "residual": "initial"}
     elif name == "edge_hidden":
         others = {"edge_features": "weight"}
     elif name.startswith("global_"):
@@ -132,24 +135,24 @@ def test_an_unknown_key_is_shown_in_short(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"gate": "sigmoid"}, "gate is 'sigmoid', but transformer layers have no gate; choose layer 'convolution'"),
-        ({"input": "none"}, "input is 'none', but transformer layers need an input projection; choose another input"),
-        ({"residual": "none"}, "residual is 'none', but transformer layers need 'identity' or 'linear'"),
-        ({"residual": "initial"}, "residual is 'initial', but transformer layers need 'identity' or 'linear'"),
-        ({"layer": "convolution", "score": "gcn", "residual": "initial", "input": "none"}, "with residual 'initial' a"),
+        ({"gate": "sigmoid"}, "gate is 'sigmoid', .* architecture is transformer; .* gnn or polynormer"),
+        ({"map_weight": 1.0}, "map_weight is 1.0, .* architecture is transformer; .* gnn or polynormer"),
+        ({"architecture": "gnn", "ffn": 4}, "ffn is 4, .* architecture is gnn; .* transformer"),
+        ({"architecture": "gcn"}, "architecture is 'gcn'; it must be transformer, gnn or polynormer"),
+        ({"architecture": ["gnn"]}, "architecture is .*gnn.*; it must be transformer, gnn or polynormer"),
+        ({"input": "none"}, "input is 'none'; it must be activated, linear or mlp"),
+        ({"residual": "none"}, "residual is 'none'; it must be identity or linear"),
+        ({"architecture": "gnn", "residual": "initial", "input": "none"}, "input is 'none', .* residual 'initial'"),
+        ({"architecture": "gnn", "map_weight": 1.0}, "map_weight is 1.0, .* residual is linear; .* residual initial"),
+        ({"architecture": "gnn", "input": "none", "score": "dot"}, "input is 'none', but with score 'dot'"),
         (
-            {"map_weight": 1.0},
-            "map_weight is 1.0, but nothing reads it where residual is identity; .* residual initial",
+            {"architecture": "gnn", "edge_features": "weight"},
+            "architecture is 'gnn', .* edge features .* 'transformer'",
         ),
-        ({"layer": "convolution", "input": "none"}, "input is 'none', but with score 'dot' a layer must take as many"),
         ({"schedule": "plateau", "patience": 0}, "schedule is plateau, which counts in quarters of patience"),
         (
             {"score": "gcn", "attention_dropout": 0.1},
             "attention_dropout is 0.1, but nothing reads it where score is gcn; leave it out, or choose the score dot or additive",
-        ),
-        (
-            {"layer": "convolution", "ffn": 4, "score": "gcn"},
-            "ffn is 4, but nothing reads it where layer is convolution",
         ),
         (
             {"edge_update": True},
@@ -157,9 +160,12 @@ def test_an_unknown_key_is_shown_in_short(tmp_path):
         ),
         ({"edge_hidden": 4}, "edge_hidden is 4, but the model has no edge features"),
         ({"edge_features": "weight", "score": "gcn"}, "score is 'gcn', but edge features need the score 'dot'"),
-        ({"gate_start": 0.5}, "gate_start is 0.5, .* leave it out, or choose the gate free or constant"),
+        (
+            {"architecture": "gnn", "gate_start": 0.5},
+            "gate_start is 0.5, .* leave it out, or choose the gate free or constant",
+        ),
         ({"global_layers": 2}, "global_layers is 2, .* choose the global_attention polynormer or sgformer"),
-        ({"global_weight": 0.8, "global_attention": "polynormer"}, "global_weight is 0.8, .* polynormer"),
+        ({"global_weight": 0.8, "architecture": "polynormer"}, "global_weight is 0.8, .* polynormer"),
         ({"local_epochs": 3}, "local_epochs is 3, but nothing reads it where global_attention is none"),
         ({"local_epochs": 9, "epochs": 9, "global_attention": "polynormer"}, "it must be below epochs"),
     ],
@@ -246,6 +252,9 @@ def test_changing_one_config_leaves_the_others(tmp_path):
     config, again = read_config(lr=0.5), read_config()
     assert config.changed(hidden=32, epochs=7).flat() == {**config.flat(), "hidden": 32, "epochs": 7}
     assert config.flat() == {**again.flat(), "lr": 0.5} and again == TrainConfig()
+    gnn = read_config(hidden=16, dropout=0.0).changed(architecture="gnn")
+    assert (gnn.model.hidden, gnn.model.dropout, gnn.model.score) == (16, 0.0, "gcn")
+    assert gnn.changed(architecture="polynormer").changed(architecture="transformer").model.score == "dot"
     with pytest.raises(InputError, match="unknown key 'hiden'"):
         config.changed(hiden=3)
 

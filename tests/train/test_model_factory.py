@@ -175,7 +175,7 @@ def test_settings_of_the_graph_transformer_are_for_it_alone():
     factory = find_factory("factories:Rows")
     check_settings(read_config(lr=0.1, epochs=3), factory)
     check_settings(read_config(hidden=32), None)
-    with pytest.raises(InputError, match="--hidden is for the graph transformer of dgl-gt, and factories:Rows makes"):
+    with pytest.raises(InputError, match="--hidden is for the models of dgl-gt, and factories:Rows makes"):
         check_settings(read_config(hidden=32), factory)
     with pytest.raises(InputError, match="activation_checkpoint is full, but the model of factories:Rows has no"):
         build_model(read_config(activation_checkpoint="full"), 12, 3, factory)
@@ -229,7 +229,7 @@ def test_commands(shards, tmp_path, capsys, monkeypatch):
         in capsys.readouterr().err
     )
     assert main(["train", str(shards / "1"), *option, "--hidden", "32"]) == 2
-    assert "--hidden is for the graph transformer" in capsys.readouterr().err
+    assert "--hidden is for the models" in capsys.readouterr().err
 
 
 def test_saved_models_and_factories_that_do_not_belong_together(tmp_path):

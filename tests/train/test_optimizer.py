@@ -5,14 +5,13 @@ import math
 import pytest
 import torch
 
-from dgl_gt.nn import GraphTransformer
+from dgl_gt.nn import GNN
 from dgl_gt.train.config import read_config
 from dgl_gt.train.optimizer import Schedule, make_optimizer
 
 
 def model():
-    options = {"layer": "convolution", "gate": "free", "score": "gcn", "norm": "batch"}
-    return GraphTransformer(4, 8, 3, 2, 2, residual="linear", **options)
+    return GNN(4, 8, 3, 2, 2, gate="free", norm="batch", norm_first=True)
 
 
 def test_norms_biases_and_gates_do_not_decay():

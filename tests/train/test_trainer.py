@@ -113,7 +113,7 @@ def test_roc_auc_is_the_share_of_pairs_in_order():
     assert roc_auc(logits, torch.from_numpy(labels), Comm()) == pytest.approx(np.mean(pairs))
 
 
-POLYNORMER = {"layer": "convolution", "score": "additive", "global_attention": "polynormer", "warmup": 0}
+POLYNORMER = {"architecture": "gnn", "score": "additive", "global_attention": "polynormer", "warmup": 0}
 
 
 def test_the_layers_alone_are_trained_first(sharded, monkeypatch):
