@@ -13,10 +13,10 @@ _MODULES = {
     "from_edges": "graph",
     "load_graph": "sources.load",
     # Graph -> Graph with structural encodings
-    "encode": "encodings.encode",
+    "encode": "transforms.encode",
     # Graph -> Graph with more edges and nodes
-    "add_expander_edges": "transforms",
-    "add_virtual_nodes": "transforms",
+    "add_expander_edges": "transforms.exphormer",
+    "add_virtual_nodes": "transforms.exphormer",
     # Graph -> assignment
     "EdgeCut": "cuts.edge_cut",
     "make_edge_cut": "cuts.edge_cut",

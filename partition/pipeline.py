@@ -10,7 +10,6 @@ from dgl_gt.partition.cuts.permutation import check_parts
 from dgl_gt.partition.cuts.streamed_cut import open_stream, streamed_cut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.cuts.weights import check_weights
-from dgl_gt.partition.encodings.encode import add_encodings, check_encodable
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.shards.cut_selection import check_memory, choose_cut
@@ -26,6 +25,7 @@ from dgl_gt.partition.system.memory import (
     return_freed_memory,
 )
 from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.partition.transforms.encode import add_encodings, check_encodable
 
 from .config import PartitionConfig
 from .memory_bound import (
@@ -37,7 +37,7 @@ from .memory_bound import (
     measure_source,
     metis_need,
 )
-from .transforms import check_transforms, transformed
+from .transforms.exphormer import check_transforms, transformed
 
 
 def partition(

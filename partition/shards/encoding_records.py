@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dgl_gt.partition.encodings.parse import MAX_SIZES, MAX_WIDTH
-from dgl_gt.partition.transforms import MAX_VIRTUAL_NODES, VIRTUAL_NODE
+from dgl_gt.partition.transforms.exphormer import MAX_VIRTUAL_NODES, VIRTUAL_NODE
+from dgl_gt.partition.transforms.parse import MAX_SIZES, MAX_WIDTH
 
 from .schema import fields, list_of, misfit, none_or, number, some_of, whole
 

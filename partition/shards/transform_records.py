@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dgl_gt.partition.system.units import format_count
-from dgl_gt.partition.transforms import MAX_DEGREE, MAX_VIRTUAL_NODES, VIRTUAL_NODE
+from dgl_gt.partition.transforms.exphormer import MAX_DEGREE, MAX_VIRTUAL_NODES, VIRTUAL_NODE
 
 from .schema import fields, misfit, some_of, whole
 

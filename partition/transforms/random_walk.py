@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from .neighbours import components, degrees, normalised
+from .adjacency import components, degrees, normalised
 
 MAX_MULTIPLICATIONS = 10**10  # of the exact computation; about 20 s
 PROBES = 256  # random vectors of the estimate

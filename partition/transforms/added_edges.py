@@ -9,8 +9,8 @@ from numbers import Real
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from .errors import InputError
-from .graph import Graph, from_edges
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import Graph, from_edges
 
 _FILLS = ("mean", "zero")
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import random_walk
-from .eigenvectors import SPARE, lanczos_vectors
+from .laplacian import SPARE, lanczos_vectors
 from .parse import Encoding
 from .shortest_path import BLOCK_WALKS, CELLS
 
@@ -32,17 +32,17 @@ class Sizes:
 
 
 def row_bytes(encodings: Sequence[Encoding], features: int) -> int:
-    """Return the bytes per node of the node data; ``features`` is the width of ``feat``."""
+    """Bytes per node of the node data; ``features`` is the width of ``feat``."""
     return 4 * sum(each.columns(features) for each in encodings if not each.is_of_edges)
 
 
 def edge_bytes(encodings: Sequence[Encoding]) -> int:
-    """Return the bytes per edge of the edge data."""
+    """Bytes per edge of the edge data."""
     return sum(each.columns() for each in encodings if each.is_of_edges)
 
 
 def work_bytes(encodings: Sequence[Encoding], sizes: Sizes) -> int:
-    """Return the most memory that computing takes in addition to the graph and the data that it makes (bytes)."""
+    """The most memory that computing takes in addition to the graph and the data that it makes (bytes)."""
     if not encodings:
         return 0
     entries = 2 * sizes.undirected_edges
@@ -52,27 +52,30 @@ def work_bytes(encodings: Sequence[Encoding], sizes: Sizes) -> int:
         if each.is_of_edges:
             needs.append(_shortest_path(each.size, sizes))
         elif each.name != "degree":
-            needs.append(
-                max(building, 5 * entries + 4 * sizes.nodes + _one(each, sizes.nodes, entries, sizes.features))
-            )
+            own = _one(each, sizes.nodes, entries, sizes.features)
+            needs.append(max(building, 5 * entries + 4 * sizes.nodes + own))
     plain = 8 * sizes.nodes + 18 * sizes.edges + 9 * sizes.new_edges if sizes.new_edges else 0
     return plain + max(needs)
 
 
 def seconds(encodings: Sequence[Encoding], sizes: Sizes) -> float:
-    """Return about how long computing takes on one core."""
+    """About how long computing takes on one core."""
     entries, total = 2 * sizes.undirected_edges, 0.0
     for each in encodings:
         if each.is_of_edges:
             total += _search_seconds(each.size, sizes)
         elif each.name != "degree":
-            total += 1e-9 * entries * _ENTRY_NS[each.name] * _repeats(each, sizes.nodes, entries, sizes.features)
+            passes = each.columns(sizes.features)
+            if each.name == "random_walk":
+                is_exact = random_walk.is_exact(sizes.nodes, entries, each.size)
+                passes = (sizes.nodes if is_exact else random_walk.PROBES) * ((each.size + 1) // 2)
+            total += 1e-9 * entries * _ENTRY_NS[each.name] * passes
             total += 1e-9 * entries * _ENTRY_NS["adjacency"]
     return total
 
 
 def _shortest_path(most: int, sizes: Sizes) -> int:
-    """Return the memory of ``shortest_path`` (bytes)."""
+    """Memory of ``shortest_path`` (bytes)."""
     pairs, block = sizes.edges + 2 * sizes.expander_edges, 0
     if most > 1:
         degree = 2 * sizes.undirected_edges / sizes.nodes
@@ -81,23 +84,15 @@ def _shortest_path(most: int, sizes: Sizes) -> int:
 
 
 def _search_seconds(most: int, sizes: Sizes) -> float:
-    """Return about how long ``shortest_path`` takes: longer paths are searched for edges without a reverse."""
+    """About how long ``shortest_path`` takes: longer paths are searched for edges without a reverse."""
     one_way = max(0, 2 * sizes.undirected_edges - sizes.edges) + sizes.expander_edges
     hubs = min(sizes.nodes, 32 << most) / 64 if one_way and most > 1 else 0  # searches, by experience
     search = hubs * most * (_HOP_NS["entry"] * sizes.edges + _HOP_NS["pair"] * one_way)
     return 1e-9 * (_SEARCHES * search + 500 * (sizes.edges + 2 * sizes.expander_edges))
 
 
-def _repeats(encoding: Encoding, nodes: int, entries: int, features: int) -> int:
-    """Return how often an encoding passes over the adjacency."""
-    if encoding.name == "random_walk":
-        columns = nodes if random_walk.is_exact(nodes, entries, encoding.size) else random_walk.PROBES
-        return columns * ((encoding.size + 1) // 2)
-    return encoding.columns(features)
-
-
 def _one(encoding: Encoding, nodes: int, entries: int, features: int) -> int:
-    """Return the memory of one encoding in addition to the adjacency and the result (bytes)."""
+    """Memory of one encoding in addition to the adjacency and the result (bytes)."""
     size = encoding.size
     match encoding.name:
         case "laplacian":

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from dgl_gt.partition.errors import InputError, check_type, whole_number
+from dgl_gt.partition.graph import Graph
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.partition.system.user_files import check_fits_memory
 
 from .added_edges import with_more_edges
-from .errors import InputError, check_type, whole_number
-from .graph import Graph
 
 EDGE_KIND, VIRTUAL_NODE = "edge_kind", "virtual_node"
 _EDGE_KINDS = {"expander": 1, "virtual_nodes": 2}  # in edge_kind; 0 are the edges of the graph
@@ -135,43 +135,36 @@ def check_transforms(source, *, expander: int | None = None, virtual_nodes: int 
 
     Without a source only the numbers are checked.
     """
-    taken = {} if source is None else source.transforms
-    for name, value in (("expander", expander), ("virtual_nodes", virtual_nodes)):
+    for name, value, most in (
+        ("expander", expander, MAX_DEGREE),
+        ("virtual_nodes", virtual_nodes, MAX_VIRTUAL_NODES),
+    ):
         if value is None:
             continue
-        most = MAX_DEGREE if name == "expander" else MAX_VIRTUAL_NODES
         if whole_number(name, value, 1, most) % 2 and name == "expander":
-            raise InputError(
-                f"expander is {value}; it must be an even number from 2 to {most}, as each cycle gives a node two neighbours"
-            )
+            raise InputError(f"expander is {value}; it must be an even number from 2 to {most}")
         if source is None:
             continue
-        option = f"{name} (--{name.replace('_', '-')})"
-        if name in taken:
-            what = "expander edges" if name == "expander" else "virtual nodes"
-            raise InputError(f"{source.name} already has {what}; leave {option} out")
-        if EDGE_KIND in source.edge_data and not taken:
-            raise InputError(_clash(source.name, "edge", EDGE_KIND, option))
-        if VIRTUAL_NODE in source.node_data and name == "virtual_nodes":
-            raise InputError(_clash(source.name, "node", VIRTUAL_NODE, option))
-        if "shortest_path" in source.encodings:
-            raise InputError(
-                f"{source.name} has the encoding shortest_path, which the new edges would lack; leave {option} out, or "
-                "add the edges to the graph without this encoding and encode it afterwards"
-            )
-
-
-def _clash(name: str, kind: str, key: str, option: str) -> str:
-    return f"{name} has {kind} data {key!r} already; rename them in the source, or leave {option} out"
+        present = None
+        if name in source.transforms:
+            present = "expander edges" if name == "expander" else "virtual nodes"
+        elif EDGE_KIND in source.edge_data and not source.transforms:
+            present = f"edge data {EDGE_KIND!r}"
+        elif VIRTUAL_NODE in source.node_data and name == "virtual_nodes":
+            present = f"node data {VIRTUAL_NODE!r}"
+        elif "shortest_path" in source.encodings:
+            present = "the encoding shortest_path, which the new edges would lack"
+        if present:
+            option = f"{name} (--{name.replace('_', '-')})"
+            raise InputError(f"{source.name} already has {present}; remove it from the source, or leave {option} out")
 
 
 def check_degree(name: str, degree: int, nodes: int) -> None:
     """Raise :class:`InputError` unless a simple graph of this many nodes can be regular of a degree."""
     if degree >= nodes:
-        advice = f"choose an even number below {nodes}, or leave" if nodes > 2 else "leave"
         raise InputError(
             f"expander is {degree}, but {name} has {format_count(nodes, 'node')}, so a node has at most {nodes - 1} neighbours; "
-            f"{advice} expander (--expander) out"
+            "choose a smaller even number, or leave expander (--expander) out"
         )
 
 

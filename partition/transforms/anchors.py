@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from .neighbours import degrees
+from .adjacency import degrees
 
 
 def anchor_encoding(adjacency: scipy.sparse.csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
