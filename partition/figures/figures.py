@@ -97,13 +97,19 @@ class Figures:
 
     def __post_init__(self):
         parts = (len(self.owned),)
-        counted = [self.shares, self.owned, self.cut_edges, self.returned, self.returns, self.returned_edges]
-        counted += self.masked.values()
-        counted += [] if self.near_edges is None else [self.near_edges]
-        assert all(each.shape == parts for each in counted)
+        of_parts = [
+            self.shares,
+            self.cut_edges,
+            self.returned,
+            self.returns,
+            self.returned_edges,
+            *self.masked.values(),
+        ]
+        of_parts += [] if self.near_edges is None else [self.near_edges]
         by_hop = self.edges_by_hop, self.copies_by_hop, self.sent_by_hop, self.sent_edges_by_hop
-        assert all(each.shape == by_hop[0].shape and each.shape[:1] == parts for each in by_hop)
-        assert self.received_rows.shape == parts * 2 and self.cut in ("edge", "vertex")
+        fits = all(each.shape == parts for each in of_parts) and self.received_rows.shape == parts * 2
+        if not (fits and all(each.shape == (*parts, by_hop[0].shape[-1]) for each in by_hop)):
+            raise ValueError("counts of a partition differ in their number of parts or hops")
 
     @property
     def parts(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -38,8 +39,8 @@ class Mapping:
     """
 
     profile: str
-    shares: str
-    search: str
+    shares: Literal["rank speeds", "equal"]
+    search: Literal["all orders", "swaps"]
     rank_of_part: list[int]
     unmapped_s: float
     mapped_s: float

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from dgl_gt.partition.figures.quality import MEANINGS
+from dgl_gt.partition.shards.counts import describe_transforms
 from dgl_gt.partition.shards.manifest import MANIFEST, read_manifest, verify
-from dgl_gt.partition.shards.transform_records import describe_transforms
 from dgl_gt.partition.system.units import format_bytes
 
 from . import formats, pictures

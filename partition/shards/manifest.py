@@ -13,31 +13,15 @@ import re
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
 from safetensors import SafetensorError, safe_open
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.output_checks import Kind
 from dgl_gt.partition.system.user_files import reading
 
-from .counts import check_sums, counts_table
-from .encoding_records import ENCODINGS, check_records
-from .schema import (
-    Check,
-    all_of,
-    any_of,
-    dict_of,
-    fields,
-    flag,
-    list_of,
-    misfit,
-    none_or,
-    number,
-    one_of,
-    text,
-    where_present,
-    whole,
-)
-from .transform_records import TRANSFORMS, check_transform_records
+from .counts import check_counts
+from .schema import EdgeManifest, VertexManifest
 
 FORMAT = "dgl-gt shards"
 MANIFEST = "manifest.json"
@@ -53,22 +37,6 @@ SHARDS = Kind(
 _HASH_BLOCK_BYTES = 1 << 20
 _SLICE = 1 << 20  # numbers of an index tensor that are checked at a time
 _INDEX_TYPES = ("I32", "I64")
-_COUNT, _FIGURE = whole(), number()
-_QUALITY = fields(
-    volume=_COUNT,
-    replication_factor=_FIGURE,
-    max_copies_factor=_FIGURE,
-    node_balance=_FIGURE,
-    edge_balance=_FIGURE,
-    train_balance=none_or(_FIGURE),
-)
-_QUALITY_OF = {
-    "edge": all_of(
-        fields(cut_ratio=number(most=1.0), halo=_COUNT),
-        where_present(cut_weight=_FIGURE, cut_weight_ratio=number(most=1.0), weight_balance=_FIGURE),
-    ),
-    "vertex": fields(mirrors=_COUNT),
-}
 
 
 def is_shards(source) -> bool:
@@ -138,65 +106,17 @@ def _check_version(directory, path: Path, manifest) -> None:
 
 def _check(manifest: dict) -> None:
     """Raise :class:`InputError` unless every field fits the format, and the counts each other."""
-    fields(cut=one_of("edge", "vertex"), halo_depth=whole(), per_part=list_of(fields()))(manifest, "manifest")
-    cut, depth, parts = manifest["cut"], manifest["halo_depth"], len(manifest["per_part"])
-    table = fields(
-        **counts_table(cut, depth, parts),
-        ptr=list_of(_COUNT, parts + 1),
-        quality=all_of(_QUALITY, _QUALITY_OF[cut]),
-        method=one_of("metis", "expansion", "streaming"),
-        source=text(),
-        seed=none_or(_COUNT),
-        choice=none_or(_choice(cut)),
-        mapping=none_or(_mapping(parts)),
-        left_out=list_of(text()),
-        notes=list_of(text()),
-        isolated_nodes=_COUNT,
-        node_names=none_or(one_of("integers", "text")),
-        class_names=none_or(list_of(text())),
-        encodings=ENCODINGS,
-        transforms=TRANSFORMS,
-        files=dict_of(
-            fields(bytes=_COUNT, sha256=text("[0-9a-f]{64}")),
-            {f"part{index}/{name}" for index in range(parts) for name in PART_FILES}
-            | ({NODE_NAMES} if manifest.get("node_names") else set()),
-        ),
-        versions=dict_of(none_or(text())),
-    )
-    table(manifest, "manifest")
-    check_sums(manifest, PART_FILES)
-    check_records(manifest)
-    check_transform_records(manifest)
-
-
-def _choice(cut: str) -> Check:
-    """What ``choice`` is, where one was made."""
-    candidate = fields(cut=one_of(*_QUALITY_OF), predicted_seconds=number(), rank_memory_bytes=_COUNT, quality=_QUALITY)
-
-    def has_chosen(candidates, where: str) -> None:
-        if cut not in (each["cut"] for each in candidates):
-            raise misfit(candidates, where, f"a list with one of cut {cut!r}")
-
-    return fields(
-        cut=one_of(cut),
-        reason=text(),
-        model=dict_of(any_of(text(), flag(), number(-1e300))),
-        profile=text(),
-        candidates=all_of(list_of(candidate), has_chosen),
-    )
-
-
-def _mapping(parts: int) -> Check:
-    """What ``mapping`` is, where parts were given to the ranks of a profile."""
-    return fields(
-        profile=text(),
-        shares=one_of("rank speeds", "equal"),
-        search=one_of("all orders", "swaps"),
-        rank_of_part=list_of(whole(0, parts - 1), parts),
-        unmapped_s=number(),
-        mapped_s=number(),
-        predicted_s=number(),
-    )
+    try:
+        typed = msgspec.convert(manifest, EdgeManifest | VertexManifest)
+    except (msgspec.ValidationError, UnicodeEncodeError, OverflowError) as error:
+        raise InputError(str(error)) from None
+    files = {f"part{index}/{name}" for index in range(len(typed.per_part)) for name in PART_FILES}
+    if typed.files.keys() != files | ({NODE_NAMES} if typed.node_names else set()):
+        raise InputError("files does not name the files of all parts")
+    choice = typed.choice
+    if choice is not None and not choice.cut == manifest["cut"] in {each.cut for each in choice.candidates}:
+        raise InputError(f"choice chose {choice.cut!r}, but the cut is {manifest['cut']!r}, or is no candidate")
+    check_counts(manifest, PART_FILES)
 
 
 def verify(directory, manifest: dict, parts=None) -> None:

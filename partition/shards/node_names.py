@@ -9,8 +9,8 @@ import numpy as np
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.user_files import reading, text_array
 
+from .counts import user_node_count
 from .manifest import NODE_NAMES, check_unchanged, read_manifest
-from .transform_records import user_node_count
 
 _SLICE = 1 << 16  # names that are written at a time
 

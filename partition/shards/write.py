@@ -10,8 +10,7 @@ from safetensors.numpy import save_file
 from dgl_gt.partition.graph import Graph
 from dgl_gt.partition.system.mapped_arrays import take_rows
 
-from .counts import manifest_counts
-from .encoding_records import records_of
+from .counts import encoding_column, manifest_counts
 from .layout import Layout, Part
 from .manifest import NODE_NAMES, PART_FILES, file_entry, write_manifest
 from .node_names import write_node_names
@@ -55,7 +54,7 @@ def write_shards(
             "isolated_nodes": graph.count_isolated() if isolated_nodes is None else isolated_nodes,
             "node_names": node_names,
             "class_names": None if graph.class_names is None else list(graph.class_names),
-            "encodings": records_of(graph),
+            "encodings": _encodings(graph),
             "transforms": graph.transforms,
             "seed": seed,
             "choice": choice,
@@ -108,6 +107,17 @@ def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict
         save_file({key: np.ascontiguousarray(array) for key, array in arrays.items()}, path)
         written[f"part{index}/{name}"] = file_entry(path)
     return written
+
+
+def _encodings(graph: Graph) -> dict:
+    """The records of those encodings of a graph that its node data and edge data still hold."""
+    columns = {"node_data": _columns(graph.node_data), "edge_data": _columns(graph.edge_data)}
+    records = {}
+    for name, record in graph.encodings.items():
+        kind, column = encoding_column(name, record)
+        if columns[kind].get(name) == column:
+            records[name] = record
+    return records
 
 
 def _columns(data: dict) -> dict:
