@@ -176,7 +176,7 @@ def partition(
         del cuts  # the other cut takes memory
         if memory is not None:
             quality = layout.quality
-            check_memory_bound(sizes, method, memory, quality.max_copies_factor, quality.edge_balance)
+            check_memory_bound(sizes, method, memory, quality["max_copies_factor"], quality["edge_balance"])
         made = {"seed": config.seed, "choice": choice, "method": method, "isolated_nodes": isolated}
         return write_shards(layout, folder, **made, progress=progress)
 

@@ -18,8 +18,7 @@ from .attempts import best_assignment
 from .balance import Balance, make_balance
 from .clusters import order_in_parts
 from .link_search import fit_to_ranks
-from .part_counts import count_assignment
-from .permutation import Permutation, check_parts, slice_pointers
+from .permutation import Permutation, check_parts, count_assignment, slice_pointers
 
 MAX_ATTEMPTS = 10_000  # hours of work, even on a graph of a few nodes
 OF_EDGE_CUTS = ("max_imbalance", "cut_weights", "node_weights", "owner")  # options that no other cut has

@@ -20,7 +20,7 @@ from dgl_gt.partition.graph import Graph
 
 from .balance import Balance, with_default_bounds
 from .local_search import is_available, refine
-from .part_counts import count_assignment
+from .permutation import count_assignment
 
 _PATIENCE, _MAX_OF_BEST = 2, 0.99  # the search ends after two rounds in a row that save less than 1 % of the step
 _SIMILAR_LINKS = 2.0  # if bandwidths differ by a smaller factor, prices save nothing over a search for few halo rows

@@ -132,7 +132,7 @@ def least_weight_assignment(
 
 
 def quality_by_weights(graph: Graph, owner: np.ndarray, shares: np.ndarray, edge_values, node_values) -> dict:
-    """The figures of :class:`dgl_gt.partition.figures.quality.EdgeCutQuality` by weights, for those that are not None."""
+    """The quality by weights, for those that are not None."""
     figures = {}
     if edge_values is not None:
         cut, total = weight_of_cut(graph, owner, edge_values), float(edge_values.sum(dtype=np.float64))

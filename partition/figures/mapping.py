@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -45,10 +45,6 @@ class Mapping:
     unmapped_s: float
     mapped_s: float
     predicted_s: float
-
-    def as_dict(self) -> dict:
-        """The fields by name, as the manifest stores them."""
-        return asdict(self)
 
 
 def best_mapping(figures: Figures, costs: Costs, profile: Profile) -> Mapping:

@@ -61,7 +61,7 @@ def count_shards(directory, manifest: dict) -> dict:
     """
     shards = _Shards(directory, manifest)
     kept = ("source", "seed", "cut", "halo_depth", "parts", "nodes", "edges", "quality", "per_part", "shares")
-    random = (_random_vertex_cut(shards) if shards.reader.is_vertex_cut else _random_edge_cut(shards)).as_dict()
+    random = _random_vertex_cut(shards) if shards.reader.is_vertex_cut else _random_edge_cut(shards)
     return {
         **{key: manifest[key] for key in kept},
         "random": random,

@@ -26,7 +26,7 @@ def choose_cut(
             "cut": layout.figures.cut,
             "predicted_seconds": costs.step_seconds(layout.figures, profile),
             "rank_memory_bytes": _largest_rank_bytes(layout.figures, costs),
-            "quality": layout.quality.as_dict(),
+            "quality": layout.quality,
         }
         for layout in layouts
     ]

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from dgl_gt.partition.cuts.part_counts import columns_of, count_edge_cut, count_masked, count_near, in_edges, row_type
-from dgl_gt.partition.cuts.permutation import Permutation
+from dgl_gt.partition.cuts.permutation import (
+    Permutation,
+    columns_of,
+    count_edge_cut,
+    count_masked,
+    count_near,
+    in_edges,
+    row_type,
+)
 from dgl_gt.partition.cuts.vertex_cut import VertexCut
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.mapping import best_mapping
 from dgl_gt.partition.figures.profile import Profile
-from dgl_gt.partition.figures.quality import EdgeCutQuality, VertexCutQuality, edge_cut_quality, vertex_cut_quality
+from dgl_gt.partition.figures.quality import edge_cut_quality, vertex_cut_quality
 from dgl_gt.partition.graph import Graph
 
 
@@ -70,14 +77,14 @@ class Layout:
         return np.diff(np.searchsorted(ids, self.cut.ptr))
 
     @cached_property
-    def quality(self) -> EdgeCutQuality | VertexCutQuality:
+    def quality(self) -> dict:
         """The quality of the cut."""
         figures = self.figures
         copies, shared = figures.copies_by_hop.sum(axis=1), {"shares": figures.shares, "train": self._train()}
         if self.is_vertex_cut:
             return vertex_cut_quality(figures.owned, copies, figures.returned, figures.edges, **shared)
         quality = edge_cut_quality(figures.owned, copies, figures.edges, figures.cut_edges, **shared)
-        return replace(quality, **self.cut.of_weights)
+        return quality | self.cut.of_weights
 
     def _train(self) -> np.ndarray | None:
         """Training nodes of each part and split, (P, splits)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ def write_shards(
         folder,
         {
             **manifest_counts(layout.figures, part_bytes),
-            "quality": layout.quality.as_dict(),
+            "quality": layout.quality,
             "source": graph.name,
             "left_out": list(graph.left_out),
             "notes": list(graph.notes),
@@ -59,7 +60,7 @@ def write_shards(
             "seed": seed,
             "choice": choice,
             "method": method,
-            "mapping": None if cut.mapping is None else cut.mapping.as_dict(),
+            "mapping": None if cut.mapping is None else asdict(cut.mapping),
             "node_data": _columns(graph.node_data),
             "edge_data": _columns(graph.edge_data),
             "ptr": cut.ptr.tolist(),
