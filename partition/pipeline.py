@@ -12,8 +12,7 @@ from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.cuts.weights import check_weights
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.profile import Profile
-from dgl_gt.partition.shards.cut_selection import check_memory, choose_cut
-from dgl_gt.partition.shards.layout import mapped_layout
+from dgl_gt.partition.shards.layout import check_memory, choose_cut, mapped_layout
 from dgl_gt.partition.shards.manifest import SHARDS
 from dgl_gt.partition.shards.write import write_shards
 from dgl_gt.partition.sources.load import build_graph, open_source

@@ -164,13 +164,13 @@ def cut_nodes(graph: Graph, parts: int, options: EdgeCutOptions, progress: Calla
             figures = count_assignment(graph, owner, balance.shares)
             return costs.step_seconds(figures) if profile is None else best_mapping(figures, costs, profile).predicted_s
 
-        if edge_values is None:
-            owner = best_assignment(graph, parts, undirected, balance, attempts, predicted_step_s, seed, progress)
-        else:
-            owner = weights.least_weight_assignment(graph, parts, edge_values, balance, attempts, seed, progress)
+        how = predicted_step_s, seed, progress, edge_values
+        owner = best_assignment(graph, parts, undirected, balance, attempts, *how)
         if profile is not None:
-            how = {"seed": seed, "progress": progress, "moves_nodes": edge_values is None}
-            owner, balance, mapping = fit_to_ranks(graph, owner, balance, costs, profile, **how)
+            moves_nodes = edge_values is None
+            owner, balance, mapping = fit_to_ranks(
+                graph, owner, balance, costs, profile, seed, progress, moves_nodes=moves_nodes
+            )
     _check_bounds(graph, balance, owner, is_given=is_given)
     progress("clusters inside parts")
     order = order_in_parts(undirected, owner, seed=seed).astype(graph.indices.dtype)

@@ -29,20 +29,12 @@ _MAX_WEIGHT = 8.0  # of a rank, over that of others
 
 
 def fit_to_ranks(
-    graph: Graph,
-    owner: np.ndarray,
-    balance: Balance,
-    costs: Costs,
-    profile: Profile,
-    seed: int,
-    progress,
-    *,
-    moves_nodes: bool = True,
+    graph: Graph, owner, balance: Balance, costs: Costs, profile: Profile, seed: int, progress, *, moves_nodes: bool
 ) -> tuple[np.ndarray, Balance, Mapping]:
-    """Return the rank of each node, int32 (N,), the balance with the shares of ranks, and the mapping of parts.
+    """The rank of each node, int32 (N,), the balance with the shares of ranks, and the mapping of parts.
 
-    ``owner``, int32 (N,), is the part of each node; only without ``moves_nodes``, they all stay together. Cutting the graph by hosts first, and then inside each host, was
-    tried as another start for links within and between hosts: on four graphs of five its result was worse.
+    ``owner``, int32 (N,), is the part of each node; without ``moves_nodes``, the nodes of a part stay together. To cut
+    the graph by hosts first, and then inside each host, was worse on four graphs of five.
     """
     mapping = best_mapping(count_assignment(graph, owner, balance.shares), costs, profile)
     ranks = np.array(mapping.rank_of_part, np.int32)
@@ -55,10 +47,7 @@ def fit_to_ranks(
 
 
 def refined_on_links(graph: Graph, owner, balance: Balance, costs: Costs, profile: Profile, seed: int, progress):
-    """Return the best assignment of all rounds, and its predicted step (s).
-
-    ``owner``, int32 (N,), is the rank of each node.
-    """
+    """The best assignment of all rounds to ranks, int32 (N,), starting from ``owner``, and its predicted step (s)."""
     byte_s, weight = 1 / profile.links(len(balance.shares)), np.ones(len(balance.shares))
     bounds, without_gain, number = with_default_bounds(balance, "step"), 0, 0
     figures = count_assignment(graph, owner, balance.shares)

@@ -169,9 +169,8 @@ def check_strategy(
 ) -> None:
     """Raise ``InputError`` unless a strategy can run on a partition.
 
-    It may be for the other cut or for one part, its hosts may be such that the parts do not fill them, or neither the
-    strategy nor the partition may have the depth. ``depth`` is the hops of halo that one exchange fills, ``shards`` what
-    messages call the partition, and ``asked`` what they call the strategy.
+    ``depth`` is the hops of halo that one exchange fills, ``shards`` what messages call the partition, and ``asked`` what
+    they call the strategy.
     """
     name, per_host = asked or strategy.name, strategy.ranks_per_host
     if per_host is not None and figures.parts % per_host:

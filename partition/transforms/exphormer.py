@@ -169,23 +169,23 @@ def check_degree(name: str, degree: int, nodes: int) -> None:
 
 
 def transformed(graph: Graph, *, expander: int | None, virtual_nodes: int | None, seed: int) -> Graph:
-    """Return the graph with expander edges, then virtual nodes; None stands for none."""
+    """The graph with expander edges, then virtual nodes; None stands for none."""
     graph = graph if expander is None else add_expander_edges(graph, expander, seed=seed)
     return graph if virtual_nodes is None else add_virtual_nodes(graph, virtual_nodes)
 
 
 def added_sizes(nodes: int, *, expander: int | None = None, virtual_nodes: int | None = None) -> tuple[int, int]:
-    """Return how many nodes, and at most how many edges, transforms add to a graph of this many nodes."""
+    """How many nodes, and at most how many edges, transforms add to a graph of this many nodes."""
     return virtual_nodes or 0, nodes * ((expander or 0) + 2 * (virtual_nodes or 0))
 
 
 def user_nodes(graph: Graph) -> int:
-    """Return the number of nodes without virtual nodes."""
+    """The number of nodes without virtual nodes."""
     return graph.num_nodes - graph.transforms.get("virtual_nodes", {"nodes": 0})["nodes"]
 
 
 def untransformed(graph: Graph) -> Graph:
-    """Return the graph without what transforms added; node data and edge data are views."""
+    """The graph without what transforms added; node data and edge data are views."""
     if not graph.transforms:
         return graph
     nodes, edges = user_nodes(graph), graph.num_edges - sum(each["edges"] for each in graph.transforms.values())
@@ -204,7 +204,7 @@ def untransformed(graph: Graph) -> Graph:
 
 
 def _with_added(graph: Graph, name: str, src: np.ndarray, dst: np.ndarray, record: dict) -> Graph:
-    """Return the graph with the edges of a transform, which has extended the node data."""
+    """The graph with the edges of a transform, which has extended the node data."""
     edge_data = {EDGE_KIND: np.zeros(graph.num_edges, np.uint8), **graph.edge_data}
     edge_data = {key: _with_zeros(value, len(src)) for key, value in edge_data.items()}
     edge_data[EDGE_KIND][graph.num_edges :] = _EDGE_KINDS[name]

@@ -34,7 +34,7 @@ def hop_encoding(adjacency: scipy.sparse.csr_array, feat: np.ndarray, hops: int,
 
 
 def starting_rows(feat: np.ndarray, width: int | None, seed: int) -> np.ndarray:
-    """Return the features that are propagated, float32, (N, F) or (N, width)."""
+    """The features that are propagated, float32, (N, F) or (N, width)."""
     feat = feat.reshape(len(feat), -1)
     columns = feat.shape[1]
     projection = None

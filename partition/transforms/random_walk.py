@@ -26,7 +26,7 @@ def is_exact(nodes: int, entries: int, steps: int) -> bool:
 
 
 def block_bytes(nodes: int) -> int:
-    """Return the size of a block of columns of the exact computation (bytes)."""
+    """The size of a block of columns of the exact computation (bytes)."""
     return 8 * nodes * _block_columns(nodes)
 
 
@@ -35,7 +35,7 @@ def _block_columns(nodes: int) -> int:
 
 
 def random_walk_encoding(adjacency: scipy.sparse.csr_array, steps: int, seed: int) -> tuple[np.ndarray, int]:
-    """Return the probability of being back after 1 to ``steps`` steps, float32 (N, steps).
+    """The probability of being back after 1 to ``steps`` steps, float32 (N, steps).
 
     Also returns how many of the columns are exact: all of them, or the first two, after which the others are unbiased
     estimates from ``PROBES`` random vectors.

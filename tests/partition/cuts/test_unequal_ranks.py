@@ -232,7 +232,7 @@ REFUSED = [
     (["--parts", "2"], {"link_bytes_per_s": None}, "profile p.yaml: it has no link_bytes_per_s; add it"),
     (["--parts", "2"], {"link_bytes_per_s": [[1e9]]}, "link_bytes_per_s must be 2 lists of as many positive numbers"),
     (["--parts", "2"], {"link_bytes_per_s": [[1e9, 0], [1, 1]]}, "link_bytes_per_s is"),
-    (["--parts", "2"], {"memory_bytes": [1e9]}, "memory_bytes has 1 figure for 2 ranks; give one figure for each rank"),
+    (["--parts", "2"], {"memory_bytes": [1e9]}, "memory_bytes has 1 figure"),
     (["--parts", "2"], {"speed": 3}, "unknown key 'speed'"),
 ]
 

@@ -21,8 +21,7 @@ from dgl_gt.partition.report.counts import count_shards
 from dgl_gt.partition.report.write import page
 from dgl_gt.partition.shards import manifest as manifest_module
 from dgl_gt.partition.shards.counts import read_figures
-from dgl_gt.partition.shards.cut_selection import choose_cut
-from dgl_gt.partition.shards.layout import Layout
+from dgl_gt.partition.shards.layout import Layout, choose_cut
 from dgl_gt.partition.shards.manifest import _render, file_entry
 from dgl_gt.partition.shards.write import write_shards
 from dgl_gt.partition.tables import quality_table
