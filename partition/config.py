@@ -8,7 +8,7 @@ from dgl_gt.partition.cuts.balance import shares
 from dgl_gt.partition.cuts.edge_cut import OF_EDGE_CUTS, EdgeCutOptions
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.sources.options import SourceOptions
-from dgl_gt.partition.transforms.parse import Encoding, parse_encodings
+from dgl_gt.partition.transforms.encodings import Encoding, parse_encodings
 
 from .errors import InputError, check_one_of, check_type, whole_number
 from .transforms.exphormer import check_transforms

@@ -15,7 +15,7 @@ from dgl_gt.partition.sources.coo import COOGraph
 from dgl_gt.partition.system.mapped_arrays import is_mapped
 from dgl_gt.partition.system.output_checks import check_room
 from dgl_gt.partition.system.units import format_bytes
-from dgl_gt.partition.transforms import needs as encoding_needs
+from dgl_gt.partition.transforms import encodings as encoding_needs
 
 from .config import PartitionConfig
 from .errors import InputError

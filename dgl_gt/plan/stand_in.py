@@ -24,8 +24,8 @@ from dgl_gt.partition.graph import Graph, from_edges
 from dgl_gt.partition.shards.counts import manifest_counts
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.partition.shards.write import structure_arrays
+from dgl_gt.partition.transforms.encodings import NAMES
 from dgl_gt.partition.transforms.exphormer import VIRTUAL_NODE
-from dgl_gt.partition.transforms.parse import NAMES
 
 _OWNED, _OTHERS = (40, 90), (12, 40)  # least and most rows of the part, and of each other part
 _ROWS_PER_HOP = 150  # of all other parts together

@@ -17,7 +17,7 @@ from . import metis, weights
 from .attempts import best_assignment
 from .balance import Balance, make_balance
 from .clusters import order_in_parts
-from .link_search import fit_to_ranks
+from .local_search import fit_to_ranks
 from .permutation import Permutation, check_parts, count_assignment, slice_pointers
 
 MAX_ATTEMPTS = 10_000  # hours of work, even on a graph of a few nodes
@@ -124,7 +124,7 @@ def make_edge_cut(
     profile : Profile, optional
         The ranks that will train and the links between them: attempts are compared with parts on the ranks that suit
         them best, and nodes of the best cut then move where that makes the slowest rank faster
-        (``link_search.py``). A given ``owner`` stays as it is.
+        (``local_search.py``). A given ``owner`` stays as it is.
     progress : callable, optional
         Called as ``progress(stage)``.
 

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dgl_gt.partition.figures.mapping import Mapping
+from dgl_gt.partition.transforms.encodings import MAX_SIZES, MAX_WIDTH
 from dgl_gt.partition.transforms.exphormer import MAX_DEGREE, MAX_VIRTUAL_NODES
-from dgl_gt.partition.transforms.parse import MAX_SIZES, MAX_WIDTH
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]  # the sum of two fits into int64
 Number = Annotated[float, Meta(ge=0, le=1e300)]

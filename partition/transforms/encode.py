@@ -11,13 +11,12 @@ from dgl_gt.partition.errors import InputError, check_type, whole_number
 from dgl_gt.partition.graph import Graph
 from dgl_gt.partition.system.user_files import check_fits_memory
 
-from . import needs
 from .adjacency import simple_adjacency
 from .anchors import anchor_encoding
+from .encodings import Encoding, edge_bytes, parse_encodings, row_bytes
 from .exphormer import untransformed
 from .hops import hop_encoding
 from .laplacian import laplacian_encoding
-from .parse import Encoding, parse_encodings
 from .random_walk import PROBES, random_walk_encoding
 from .shortest_path import shortest_path_encoding
 
@@ -101,10 +100,10 @@ def add_encodings(graph: Graph, encodings: Sequence[Encoding], *, seed: int, pro
     if not encodings:
         return graph
     features = int(np.prod(graph.node_data["feat"].shape[1:])) if "feat" in graph.node_data else 0
-    result_bytes = needs.row_bytes(encodings, features) * graph.num_nodes
+    result_bytes = row_bytes(encodings, features) * graph.num_nodes
     check_fits_memory(
         f"{graph.name}: {sum(each.columns(features) for each in encodings)} columns of encodings",
-        result_bytes + needs.edge_bytes(encodings) * graph.num_edges,
+        result_bytes + edge_bytes(encodings) * graph.num_edges,
     )
     plain, adjacency = untransformed(graph), None
     node_data, edge_data, records = dict(graph.node_data), dict(graph.edge_data), dict(graph.encodings)

@@ -18,10 +18,11 @@ from dgl_gt.partition.graph import from_edges
 from dgl_gt.partition.memory_bound import estimate_needs
 from dgl_gt.partition.sources.load import open_source
 from dgl_gt.partition.transforms import encode as encode_module
-from dgl_gt.partition.transforms import needs, random_walk
+from dgl_gt.partition.transforms import encodings as needs
+from dgl_gt.partition.transforms import random_walk
 from dgl_gt.partition.transforms.encode import add_encodings
+from dgl_gt.partition.transforms.encodings import Encoding, parse_encodings
 from dgl_gt.partition.transforms.exphormer import transformed
-from dgl_gt.partition.transforms.parse import Encoding, parse_encodings
 
 SAMPLE = "sample:communities?nodes=300&features=8&seed=1"
 ALL = "laplacian=6,random_walk=5,degree,anchors=4,hops=2x3"
