@@ -164,8 +164,9 @@ def cut_nodes(graph: Graph, parts: int, options: EdgeCutOptions, progress: Calla
             figures = count_assignment(graph, owner, balance.shares)
             return costs.step_seconds(figures) if profile is None else best_mapping(figures, costs, profile).predicted_s
 
-        how = predicted_step_s, seed, progress, edge_values
-        owner = best_assignment(graph, parts, undirected, balance, attempts, *how)
+        owner = best_assignment(
+            graph, parts, undirected, balance, attempts, predicted_step_s, seed, progress, edge_values
+        )
         if profile is not None:
             moves_nodes = edge_values is None
             owner, balance, mapping = fit_to_ranks(

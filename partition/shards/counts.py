@@ -119,8 +119,9 @@ def check_counts(manifest: dict, part_files: tuple[str, ...]) -> None:
     except ValueError as error:
         raise InputError(f"per_part, shares, received_rows, hosts or masked: {error}") from None
     parts, received, files = figures.parts, figures.received_rows, manifest["files"]
-    column = {key: [part[key] for part in manifest["per_part"]] for key in manifest["per_part"][0]}
     copies = "halo" if figures.cut == "edge" else "mirrors"
+    column = {key: [part[key] for part in manifest["per_part"]] for key in (copies, "sent", "edges", "bytes")}
+    sizes = [sum(files[f"part{part}/{name}"]["bytes"] for name in part_files) for part in range(parts)]
     _same("halo_depth", manifest["halo_depth"], figures.halo_depth)
     _same("parts", manifest["parts"], parts)
     _same("nodes", manifest["nodes"], figures.nodes)
@@ -135,9 +136,7 @@ def check_counts(manifest: dict, part_files: tuple[str, ...]) -> None:
     _same("edges_by_hop", column["edges"], figures.edges)
     copied = np.append(0, figures.edges_by_hop[:, 1:].sum(axis=0))
     _same("sent_edges_by_hop", figures.sent_edges_by_hop.sum(axis=0), copied)
-    _same(
-        "bytes", column["bytes"], [sum(files[f"part{i}/{name}"]["bytes"] for name in part_files) for i in range(parts)]
-    )
+    _same("bytes", column["bytes"], sizes)
     _within("cut_edges", figures.cut_edges, figures.edges)
     _within("near_edges", figures.near_edges, figures.edges)
     _within("returned_edges", figures.returned_edges, figures.cut_edges)

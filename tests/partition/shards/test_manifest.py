@@ -224,6 +224,17 @@ def test_deep_json_with_a_valid_checksum(shards):
         path.write_text(good)
 
 
+def test_fields_of_a_later_version_are_allowed(shards):
+    path = shards / "edge" / "manifest.json"
+    good = path.read_text()
+    for place in (("extra",), ("per_part", 0, "extra"), ("quality", "extra")):
+        path.write_text(rendered(altered(json.loads(good), place, 3)))
+        try:
+            use(shards / "edge")
+        finally:
+            path.write_text(good)
+
+
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "manifest.json")
     with pytest.raises(InputError, match="holds no shards"):
