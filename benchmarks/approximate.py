@@ -27,11 +27,11 @@ from links import run_ranks
 from machine import DATA, processor
 
 from dgl_gt.partition import load_graph, partition
-from dgl_gt.partition.added_edges import with_self_loops
 from dgl_gt.partition.console import table
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.graph import from_edges
 from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.partition.transforms.added_edges import with_self_loops
 from dgl_gt.train.config import read_config
 
 _WIDTH = 128  # of random features

@@ -35,7 +35,7 @@ from dgl_gt.partition.console import table
 from dgl_gt.partition.cuts import metis, native
 from dgl_gt.partition.cuts.attempts import best_assignment
 from dgl_gt.partition.cuts.balance import make_balance
-from dgl_gt.partition.cuts.part_counts import count_assignment
+from dgl_gt.partition.cuts.permutation import count_assignment
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.figures.costs import default_costs
 from dgl_gt.partition.graph import from_edges, symmetrised

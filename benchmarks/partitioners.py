@@ -178,7 +178,7 @@ def _busy_s() -> float:
 
 def _figures(folder: Path, tool, parts: int, out: Path) -> dict:
     """Quality from the assignment, the same way for every tool, and bytes on disk."""
-    from dgl_gt.partition.figures.quality import edge_cut_quality
+    from dgl_gt.partition.figures.figures import edge_cut_quality
 
     disk_bytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     if tool.vertex_cut():
@@ -189,7 +189,7 @@ def _figures(folder: Path, tool, parts: int, out: Path) -> dict:
     source, part = src[crossing], owner[dst[crossing]]
     halo = [len(np.unique(source[part == index])) for index in range(parts)]
     edges = np.bincount(owner[dst], minlength=parts)
-    quality = edge_cut_quality(np.bincount(owner, minlength=parts), halo, edges, len(crossing)).as_dict()
+    quality = edge_cut_quality(np.bincount(owner, minlength=parts), halo, edges, len(crossing))
     if quality["halo"] != tool.halo(out):
         raise RuntimeError(f"{tool.halo(out)} halo rows were written, but the assignment makes {quality['halo']}")
     return {"disk_bytes": disk_bytes, **quality}
@@ -244,7 +244,7 @@ def measure(tool: str, folder: Path, parts: int, interval_s: float) -> dict:
     dict
         ``seconds`` of the call; ``cpu_seconds``, children counted; ``graph_bytes``, the memory before it, interpreter
         and libraries included; ``peak_bytes`` over that; ``disk_bytes``; the figures of
-        :class:`dgl_gt.partition.figures.quality.EdgeCutQuality`.
+        :func:`dgl_gt.partition.figures.figures.edge_cut_quality`.
     """
     times, _, _ = _call(tool, folder, parts, None)
     _, memory, figures = _call(tool, folder, parts, interval_s)

@@ -33,8 +33,8 @@ from dgl_gt.partition import read_profile
 from dgl_gt.partition.console import table
 from dgl_gt.partition.cuts.attempts import best_assignment
 from dgl_gt.partition.cuts.balance import make_balance
-from dgl_gt.partition.cuts.link_search import refined_on_links
-from dgl_gt.partition.cuts.part_counts import count_assignment
+from dgl_gt.partition.cuts.local_search import refined_on_links
+from dgl_gt.partition.cuts.permutation import count_assignment
 from dgl_gt.partition.figures.costs import default_costs
 from dgl_gt.partition.figures.mapping import best_mapping
 from dgl_gt.partition.graph import symmetrised

@@ -13,10 +13,10 @@ _MODULES = {
     "from_edges": "graph",
     "load_graph": "sources.load",
     # Graph -> Graph with structural encodings
-    "encode": "encodings.encode",
+    "encode": "transforms.encode",
     # Graph -> Graph with more edges and nodes
-    "add_expander_edges": "transforms",
-    "add_virtual_nodes": "transforms",
+    "add_expander_edges": "transforms.exphormer",
+    "add_virtual_nodes": "transforms.exphormer",
     # Graph -> assignment
     "EdgeCut": "cuts.edge_cut",
     "make_edge_cut": "cuts.edge_cut",
@@ -34,7 +34,7 @@ _MODULES = {
     "read_manifest": "shards.manifest",
     "read_figures": "shards.counts",
     "verify": "shards.manifest",
-    "read_node_names": "shards.node_names",
+    "read_node_names": "shards.read",
     "export_dgl": "shards.dgl_export",
     "import_dgl": "shards.dgl_import",
     "write_report": "report.write",

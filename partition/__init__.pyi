@@ -4,7 +4,6 @@ from dgl_gt.partition.cuts.edge_cut import EdgeCut as EdgeCut
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut as make_edge_cut
 from dgl_gt.partition.cuts.vertex_cut import VertexCut as VertexCut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut as make_vertex_cut
-from dgl_gt.partition.encodings.encode import encode as encode
 from dgl_gt.partition.errors import InputError as InputError
 from dgl_gt.partition.errors import LeftOutWarning as LeftOutWarning
 from dgl_gt.partition.errors import SourceWarning as SourceWarning
@@ -23,7 +22,8 @@ from dgl_gt.partition.shards.dgl_export import export_dgl as export_dgl
 from dgl_gt.partition.shards.dgl_import import import_dgl as import_dgl
 from dgl_gt.partition.shards.manifest import read_manifest as read_manifest
 from dgl_gt.partition.shards.manifest import verify as verify
-from dgl_gt.partition.shards.node_names import read_node_names as read_node_names
+from dgl_gt.partition.shards.read import read_node_names as read_node_names
 from dgl_gt.partition.sources.load import load_graph as load_graph
-from dgl_gt.partition.transforms import add_expander_edges as add_expander_edges
-from dgl_gt.partition.transforms import add_virtual_nodes as add_virtual_nodes
+from dgl_gt.partition.transforms.encode import encode as encode
+from dgl_gt.partition.transforms.exphormer import add_expander_edges as add_expander_edges
+from dgl_gt.partition.transforms.exphormer import add_virtual_nodes as add_virtual_nodes

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from dgl_gt.partition.cuts.balance import shares
 from dgl_gt.partition.cuts.edge_cut import OF_EDGE_CUTS, EdgeCutOptions
-from dgl_gt.partition.encodings.parse import Encoding, parse_encodings
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.sources.options import SourceOptions
+from dgl_gt.partition.transforms.encodings import Encoding, parse_encodings
 
 from .errors import InputError, check_one_of, check_type, whole_number
-from .transforms import check_transforms
+from .transforms.exphormer import check_transforms
 
 CUTS = ("edge", "vertex", "auto")
 _MAX_HALO_DEPTH = 100  # hops; the halos of a connected graph hold every node long before
@@ -59,7 +59,7 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
 
     @property
     def transforms(self) -> dict[str, int | None]:
-        """Keyword arguments of :func:`dgl_gt.partition.transforms.transformed`."""
+        """Keyword arguments of :func:`dgl_gt.partition.transforms.exphormer.transformed`."""
         return {"expander": self.expander, "virtual_nodes": self.virtual_nodes}
 
     def _resolved_cut(self) -> str | None:

@@ -11,17 +11,17 @@ import numpy as np
 
 from dgl_gt.partition.cuts.metis import EDGE_BYTES as METIS_EDGE_BYTES
 from dgl_gt.partition.cuts.native import counts_fit
-from dgl_gt.partition.encodings import needs as encoding_needs
 from dgl_gt.partition.sources.coo import COOGraph
 from dgl_gt.partition.system.mapped_arrays import is_mapped
 from dgl_gt.partition.system.output_checks import check_room
 from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.partition.transforms import encodings as encoding_needs
 
-from .added_edges import check_fill
 from .config import PartitionConfig
 from .errors import InputError
 from .graph import Graph, checked_num_nodes
-from .transforms import EDGE_BYTES, added_sizes, check_degree
+from .transforms.added_edges import check_fill
+from .transforms.exphormer import EDGE_BYTES, added_sizes, check_degree
 
 METHODS = ("metis", "expansion", "streaming")  # the one that needs most memory first
 METHOD_NAMES = {"metis": "METIS", "expansion": "neighbour expansion", "streaming": "streaming"}

@@ -10,11 +10,9 @@ from dgl_gt.partition.cuts.permutation import check_parts
 from dgl_gt.partition.cuts.streamed_cut import open_stream, streamed_cut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.cuts.weights import check_weights
-from dgl_gt.partition.encodings.encode import add_encodings, check_encodable
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.profile import Profile
-from dgl_gt.partition.shards.cut_selection import check_memory, choose_cut
-from dgl_gt.partition.shards.layout import mapped_layout
+from dgl_gt.partition.shards.layout import check_memory, choose_cut, mapped_layout
 from dgl_gt.partition.shards.manifest import SHARDS
 from dgl_gt.partition.shards.write import write_shards
 from dgl_gt.partition.sources.load import build_graph, open_source
@@ -26,6 +24,7 @@ from dgl_gt.partition.system.memory import (
     return_freed_memory,
 )
 from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.partition.transforms.encode import add_encodings, check_encodable
 
 from .config import PartitionConfig
 from .memory_bound import (
@@ -37,7 +36,7 @@ from .memory_bound import (
     measure_source,
     metis_need,
 )
-from .transforms import check_transforms, transformed
+from .transforms.exphormer import check_transforms, transformed
 
 
 def partition(
@@ -176,7 +175,7 @@ def partition(
         del cuts  # the other cut takes memory
         if memory is not None:
             quality = layout.quality
-            check_memory_bound(sizes, method, memory, quality.max_copies_factor, quality.edge_balance)
+            check_memory_bound(sizes, method, memory, quality["max_copies_factor"], quality["edge_balance"])
         made = {"seed": config.seed, "choice": choice, "method": method, "isolated_nodes": isolated}
         return write_shards(layout, folder, **made, progress=progress)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dgl_gt.partition.figures.quality import MEANINGS
+from dgl_gt.partition.figures.figures import MEANINGS
 from dgl_gt.partition.memory_bound import METHOD_NAMES, Needs, SourceSizes
-from dgl_gt.partition.shards.transform_records import describe_transforms
+from dgl_gt.partition.shards.counts import describe_transforms
 from dgl_gt.partition.system.units import format_bytes, format_count
 
 from .console import table

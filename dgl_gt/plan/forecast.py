@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
-from dgl_gt.partition.cuts.part_counts import columns_of
-from dgl_gt.partition.cuts.permutation import check_parts
+from dgl_gt.partition.cuts.permutation import check_parts, columns_of
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.costs import default_costs

@@ -8,7 +8,7 @@ import numpy as np
 from dgl_gt.partition.figures.costs import CutCosts, PerCount
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.profile import Profile
-from dgl_gt.partition.figures.step_counts import ONE, counts_of_parts
+from dgl_gt.partition.figures.strategies import ONE, counts_of_parts
 
 from .trace import Trace
 from .traced_time import COMPUTE, Rates, traced_time

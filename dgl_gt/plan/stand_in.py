@@ -18,14 +18,14 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.cuts.edge_cut import EdgeCut
 from dgl_gt.partition.cuts.permutation import Permutation
 from dgl_gt.partition.cuts.vertex_cut import VertexCut
-from dgl_gt.partition.encodings.parse import NAMES
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.partition.graph import Graph, from_edges
 from dgl_gt.partition.shards.counts import manifest_counts
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.partition.shards.write import structure_arrays
-from dgl_gt.partition.transforms import VIRTUAL_NODE
+from dgl_gt.partition.transforms.encodings import NAMES
+from dgl_gt.partition.transforms.exphormer import VIRTUAL_NODE
 
 _OWNED, _OTHERS = (40, 90), (12, 40)  # least and most rows of the part, and of each other part
 _ROWS_PER_HOP = 150  # of all other parts together

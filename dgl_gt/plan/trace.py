@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dgl_gt.partition.figures.figures import Figures
-from dgl_gt.partition.figures.step_counts import Count, counts_of_parts
+from dgl_gt.partition.figures.strategies import Count, counts_of_parts
 
 
 class Event(NamedTuple):

@@ -9,8 +9,7 @@ from weakref import WeakKeyDictionary
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures
-from dgl_gt.partition.figures.step_counts import ONE
-from dgl_gt.partition.figures.strategies import HALO, LOCAL, StrategyRules, check_strategy
+from dgl_gt.partition.figures.strategies import HALO, LOCAL, ONE, StrategyRules, check_strategy
 
 if TYPE_CHECKING:
     from .policy_exchanges import Exchange

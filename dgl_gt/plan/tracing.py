@@ -11,8 +11,7 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.figures.step_counts import Count, counts_of_parts
-from dgl_gt.partition.figures.strategies import LOCAL, StrategyRules, same_as
+from dgl_gt.partition.figures.strategies import LOCAL, Count, StrategyRules, counts_of_parts, same_as
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.torch_internals import storage_key
 

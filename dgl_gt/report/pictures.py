@@ -13,7 +13,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from dgl_gt.partition.report.formats import SPACE, printable, short
+from dgl_gt.partition.report.pages import SPACE, printable, short
 from dgl_gt.run_files.step_timeline import RankStep
 
 MAX_RANKS = 64  # that the timeline draws

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.report import pages
-from dgl_gt.partition.report.formats import percent
+from dgl_gt.partition.report.pages import percent
 from dgl_gt.partition.report.pictures import bar
 from dgl_gt.train.config import METRIC_TITLES, TrainConfig, by_path
 

@@ -13,8 +13,8 @@ from dgl_gt.model_config import EDGE_KINDS
 from dgl_gt.ops.dropout import dropout_seed
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import SPLIT_MASKS
-from dgl_gt.partition.shards.transform_records import user_node_count
-from dgl_gt.partition.transforms import EDGE_KIND
+from dgl_gt.partition.shards.counts import user_node_count
+from dgl_gt.partition.transforms.exphormer import EDGE_KIND
 
 from .config import Inputs, TrainConfig
 

@@ -13,7 +13,7 @@ import torch
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.shards.transform_records import user_node_count
+from dgl_gt.partition.shards.counts import user_node_count
 from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.units import format_count
 

@@ -16,6 +16,7 @@ from dgl_gt.partition.graph import Graph
 from . import clusters, metis
 from .balance import Balance, fill_empty_parts, with_default_bounds
 from .local_search import is_available, refine, refine_multilevel
+from .weights import least_weight_assignment, weight_of_cut, weighted_adjacency
 
 _POPULATION = 12  # candidates that later attempts recombine
 
@@ -32,7 +33,7 @@ class _InitialPartition(NamedTuple):
 class _Candidate(NamedTuple):
     """An assignment of nodes to parts that an attempt has made."""
 
-    score: tuple[float, float]  # largest load over its bound, at least 1, and predicted step (s); less is better
+    score: tuple[float, float]  # largest load over its bound, at least 1, and predicted step (s) or weight
     owner: np.ndarray
     even: tuple[str, ...]  # what the search kept even besides what the user bounds, see :func:`_kept_even`
     attempt: int  # counted from 1
@@ -58,21 +59,25 @@ def best_assignment(
     predicted_step_s: Callable[[np.ndarray], float],
     seed: int,
     progress: Callable,
+    edge_weights: np.ndarray | None = None,
 ) -> np.ndarray:
     """Make attempts and return the part of each node, int32 (N,), in the best of them.
 
     The best candidate keeps the bounds that were asked for, or exceeds them least, and has the lowest
-    ``predicted_step_s(owner)``. If none of the attempts keeps these bounds, more follow, until one does or each initial
-    partition was tried.
+    ``predicted_step_s(owner)``; with ``edge_weights``, (E,), the least weight of cut edges. If none of the attempts keeps
+    these bounds, more follow, until one does or there are as many as initial partitions.
     """
     num_initial = len(_INITIAL_PARTITIONS)
+    adjacency = None if edge_weights is None else weighted_adjacency(graph, edge_weights)
     population, has_kept_bounds = [], not balance.is_strict
     started_s = time.monotonic()
     for attempt in range(max(attempts, num_initial if balance.is_strict else 0)):
         if attempt >= attempts and has_kept_bounds:
             break
         report = _attempt_progress(progress, attempt, attempts, started_s)
-        if attempt < 2 * num_initial or len(population) < 2 or not is_available(graph, parts):
+        if adjacency is not None:
+            owner, even = least_weight_assignment(graph, parts, adjacency, balance, attempt, seed, report), ()
+        elif attempt < 2 * num_initial or len(population) < 2 or not is_available(graph, parts):
             owner, even = _partition(graph, parts, undirected, balance, attempt, seed, report)
         else:
             owner, even = _recombine(graph, population, balance, attempt, seed, report)
@@ -80,12 +85,14 @@ def best_assignment(
         has_kept_bounds = has_kept_bounds or balance.largest_load(owner) <= 1
         if attempts == 1 and has_kept_bounds:
             return owner
-        score = max(balance.largest_load(owner), 1.0) if balance.is_strict else 1.0, predicted_step_s(owner)
+        cost = predicted_step_s(owner) if edge_weights is None else weight_of_cut(graph, owner, edge_weights)
+        score = max(balance.largest_load(owner), 1.0) if balance.is_strict else 1.0, cost
         if score not in (candidate.score for candidate in population):
             insort(population, _Candidate(score, owner, even, attempt + 1), key=attrgetter("score"))
             del population[_POPULATION if attempts > 2 * num_initial else 1 :]
     best = population[0]
-    progress(f"attempt {best.attempt} is kept: predicted step {best.score[1]:.3g} s")
+    cost = f"predicted step {best.score[1]:.3g} s" if edge_weights is None else f"weight of cut edges {best.score[1]:g}"
+    progress(f"attempt {best.attempt} is kept: {cost}")
     return best.owner
 
 
@@ -101,15 +108,7 @@ def _attempt_progress(progress: Callable, attempt: int, attempts: int, started_s
     return lambda stage: progress(f"attempt {attempt + 1} of {total}{left}: {stage}")
 
 
-def _partition(
-    graph: Graph,
-    parts: int,
-    undirected: scipy.sparse.csr_array,
-    balance: Balance,
-    attempt: int,
-    seed: int,
-    progress: Callable,
-):
+def _partition(graph: Graph, parts: int, undirected, balance: Balance, attempt: int, seed: int, progress: Callable):
     """An initial partition by METIS, refined by the local search; and what was kept even."""
     turn, number = divmod(attempt, len(_INITIAL_PARTITIONS))
     initial = _INITIAL_PARTITIONS[number]

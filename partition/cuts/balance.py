@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from dataclasses import dataclass, replace
 from numbers import Real
 
@@ -32,7 +33,7 @@ class Balance:
     step: np.ndarray  # what each node adds to the time that its rank computes, int64, (N,), see :func:`step_weights`
 
     def capacities(self, tightness: float = 1.0) -> np.ndarray:
-        """Return the most that parts may take, int64, (P, kinds): the bound, or the share rounded up if that is more.
+        """The most that parts may take, int64, (P, kinds): the bound, or the share rounded up if that is more.
 
         With ``tightness`` 0.8 the search aims at 80 % of the way from the share to the bound, so that its result keeps
         the bound.
@@ -44,21 +45,21 @@ class Balance:
         return (least + np.floor(tightness * (most - least))).astype(np.int64)
 
     def floors(self) -> np.ndarray:
-        """Return the least load that a search for fewer copies leaves to parts, int64, (P, kinds): half a share."""
+        """The least load that a search for fewer copies leaves to parts, int64, (P, kinds): half a share."""
         return np.floor(_FLOOR * np.outer(self.shares, self.weights.sum(axis=0))).astype(np.int64)
 
     def loads(self, owner: np.ndarray) -> np.ndarray:
-        """Return the load of each part under an assignment, int64, (P, kinds)."""
+        """The load of each part under an assignment, int64, (P, kinds)."""
         parts = len(self.shares)
         columns = [np.bincount(owner, weights=column, minlength=parts) for column in self.weights.T]
         return np.stack(columns, axis=1).astype(np.int64)
 
     def largest_load(self, owner: np.ndarray) -> float:
-        """Return the largest load as a share of its capacity; it is at most 1 where every bound holds."""
+        """The largest load as a share of its capacity; it is at most 1 where every bound holds."""
         return float((self.loads(owner) / np.maximum(self.capacities(), 1)).max())
 
     def exceeded_bounds(self, owner: np.ndarray) -> str:
-        """Return the bounds that an assignment exceeds, in words."""
+        """The bounds that an assignment exceeds, in words."""
         loads, capacities = self.loads(owner), self.capacities()
         words = []
         for kind, name in enumerate(self.kinds):
@@ -70,7 +71,7 @@ class Balance:
 
 
 def step_weights(graph: Graph, costs: Costs) -> np.ndarray:
-    """Return what each node adds to the time that its rank computes, int64, (N,): its row and its in-edges, by costs.
+    """What each node adds to the time that its rank computes, int64, (N,): its row and its in-edges, by costs.
 
     The mean is about a thousand, and the least is 1, because METIS takes only positive weights.
     """
@@ -93,7 +94,7 @@ def make_balance(
     costs: Costs | None = None,
     node_weights: np.ndarray | None = None,
 ) -> Balance:
-    """Return the loads that the parts of a graph are to take, and their bounds.
+    """The loads that the parts of a graph are to take, and their bounds.
 
     ``max_imbalance`` is the most that a part's load may be, over its share: one number for ``nodes``, ``edges`` and
     ``train`` (training nodes), or a number for each by name. Without it, a cut aims at equal times of all ranks,
@@ -131,7 +132,7 @@ def make_balance(
 
 
 def with_default_bounds(balance: Balance, *kinds: str) -> Balance:
-    """Return the balance with a bound of 1.03 for steps and 1.1 for nodes, if among ``kinds`` and not bounded yet.
+    """The balance with a bound of 1.03 for steps and 1.1 for nodes, if among ``kinds`` and not bounded yet.
 
     If nodes and edges are both bounded, there is none for steps, because these bounds limit steps, too.
     """
@@ -147,27 +148,26 @@ def with_default_bounds(balance: Balance, *kinds: str) -> Balance:
 
 
 def shares(parts: int, target_weights=None) -> np.ndarray:
-    """Return each part's share of the whole load, float64, (P,); raise :class:`InputError` for bad weights."""
+    """Each part's share of the whole load, float64, (P,); raise :class:`InputError` for bad weights."""
     if target_weights is None:
         return np.full(parts, 1 / parts)
     try:
         weights = np.asarray(target_weights, dtype=np.float64)
+        fits = weights.shape == (parts,) and bool((np.isfinite(weights) & (weights > 0)).all())
     except (TypeError, ValueError):
-        raise InputError(f"target_weights are {target_weights!r}; they must be {parts} positive numbers") from None
-    if weights.shape != (parts,):
-        found = f"are {weights.size} numbers" if weights.ndim == 1 else f"have the shape {weights.shape}"
-        raise InputError(f"target_weights {found}; they must be a list of {parts} numbers, one for each part")
-    if not (np.isfinite(weights) & (weights > 0)).all():
-        bad = weights[~(np.isfinite(weights) & (weights > 0))][0]
-        raise InputError(f"target_weights hold {bad:g}; every weight must be a positive number")
+        fits = False
+    if not fits:
+        raise InputError(
+            f"target_weights are {reprlib.repr(target_weights)}; they must be {parts} positive numbers, one for each part"
+        )
     weights = weights / weights.max()
-    found = weights / weights.sum()
-    if found.min() * parts < _MIN_SHARE:
+    weights = weights / weights.sum()
+    if weights.min() * parts < _MIN_SHARE:
         raise InputError(
             f"target_weights go from {np.min(target_weights):g} to {np.max(target_weights):g}; the smallest part would "
             "get nearly nothing: choose weights that differ less"
         )
-    return found
+    return weights
 
 
 def _checked_bounds(max_imbalance) -> dict[str, float]:

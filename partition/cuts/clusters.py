@@ -34,9 +34,8 @@ def order_in_parts(undirected: scipy.sparse.csr_array, owner: np.ndarray, *, see
     level, weights, groups = _csr(undirected), np.ones(len(owner), np.int64), owner.astype(np.int32)
     levels, heaviest = [], CLUSTER_NODES
     while True:
-        cluster = native.find_clusters(
-            *level, node_weights=weights, groups=groups, heaviest=heaviest, sweeps=_SWEEPS, seed=seed
-        )
+        options = {"heaviest": heaviest, "sweeps": _SWEEPS, "seed": seed}
+        cluster = native.find_clusters(*level, node_weights=weights, groups=groups, **options)
         levels.append(cluster)
         count = int(cluster.max(initial=-1)) + 1
         if count * _MIN_SHRINKAGE >= len(cluster):
@@ -71,9 +70,8 @@ def k_way(
         edges = _csr(undirected)
         heaviest = max(1, int(weights.sum()) // (_CLUSTERS_PER_PART * parts))
         groups, weights = np.zeros(len(weights), np.int32), np.ascontiguousarray(weights, np.int64)
-        cluster = native.find_clusters(
-            *edges, node_weights=weights, groups=groups, heaviest=heaviest, sweeps=_SWEEPS, seed=seed
-        )
+        limits = {"heaviest": heaviest, "sweeps": _SWEEPS, "seed": seed}
+        cluster = native.find_clusters(*edges, node_weights=weights, groups=groups, **limits)
         count = int(cluster.max()) + 1
         if count <= _MAX_CLUSTERS * len(weights):
             indptr, indices, edge_weights = native.contract(*edges, cluster)

@@ -17,9 +17,8 @@ from . import metis, weights
 from .attempts import best_assignment
 from .balance import Balance, make_balance
 from .clusters import order_in_parts
-from .link_search import fit_to_ranks
-from .part_counts import count_assignment
-from .permutation import Permutation, check_parts, slice_pointers
+from .local_search import fit_to_ranks
+from .permutation import Permutation, check_parts, count_assignment, slice_pointers
 
 MAX_ATTEMPTS = 10_000  # hours of work, even on a graph of a few nodes
 OF_EDGE_CUTS = ("max_imbalance", "cut_weights", "node_weights", "owner")  # options that no other cut has
@@ -125,7 +124,7 @@ def make_edge_cut(
     profile : Profile, optional
         The ranks that will train and the links between them: attempts are compared with parts on the ranks that suit
         them best, and nodes of the best cut then move where that makes the slowest rank faster
-        (``link_search.py``). A given ``owner`` stays as it is.
+        (``local_search.py``). A given ``owner`` stays as it is.
     progress : callable, optional
         Called as ``progress(stage)``.
 
@@ -165,13 +164,14 @@ def cut_nodes(graph: Graph, parts: int, options: EdgeCutOptions, progress: Calla
             figures = count_assignment(graph, owner, balance.shares)
             return costs.step_seconds(figures) if profile is None else best_mapping(figures, costs, profile).predicted_s
 
-        if edge_values is None:
-            owner = best_assignment(graph, parts, undirected, balance, attempts, predicted_step_s, seed, progress)
-        else:
-            owner = weights.least_weight_assignment(graph, parts, edge_values, balance, attempts, seed, progress)
+        owner = best_assignment(
+            graph, parts, undirected, balance, attempts, predicted_step_s, seed, progress, edge_values
+        )
         if profile is not None:
-            how = {"seed": seed, "progress": progress, "moves_nodes": edge_values is None}
-            owner, balance, mapping = fit_to_ranks(graph, owner, balance, costs, profile, **how)
+            moves_nodes = edge_values is None
+            owner, balance, mapping = fit_to_ranks(
+                graph, owner, balance, costs, profile, seed, progress, moves_nodes=moves_nodes
+            )
     _check_bounds(graph, balance, owner, is_given=is_given)
     progress("clusters inside parts")
     order = order_in_parts(undirected, owner, seed=seed).astype(graph.indices.dtype)

@@ -1,40 +1,45 @@
 """METIS, run in child processes: it holds Python's global lock, cannot be interrupted, and crashes on bad input.
 
-This module is the parent's side. It starts :mod:`dgl_gt.partition.cuts.metis_child`, and arrays pass both ways through unnamed
-temporary files that the child inherits, so that nothing stays on disk if a process is killed.
+The parent's side comes first, then that of the child, ``python -m dgl_gt.partition.cuts.metis`` with a job as JSON on
+standard input. Arrays pass both ways through unnamed temporary files that the child inherits, so that nothing stays on
+disk if a process is killed.
 Source: Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs", 1998.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
-import scipy.sparse
+import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.errors import InputError, whole_number
 from dgl_gt.partition.system import child_process
-from dgl_gt.partition.system.memory import available_memory_bytes, record_children
+from dgl_gt.partition.system.memory import available_memory_bytes, peak_memory_bytes, record_children
 from dgl_gt.partition.system.units import format_bytes
-
-from .metis_child import NO_ROOM, SEEDS, read_array
 
 _OUT_OF_MEMORY = re.compile("MemoryError|insufficient memory|Memory allocation failed")  # Python's, pymetis's, METIS's
 EDGE_BYTES = 238  # memory that METIS takes per undirected edge
 _POLL_S = 0.2
 _CHUNK = 1 << 20  # numbers that are written at once
+_SEEDS = 2**31 - 1  # METIS takes 1 to this many
+_NO_ROOM = 28  # exit status of a child that cannot write its result
+_MAX_ISOLATED = 0.1  # share of nodes without neighbours that METIS is given
 
 
 def check_seed(seed) -> int:
     """Return the seed as an int; raise :class:`InputError` if METIS does not take it."""
-    return whole_number("seed", seed, 0, SEEDS - 1)
+    return whole_number("seed", seed, 0, _SEEDS - 1)
 
 
 @contextmanager
@@ -105,7 +110,7 @@ def _run(inputs: dict, job: dict, stage: str, progress) -> np.ndarray:
             said.write(text.encode())
             said.seek(0)
         process = subprocess.Popen(
-            child_process.command("dgl_gt.partition.cuts.metis_child"),
+            child_process.command("dgl_gt.partition.cuts.metis"),
             stdin=said,  # the shares of many parts are more text than an argument may have
             stdout=errors,
             stderr=errors,
@@ -120,7 +125,7 @@ def _run(inputs: dict, job: dict, stage: str, progress) -> np.ndarray:
         if process.returncode:
             errors.seek(0)
             raise _failure(process.returncode, errors.read().decode(errors="replace").strip(), inputs, kills)
-        answer = read_array(result.fileno())
+        answer = _read_array(result.fileno())
     record_children(int(answer[-1]))
     return answer[:-1]
 
@@ -128,7 +133,7 @@ def _run(inputs: dict, job: dict, stage: str, progress) -> np.ndarray:
 def _failure(code: int, said: str, inputs: dict, kills: int | None) -> Exception:
     """The exception to raise when a child has failed."""
     code = child_process.exit_code(code, said)
-    if code == NO_ROOM:
+    if code == _NO_ROOM:
         return InputError(
             f"METIS cannot write its result in {tempfile.gettempdir()}: no space left; free space, or set TMPDIR to "
             "another directory"
@@ -148,3 +153,90 @@ def _failure(code: int, said: str, inputs: dict, kills: int | None) -> Exception
 def _end(process: subprocess.Popen) -> None:
     process.kill()
     process.wait()
+
+
+# ---- the child ---------------------------------------------------------------------------------------------------------
+
+
+def _read_array(number: int) -> np.ndarray:
+    """Map the open file of this number as int64; an empty file, which cannot be mapped, gives an empty array."""
+    if not os.fstat(number).st_size:
+        return np.zeros(0, np.int64)
+    return np.frombuffer(mmap.mmap(number, 0, access=mmap.ACCESS_READ), np.int64)
+
+
+def _run_metis(xadj, adjncy, parts: int, weights, *, edge_weights, shares, **options) -> np.ndarray:
+    import pymetis
+
+    graph = pymetis.CSRAdjacency(xadj, adjncy)
+    result = pymetis.part_graph(
+        parts,
+        graph,
+        vweights=weights,
+        eweights=edge_weights,
+        tpwgts=shares,
+        recursive=False,  # recursive bisection, pymetis's default up to P = 8, ignores balance
+        options=pymetis.Options(**options),
+    )
+    return np.asarray(result.vertex_part)
+
+
+def _without_isolated(xadj, adjncy):
+    """The rows that have neighbours, and the graph of these rows alone; all rows if few have no neighbours.
+
+    METIS's time grows with the square of the number of rows without neighbours, but a few of them cost nothing.
+    """
+    has_neighbours = np.diff(xadj) > 0
+    if np.count_nonzero(has_neighbours) >= (1 - _MAX_ISOLATED) * len(has_neighbours):
+        return np.arange(len(xadj) - 1), xadj, adjncy
+    rows = np.flatnonzero(has_neighbours)
+    number = np.cumsum(has_neighbours) - 1
+    return rows, np.append(xadj[rows], xadj[-1]), number[adjncy]
+
+
+def _deal_out(part: np.ndarray, isolated: np.ndarray, parts: int, weights: np.ndarray, shares) -> None:
+    """Give the rows where ``isolated`` to the parts that lack most of their share of the weight; changes ``part``."""
+    shares = np.full(parts, 1 / parts) if shares is None else np.asarray(shares)
+    missing = np.maximum(shares * weights.sum() - np.bincount(part[~isolated], weights[~isolated], parts), 0)
+    own = weights[isolated]
+    ends = np.cumsum(missing) / max(missing.sum(), 1e-9) * own.sum()
+    part[isolated] = np.minimum(np.searchsorted(ends, np.cumsum(own) - own / 2), parts - 1)
+
+
+def _k_way(arrays: dict, job: dict) -> np.ndarray:
+    """The part of each node."""
+    linked, xadj, adjncy = _without_isolated(arrays["xadj"], arrays["adjncy"])
+    weights, parts, shares = arrays["weights"], job["parts"], job["shares"]
+    options = {
+        "edge_weights": arrays.get("edge_weights"),
+        "shares": shares,
+        "seed": job["seed"] % _SEEDS + 1,  # METIS gives the same for seeds 0 and 1
+        "objtype": int(job["objective"] == "volume"),
+        "ufactor": max(1, round(1000 * (job["tolerance"] - 1))),
+    }
+    if len(linked) == len(weights):
+        return _run_metis(xadj, adjncy, parts, weights, **options)
+    part, isolated = np.zeros(len(weights), np.int64), np.ones(len(weights), bool)
+    isolated[linked] = False
+    if len(linked) >= parts:
+        part[linked] = _run_metis(xadj, adjncy, parts, weights[linked], **options)
+    _deal_out(part, isolated, parts, weights, shares)
+    return part
+
+
+def _main(job: dict) -> None:
+    """Do a job and write its result, followed by this process's peak memory (bytes), as int64."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    child_process.die_with_parent(job["parent"])
+    result = job["files"].pop("result")
+    arrays = {name: _read_array(number) for name, number in job["files"].items()}
+    answer = _k_way(arrays, job)
+    try:
+        with open(result, "wb") as file:
+            file.write(np.append(answer, peak_memory_bytes()).astype(np.int64))
+    except OSError:
+        sys.exit(_NO_ROOM)
+
+
+if __name__ == "__main__":
+    _main(json.load(sys.stdin))

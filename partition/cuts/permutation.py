@@ -1,14 +1,18 @@
-"""The order of rows: each part owns a slice of the new node ids, and neighbours lie near each other inside it."""
+"""The order of rows: each part owns a slice of the new node ids. And the counts of an edge cut in such an order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
 from dgl_gt.partition.errors import InputError, whole_number
+from dgl_gt.partition.figures.figures import Figures, HostCounts, host_sizes
 from dgl_gt.partition.figures.mapping import Mapping
+from dgl_gt.partition.graph import Graph
 
+_CHUNK_ROWS = 1 << 14  # rows whose in-edges are looked at together
 NEAR_ROWS = 1024  # rows less than this far apart are near: a processor's caches hold what lies between them
 
 
@@ -57,3 +61,149 @@ def check_parts(num_nodes: int, parts) -> int:
     if not 1 <= number <= num_nodes:
         raise InputError(f"cannot split {num_nodes} nodes into {parts} parts; choose 1 to {num_nodes} parts")
     return number
+
+
+# ---- counts ------------------------------------------------------------------------------------------------------------
+
+
+def count_assignment(graph: Graph, owner: np.ndarray, shares: np.ndarray) -> Figures:
+    """Figures of an assignment of nodes to parts, (N,), with one hop of halo; its near edges are not known yet."""
+    order = np.argsort(owner, kind="stable").astype(graph.indices.dtype)
+    ptr = slice_pointers(owner, len(shares))
+    return count_edge_cut(graph, order, ptr, shares, is_ordered=False)[0]
+
+
+def count_edge_cut(
+    graph: Graph, order: np.ndarray, ptr: np.ndarray, shares: np.ndarray, depth: int = 1, *, is_ordered: bool = True
+) -> tuple[Figures, list[list[np.ndarray]]]:
+    """Count what each part of an edge cut owns, holds with ``depth`` hops of halo and sends, and its edges.
+
+    Also returns the new ids of the halo rows of each part, hop by hop, ascending: P x depth arrays. Near edges
+    and counts of hosts are made only if the parts and the rows within them have their final order (``is_ordered``).
+    """
+    parts = len(shares)
+    new_ids = np.empty_like(order)
+    new_ids[order] = np.arange(len(order), dtype=order.dtype)
+    slot = np.full(graph.num_nodes, -1, row_type(graph.num_nodes))  # row of each new id in the current part
+    edges, received = np.zeros((parts, depth), np.int64), np.zeros((parts, depth, parts), np.int64)
+    sent_edges = np.zeros((parts, depth), np.int64)
+    edges_from, near_edges, rings = np.zeros((parts, parts), np.int64), np.zeros(parts, np.int64), []
+    for part in range(parts):
+        begin, end = int(ptr[part]), int(ptr[part + 1])
+        edges[part], edges_from[part], halo = _count_part(graph, order, new_ids, slot, ptr, part, depth)
+        received[part] = [np.diff(np.searchsorted(ring, ptr)) for ring in halo]
+        for hop, ring in enumerate(halo[:-1], start=1):
+            copied = np.concatenate([[0], np.cumsum(_in_degrees(graph, order[ring]))])
+            sent_edges[:, hop] += np.diff(copied[np.searchsorted(ring, ptr)])
+        if is_ordered:
+            chunks = _sources(graph, order[begin:end])
+            near_edges[part] = sum(count_near(rows, slot[new_ids[sources]]) for rows, sources in chunks)
+        for ids in (slice(begin, end), *halo):
+            slot[ids] = -1
+        rings.append(halo)
+    figures = Figures(
+        cut="edge",
+        shares=np.asarray(shares, np.float64),
+        owned=np.diff(ptr),
+        edges_by_hop=edges,
+        cut_edges=edges_from.sum(axis=1),
+        near_edges=near_edges if is_ordered else None,
+        copies_by_hop=received.sum(axis=2),
+        sent_by_hop=received.sum(axis=0).T,
+        sent_edges_by_hop=sent_edges,
+        received_rows=received.sum(axis=1),
+        hosts=_count_hosts(ptr, [halo[0] for halo in rings], edges_from) if is_ordered else {},
+        returned=np.zeros(parts, np.int64),
+        returns=np.zeros(parts, np.int64),
+        returned_edges=np.zeros(parts, np.int64),
+        masked=count_masked(graph, order, ptr),
+        **columns_of(graph),
+    )
+    return figures, rings
+
+
+def _count_part(graph: Graph, order, new_ids, slot, ptr, part: int, depth: int):
+    """Edges by hop, cut edges by the part of their source, (P,), and the rings of one part.
+
+    ``slot`` gets the row of each node that the part holds.
+    """
+    parts, (begin, end) = len(ptr) - 1, ptr[part : part + 2].tolist()
+    slot[begin:end] = np.arange(end - begin)
+    held, rows = end - begin, np.arange(begin, end)
+    edges, edges_from, rings = [0] * depth, np.zeros(parts, np.int64), []
+    for hop in range(depth):
+        is_source = np.zeros(graph.num_nodes, bool)
+        for _, sources in _sources(graph, order[rows]):
+            sources = new_ids[sources]
+            is_source[sources] = True
+            edges[hop] += len(sources)
+            if hop == 0:
+                remote = sources[(sources < begin) | (sources >= end)]
+                edges_from += np.bincount(np.searchsorted(ptr, remote, "right") - 1, minlength=parts)
+        rows = np.flatnonzero(is_source & (slot < 0))
+        slot[rows] = np.arange(held, held + len(rows))
+        held += len(rows)
+        rings.append(rows.astype(order.dtype))
+    return edges, edges_from, rings
+
+
+def _count_hosts(ptr: np.ndarray, halo: list[np.ndarray], edges_from: np.ndarray) -> dict[int, HostCounts]:
+    """Counts of hosts of several parts: from the halo rows of each part, and the edges of part i from part j, (P, P)."""
+    parts, found = len(halo), {}
+    for size in host_sizes(parts):
+        hosts = parts // size
+        received = np.zeros((hosts, hosts), np.int64)
+        for host in range(hosts):
+            rows = np.unique(np.concatenate(halo[host * size : (host + 1) * size]))
+            received[host] = np.diff(np.searchsorted(rows, ptr[::size]))
+        edges = edges_from.reshape(hosts, size, hosts, size).sum(axis=(1, 3))
+        for counts in (received, edges):
+            np.fill_diagonal(counts, 0)
+        found[size] = HostCounts(received, edges.sum(axis=1))
+    return found
+
+
+def _sources(graph: Graph, nodes: np.ndarray):
+    """For some nodes at a time: the place of each in-edge's destination among the nodes, and the edge's source."""
+    for start in range(0, len(nodes), _CHUNK_ROWS):
+        indptr, positions = in_edges(graph, nodes[start : start + _CHUNK_ROWS])
+        places = np.repeat(np.arange(start, start + len(indptr) - 1), np.diff(indptr))
+        yield places, graph.indices[positions]
+
+
+def in_edges(graph: Graph, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pointers to the in-edges of nodes, int64, (n + 1,), and the positions of these edges in the graph, (E,)."""
+    degrees = _in_degrees(graph, nodes)
+    indptr = np.concatenate([[0], np.cumsum(degrees)])
+    return indptr, np.repeat(graph.indptr[nodes] - indptr[:-1], degrees) + np.arange(indptr[-1])
+
+
+def _in_degrees(graph: Graph, nodes: np.ndarray) -> np.ndarray:
+    return graph.indptr[nodes + 1] - graph.indptr[nodes]
+
+
+def count_near(rows: np.ndarray, other_rows: np.ndarray) -> int:
+    """Edges whose two rows lie near each other."""
+    return int(np.count_nonzero(np.abs(rows - other_rows) < NEAR_ROWS))
+
+
+def count_masked(graph, order: np.ndarray, ptr: np.ndarray) -> dict[str, np.ndarray]:
+    """For each mask of a graph, the owned nodes of each part that it selects, int64, (P,)."""
+    masks = {name: value for name, value in graph.node_data.items() if value.dtype == bool and value.ndim == 1}
+    return {
+        name: np.array([np.count_nonzero(mask[order[begin:end]]) for begin, end in pairwise(ptr)], np.int64)
+        for name, mask in masks.items()
+    }
+
+
+def row_type(held: int) -> type:
+    """The integer type of ids of this many rows."""
+    return np.int32 if held < 2**31 else np.int64
+
+
+def columns_of(graph) -> dict[str, dict]:
+    """The columns of a graph's data, for :class:`dgl_gt.partition.figures.figures.Figures`."""
+    return {
+        kind: {name: (value.dtype.name, value.shape[1:]) for name, value in getattr(graph, kind).items()}
+        for kind in ("node_data", "edge_data")
+    }

@@ -15,9 +15,10 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import Graph
 
 from . import metis
-from .balance import Balance, fill_empty_parts, with_default_bounds
+from .balance import Balance, with_default_bounds
 from .local_search import even_out
 
+_OPTION = {"edge": "cut_weights (--cut-weights)", "node": "node_weights (--node-weights)"}
 _MEAN = 1000  # of scaled weights
 _EXACT = 2**53  # whole numbers with a smaller sum are taken as they are
 
@@ -27,19 +28,18 @@ def check_weights(source, cut_weights: str | None = None, node_weights: str | No
 
     None stands for none. The numbers are checked by :func:`weights_of`.
     """
-    for argument, name, data, kind in (
-        ("cut_weights (--cut-weights)", cut_weights, source.edge_data, "edge"),
-        ("node_weights (--node-weights)", node_weights, source.node_data, "node"),
-    ):
+    for kind, name, data in (("edge", cut_weights, source.edge_data), ("node", node_weights, source.node_data)):
         if name is None:
             continue
         value = data.get(name) if isinstance(name, str) else None
         if value is None:
             present = ", ".join(data) or "none"
-            raise InputError(f"{argument} is {name!r}, but {source.name} has no such {kind} data; it has {present}")
+            raise InputError(
+                f"{_OPTION[kind]} is {name!r}, but {source.name} has no such {kind} data; it has {present}"
+            )
         if value.ndim != 1 or value.dtype.kind not in "iuf":
             raise InputError(
-                f"{argument} is {name!r}, {kind} data of {value.dtype} {value.shape}; weights are one number for each {kind}: "
+                f"{_OPTION[kind]} is {name!r}, {kind} data of {value.dtype} {value.shape}; weights are one number for each {kind}: "
                 "name a column of integers or floats"
             )
 
@@ -47,17 +47,12 @@ def check_weights(source, cut_weights: str | None = None, node_weights: str | No
 def weights_of(graph: Graph, kind: str, name: str) -> np.ndarray:
     """The numbers of a column of ``"edge"`` or ``"node"`` data that are weights; :class:`InputError` for negative ones."""
     values = graph.edge_data[name] if kind == "edge" else graph.node_data[name]
-    option = "cut_weights (--cut-weights)" if kind == "edge" else "node_weights (--node-weights)"
     with np.errstate(over="ignore"):
         total = values.sum(dtype=np.float64)
-    if not np.isfinite(total):
+    if not np.isfinite(total) or len(values) and values.min() < 0:
         raise InputError(
-            f"{option} is {name!r}, and the sum of these weights is beyond what a float holds; scale them down"
-        )
-    if len(values) and values.min() < 0:
-        row = int(values.argmin())
-        raise InputError(
-            f"{option} is {name!r}, and {kind} {row} of {graph.name} has the weight {values[row]}; weights are at least 0"
+            f"{_OPTION[kind]} is {name!r} of {graph.name}, with weights from {values.min()} to {values.max()}; weights are at least "
+            "0, and a float must hold their sum"
         )
     return values
 
@@ -97,42 +92,24 @@ def weight_of_cut(graph: Graph, owner: np.ndarray, values: np.ndarray) -> float:
 
 
 def least_weight_assignment(
-    graph: Graph, parts: int, values: np.ndarray, balance: Balance, attempts: int, seed: int, progress: Callable
+    graph: Graph, parts: int, adjacency, balance: Balance, attempt: int, seed: int, progress: Callable
 ) -> np.ndarray:
-    """The part of each node, int32 (N,), in the best of some cuts by METIS: the least weight of cut edges.
+    """The part of each node, int32 (N,), in a cut by METIS with little weight of cut edges.
 
-    A cut that keeps the bounds of the user is better than any that does not. Attempts differ in METIS's seed and, where
-    there are such bounds, in the node weights that METIS keeps even; if none of them keeps the bounds, more follow, until
-    one does or there are six.
+    ``adjacency`` is from :func:`weighted_adjacency`. Attempts differ in METIS's seed and, where the user gives bounds, in
+    the node weights that METIS keeps even.
     """
-    adjacency, best = weighted_adjacency(graph, values), None
     loads = [balance.step]
     if balance.is_strict:
         loads += [graph.in_degrees() + 1, np.ones(graph.num_nodes, np.int64)]
-    for attempt in range(max(attempts, 6 if balance.is_strict else 0)):
-        if best is not None and attempt >= attempts and best[0] <= 1:
-            break
-        named = f"attempt {attempt + 1} of {max(attempts, attempt + 1)}: " if attempts > 1 else ""
-        owner = metis.k_way(
-            adjacency,
-            parts,
-            loads[attempt % len(loads)],
-            shares=balance.shares,
-            seed=seed + attempt // len(loads),
-            progress=lambda stage, named=named: progress(named + stage),
-        )
-        even_out(graph, owner, balance if balance.is_strict else with_default_bounds(balance, "step"))
-        fill_empty_parts(owner, parts)
-        excess = max(balance.largest_load(owner), 1.0) if balance.is_strict else 1.0
-        found = excess, weight_of_cut(graph, owner, values), attempt + 1, owner
-        best = found if best is None or found[:2] < best[:2] else best
-    if attempts > 1:
-        progress(f"attempt {best[2]} is kept: weight of cut edges {best[1]:g}")
-    return best[3]
+    turn, number = divmod(attempt, len(loads))
+    owner = metis.k_way(adjacency, parts, loads[number], shares=balance.shares, seed=seed + turn, progress=progress)
+    even_out(graph, owner, balance if balance.is_strict else with_default_bounds(balance, "step"))
+    return owner
 
 
 def quality_by_weights(graph: Graph, owner: np.ndarray, shares: np.ndarray, edge_values, node_values) -> dict:
-    """The figures of :class:`dgl_gt.partition.figures.quality.EdgeCutQuality` by weights, for those that are not None."""
+    """The quality by weights, for those that are not None."""
     figures = {}
     if edge_values is not None:
         cut, total = weight_of_cut(graph, owner, edge_values), float(edge_values.sum(dtype=np.float64))

@@ -51,36 +51,16 @@ class PerCount(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CutCosts(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a training step costs on a cut of one kind.
+    """What a training step costs on a cut of one kind."""
 
-    Attributes
-    ----------
-    strategy : str
-        Strategy that the costs describe.
-    compute_s : PerCount
-        Time of computation, on a rank of average speed (s).
-    sent_bytes : PerCount
-        Bytes that a rank sends in a step; it receives as many.
-    byte_s : float
-        Exchange time that computation does not hide, per byte of the rank that sends most (s).
-    calls : float
-        Exchanges of a step.
-    call_s : float
-        Fixed time per exchange (s).
-    sum_s : float
-        Time of sums over ranks, such as that of the gradients (s).
-    tensor_bytes : PerCount
-        Tensors at the peak of a step, without node and edge data (bytes).
-    """
-
-    strategy: str
-    compute_s: PerCount
-    sent_bytes: PerCount
-    byte_s: _Amount
-    calls: _Amount
-    call_s: _Amount
-    sum_s: _Amount
-    tensor_bytes: PerCount
+    strategy: str  # that the costs describe
+    compute_s: PerCount  # time of computation, on a rank of average speed (s)
+    sent_bytes: PerCount  # bytes that a rank sends in a step; it receives as many
+    byte_s: _Amount  # exchange time that computation does not hide, per byte of the rank that sends most (s)
+    calls: _Amount  # exchanges of a step
+    call_s: _Amount  # fixed time per exchange (s)
+    sum_s: _Amount  # time of sums over ranks, such as that of the gradients (s)
+    tensor_bytes: PerCount  # tensors at the peak of a step, without node and edge data
 
 
 class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -112,10 +92,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """The costs on a kind of cut; :class:`InputError` if there are none."""
         found = {"edge": self.edge, "vertex": self.vertex}[cut]
         if found is None:
-            raise InputError(
-                f"the costs do not cover {cut} cuts, because the step that they describe runs on other cuts only; choose another "
-                "cut (--cut), or other costs (--costs)"
-            )
+            raise InputError(f"the costs do not cover {cut} cuts; choose another cut (--cut), or other costs (--costs)")
         return found
 
     def step_seconds(self, figures: Figures, profile: Profile | None = None) -> float:
@@ -134,9 +111,8 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             exchange = costs.sent_bytes.of(figures) * costs.byte_s + costs.calls * costs.call_s
             compute = compute / (figures.shares * parts)
         else:
-            exchange = (self.received_bytes(figures) / profile.links(parts)).sum(
-                axis=1
-            ) + costs.calls * profile.latency_s
+            exchange = (self.received_bytes(figures) / profile.links(parts)).sum(axis=1)
+            exchange = exchange + costs.calls * profile.latency_s
             compute = compute * self.slowness(profile, parts)
         return float(compute.max() + exchange.max() + costs.sum_s)
 

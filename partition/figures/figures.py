@@ -1,4 +1,4 @@
-"""Figures: what predictions know of a partition."""
+"""Figures, what predictions know of a partition; and its quality: ratios and sums of them, for people and for reports."""
 
 from __future__ import annotations
 
@@ -7,22 +7,32 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+MEANINGS = {  # of the figures, a title and what is counted; what costs comes first: many cut edges may share a row
+    "volume": ("Volume", "rows that parts send each other in one exchange"),
+    "cut_ratio": ("Cut ratio", "edges whose source another part owns"),
+    "cut_weight": ("Cut weight", "weight (--cut-weights) of these edges"),
+    "cut_weight_ratio": ("Weight ratio", "their weight / the weight of all edges"),
+    "mirrors": ("Mirrors", "copies of nodes outside their master's part"),
+    "replication_factor": ("Replication", "rows held / nodes; 1 means no copies"),
+    "max_copies_factor": ("Largest part", "rows that it holds / an even share of the nodes"),
+    "node_balance": ("Node balance", "nodes of the fullest part / its share; 1 is perfect"),
+    "edge_balance": ("Edge balance", "edges of the busiest part / its share; 1 is perfect"),
+    "weight_balance": (
+        "Weight balance",
+        "weight of nodes (--node-weights) of the heaviest part / its share; 1 is perfect",
+    ),
+    "train_balance": ("Train balance", "training nodes of the fullest part / its share; 1 is perfect"),
+}
+
 
 @dataclass(frozen=True, eq=False)
 class HostCounts:
-    """Counts of an edge cut whose parts lie on G hosts: M parts on each, which are neighbours in the order of parts.
+    """Counts of an edge cut whose parts lie on G hosts: M parts on each, which are neighbours in the order of parts."""
 
-    Attributes
-    ----------
-    received_rows : ndarray, int64, (G, G)
-        Halo rows of the first hop that parts of host i need of parts of host j, at [i, j]. A row that several parts
-        of host i need is counted once.
-    cut_edges : ndarray, int64, (G,)
-        Edges of the owned rows of a host's parts that have a source on another host.
-    """
-
+    # int64 (G, G): halo rows of the first hop that parts of host i need of parts of host j, at [i, j]; a row that several
+    # parts of host i need is counted once
     received_rows: np.ndarray
-    cut_edges: np.ndarray
+    cut_edges: np.ndarray  # int64 (G,): edges of the owned rows of a host's parts that have a source on another host
 
 
 def host_sizes(parts: int) -> list[int]:
@@ -97,13 +107,19 @@ class Figures:
 
     def __post_init__(self):
         parts = (len(self.owned),)
-        counted = [self.shares, self.owned, self.cut_edges, self.returned, self.returns, self.returned_edges]
-        counted += self.masked.values()
-        counted += [] if self.near_edges is None else [self.near_edges]
-        assert all(each.shape == parts for each in counted)
+        of_parts = [
+            self.shares,
+            self.cut_edges,
+            self.returned,
+            self.returns,
+            self.returned_edges,
+            *self.masked.values(),
+        ]
+        of_parts += [] if self.near_edges is None else [self.near_edges]
         by_hop = self.edges_by_hop, self.copies_by_hop, self.sent_by_hop, self.sent_edges_by_hop
-        assert all(each.shape == by_hop[0].shape and each.shape[:1] == parts for each in by_hop)
-        assert self.received_rows.shape == parts * 2 and self.cut in ("edge", "vertex")
+        fits = all(each.shape == parts for each in of_parts) and self.received_rows.shape == parts * 2
+        if not (fits and all(each.shape == (*parts, by_hop[0].shape[-1]) for each in by_hop)):
+            raise ValueError("counts of a partition differ in their number of parts or hops")
 
     @property
     def parts(self) -> int:
@@ -187,3 +203,44 @@ def features_of(node_data: dict) -> int:
 def _row_bytes(columns) -> int:
     """Size of one row of columns, each a dtype and a shape (bytes)."""
     return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in columns)
+
+
+def edge_cut_quality(owned, halo, edges, cut_edges, shares=None, train=None) -> dict:
+    """The quality of an edge cut, as docs/format.md describes it.
+
+    All arguments have one entry for each part, (P,): owned nodes, halo rows, edges, edges with a source in another
+    part, the share of the whole load that the part was to take, equal by default, and, (P, splits), training nodes.
+    """
+    return {
+        "volume": int(np.sum(halo)),
+        **_of_both_cuts(owned, halo, edges, shares, train),
+        "cut_ratio": int(np.sum(cut_edges)) / max(int(np.sum(edges)), 1),
+        "halo": int(np.sum(halo)),
+    }
+
+
+def vertex_cut_quality(owned, mirrors, returned, edges, shares=None, train=None) -> dict:
+    """The same of a vertex cut; ``returned`` are mirrors with in-edges."""
+    return {
+        "volume": int(np.sum(mirrors)) + int(np.sum(returned)),
+        **_of_both_cuts(owned, mirrors, edges, shares, train),
+        "mirrors": int(np.sum(mirrors)),
+    }
+
+
+def _of_both_cuts(owned, copies, edges, shares, train) -> dict[str, float | None]:
+    owned, copies, edges = (np.asarray(counts, dtype=np.int64) for counts in (owned, copies, edges))
+    parts, held = len(owned), owned + copies
+    shares = np.full(parts, 1 / parts) if shares is None else np.asarray(shares)
+    return {
+        "replication_factor": int(held.sum()) / int(owned.sum()),
+        "max_copies_factor": int(held.max()) * parts / int(owned.sum()),
+        "node_balance": _balance(owned, shares),
+        "edge_balance": _balance(edges, shares),
+        "train_balance": None if train is None else max(_balance(split, shares) for split in np.asarray(train).T),
+    }
+
+
+def _balance(counts: np.ndarray, shares: np.ndarray) -> float:
+    """The largest count over its share of the sum."""
+    return float((counts / shares).max()) / int(counts.sum()) if counts.sum() else 1.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -20,34 +21,15 @@ _RESOLUTION = 1e9  # step times that differ by less than one part in this many a
 
 @dataclass(frozen=True)
 class Mapping:
-    """The rank of each part, and what that does to the predicted step.
+    """The rank of each part, and what that does to the predicted step."""
 
-    Attributes
-    ----------
-    profile : str
-        Name of the hardware profile.
-    shares : {"rank speeds", "equal"}
-        What the sizes of the parts follow.
-    search : {"all orders", "swaps"}
-        How the ranks were found: the best of all orders of the parts, or a search that swaps pairs.
-    rank_of_part : list of int
-        Rank of each part, in the order in which the parts were cut.
-    unmapped_s, mapped_s, predicted_s : float
-        Predicted time of a step with part i on rank i, with the mapping, and after nodes have moved between the mapped
-        parts (s).
-    """
-
-    profile: str
-    shares: str
-    search: str
-    rank_of_part: list[int]
-    unmapped_s: float
-    mapped_s: float
-    predicted_s: float
-
-    def as_dict(self) -> dict:
-        """The fields by name, as the manifest stores them."""
-        return asdict(self)
+    profile: str  # name of the hardware profile
+    shares: Literal["rank speeds", "equal"]  # what the sizes of the parts follow
+    search: Literal["all orders", "swaps"]  # the best of all orders of the parts, or of searches that swap pairs
+    rank_of_part: list[int]  # in the order in which the parts were cut
+    unmapped_s: float  # predicted time of a step with part i on rank i (s)
+    mapped_s: float  # with the mapping (s)
+    predicted_s: float  # after nodes have moved between the mapped parts (s)
 
 
 def best_mapping(figures: Figures, costs: Costs, profile: Profile) -> Mapping:
@@ -55,13 +37,6 @@ def best_mapping(figures: Figures, costs: Costs, profile: Profile) -> Mapping:
 
     Parts that fit the memory of their ranks come first, then the predicted step, then the time of all exchanges
     together. Of equal mappings, the one that leaves parts where they are is taken.
-
-    Parameters
-    ----------
-    figures : Figures
-        Of a cut into as many parts as there are ranks.
-    costs : Costs
-    profile : Profile
     """
     problem = _Problem.of(figures, costs, profile)
     parts, here = figures.parts, np.arange(figures.parts)

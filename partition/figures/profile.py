@@ -38,25 +38,13 @@ _Key = Annotated[int, Meta(ge=1)]
 
 
 class Attention(Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds per edge, forward and backward, as one number for all ranks or as a list with one for each.
+    """Seconds per edge, forward and backward, as one number for all ranks or as a list with one for each."""
 
-    Attributes
-    ----------
-    edge_s, head_s : float or list
-        Fixed time per edge, and per edge and head (s).
-    row_column_s : float or list
-        Time per number of a row, whatever its number of edges (s).
-    near_column_s : float or list
-        Time per edge and number of a row if the rows at both ends lie near each other (s).
-    far_column_s : dict of int to float or list
-        The same if they lie anywhere, by the bytes of all keys and values (s).
-    """
-
-    edge_s: _ByRank
-    head_s: _ByRank
-    row_column_s: _ByRank
-    near_column_s: _PositiveByRank
-    far_column_s: Annotated[
+    edge_s: _ByRank  # fixed time per edge
+    head_s: _ByRank  # per edge and head
+    row_column_s: _ByRank  # per number of a row, whatever its number of edges
+    near_column_s: _PositiveByRank  # per edge and number of a row if the rows at both ends lie near each other
+    far_column_s: Annotated[  # the same if they lie anywhere, by the bytes of all keys and values
         dict[_Key, _PositiveByRank],
         Meta(
             min_length=1,
@@ -160,16 +148,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     def edge_seconds(self, heads: int, columns: int, source_bytes: np.ndarray, near, itemsize: int = 4) -> np.ndarray:
         """Seconds per edge, in all passes of a step, on each rank, (P,).
 
-        Parameters
-        ----------
-        heads, columns : int
-            Number of heads, and number of columns in a row.
-        source_bytes : ndarray, (P,)
-            Bytes of the keys and values from which a rank reads.
-        near : ndarray, (P,), or float
-            Share of the edges that are near.
-        itemsize : int
-            Bytes of a number: 2 for bfloat16.
+        ``columns`` is the width of a row, ``source_bytes`` (P,) the bytes of the keys and values from which a rank
+        reads, and ``near``, (P,) or one number, the share of the edges that are near. ``itemsize`` 2 means bfloat16.
         """
         attention, share = self.attention, np.asarray(self.bf16_edge_time) if itemsize == 2 else 1.0
         near_s = np.asarray(attention.near_column_s)
@@ -316,12 +296,11 @@ def _check_numbers_of_figures(profile: Profile) -> None:
     """Refuse lists that do not have one figure for each rank."""
     ranks, link = profile.ranks, profile.link_bytes_per_s
     for key, value in profile.rank_figures.items():
-        if not isinstance(value, list) or len(value) == ranks:
-            continue
-        figures = format_count(len(value), "figure")
-        if ranks is None:
-            raise InputError(f"{key} has {figures}, but no number of ranks is given; give one figure, or set ranks")
-        raise InputError(f"{key} has {figures} for {format_count(ranks, 'rank')}; give one figure for each rank")
+        if isinstance(value, list) and len(value) != ranks:
+            raise InputError(
+                f"{key} has {format_count(len(value), 'figure')} for {ranks or 'any number of'} ranks; give one figure for all, "
+                "or one for each rank"
+            )
     if isinstance(link, list) and (ranks is None or [len(row) for row in link] != [ranks] * ranks):
         raise InputError(
             f"link_bytes_per_s must be {ranks or 'P'} lists of as many positive numbers, or within, between and "

@@ -4,57 +4,88 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
 
 from dgl_gt.partition.errors import InputError, check_one_of
 from dgl_gt.partition.system.units import format_count
 
 from .figures import Figures
-from .step_counts import ONE, Count
 
 AUTO = "auto"  # in place of a strategy: the selector chooses
 ACTIVATION_CHECKPOINTS = ("none", "keep_exchanges", "full")  # what a backward pass computes again: see dgl_gt.nn
 
 
-@dataclass(frozen=True)
-class StrategyRules:
-    """What is known of a strategy without running it.
+class Count(NamedTuple):
+    """One count of each part of a cut, on which the sizes in a training step depend.
 
-    Attributes
-    ----------
-    name : str
-    cut : {"edge", "vertex"}
-    on_one_part : bool
-        It runs on one part, and exchanges nothing.
-    is_deep : bool
-        It can exchange several hops of halo at once.
-    sends_copies : bool
-        All that it exchanges are rows of copies. So its exchanges can follow a transmission policy, and grow
-        with the copies of a cut.
-    is_lean : bool
-        Of the strategies for its kind of cut, it holds least.
-    moves_keys : bool
-        It moves what attention of this package reads. A step without such attention runs as with ``halo_h``.
-    in_rank_order : bool
-        Ranks read the rows of all ranks in one order.
-    shares_heads : bool
-        Ranks compute some heads each, for rows of several parts, whose structure they read.
-    ranks_per_host : int or None
-        M of ``mesh=M``.
-    whole_graph : tuple of str
-        Counts of the whole graph on which the sizes of its step depend.
+    ``of`` is ``one``, the constant 1; ``owned``, ``edges``, ``cut_edges``, ``returned``, ``returns`` or
+    ``returned_edges``, as in :class:`Figures`; ``copies``, ``sent`` or ``sent_edges`` of a hop; ``nodes`` or
+    ``all_edges`` of the whole graph; or ``selected``, the owned rows that a mask selects.
     """
 
+    of: str
+    hop: int | None = None  # counted from 0; ``edges`` have one, too
+    mask: str | None = None  # among the node data; a cut without it counts all owned rows
+    ranks_per_host: int | None = None  # if M, the parts of each host of M ranks are counted together
+
+    def of_parts(self, figures: Figures) -> np.ndarray:
+        """The count of each part, (P,)."""
+        if self.ranks_per_host is not None:
+            return self._of_hosts(figures).repeat(self.ranks_per_host)
+        if self.hop is not None:
+            return getattr(figures, f"{self.of}_by_hop")[:, self.hop]
+        match self.of:
+            case "one":
+                return np.ones(figures.parts)
+            case "nodes":
+                return np.full(figures.parts, figures.nodes)
+            case "all_edges":
+                return np.full(figures.parts, figures.edges.sum())
+            case "selected":
+                return figures.masked.get(self.mask, figures.owned)
+            case _:
+                return getattr(figures, self.of)
+
+    def _of_hosts(self, figures: Figures) -> np.ndarray:
+        host = figures.hosts[self.ranks_per_host]
+        match self.of:
+            case "copies":
+                return host.received_rows.sum(axis=1)
+            case "sent":
+                return host.received_rows.sum(axis=0)
+            case "cut_edges":
+                return host.cut_edges
+            case _:
+                return getattr(figures, self.of).reshape(-1, self.ranks_per_host).sum(axis=1)
+
+
+ONE = Count("one")
+
+
+def counts_of_parts(figures: Figures, counts: tuple[Count, ...]) -> np.ndarray:
+    """Counts of each part, float64, (P, counts)."""
+    return np.stack([each.of_parts(figures) for each in counts], axis=1).astype(float)
+
+
+@dataclass(frozen=True)
+class StrategyRules:
+    """What is known of a strategy without running it."""
+
     name: str
-    cut: str = "edge"
-    on_one_part: bool = False
-    is_deep: bool = False
+    cut: str = "edge"  # or "vertex"
+    on_one_part: bool = False  # it runs on one part, and exchanges nothing
+    is_deep: bool = False  # it can exchange several hops of halo at once
+    # all that it exchanges are rows of copies; so it can follow a transmission policy, and grows with the copies of a cut
     sends_copies: bool = False
-    is_lean: bool = False
+    is_lean: bool = False  # of the strategies for its kind of cut, it holds least
+    # it moves what attention of this package reads; a step without such attention runs as with ``halo_h``
     moves_keys: bool = False
-    in_rank_order: bool = False
-    shares_heads: bool = False
-    ranks_per_host: int | None = None
-    whole_graph: tuple[str, ...] = ()
+    in_rank_order: bool = False  # ranks read the rows of all ranks in one order
+    shares_heads: bool = False  # ranks compute some heads each, for rows of several parts, whose structure they read
+    ranks_per_host: int | None = None  # M of ``mesh=M``
+    whole_graph: tuple[str, ...] = ()  # counts of the whole graph on which the sizes of its step depend
 
     def __str__(self) -> str:
         return self.name
@@ -138,9 +169,8 @@ def check_strategy(
 ) -> None:
     """Raise ``InputError`` unless a strategy can run on a partition.
 
-    It may be for the other cut or for one part, its hosts may be such that the parts do not fill them, or neither the
-    strategy nor the partition may have the depth. ``depth`` is the hops of halo that one exchange fills, ``shards`` what
-    messages call the partition, and ``asked`` what they call the strategy.
+    ``depth`` is the hops of halo that one exchange fills, ``shards`` what messages call the partition, and ``asked`` what
+    they call the strategy.
     """
     name, per_host = asked or strategy.name, strategy.ranks_per_host
     if per_host is not None and figures.parts % per_host:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dgl_gt.partition.figures.quality import edge_cut_quality, vertex_cut_quality
+from dgl_gt.partition.figures.figures import edge_cut_quality, vertex_cut_quality
 from dgl_gt.partition.shards.read import ShardReader
 
 _WORD_BITS = 64  # parts per word of a bit table
@@ -18,50 +18,17 @@ _SEED = 0  # of the random cut
 
 
 def count_shards(directory, manifest: dict) -> dict:
-    """Count everything that the report shows.
+    """Count everything that the report shows: JSON values, whose keys docs/cli.md lists. The same shards give the same.
 
-    Parameters
-    ----------
-    directory : path
-        Shards, of either cut and any halo depth.
-    manifest : dict
-        Their manifest.
-
-    Returns
-    -------
-    dict
-        JSON values only. The same shards give the same values.
-
-        ``source, seed, cut, halo_depth, parts, nodes, edges, quality, per_part, shares, choice, transforms, versions,
-        checksum`` are the manifest's (docs/format.md).
-
-        ``random`` has the keys of ``quality`` but those by weights, for a random cut of the same kind into as many parts, which is drawn and
-        counted. For an edge cut, ``default_rng(0).choice(P, N, p=shares)`` draws the owners of the nodes, in the order
-        of the user's node ids. For a vertex cut, ``choice(P, edges, p=shares)`` draws the parts of the edges, shard by
-        shard and in a shard's order of edges. Then ``integers(0, holders)`` draws the masters of the nodes, in the
-        order of the user's ids: the master's place among the parts that hold the node, in ascending order, or among
-        all parts for a node without edges.
-
-        ``of_random`` is ``quality / random``, key by key; null where there is nothing to divide or to divide by.
-
-        ``traffic`` has ``rows``, P x P: the rows that part i (line) receives from part j (column) in one forward
-        exchange. They are the sum of ``copies`` (sent to halo rows or mirrors) and, in a vertex cut, ``results`` (sent
-        back by mirrors with in-edges; null in an edge cut). ``received`` has the sums over senders, and ``busiest``
-        the largest entry.
-
-        ``replication`` has ``held_once``, the number of nodes that only one part holds; ``largest``, the most parts
-        that hold one node; and ``by_degree``, for degrees (in + out) of 0, 1, 2-3, 4-7 and so on: ``degrees``
-        [first, last], ``nodes``, and the ``mean`` and ``max`` number of parts that hold a node. Empty bins are left
-        out.
-
-    Raises
-    ------
-    InputError
-        The shards are damaged.
+    ``random`` is the quality of a random cut of the same kind into as many parts. For an edge cut,
+    ``default_rng(0).choice(P, N, p=shares)`` draws the owners of the nodes, in the order of the user's ids. For a vertex
+    cut, ``choice(P, edges, p=shares)`` draws the parts of the edges, shard by shard and in a shard's order of edges.
+    Then ``integers(0, holders)`` draws the masters of the nodes, in the order of the user's ids: the master's place
+    among the parts that hold the node, ascending, or among all parts for a node without edges.
     """
     shards = _Shards(directory, manifest)
     kept = ("source", "seed", "cut", "halo_depth", "parts", "nodes", "edges", "quality", "per_part", "shares")
-    random = (_random_vertex_cut(shards) if shards.reader.is_vertex_cut else _random_edge_cut(shards)).as_dict()
+    random = _random_vertex_cut(shards) if shards.reader.is_vertex_cut else _random_edge_cut(shards)
     return {
         **{key: manifest[key] for key in kept},
         "random": random,

@@ -1,4 +1,4 @@
-"""What every report has: an environment for its template, and two files that appear together, the page and its numbers."""
+"""What every report has: texts of numbers, an environment for its template, and two files that appear together."""
 
 from __future__ import annotations
 
@@ -12,34 +12,31 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import check_file
+from dgl_gt.partition.system.units import format_bytes, format_count
 
-from . import formats
-
-_FILTERS = ("bytes_text", "count", "degrees", "figure", "percent", "seconds")
+SPACE = "\N{NO-BREAK SPACE}"
 
 
 def make_environment(*folders: Path) -> Environment:
-    """Return an environment with the templates of these folders and of this one. It escapes all values."""
+    """An environment with the templates of these folders and of this one. It escapes all values."""
     environment = Environment(
         loader=FileSystemLoader([*folders, Path(__file__).parent]),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=formats.printable,
+        finalize=printable,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {name: getattr(formats, name) for name in _FILTERS}
+    filters = (bytes_text, count, degrees, figure, percent, seconds)
+    environment.filters |= {each.__name__: each for each in filters}
     return environment
 
 
 def check_targets(out, kept: Path | None = None, *, force: bool) -> dict[str, Path]:
-    """Return the paths of a page ``NAME.html`` and of its numbers ``NAME.json``, by their endings.
+    """The paths of a page ``NAME.html`` and of its numbers ``NAME.json``, by their endings.
 
-    Raises
-    ------
-    InputError
-        The name does not end in .html; a path is ``kept``, the manifest, which a report must not replace; or it
-        exists without ``force``, or cannot be written.
+    :class:`InputError` where the name does not end in .html, or a path exists without ``force``, cannot be written, or is
+    ``kept``, the manifest, which a report must not replace.
     """
     out = Path(out).absolute()
     if out.suffix != ".html":
@@ -60,3 +57,58 @@ def write_both(targets: dict[str, Path], page: str, numbers: dict, *, force: boo
             file = stack.enter_context(new_file(targets[suffix], force=force))
             file.write(text.encode())
             file.flush()  # where the disk is full, this fails before any file appears
+
+
+# ---- numbers as text for people ---------------------------------------------------------------------------------------
+
+
+def printable(value):
+    """A text without control characters and lone surrogates; any other value as it is."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):  # markup of our own
+        return value
+    return "".join(each if each.isprintable() or each == SPACE else "\N{REPLACEMENT CHARACTER}" for each in value)
+
+
+def percent(share: float) -> str:
+    """A share as 5.7 %, 12.5 % or 31 %."""
+    number = 100 * share
+    text = f"{number:,.0f}" if number >= 20 else f"{number:.1f}".removesuffix(".0")
+    return ("less than 0.1" if 0 < number < 0.05 else text) + f"{SPACE}%"
+
+
+def figure(number: float, key: str) -> str:
+    """A quality figure as text."""
+    if key.endswith("_ratio"):
+        return percent(number)
+    if key == "cut_weight":
+        return f"{number:,.10g}"
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.2f}"
+
+
+def short(number: int) -> str:
+    """A count in at most five characters: 9,999, 10k, 1.2M."""
+    for unit, letter in ((10**9, "G"), (10**6, "M")):
+        if number >= unit:
+            return f"{number / unit:.{1 if number < 10 * unit else 0}f}{letter}"
+    return f"{number // 1000}k" if number >= 10_000 else f"{number:,}"
+
+
+def seconds(number: float) -> str:
+    """A time with three digits, without its unit."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def bytes_text(number: float) -> str:
+    """A number of bytes as 1.5 MiB, without a line break."""
+    return format_bytes(number).replace(" ", SPACE)
+
+
+def count(number: int, noun: str) -> str:
+    """Such as 1 part, 2 parts, without a line break."""
+    return format_count(number, noun).replace(" ", SPACE)
+
+
+def degrees(entry: dict) -> str:
+    """The degrees of an entry of ``by_degree`` as 4–7."""
+    first, last = entry["degrees"]
+    return f"{first:,}" if first == last else f"{first:,}–{last:,}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from .formats import short
+from .pages import short
 
 MAX_NUMBERED_PARTS = 16  # with more parts, numbers do not fit into the cells of the heat map
 _MAX_LINES = 64  # of the heat map; with more parts, several parts share a line

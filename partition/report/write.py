@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dgl_gt.partition.figures.quality import MEANINGS
+from dgl_gt.partition.figures.figures import MEANINGS
+from dgl_gt.partition.shards.counts import describe_transforms
 from dgl_gt.partition.shards.manifest import MANIFEST, read_manifest, verify
-from dgl_gt.partition.shards.transform_records import describe_transforms
 from dgl_gt.partition.system.units import format_bytes
 
-from . import formats, pictures
+from . import pages, pictures
 from .counts import count_shards
-from .pages import check_targets, make_environment, write_both
 
 _SIZES = ("layers", "hidden", "heads", "features", "classes")  # of a model; a user's own may be known by other names
 _COMPARED = ("volume", "replication_factor", "max_copies_factor", "node_balance", "edge_balance")
@@ -41,11 +40,11 @@ def write_report(directory, out, *, force: bool = False) -> dict:
     InputError
         The shards are missing or damaged; or ``out`` does not end in .html, exists or cannot be written.
     """
-    targets = check_targets(out, Path(directory) / MANIFEST, force=force)
+    targets = pages.check_targets(out, Path(directory) / MANIFEST, force=force)
     manifest = read_manifest(directory)
     verify(directory, manifest)
     numbers = count_shards(directory, manifest)
-    write_both(targets, page(numbers), numbers, force=force)
+    pages.write_both(targets, page(numbers), numbers, force=force)
     return numbers
 
 
@@ -58,7 +57,7 @@ def page(numbers: dict) -> str:
     ]
     candidates = _candidates(numbers)
     return (
-        make_environment()
+        pages.make_environment()
         .get_template("page.html.j2")
         .render(
             numbers,
@@ -106,9 +105,9 @@ def _assumed(model: dict) -> dict:
 
 def _comparison(candidates: list[dict]) -> list[tuple]:
     """Return for each figure its name, its meaning, and for each cut: a text, a bar, and whether it is the better one."""
-    lines = [("Step", "predicted seconds", [formats.seconds(each["predicted_seconds"]) for each in candidates])]
+    lines = [("Step", "predicted seconds", [pages.seconds(each["predicted_seconds"]) for each in candidates])]
     for key in _COMPARED:
-        lines.append((*MEANINGS[key], [formats.figure(each["quality"][key], key) for each in candidates]))
+        lines.append((*MEANINGS[key], [pages.figure(each["quality"][key], key) for each in candidates]))
     found = []
     for name, meaning, texts in lines if candidates else ():
         shown = [float(text.replace(",", "")) for text in texts]  # of two that read the same, neither is better

@@ -1,15 +1,16 @@
-"""The counts of a manifest: figures as JSON values, what these must be, and figures back from them."""
+"""The counts of a manifest: figures as JSON values and back, and whether they agree with each other."""
 
 from __future__ import annotations
 
+import reprlib
+
 import numpy as np
 
+from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures, HostCounts, host_sizes
+from dgl_gt.partition.system.units import format_count
+from dgl_gt.partition.transforms.exphormer import VIRTUAL_NODE
 
-from .schema import Check, dict_of, fields, list_of, misfit, number, one_of, text, whole
-
-_COUNT = whole()
-_OF_PART = ("owned", "edges", "cut_edges", "near_edges", "sent", "bytes")
 _OF_MIRRORS = ("returned", "returns", "returned_edges")
 _BY_HOP = {"halo_by_hop": "copies_by_hop"}
 _BY_HOP |= {name: name for name in ("sent_by_hop", "edges_by_hop", "sent_edges_by_hop")}
@@ -57,121 +58,114 @@ def read_figures(manifest: dict) -> Figures:
     manifest : dict
         See :func:`dgl_gt.partition.read_manifest`, which checks it.
     """
-    parts = manifest["per_part"]
 
     def column(name: str) -> np.ndarray:
-        return np.array([part[name] for part in parts], np.int64)
+        return np.array([part[name] for part in manifest["per_part"]], np.int64)
 
     if manifest["cut"] == "edge":
-        none = np.zeros(len(parts), np.int64)
+        none = np.zeros(len(manifest["per_part"]), np.int64)
         counts = {field: column(name) for name, field in _BY_HOP.items()} | dict.fromkeys(_OF_MIRRORS, none)
     else:
         names = {"copies_by_hop": "mirrors", "sent_by_hop": "sent", "edges_by_hop": "edges"}
         counts = {field: column(name)[:, None] for field, name in names.items()}
         counts |= {name: column(name) for name in _OF_MIRRORS}
         counts["sent_edges_by_hop"] = 0 * counts["edges_by_hop"]
-    node_data, edge_data = (
-        {name: (each["dtype"], tuple(each["shape"])) for name, each in manifest[key].items()}
-        for key in ("node_data", "edge_data")
-    )
     return Figures(
         cut=manifest["cut"],
         shares=np.array(manifest["shares"], np.float64),
         received_rows=np.array(manifest["received_rows"], np.int64),
         hosts={
-            int(size): HostCounts(**{name: np.array(counts, np.int64) for name, counts in host.items()})
+            int(size): HostCounts(**{name: np.array(host[name], np.int64) for name in ("received_rows", "cut_edges")})
             for size, host in manifest["hosts"].items()
         },
         masked={name: np.array(counts, np.int64) for name, counts in manifest["masked"].items()},
         **{name: column(name) for name in ("owned", "cut_edges", "near_edges")},
         **counts,
-        node_data=node_data,
-        edge_data=edge_data,
+        **{
+            kind: {name: (each["dtype"], tuple(each["shape"])) for name, each in manifest[kind].items()}
+            for kind in ("node_data", "edge_data")
+        },
     )
 
 
-def counts_table(cut: str, halo_depth: int, parts: int) -> dict[str, Check]:
-    """What each field of a manifest that holds figures must be."""
-    if cut == "edge":
-        by_hop = list_of(_COUNT, halo_depth)
-        part = fields(**dict.fromkeys((*_OF_PART, "halo"), _COUNT), **dict.fromkeys(_BY_HOP, by_hop))
-    else:
-        part = fields(**dict.fromkeys((*_OF_PART, "mirrors", *_OF_MIRRORS), _COUNT))
-    sizes = {str(size): parts // size for size in host_sizes(parts)} if cut == "edge" else {}
-    columns = dict_of(fields(dtype=text("bool|u?int(8|16|32|64)|float(16|32|64)"), shape=list_of(_COUNT)))
-    return {
-        "cut": one_of("edge", "vertex"),
-        "halo_depth": whole(1) if cut == "edge" else whole(0, 0),
-        "parts": whole(max(parts, 1), parts),
-        "nodes": whole(1),
-        "edges": _COUNT,
-        "shares": list_of(number(1e-12, 1.0), parts),
-        "per_part": list_of(part, parts),
-        "received_rows": list_of(list_of(_COUNT, parts), parts),
-        "hosts": fields(
-            **{
-                size: fields(received_rows=list_of(list_of(_COUNT, hosts), hosts), cut_edges=list_of(_COUNT, hosts))
-                for size, hosts in sizes.items()
-            }
-        ),
-        "masked": dict_of(list_of(_COUNT, parts)),
-        "node_data": columns,
-        "edge_data": columns,
-    }
+def user_node_count(manifest: dict) -> int:
+    """N, the number of the user's nodes; virtual nodes have the ids from N on."""
+    return manifest["nodes"] - manifest["transforms"].get("virtual_nodes", {"nodes": 0})["nodes"]
 
 
-def check_sums(manifest: dict, part_files: tuple[str, ...]) -> None:
-    """Raise :class:`dgl_gt.partition.errors.InputError` unless the counts of a manifest agree with each other."""
-    per_part, ptr, rows, files = (manifest[key] for key in ("per_part", "ptr", "received_rows", "files"))
-    copies = "halo" if manifest["cut"] == "edge" else "mirrors"
-    expected = {"nodes": ptr[-1], "edges": sum(part["edges"] for part in per_part)}
-    found = {"nodes": manifest["nodes"], "edges": manifest["edges"]}
-    expected["the sum of shares"], found["the sum of shares"] = 1.0, round(sum(manifest["shares"]), 6)
-    for index, part in enumerate(per_part):
-        expected |= {
-            f"per_part[{index}].owned": ptr[index + 1] - ptr[index],
-            f"per_part[{index}].{copies}": sum(rows[index]),
-            f"per_part[{index}].sent": sum(line[index] for line in rows),
-            f"per_part[{index}].bytes": sum(files[f"part{index}/{name}"]["bytes"] for name in part_files),
-            f"received_rows[{index}][{index}]": 0,
-        }
-        found |= {f"per_part[{index}].{key}": part[key] for key in ("owned", copies, "sent", "bytes")}
-        found[f"received_rows[{index}][{index}]"] = rows[index][index]
-        for key in ("cut_edges", "near_edges"):
-            expected[f"per_part[{index}].{key}"] = min(part[key], part["edges"])  # some of the edges, or all
-            found[f"per_part[{index}].{key}"] = part[key]
-        if manifest["cut"] == "edge":
-            for key, total in (("halo_by_hop", "halo"), ("sent_by_hop", "sent")):
-                expected[f"the sum of per_part[{index}].{key}"] = part[total]
-                found[f"the sum of per_part[{index}].{key}"] = sum(part[key])
-            expected[f"per_part[{index}].edges_by_hop[0]"] = part["edges"]
-            found[f"per_part[{index}].edges_by_hop[0]"] = part["edges_by_hop"][0]
-        else:
-            expected[f"per_part[{index}].returned_edges"] = min(part["returned_edges"], part["cut_edges"])
-            found[f"per_part[{index}].returned_edges"] = part["returned_edges"]
-    if manifest["cut"] == "edge":
-        for hop in range(manifest["halo_depth"]):
-            copied, sent = (sum(part[key][hop] for part in per_part) for key in ("edges_by_hop", "sent_edges_by_hop"))
-            where = f"the sum of per_part[...].sent_edges_by_hop[{hop}]"
-            expected[where], found[where] = copied if hop else 0, sent
-    for name, counts in manifest["masked"].items():
-        for index, (count, part) in enumerate(zip(counts, per_part)):
-            expected[f"masked[{name!r}][{index}]"] = min(count, part["owned"])  # some of the nodes, or all
-            found[f"masked[{name!r}][{index}]"] = count
-    for size, host in manifest["hosts"].items():
-        for index, (rows, cut_edges) in enumerate(zip(host["received_rows"], host["cut_edges"])):
-            where, of_host = f"hosts[{size!r}]", per_part[index * int(size) : (index + 1) * int(size)]
-            copies_of_host, most = (
-                sum(part["halo_by_hop"][0] for part in of_host),
-                sum(part["cut_edges"] for part in of_host),
-            )
-            expected |= {
-                f"{where}.received_rows[{index}][{index}]": 0,
-                f"{where}.cut_edges[{index}]": min(cut_edges, most),
-            }
-            found |= {f"{where}.received_rows[{index}][{index}]": rows[index], f"{where}.cut_edges[{index}]": cut_edges}
-            expected[f"the sum of {where}.received_rows[{index}]"] = min(sum(rows), copies_of_host)
-            found[f"the sum of {where}.received_rows[{index}]"] = sum(rows)
-    for where, value in expected.items():
-        if found[where] != value:
-            raise misfit(found[where], where, f"{value}, as other counts say")
+def describe_transforms(records: dict) -> str:
+    """What was added, such as ``"2 virtual nodes with 800 edges"``; empty where nothing was."""
+    words = []
+    if "expander" in records:
+        record = records["expander"]
+        words.append(f"{format_count(record['edges'], 'expander edge')} of degree {record['degree']}")
+    if "virtual_nodes" in records:
+        record = records["virtual_nodes"]
+        words.append(f"{format_count(record['nodes'], 'virtual node')} with {format_count(record['edges'], 'edge')}")
+    return ", ".join(words)
+
+
+def encoding_column(name: str, record: dict) -> tuple[str, dict]:
+    """Where the data of an encoding are, ``"node_data"`` or ``"edge_data"``, and their dtype and row shape."""
+    dtype = "uint8" if name in ("shortest_path", VIRTUAL_NODE) else "float32"
+    kind = "edge_data" if name == "shortest_path" else "node_data"
+    return kind, {"dtype": dtype, "shape": [record["columns"]]}
+
+
+def check_counts(manifest: dict, part_files: tuple[str, ...]) -> None:
+    """Raise :class:`InputError` unless the counts of a manifest, whose types are right, agree with each other."""
+    try:
+        figures = read_figures(manifest)
+    except ValueError as error:
+        raise InputError(f"per_part, shares, received_rows, hosts or masked: {error}") from None
+    parts, received, files = figures.parts, figures.received_rows, manifest["files"]
+    copies = "halo" if figures.cut == "edge" else "mirrors"
+    column = {key: [part[key] for part in manifest["per_part"]] for key in (copies, "sent", "edges", "bytes")}
+    sizes = [sum(files[f"part{part}/{name}"]["bytes"] for name in part_files) for part in range(parts)]
+    _same("halo_depth", manifest["halo_depth"], figures.halo_depth)
+    _same("parts", manifest["parts"], parts)
+    _same("nodes", manifest["nodes"], figures.nodes)
+    _same("edges", manifest["edges"], figures.edges.sum())
+    _same("shares", round(figures.shares.sum(), 6), 1)
+    _same("ptr", manifest["ptr"], np.append(0, np.cumsum(figures.owned)))
+    _same("received_rows", received.diagonal(), np.zeros(parts))
+    _same(copies, column[copies], received.sum(axis=1))
+    _same("copies by hop", figures.copies_by_hop.sum(axis=1), received.sum(axis=1))
+    _same("sent", column["sent"], received.sum(axis=0))
+    _same("sent_by_hop", figures.sent_by_hop.sum(axis=1), received.sum(axis=0))
+    _same("edges_by_hop", column["edges"], figures.edges)
+    copied = np.append(0, figures.edges_by_hop[:, 1:].sum(axis=0))
+    _same("sent_edges_by_hop", figures.sent_edges_by_hop.sum(axis=0), copied)
+    _same("bytes", column["bytes"], sizes)
+    _within("cut_edges", figures.cut_edges, figures.edges)
+    _within("near_edges", figures.near_edges, figures.edges)
+    _within("returned_edges", figures.returned_edges, figures.cut_edges)
+    for name, count in figures.masked.items():
+        _within(f"masked.{name}", count, figures.owned)
+    _same("hosts", sorted(figures.hosts), host_sizes(parts) if figures.cut == "edge" else [])
+    for size, host in figures.hosts.items():
+        halo, cut_edges = (each.reshape(-1, size).sum(axis=1) for each in (figures.copies_within(1), figures.cut_edges))
+        _same(f"hosts.{size}.received_rows", host.received_rows.shape, (len(halo), len(halo)))
+        _same(f"hosts.{size}.received_rows", host.received_rows.diagonal(), 0 * halo)
+        _within(f"hosts.{size}.received_rows", host.received_rows.sum(axis=1), halo)
+        _within(f"hosts.{size}.cut_edges", host.cut_edges, cut_edges)
+    for name, record in manifest["encodings"].items():
+        kind, described = encoding_column(name, record)
+        _same(f"{kind}.{name}", manifest[kind].get(name), described)
+    _within("transforms.virtual_nodes", 1, user_node_count(manifest))
+    _within("transforms", sum(each["edges"] for each in manifest["transforms"].values()), manifest["edges"])
+
+
+def _same(where: str, value, expected) -> None:
+    if not np.array_equal(value, expected):
+        raise _disagreement(where, value, expected)
+
+
+def _within(where: str, value, most) -> None:
+    if np.shape(value) != np.shape(most) or not np.less_equal(value, most).all():
+        raise _disagreement(where, value, most, "at most ")
+
+
+def _disagreement(where: str, value, expected, how: str = "") -> InputError:
+    value, expected = (reprlib.repr(np.asarray(each).tolist()) for each in (value, expected))
+    return InputError(f"{where} is {value}, but must be {how}{expected}, as other fields say")

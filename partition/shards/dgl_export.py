@@ -97,7 +97,7 @@ def _checked_name(name: str) -> str:
 
 
 def _kind(name: str) -> Kind:
-    """Return what :func:`export_dgl` writes under a name."""
+    """What :func:`export_dgl` writes under a name."""
     files = "|".join(map(re.escape, _FILES.values()))
     return Kind(
         "a partition directory",
@@ -108,38 +108,29 @@ def _kind(name: str) -> Kind:
 
 
 def _config(name: str, manifest: dict, cut: _CutInNewIds) -> dict:
-    """Return DGL's json, without the parts' files."""
-    return {
+    """DGL's json, without the parts' files."""
+    node_ranges, edge_ranges = (np.stack([ptr[:-1], ptr[1:]], axis=1).tolist() for ptr in (cut.ptr, cut.edge_ptr))
+    config = {
         "graph_name": name,
         "num_nodes": manifest["nodes"],
         "num_edges": manifest["edges"],
         "part_method": "dgl-gt",
         "num_parts": manifest["parts"],
         "halo_hops": 1,
-        "node_map": {NODE_TYPE: _ranges(cut.ptr)},
-        "edge_map": {EDGE_TYPE: _ranges(cut.edge_ptr)},
+        "node_map": {NODE_TYPE: node_ranges},
+        "edge_map": {EDGE_TYPE: edge_ranges},
         "ntypes": {NODE_TYPE: 0},
         "etypes": {EDGE_TYPE: 0},
-        # DGL stores bool as uint8, so dgl-gt notes here which data were bool.
-        **{
-            f"bool_{kind}": [key for key, column in manifest[kind].items() if column["dtype"] == "bool"]
-            for kind in ("node_data", "edge_data")
-        },
     }
-
-
-def _ranges(ptr: np.ndarray) -> list:
-    return np.stack([ptr[:-1], ptr[1:]], axis=1).tolist()
+    for kind in ("node_data", "edge_data"):  # DGL stores bool as uint8, so dgl-gt notes here which data were bool
+        config[f"bool_{kind}"] = [key for key, column in manifest[kind].items() if column["dtype"] == "bool"]
+    return config
 
 
 class _CutInNewIds:
     """The edges of shards in the ids that DGL's directory has, one part at a time.
 
-    Attributes
-    ----------
-    reader : ShardReader
-    ptr, edge_ptr : ndarray, int64, (P + 1,)
-        Part i owns the nodes ``ptr[i]:ptr[i + 1]`` and the edges ``edge_ptr[i]:edge_ptr[i + 1]``.
+    Part i owns the nodes ``ptr[i]:ptr[i + 1]`` and the edges ``edge_ptr[i]:edge_ptr[i + 1]``, int64, (P + 1,) each.
     """
 
     def __init__(self, reader: ShardReader):
@@ -167,7 +158,7 @@ class _CutInNewIds:
         return np.stack([self._new_ids[arrays["node_ids"][arrays["indices"][at]]], target, at + self.edge_ptr[part]])
 
     def edges_around(self, part: int) -> np.ndarray:
-        """Return a part's edges, then those that leave it to other parts, as :meth:`edges` does."""
+        """A part's edges, then those that leave it to other parts, as :meth:`edges` does."""
         # DGL also keeps the out-edges of inner nodes: its out-degrees and its sampling of out-edges need them.
         receivers = [other for other, rows in enumerate(self.reader.manifest["received_rows"]) if rows[part]]
         leaving = [self.edges(other, source=part) for other in receivers]
@@ -196,7 +187,7 @@ def _write_part(dgl, torch, cut: _CutInNewIds, part: int, folder: Path) -> dict:
 
 
 def _part_graph(dgl, torch, cut: _CutInNewIds, part: int, inner_nodes: int, inner_edges: int):
-    """Return a part as a ``DGLGraph`` with the node and edge data that DGL expects."""
+    """A part as a ``DGLGraph`` with the node and edge data that DGL expects."""
     begin, end = cut.ptr[part : part + 2]
     src, dst, edge_ids = cut.edges_around(part)
     is_remote = [(ends < begin) | (ends >= end) for ends in (src, dst)]

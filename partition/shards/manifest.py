@@ -13,31 +13,15 @@ import re
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
 from safetensors import SafetensorError, safe_open
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.output_checks import Kind
 from dgl_gt.partition.system.user_files import reading
 
-from .counts import check_sums, counts_table
-from .encoding_records import ENCODINGS, check_records
-from .schema import (
-    Check,
-    all_of,
-    any_of,
-    dict_of,
-    fields,
-    flag,
-    list_of,
-    misfit,
-    none_or,
-    number,
-    one_of,
-    text,
-    where_present,
-    whole,
-)
-from .transform_records import TRANSFORMS, check_transform_records
+from .counts import check_counts
+from .schema import EdgeManifest, VertexManifest
 
 FORMAT = "dgl-gt shards"
 MANIFEST = "manifest.json"
@@ -52,23 +36,6 @@ SHARDS = Kind(
 )
 _HASH_BLOCK_BYTES = 1 << 20
 _SLICE = 1 << 20  # numbers of an index tensor that are checked at a time
-_INDEX_TYPES = ("I32", "I64")
-_COUNT, _FIGURE = whole(), number()
-_QUALITY = fields(
-    volume=_COUNT,
-    replication_factor=_FIGURE,
-    max_copies_factor=_FIGURE,
-    node_balance=_FIGURE,
-    edge_balance=_FIGURE,
-    train_balance=none_or(_FIGURE),
-)
-_QUALITY_OF = {
-    "edge": all_of(
-        fields(cut_ratio=number(most=1.0), halo=_COUNT),
-        where_present(cut_weight=_FIGURE, cut_weight_ratio=number(most=1.0), weight_balance=_FIGURE),
-    ),
-    "vertex": fields(mirrors=_COUNT),
-}
 
 
 def is_shards(source) -> bool:
@@ -138,65 +105,17 @@ def _check_version(directory, path: Path, manifest) -> None:
 
 def _check(manifest: dict) -> None:
     """Raise :class:`InputError` unless every field fits the format, and the counts each other."""
-    fields(cut=one_of("edge", "vertex"), halo_depth=whole(), per_part=list_of(fields()))(manifest, "manifest")
-    cut, depth, parts = manifest["cut"], manifest["halo_depth"], len(manifest["per_part"])
-    table = fields(
-        **counts_table(cut, depth, parts),
-        ptr=list_of(_COUNT, parts + 1),
-        quality=all_of(_QUALITY, _QUALITY_OF[cut]),
-        method=one_of("metis", "expansion", "streaming"),
-        source=text(),
-        seed=none_or(_COUNT),
-        choice=none_or(_choice(cut)),
-        mapping=none_or(_mapping(parts)),
-        left_out=list_of(text()),
-        notes=list_of(text()),
-        isolated_nodes=_COUNT,
-        node_names=none_or(one_of("integers", "text")),
-        class_names=none_or(list_of(text())),
-        encodings=ENCODINGS,
-        transforms=TRANSFORMS,
-        files=dict_of(
-            fields(bytes=_COUNT, sha256=text("[0-9a-f]{64}")),
-            {f"part{index}/{name}" for index in range(parts) for name in PART_FILES}
-            | ({NODE_NAMES} if manifest.get("node_names") else set()),
-        ),
-        versions=dict_of(none_or(text())),
-    )
-    table(manifest, "manifest")
-    check_sums(manifest, PART_FILES)
-    check_records(manifest)
-    check_transform_records(manifest)
-
-
-def _choice(cut: str) -> Check:
-    """What ``choice`` is, where one was made."""
-    candidate = fields(cut=one_of(*_QUALITY_OF), predicted_seconds=number(), rank_memory_bytes=_COUNT, quality=_QUALITY)
-
-    def has_chosen(candidates, where: str) -> None:
-        if cut not in (each["cut"] for each in candidates):
-            raise misfit(candidates, where, f"a list with one of cut {cut!r}")
-
-    return fields(
-        cut=one_of(cut),
-        reason=text(),
-        model=dict_of(any_of(text(), flag(), number(-1e300))),
-        profile=text(),
-        candidates=all_of(list_of(candidate), has_chosen),
-    )
-
-
-def _mapping(parts: int) -> Check:
-    """What ``mapping`` is, where parts were given to the ranks of a profile."""
-    return fields(
-        profile=text(),
-        shares=one_of("rank speeds", "equal"),
-        search=one_of("all orders", "swaps"),
-        rank_of_part=list_of(whole(0, parts - 1), parts),
-        unmapped_s=number(),
-        mapped_s=number(),
-        predicted_s=number(),
-    )
+    try:
+        typed = msgspec.convert(manifest, EdgeManifest | VertexManifest)
+    except (msgspec.ValidationError, UnicodeEncodeError, OverflowError) as error:
+        raise InputError(str(error)) from None
+    files = {f"part{index}/{name}" for index in range(len(typed.per_part)) for name in PART_FILES}
+    if typed.files.keys() != files | ({NODE_NAMES} if typed.node_names else set()):
+        raise InputError("files does not name the files of all parts")
+    choice = typed.choice
+    if choice is not None and not choice.cut == manifest["cut"] in {each.cut for each in choice.candidates}:
+        raise InputError(f"choice chose {choice.cut!r}, but the cut is {manifest['cut']!r}, or is no candidate")
+    check_counts(manifest, PART_FILES)
 
 
 def verify(directory, manifest: dict, parts=None) -> None:
@@ -241,62 +160,43 @@ def check_unchanged(path: Path, expected: dict) -> None:
         raise InputError(f"{path} is damaged: its checksum does not match; partition the graph again")
 
 
-def _shapes(manifest: dict, part: int, name: str) -> dict[str, tuple]:
-    """The shape of each tensor in a file of a part, by the manifest's counts."""
-    counts, parts, is_vertex = manifest["per_part"][part], manifest["parts"], manifest["cut"] == "vertex"
+def _tensors(manifest: dict, part: int, name: str) -> dict[str, tuple]:
+    """Of each tensor in a file of a part: its shape, by the manifest's counts, and its types in safetensors' words."""
+    counts, is_vertex = manifest["per_part"][part], manifest["cut"] == "vertex"
     held = counts["owned"] + counts["mirrors" if is_vertex else "halo"]
     edges = counts["edges"] if is_vertex else sum(counts["edges_by_hop"])
     if name != "structure.safetensors":
-        key, rows = ("node_data", held) if name == "node_data.safetensors" else ("edge_data", edges)
-        return {column: (rows, *each["shape"]) for column, each in manifest[key].items()}
-    pointers = (parts * max(manifest["halo_depth"], 1) + 1,)
-    return {
-        "indptr": ((held if is_vertex else held - counts["halo_by_hop"][-1]) + 1,),
-        **dict.fromkeys(("indices", "edge_ids"), (edges,)),
-        "node_ids": (held,),
+        kind, rows = ("node_data", held) if name == "node_data.safetensors" else ("edge_data", edges)
+        columns = {key: (each["dtype"], (rows, *each["shape"])) for key, each in manifest[kind].items()}
+        return {
+            key: (shape, ("BOOL" if dtype == "bool" else re.sub("[a-z]+", dtype[0].upper(), dtype),))
+            for key, (dtype, shape) in columns.items()
+        }
+    pointers = manifest["parts"] * max(manifest["halo_depth"], 1) + 1
+    lengths = {
+        "indptr": (held if is_vertex else held - counts["halo_by_hop"][-1]) + 1,
+        **dict.fromkeys(("indices", "edge_ids"), edges),
+        "node_ids": held,
         **dict.fromkeys(("recv_ptr", "send_ptr"), pointers),
-        **dict.fromkeys(("send_rows", "send_returns") if is_vertex else ("send_rows",), (counts["sent"],)),
+        "send_rows": counts["sent"],
     }
-
-
-def _types(manifest: dict, name: str) -> dict[str, tuple]:
-    """The types that each column in a file of a part may have, in safetensors' words; other tensors are indices."""
-    if name == "structure.safetensors":
-        return {"send_returns": ("BOOL",)}
-    columns = manifest[name.removesuffix(".safetensors")]
-    types = {key: each["dtype"] for key, each in columns.items()}
-    return {
-        key: ("BOOL" if each == "bool" else re.sub("[a-z]+", each[0].upper(), each),) for key, each in types.items()
-    }
-
-
-def _limits(manifest: dict, part: int, name: str) -> dict[str, int]:
-    """What the numbers of each tensor in a file of a part stay below; compiled loops trust them."""
-    if name != "structure.safetensors":
-        return {}
-    counts = manifest["per_part"][part]
-    (held,) = _shapes(manifest, part, name)["node_ids"]
-    return {"indices": held, "node_ids": manifest["nodes"], "edge_ids": manifest["edges"], "send_rows": counts["owned"]}
+    returns = {"send_returns": ((counts["sent"],), ("BOOL",))} if is_vertex else {}
+    return {key: ((length,), ("I32", "I64")) for key, length in lengths.items()} | returns
 
 
 def _check_contents(path: Path, manifest: dict, part: int) -> None:
     """Raise :class:`InputError` where a file of a part has other shapes or types, or numbers out of range."""
-    shapes, types = _shapes(manifest, part, path.name), _types(manifest, path.name)
-    limits = _limits(manifest, part, path.name)
+    expected = _tensors(manifest, part, path.name)
     try:
         with safe_open(path, framework="numpy") as file:
             tensors = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 (it is not a mapping)
-            for key in sorted({*shapes, *tensors}):
+            for key in sorted({*expected, *tensors}):
+                shape, types = expected.get(key, (None, ()))
                 found = tuple(tensors[key].get_shape()) if key in tensors else None
-                _check_same(path, key, "shape", found, [shapes.get(key)])
-                _check_same(path, key, "type", tensors[key].get_dtype(), types.get(key, _INDEX_TYPES))
-            for key, limit in limits.items():
-                _check_range(path, key, tensors[key], shapes[key][0], limit)
-            if limits:
-                copies = limits["indices"] - limits["send_rows"]
-                ends = {"indptr": shapes["indices"][0], "send_ptr": shapes["send_rows"][0], "recv_ptr": copies}
-                for key, end in ends.items():
-                    _check_rises(path, key, tensors[key], shapes[key][0], end)
+                _check_same(path, key, "shape", found, [shape])
+                _check_same(path, key, "type", tensors[key].get_dtype(), types)
+            if path.name == "structure.safetensors":
+                _check_numbers(path, tensors, {key: shape[0] for key, (shape, _) in expected.items()}, manifest, part)
     except SafetensorError as error:
         raise InputError(f"{path} cannot be read ({error}); partition the graph again") from error
 
@@ -309,30 +209,32 @@ def _check_same(path: Path, key: str, what: str, found, allowed) -> None:
         )
 
 
-def _slices(tensor, length: int):
-    """The numbers of a tensor in a file, some at a time."""
-    for start in range(0, length, _SLICE):
-        yield tensor[start : min(start + _SLICE, length)]
+def _check_numbers(path: Path, tensors: dict, lengths: dict[str, int], manifest: dict, part: int) -> None:
+    """Raise :class:`InputError` unless ids are in their range, and pointers rise from 0 to their end.
 
+    Compiled loops trust them.
+    """
 
-def _check_range(path: Path, key: str, tensor, length: int, limit: int) -> None:
-    """Raise :class:`InputError` unless every number is at least 0 and below a limit."""
-    for values in _slices(tensor, length):
-        if not 0 <= values.min() <= values.max() < limit:
+    def slices(key: str):
+        for start in range(0, lengths[key], _SLICE):
+            yield tensors[key][start : min(start + _SLICE, lengths[key])]
+
+    held, owned = lengths["node_ids"], manifest["per_part"][part]["owned"]
+    limits = {"indices": held, "node_ids": manifest["nodes"], "edge_ids": manifest["edges"], "send_rows": owned}
+    for key, limit in limits.items():
+        if not all(0 <= values.min() <= values.max() < limit for values in slices(key)):
             raise InputError(
                 f"{path} is damaged: {key!r} holds a value that is not a number from 0 to {limit - 1}; partition the "
                 "graph again"
             )
-
-
-def _check_rises(path: Path, key: str, tensor, length: int, end: int) -> None:
-    """Raise :class:`InputError` unless pointers rise from 0 to their end."""
-    last, rises = 0, tensor[:1][0] == 0
-    for values in _slices(tensor, length):
-        rises &= values[0] >= last and not (values[1:] < values[:-1]).any()
-        last = values[-1]
-    if not rises or last != end:
-        raise InputError(f"{path} is damaged: {key!r} does not rise from 0 to {end}; partition the graph again")
+    ends = {"indptr": lengths["indices"], "send_ptr": lengths["send_rows"], "recv_ptr": held - owned}
+    for key, end in ends.items():
+        last, rises = 0, tensors[key][:1][0] == 0
+        for values in slices(key):
+            rises &= values[0] >= last and not (values[1:] < values[:-1]).any()
+            last = values[-1]
+        if not rises or last != end:
+            raise InputError(f"{path} is damaged: {key!r} does not rise from 0 to {end}; partition the graph again")
 
 
 def _versions() -> dict:

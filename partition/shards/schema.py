@@ -1,160 +1,198 @@
-"""Checks of JSON values, from which :mod:`.manifest` builds a table of what each field must be.
-
-A check is a function of a value and of the value's place in the file. It raises :class:`InputError` where the value
-does not fit. A schema library would not be shorter here: most lengths and keys depend on other fields (parts, hops).
-"""
+"""What each field of a manifest must be; docs/format.md says what it means. Unknown fields are allowed."""
 
 from __future__ import annotations
 
-import re
-import reprlib
-from collections.abc import Callable
+from typing import Annotated, Literal
 
-from dgl_gt.partition.errors import InputError
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-Check = Callable[[object, str], None]
-LARGEST = 2**62  # the sum of two such numbers fits into int64
+from dgl_gt.partition.figures.mapping import Mapping
+from dgl_gt.partition.transforms.encodings import MAX_SIZES, MAX_WIDTH
+from dgl_gt.partition.transforms.exphormer import MAX_DEGREE, MAX_VIRTUAL_NODES
 
-
-def misfit(value, where: str, allowed: str) -> InputError:
-    """Return the error to raise for a value that does not fit."""
-    return InputError(f"{where} is {reprlib.repr(value)}, but must be {allowed}")
+Count = Annotated[int, Meta(ge=0, le=2**62)]  # the sum of two fits into int64
+Number = Annotated[float, Meta(ge=0, le=1e300)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 
-def whole(least: int = 0, most: int = LARGEST) -> Check:
-    """Check for an integer in a range, which is not a bool."""
-
-    def check(value, where: str) -> None:
-        if type(value) is not int or not least <= value <= most:
-            raise misfit(value, where, f"a whole number from {least} to {most}")
-
-    return check
+class _Column(Struct):
+    dtype: Annotated[str, Meta(pattern=r"\A(bool|u?int(8|16|32|64)|float(16|32|64))\Z")]
+    shape: list[Count]
 
 
-def number(least: float = 0.0, most: float = 1e300) -> Check:
-    """Check for a number in a range, which is not NaN."""
-
-    def check(value, where: str) -> None:
-        is_number = type(value) is float or (type(value) is int and abs(value) <= LARGEST)
-        if not is_number or not least <= value <= most:
-            raise misfit(value, where, f"a number from {least:g} to {most:g}")
-
-    return check
+class _File(Struct):
+    bytes: Count
+    sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
-def flag() -> Check:
-    """Check for true or false."""
-
-    def check(value, where: str) -> None:
-        if type(value) is not bool:
-            raise misfit(value, where, "true or false")
-
-    return check
-
-
-def text(pattern: str = r"(?s).*") -> Check:
-    """Check for a string that matches a regular expression."""
-
-    def check(value, where: str) -> None:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise misfit(value, where, "text" if pattern == r"(?s).*" else f"text like {pattern}")
-
-    return check
+class _Part(Struct):
+    owned: Count
+    edges: Count
+    cut_edges: Count
+    near_edges: Count
+    sent: Count
+    bytes: Count
 
 
-def one_of(*allowed) -> Check:
-    """Check for one of a few strings."""
-
-    def check(value, where: str) -> None:
-        if not isinstance(value, str) or value not in allowed:
-            raise misfit(value, where, " or ".join(map(repr, allowed)))
-
-    return check
+class _EdgePart(_Part):
+    halo: Count
+    halo_by_hop: list[Count]
+    sent_by_hop: list[Count]
+    edges_by_hop: list[Count]
+    sent_edges_by_hop: list[Count]
 
 
-def none_or(other: Check) -> Check:
-    """Check for null or a value that passes another check."""
-    return lambda value, where: None if value is None else other(value, where)
+class _VertexPart(_Part):
+    mirrors: Count
+    returned: Count
+    returns: Count
+    returned_edges: Count
 
 
-def all_of(*checks: Check) -> Check:
-    """Check for a value that passes several checks."""
-
-    def check(value, where: str) -> None:
-        for each in checks:
-            each(value, where)
-
-    return check
+class _Host(Struct):
+    received_rows: list[list[Count]]
+    cut_edges: list[Count]
 
 
-def any_of(*others: Check) -> Check:
-    """Check for a value that passes one of several checks; the last of them gives the message."""
-
-    def check(value, where: str) -> None:
-        for other in others[:-1]:
-            try:
-                return other(value, where)
-            except InputError:
-                pass
-        return others[-1](value, where)
-
-    return check
+class _Quality(Struct):
+    volume: Count
+    replication_factor: Number
+    max_copies_factor: Number
+    node_balance: Number
+    edge_balance: Number
+    train_balance: Number | None
 
 
-def list_of(entry: Check, length: int | None = None) -> Check:
-    """Check for a list of entries of one kind; ``length``, where given, is its length."""
-
-    def check(value, where: str) -> None:
-        if not isinstance(value, list) or length not in (None, len(value)):
-            raise misfit(value, where, "a list" + ("" if length is None else f" of {length}"))
-        for index, each in enumerate(value):
-            entry(each, f"{where}[{index}]")
-
-    return check
+class _EdgeQuality(_Quality, kw_only=True):
+    cut_ratio: Share
+    halo: Count
+    cut_weight: Number | UnsetType = UNSET
+    cut_weight_ratio: Share | UnsetType = UNSET
+    weight_balance: Number | UnsetType = UNSET
 
 
-def dict_of(entry: Check, keys: set | None = None) -> Check:
-    """Check for an object of entries of one kind; ``keys``, where given, are all of its keys."""
-
-    def check(value, where: str) -> None:
-        if not isinstance(value, dict) or keys not in (None, value.keys()):
-            raise misfit(value, where, "an object" + ("" if keys is None else f" with the keys {reprlib.repr(keys)}"))
-        for key, each in value.items():
-            entry(each, f"{where}[{key[:80]!r}]")
-
-    return check
+class _VertexQuality(_Quality):
+    mirrors: Count
 
 
-def fields(**table: Check) -> Check:
-    """Check for an object that has these fields; other fields are allowed."""
-
-    def check(value, where: str) -> None:
-        if not isinstance(value, dict):
-            raise misfit(value, where, "an object")
-        for key, entry in table.items():
-            if key not in value:
-                raise InputError(f"{where} has no field {key!r}")
-            entry(value[key], f"{where}.{key}")
-
-    return check
+class _Candidate(Struct):
+    cut: Literal["edge", "vertex"]
+    predicted_seconds: Number
+    rank_memory_bytes: Count
+    quality: _Quality
 
 
-def where_present(**table: Check) -> Check:
-    """Check for an object whose fields of these names fit, if it has them; other fields are allowed."""
+class _Choice(Struct):
+    cut: Literal["edge", "vertex"]
+    reason: str
+    model: dict[str, str | bool | int | float]
+    profile: str
+    candidates: list[_Candidate]
 
-    def check(value, where: str) -> None:
-        fields(**{key: entry for key, entry in table.items() if key in value})(value, where)
 
-    return check
+class _Laplacian(Struct):
+    columns: Annotated[int, Meta(ge=1, le=MAX_SIZES["laplacian"])]
+    eigenvalues: list[Annotated[float, Meta(ge=0, le=2)]]
+    seed: Count
 
 
-def some_of(**table: Check) -> Check:
-    """Check for an object that has some of these fields, and no others."""
+class _RandomWalk(Struct):
+    columns: Annotated[int, Meta(ge=1, le=MAX_SIZES["random_walk"])]
+    exact_columns: Annotated[int, Meta(ge=1, le=MAX_SIZES["random_walk"])]
+    probes: Count
+    seed: Count
 
-    def check(value, where: str) -> None:
-        dict_of(fields())(value, where)
-        for key, entry in value.items():
-            one_of(*table)(key, f"a name in {where}")
-            table[key](entry, f"{where}[{key!r}]")
 
-    return check
+class _Degree(Struct):
+    columns: Literal[2]
+
+
+class _Anchors(Struct):
+    columns: Annotated[int, Meta(ge=1, le=MAX_SIZES["anchors"])]
+    landmarks: list[Count]
+
+
+class _Hops(Struct):
+    columns: Count
+    hops: Annotated[int, Meta(ge=1, le=MAX_SIZES["hops"])]
+    width: Annotated[int, Meta(ge=1, le=MAX_WIDTH)] | None
+    seed: Count
+
+
+class _ShortestPath(Struct):
+    columns: Literal[2]
+    most: Annotated[int, Meta(ge=1, le=MAX_SIZES["shortest_path"])]
+
+
+class _VirtualNode(Struct):
+    columns: Annotated[int, Meta(ge=1, le=MAX_VIRTUAL_NODES)]
+
+
+class _Encodings(Struct, forbid_unknown_fields=True):
+    laplacian: _Laplacian | UnsetType = UNSET
+    random_walk: _RandomWalk | UnsetType = UNSET
+    degree: _Degree | UnsetType = UNSET
+    anchors: _Anchors | UnsetType = UNSET
+    hops: _Hops | UnsetType = UNSET
+    shortest_path: _ShortestPath | UnsetType = UNSET
+    virtual_node: _VirtualNode | UnsetType = UNSET
+
+
+class _Expander(Struct):
+    degree: Annotated[int, Meta(ge=2, le=MAX_DEGREE)]
+    edges: Count
+    seed: Count
+
+
+class _VirtualNodes(Struct):
+    nodes: Annotated[int, Meta(ge=1, le=MAX_VIRTUAL_NODES)]
+    edges: Count
+
+
+class _Transforms(Struct, forbid_unknown_fields=True):
+    expander: _Expander | UnsetType = UNSET
+    virtual_nodes: _VirtualNodes | UnsetType = UNSET
+
+
+class _Manifest(Struct, tag_field="cut"):
+    parts: Annotated[int, Meta(ge=1)]
+    nodes: Annotated[int, Meta(ge=1)]
+    edges: Count
+    ptr: list[Count]
+    shares: list[Annotated[float, Meta(ge=1e-12, le=1)]]
+    received_rows: list[list[Count]]
+    masked: dict[str, list[Count]]
+    node_data: dict[str, _Column]
+    edge_data: dict[str, _Column]
+    method: Literal["metis", "expansion", "streaming"]
+    source: str
+    seed: Count | None
+    choice: _Choice | None
+    mapping: Mapping | None
+    left_out: list[str]
+    notes: list[str]
+    isolated_nodes: Count
+    node_names: Literal["integers", "text"] | None
+    class_names: list[str] | None
+    encodings: _Encodings
+    transforms: _Transforms
+    files: dict[str, _File]
+    versions: dict[str, str | None]
+
+
+class EdgeManifest(_Manifest, tag="edge"):
+    """The manifest of an edge cut."""
+
+    halo_depth: Annotated[int, Meta(ge=1, le=2**62)]
+    per_part: list[_EdgePart]
+    hosts: dict[str, _Host]
+    quality: _EdgeQuality
+
+
+class VertexManifest(_Manifest, tag="vertex"):
+    """The manifest of a vertex cut."""
+
+    halo_depth: Literal[0]
+    per_part: list[_VertexPart]
+    hosts: Annotated[dict[str, _Host], Meta(max_length=0)]
+    quality: _VertexQuality

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,11 @@ from safetensors.numpy import save_file
 from dgl_gt.partition.graph import Graph
 from dgl_gt.partition.system.mapped_arrays import take_rows
 
-from .counts import manifest_counts
-from .encoding_records import records_of
+from .counts import encoding_column, manifest_counts
 from .layout import Layout, Part
 from .manifest import NODE_NAMES, PART_FILES, file_entry, write_manifest
-from .node_names import write_node_names
+
+_NAMES = 1 << 16  # names of nodes that are written at a time
 
 
 def write_shards(
@@ -41,26 +42,26 @@ def write_shards(
         written = _write_part(graph, folder, index, structure_arrays(layout, layout.part(index), index))
         files.update(written)
         part_bytes.append(sum(file["bytes"] for file in written.values()))
-    node_names = write_node_names(folder, graph.node_names)
+    node_names = _write_node_names(folder, graph.node_names)
     if node_names:
         files[NODE_NAMES] = file_entry(folder / NODE_NAMES)
     return write_manifest(
         folder,
         {
             **manifest_counts(layout.figures, part_bytes),
-            "quality": layout.quality.as_dict(),
+            "quality": layout.quality,
             "source": graph.name,
             "left_out": list(graph.left_out),
             "notes": list(graph.notes),
             "isolated_nodes": graph.count_isolated() if isolated_nodes is None else isolated_nodes,
             "node_names": node_names,
             "class_names": None if graph.class_names is None else list(graph.class_names),
-            "encodings": records_of(graph),
+            "encodings": _encodings(graph),
             "transforms": graph.transforms,
             "seed": seed,
             "choice": choice,
             "method": method,
-            "mapping": None if cut.mapping is None else cut.mapping.as_dict(),
+            "mapping": None if cut.mapping is None else asdict(cut.mapping),
             "node_data": _columns(graph.node_data),
             "edge_data": _columns(graph.edge_data),
             "ptr": cut.ptr.tolist(),
@@ -74,14 +75,13 @@ def structure_arrays(layout: Layout, part: Part, index: int) -> dict:
     cut = layout.cut
     begin, end = cut.ptr[index], cut.ptr[index + 1]
     wanted = [rows for hop in zip(*layout.rings) for rows in layout.wanted(hop, index)]
+    received = [layout.by_owner(ring) for ring in layout.rings[index]]
     arrays = {
         "indptr": part.indptr,
         "indices": part.indices,
         "node_ids": np.concatenate([cut.order[begin:end], cut.order[part.copies]]).astype(np.int64),
         "edge_ids": part.edge_ids.astype(np.int64),
-        "recv_ptr": np.concatenate([[0], np.cumsum([layout.by_owner(ring) for ring in layout.rings[index]])]).astype(
-            np.int64
-        ),
+        "recv_ptr": np.concatenate([[0], np.cumsum(received)]).astype(np.int64),
         "send_ptr": np.concatenate([[0], np.cumsum([len(rows) for rows in wanted])]).astype(np.int64),
         "send_rows": (np.concatenate(wanted) - begin).astype(np.int64),
     }
@@ -90,6 +90,16 @@ def structure_arrays(layout: Layout, part: Part, index: int) -> dict:
         pairs = [np.isin(rows, those, assume_unique=True) for rows, those in zip(wanted, back)]
         arrays["send_returns"] = np.concatenate(pairs)
     return arrays
+
+
+def _write_node_names(folder: Path, names: np.ndarray | None) -> str | None:
+    """Write the user's ids of nodes, if there are any: line i is the id of node i. Return ``"integers"`` or ``"text"``."""
+    if names is None:
+        return None
+    with open(folder / NODE_NAMES, "wb") as file:
+        for start in range(0, len(names), _NAMES):
+            file.write("".join(f"{name}\n" for name in names[start : start + _NAMES].tolist()).encode())
+    return "text" if names.dtype.kind == "U" else "integers"
 
 
 def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict:
@@ -108,6 +118,17 @@ def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict
         save_file({key: np.ascontiguousarray(array) for key, array in arrays.items()}, path)
         written[f"part{index}/{name}"] = file_entry(path)
     return written
+
+
+def _encodings(graph: Graph) -> dict:
+    """The records of those encodings of a graph that its node data and edge data still hold."""
+    columns = {"node_data": _columns(graph.node_data), "edge_data": _columns(graph.edge_data)}
+    records = {}
+    for name, record in graph.encodings.items():
+        kind, column = encoding_column(name, record)
+        if columns[kind].get(name) == column:
+            records[name] = record
+    return records
 
 
 def _columns(data: dict) -> dict:

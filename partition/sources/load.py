@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from dgl_gt.partition.added_edges import check_fill, with_reverse_edges, with_self_loops
 from dgl_gt.partition.errors import InputError, LeftOutWarning, SourceWarning, printable
 from dgl_gt.partition.graph import Graph
 from dgl_gt.partition.system.optional_packages import first_line
 from dgl_gt.partition.system.user_files import check_fits_memory, regular_file
+from dgl_gt.partition.transforms.added_edges import check_fill, with_reverse_edges, with_self_loops
 
 from . import sample
 from .arrays import from_array, from_pair, from_scipy

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from dgl_gt.partition.added_edges import check_fill
 from dgl_gt.partition.errors import InputError, check_flags, check_one_of, whole_number
+from dgl_gt.partition.transforms.added_edges import check_fill
 
 from .node_columns import ColumnRoles
 

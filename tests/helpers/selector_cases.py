@@ -7,8 +7,7 @@ import numpy as np
 import yaml
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.figures.step_counts import ONE, Count
-from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS, LOCAL, NAMES, strategy_of
+from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS, LOCAL, NAMES, ONE, Count, strategy_of
 from dgl_gt.plan import Tracer
 from dgl_gt.plan.trace import Event, Trace
 from dgl_gt.plan.traced_time import traced_time

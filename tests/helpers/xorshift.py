@@ -5,7 +5,7 @@ _MASK = 2**64 - 1
 
 
 class Xorshift64Star:
-    """xorshift64*, as ``Xorshift64Star`` of partition/cuts/native/random.h."""
+    """xorshift64*, as ``Xorshift64Star`` of partition/cuts/native/common.h."""
 
     def __init__(self, seed: int):
         self.state = (seed * SEED_MULTIPLIER + MULTIPLIER) & _MASK

@@ -8,9 +8,9 @@ from memory_cases import sizes_of
 
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, add_virtual_nodes, encode, load_graph, partition
-from dgl_gt.partition.added_edges import with_reverse_edges, with_self_loops
 from dgl_gt.partition.graph import from_edges
 from dgl_gt.partition.memory_bound import estimate_needs
+from dgl_gt.partition.transforms.added_edges import with_reverse_edges, with_self_loops
 
 TYPES = ("float32", "float64", "float16", "int64", "uint8", "int8", "bool")
 

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from dgl_gt.partition.added_edges import with_reverse_edges, with_self_loops
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import as_array, from_edges, symmetrised
 from dgl_gt.partition.sources.load import load_graph
+from dgl_gt.partition.transforms.added_edges import with_reverse_edges, with_self_loops
 
 
 def test_in_edges_keep_their_ids_and_order():

@@ -10,8 +10,7 @@ from dgl_gt.partition import default_costs, from_edges, load_graph, read_costs, 
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.figures.costs import CutCosts, PerCount
-from dgl_gt.partition.figures.step_counts import Count
-from dgl_gt.partition.figures.strategies import strategy_of
+from dgl_gt.partition.figures.strategies import Count, strategy_of
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.plan import choose, read_profile, tracer_of
 from dgl_gt.train import read_config

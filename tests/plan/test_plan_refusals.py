@@ -150,9 +150,9 @@ def test_shards_without_quality_figures_are_refused(here, both, tmp_path):
     write_manifest(tmp_path / "no-shares", {key: value for key, value in plain.items() if key != "shares"})
     text = (both[0] / "manifest.json").read_text()
     (tmp_path / "edited" / "manifest.json").write_text(text.replace('"parts": 2', '"parts": 3'))
-    refused(here("plan", tmp_path / "no-quality"), "no-quality", "has no field 'quality'; partition the graph again")
-    refused(here("plan", both[1], tmp_path / "no-quality"), "has no field 'quality'")
-    refused(here("plan", tmp_path / "no-shares"), "has no field 'shares'; partition the graph again")
+    refused(here("plan", tmp_path / "no-quality"), "no-quality", "quality")
+    refused(here("plan", both[1], tmp_path / "no-quality"), "quality")
+    refused(here("plan", tmp_path / "no-shares"), "shares")
     refused(here("plan", tmp_path / "edited"), "damaged or was edited")
 
 

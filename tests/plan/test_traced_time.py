@@ -8,7 +8,7 @@ from hand_made_figures import edge_figures
 from selector_cases import half_speed, profile_values, write_profile
 
 from dgl_gt.partition.figures.figures import HostCounts
-from dgl_gt.partition.figures.step_counts import ONE, Count
+from dgl_gt.partition.figures.strategies import ONE, Count
 from dgl_gt.plan import read_profile
 from dgl_gt.plan.trace import Event, Trace
 from dgl_gt.plan.traced_time import traced_time

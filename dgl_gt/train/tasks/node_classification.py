@@ -14,7 +14,7 @@ from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import SPLIT_MASKS
-from dgl_gt.partition.shards.transform_records import user_node_count
+from dgl_gt.partition.shards.counts import user_node_count
 from dgl_gt.partition.system.units import format_count
 
 from ..config import TrainConfig

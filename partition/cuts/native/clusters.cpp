@@ -4,8 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "export.h"
-#include "random.h"
+#include "common.h"
 
 using namespace dgl_gt;
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "export.h"
+#include "common.h"
 
 namespace {
 

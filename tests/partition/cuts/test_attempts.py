@@ -11,7 +11,7 @@ from dgl_gt.partition.cuts import attempts, local_search, metis, native
 from dgl_gt.partition.cuts.balance import make_balance
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
 from dgl_gt.partition.cuts.local_search import refine, refine_multilevel
-from dgl_gt.partition.cuts.part_counts import count_assignment
+from dgl_gt.partition.cuts.permutation import count_assignment
 from dgl_gt.partition.graph import from_edges, symmetrised
 
 pytestmark = pytest.mark.skipif(

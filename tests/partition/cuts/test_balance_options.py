@@ -42,13 +42,13 @@ def test_bounds_on_the_command_line(capsys, bounds):
 
 
 REFUSED = [
-    (["--target-weights", "1,2,3"], "3 numbers; they must be a list of 4"),
-    (["--target-weights", "1,0,1,1"], "hold 0"),
-    (["--target-weights", "1,nan,1,1"], "hold nan"),
-    (["--target-weights=-1,1,1,1"], "hold -1"),
+    (["--target-weights", "1,2,3"], "--target-weights are [1.0, 2.0, 3.0]; they must be 4 positive numbers"),
+    (["--target-weights", "1,0,1,1"], "[1.0, 0.0"),
+    (["--target-weights", "1,nan,1,1"], "[1.0, nan"),
+    (["--target-weights=-1,1,1,1"], "[-1.0"),
     (["--target-weights", "a,1,1,1"], "--target-weights: 'a'"),
     (["--target-weights", "nowhere.txt"], "'nowhere.txt' is not a number, and 'nowhere.txt' is not a readable file"),
-    (["--target-weights", ""], "0 numbers"),
+    (["--target-weights", ""], "are []"),
     (["--max-imbalance", "0.9"], "is 0.9"),
     (["--max-imbalance", "nan"], "is nan"),
     (["--max-imbalance", "much"], "--max-imbalance: 'much'"),

@@ -83,7 +83,7 @@ def test_loads_follow_the_shares_and_figures_are_relative_to_them():
     cut = make_edge_cut(graph, 4, target_weights=weights.tolist())
     layout, loads = Layout(graph, cut), brute_loads(graph, owner_of(cut), 4)
     assert layout.figures.shares == pytest.approx(weights / 6)
-    quality = layout.quality.as_dict()
+    quality = layout.quality
     for key, kind in (("node_balance", "nodes"), ("edge_balance", "edges"), ("train_balance", "train")):
         expected = max(max(np.array(split) / (sum(split) * weights / 6)) for split in loads[kind])
         assert quality[key] == pytest.approx(expected)
@@ -119,7 +119,7 @@ def test_figures_of_training_nodes(splits, tmp_path):
     worst = max(max(np.array(split) / (sum(split) * np.array([3, 1, 2]) / 6)) for split in loads["train"])
     assert manifest["quality"]["train_balance"] == pytest.approx(worst)
     bare = from_edges([0, 1, 2], [1, 2, 0], 4)
-    assert Layout(bare, make_edge_cut(bare, 2)).quality.train_balance is None
+    assert Layout(bare, make_edge_cut(bare, 2)).quality["train_balance"] is None
 
 
 def test_bounds_on_given_owners():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from dgl_gt.partition.cuts import metis, metis_child
+from dgl_gt.partition.cuts import metis
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system import child_process
 
@@ -27,7 +27,7 @@ def adjacency():
         (1, "RuntimeError: metis: insufficient memory", 5, InputError, "METIS ran out of memory on 1,000 undirected"),
         (-9, "", 5, InputError, "METIS was ended by signal 9 (SIGKILL); nothing is written"),
         (1, "Fatal Python error\nKeyboardInterrupt\n", 5, InputError, "METIS was ended by signal 2 (SIGINT); nothing"),
-        (metis_child.NO_ROOM, "", 5, InputError, "no space left; free space, or set TMPDIR"),
+        (metis._NO_ROOM, "", 5, InputError, "no space left; free space, or set TMPDIR"),
         (-2, "Traceback (most recent call last):\nKeyboardInterrupt", 5, InputError, "ended by signal 2 (SIGINT)"),
         (1, "AssertionError", 5, RuntimeError, "METIS ended with exit code 1: AssertionError"),
     ],
@@ -69,9 +69,9 @@ def test_a_graph_without_lonely_nodes_is_not_copied(monkeypatch):
     weights, ring = np.ones(6, np.int64), np.arange(6)
     xadj, adjncy = 2 * np.arange(7), np.stack([ring - 1, ring + 1], axis=1).ravel() % 6
     seen = []
-    monkeypatch.setattr(metis_child, "_run_metis", lambda *given, **_: seen.append(given) or np.zeros(6, np.int64))
+    monkeypatch.setattr(metis, "_run_metis", lambda *given, **_: seen.append(given) or np.zeros(6, np.int64))
     job = {"parts": 2, "objective": "cut", "tolerance": 1.03, "seed": 0, "shares": None}
-    metis_child._k_way({"xadj": xadj, "adjncy": adjncy, "weights": weights}, job)
+    metis._k_way({"xadj": xadj, "adjncy": adjncy, "weights": weights}, job)
     ((*graph, _, own),) = seen
     assert graph[0] is xadj and graph[1] is adjncy and own is weights
 

@@ -7,15 +7,15 @@ import pytest
 from hand_made_figures import assert_same_figures
 from search_cases import pulled
 
-from dgl_gt.partition.cuts import part_counts
+from dgl_gt.partition.cuts import permutation
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
-from dgl_gt.partition.cuts.part_counts import count_assignment, count_edge_cut
+from dgl_gt.partition.cuts.permutation import count_assignment, count_edge_cut
 from dgl_gt.partition.shards.layout import Layout
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5, 65])
 def test_counts_are_those_of_sets_and_of_the_layout(awkward_graph, monkeypatch, parts):
-    monkeypatch.setattr(part_counts, "_CHUNK_ROWS", 7)
+    monkeypatch.setattr(permutation, "_CHUNK_ROWS", 7)
     for seed in range(3):
         graph = awkward_graph(seed)
         owner = np.random.default_rng(seed).integers(0, parts, graph.num_nodes)
@@ -30,7 +30,7 @@ def test_counts_are_those_of_sets_and_of_the_layout(awkward_graph, monkeypatch, 
             assert found.cut_edges[part] == ((part_of_edge == part) & (source_part != part)).sum()
         assert found.near_edges is None and found.hosts == {}
     if parts < 65:
-        monkeypatch.setattr(part_counts, "NEAR_ROWS", 9)
+        monkeypatch.setattr(permutation, "NEAR_ROWS", 9)
         cut = make_edge_cut(graph, parts, owner=owner)
         found, _ = count_edge_cut(graph, cut.order, cut.ptr, cut.shares)
         expected, place = Layout(graph, cut).figures, np.argsort(cut.order)

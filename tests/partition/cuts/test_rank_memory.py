@@ -12,8 +12,7 @@ from dgl_gt.partition import default_costs, partition
 from dgl_gt.partition.cuts.edge_cut import EdgeCut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.shards.cut_selection import check_memory, choose_cut
-from dgl_gt.partition.shards.layout import Layout
+from dgl_gt.partition.shards.layout import Layout, check_memory, choose_cut
 from dgl_gt.partition.system.units import format_bytes
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")

@@ -14,14 +14,15 @@ from safetensors.numpy import load_file
 
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, add_expander_edges, encode, load_graph, partition, read_manifest, verify
-from dgl_gt.partition.encodings import encode as encode_module
-from dgl_gt.partition.encodings import needs, random_walk
-from dgl_gt.partition.encodings.encode import add_encodings
-from dgl_gt.partition.encodings.parse import Encoding, parse_encodings
 from dgl_gt.partition.graph import from_edges
 from dgl_gt.partition.memory_bound import estimate_needs
 from dgl_gt.partition.sources.load import open_source
-from dgl_gt.partition.transforms import transformed
+from dgl_gt.partition.transforms import encode as encode_module
+from dgl_gt.partition.transforms import encodings as needs
+from dgl_gt.partition.transforms import random_walk
+from dgl_gt.partition.transforms.encode import add_encodings
+from dgl_gt.partition.transforms.encodings import Encoding, parse_encodings
+from dgl_gt.partition.transforms.exphormer import transformed
 
 SAMPLE = "sample:communities?nodes=300&features=8&seed=1"
 ALL = "laplacian=6,random_walk=5,degree,anchors=4,hops=2x3"
@@ -43,26 +44,23 @@ def test_what_a_text_names():
 
 
 REFUSED = [
-    ("laplacian=0", "is 'laplacian=0': laplacian takes a whole number from 1 to 128, as in laplacian=16"),
+    ("laplacian=0", "is 'laplacian=0': laplacian takes a whole number from 1 to 128"),
     ("laplacian=129", "laplacian takes a whole number from 1 to 128"),
     ("laplacian=-1", "laplacian takes a whole number from 1 to 128"),
     ("laplacian=1.5", "laplacian takes a whole number from 1 to 128"),
     ("laplacian", "laplacian takes a whole number from 1 to 128"),
     ("laplacian=٣", "laplacian takes a whole number from 1 to 128"),
     ("random_walk=3x4", "random_walk takes a whole number from 1 to 128"),
-    ("anchors=1025", "anchors takes a whole number from 1 to 1,024, as in anchors=32"),
+    ("anchors=1025", "anchors takes a whole number from 1 to 1,024"),
     ("anchors=" + "9" * 5000, "anchors takes a whole number from 1 to 1,024"),
-    ("hops=33", "hops takes a whole number from 1 to 32, as in hops=3, and hops=KxW a width W from 1 to 4,096"),
-    ("hops=3x0", "hops=KxW a width W from 1 to 4,096, as in hops=3x64"),
+    ("hops=33", "hops takes a whole number from 1 to 32"),
+    ("hops=3x0", "hops=KxW a width W from 1 to 4,096"),
     ("hops=3x4097", "hops=KxW a width W from 1 to 4,096"),
     ("hops=3x", "hops=KxW a width W from 1 to 4,096"),
-    ("degree=2", "degree takes no number; write degree alone"),
-    ("degree,,anchors=2", "an encoding is missing; write laplacian=K"),
-    (
-        "",
-        "an encoding is missing; write laplacian=K, random_walk=K, degree, anchors=A, hops=K, hops=KxW or shortest_path=K",
-    ),
-    ("pagerank=3", "there is no encoding 'pagerank'; write laplacian=K, random_walk=K, degree"),
+    ("degree=2", "there is no encoding 'degree=2'"),
+    ("degree,,anchors=2", "there is no encoding ''"),
+    ("", "there is no encoding ''; write laplacian=K"),
+    ("pagerank=3", "there is no encoding 'pagerank=3'"),
     ("Degree", "there is no encoding 'Degree'"),
     ("shortest_path=0", "shortest_path takes a whole number from 1 to 6, as in shortest_path=4"),
     ("shortest_path=7", "shortest_path takes a whole number from 1 to 6"),

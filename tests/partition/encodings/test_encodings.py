@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from dgl_gt.partition import InputError, encode, load_graph, partition, read_manifest
-from dgl_gt.partition.encodings import eigenvectors, laplacian, random_walk
-from dgl_gt.partition.encodings.anchors import choose_landmarks
-from dgl_gt.partition.encodings.hops import starting_rows
-from dgl_gt.partition.encodings.laplacian import laplacian_encoding
-from dgl_gt.partition.encodings.neighbours import simple_adjacency
 from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.transforms import laplacian, random_walk
+from dgl_gt.partition.transforms.adjacency import simple_adjacency
+from dgl_gt.partition.transforms.anchors import choose_landmarks
+from dgl_gt.partition.transforms.hops import starting_rows
+from dgl_gt.partition.transforms.laplacian import laplacian_encoding
 
 EMPTY = from_edges([], [], 3, {"feat": np.ones((3, 2), np.float32)})
 ONE = from_edges([0, 0], [0, 0], 1, {"feat": np.ones((1, 2), np.float32)})
@@ -165,7 +165,7 @@ def test_large_components_and_eigenvalues_that_occur_often(always_sparse, edges)
 
 
 def test_what_does_not_converge_is_named(always_sparse, monkeypatch):
-    monkeypatch.setattr(eigenvectors, "_MAX_RESTARTS", 1)
+    monkeypatch.setattr(laplacian, "_MAX_RESTARTS", 1)
     graph = from_edges(np.arange(1999), np.arange(1, 2000))
     message = r"laplacian=12: \d+ of 12 eigenvectors of a component of 2,000 nodes converged within 1 restarts; choose "
     with pytest.raises(InputError, match=message + "(laplacian=[0-9]+, or )?random_walk or anchors"):

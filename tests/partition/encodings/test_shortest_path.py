@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from dgl_gt.partition import add_expander_edges, add_virtual_nodes, encode
-from dgl_gt.partition.encodings import shortest_path
 from dgl_gt.partition.graph import from_edges
+from dgl_gt.partition.transforms import shortest_path
 
 PATH = from_edges([0, 1, 2, 3, 4], [1, 2, 3, 4, 0], 7)  # a cycle of five, one way, and two isolated nodes
 STAR = from_edges([0] * 30 + list(range(1, 31)), [*range(1, 31)] + [0] * 30, 31)

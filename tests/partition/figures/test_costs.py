@@ -122,7 +122,7 @@ def test_costs_of_one_kind_of_cut(tmp_path):
     half = replace(hand_made_costs(), vertex=None)
     graph = mesh(6)
     assert partition(graph, 2, tmp_path / "edge", costs=half, attempts=2)["cut"] == "edge"
-    with pytest.raises(ValueError, match="the costs do not cover vertex cuts, .* choose another cut"):
+    with pytest.raises(ValueError, match="the costs do not cover vertex cuts"):
         partition(graph, 2, tmp_path / "auto", costs=half, cut="auto")
     with pytest.raises(ValueError, match="costs is 'fast'; it must be a Costs"):
         partition(graph, 2, tmp_path / "auto", costs="fast")

@@ -16,7 +16,7 @@ from dgl_gt.partition import partition, read_manifest
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import from_edges
 from dgl_gt.partition.report.counts import count_shards
-from dgl_gt.partition.report.formats import percent, seconds, short
+from dgl_gt.partition.report.pages import percent, seconds, short
 from dgl_gt.partition.report.write import page, write_report
 
 

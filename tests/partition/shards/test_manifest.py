@@ -21,8 +21,7 @@ from dgl_gt.partition.report.counts import count_shards
 from dgl_gt.partition.report.write import page
 from dgl_gt.partition.shards import manifest as manifest_module
 from dgl_gt.partition.shards.counts import read_figures
-from dgl_gt.partition.shards.cut_selection import choose_cut
-from dgl_gt.partition.shards.layout import Layout
+from dgl_gt.partition.shards.layout import Layout, choose_cut
 from dgl_gt.partition.shards.manifest import _render, file_entry
 from dgl_gt.partition.shards.write import write_shards
 from dgl_gt.partition.tables import quality_table
@@ -107,99 +106,79 @@ def test_any_field_altered_is_refused_or_read(shards, kind):
 
 
 @pytest.mark.parametrize(
-    ("place", "new", "message"),
+    ("place", "new", "said"),
     [
-        (("parts",), "2", "manifest.parts is '2', but must be a whole number from 3 to 3"),
-        (("parts",), 10**9, "but must be a whole number from 3 to 3"),
-        (("parts",), True, "manifest.parts is True"),
-        (("per_part", 1, "owned"), 10**400, "per_part.1..owned is 1000"),
-        (("per_part", 1, "halo_by_hop"), [1], "per_part.1..halo_by_hop is .1., but must be a list of 2"),
-        (("per_part", 2, "cut_edges"), KeyError, r"manifest.per_part\[2\] has no field 'cut_edges'"),
-        (("per_part", 0, "near_edges"), KeyError, r"manifest.per_part\[0\] has no field 'near_edges'"),
-        (
-            ("per_part", 0, "near_edges"),
-            10**6,
-            r"per_part.0..near_edges is 1000000, but must be \d+, as other counts say",
-        ),
-        (("per_part",), KeyError, "manifest has no field 'per_part'"),
-        (("shares",), KeyError, "manifest has no field 'shares'"),
-        (("quality",), KeyError, "manifest has no field 'quality'"),
-        (("received_rows",), KeyError, "manifest has no field 'received_rows'"),
-        (("ptr", 0), 1, r"per_part.0..owned is \d+, but must be \d+, as other counts say"),
-        (("shares", 2), 0.9, "the sum of shares is"),
+        (("parts",), "2", "parts"),
+        (("parts",), 10**9, "parts is 1000000000"),
+        (("parts",), True, "parts"),
+        (("per_part", 1, "owned"), 10**400, "per_part"),
+        (("per_part", 1, "halo_by_hop"), [1], "per_part"),
+        (("per_part", 2, "cut_edges"), KeyError, "cut_edges"),
+        (("per_part", 0, "near_edges"), KeyError, "near_edges"),
+        (("per_part", 0, "near_edges"), 10**6, "near_edges is .*1000000"),
+        (("per_part",), KeyError, "per_part"),
+        (("shares",), KeyError, "shares"),
+        (("shares", 2), 0.9, "shares is"),
+        (("quality",), KeyError, "quality"),
         (("quality", "cut_ratio"), float("nan"), "is damaged: not valid JSON"),
-        (("seed",), "<script>", "manifest.seed is '<script>'"),
+        (("received_rows",), KeyError, "received_rows"),
+        (("ptr", 0), 1, "ptr is"),
+        (("seed",), "<script>", "seed"),
         (("node_data", "feat", "shape"), [4], r"does not fit the manifest: 'feat' has shape \(\d+, 3\) instead of"),
-        (("files", "../../x"), {"bytes": 1, "sha256": "0" * 64}, "must be an object with the keys"),
-        (("versions",), KeyError, "manifest has no field 'versions'"),
-        (("encodings",), KeyError, "manifest has no field 'encodings'"),
-        (("encodings",), [], r"manifest.encodings is \[\], but must be an object"),
-        (("encodings", "spectral"), {}, "a name in manifest.encodings is 'spectral', but must be 'laplacian' or"),
-        (("encodings", "degree"), 3, r"manifest.encodings\['degree'\] is 3, but must be an object"),
-        (("encodings", "degree", "columns"), 3, "must be a whole number from 2 to 2"),
-        (("encodings", "laplacian", "columns"), 2, r"node_data\['laplacian'\] is .*'shape': \[3\].*must be .*\[2\]"),
-        (("encodings", "laplacian", "seed"), -1, r"encodings\['laplacian'\].seed is -1"),
-        (("encodings", "laplacian", "eigenvalues"), [0.1] * 4, "eigenvalues is .*, but must be a list of at most 3"),
-        (
-            ("encodings", "laplacian", "eigenvalues", 0),
-            2.5,
-            r"eigenvalues\[0\] is 2.5, but must be a number from 0 to 2",
-        ),
-        (("encodings", "random_walk", "exact_columns"), 4, "exact_columns is 4, but must be at most 3"),
-        (("encodings", "random_walk", "probes"), 5, "probes is 5, but must be 0 exactly where all columns are exact"),
-        (("encodings", "anchors", "landmarks", 0), 80, "landmarks is .*, but must be a list of numbers below 80"),
-        (("encodings", "anchors", "landmarks"), [1, 2, 3], "landmarks is .*, but must be a list of at most 2"),
-        (("encodings", "hops", "hops"), 3, "columns is 4, but must be hops times the columns per hop"),
-        (("encodings", "hops", "width"), 1, "columns is 4, but must be hops times the columns per hop"),
-        (("encodings", "shortest_path", "most"), 7, "must be a whole number from 1 to 6"),
-        (("edge_data", "shortest_path", "dtype"), "int8", r"edge_data\['shortest_path'\] is .*, but must be .*'uint8'"),
-        (("encodings", "virtual_node", "columns"), 3, r"node_data\['virtual_node'\] is .*, but must be .*\[3\]"),
-        (("transforms",), KeyError, "manifest has no field 'transforms'"),
-        (("transforms", "rewiring"), {}, "a name in manifest.transforms is 'rewiring', but must be 'expander' or"),
-        (("transforms", "expander", "degree"), 3, "must be an even degree and an even number of edges"),
-        (("transforms", "expander", "degree"), 2, r"\['expander'\].edges is \d+, but must be at most 156"),
-        (("transforms", "virtual_nodes", "nodes"), 80, r"\['virtual_nodes'\].nodes is 80, but must be below 80"),
-        (("transforms", "virtual_nodes", "nodes"), 3, r"\['virtual_nodes'\].edges is 312, but must be 462"),
-        (
-            ("transforms", "virtual_nodes"),
-            KeyError,
-            r"\['virtual_node'\].columns is 2, but must be the number of virtual",
-        ),
-        (("node_data", "degree", "dtype"), "float64", r"node_data\['degree'\] is .*, but must be .*'float32'"),
+        (("files", "../../x"), {"bytes": 1, "sha256": "0" * 64}, "files"),
+        (("files", "part0/structure.safetensors", "sha256"), "0", "sha256"),
+        (("versions",), KeyError, "versions"),
+        (("encodings",), KeyError, "encodings"),
+        (("encodings",), [], "encodings"),
+        (("encodings", "spectral"), {}, "spectral"),
+        (("encodings", "degree"), 3, "encodings.degree"),
+        (("encodings", "degree", "columns"), 3, "encodings.degree.columns"),
+        (("encodings", "laplacian", "columns"), 2, r"node_data.laplacian is .*\[3\].*\[2\]"),
+        (("encodings", "laplacian", "seed"), -1, "encodings.laplacian.seed"),
+        (("encodings", "laplacian", "eigenvalues", 0), 2.5, "encodings.laplacian.eigenvalues"),
+        (("encodings", "anchors", "landmarks", 0), -1, "encodings.anchors.landmarks"),
+        (("encodings", "hops", "width"), 0, "encodings.hops.width"),
+        (("encodings", "shortest_path", "most"), 7, "encodings.shortest_path.most"),
+        (("edge_data", "shortest_path", "dtype"), "int8", "edge_data.shortest_path is .*int8.*uint8"),
+        (("encodings", "virtual_node", "columns"), 3, r"node_data.virtual_node is .*\[3\]"),
+        (("transforms",), KeyError, "transforms"),
+        (("transforms", "rewiring"), {}, "rewiring"),
+        (("transforms", "expander", "degree"), 1, "transforms.expander.degree"),
+        (("transforms", "expander", "edges"), 10**6, "transforms is"),
+        (("transforms", "virtual_nodes", "nodes"), 80, "transforms.virtual_nodes"),
+        (("node_data", "degree", "dtype"), "float64", "node_data.degree is .*float64.*float32"),
+        (("choice",), {"cut": "edge"}, "choice"),
     ],
 )
-def test_what_is_said(shards, place, new, message):
+def test_what_is_said(shards, place, new, said):
     path = shards / "edge" / "manifest.json"
     good = path.read_text()
     path.write_text(rendered(altered(json.loads(good), place, new)))
     try:
-        with pytest.raises(InputError, match=message + ".*; partition the graph again"):
+        with pytest.raises(InputError, match=said + ".*; partition the graph again"):
             use(shards / "edge")
     finally:
         path.write_text(good)
 
 
 @pytest.mark.parametrize(
-    ("place", "new", "message"),
+    ("place", "new", "said"),
     [
-        ((), KeyError, "manifest has no field 'hosts'"),
-        (("2",), KeyError, "manifest.hosts has no field '2'"),
-        (("2", "received_rows"), [[0, 1]], r"hosts.2.received_rows is \[\[0, 1\]\], but must be a list of 2"),
-        (("2", "received_rows", 0, 0), 1, r"hosts\['2'\].received_rows\[0\]\[0\] is 1, but must be 0"),
-        (
-            ("2", "received_rows", 1, 0),
-            10**6,
-            r"the sum of hosts\['2'\].received_rows\[1\] is 1000000, but must be \d+",
-        ),
-        (("2", "cut_edges", 0), 10**6, r"hosts\['2'\].cut_edges\[0\] is 1000000, but must be \d+, as other counts say"),
+        ((), KeyError, "hosts"),
+        (("2",), KeyError, "hosts is"),
+        (("2", "received_rows"), [[0, 1]], "hosts.2.received_rows"),
+        (("2", "received_rows", 0, 0), 1, "hosts.2.received_rows"),
+        (("2", "received_rows", 1, 0), 10**6, "hosts.2.received_rows is .*1000000"),
+        (("2", "cut_edges", 0), 10**6, "hosts.2.cut_edges is .*1000000"),
+        (("2", "cut_edges"), [0], "hosts.2.cut_edges"),
     ],
 )
-def test_counts_of_hosts_are_checked(awkward_graph, tmp_path, place, new, message):
+def test_counts_of_hosts_are_checked(awkward_graph, tmp_path, place, new, said):
     graph = awkward_graph(2)
     write_shards(Layout(graph, EdgeCut(np.arange(60), np.arange(0, 61, 15), np.ones(4) / 4)), tmp_path, seed=0)
     path = tmp_path / "manifest.json"
     path.write_text(rendered(altered(json.loads(path.read_text()), ("hosts", *place), new)))
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=said):
         read_manifest(tmp_path)
 
 
@@ -239,10 +218,21 @@ def test_deep_json_with_a_valid_checksum(shards):
         deep = [deep]
     path.write_text(_render({**json.loads(good), "extra": deep, "choice": deep}))
     try:
-        with pytest.raises(InputError, match="choice is .*, but must be an object"):
+        with pytest.raises(InputError, match="choice"):
             read_manifest(shards / "edge")
     finally:
         path.write_text(good)
+
+
+def test_fields_of_a_later_version_are_allowed(shards):
+    path = shards / "edge" / "manifest.json"
+    good = path.read_text()
+    for place in (("extra",), ("per_part", 0, "extra"), ("quality", "extra")):
+        path.write_text(rendered(altered(json.loads(good), place, 3)))
+        try:
+            use(shards / "edge")
+        finally:
+            path.write_text(good)
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from dgl_gt.nn import GraphTransformer
-from dgl_gt.partition.figures.step_counts import Count
-from dgl_gt.partition.figures.strategies import HALO, strategy_of
+from dgl_gt.partition.figures.strategies import HALO, Count, strategy_of
 from dgl_gt.plan.tracing import record_trace
 
 FEATURES, CLASSES = 20, 7

@@ -12,13 +12,7 @@ _MAX_ENTRIES = 2**31 - 1  # of an index type that scipy's graph routines take
 
 
 def simple_adjacency(graph: Graph) -> scipy.sparse.csr_array:
-    """Return the symmetric adjacency without self-loops, (N, N), bool, all stored values true.
-
-    Raises
-    ------
-    InputError
-        There are 2**30 undirected edges or more.
-    """
+    """The symmetric adjacency without self-loops, (N, N), bool, all stored values true."""
     matrix = symmetrised(graph)
     if matrix.nnz > _MAX_ENTRIES:
         raise InputError(
@@ -31,12 +25,12 @@ def simple_adjacency(graph: Graph) -> scipy.sparse.csr_array:
 
 
 def degrees(adjacency: scipy.sparse.csr_array) -> np.ndarray:
-    """Return the number of neighbours of each node, int64, (N,)."""
+    """The number of neighbours of each node, int64, (N,)."""
     return np.diff(adjacency.indptr).astype(np.int64)
 
 
 def normalised(adjacency: scipy.sparse.csr_array, dtype=np.float64) -> scipy.sparse.csr_array:
-    """Return D**-1/2 A D**-1/2, (N, N), where D holds the degrees; rows of isolated nodes are empty.
+    """D**-1/2 A D**-1/2, (N, N), where D holds the degrees; rows of isolated nodes are empty.
 
     Its powers have the diagonals of the random walk matrix's powers, to which it is similar.
     """
@@ -48,5 +42,5 @@ def normalised(adjacency: scipy.sparse.csr_array, dtype=np.float64) -> scipy.spa
 
 
 def components(adjacency: scipy.sparse.csr_array) -> np.ndarray:
-    """Return the connected component of each node, int32, (N,)."""
+    """The connected component of each node, int32, (N,)."""
     return scipy.sparse.csgraph.connected_components(adjacency, directed=False)[1]

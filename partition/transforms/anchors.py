@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from .neighbours import degrees
+from .adjacency import degrees
 
 
 def anchor_encoding(adjacency: scipy.sparse.csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nearness of each node to ``count`` landmarks, float32 (N, count), and the landmarks, int64.
+    """The nearness of each node to ``count`` landmarks, float32 (N, count), and the landmarks, int64.
 
     The nearness is 1 / (1 + hops): 1 at the landmark itself, and 0 where no path leads to it. Where fewer nodes than
     ``count`` have a neighbour, the last columns are zero.
@@ -25,7 +25,7 @@ def anchor_encoding(adjacency: scipy.sparse.csr_array, count: int) -> tuple[np.n
 
 
 def choose_landmarks(adjacency: scipy.sparse.csr_array, count: int) -> np.ndarray:
-    """Return the landmarks, int64, at most ``count``.
+    """The landmarks, int64, at most ``count``.
 
     Nodes are looked at by falling degree, those of equal degree by rising id. A node becomes a landmark unless it has a
     landmark as neighbour, so that landmarks spread. If these are too few, the others follow in the same order. Isolated
@@ -45,7 +45,7 @@ def choose_landmarks(adjacency: scipy.sparse.csr_array, count: int) -> np.ndarra
 
 
 def hops_from(graph: scipy.sparse.csr_array, start: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nodes that can be reached from a node, and how many hops away they are, int64 each."""
+    """The nodes that can be reached from a node, and how many hops away they are, int64 each."""
     order, parents = scipy.sparse.csgraph.breadth_first_order(graph, start, directed=True, return_predecessors=True)
     place = np.empty(graph.shape[0], np.int64)
     place[order] = np.arange(len(order))

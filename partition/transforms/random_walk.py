@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from .neighbours import components, degrees, normalised
+from .adjacency import components, degrees, normalised
 
 MAX_MULTIPLICATIONS = 10**10  # of the exact computation; about 20 s
 PROBES = 256  # random vectors of the estimate
@@ -26,7 +26,7 @@ def is_exact(nodes: int, entries: int, steps: int) -> bool:
 
 
 def block_bytes(nodes: int) -> int:
-    """Return the size of a block of columns of the exact computation (bytes)."""
+    """The size of a block of columns of the exact computation (bytes)."""
     return 8 * nodes * _block_columns(nodes)
 
 
@@ -35,7 +35,7 @@ def _block_columns(nodes: int) -> int:
 
 
 def random_walk_encoding(adjacency: scipy.sparse.csr_array, steps: int, seed: int) -> tuple[np.ndarray, int]:
-    """Return the probability of being back after 1 to ``steps`` steps, float32 (N, steps).
+    """The probability of being back after 1 to ``steps`` steps, float32 (N, steps).
 
     Also returns how many of the columns are exact: all of them, or the first two, after which the others are unbiased
     estimates from ``PROBES`` random vectors.

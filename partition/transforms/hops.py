@@ -8,7 +8,7 @@ import scipy  # imports its parts at their first use
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.mapped_arrays import release_pages
 
-from .neighbours import normalised
+from .adjacency import normalised
 
 _CHUNK_ROWS = 1 << 14
 
@@ -18,11 +18,6 @@ def hop_encoding(adjacency: scipy.sparse.csr_array, feat: np.ndarray, hops: int,
 
     Where ``feat`` has more than ``width`` columns, it is multiplied first by a random matrix that preserves inner
     products on average (normally distributed, of variance 1 / width).
-
-    Raises
-    ------
-    InputError
-        A result is not finite, because the features are beyond the range of float32.
     """
     rows = starting_rows(feat, width, seed)
     matrix, columns = normalised(adjacency, np.float32), rows.shape[1]
@@ -39,7 +34,7 @@ def hop_encoding(adjacency: scipy.sparse.csr_array, feat: np.ndarray, hops: int,
 
 
 def starting_rows(feat: np.ndarray, width: int | None, seed: int) -> np.ndarray:
-    """Return the features that are propagated, float32, (N, F) or (N, width)."""
+    """The features that are propagated, float32, (N, F) or (N, width)."""
     feat = feat.reshape(len(feat), -1)
     columns = feat.shape[1]
     projection = None

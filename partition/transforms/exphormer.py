@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from dgl_gt.partition.errors import InputError, check_type, whole_number
+from dgl_gt.partition.graph import Graph
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.partition.system.user_files import check_fits_memory
 
 from .added_edges import with_more_edges
-from .errors import InputError, check_type, whole_number
-from .graph import Graph
 
 EDGE_KIND, VIRTUAL_NODE = "edge_kind", "virtual_node"
 _EDGE_KINDS = {"expander": 1, "virtual_nodes": 2}  # in edge_kind; 0 are the edges of the graph
@@ -135,64 +135,57 @@ def check_transforms(source, *, expander: int | None = None, virtual_nodes: int 
 
     Without a source only the numbers are checked.
     """
-    taken = {} if source is None else source.transforms
-    for name, value in (("expander", expander), ("virtual_nodes", virtual_nodes)):
+    for name, value, most in (
+        ("expander", expander, MAX_DEGREE),
+        ("virtual_nodes", virtual_nodes, MAX_VIRTUAL_NODES),
+    ):
         if value is None:
             continue
-        most = MAX_DEGREE if name == "expander" else MAX_VIRTUAL_NODES
         if whole_number(name, value, 1, most) % 2 and name == "expander":
-            raise InputError(
-                f"expander is {value}; it must be an even number from 2 to {most}, as each cycle gives a node two neighbours"
-            )
+            raise InputError(f"expander is {value}; it must be an even number from 2 to {most}")
         if source is None:
             continue
-        option = f"{name} (--{name.replace('_', '-')})"
-        if name in taken:
-            what = "expander edges" if name == "expander" else "virtual nodes"
-            raise InputError(f"{source.name} already has {what}; leave {option} out")
-        if EDGE_KIND in source.edge_data and not taken:
-            raise InputError(_clash(source.name, "edge", EDGE_KIND, option))
-        if VIRTUAL_NODE in source.node_data and name == "virtual_nodes":
-            raise InputError(_clash(source.name, "node", VIRTUAL_NODE, option))
-        if "shortest_path" in source.encodings:
-            raise InputError(
-                f"{source.name} has the encoding shortest_path, which the new edges would lack; leave {option} out, or "
-                "add the edges to the graph without this encoding and encode it afterwards"
-            )
-
-
-def _clash(name: str, kind: str, key: str, option: str) -> str:
-    return f"{name} has {kind} data {key!r} already; rename them in the source, or leave {option} out"
+        present = None
+        if name in source.transforms:
+            present = "expander edges" if name == "expander" else "virtual nodes"
+        elif EDGE_KIND in source.edge_data and not source.transforms:
+            present = f"edge data {EDGE_KIND!r}"
+        elif VIRTUAL_NODE in source.node_data and name == "virtual_nodes":
+            present = f"node data {VIRTUAL_NODE!r}"
+        elif "shortest_path" in source.encodings:
+            present = "the encoding shortest_path, which the new edges would lack"
+        if present:
+            option = f"{name} (--{name.replace('_', '-')})"
+            raise InputError(f"{source.name} already has {present}; remove it from the source, or leave {option} out")
 
 
 def check_degree(name: str, degree: int, nodes: int) -> None:
     """Raise :class:`InputError` unless a simple graph of this many nodes can be regular of a degree."""
     if degree >= nodes:
-        advice = f"choose an even number below {nodes}, or leave" if nodes > 2 else "leave"
         raise InputError(
             f"expander is {degree}, but {name} has {format_count(nodes, 'node')}, so a node has at most {nodes - 1} neighbours; "
-            f"{advice} expander (--expander) out"
+            "choose a smaller even number, or leave expander (--expander) out"
         )
 
 
 def transformed(graph: Graph, *, expander: int | None, virtual_nodes: int | None, seed: int) -> Graph:
-    """Return the graph with expander edges, then virtual nodes; None stands for none."""
+    """The graph with expander edges, then virtual nodes; None stands for none."""
     graph = graph if expander is None else add_expander_edges(graph, expander, seed=seed)
     return graph if virtual_nodes is None else add_virtual_nodes(graph, virtual_nodes)
 
 
 def added_sizes(nodes: int, *, expander: int | None = None, virtual_nodes: int | None = None) -> tuple[int, int]:
-    """Return how many nodes, and at most how many edges, transforms add to a graph of this many nodes."""
+    """How many nodes, and at most how many edges, transforms add to a graph of this many nodes."""
     return virtual_nodes or 0, nodes * ((expander or 0) + 2 * (virtual_nodes or 0))
 
 
 def user_nodes(graph: Graph) -> int:
-    """Return the number of nodes without virtual nodes."""
+    """The number of nodes without virtual nodes."""
     return graph.num_nodes - graph.transforms.get("virtual_nodes", {"nodes": 0})["nodes"]
 
 
 def untransformed(graph: Graph) -> Graph:
-    """Return the graph without what transforms added; node data and edge data are views."""
+    """The graph without what transforms added; node data and edge data are views."""
     if not graph.transforms:
         return graph
     nodes, edges = user_nodes(graph), graph.num_edges - sum(each["edges"] for each in graph.transforms.values())
@@ -211,7 +204,7 @@ def untransformed(graph: Graph) -> Graph:
 
 
 def _with_added(graph: Graph, name: str, src: np.ndarray, dst: np.ndarray, record: dict) -> Graph:
-    """Return the graph with the edges of a transform, which has extended the node data."""
+    """The graph with the edges of a transform, which has extended the node data."""
     edge_data = {EDGE_KIND: np.zeros(graph.num_edges, np.uint8), **graph.edge_data}
     edge_data = {key: _with_zeros(value, len(src)) for key, value in edge_data.items()}
     edge_data[EDGE_KIND][graph.num_edges :] = _EDGE_KINDS[name]

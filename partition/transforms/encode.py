@@ -10,15 +10,13 @@ import numpy as np
 from dgl_gt.partition.errors import InputError, check_type, whole_number
 from dgl_gt.partition.graph import Graph
 from dgl_gt.partition.system.user_files import check_fits_memory
-from dgl_gt.partition.transforms import untransformed
 
-from . import needs
+from .adjacency import simple_adjacency
 from .anchors import anchor_encoding
-from .degree import degree_encoding
+from .encodings import Encoding, edge_bytes, parse_encodings, row_bytes
+from .exphormer import untransformed
 from .hops import hop_encoding
 from .laplacian import laplacian_encoding
-from .neighbours import simple_adjacency
-from .parse import Encoding, parse_encodings
 from .random_walk import PROBES, random_walk_encoding
 from .shortest_path import shortest_path_encoding
 
@@ -101,13 +99,12 @@ def add_encodings(graph: Graph, encodings: Sequence[Encoding], *, seed: int, pro
     """Do the second half of :func:`encode`: compute what :func:`check_encodable` allowed."""
     if not encodings:
         return graph
-    feat = graph.node_data.get("feat")
-    features = 0 if feat is None else int(np.prod(feat.shape[1:]))
-    columns = sum(each.columns(features) for each in encodings)
-    result_bytes = (
-        needs.row_bytes(encodings, features) * graph.num_nodes + needs.edge_bytes(encodings) * graph.num_edges
+    features = int(np.prod(graph.node_data["feat"].shape[1:])) if "feat" in graph.node_data else 0
+    result_bytes = row_bytes(encodings, features) * graph.num_nodes
+    check_fits_memory(
+        f"{graph.name}: {sum(each.columns(features) for each in encodings)} columns of encodings",
+        result_bytes + edge_bytes(encodings) * graph.num_edges,
     )
-    check_fits_memory(f"{graph.name}: {columns} columns of encodings", result_bytes)
     plain, adjacency = untransformed(graph), None
     node_data, edge_data, records = dict(graph.node_data), dict(graph.edge_data), dict(graph.encodings)
     for each in encodings:
@@ -120,15 +117,15 @@ def add_encodings(graph: Graph, encodings: Sequence[Encoding], *, seed: int, pro
         if adjacency is None and each.name != "degree":
             adjacency = simple_adjacency(plain)
         values, record = _compute(each, plain, adjacency, seed)
-        node_data[each.name] = (
-            values if plain is graph else np.pad(values, ((0, graph.num_nodes - len(values)), (0, 0)))
-        )
+        if plain is not graph:
+            values = np.pad(values, ((0, graph.num_nodes - len(values)), (0, 0)))
+        node_data[each.name] = values
         records[each.name] = {"columns": values.shape[1], **record}
     return replace(graph, node_data=node_data, edge_data=edge_data, encodings=records)
 
 
 def _compute(encoding: Encoding, graph: Graph, adjacency, seed: int) -> tuple[np.ndarray, dict]:
-    """Return an encoding's node data and what the manifest says of them."""
+    """An encoding's node data, and what the manifest says of them."""
     match encoding.name:
         case "laplacian":
             values, eigenvalues = laplacian_encoding(adjacency, encoding.size, seed)
@@ -143,4 +140,5 @@ def _compute(encoding: Encoding, graph: Graph, adjacency, seed: int) -> tuple[np
             feat = graph.node_data["feat"]
             values = hop_encoding(adjacency, feat, encoding.size, encoding.width, seed)
             return values, {"hops": encoding.size, "width": encoding.width, "seed": seed}
-    return degree_encoding(graph), {}
+    degrees = np.stack([graph.in_degrees(), np.bincount(graph.indices, minlength=graph.num_nodes)], axis=1)
+    return np.log1p(degrees).astype(np.float32), {}

@@ -23,7 +23,7 @@ _HUB_EDGE_NS, _HUB_PAIR_NS, _WALK_NS = 12, 6, 30
 
 
 def shortest_path_encoding(graph: Graph, plain: Graph, most: int) -> np.ndarray:
-    """Return the hops from source to destination and back for each edge, uint8 (E, 2), at most ``most`` + 1.
+    """The hops from source to destination and back for each edge, uint8 (E, 2), at most ``most`` + 1.
 
     Hops are those of ``plain``, the graph without what transforms added; ``most`` + 1 stands for a longer path, or
     none.
@@ -43,7 +43,7 @@ def shortest_path_encoding(graph: Graph, plain: Graph, most: int) -> np.ndarray:
 
 
 def _backward(graph: Graph) -> scipy.sparse.csr_array:
-    """Return the in-edges without parallel edges and self-loops, bool, (N, N): rows are destinations."""
+    """The in-edges without parallel edges and self-loops, bool, (N, N): rows are destinations."""
     nodes = graph.num_nodes
     keep = graph.indices != graph.destinations()
     kept_before = np.concatenate([[0], np.cumsum(keep)])
@@ -54,7 +54,7 @@ def _backward(graph: Graph) -> scipy.sparse.csr_array:
 
 
 def capped_distances(backward: scipy.sparse.csr_array, pairs: np.ndarray, most: int) -> np.ndarray:
-    """Return the hops of each pair (s, t), uint8, at most ``most`` + 1; a pair is s N + t, ascending, with s != t."""
+    """The hops of each pair (s, t), uint8, at most ``most`` + 1; a pair is s N + t, ascending, with s != t."""
     nodes = backward.shape[0]
     forward = backward.T.tocsr()
     hops = np.full(len(pairs), most + 1, np.uint8)
@@ -75,7 +75,7 @@ def capped_distances(backward: scipy.sparse.csr_array, pairs: np.ndarray, most: 
 
 
 def _are_edges(forward: scipy.sparse.csr_array, pairs: np.ndarray) -> np.ndarray:
-    """Return which of the pairs are edges, bool."""
+    """Which of the pairs are edges, bool."""
     nodes = forward.shape[0]
     edges = np.repeat(np.arange(nodes), np.diff(forward.indptr))
     edges *= nodes
@@ -88,7 +88,7 @@ def _are_edges(forward: scipy.sparse.csr_array, pairs: np.ndarray) -> np.ndarray
 
 
 def _choose_hubs(forward, backward, s: np.ndarray, t: np.ndarray, most: int) -> np.ndarray:
-    """Return the nodes of highest degree, as many as make the least work in all."""
+    """The nodes of highest degree, as many as make the least work in all."""
     nodes = forward.shape[0]
     by_degree = np.argsort(-(np.diff(forward.indptr) + np.diff(backward.indptr)), kind="stable")
     hub_ns = most * (2 * forward.nnz * _HUB_EDGE_NS + most * len(s) * _HUB_PAIR_NS)
@@ -107,7 +107,7 @@ def _choose_hubs(forward, backward, s: np.ndarray, t: np.ndarray, most: int) -> 
 
 
 def _without(matrix: scipy.sparse.csr_array, is_hub: np.ndarray) -> scipy.sparse.csr_array:
-    """Return the adjacency without the edges that touch hubs."""
+    """The adjacency without the edges that touch hubs."""
     if not is_hub.any():
         return matrix
     keep = ~np.repeat(is_hub, np.diff(matrix.indptr)) & ~is_hub[matrix.indices]
@@ -116,7 +116,7 @@ def _without(matrix: scipy.sparse.csr_array, is_hub: np.ndarray) -> scipy.sparse
 
 
 def _walks(matrix: scipy.sparse.csr_array, hops: int) -> np.ndarray:
-    """Return the number of walks of 1 to ``hops`` hops from each node, float64, (N,)."""
+    """The number of walks of 1 to ``hops`` hops from each node, float64, (N,)."""
     counts, total = np.ones(matrix.shape[0]), np.zeros(matrix.shape[0])
     one = scipy.sparse.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), matrix.shape)
     for _ in range(hops):
@@ -144,7 +144,7 @@ def _through_hubs(forward, backward, hubs: np.ndarray, s: np.ndarray, t: np.ndar
 
 
 def _union(matrix: scipy.sparse.csr_array, bits: np.ndarray) -> np.ndarray:
-    """Return the bits of each node's neighbours, united."""
+    """The bits of each node's neighbours, united."""
     result = np.zeros_like(bits)
     filled = np.flatnonzero(np.diff(matrix.indptr))
     if len(filled):

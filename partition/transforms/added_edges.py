@@ -9,14 +9,14 @@ from numbers import Real
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from .errors import InputError
-from .graph import Graph, from_edges
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import Graph, from_edges
 
 _FILLS = ("mean", "zero")
 
 
 def with_self_loops(graph: Graph, fill=None) -> Graph:
-    """Return the graph with a self-loop at every node; new edges get the ids after the existing ones.
+    """The graph with a self-loop at every node; new edges get the ids after the existing ones.
 
     ``fill`` says what their edge data are: a number; ``"mean"``, the mean over the in-edges of the node, or zero where
     it has none; ``"zero"``; or a dict of these by the name of the edge data. It is needed where there are edge data.
@@ -89,7 +89,7 @@ def _loop_rows(graph: Graph, values: np.ndarray, nodes: np.ndarray, fill) -> np.
 
 
 def with_reverse_edges(graph: Graph) -> Graph:
-    """Return the graph with v -> u for every edge u -> v; new edges get the ids after the existing ones.
+    """The graph with v -> u for every edge u -> v; new edges get the ids after the existing ones.
 
     A new edge takes the edge data of the edge whose reverse it is. :class:`InputError` where there are edge data and
     several parallel edges without a reverse, because these data may differ.
@@ -143,7 +143,7 @@ def _with_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, rows: dict[str, 
 
 
 def with_more_edges(graph: Graph, src: np.ndarray, dst: np.ndarray, num_nodes: int) -> Graph:
-    """Return the graph with more edges, which get the next ids, and ``num_nodes`` nodes; callers extend the data."""
+    """The graph with more edges, which get the next ids, and ``num_nodes`` nodes; callers extend the data."""
     old_src, old_dst = graph.edges()
     edges = from_edges(np.concatenate([old_src, src]), np.concatenate([old_dst, dst]), num_nodes)
     return replace(graph, indptr=edges.indptr, indices=edges.indices, edge_ids=edges.edge_ids)
