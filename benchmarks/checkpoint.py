@@ -16,10 +16,9 @@ from pathlib import Path
 
 import dgl_gt
 from dgl_gt.partition import partition
-from dgl_gt.run_files.run_directory import checkpoints_in
+from dgl_gt.run_files.run_directory import CHECKPOINT_EVERY, checkpoint_interval, checkpoints_in
 from dgl_gt.train import read_config, train_and_save
-from dgl_gt.train.checkpoints import Checkpoints
-from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
+from dgl_gt.train.store import RunStore
 
 EPOCHS = 12
 MODELS = {
@@ -34,26 +33,26 @@ class TimedWriting:
     """Inside the block, the seconds of each checkpoint are noted."""
 
     def __enter__(self) -> list[float]:
-        self._write, seconds = Checkpoints.write, []
+        self._write, seconds = RunStore._write_checkpoint, []
 
-        def write(checkpoints, state, identity):
+        def write(store, state):
             started = time.perf_counter()
-            path = self._write(checkpoints, state, identity)
+            path = self._write(store, state)
             seconds.append(time.perf_counter() - started)
             return path
 
-        Checkpoints.write = write
+        RunStore._write_checkpoint = write
         return seconds
 
     def __exit__(self, *_) -> None:
-        Checkpoints.write = self._write
+        RunStore._write_checkpoint = self._write
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", help="directory on the disk to write to; by default one for temporary files")
     args = parser.parse_args()
-    interval_s = Interval.parse(CHECKPOINT_EVERY).seconds
+    interval_s = checkpoint_interval(CHECKPOINT_EVERY)[1]
     print(
         f"| model | parameters | checkpoint (MiB) | to write it (s) | share of {CHECKPOINT_EVERY} |\n|---|---|---|---|---|"
     )

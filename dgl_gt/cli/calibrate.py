@@ -33,7 +33,7 @@ def add_command(commands) -> None:
 
 
 def _calibrate(args):
-    from dgl_gt.ranks.run_on_ranks import run_on_ranks
+    from dgl_gt.ranks.launch import run_on_ranks
 
     if args.nproc is not None and args.nproc > MAX_RANKS:
         raise InputError(f"--nproc is {args.nproc}; it must be from 1 to {MAX_RANKS}")

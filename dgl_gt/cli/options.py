@@ -81,12 +81,12 @@ def run_on_parts(
     choice: tuple[str | None, int] | None = None,
     **options,
 ):
-    """Run ``work()`` on one rank per part of the shards; returns what :func:`dgl_gt.ranks.run_on_ranks` returns.
+    """Run ``work()`` on one rank per part of the shards; returns what :func:`dgl_gt.ranks.launch.run_on_ranks` returns.
 
     ``nproc`` is what the user asked for, and ``choice`` a strategy and depth that the shards must allow. Both are
     checked before ranks start. Other options are those of that function.
     """
-    from dgl_gt.ranks.run_on_ranks import run_on_ranks
+    from dgl_gt.ranks.launch import run_on_ranks
 
     return run_on_ranks(
         argv, lambda: _number_of_parts(directory, nproc, choice), work, nproc=nproc, timeout=timeout, **options

@@ -11,9 +11,8 @@ from dgl_gt.partition.figures.strategies import AUTO, CHOICES, WITH_POLICY, stra
 from dgl_gt.partition.system.command_entry import is_rank
 from dgl_gt.partition.system.output_checks import check_target
 from dgl_gt.ranks.launcher_link import find_launcher, restarts
-from dgl_gt.run_files.run_directory import MODEL, check_can_resume
+from dgl_gt.run_files.run_directory import CHECKPOINT_EVERY, MODEL, check_can_resume, checkpoint_interval
 from dgl_gt.train.config import ON_NAN, SECTIONS, SETTINGS, policy_of
-from dgl_gt.train.interval import CHECKPOINT_EVERY, Interval
 
 from .options import (
     add_config,
@@ -107,7 +106,7 @@ def _train(args):
         strategy_of(args.strategy, (*CHOICES, AUTO))
     _check_out(args)
     if args.checkpoint_every:
-        Interval.parse(args.checkpoint_every)
+        checkpoint_interval(args.checkpoint_every)
     given = [name for name in _ONLY_FOR_AUTO if getattr(args, name)]
     policy, profile = policy_of(config), None
     if args.strategy == AUTO and not policy.is_exact:

@@ -1,4 +1,4 @@
-"""Starts ranks on this machine, and ends them all when one fails. :mod:`.rank_process` is the other side.
+"""Runs work on ranks, which it starts on this machine, and ends when one fails. :mod:`.rank_process` is the other side.
 
 Ranks meet in a file without a name, which they inherit, and exchange rows over the loopback interface. No other machine
 or user can reach either, and nothing stays behind if a process is killed. Ranks report to the launcher through a pipe.
@@ -8,6 +8,7 @@ This module does not import torch, which would make the start slower.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,9 +19,16 @@ from dgl_gt.partition.console import with_options_only
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system import child_process
 from dgl_gt.partition.system.signals import STOPPING, received_signals
+from dgl_gt.partition.system.units import format_count
 
-from .launcher_link import LAUNCHED, Failure
-from .limits import out_of_memory_message, threads_per_rank, warn_of_too_many_threads
+from .launcher_link import (
+    LAUNCHED,
+    Failure,
+    find_launcher,
+    out_of_memory_message,
+    threads_per_rank,
+    warn_of_too_many_threads,
+)
 from .started_ranks import StartedRank, ask_to_stop, end_all, first_failure, watch
 
 # Settings of glibc that keep freed memory for the next tensor. Without them it goes back to the system after every
@@ -29,7 +37,71 @@ KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 # Settings that give freed memory back at once, so that a process takes little more than its tensors.
 GIVE_BACK_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
 
+_FROM_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+def run_on_ranks(
+    arguments: list[str],
+    ranks: Callable[[], int],
+    work: Callable,
+    *,
+    nproc: int | None = None,
+    keep_memory: bool = True,
+    timeout: float | None = None,
+    memory_advice: Callable[[], str] | None = None,
+    max_restarts: int = 0,
+):
+    """Run ``work()`` if this process is a rank; otherwise start ranks that run the same command, and wait for them.
+
+    ``arguments`` are those of this ``dgl-gt`` command, ``ranks()`` gives the number of ranks to start, and ``nproc`` is
+    what the user asked for. Ranks keep freed memory for the next tensor, or give it back to the system. They wait for
+    each other to join for ``timeout`` seconds, by default without a limit. ``memory_advice()`` says what was predicted
+    and what to change where a rank runs out of memory. Ranks that fail for a reason that may pass start again, at most
+    ``max_restarts`` times. Returns the result of ``work()`` on rank 0; elsewhere an exit
+    code.
+    """
+    launcher = find_launcher()
+    if launcher is None:
+        if "RANK" not in os.environ:
+            options = {"keep_memory": keep_memory, "timeout": timeout, "memory_advice": memory_advice}
+            return launch(arguments, ranks(), **options, max_restarts=max_restarts)
+        _check_environment()
+        if max_restarts:
+            raise InputError(
+                f"max_restarts is {max_restarts}, but torchrun starts and restarts these ranks; use torchrun --max-restarts instead"
+            )
+    from . import rank_process  # imports torch
+
+    def checked_work():
+        started = int(os.environ["WORLD_SIZE"])
+        if nproc not in (None, started):
+            raise InputError(
+                f"nproc is {nproc}, but torchrun has started {format_count(started, 'rank')}; leave --nproc out"
+            )
+        return work()
+
+    return rank_process.run(checked_work, launcher, timeout, memory_advice)
+
+
+def _check_environment() -> None:
+    """Refuse an environment that lacks a variable of torchrun, or has a wrong value for one."""
+    missing = [name for name in _FROM_TORCHRUN if name not in os.environ]
+    if missing:
+        raise InputError(
+            f"RANK is set in the environment, which makes this process one of several ranks, but {missing[0]} is not set; "
+            "start ranks with torchrun, or unset RANK so that dgl-gt starts them"
+        )
+    ranks = _whole_number("WORLD_SIZE", 1, 2**31 - 1)
+    _whole_number("RANK", 0, ranks - 1)
+    _whole_number("MASTER_PORT", 0, 2**16 - 1)
+
+
+def _whole_number(name: str, least: int, largest: int) -> int:
+    text = os.environ[name]
+    if not re.fullmatch("[0-9]{1,10}", text) or not least <= int(text) <= largest:
+        raise InputError(f"{name} is {text!r} in the environment; it must be a whole number from {least} to {largest}")
+    return int(text)
 
 
 def launch(
@@ -41,10 +113,7 @@ def launch(
     memory_advice: Callable[[], str] | None = None,
     max_restarts: int = 0,
 ) -> int:
-    """Run ``dgl-gt ARGUMENTS`` in ``ranks`` processes; return the exit code.
-
-    :func:`.run_on_ranks.run_on_ranks` describes the parameters.
-    """
+    """Run ``dgl-gt ARGUMENTS`` in ``ranks`` processes; return the exit code. The options are those of :func:`run_on_ranks`."""
     warn_of_too_many_threads(ranks)
     kills = child_process.memory_kills()
     with received_signals() as signals:

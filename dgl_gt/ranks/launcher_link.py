@@ -1,4 +1,4 @@
-"""The link between a launcher and the ranks that it starts: how a rank finds its launcher, and what it reports.
+"""What a launcher and its ranks share: how a rank finds its launcher, what it reports, and what both say of a machine.
 
 This module does not import torch: the launcher has no use for it.
 """
@@ -8,15 +8,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dgl_gt.partition.system.memory import available_cpus
 from dgl_gt.partition.system.temporary_names import process_name
+from dgl_gt.partition.system.units import format_count
 
 LAUNCHED = "DGL_GT_LAUNCHED"  # the environment variable that makes a process a rank of a launcher
 LATE_AFTER_S = 60.0  # a rank that has not joined by then is named in a message
 STILL_WAITING = "still waiting (--timeout SECONDS sets a limit)"
+_GENERAL = "free memory, or partition into more parts on more machines"
 
 
 class Launcher(NamedTuple):
@@ -74,3 +79,29 @@ class Failure:
         if self.kind == "exit":
             return int(self.text)
         return 2 if self.kind in ("input", "memory") or self.is_input else 1
+
+
+def threads_per_rank(ranks: int) -> int:
+    """Number of threads for each of the ranks on this machine."""
+    return max(1, available_cpus() // ranks)
+
+
+def warn_of_too_many_threads(ranks: int) -> None:
+    """Warn on standard error if ``OMP_NUM_THREADS`` gives ranks more threads than this machine has processors."""
+    wanted, processors = os.environ.get("OMP_NUM_THREADS", ""), available_cpus()
+    if wanted.isdecimal() and int(wanted) * ranks > max(processors, ranks):
+        who = "1 rank has" if ranks == 1 else f"{ranks} ranks share"
+        print(
+            f"dgl-gt: warning: OMP_NUM_THREADS is {wanted}, but {who} {format_count(processors, 'processor')}, so threads "
+            f"wait for each other; set it to {threads_per_rank(ranks)}, or unset it",
+            file=sys.stderr,
+        )
+
+
+def out_of_memory_message(rank: int, problem: str, memory_advice: Callable[[], str] | None = None) -> str:
+    """The message for a rank that ran out of memory; ``memory_advice()`` gives its last part, unless it fails."""
+    try:
+        advice = memory_advice() if memory_advice else _GENERAL
+    except Exception:  # for instance because the shards are gone, or memory is short here, too
+        advice = _GENERAL
+    return f"rank {rank} ran out of memory: {problem}; {advice}"

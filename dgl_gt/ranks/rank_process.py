@@ -6,25 +6,42 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch.distributed import destroy_process_group as leave_group
 
-from dgl_gt.comm.group import RankError
+from dgl_gt.comm.failure import RankError, RankInputError
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.command_entry import after_imports
 from dgl_gt.partition.system.signals import STOPPING
 from dgl_gt.partition.system.units import format_bytes
 
-from .join import REPORT_WAIT_S, JoinError, is_first_here, join_group
-from .launcher_link import Failure, Launcher
-from .limits import out_of_memory_message, warn_of_too_many_threads
+from .launcher_link import (
+    LATE_AFTER_S,
+    STILL_WAITING,
+    Failure,
+    Launcher,
+    out_of_memory_message,
+    restarts,
+    warn_of_too_many_threads,
+)
 
+REPORT_WAIT_S = 3.0  # time for another rank to read or say what went wrong, before this one ends
+_POLL_S = 0.2
+_CONNECTION_WAIT_S = 30.0
+_NO_LIMIT = timedelta(days=365)
+_HINT = (
+    "on each machine, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface that reaches the other machines"
+)
+_NOTE = "dgl_gt/joining/stopped"  # the key of what keeps a rank from joining
 _MAX_TRACEBACK = 20_000  # characters
 
 
@@ -126,3 +143,155 @@ def _allocation_problem(error: BaseException) -> str | None:
     if found:
         return f"it asked for {format_bytes(int(found[1]))} at once"
     return (text or "an allocation failed") if isinstance(error, MemoryError) else None
+
+
+class JoinError(InputError):
+    """This rank cannot join the others, who learn why from its note."""
+
+
+def is_first_here() -> bool:
+    """Whether this rank speaks for those of its machine, which torchrun started."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def join_group(timeout: float | None = None, store=None) -> int:
+    """Join the process group, nccl if each local rank has a GPU, otherwise gloo; returns the rank.
+
+    Ranks meet in ``store``, which is a launcher's, or by default in the place that the environment names, as torchrun
+    sets it. They wait for each other ``timeout`` seconds, by default without a limit. Without a launcher, an
+    ``InputError`` says that this rank (:class:`JoinError`) or another one cannot join or has not come in time; with
+    one, a ``RankError`` says that another has ended.
+    """
+    local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    options = {"rank": rank, "world_size": ranks}
+    options["timeout"] = _NO_LIMIT if timeout is None else timedelta(seconds=timeout)
+    backend = "gloo"
+    if torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks:
+        torch.cuda.set_device(local_rank)
+        backend, options["device_id"] = "nccl", torch.device("cuda", local_rank)
+    if store is None and ranks > 1:
+        _meet_and_join(backend, options, timeout)
+        return rank
+    try:
+        dist.init_process_group(backend, store=store, **options)
+    except RuntimeError as error:
+        kind = JoinError if store is None else RankError
+        raise kind(f"rank {rank} could not join the others ({_reason(error)})") from error
+    return rank
+
+
+def _meet_and_join(backend: str, options: dict, timeout: float | None) -> None:
+    """Wait until every rank is ready to join, and join; a rank that cannot tells the others why."""
+    rank = options["rank"]
+    store = _open_store(rank == 0, **options)
+    try:
+        _wait_for_all(store, rank, options["world_size"], timeout)
+        with _ending_with_others(rank, _open_store(False, **options)):
+            dist.init_process_group(backend, store=store, **options)
+            _wait_for_connections(store, rank, options["world_size"], timeout)
+    except (InputError, RuntimeError) as error:
+        if not isinstance(error, InputError):
+            error = JoinError(f"rank {rank} could not join the others ({_reason(error)}); {_HINT}")
+        is_told = isinstance(error, RankError)
+        with suppress(RuntimeError):  # the store is gone
+            if not is_told:
+                store.set(_NOTE, str(error))
+            if not is_told or rank == 0:  # the store may end with this process
+                time.sleep(REPORT_WAIT_S)
+        raise error
+
+
+def _open_store(is_first: bool, rank: int, world_size: int, timeout: timedelta, **_) -> dist.Store:
+    """The place where the ranks meet; the first one to open it on rank 0 makes it, unless torchrun has."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    is_host = is_first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    try:
+        with _warning_when_late(lambda: f"rank {rank} has waited {LATE_AFTER_S:.0f} s for rank 0 at {host}:{port}"):
+            store = dist.TCPStore(host, port, world_size, is_host, timeout, wait_for_workers=False)
+    except RuntimeError as error:
+        raise JoinError(
+            f"rank {rank} could not reach {host}:{port}, where the ranks meet ({_reason(error)}); start rank 0, and give "
+            "all ranks an address of its machine, and a free port that they can reach"
+        ) from error
+    return dist.PrefixStore(f"attempt/{restarts()}", store)  # torchrun keeps its store when it starts ranks again
+
+
+def _wait_for_all(store: dist.Store, rank: int, ranks: int, timeout: float | None) -> None:
+    """Say in the store that this rank has come, and wait for the others."""
+    came = [f"dgl_gt/joining/{each}" for each in range(ranks)]
+    store.set(came[rank], "")
+    missing, begun = list(range(ranks)), time.monotonic()
+
+    def late() -> str:
+        return f"rank{'s'[: len(missing) > 1]} {', '.join(map(str, missing))}"
+
+    with _warning_when_late(lambda: f"{late()} did not join within {LATE_AFTER_S:.0f} s"):
+        while missing := [each for each in missing if not store.check([came[each]])]:
+            if store.check([_NOTE]):
+                raise RankInputError(store.get(_NOTE).decode())
+            if timeout is not None and time.monotonic() - begun > timeout:
+                raise InputError(
+                    f"{late()} did not join within {timeout:g} s, the limit that --timeout sets; look at the output there, "
+                    "or raise the limit"
+                )
+            time.sleep(_POLL_S)
+
+
+def _wait_for_connections(store: dist.Store, rank: int, ranks: int, timeout: float | None) -> None:
+    """Wait until the others are connected, too: to them, a rank that ends earlier looks like one that cannot join."""
+    connected = [f"dgl_gt/joining/connected/{each}" for each in range(ranks)]
+    with suppress(RuntimeError):  # the store is gone, so its rank has seen all; or one died, as the first exchange says
+        store.set(connected[rank], "")
+        deadline = time.monotonic() + min(timeout or _CONNECTION_WAIT_S, _CONNECTION_WAIT_S)
+        while not store.check(connected) and time.monotonic() < deadline:
+            time.sleep(_POLL_S / 10)
+
+
+@contextmanager
+def _ending_with_others(rank: int, store: dist.Store):
+    """Inside the block, this process ends when another rank cannot join; ``store`` is used for nothing else.
+
+    The backend waits for that rank in C++, where nothing interrupts it.
+    """
+    has_joined = threading.Event()
+
+    def watch():
+        with suppress(RuntimeError):  # the store is gone
+            while not has_joined.wait(_POLL_S):
+                if store.check([_NOTE]) and not has_joined.is_set():
+                    if is_first_here():
+                        print(f"dgl-gt: error: {store.get(_NOTE).decode()}", file=sys.stderr, flush=True)
+                    time.sleep(REPORT_WAIT_S if rank == 0 else 0)
+                    os._exit(2)
+
+    threading.Thread(target=watch, daemon=True).start()
+    with _warning_when_late(
+        lambda: f"rank {rank} has waited {LATE_AFTER_S:.0f} s for connections, although all ranks have come; {_HINT}"
+    ):
+        try:
+            yield
+        finally:
+            has_joined.set()
+
+
+@contextmanager
+def _warning_when_late(text: Callable[[], str]):
+    """Inside the block, the first rank of this machine prints ``text()`` once it has waited long."""
+
+    def warn():
+        print(f"dgl-gt: {text()}; {STILL_WAITING}", file=sys.stderr)
+
+    timer = threading.Timer(LATE_AFTER_S, warn)
+    timer.daemon = True
+    if is_first_here():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _reason(error: Exception) -> str:
+    """The first line of a message, or what nccl puts last."""
+    return str(error).strip().split("Last error:\n")[-1].splitlines()[0].strip().rstrip(".")

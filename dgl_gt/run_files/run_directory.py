@@ -5,32 +5,42 @@ This module does not import torch: the launcher has no use for it.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+
+import msgspec
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.atomic_write import new_directory, new_file
 from dgl_gt.partition.system.output_checks import Kind, check_target
+from dgl_gt.partition.system.temporary_names import FILE, leftovers
+
+from .run_record import EpochNumbers
 
 WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.yaml", "record.json"
 METRICS_FILE = "metrics.jsonl"  # a line for each epoch
-SCALARS = re.compile(r"events\.out\.tfevents\.[^/]+")  # of TensorBoard
+STEP_TIMELINE = "timeline.json"  # one training step on all ranks
+TRACE = re.compile(r"profile-rank\d+\.json\.gz")  # of the same step, for viewers of Chrome traces
 CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})\.safetensors")  # with the number of epochs before it
-TRACE = re.compile(r"profile-rank\d+\.json\.gz")  # of one training step, for viewers of Chrome traces
-STEP_TIMELINE = "timeline.json"  # of the same step, on all ranks
-_OTHERS = (
-    *(re.escape(name) for name in (WEIGHTS, CONFIG, METRICS_FILE)),
-    *(rf"\.{re.escape(name)}\.[^/]*" for name in (WEIGHTS, CONFIG, RECORD, METRICS_FILE)),  # while one is written anew
-    SCALARS.pattern,
-    # damaged ones and ones that are being written, too
-    *(rf"\.?{name}[^/]*" for name in (CHECKPOINT.pattern, TRACE.pattern, re.escape(STEP_TIMELINE))),
+CHECKPOINT_EVERY = "10m"  # where nothing else is asked for
+_KEPT = 2  # checkpoints: one more than is needed if no file is ever damaged
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+_NAMES = "|".join(
+    [*map(re.escape, (WEIGHTS, CONFIG, RECORD, METRICS_FILE, STEP_TIMELINE)), TRACE.pattern, CHECKPOINT.pattern]
 )
 MODEL = Kind(
     "a model",
     RECORD,
     lambda record: {"strategy", "ranks", "losses", "metric"} <= record.keys(),
-    "|".join(_OTHERS),
+    # also a file that is being written, a damaged checkpoint, and a file of TensorBoard
+    rf"{_NAMES}|\.(?:{_NAMES})\.[^/]*|{CHECKPOINT.pattern}\.damaged|events\.out\.tfevents\.[^/]+",
 )
 
 
@@ -44,15 +54,10 @@ class RunDirectory:
         self.out, self.is_ours, self._force = Path(out), is_ours, force
 
     def write(self, files: dict[str, bytes]) -> None:
-        """Write files by name.
+        """Write files by name; ``InputError`` if ``out`` exists and is not of this run, or cannot be written.
 
         The first call makes the directory, which appears when it is complete. Later calls replace the given files, each
         in one step, and leave all others in the directory as they are.
-
-        Raises
-        ------
-        InputError
-            ``out`` exists and is not of this run, or cannot be written.
         """
         if self.is_ours:
             for name, content in files.items():
@@ -64,16 +69,108 @@ class RunDirectory:
                 (folder / name).write_bytes(content)
         self.is_ours = True
 
-    def forget_earlier_run(self) -> None:
-        """Remove the checkpoints of an earlier run, where this one may replace it.
+    def write_checkpoint(self, epoch: int, content: bytes) -> Path:
+        """Write the checkpoint after ``epoch`` epochs, and then remove all but the last two."""
+        for name in os.listdir(self.out):  # of a process that was killed while it wrote
+            if found := re.match(rf"\.({CHECKPOINT.pattern})\.", name):
+                for old in leftovers(self.out, found[1], FILE):
+                    old.unlink(missing_ok=True)
+        path = self.out / f"checkpoint-{epoch:06d}.safetensors"
+        self.write({path.name: content})
+        for old in checkpoints_in(self.out)[_KEPT:]:
+            with suppress(OSError):
+                old.unlink()
+        return path
 
-        Otherwise, a new run that is killed before its first write would seem to have checkpoints.
-        """
-        for path in checkpoints_in(self.out) if self._force else ():
+
+class MetricsLog:
+    """Writes the numbers of each epoch into the directory of a run; for one rank.
+
+    If numbers cannot be written, a warning is printed, and they are written later.
+    """
+
+    def __init__(self, folder: Path, for_tensorboard: bool = False):
+        self._path, self._has_warned, self._first_epoch = folder / METRICS_FILE, False, None
+        self._unwritten: list[dict] = []
+        self._tensorboard, self._scalars = _summary_writer() if for_tensorboard else None, None
+
+    def resume(self, epoch: int) -> None:
+        """Forget the lines of what came after ``epoch`` epochs, because these epochs are trained again."""
+        kept, self._first_epoch = [], epoch + 1
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            for line in self._path.read_text().splitlines():
+                if json.loads(line)["epoch"] > epoch:
+                    break
+                kept.append(line + "\n")
+        with suppress(InputError), new_file(self._path, force=True) as file:
+            file.write("".join(kept).encode())
+
+    def add(self, numbers: EpochNumbers) -> None:
+        """Write the numbers of one epoch."""
+        self._unwritten.append(msgspec.to_builtins(numbers))
+        try:
+            self._append("".join(json.dumps(each, allow_nan=False) + "\n" for each in self._unwritten))
+            written, self._unwritten = self._unwritten, []
+            if self._tensorboard:
+                self._add_scalars(written)
+        except OSError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                print(f"dgl-gt: warning: cannot write {self._path}: {error.strerror}", file=sys.stderr)
+
+    def _append(self, lines: str) -> None:
+        """Append whole lines, or nothing."""
+        with self._path.open("ab", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
             try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                raise InputError(f"cannot remove {path}, a checkpoint of an earlier run: {error.strerror}") from error
+                if file.write(lines.encode()) < len(lines):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(end)
+                raise
+
+    def _add_scalars(self, lines: list[dict]) -> None:
+        self._scalars = self._scalars or self._tensorboard(str(self._path.parent), purge_step=self._first_epoch)
+        for numbers in lines:
+            for name, value in _scalars_in(numbers):
+                self._scalars.add_scalar(name, value, numbers["epoch"])
+
+    def close(self) -> None:
+        """Write what TensorBoard's writer still holds."""
+        if self._scalars:
+            with suppress(OSError):
+                self._scalars.close()
+
+
+def _scalars_in(numbers: dict) -> Iterator[tuple[str, float]]:
+    """The numbers of an epoch by name; those of each rank as ``peak_memory_bytes/rank0`` and so on."""
+    for name, value in numbers.items():
+        if isinstance(value, list):
+            yield from ((f"{name}/rank{rank}", each) for rank, each in enumerate(value))
+        elif isinstance(value, (int, float)) and name != "epoch":
+            yield name, value
+
+
+def _summary_writer():
+    """TensorBoard's writer; ``InputError`` says that it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise InputError(
+            f"--tensorboard needs the package tensorboard ({error}); install it with pip install 'tensorboard>=2.14'"
+        ) from error
+    return SummaryWriter
+
+
+def checkpoint_interval(text: str | int) -> tuple[int | None, float | None]:
+    """Epochs, or else seconds, from one checkpoint to the next, from a text such as "50", "30s", "10m" or "2h"."""
+    found = re.fullmatch(r"([1-9][0-9]{0,8})([smh]?)", str(text))
+    if not found:
+        raise InputError(
+            f"checkpoint_every is {text!r}; it must be a number of epochs such as 50, or a time such as 30s, 10m or 2h"
+        )
+    number = int(found[1])
+    return (None, number * _SECONDS[found[2]]) if found[2] else (number, None)
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -84,13 +181,8 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def trace_name(rank: int) -> str:
-    """The name of the file with a rank's trace."""
-    return f"profile-rank{rank}.json.gz"
-
-
 def is_left_by(out, starter: str) -> bool:
-    """Whether a directory holds a run whose ranks a process started, by its :func:`.starter_name`.
+    """Whether a directory holds a run with this ``started_by`` in its record.
 
     A directory that was moved aside when a rank was killed is put back first.
     """

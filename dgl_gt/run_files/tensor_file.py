@@ -34,10 +34,7 @@ class TensorFile:
     def unpack(self, content: bytes) -> tuple[dict, dict[str, Tensor]]:
         """The values and the tensors of a file's content.
 
-        Raises
-        ------
-        InputError
-            It is of another kind or version, or damaged; the message is the end of a sentence.
+        ``InputError`` if it is of another kind or version, or damaged; the message is the end of a sentence.
         """
         try:
             tensors = safetensors.load(content)
@@ -54,6 +51,10 @@ class TensorFile:
         if checksum != _checksum(text, tensors):
             raise InputError("is damaged or was changed: its checksum does not match")
         return values, tensors
+
+
+CHECKPOINT_FILE = TensorFile("checkpoint", 3)
+MODEL_FILE = TensorFile("model", 2)
 
 
 def read_bytes(path: Path) -> bytes:

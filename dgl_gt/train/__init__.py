@@ -13,7 +13,7 @@ _HOMES = {
     "read_config": "dgl_gt.train.config",
     "train": "dgl_gt.train.run",
     "train_and_save": "dgl_gt.train.run",
-    "TrainResult": "dgl_gt.train.fit",
+    "TrainResult": "dgl_gt.train.run_state",
     "RunRecord": "dgl_gt.run_files.run_record",
     "load_model": "dgl_gt.train.saved_model",
     "save_model": "dgl_gt.train.saved_model",

@@ -6,7 +6,6 @@ import math
 import statistics
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -18,46 +17,15 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.run_files.run_record import PolicyOfRun
 
 from .config import TrainConfig
-from .keeper import RunKeeper, peak_memory_on
 from .model import logits_of
 from .module_places import at_place, find_not_finite, first_not_finite, named_places
 from .optimizer import Schedule, make_optimizer
-from .run_state import EpochFigures, RunState, TrainHistory
+from .run_state import EpochFigures, RunState, TrainHistory, TrainResult, peak_memory_on
+from .store import RunStore
 from .sufficient_factors import SufficientFactors
 from .task import Batch, Task
 
 _MAX_SKIPPED = 10  # steps in a row
-
-
-@dataclass
-class TrainResult(TrainHistory):
-    """The model and the measurements of a finished run; the same on every rank.
-
-    Attributes
-    ----------
-    model : Module
-        Model with the parameters of the best epoch.
-    seconds_per_epoch : float
-        Median time of a training step (forward, backward, gradient sum, optimiser) on the slowest rank, without
-        evaluation (s).
-    exchange_share : float
-        Share of that time in the boundary exchange, waiting included; mean over ranks.
-    exchanged_bytes_per_epoch : int
-        Bytes that all ranks together send in the boundary exchanges of one training step, forward and backward; the
-        mean over the steps.
-    policy : PolicyOfRun or None
-        The ``rules`` of the transmission policy, and ``exact_bytes_per_epoch``, what ranks would have sent without it;
-        None where all is exact.
-    peak_memory_bytes : list of int, (P,)
-        Peak resident memory of each rank's process, or of the CUDA allocator on a GPU (bytes).
-    """
-
-    model: nn.Module
-    seconds_per_epoch: float
-    exchange_share: float
-    exchanged_bytes_per_epoch: int
-    policy: PolicyOfRun | None
-    peak_memory_bytes: list[int]
 
 
 def take_step(
@@ -107,7 +75,7 @@ def fit(
     comm: Comm,
     config: TrainConfig,
     *,
-    store: RunKeeper | None = None,
+    store: RunStore | None = None,
     on_epoch=None,
     on_nan: str = "stop",
     graphs: TrainingGraphs | None = None,
@@ -123,7 +91,7 @@ def fit(
     comm : Comm
     config : TrainConfig
         Its optimiser, schedule, epochs, phases and seed.
-    store : RunKeeper, optional
+    store : RunStore, optional
         What keeps the run in a directory, and goes on from a checkpoint.
     on_epoch, on_nan
         See :func:`dgl_gt.train.train`.
@@ -136,7 +104,7 @@ def fit(
     if config.local_epochs:
         model.uses_global = False
     measured = []
-    with store or nullcontext(), graphs or nullcontext(), named_places(model, comm):
+    with graphs or nullcontext(), named_places(model, comm):
         if store:
             store.start(loop.state, task)
             loop.check_not_over()
@@ -193,8 +161,6 @@ class _Loop:
         if validation is not None and validation > history.validation:
             self._check_weights()
             state.keep_best(validation, test, with_optimizer=epoch < config.local_epochs)
-            if self._store:
-                self._store.keep_best(state)
         state.epoch += 1
         evaluation_bytes = comm.sent_bytes - before_evaluation
         return EpochFigures(loss, validation, test, lr, seconds, exchange_s, step_bytes, evaluation_bytes)

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from pathlib import Path
-
-import numpy as np
 import torch
 
 from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError, check_type
-from dgl_gt.partition.system.output_checks import check_target
-from dgl_gt.ranks.launcher_link import starter_name
-from dgl_gt.run_files.run_directory import MODEL, checkpoints_in, is_left_by
-from dgl_gt.run_files.run_record import GraphOfRun, PlanOfRun, RunRecord, values_of
+from dgl_gt.run_files.run_directory import CHECKPOINT_EVERY
+from dgl_gt.run_files.run_record import PlanOfRun, RunRecord
 
-from . import summary
 from .config import ON_NAN, TrainConfig, policy_of
 from .fit import TrainResult, fit
 from .inputs import with_stated_meanings
-from .interval import CHECKPOINT_EVERY
-from .keeper import Beginning, RunKeeper
 from .model import ModelFactory, build_model, share_weights
-from .saved_model import BestModelWriter, is_run_of
+from .store import RunStore
 from .sufficient_factors import factors_of
 from .task import Task
 from .tasks.node_classification import node_classification
@@ -36,7 +27,7 @@ def train(
     *,
     on_epoch=None,
     factory: ModelFactory | None = None,
-    store: RunKeeper | None = None,
+    store: RunStore | None = None,
     on_nan: str = "stop",
 ) -> TrainResult:
     """Train a model for node classification; every rank calls it with the same config.
@@ -50,7 +41,7 @@ def train(
         Function that is called after each epoch as ``on_epoch(epoch, loss, validation, seconds)``.
     factory : ModelFactory, optional
         What makes the model; by default it is the graph transformer of the config.
-    store : RunKeeper, optional
+    store : RunStore, optional
         What keeps the run in a directory; on every rank. :func:`dgl_gt.train.train_and_save` makes it.
     on_nan : str
         What happens where the loss is not finite: ``stop`` with an error that names the epoch and the module, or
@@ -173,50 +164,20 @@ def train_and_save(
 
     if plan is not None:
         check_type("plan", plan, PlanOfRun)
-    starter = starter_name()
-
-    def values(record: RunRecord) -> dict:
-        return values_of(record) | {"started_by": starter}
-
-    writer: BestModelWriter | None = None
-    beginning: Beginning = "new"
-    with sg.comm.together():  # what is wrong here may be wrong on rank 0 alone
-        config = with_stated_meanings(sg, config)
-        if sg.comm.rank == 0:
-            beginning = _beginning(out, resume, config, factory, summary.described_graph(sg))
-            is_own = beginning != "new"
-            check_target(out, MODEL, force=force or is_own, foreign=is_own)
-            writer = BestModelWriter(
-                out,
-                config,
-                lambda history: values(summary.unfinished_record(history, sg, plan)),
-                force=force,
-                factory=factory,
-            )
-    beginning, timeline = sg.comm.broadcast_object([beginning, bool(timeline)])
     with sg.comm.together():
-        keeper = RunKeeper(
-            sg, config, out, writer, checkpoint_every, beginning, factory, tensorboard, timeline, on_start
-        )
-    with writer or nullcontext():
-        result = train(sg, config, on_epoch=on_epoch, factory=factory, store=keeper, on_nan=on_nan)
-        record = summary.finished_record(result, sg, plan)
-        if writer:
-            writer.finish(result.model.state_dict(), values(record))
-    keeper.leave_if_asked()
+        config = with_stated_meanings(sg, config)
+    store = RunStore(
+        *(sg, config, out),
+        force=force,
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+        tensorboard=tensorboard,
+        timeline=timeline,
+        factory=factory,
+        on_start=on_start,
+        plan=plan,
+    )
+    with store:
+        result = train(sg, config, on_epoch=on_epoch, factory=factory, store=store, on_nan=on_nan)
+        record = store.finish(result)
     return result, record
-
-
-def _beginning(
-    out, resume: bool | str, config: TrainConfig, factory: ModelFactory | None, graph: GraphOfRun
-) -> Beginning:
-    """How a run begins, by what it is asked for and by what ``out`` holds."""
-    if resume == "if_possible":
-        if not is_left_by(out, starter_name()):
-            return "new"
-        if checkpoints_in(Path(out)):
-            return "resumed"
-        return "again" if is_run_of(out, config, factory, graph) else "new"  # a notebook may start many runs
-    if not isinstance(resume, (bool, np.bool_)):
-        raise InputError(f"resume is {resume!r}; it must be True, False or 'if_possible'")
-    return "resumed" if resume else "new"

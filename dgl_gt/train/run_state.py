@@ -9,6 +9,10 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from dgl_gt.comm.group import Comm
+from dgl_gt.partition.system.memory import peak_memory_bytes
+from dgl_gt.run_files.run_record import PolicyOfRun
+
 from .optimizer import Schedule
 
 
@@ -35,6 +39,37 @@ class TrainHistory:
     best_epoch: int
     validation: float
     test: float
+
+
+@dataclass
+class TrainResult(TrainHistory):
+    """The model and the measurements of a finished run; the same on every rank.
+
+    Attributes
+    ----------
+    model : Module
+        Model with the parameters of the best epoch.
+    seconds_per_epoch : float
+        Median time of a training step (forward, backward, gradient sum, optimiser) on the slowest rank, without
+        evaluation (s).
+    exchange_share : float
+        Share of that time in the boundary exchange, waiting included; mean over ranks.
+    exchanged_bytes_per_epoch : int
+        Bytes that all ranks together send in the boundary exchanges of one training step, forward and backward; the
+        mean over the steps.
+    policy : PolicyOfRun or None
+        The ``rules`` of the transmission policy, and ``exact_bytes_per_epoch``, what ranks would have sent without it;
+        None where all is exact.
+    peak_memory_bytes : list of int, (P,)
+        Peak resident memory of each rank's process, or of the CUDA allocator on a GPU (bytes).
+    """
+
+    model: nn.Module
+    seconds_per_epoch: float
+    exchange_share: float
+    exchanged_bytes_per_epoch: int
+    policy: PolicyOfRun | None
+    peak_memory_bytes: list[int]
 
 
 @dataclass(frozen=True)
@@ -78,8 +113,10 @@ class RunState:
     def keep_best(self, validation: float, test: float, with_optimizer: bool) -> None:
         """Remember the model of this epoch as the best one so far."""
         history = self.history
+        self.best = copy.deepcopy(
+            self.model.state_dict()
+        )  # first: a signal in between marks no older model as this one
         history.best_epoch, history.validation, history.test = self.epoch, validation, test
-        self.best = copy.deepcopy(self.model.state_dict())
         if with_optimizer:
             self.best_optimizer = copy.deepcopy(self.optimizer.state_dict())
 
@@ -146,3 +183,25 @@ def _of_optimizer(kind: str, state: dict) -> dict[str, Tensor]:
 def _below(kind: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     prefix = f"{kind}/"
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def random_states(comm: Comm, device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's generators on every rank, (P, ...), on rank 0. Models of users draw from them."""
+    states = {"random/cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["random/cuda"] = torch.cuda.get_rng_state(device)
+    gathered = {name: comm.gather_rows(value[None], to=0) for name, value in states.items()}
+    return {name: torch.cat(rows) for name, rows in gathered.items() if rows is not None}
+
+
+def set_random_states(tensors: dict[str, Tensor], comm: Comm, device: torch.device) -> None:
+    """Give this rank its state again; on more ranks than before, the states are given out once more from the start."""
+    cpu, cuda = tensors["random/cpu"], tensors.get("random/cuda")
+    torch.set_rng_state(cpu[comm.rank % len(cpu)].clone())
+    if cuda is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(cuda[comm.rank % len(cuda)].clone(), device)
+
+
+def peak_memory_on(device: torch.device) -> int:
+    """The peak resident memory of this process, or on a GPU that of the CUDA allocator (bytes)."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory_bytes()

@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,13 +17,9 @@ from torch.profiler import ProfilerActivity, profile
 from dgl_gt.comm.step_recorder import StepRecorder
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.units import format_bytes
-from dgl_gt.run_files.run_directory import STEP_TIMELINE, TRACE, trace_name
+from dgl_gt.run_files.run_directory import STEP_TIMELINE, TRACE, RunDirectory
 from dgl_gt.run_files.step_timeline import RankRecording, StepTimeline, steps_of_ranks
-
-from .run_state import TrainHistory
-from .saved_model import BestModelWriter
 
 _EARLIER_EPOCHS = 2  # before the one that is recorded: the first ones allocate memory and make caches
 _MAX_TRACE_BYTES = 64 << 20  # of a rank, packed
@@ -65,25 +61,29 @@ class StepProfiler:
                 comm.recorder = None
         self._trace, self._recording = trace, RankRecording(recorder.places, recorder.collectives, seconds)
 
-    def write(self, writer: BestModelWriter | None, history: TrainHistory, is_last: bool) -> None:
-        """Write what this epoch's step recorded, if it was the one; every rank calls it, and rank 0 has the writer."""
+    def write(self, directory: RunDirectory | None, epoch: int, is_last: bool) -> None:
+        """Write what the step recorded after ``epoch`` epochs, if it was the one; every rank calls it, rank 0 with the
+        directory.
+        """
         if self._recording is None:
-            if is_last and writer and self._epoch >= len(history.losses):
+            if is_last and directory and self._epoch >= epoch:
                 print(f"dgl-gt: no step was profiled: the run ended before epoch {self._epoch + 1}", file=sys.stderr)
             return
         recorded = json.dumps(asdict(self._recording)).encode()
         limit = min(_MAX_TRACE_BYTES, _MAX_BYTES // self._sg.comm.world_size)
         recordings, traces = (self._gathered(each) for each in (recorded, _packed(self._trace, limit)))
         self._trace = self._recording = None
-        if writer is None:
+        if directory is None:
             return
         ranks = steps_of_ranks([RankRecording(**json.loads(each)) for each in recordings])
         step = StepTimeline(self._epoch + 1, self._sg.strategy.name, ranks)
-        files = {trace_name(rank): trace for rank, trace in enumerate(traces) if trace}
+        files = {f"profile-rank{rank}.json.gz": trace for rank, trace in enumerate(traces) if trace}
         files[STEP_TIMELINE] = msgspec.json.encode(step) + b"\n"
         try:
-            writer.make_directory(history)
-            _write_files(writer.out, files)
+            directory.write(files)
+            for each in directory.out.iterdir():  # of an earlier profile, on more ranks
+                if TRACE.fullmatch(each.name) and each.name not in files:
+                    each.unlink()
         except (InputError, OSError) as error:
             print(f"dgl-gt: warning: the profile of epoch {self._epoch + 1} was not written: {error}", file=sys.stderr)
 
@@ -108,14 +108,3 @@ def _packed(trace: profile, limit: int) -> bytes:
         print(f"dgl-gt: warning: the trace of a step {text}", file=sys.stderr)
         return b""
     return packed
-
-
-def _write_files(folder: Path, files: dict[str, bytes]) -> None:
-    """Write the files of a profile, and remove the traces of an earlier one on more ranks."""
-    for name, content in files.items():
-        with new_file(folder / name, force=True) as file:
-            file.write(content)
-    for each in folder.iterdir():
-        if TRACE.fullmatch(each.name) and each.name not in files:
-            with suppress(OSError):
-                each.unlink()

@@ -14,8 +14,7 @@ from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.run_files.run_record import GraphOfRun, Metric, PlanOfRun, PolicyOfRun, RunRecord
 
 from .config import METRIC_TITLES
-from .fit import TrainResult
-from .run_state import TrainHistory
+from .run_state import TrainHistory, TrainResult
 
 
 def unfinished_record(history: TrainHistory, sg: ShardedGraph, plan: PlanOfRun | None = None) -> RunRecord:

@@ -14,9 +14,7 @@ from case import RANK, TRAIN, Case, take
 from damage import Dice, altered, damaged, hostile_array, json_text, safetensors, sign_files, signed
 from yaml_texts import yaml_text
 
-from dgl_gt.run_files.checkpoint_file import CHECKPOINT_FILE
-from dgl_gt.run_files.tensor_file import TensorFile
-from dgl_gt.train.saved_model import MODEL_FILE
+from dgl_gt.run_files.tensor_file import CHECKPOINT_FILE, MODEL_FILE, TensorFile
 
 
 def manifests(dice, material):

@@ -15,8 +15,7 @@ import dgl_gt
 from dgl_gt.partition import InputError, load_graph, partition, read_manifest, verify
 from dgl_gt.plan import read_profile
 from dgl_gt.report.run_files import read_run
-from dgl_gt.run_files.checkpoint_file import CHECKPOINT_FILE
-from dgl_gt.run_files.tensor_file import read_bytes
+from dgl_gt.run_files.tensor_file import CHECKPOINT_FILE, read_bytes
 from dgl_gt.train import load_model, read_config, train_and_save
 
 EDIT = st.tuples(st.sampled_from(["put", "insert", "cut", "drop"]), st.integers(0, 2**20), st.binary(max_size=9))

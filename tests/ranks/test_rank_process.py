@@ -8,7 +8,7 @@ import torch
 
 from dgl_gt.cli.main import main
 from dgl_gt.partition import partition
-from dgl_gt.ranks import limits, rank_process
+from dgl_gt.ranks import launcher_link, rank_process
 from dgl_gt.ranks.launcher_link import Launcher
 
 
@@ -136,7 +136,7 @@ def test_an_allocation_that_fails_is_told_from_a_bug():
 )
 def test_more_threads_than_processors_are_warned_of(monkeypatch, capsys, wanted, processors, ranks, text):
     monkeypatch.setenv("OMP_NUM_THREADS", wanted)
-    monkeypatch.setattr(limits, "available_cpus", lambda: processors)
-    limits.warn_of_too_many_threads(ranks)
+    monkeypatch.setattr(launcher_link, "available_cpus", lambda: processors)
+    launcher_link.warn_of_too_many_threads(ranks)
     stderr = capsys.readouterr().err
     assert stderr.startswith(f"dgl-gt: warning: {text}") if text else stderr == ""

@@ -1,12 +1,11 @@
 """The model directory: written as a run goes on, kept where it fails, and checked when it is read."""
 
-import copy
 import json
+import os
 import resource
 import shutil
 import signal
 from collections import namedtuple
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -15,34 +14,17 @@ import torch
 import dgl_gt
 from dgl_gt.partition import InputError, partition
 from dgl_gt.run_files.run_record import Metric, RunRecord
-from dgl_gt.train import fit, saved_model, summary
+from dgl_gt.run_files.tensor_file import MODEL_FILE
+from dgl_gt.train import fit, train_and_save
+from dgl_gt.train import store as store_module
 from dgl_gt.train.config import read_config
 from dgl_gt.train.model import build_model
 from dgl_gt.train.run import train
-from dgl_gt.train.saved_model import MODEL_FILE, BestModelWriter, load_model, save_model
+from dgl_gt.train.saved_model import load_model, save_model
+from dgl_gt.train.store import RunStore
 from dgl_gt.train.tasks.node_classification import NodeClassification
 
 CONFIG = read_config(layers=1, hidden=8, heads=2, epochs=6, patience=0)
-
-
-class Store(nullcontext):
-    """Gives the models of a run to a writer."""
-
-    def __init__(self, writer, sg):
-        super().__init__()
-        self.writer, self.sg = writer, sg
-
-    def start(self, state, task):
-        self.writer.start(state.model, task.sizes, self.sg.manifest["class_names"])
-
-    def keep_best(self, state):
-        self.writer.update(state.best, copy.deepcopy(state.history))
-
-    def recording(self, epoch):
-        return nullcontext()
-
-    def after_epoch(self, *_):
-        pass
 
 
 @pytest.fixture
@@ -52,8 +34,13 @@ def sg(awkward_graph, tmp_path):
 
 
 @pytest.fixture
-def writer(sg, tmp_path):
-    return BestModelWriter(tmp_path / "model", CONFIG, lambda history: summary.unfinished_record(history, sg))
+def out(tmp_path):
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def store(sg, out):
+    return RunStore(sg, CONFIG, out)
 
 
 @pytest.fixture
@@ -74,145 +61,159 @@ def record_of(folder) -> dict:
     return json.loads((folder / "record.json").read_text())
 
 
-def test_a_run_that_diverges_keeps_its_best_model(sg, writer, diverging):
+def test_a_run_that_diverges_keeps_its_best_model(sg, out, diverging):
     """Though it was too early to write it when it came."""
-    with pytest.raises(InputError, match=r"the loss is nan in epoch 4; lower lr .* of epoch 3, is in .*model$"), writer:
-        train(sg, CONFIG, store=Store(writer, sg))
-    record = record_of(writer.out)
+    with pytest.raises(InputError, match=r"the loss is nan in epoch 4; lower lr .* of epoch 3, is in .*model$"):
+        train_and_save(sg, CONFIG, out)
+    record = record_of(out)
     assert (record["finished"], record["best_epoch"], record["epochs"]) == (False, 3, 3)
-    assert load_model(writer.out).in_dim == 5
+    assert load_model(out).in_dim == 5
 
 
-def test_a_run_that_is_stopped_keeps_its_best_model(sg, writer, rising, capsys):
+def test_a_run_that_is_stopped_keeps_its_best_model(sg, out, rising, capsys):
     def stop(epoch, *_):
         if epoch == 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), writer:
-        train(sg, CONFIG, on_epoch=stop, store=Store(writer, sg))
-    assert record_of(writer.out)["best_epoch"] == 3
+    with pytest.raises(KeyboardInterrupt):
+        train_and_save(sg, CONFIG, out, on_epoch=stop)
+    assert record_of(out)["best_epoch"] == 3
     assert "the best model so far, of epoch 3, is in" in capsys.readouterr().err
 
 
-def test_better_models_are_on_disk_while_the_run_goes_on(sg, writer, rising, monkeypatch):
+def test_better_models_are_on_disk_while_the_run_goes_on(sg, out, rising, monkeypatch):
     """Where the last one was written long enough ago: every one here, and the first only with the usual pause."""
-    for pause_s, expected in ((0.0, [1, 2, 3, 4, 5, 6]), (1000.0, [1] * 6)):
-        monkeypatch.setattr(saved_model, "_MIN_PAUSE_S", pause_s)
-        monkeypatch.setattr(saved_model, "_MAX_WRITING_SHARE", 1e9)
+    monkeypatch.setattr(store_module, "_MAX_WRITING_SHARE", 1e9)
+    for pause_s, expected in ((0.0, [1, 2, 3, 4, 5]), (1000.0, [1] * 5)):
+        monkeypatch.setattr(store_module, "_MIN_PAUSE_S", pause_s)
         found = []
-        writer = BestModelWriter(writer.out, CONFIG, lambda history: summary.unfinished_record(history, sg), force=True)
-        with writer:
-            train(
-                sg, CONFIG, on_epoch=lambda *_: found.append(record_of(writer.out)["epochs"]), store=Store(writer, sg)
-            )
+        look = lambda epoch, *_: epoch and found.append(record_of(out)["epochs"])  # noqa: E731
+        train_and_save(sg, CONFIG, out, force=True, on_epoch=look)
         assert found == expected
 
 
-def test_the_disk_is_compared_with_the_model_before_training(sg, writer, monkeypatch):
+def test_the_disk_is_compared_with_the_model_before_training(sg, out, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("usage", "free")(1000))
     monkeypatch.setattr(fit, "take_step", lambda *_: pytest.fail("it trained"))
-    with pytest.raises(InputError, match=r"model needs 1.0 MiB of disk, and .* has 1000 B left"), writer:
-        train(sg, CONFIG, store=Store(writer, sg))
-    assert not writer.out.exists()
+    with pytest.raises(InputError, match=r"model needs 1.0 MiB of disk, and .* has 1000 B left"):
+        train_and_save(sg, CONFIG, out)
+    assert not out.exists()
 
 
-def test_a_first_model_that_cannot_be_written_ends_the_run(sg, writer, rising):
-    seen = []
-    with pytest.raises(InputError, match="cannot write .*model"), writer:
-        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))  # as a disk that is full
-        try:
-            train(sg, CONFIG, on_epoch=lambda *_: seen.append(1), store=Store(writer, sg))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert not seen and not writer.out.exists()
+def test_a_first_model_that_cannot_be_written_ends_the_run(sg, out, rising):
+    seen, limit = [], resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill_the_disk(epoch, *_):
+        seen.append(epoch)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
+
+    try:
+        with pytest.raises(InputError, match="cannot write .*model"):
+            train_and_save(sg, CONFIG, out, on_epoch=fill_the_disk)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert seen == [0] and not out.exists()
 
 
-def raises_a_signal(save):
-    """``write_model`` that is interrupted before it writes anything."""
+@pytest.fixture
+def interrupting(monkeypatch):
+    """A function; after its call, a signal comes in the middle of the next writes of the model."""
 
-    def interrupted(*args, **options):
-        signal.raise_signal(signal.SIGINT)
-        save(*args, **options)
+    def begin():
+        def interrupted(*args):
+            signal.raise_signal(signal.SIGINT)
+            return real(*args)
 
-    return interrupted
+        monkeypatch.setattr(store_module, "model_files", interrupted)
+
+    real = store_module.model_files
+    return begin
 
 
-def test_a_signal_lets_the_last_write_finish(sg, writer, rising, monkeypatch):
+def test_a_signal_lets_the_last_write_finish(sg, store, out, rising, interrupting):
     """Where the run has finished; the signal takes effect afterwards."""
-    with pytest.raises(KeyboardInterrupt), writer:
-        result = train(sg, CONFIG, store=Store(writer, sg))
-        monkeypatch.setattr(saved_model, "write_model", raises_a_signal(saved_model.write_model))
-        writer.finish(result.model.state_dict(), summary.finished_record(result, sg))
-    assert record_of(writer.out)["finished"] is True
+    with pytest.raises(KeyboardInterrupt), store:
+        result = train(sg, CONFIG, store=store)
+        interrupting()
+        store.finish(result)
+    assert record_of(out)["finished"] is True
 
 
-def test_a_signal_lets_the_write_after_an_error_finish(sg, writer, diverging, monkeypatch):
+def test_a_signal_lets_the_write_after_an_error_finish(sg, store, out, diverging, interrupting):
     """The best model, of the third epoch, was not on disk yet; the error, with its message, ends the run."""
-    with pytest.raises(InputError, match="the best model so far, of epoch 3, is in"), writer:
+    with pytest.raises(InputError, match="the best model so far, of epoch 3, is in"), store:
         try:
-            train(sg, CONFIG, store=Store(writer, sg))
+            train(sg, CONFIG, store=store)
         finally:
-            monkeypatch.setattr(saved_model, "write_model", raises_a_signal(saved_model.write_model))
-    assert record_of(writer.out)["best_epoch"] == 3
+            interrupting()
+    assert record_of(out)["best_epoch"] == 3
 
 
-def test_a_signal_does_not_hide_where_the_last_model_is(sg, writer, rising, monkeypatch, tmp_path, capsys):
-    with pytest.raises(KeyboardInterrupt), writer:
-        result = train(sg, CONFIG, store=Store(writer, sg))
-        monkeypatch.setattr(saved_model.tempfile, "gettempdir", lambda: tmp_path)
-        writer.directory.out = tmp_path / "file" / "model"
-        (tmp_path / "file").write_text("")
-        monkeypatch.setattr(saved_model, "write_model", raises_a_signal(saved_model.write_model))
-        writer.finish(result.model.state_dict(), summary.finished_record(result, sg))
-    err = capsys.readouterr().err
-    assert "The model is in" in err and "the best model so far" not in err
-
-
-def test_a_model_that_cannot_be_written_is_written_elsewhere(sg, writer, rising, monkeypatch, tmp_path, capsys):
-    """At the end; and training does not stop for it; the message says where the model is."""
-    monkeypatch.setattr(saved_model, "_MIN_PAUSE_S", 0.0)
-    monkeypatch.setattr(saved_model, "_MAX_WRITING_SHARE", 1e9)
+@pytest.fixture
+def elsewhere(monkeypatch, tmp_path):
+    """The directory for temporary files."""
+    monkeypatch.setattr(store_module.tempfile, "gettempdir", lambda: tmp_path / "here")
     (tmp_path / "here").mkdir()
-    monkeypatch.setattr(saved_model.tempfile, "gettempdir", lambda: tmp_path / "here")
-    writer.directory.out = tmp_path / "disk" / "model"
+    return tmp_path / "here"
 
-    def lose_the_disk(epoch, *_):
+
+def lose_the_disk(out):
+    shutil.rmtree(out)
+    out.write_text("")
+
+
+def test_a_signal_does_not_hide_where_the_last_model_is(sg, store, out, rising, elsewhere, interrupting, capsys):
+    with pytest.raises(InputError, match="The model is in"), store:
+        result = train(sg, CONFIG, store=store)
+        lose_the_disk(out)
+        interrupting()
+        store.finish(result)
+    assert "the best model so far" not in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_be_written_is_written_elsewhere(sg, out, rising, monkeypatch, elsewhere, capsys):
+    """At the end; and training does not stop for it; the message says where the model is."""
+    monkeypatch.setattr(store_module, "_MIN_PAUSE_S", 0.0)
+    monkeypatch.setattr(store_module, "_MAX_WRITING_SHARE", 1e9)
+    seen = []
+
+    def look(epoch, *_):
+        seen.append(epoch)
         if epoch == 1:
-            shutil.rmtree(tmp_path / "disk")
-            (tmp_path / "disk").write_text("")
+            lose_the_disk(out)
 
-    with writer:
-        result = train(sg, CONFIG, on_epoch=lose_the_disk, store=Store(writer, sg))
-    assert len(result.losses) == 6 and "Training goes on" in capsys.readouterr().err
-    with pytest.raises(InputError, match=r"cannot write .*disk.*\. The model is in .*here/dgl-gt-model-\d+ instead"):
-        writer.finish(result.model.state_dict(), summary.finished_record(result, sg))
-    (place,) = (tmp_path / "here").iterdir()
-    assert record_of(place)["finished"] is True
-    for name, value in load_model(place).state_dict().items():
-        assert torch.equal(value, result.model.state_dict()[name])
+    with pytest.raises(InputError, match=r"cannot write .*model.*\. The model is in .*here/dgl-gt-model-\d+ instead"):
+        train_and_save(sg, CONFIG, out, on_epoch=look)
+    assert len(seen) == 6 and "Training goes on" in capsys.readouterr().err
+    (place,) = elsewhere.iterdir()
+    assert record_of(place)["finished"] is True and load_model(place).in_dim == 5
 
 
-def test_a_model_elsewhere_takes_no_other_models_place(monkeypatch, tmp_path):
-    """Though ``force`` allows to replace the one in ``out``."""
+def test_a_model_elsewhere_takes_no_other_models_place(sg, store, out, rising, elsewhere):
     model = build_model(CONFIG, 5, 3)
-    monkeypatch.setattr(saved_model.tempfile, "gettempdir", lambda: tmp_path)
-    (tmp_path / "file").write_text("")
-    other = tmp_path / f"dgl-gt-model-{saved_model.os.getpid()}"
+    other = elsewhere / f"dgl-gt-model-{os.getpid()}"
     record = {"strategy": "local", "ranks": 1, "losses": [np.float64(0.5)], "metric": {}}  # as a loop of one's own has
     save_model(other, model.state_dict(), CONFIG, {"in_dim": 5, "classes": 3}, record)
-    numbers = RunRecord(
-        strategy="local", ranks=1, losses=[np.float64(0.5)], metric=Metric("accuracy", np.float32(1), 1.0)
-    )
-    save_model(tmp_path / "numbers", model.state_dict(), CONFIG, {"in_dim": 5, "classes": 3}, numbers)
-    assert record_of(tmp_path / "numbers")["losses"] == [0.5]
-    writer = BestModelWriter(tmp_path / "file" / "model", CONFIG, None, force=True)
-    with pytest.raises(InputError, match=r"could not be written to another place either \(.*; no model was written"):
-        writer.finish(model.state_dict(), {**record, "losses": [1.0]})
+    with (
+        pytest.raises(InputError, match=r"could not be written to another place either \(.*; .* the model of epoch 1"),
+        store,
+    ):
+        result = train(sg, CONFIG, store=store)
+        lose_the_disk(out)
+        store.finish(result)
     assert record_of(other) == record
 
 
-def test_weights_that_are_not_finite_are_no_best_model(sg, writer, monkeypatch):
+def test_a_record_may_hold_numbers_of_numpy(tmp_path):
+    state = build_model(CONFIG, 5, 3).state_dict()
+    numbers = RunRecord(
+        strategy="local", ranks=1, losses=[np.float64(0.5)], metric=Metric("accuracy", np.float32(1), 1.0)
+    )
+    save_model(tmp_path / "numbers", state, CONFIG, {"in_dim": 5, "classes": 3}, numbers)
+    assert record_of(tmp_path / "numbers")["losses"] == [0.5]
+
+
+def test_weights_that_are_not_finite_are_no_best_model(sg, out, monkeypatch):
     """Accuracy is finite all the same."""
     real = fit.take_step
 
@@ -223,9 +224,9 @@ def test_weights_that_are_not_finite_are_no_best_model(sg, writer, monkeypatch):
         return loss
 
     monkeypatch.setattr(fit, "take_step", step)
-    with pytest.raises(InputError, match="output.bias holds NaN or infinity after epoch 1; lower lr"), writer:
-        train(sg, CONFIG, store=Store(writer, sg))
-    assert not writer.out.exists()
+    with pytest.raises(InputError, match="output.bias holds NaN or infinity after epoch 1; lower lr"):
+        train_and_save(sg, CONFIG, out)
+    assert not out.exists()
 
 
 @pytest.fixture
