@@ -9,7 +9,7 @@ from collections.abc import MutableMapping
 
 import torch
 
-from .ops.announce import edge_range
+from .ops.dispatch import edge_range
 
 os.environ.setdefault("DGLBACKEND", "pytorch")  # without it, DGL prints a notice and writes into the home directory
 try:

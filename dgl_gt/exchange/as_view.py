@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from dgl_gt.as_csc import csc, is_dgl_graph
-from dgl_gt.structure import CSC
+from dgl_gt.structure import CSC, csc, is_dgl_graph
 from dgl_gt.torch_internals import is_transformed
 
 from .local import Local

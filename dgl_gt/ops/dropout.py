@@ -4,7 +4,7 @@ import torch
 
 from . import cpu, dispatch
 from .checks import DTYPES, check_probability, check_seed, check_seed_value
-from .operator import differentiable, operator
+from .dispatch import differentiable, operator
 from .reference import column_keep, splitmix64
 
 _STEPS = 2**16  # a probability is rounded to a multiple of 1 / _STEPS

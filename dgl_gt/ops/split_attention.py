@@ -14,8 +14,8 @@ import torch
 from dgl_gt.structure import CSC
 
 from . import dispatch
-from .announce import ADDITIVE_PASS, edge_range
 from .checks import checked_numbers, unpack
+from .dispatch import ADDITIVE_PASS, edge_range
 from .merge import merge_into
 from .reference import reference_attention
 
