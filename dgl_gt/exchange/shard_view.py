@@ -32,7 +32,7 @@ class ShardView(View):
         self.num_owned = self.num_dst = shard.num_owned
         self.node_ids = shard.node_ids[: shard.num_owned]
         self.ptr = shard.manifest["ptr"]
-        self.score_offset = 0.0  # added to an edge's score for each copy among its ends, see sampled_part.py
+        self.score_offset = 0.0  # added to an edge's score for each copy among its ends, see policy/training_graphs.py
         self.transmission: Transmission | None = None
 
     def input_rows(self, x: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ def kept_bytes(exchanges: list[Exchange], policy: Policy, figures: Figures) -> n
     """Bytes that each rank keeps from step to step under a policy, int64, (P,).
 
     They are rows and errors of exchanges, see :class:`dgl_gt.exchange.policy.lane.Lane`, and samples of edges, see
-    :func:`dgl_gt.exchange.policy.isolated_part.with_some_edges`.
+    :func:`dgl_gt.exchange.policy.training_graphs.with_some_edges`.
     """
     total, ranks = np.zeros(figures.parts), range(figures.parts)
     if policy.edge_share < 1:

@@ -1,6 +1,8 @@
-"""One direction of one exchange of a training step, from step to step: what was sent, and what arrived."""
+"""Rows on their way between ranks under a policy: when they are sent, what was sent before, and what arrived."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 
@@ -8,46 +10,86 @@ from dgl_gt.comm.transfer import Transfer
 from dgl_gt.ops.quantise import pack_rows, packed_bytes, unpack_rows
 from dgl_gt.partition.errors import InputError
 
-from .clock import Clock
 from .policy import ADAPTIVE, Mode
+
+MAX_STEPS = 64
+_CHANGE = 0.5  # relative change of rows below which k is doubled
+_SPIKE = 1.25  # ratio of the loss to its recent mean above which k is halved
+_MEMORY = 0.9  # weight of the mean so far in the running mean of the loss
+
+
+class Clock:
+    """Says which steps send rows of an adaptive staleness; all ranks have the same.
+
+    After a transmission, k is doubled if on every rank and in every exchange the rows differ from those that were sent
+    before by less than half of their own norm, ``|h - h_stale| < 0.5 |h|``. It is halved where the loss jumps. This
+    follows the adaptive period of DIGEST (Chai et al. 2022, arXiv 2206.00057), with the change of rows instead of a
+    schedule.
+
+    ``every`` is the number of steps from one transmission to the next, k, from 1 to 64.
+    """
+
+    def __init__(self):
+        self.every, self._left = 1, 0
+        self._change = self._mean_loss = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the step that runs, or comes next, sends rows."""
+        return self._left == 0
+
+    def note_change(self, change: float) -> None:
+        """Note how much the rows of an exchange differ from those that were sent before, |h - h_stale| / |h|."""
+        self._change = change if self._change is None else max(self._change, change)
+
+    def end_step(self, largest) -> None:
+        """Count a step; ``largest`` returns the largest value of all ranks, a collective, in steps that sent rows."""
+        if self.is_due:
+            change = largest(-1.0 if self._change is None else self._change)
+            if 0 <= change < _CHANGE:
+                self.every = min(2 * self.every, MAX_STEPS)
+            self._left, self._change = self.every, None
+        self._left -= 1
+
+    def note_loss(self, loss: float) -> None:
+        """Halve k, and send rows in the next step, where the loss is well above its recent mean."""
+        if self._mean_loss is None or not math.isfinite(self._mean_loss):
+            self._mean_loss = loss
+        if loss - self._mean_loss > (_SPIKE - 1) * abs(self._mean_loss):
+            self.every, self._left = max(1, self.every // 2), 0
+        self._mean_loss = _MEMORY * self._mean_loss + (1 - _MEMORY) * loss
 
 
 class Lane:
-    """Rows on their way between ranks under a policy, always between the same ranks and in the same order.
+    """One direction of one exchange of a training step, always between the same ranks and in the same order.
 
-    Each rank knows the modes of all pairs, so all ranks agree on what is sent in a step. In a stale mode of
-    fewer than 32 bits, the sender keeps a copy of what the receiver has and sends the difference, which the receiver
-    adds. With an adaptive period, it keeps a copy to measure how much rows change. With ``has_feedback``, the rounding
-    error is kept and added to what is sent next (error feedback, Seide et al. 2014).
-
-    Parameters
-    ----------
-    comm : Comm
-    modes : list of list of Mode, (P, P)
-        The mode from each rank to each other rank.
-    send_counts, recv_counts : list of int, (P,)
-        Rows to and from each rank.
-    clock : Clock
-        What says which steps send rows of an adaptive staleness.
+    ``modes``, (P, P), are those from each rank to each other, so all ranks agree on what is sent in a step. Counts, (P,),
+    are rows to and from each rank. In a stale mode of fewer than 32 bits, the sender keeps a copy of what the receiver
+    has and sends the difference, which the receiver adds. With an adaptive period, it keeps a copy to measure how much
+    rows change. With ``has_feedback``, the rounding error is kept and added to what is sent next (error feedback, Seide
+    et al. 2014).
     """
 
-    def __init__(
-        self, comm, modes: list[list[Mode]], send_counts, recv_counts, clock: Clock, *, has_feedback: bool = False
-    ):
+    _there: torch.Tensor  # what the receivers have, where that is needed
+    _here: torch.Tensor  # rows that are used in several steps
+    _error: torch.Tensor
+    _result: torch.Tensor  # of the step that runs
+    _due: list
+
+    def __init__(self, comm, modes: list[list[Mode]], send_counts, recv_counts, clock: Clock, has_feedback=False):
         self._comm, self._clock, self._has_feedback = comm, clock, has_feedback
         self._counts = list(send_counts), list(recv_counts)
-        self._sent_modes = modes[comm.rank]
-        self._received_modes = [row[comm.rank] for row in modes]
+        self._modes = modes[comm.rank], [row[comm.rank] for row in modes]  # of what is sent, and of what is received
         self._periods = {mode.every for i, row in enumerate(modes) for j, mode in enumerate(row) if i != j}
-        self._uses, self._pending, self._shape = 0, [], None
-        self._there = self._here = self._error = self._result = None
+        self._pending: list = []
+        self._uses, self._shape = 0, None
 
     def start(self, rows: torch.Tensor, keys: torch.Tensor, seed: int, received: torch.Tensor) -> None:
         """Start to send rows, (sum(send_counts), ...), as far as they are due; :meth:`wait` fills ``received``."""
         self._finish(self._pending)  # what was sent in an earlier step
         self._begin_with(rows)
         flat = rows.detach().flatten(1)
-        self._pending, self._due, self._result = [], [], received
+        self._due, self._result = [], received
         for every in sorted(self._periods):  # an exchange for each period: all ranks take part in it
             if self._uses == 0 or (self._clock.is_due if every == ADAPTIVE else self._uses % every == 0):
                 transfer = Transfer(self._comm, self._bytes(0, every), self._bytes(1, every), is_taped=False)
@@ -58,11 +100,10 @@ class Lane:
     def wait(self) -> None:
         """Wait for the rows that this step uses."""
         self._finish(self._due, self._result.flatten(1))
-        if self._here is not None:
-            for mode, at in zip(self._received_modes, _slices(self._counts[1])):
-                if mode.is_stale:
-                    self._result[at] = self._here[at].view(self._result[at].shape)
-        self._due = self._result = None
+        for mode, at in zip(self._modes[1], _slices(self._counts[1])):
+            if mode.is_stale:
+                self._result[at] = self._here[at].view(self._result[at].shape)
+        del self._due, self._result
 
     def drain(self) -> None:
         """Wait for what is still under way."""
@@ -73,27 +114,27 @@ class Lane:
         shape = rows.shape[1:], rows.dtype
         if shape == self._shape:
             return
-        if rows.dtype == torch.float64 and any(mode.bits < 32 for mode in self._sent_modes + self._received_modes):
+        if rows.dtype == torch.float64 and any(mode.bits < 32 for mode in self._modes[0] + self._modes[1]):
             raise InputError(
                 "the policy sends rows in 16 bits or less, but the model computes in float64; use policy 'exact' or "
                 "'stale=K', or train in float32"
             )
         self._shape, self._uses = shape, 0
-        columns = rows.shape[1:].numel()
-        self._columns, self._itemsize, self._here = columns, rows.element_size(), None
-        if any(mode.is_stale for mode in self._received_modes):
-            self._here = rows.new_zeros(sum(self._counts[1]), columns)
-        if any(mode.every == ADAPTIVE or (mode.bits < 32 and mode.is_stale) for mode in self._sent_modes):
-            self._there = rows.new_zeros(sum(self._counts[0]), columns)
-        if self._has_feedback and any(mode.bits < 16 for mode in self._sent_modes):
-            self._error = rows.new_zeros(sum(self._counts[0]), columns)
+        self._columns, self._itemsize = rows.shape[1:].numel(), rows.element_size()
+
+        def kept(side: int, is_needed) -> torch.Tensor:
+            is_kept = any(map(is_needed, self._modes[side]))
+            return rows.new_zeros(sum(self._counts[side]) if is_kept else 0, self._columns)
+
+        self._here = kept(1, lambda mode: mode.is_stale)
+        self._there = kept(0, lambda mode: mode.every == ADAPTIVE or (mode.bits < 32 and mode.is_stale))
+        self._error = kept(0, lambda mode: self._has_feedback and mode.bits < 16)
 
     def _bytes(self, side: int, every: int) -> list[int]:
         """The bytes to (side 0) or from (1) each rank in the exchange of a period."""
-        modes = (self._sent_modes, self._received_modes)[side]
         return [
             count * self._row_bytes(mode) if mode.every == every and rank != self._comm.rank else 0
-            for rank, (mode, count) in enumerate(zip(modes, self._counts[side]))
+            for rank, (mode, count) in enumerate(zip(self._modes[side], self._counts[side]))
         ]
 
     def _row_bytes(self, mode: Mode) -> int:
@@ -102,8 +143,7 @@ class Lane:
     def _packed(self, rows, keys, seed: int, every: int) -> torch.Tensor:
         """What is sent in the exchange of a period, uint8."""
         pieces = []
-        for rank, at in enumerate(_slices(self._counts[0])):
-            mode = self._sent_modes[rank]
+        for rank, (mode, at) in enumerate(zip(self._modes[0], _slices(self._counts[0]))):
             if mode.every != every or rank == self._comm.rank:
                 continue
             if every == ADAPTIVE and self._uses:
@@ -113,17 +153,15 @@ class Lane:
                     self._there[at] = rows[at]
                 pieces.append(rows[at].contiguous().view(torch.uint8).flatten())
                 continue
-            values = rows[at]
-            if self._error is not None:
-                values = values + self._error[at]
-            base = self._there[at] if mode.is_stale else None
-            packed = pack_rows(values if base is None else values - base, mode.bits, keys[at], seed)
+            keeps_error = len(self._error) > 0
+            values = rows[at] + self._error[at] if keeps_error else rows[at]
+            packed = pack_rows(values - self._there[at] if mode.is_stale else values, mode.bits, keys[at], seed)
             pieces.append(packed.flatten())
-            if base is not None or self._error is not None:
+            if mode.is_stale or keeps_error:
                 restored = unpack_rows(packed, mode.bits, rows.shape[1], rows.dtype)
-                if base is not None:
-                    restored = base.add_(restored)
-                if self._error is not None:
+                if mode.is_stale:
+                    restored = self._there[at].add_(restored)
+                if keeps_error:
                     torch.sub(values, restored, out=self._error[at])
         return torch.cat(pieces) if pieces else rows.new_empty(0, dtype=torch.uint8)
 
@@ -132,12 +170,13 @@ class Lane:
         while begun:
             every, transfer = begun.pop(0)
             content, offset = transfer.wait(), 0
-            for rank, (at, size) in enumerate(zip(_slices(self._counts[1]), self._bytes(1, every))):
-                mode = self._received_modes[rank]
+            pieces = zip(self._modes[1], _slices(self._counts[1]), self._bytes(1, every))
+            for rank, (mode, at, size) in enumerate(pieces):
                 if mode.every != every or rank == self._comm.rank:
                     continue
                 piece, offset = content[offset : offset + size], offset + size
-                _take(piece.clone(), mode, (result if every == 1 else self._here)[at])  # a copy, for its alignment
+                rows = self._here if result is None or every != 1 else result
+                _take(piece.clone(), mode, rows[at])  # a copy, for its alignment
 
 
 def _take(piece: torch.Tensor, mode: Mode, rows: torch.Tensor) -> None:
