@@ -10,12 +10,11 @@ from functools import cached_property
 import torch
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.comm.tape import kept_exchanges
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.torch_internals import is_inside_ddp
 
-from .deep_halo import deep_views
+from .halo import Halo, deep_views
 from .shard import Shard, pull
 from .view import View
 
@@ -59,8 +58,8 @@ class ShardedGraph:
 
     def __init__(self, shard: Shard, comm: Comm, strategy: StrategyRules, make_view: Callable[[Shard], View]):
         """Take a complete shard, its ranks, how they exchange, and a function that makes a view of a shard."""
-        assert shard.degrees is not None
-        self._shard, self._make_view, self._degrees = shard, make_view, shard.degrees
+        assert len(shard.degrees) == shard.rows[-1]
+        self._shard, self._make_view = shard, make_view
         self.strategy = strategy
         self.comm = comm
         self._view = make_view(shard)
@@ -152,14 +151,13 @@ class ShardedGraph:
 
     def in_degrees(self) -> torch.Tensor:
         """Return each owned node's in-degree in the whole graph, int64, (N_owned,)."""
-        return self._degrees[: self.num_nodes(), 0]
+        return self._shard.degrees[: self.num_nodes(), 0]
 
     def out_degrees(self) -> torch.Tensor:
         """Return each owned node's out-degree in the whole graph, int64, (N_owned,)."""
-        return self._degrees[: self.num_nodes(), 1]
+        return self._shard.degrees[: self.num_nodes(), 1]
 
     @cached_property
-    @torch.inference_mode(False)
     def block(self):
         """This part as a DGL block, made at first use; sources are held rows, destinations owned rows. Needs DGL.
 
@@ -167,9 +165,7 @@ class ShardedGraph:
         ``conv(sg.block, sg.pull(h))``. The in- and out-degrees are those in the whole graph. A vertex cut has no block,
         and raises :class:`InputError`.
         """
-        from dgl_gt.dgl_part import to_block
-
-        return to_block(self._csc_of_in_edges(), self._degrees[: self._shard.num_held, 1])
+        return self._as_dgl_graph()
 
     @cached_property
     def graph(self):
@@ -179,17 +175,18 @@ class ShardedGraph:
         returns owned rows. Node data that the convolution sets are exchanged at once. The degrees are those in the
         whole graph. A vertex cut has no such graph, and raises :class:`InputError`.
         """
-        from dgl_gt.dgl_part import to_owned_graph
+        return self._as_dgl_graph(self.pull)
 
-        return to_owned_graph(self._csc_of_in_edges(), self._degrees[: self._shard.num_held, 1], self.pull)
-
-    def _csc_of_in_edges(self):
+    @torch.inference_mode(False)
+    def _as_dgl_graph(self, pull=None):
         if self._shard.has_mirrors:
             raise InputError(
                 "a vertex cut has no block and no graph, because the in-edges of one node lie on several ranks; partition with "
                 "--cut edge"
             )
-        return self._shard.csc()
+        from dgl_gt.dgl_part import part_graph
+
+        return part_graph(self._shard.csc(), self._shard.degrees[: self._shard.num_held, 1], pull)
 
     @cached_property
     def srcdata(self) -> dict[str, torch.Tensor]:
@@ -219,6 +216,7 @@ class ShardedGraph:
         self._warn_inside_ddp()
         if self.depth == 1:
             return [self._view] * layers
+        assert isinstance(self._view, Halo)
         return deep_views(self._view, layers, self._takes_held_rows)
 
     def kept_exchanges(self):
@@ -227,7 +225,7 @@ class ShardedGraph:
         Use it as ``torch.utils.checkpoint.checkpoint(layer, ..., use_reentrant=False, context_fn=sg.kept_exchanges)``.
         For layers of dgl_gt, :func:`dgl_gt.nn.apply_activation_checkpoint` does so.
         """
-        return kept_exchanges(self.comm)
+        return self.comm.kept_exchanges()
 
     def pull(self, x: torch.Tensor) -> torch.Tensor:
         """Return held rows from owned rows, (N_owned, ...) -> (N_held, ...): the differentiable exchange by itself.
@@ -246,7 +244,7 @@ class ShardedGraph:
 
         Every rank calls it. With ``to``, only that rank gets the rows; the others get None and use no memory for them.
         """
-        self._shard.check_rows(x)
+        self._shard.check(x)
         rows = self.comm.gather_rows(x.detach(), to)
         order = self.comm.gather_rows(self.node_ids, to)
         if rows is None:

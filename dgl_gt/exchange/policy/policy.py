@@ -22,7 +22,9 @@ DIRECTIONS = ("rows", "gradients")  # to the ranks that need a row, and home to 
 _BITS = {"exact": 32, "bf16": 16, "int8": 8, "int4": 4, "alone": 0}
 MIN_COLUMNS = 32  # narrower rows, such as lse, are always sent as they are: packing them would save little
 _MAX_STALE = 1000
-ADAPTIVE = 0  # as the number of steps between transmissions: a clock decides, see dgl_gt.exchange.policy.lane.Clock
+ADAPTIVE = (
+    0  # as the number of steps between transmissions: a clock decides, see dgl_gt.exchange.policy.transmission.Clock
+)
 EDGE_SAMPLES = 10  # of a part's edges that are drawn before a run, K in CoFree-GNN's DropEdge-K
 _MIN_SHARE = 0.001
 _ALLOWED = (

@@ -52,12 +52,12 @@ class TrainingGraphs:
 
     def __enter__(self) -> TrainingGraphs:
         if not (self.is_exact or self._is_sampled or self.policy.exchanges_nothing):
-            self._transmission = self._sg.view.follow(self.policy, self._seed)
+            self._transmission = _view_of(self._sg).follow(self.policy, self._seed)
         return self
 
     def __exit__(self, kind, *_) -> None:
         if self._transmission is not None:
-            self._sg.view.exchange_exactly()
+            _view_of(self._sg).exchange_exactly()
             if kind is None:
                 self._transmission.close()
 
@@ -69,7 +69,7 @@ class TrainingGraphs:
         if self._masked:
             return self._masked[of_step % len(self._masked)]
         sample = sampled_part(self.base.view, self.policy.sampled_share, of_step)
-        sample.view.follow(self.policy.without_sampling(), self._seed)
+        _view_of(sample).follow(self.policy.without_sampling(), self._seed)
         return sample
 
     def after_step(self, loss: float) -> None:
@@ -88,6 +88,11 @@ class TrainingGraphs:
         else:
             exact = (sum(step_bytes) + self._transmission.saved_bytes) / len(step_bytes)
         return round(float(self._sg.comm.all_reduce(torch.tensor([exact], dtype=torch.float64))[0]))
+
+
+def _view_of(graph: ShardedGraph) -> ShardView:
+    assert isinstance(graph.view, ShardView)
+    return graph.view
 
 
 @torch.inference_mode(False)
@@ -119,6 +124,7 @@ def sampled_part(view: ShardView, share: float, seed: int) -> ShardedGraph:
 
     def make(on: Shard) -> ShardView:
         made = make_view(view.rules, on, comm, view.overlap)
+        assert isinstance(made, ShardView)
         made.score_offset = math.log(_LEVELS / round(share * _LEVELS))
         return made
 
@@ -206,7 +212,7 @@ def isolated_part(mirror: Mirror) -> ShardedGraph:
 @torch.inference_mode(False)
 def with_some_edges(part: ShardedGraph, share: float, seed: int) -> ShardedGraph:
     """Return an isolated part with a share of its edges; the seed and the user's id of an edge decide which."""
-    shard, masters = part.view.shard, part.view.num_owned
+    shard, masters = _view_of(part).shard, part.view.num_owned
     kept = some_edges(shard, is_drawn(shard.edge_ids[: shard.edges[0]], share, seed))
     some = replace(shard, **kept | {"edges": kept["edges"] * 2})
     some = replace(some, degrees=_degrees(some))
