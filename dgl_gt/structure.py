@@ -59,26 +59,10 @@ class CSC:
     def build(cls, indptr, indices, num_src, edge_ids=None, global_edge_ids=None, head_offset=0):
         """Check the arrays, make the reverse index, and return the CSC.
 
-        Parameters
-        ----------
-        indptr : torch.Tensor, (N_dst + 1,) int64
-        indices : torch.Tensor, (E,) int32 or int64
-        num_src : int
-        edge_ids : torch.Tensor, (E,) int64, optional
-        global_edge_ids : torch.Tensor, (E,) int64, optional
-        head_offset : int, default 0
-
-        Returns
-        -------
-        CSC
-            On the device of `indptr`. Contiguous arrays are kept without a copy. Under ``torch.inference_mode``, too,
-            the arrays are ordinary tensors, which can be used in training later.
-
-        Raises
-        ------
-        ValueError
-            A shape, dtype or device does not fit, `indptr` is not a prefix sum, a source row is not in
-            ``range(num_src)``, or `edge_ids` is not a permutation.
+        The arguments are the attributes of these names, all on one device, which is that of the result. Contiguous arrays
+        are kept without a copy. Under ``torch.inference_mode``, too, the arrays are ordinary tensors, which can be used
+        in training later. ``ValueError`` says that a shape, dtype or device does not fit, that `indptr` is not a prefix
+        sum, that a source row is not in ``range(num_src)``, or that `edge_ids` is not a permutation.
         """
         _check_arrays(indptr, indices, num_src, edge_ids, global_edge_ids)
         if head_offset < 0:

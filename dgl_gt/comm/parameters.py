@@ -186,17 +186,13 @@ def _is_forward() -> bool:
 @torch.no_grad()
 def _values(parameters: list[torch.Tensor]) -> list[list[float]]:
     """Return for each parameter its norm and some of its numbers."""
-    pieces = []
+    found = []
     for each in parameters:
         flat = (torch.view_as_real(each) if each.is_complex() else each).reshape(-1)
         norm = torch.linalg.vector_norm(flat, dtype=torch.promote_types(flat.dtype, torch.float32))
         samples = flat[:: max(1, -(-len(flat) // _SAMPLES))]
-        pieces.append(torch.cat([norm.reshape(1), samples]).double())
-    if not pieces:
-        return []
-    values = torch.cat([each.to(pieces[0].device) for each in pieces]).tolist()
-    ends = torch.tensor([len(each) for each in pieces], device="cpu").cumsum(0).tolist()
-    return [values[end - len(each) : end] for end, each in zip(ends, pieces)]
+        found.append(torch.cat([norm.reshape(1), samples]).double().tolist())
+    return found
 
 
 def _differ(values: list[float], others: list[float], parameter: list) -> bool:

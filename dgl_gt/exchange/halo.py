@@ -63,12 +63,9 @@ class DeepHalo(ShardView):
     def input_rows(self, x: torch.Tensor) -> torch.Tensor:
         if self.pulls:
             return super().input_rows(x)
-        if len(x) < len(self.node_ids):
-            raise ValueError(
-                f"got {len(x)} rows, but this layer reads {len(self.node_ids)} rows, owned and halo; pass the rows of "
-                "sg.srcdata to the first layer, and the result of each layer to the next"
-            )
-        return leading_rows(x, len(self.node_ids))
+        x = leading_rows(x, len(self.node_ids))
+        self.shard.check(x, rows=len(self.node_ids))
+        return x
 
     def source_rows(self, h: torch.Tensor) -> torch.Tensor:
         return pull(self.shard, self.comm, tracked(h), self.inner + 1) if self.pulls else self.input_rows(h)
@@ -82,19 +79,14 @@ class DeepHalo(ShardView):
 
         ``bias`` has the rows of the part's own edges; those of replicated edges are fetched from their owners.
         """
-        self.shard.check(h[: self.num_owned], bias)
-        if len(h) != len(self.node_ids):
-            raise ValueError(
-                f"got {len(h)} rows, but attention reads {len(self.node_ids)} rows here, owned and halo; use a "
-                "GraphTransformerLayer, or pass the result of source_rows"
-            )
+        self.shard.check(h, bias, len(self.node_ids))
         bias = None if bias is None else self._of_all_edges(bias)
         q, kv = project(leading_rows(h, self.num_dst), "q"), project(h, "kv")
         csc = self.shard.csc(self.inner)
         return attend_rows(csc, q, kv, bias=bias, dropout=dropout, negative_slope=negative_slope)
 
     def sum_of_weighted_rows(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        rows = self.check_weighted(rows, weights)
+        self.check_weights(weights)
         return sum_of_weighted_rows(self.shard.csc(self.inner), self._of_all_edges(weights), rows)
 
     def _of_all_edges(self, values: torch.Tensor) -> torch.Tensor:

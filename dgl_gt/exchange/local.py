@@ -25,6 +25,15 @@ def add_ends(csc: CSC, of_dst: Tensor, of_src: Tensor) -> Tensor:
     return sums if csc.edge_ids is None else torch.empty_like(sums).index_copy(0, csc.edge_ids, sums)
 
 
+def check_weights(weights: Tensor, edges: int) -> None:
+    """Raise ``ValueError`` unless there is one weight for each edge of this process."""
+    if weights.shape != (edges,):
+        raise ValueError(
+            f"edge_weight has shape {tuple(weights.shape)}; allowed: ({edges},), one number for each edge, in the order of "
+            "edge ids, or of sg.edata"
+        )
+
+
 class Local(View):
     """Attention on a graph or block that one process holds, given its in-edges and where needed the user's node ids.
 
@@ -56,11 +65,7 @@ class Local(View):
         return add_ends(self.csc, of_dst, of_src)
 
     def sum_of_weighted_rows(self, rows: Tensor, weights: Tensor) -> Tensor:
-        if weights.shape != (self.csc.num_edges,):
-            raise ValueError(
-                f"edge_weight has shape {tuple(weights.shape)}; allowed: ({self.csc.num_edges},), one number for each edge, in the "
-                "order of edge ids"
-            )
+        check_weights(weights, self.csc.num_edges)
         return sum_of_weighted_rows(self.csc, weights, self.input_rows(rows))
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> Tensor:

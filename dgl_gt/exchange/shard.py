@@ -146,17 +146,17 @@ class Shard:
             data = self.reader.data(self.part, "node_data", rows=self.rows[hops])
         return {key: value.to(self.node_ids.device) for key, value in data.items()}
 
-    def check(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        """Raise ``ValueError`` unless ``x`` has a row for each owned node, and ``bias`` one for each edge of this part."""
-        if len(x) != self.num_owned:
-            raise ValueError(
-                f"got {len(x)} rows, but this rank owns {self.num_owned} nodes; pass one row for each, as in sg.ndata"
-            )
+    def check(self, x: torch.Tensor, bias: torch.Tensor | None = None, rows: int | None = None) -> None:
+        """Raise ``ValueError`` unless ``bias`` has a row for each edge of this part, and ``x`` one for each owned node.
+
+        With ``rows``, there must be as many of ``x``, for owned nodes and copies.
+        """
+        wanted = self.num_owned if rows is None else rows
+        if len(x) != wanted:
+            of = "owned node, as in sg.ndata" if rows is None else "owned and halo node, as source_rows returns them"
+            raise ValueError(f"features have {len(x)} rows, but {wanted} are read; pass one row for each {of}")
         if bias is not None and len(bias) != self.edges[0]:
-            raise ValueError(
-                f"bias has {len(bias)} rows, but this rank has {self.edges[0]} edges; pass one row for each, as in "
-                "sg.edata"
-            )
+            raise ValueError(f"bias has {len(bias)} rows, but this rank has {self.edges[0]} edges; see sg.edata")
 
     def to(self, device) -> Shard:
         """Return this shard with its tensors on a device."""

@@ -16,7 +16,7 @@ from dgl_gt.ops.split_attention import split
 from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.structure import CSC
 
-from .local import add_ends, sum_of_weighted_rows
+from .local import add_ends, check_weights, sum_of_weighted_rows
 from .shard import SendPlan, Shard, begin_pull, pull
 from .view import View
 
@@ -55,19 +55,14 @@ class ShardView(View):
 
     def sum_of_weighted_rows(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Return the sums of the owned rows, whatever the strategy: rows of the sources are fetched, and never weights."""
-        rows = self._held(self.check_weighted(rows, weights))
-        return sum_of_weighted_rows(self.shard.csc(), weights, rows)
+        self.check_weights(weights)
+        return sum_of_weighted_rows(self.shard.csc(), weights, self._held(rows))
 
-    def check_weighted(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return the rows; raise ``ValueError`` if the weights are not one for each edge, or edges are only sampled."""
-        if weights.ndim != 1 or len(weights) != self.shard.edges[0]:
-            raise ValueError(
-                f"edge_weight has shape {tuple(weights.shape)}; allowed: ({self.shard.edges[0]},), one number for each edge of this "
-                "rank, in the order of sg.edata"
-            )
+    def check_weights(self, weights: torch.Tensor) -> None:
+        """Raise ``ValueError`` if the weights are not one for each edge, or edges are only sampled."""
+        check_weights(weights, self.shard.edges[0])
         if self.score_offset:
             raise ValueError("edge_weight is not available with the transmission policy sampled; choose another policy")
-        return rows
 
     def _held(self, rows: torch.Tensor) -> torch.Tensor:
         return pull(self.shard, self.comm, tracked(rows))
@@ -78,7 +73,7 @@ class ShardView(View):
     def stack_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
         stacked = values.new_zeros((self.comm.world_size, *values.shape))
         stacked[self.comm.rank] = values.detach()  # in a sum, each rank fills its own row
-        return self.comm.all_reduce(stacked)
+        return self.comm.all_reduce(stacked) if self.comm.world_size > 1 else stacked
 
     def broadcast(self, seeds: torch.Tensor) -> torch.Tensor:
         return self.comm.broadcast(seeds)

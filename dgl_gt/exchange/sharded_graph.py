@@ -18,14 +18,6 @@ from .halo import Halo, deep_views
 from .shard import Shard, pull
 from .view import View
 
-_FOR_PYG_NAMES = {
-    "x": 'ndata["feat"]',
-    "y": 'ndata["label"]',
-    "edge_index": "edges(), whose sources are rows of sg.pull(h)",
-    "edge_attr": "edata[name]",
-    **{name: f'ndata["{name}"]' for name in ("train_mask", "val_mask", "test_mask")},
-}
-
 
 class ShardedGraph:
     """One rank's part of a partitioned graph, made by :func:`dgl_gt.load`; layers take it in place of a ``DGLGraph``.
@@ -83,11 +75,10 @@ class ShardedGraph:
     def __getattr__(self, name):
         if hasattr(type(self), name):  # a property that failed: its own error is the one to see
             return object.__getattribute__(self, name)
-        if name in _FOR_PYG_NAMES:
-            raise AttributeError(f"a ShardedGraph has no {name!r}; use sg.{_FOR_PYG_NAMES[name]}")
         raise AttributeError(
-            f"a ShardedGraph has no {name!r}; layers of dgl_gt.nn take the ShardedGraph itself, and a layer of DGL "
-            "takes its block or the graph of its owned nodes: use conv(sg.block, sg.pull(h)), or conv(sg.graph, h)"
+            f"a ShardedGraph has no {name!r}; it has sg.ndata, sg.edata and sg.edges(), whose sources are rows of sg.pull(h). "
+            "Layers of dgl_gt.nn take the ShardedGraph itself, and a layer of DGL takes its block or the graph of its "
+            "owned nodes: use conv(sg.block, sg.pull(h)), or conv(sg.graph, h)"
         )
 
     def __enter__(self) -> ShardedGraph:
@@ -207,11 +198,6 @@ class ShardedGraph:
 
         With a depth of 1, each layer gets :attr:`view`. With a halo of r hops, ranks exchange only before every r-th layer.
         That layer also computes as many halo rows as the layers until the next exchange need.
-
-        Parameters
-        ----------
-        layers : int
-            Number of layers.
         """
         self._warn_inside_ddp()
         if self.depth == 1:
@@ -270,11 +256,9 @@ class ShardedGraph:
 def checked_device(device) -> torch.device:
     """The device with its number, such as "cuda:0" for "cuda"; raise ``InputError`` unless this process can use it."""
     try:
-        if isinstance(device, (str, torch.device)) or (isinstance(device, int) and not isinstance(device, bool)):
-            return torch.empty(0, device=device).device
-        error = f"it is a {type(device).__name__}"
-    except (RuntimeError, ValueError, AssertionError) as caught:  # torch knows no such device, or finds none here
-        error = str(caught).splitlines()[0]
-    raise InputError(
-        f"device is {device!r}; it must be a device that torch has here, such as 'cpu' or 'cuda:0': {error}"
-    )
+        return torch.empty(0, device=device).device
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:  # torch knows no such device, or finds none
+        raise InputError(
+            f"device is {device!r}; it must be a device that torch has here, such as 'cpu' or 'cuda:0': "
+            f"{str(error).splitlines()[0]}"
+        ) from None
