@@ -19,7 +19,7 @@ from .failure import RankError
 from .gradient_sum import sum_after_backward, sum_during_backward
 from .parameters import ParameterCheck, to_sum
 from .step_recorder import Collective, StepRecorder
-from .transfer import AllGather, Begin, Finish, SumOverRanks, Transfer, tracked
+from .transfer import Begin, Finish, SumOverRanks, Transfer, tracked
 from .transport import GroupOfRanks, Transport, check_dtype
 
 PUBLIC = [
@@ -181,14 +181,6 @@ class Comm:
         transfer = Transfer(self, send_counts, recv_counts)
         return Begin.apply(rows, transfer), transfer
 
-    def begin_gather(self, rows: torch.Tensor, counts: list[int]):
-        """Start to gather every rank's rows, (n_i, ...), on every rank; :meth:`finish` returns (sum(counts), ...).
-
-        Gradients are summed at the rank to which the rows belong.
-        """
-        gathering = AllGather(self, counts)
-        return Begin.apply(rows, gathering), gathering
-
     def agree_on_grad(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the rows, which then need a gradient on every rank if they need one on any; every rank calls it.
 
@@ -201,7 +193,7 @@ class Comm:
         return tracked(rows) if needed[0] else rows
 
     def finish(self, begun) -> torch.Tensor:
-        """Wait for what :meth:`begin` or :meth:`begin_gather` started, and return it."""
+        """Wait for what :meth:`begin` started, and return it."""
         return Finish.apply(*begun)
 
     def finisher(self, begun, overlap: bool) -> Callable[[], torch.Tensor]:

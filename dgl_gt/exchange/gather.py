@@ -6,6 +6,7 @@ from functools import cached_property
 
 import torch
 
+from dgl_gt.comm.transfer import AllGather, Begin
 from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.split_attention import TwoPieceAttention
 
@@ -25,7 +26,8 @@ class Gather(ShardView):
         both = TwoPieceAttention(self.pieces, dropout, negative_slope)
         q, kv = project(h, "q"), project(h, "kv")
         travelling, restored = in_wire_order(kv, negative_slope is not None)
-        finish = self.comm.finisher(self.comm.begin_gather(travelling, self.counts), self.overlap)
+        gathering = AllGather(self.comm, self.counts)
+        finish = self.comm.finisher((Begin.apply(travelling, gathering), gathering), self.overlap)
         first = both.attend_first(q, kv, bias)
         return both.attend_second(first, q, restored(finish()), bias)[0]
 

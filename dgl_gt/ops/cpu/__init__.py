@@ -70,10 +70,8 @@ def best_path():
 
 def empty(shape, dtype, strides=None):
     """Return an uninitialised tensor for a result of the kernel, on huge pages where the system grants them."""
-    if strides is None:
-        tensor = torch.empty(shape, dtype=dtype, device="cpu")
-    else:
-        tensor = torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
+    like = dict(dtype=dtype, device="cpu")
+    tensor = torch.empty(shape, **like) if strides is None else torch.empty_strided(shape, strides, **like)
     library().dgl_gt_use_huge_pages(tensor.data_ptr(), tensor.nbytes, torch.get_num_threads())
     return tensor
 
