@@ -220,13 +220,9 @@ def make_shard(reader: Reader, part: int, depth: int = 1) -> Shard:
     )
 
 
-def begin_pull(comm: Comm, plan: SendPlan, x: torch.Tensor, overlap: bool, begin=None):
-    """Start to send owned rows to the ranks that hold copies; return a function that returns copies, (recv, ...).
-
-    ``begin(rows, plan)`` takes the place of ``Comm.begin`` where it is given.
-    """
-    rows = x.index_select(0, plan.send_rows)
-    begun = begin(rows, plan) if begin else comm.begin(rows, plan.send_counts, plan.recv_counts)
+def begin_pull(comm: Comm, plan: SendPlan, x: torch.Tensor, overlap: bool):
+    """Start to send owned rows to the ranks that hold copies; return a function that returns copies, (recv, ...)."""
+    begun = comm.begin(x.index_select(0, plan.send_rows), plan.send_counts, plan.recv_counts)
     finish = comm.finisher(begun, overlap)
     return lambda: plan.in_held_order(finish())
 

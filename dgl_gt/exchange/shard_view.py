@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -17,7 +17,7 @@ from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.structure import CSC
 
 from .local import add_ends, check_weights, sum_of_weighted_rows
-from .shard import SendPlan, Shard, begin_pull, pull
+from .shard import SendPlan, Shard, pull
 from .view import View
 
 
@@ -118,7 +118,9 @@ class ShardView(View):
 
     def begin_pull(self, x: torch.Tensor):
         """Start to send a layer's rows of owned nodes to the ranks that hold copies; see :func:`.shard.begin_pull`."""
-        return begin_pull(self.comm, self.shard.send_plan(), x, self.overlap, partial(self.begin, begins_layer=True))
+        plan = self.shard.send_plan()
+        begun = self.begin(x.index_select(0, plan.send_rows), plan, begins_layer=True)
+        return self.comm.finisher(begun, self.overlap)
 
     @property
     def counts(self) -> list[int]:

@@ -141,7 +141,7 @@ class Policy:
     def check(self, layers: int | None, ranks: int) -> None:
         """Raise :class:`InputError` if a rule names a layer or a rank that is not there; ``layers`` None means unknown."""
         for rule in self.rules:
-            layer = max(rule.layers or (0,))
+            layer = max(rule.layers or (-1,))
             if layers is not None and layer >= layers:
                 raise InputError(
                     f"the policy names layer {layer}, but the model has {layers} layers, counted from 0; name one of these"
