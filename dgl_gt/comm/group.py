@@ -188,7 +188,6 @@ class Comm:
         """
         if self.world_size == 1 or not torch.is_grad_enabled():
             return rows
-        check_dtype(rows.dtype)
         needed = self.all_reduce(torch.tensor([int(rows.requires_grad)], device="cpu"), "max")
         return tracked(rows) if needed[0] else rows
 
@@ -260,7 +259,6 @@ class Comm:
             )
         if self.world_size == 1:
             return [rows]
-        check_dtype(rows.dtype)
         counts = torch.zeros(self.world_size, dtype=torch.int64, device="cpu")
         counts[self.rank] = len(rows)
         counts, mine, gathered = self.all_reduce(counts).tolist(), rows.to(self.device).contiguous(), None
@@ -279,7 +277,6 @@ class Comm:
         """
         if self.world_size == 1:
             return rows
-        check_dtype(rows.dtype)
         received = rows.new_empty((sum(counts), rows.shape[1]))
         started = self._started_exchange(counts)
         self._wait(self.transport.all_gather(received, rows, counts), started)
