@@ -196,7 +196,8 @@ def part_seconds(folder: Path, rank: int, args) -> float:
     dist.init_process_group("fake", rank=rank, world_size=parts, store=FakeStore())  # moves nothing
     comm = Comm()
     shard = complete(read_shard(folder, rank), comm)
-    graph = ShardedGraph(shard, comm, lambda on: Halo(on, comm, strategy_of(args.strategy)))
+    rules = strategy_of(args.strategy)
+    graph = ShardedGraph(shard, comm, rules, lambda on: Halo(on, comm, rules))
     runner = Runner(graph, "gt", args.hidden)
     for _ in range(2):
         runner.step()

@@ -10,7 +10,7 @@ __version__ = "0.2.0"
 
 _ATTRIBUTES = {
     "sparse_attention": "dgl_gt.ops.attention",
-    "csc": "dgl_gt.as_csc",
+    "csc": "dgl_gt.structure",
     "CSC": "dgl_gt.structure",
     "merge": "dgl_gt.ops.merge",
     "load": "dgl_gt.exchange.load",

@@ -1,6 +1,5 @@
 """What type checkers read of the names that ``__init__.py`` loads lazily."""
 
-from dgl_gt.as_csc import csc as csc
 from dgl_gt.comm.failure import RankError as RankError
 from dgl_gt.comm.group import Comm as Comm
 from dgl_gt.exchange.load import load as load
@@ -10,6 +9,7 @@ from dgl_gt.ops.merge import merge as merge
 from dgl_gt.partition.errors import InputError as InputError
 from dgl_gt.plan.step_costs import report_costs as report_costs
 from dgl_gt.structure import CSC as CSC
+from dgl_gt.structure import csc as csc
 
 from . import nn as nn
 from . import partition as partition

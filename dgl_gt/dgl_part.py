@@ -9,7 +9,7 @@ from collections.abc import MutableMapping
 
 import torch
 
-from .ops.announce import edge_range
+from .ops.dispatch import edge_range
 
 os.environ.setdefault("DGLBACKEND", "pytorch")  # without it, DGL prints a notice and writes into the home directory
 try:
@@ -236,26 +236,16 @@ def _source_fields(message_func, all_fields) -> list:
     return [field for target, field in sides if target == TargetCode.SRC]
 
 
-def to_block(csc, out_degrees):
-    """Return one part of a graph as a DGL block without data; its edges are those of a CSC, in the same order.
+def part_graph(csc, out_degrees, pull=None):
+    """Return one part of a graph without data, as a DGL block, or with ``pull`` as a graph of its owned nodes.
 
-    The destinations are the first source rows, as DGL's convolutions expect. ``out_degrees``, int64 (N_src,), are those
-    in the whole graph.
+    Edges are those of a CSC, in the same order. The destinations are the first source rows, as DGL's convolutions
+    expect. ``out_degrees``, int64 (N_src,), are those in the whole graph. ``pull`` returns the rows of the sources for
+    rows of the destinations; every rank calls it.
     """
-    return _part_graph(PartBlock, csc, out_degrees)
-
-
-def to_owned_graph(csc, out_degrees, pull):
-    """Return one part of a graph as a graph of its owned nodes; see :func:`to_block`.
-
-    ``pull`` returns the rows of the sources for rows of the destinations; every rank calls it.
-    """
-    return _part_graph(OwnedGraph, csc, out_degrees, pull=pull)
-
-
-def _part_graph(kind, csc, out_degrees, **more):
     # DGL accepts a structure without edge ids, but then some backward passes fail.
     ids = torch.arange(csc.num_edges, device=csc.device)
     structure = ("csc", (csc.indptr, csc.indices.long(), ids))
     block = dgl.create_block(structure, num_src_nodes=csc.num_src, num_dst_nodes=csc.num_dst)
+    kind, more = (PartBlock, {}) if pull is None else (OwnedGraph, {"pull": pull})
     return kind(block._graph, (block.srctypes, block.dsttypes), block.etypes, out_degrees=out_degrees, **more)

@@ -48,7 +48,7 @@ def sum_during_backward(comm, parameters: list[torch.nn.Parameter]) -> Iterator[
     try:
         yield
     except BaseException:
-        comm.drop_group_of_sums()  # ranks may have started different numbers of sums; later ones must not pair with them
+        comm.transport.close_beside()  # ranks may have started different numbers of sums; later ones must not pair with them
         raise
     finally:
         for hook in hooks:
@@ -67,12 +67,12 @@ class _UnderWay:
     """The buckets of one step, of which the first ones have started."""
 
     def __init__(self, comm, buckets: list[list[torch.nn.Parameter]]):
-        comm.open_group_of_sums()
+        comm.transport.open_beside()
         self._comm, self._buckets = comm, buckets
         self._missing = [{id(parameter) for parameter in bucket} for bucket in buckets]
         self._bucket_of = {key: number for number, keys in enumerate(self._missing) for key in keys}
         self._started: list[tuple[torch.Tensor, Callable[[], None]]] = []
-        self._sent: list[_Sent] = []
+        self._sent: list[torch.Tensor] = []  # what buckets held when they started to travel
 
     def arrived(self, parameter: torch.nn.Parameter) -> None:
         """Note that a gradient has been computed, and start the buckets that are complete, but not the last one."""
@@ -82,7 +82,8 @@ class _UnderWay:
 
     def finish(self) -> None:
         """Start the other buckets, and wait for all. The last one also says whether a gradient has changed since."""
-        has_changed = any(sent.has_changed(bucket) for bucket, sent in zip(self._buckets, self._sent))
+        # torch does not count changes through ``.data`` or of ``GradScaler.unscale_``, so this compares all bits
+        has_changed = not all(torch.equal(_bits(_flat(each)), sent) for each, sent in zip(self._buckets, self._sent))
         while len(self._started) < len(self._buckets):
             self._start(has_changed)
         for _, wait in self._started:
@@ -102,27 +103,8 @@ class _UnderWay:
         if len(self._started) == len(self._buckets) - 1:
             flat = torch.cat([flat, flat.new_full((1,), float(has_changed))])
         else:
-            self._sent.append(_Sent(bucket, flat))
+            self._sent.append(_bits(flat.clone()))
         self._started.append((flat, self._comm.start_sum(flat)))
-
-
-class _Sent:
-    """What the gradients of a bucket were when they started to travel.
-
-    The copy is for changes that torch does not count: through ``.data``, and those of ``GradScaler.unscale_``.
-    """
-
-    def __init__(self, bucket: list[torch.nn.Parameter], flat: torch.Tensor):
-        self._gradients = [parameter.grad for parameter in bucket]
-        self._versions = [gradient._version for gradient in self._gradients]
-        self._bits = flat.clone().view(torch.uint8)
-
-    def has_changed(self, bucket: list[torch.nn.Parameter]) -> bool:
-        """Whether one of them has been replaced, or has other values."""
-        if any(parameter.grad is not gradient for parameter, gradient in zip(bucket, self._gradients)):
-            return True
-        versions = [gradient._version for gradient in self._gradients]
-        return versions != self._versions or not torch.equal(_flat(bucket).view(torch.uint8), self._bits)
 
 
 def _buckets(parameters: list[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:
@@ -153,6 +135,10 @@ def _complete(parameters: list[torch.nn.Parameter]) -> None:
 def _flat(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
     _complete(parameters)
     return torch.cat([parameter.grad.reshape(-1) for parameter in parameters])
+
+
+def _bits(flat: torch.Tensor) -> torch.Tensor:
+    return flat.view(torch.uint8)
 
 
 def _write_back(parameters: list[torch.nn.Parameter], flat: torch.Tensor) -> None:

@@ -13,33 +13,58 @@ import torch
 import torch.distributed as dist
 
 from dgl_gt.partition.errors import InputError, check_flags
+from dgl_gt.torch_internals import graph_is_kept
 
 from .failure import RankError
 from .gradient_sum import sum_after_backward, sum_during_backward
 from .parameters import ParameterCheck, to_sum
 from .step_recorder import Collective, StepRecorder
-from .tape import Tape
-from .transfer import AllGather, Begin, Finish, SumOverRanks, Transfer, tracked
-from .transport import OPERATIONS, GroupOfRanks, OneRank, Transport, check_dtype
+from .transfer import Begin, Finish, SumOverRanks, Transfer, tracked
+from .transport import GroupOfRanks, Transport, check_dtype
 
 PUBLIC = [
-    "rank",
-    "world_size",
-    "device",
-    "sent_bytes",
-    "received_bytes",
-    "exchange_s",
-    "reset_counters",
-    "close",
-    "together",
-    "broadcast",
-    "exchange",
-    "all_reduce",
-    "all_reduce_sum",
-    "gather_rows",
-    "sum_gradients",
-    "summing_gradients",
+    *(
+        "rank",
+        "world_size",
+        "device",
+        "sent_bytes",
+        "received_bytes",
+        "exchange_s",
+        "reset_counters",
+        "close",
+        "together",
+    ),
+    *("broadcast", "exchange", "all_reduce", "all_reduce_sum", "gather_rows", "sum_gradients", "summing_gradients"),
 ]
+
+
+class Tape:
+    """A context in which exchanges write the rows that they bring to a list, or read them from it, in their order.
+
+    It may be entered more than once.
+    """
+
+    def __init__(self, comm: Comm, rows: list, is_replaying: bool):
+        self._comm, self._rows, self.is_replaying = comm, rows, is_replaying
+
+    def __enter__(self) -> None:
+        self._position = 0
+        self._outer, self._comm.tape = self._comm.tape, self
+
+    def __exit__(self, *_) -> None:
+        self._comm.tape = self._outer
+
+    def write(self, received: torch.Tensor) -> None:
+        """Append the rows that an exchange brought."""
+        self._rows.append(received.detach())
+
+    def read(self) -> torch.Tensor:
+        """Return the next rows. They stay for another backward pass only where this one keeps its graph."""
+        received = self._rows[self._position]
+        if not graph_is_kept():
+            self._rows[self._position] = None
+        self._position += 1
+        return received.detach()
 
 
 class Comm:
@@ -88,7 +113,7 @@ class Comm:
             raise InputError(f"timeout_s is {timeout_s!r}; it must be a number of seconds above 0, or None")
         if transport is None:
             has_ranks = dist.is_available() and dist.is_initialized()
-            transport = GroupOfRanks(group, timeout_s) if has_ranks else OneRank()
+            transport = GroupOfRanks(group, timeout_s) if has_ranks else Transport()
         self.transport = transport
         self.rank, self.world_size = transport.rank, transport.world_size
         self.parameter_check = ParameterCheck(self) if check_parameters and self.world_size > 1 else None
@@ -156,14 +181,6 @@ class Comm:
         transfer = Transfer(self, send_counts, recv_counts)
         return Begin.apply(rows, transfer), transfer
 
-    def begin_gather(self, rows: torch.Tensor, counts: list[int]):
-        """Start to gather every rank's rows, (n_i, ...), on every rank; :meth:`finish` returns (sum(counts), ...).
-
-        Gradients are summed at the rank to which the rows belong.
-        """
-        gathering = AllGather(self, counts)
-        return Begin.apply(rows, gathering), gathering
-
     def agree_on_grad(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the rows, which then need a gradient on every rank if they need one on any; every rank calls it.
 
@@ -171,20 +188,17 @@ class Comm:
         """
         if self.world_size == 1 or not torch.is_grad_enabled():
             return rows
-        check_dtype(rows.dtype)
         needed = self.all_reduce(torch.tensor([int(rows.requires_grad)], device="cpu"), "max")
         return tracked(rows) if needed[0] else rows
 
     def finish(self, begun) -> torch.Tensor:
-        """Wait for what :meth:`begin` or :meth:`begin_gather` started, and return it."""
+        """Wait for what :meth:`begin` started, and return it."""
         return Finish.apply(*begun)
 
     def finisher(self, begun, overlap: bool) -> Callable[[], torch.Tensor]:
         """Return a function that returns the result of :meth:`finish`; without overlap, the exchange finishes now."""
-        if overlap:
-            return partial(self.finish, begun)
-        rows = self.finish(begun)
-        return lambda: rows
+        rows = None if overlap else self.finish(begun)
+        return lambda: self.finish(begun) if overlap else rows
 
     def start(self, rows, send_counts, recv_counts) -> Transfer:
         """Start an exchange without a gradient; its ``wait()`` returns the result."""
@@ -192,36 +206,23 @@ class Comm:
 
     def counts_for(self, rank: int, count: int) -> list[int]:
         """Return the counts, (P,), of an exchange of ``count`` rows with one rank alone."""
-        counts = [0] * self.world_size
-        counts[rank % self.world_size] = count
-        return counts
+        return [count if each == rank % self.world_size else 0 for each in range(self.world_size)]
 
     def all_reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
         """Return the sum or maximum (``op="max"``) over ranks, as a new tensor; not differentiable and not counted."""
-        if op not in OPERATIONS:
-            raise ValueError(f"op is {op!r}; allowed: {', '.join(OPERATIONS)}")
         # The backend sums the memory in its own order, but strides may differ between ranks: make them equal.
         total = values.detach().to(self.device, copy=True, memory_format=torch.contiguous_format)
         if self.world_size > 1:
-            self._reduce(total, op)
+            self._reduce(total, op, beside=False)()
         return total.to(values.device)
 
     def all_reduce_sum(self, values: torch.Tensor) -> torch.Tensor:
         """Return the sum over ranks, as a new tensor; differentiable, unlike :meth:`all_reduce`. Not counted.
 
-        Batch statistics are an example: they are sums over the rows of all ranks. The gradient of each rank's values is
-        the sum of the gradients that the result has on all ranks, which fits a loss that is a sum over ranks.
-
-        Parameters
-        ----------
-        values : Tensor, floating point, (...)
-            Values, with the same shape and dtype on every rank. Every rank calls it. If one rank computes gradients
-            through the result, every rank must.
-
-        Raises
-        ------
-        ValueError
-            The values are not floating point.
+        Batch statistics are an example: they are sums over the rows of all ranks. ``values`` (...) have the same shape
+        and dtype on every rank; ``ValueError`` says that they are not floating point. Every rank calls it, and if one
+        rank computes gradients through the result, every rank must. The gradient of each rank's values is the sum of
+        the gradients that the result has on all ranks, which fits a loss that is a sum over ranks.
         """
         if not values.is_floating_point():
             raise ValueError(f"values are {values.dtype}; allowed: floating point; use all_reduce for other numbers")
@@ -231,17 +232,9 @@ class Comm:
         """Sum parameter gradients over ranks, in one flat all-reduce per dtype.
 
         Every rank must call it after its backward pass; a parameter without a gradient counts as zero. Those of a
-        :class:`dgl_gt.nn.NodeEmbedding` are left out.
-
-        Parameters
-        ----------
-        parameters : Tensor, or iterable of Tensor, of (str, Tensor), or of dict
-            What torch's optimisers take: parameters, named parameters or parameter groups. Dense gradients only.
-
-        Raises
-        ------
-        InputError
-            ``parameters`` is something else, a gradient is sparse, or the ranks' parameters differ.
+        :class:`dgl_gt.nn.NodeEmbedding` are left out. ``parameters`` are what torch's optimisers take: tensors, named
+        parameters or parameter groups. :class:`InputError` says that they are something else, that a gradient is
+        sparse, or that the ranks' parameters differ.
         """
         sum_after_backward(self, to_sum(self, parameters))
 
@@ -266,7 +259,6 @@ class Comm:
             )
         if self.world_size == 1:
             return [rows]
-        check_dtype(rows.dtype)
         counts = torch.zeros(self.world_size, dtype=torch.int64, device="cpu")
         counts[self.rank] = len(rows)
         counts, mine, gathered = self.all_reduce(counts).tolist(), rows.to(self.device).contiguous(), None
@@ -285,9 +277,8 @@ class Comm:
         """
         if self.world_size == 1:
             return rows
-        check_dtype(rows.dtype)
         received = rows.new_empty((sum(counts), rows.shape[1]))
-        started = self._started("exchange of rows", self._others(counts))
+        started = self._started_exchange(counts)
         self._wait(self.transport.all_gather(received, rows, counts), started)
         return received
 
@@ -302,6 +293,15 @@ class Comm:
     def gather_objects(self, value) -> list:
         """Return every rank's ``value`` on every rank, in rank order; JSON must be able to represent them."""
         return [json.loads(text) for text in self._gather_text(json.dumps(value))]
+
+    def kept_exchanges(self) -> tuple[Tape, Tape]:
+        """Return the contexts for ``torch.utils.checkpoint.checkpoint(context_fn=...)`` under which exchanges run once.
+
+        The rows that a layer's exchanges bring are kept. When backward computes the layer again, they are not fetched
+        again, even if there are several backward passes.
+        """
+        rows: list = []
+        return Tape(self, rows, is_replaying=False), Tape(self, rows, is_replaying=True)
 
     @contextmanager
     def raising_together(self):
@@ -350,47 +350,37 @@ class Comm:
         Both tensors are contiguous, ``received`` (sum(recv_counts), ...) and ``sent`` (sum(send_counts), ...).
         """
         check_dtype(received.dtype)
-        started = self._started("exchange of rows", self._others(recv_counts))
+        started = self._started_exchange(recv_counts)
         return partial(self._wait, self.transport.all_to_all(received, sent, recv_counts, send_counts), started)
 
     def sum_in_place(self, total: torch.Tensor) -> None:
         """Sum a tensor over ranks, in place."""
-        self._reduce(total)
-
-    def _reduce(self, total: torch.Tensor, op: str = "sum") -> None:
-        check_dtype(total.dtype)
-        started = self._started_sum(total)
-        self._wait(self.transport.all_reduce(total, op), started)
-
-    def open_group_of_sums(self) -> None:
-        """Let sums run at the same time as exchanges; every rank calls it."""
-        self.transport.open_beside()
-
-    def drop_group_of_sums(self) -> None:
-        """Let the next step start anew with such sums; every rank calls it, after an error in a step."""
-        self.transport.close_beside()
+        self._reduce(total, "sum", beside=False)()
 
     def start_sum(self, total: torch.Tensor) -> Callable[[], None]:
-        """Start to sum a tensor over ranks, in place, at the same time as exchanges; return a function that waits for the end.
+        """Start to sum a tensor over ranks, in place, beside exchanges; return a function that waits for the end.
 
         Ranks start these sums in one order, and wait for them in this order at one place of the program.
         """
-        check_dtype(total.dtype)
-        wait = self.transport.all_reduce(total, beside=True)
-        return lambda: self._wait(wait, self._started_sum(total))
+        return self._reduce(total, "sum", beside=True)
 
-    def _started_sum(self, total: torch.Tensor) -> Collective:
-        return self._started(f"all-reduce of {total.numel():,} numbers", range(self.world_size))
+    def _reduce(self, total: torch.Tensor, op: str, beside: bool) -> Callable[[], None]:
+        """Start to reduce in place. What runs beside all else is noted where it is waited for."""
+        check_dtype(total.dtype)
+        begin = partial(self._started, f"all-reduce of {total.numel():,} numbers", range(self.world_size))
+        started = None if beside else begin()
+        wait = self.transport.all_reduce(total, op, beside)
+        return lambda: self._wait(wait, started or begin())
+
+    def _started_exchange(self, recv_counts: list[int]) -> Collective:
+        senders = [rank for rank, count in enumerate(recv_counts) if count and rank != self.rank]
+        return self._started("exchange of rows", senders)
 
     def _started(self, kind: str, senders: Iterable[int]) -> Collective:
         """Return the collective that starts now and needs these ranks."""
         if self.recorder is None:
             return Collective(kind, self.place)
         return self.recorder.start(kind, self.place, list(senders))
-
-    def _others(self, counts: list[int]) -> list[int]:
-        """The other ranks that send rows."""
-        return [rank for rank, count in enumerate(counts) if count and rank != self.rank]
 
     def _wait(self, wait, started: Collective) -> None:
         """Wait for a collective, or raise the error that stopped another rank."""

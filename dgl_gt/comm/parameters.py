@@ -15,6 +15,7 @@ from itertools import zip_longest
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.torch_internals import is_in_backward
@@ -111,7 +112,7 @@ class ParameterCheck:
 
         ``is_partial`` says that ranks may have other parameters, because rows need no gradient on some of them.
         """
-        parameters = [(name, each) for name, each in parameters if not is_own(each) and _has_numbers(each)]
+        parameters = [(name, each) for name, each in parameters if not is_own(each) and _is_trained(each)]
         mine = [[name, str(each.dtype).removeprefix("torch."), *each.shape] for name, each in parameters]
         values = _values([each for _, each in parameters])
         place, self._comm.place = self._comm.place, "the check of parameters"
@@ -124,16 +125,14 @@ class ParameterCheck:
                 if is_partial:
                     continue
                 raise InputError(_other_shapes(first, other, rank))
-            differing = [parameter for parameter, *both in zip(mine, first[2], other[2]) if _differ(*both, parameter)]
+            differing = [each for each, ours, its in zip(mine, first[2], other[2]) if _differ(ours, its, each)]
             if differing and not (is_partial and _share_one(mine, first[2], other[2])):
                 raise InputError(_other_values(differing[0], rank))
         return all(first[0] == other[0] for other in others)
 
 
-def _has_numbers(parameter: torch.Tensor) -> bool:
-    """Whether a parameter has values that training changes."""
-    is_lazy = isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
-    return not is_lazy and (parameter.is_floating_point() or parameter.is_complex())
+def _is_trained(parameter: torch.Tensor) -> bool:
+    return not is_lazy(parameter) and (parameter.is_floating_point() or parameter.is_complex())
 
 
 def _share_one(parameters: list, ours: list, others: list) -> bool:
@@ -187,17 +186,13 @@ def _is_forward() -> bool:
 @torch.no_grad()
 def _values(parameters: list[torch.Tensor]) -> list[list[float]]:
     """Return for each parameter its norm and some of its numbers."""
-    pieces = []
+    found = []
     for each in parameters:
         flat = (torch.view_as_real(each) if each.is_complex() else each).reshape(-1)
         norm = torch.linalg.vector_norm(flat, dtype=torch.promote_types(flat.dtype, torch.float32))
         samples = flat[:: max(1, -(-len(flat) // _SAMPLES))]
-        pieces.append(torch.cat([norm.reshape(1), samples]).double())
-    if not pieces:
-        return []
-    values = torch.cat([each.to(pieces[0].device) for each in pieces]).tolist()
-    ends = torch.tensor([len(each) for each in pieces], device="cpu").cumsum(0).tolist()
-    return [values[end - len(each) : end] for end, each in zip(ends, pieces)]
+        found.append(torch.cat([norm.reshape(1), samples]).double().tolist())
+    return found
 
 
 def _differ(values: list[float], others: list[float], parameter: list) -> bool:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -16,7 +17,9 @@ class Transfer:
     def __init__(self, comm, send_counts: list[int], recv_counts: list[int], *, is_taped: bool = True):
         self._comm, self._counts, self._place = comm, (send_counts, recv_counts), comm.place
         self._is_taped = is_taped
-        self._end = self._sent = self._received = None
+        self._end: Callable[[], None] | None = None
+        self._sent: torch.Tensor | None = None
+        self._received: torch.Tensor | None = None
 
     def start(self, rows: torch.Tensor, back: bool = False, out: torch.Tensor | None = None) -> Transfer:
         """Start to send rows as the counts say, or their gradients the opposite way."""
@@ -57,7 +60,9 @@ class AllGather:
 
     def __init__(self, comm, counts: list[int]):
         self._comm, self._counts = comm, counts
-        self._back, self._result, self._transfers = False, None, None
+        self._back = False
+        self._result: torch.Tensor | None = None
+        self._transfers: list[Transfer] = []
 
     def start(self, rows: torch.Tensor, back: bool = False) -> AllGather:
         """Send this rank's rows to all, or the gradients of all rows to where they belong."""
@@ -88,7 +93,7 @@ class AllGather:
             received = transfer.wait()
             if self._back:
                 self._result.add_(received)
-        result, self._result, self._transfers = self._result, None, None
+        result, self._result, self._transfers = self._result, None, []
         return result
 
 

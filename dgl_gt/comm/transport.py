@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -21,27 +20,35 @@ OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 Wait = Callable[[str], None]  # waits for the end of a collective, which messages call by the text
 
 
-class Transport(Protocol):
-    """Collectives of ranks that have started together. Each returns a function that waits for its end.
+class Transport:
+    """Collectives of ranks that have started together; by itself a process alone, whose collectives are never called.
 
-    All tensors are contiguous, and lie on ``device``.
+    Collectives return a function that waits for their end. All tensors are contiguous, and lie on ``device``.
     """
 
-    rank: int
-    world_size: int
-    device: torch.device
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors lie."""
+        return torch.device("cpu")
 
     def all_to_all(self, received, sent, recv_counts: list[int], send_counts: list[int]) -> Wait:
         """Exchange rows: ``sent`` (sum(send_counts), ...) for ``received`` (sum(recv_counts), ...)."""
+        raise NotImplementedError
 
     def all_gather(self, received, rows, counts: list[int]) -> Wait:
         """Give every rank the rows of all, ``received`` (sum(counts), W)."""
+        raise NotImplementedError
 
     def all_reduce(self, total, op: str = "sum", beside: bool = False) -> Wait:
         """Reduce in place, ``beside`` all else where :meth:`open_beside` was called."""
+        raise NotImplementedError
 
     def gather_text(self, text: str, what: str) -> list[str]:
         """Return every rank's text, in rank order; messages call it ``what``."""
+        return [text]
 
     def open_beside(self) -> None:
         """Let reductions run at the same time as all else; every rank calls it."""
@@ -56,26 +63,7 @@ class Transport(Protocol):
         """Wait until all tensors are released."""
 
 
-class OneRank:
-    """A process alone. Its collectives are never called."""
-
-    rank, world_size, device = 0, 1, torch.device("cpu")
-
-    def gather_text(self, text: str, what: str) -> list[str]:
-        """Return its own."""
-        return [text]
-
-    def close_beside(self) -> None:
-        """Nothing runs beside."""
-
-    def report(self, error: BaseException) -> None:
-        """Nobody listens."""
-
-    def drain(self) -> None:
-        """No tensor is in use."""
-
-
-class GroupOfRanks:
+class GroupOfRanks(Transport):
     """A process group of torch.distributed; waiting for a rank that has stopped raises :class:`dgl_gt.RankError`."""
 
     def __init__(self, group, timeout_s: float | None):
@@ -89,36 +77,31 @@ class GroupOfRanks:
         """This rank's GPU with nccl, else the CPU."""
         return torch.device("cuda", torch.cuda.current_device()) if self._is_cuda else torch.device("cpu")
 
-    def all_to_all(self, received, sent, recv_counts, send_counts) -> Wait:
-        """See :class:`Transport`."""
+    def all_to_all(self, received, sent, recv_counts, send_counts):
         aliases = self._prepare(received, sent)
         work = dist.all_to_all_single(*aliases, recv_counts, send_counts, group=self._group, async_op=True)
         return partial(self._wait, work)
 
-    def all_gather(self, received, rows, counts) -> Wait:
-        """See :class:`Transport`; gloo's own takes equal pieces only."""
+    def all_gather(self, received, rows, counts):  # gloo's own takes equal pieces only
         ranks = self.world_size
         return self.all_to_all(received, rows.repeat(ranks, 1), counts, [len(rows)] * ranks)
 
-    def all_reduce(self, total, op="sum", beside=False) -> Wait:
-        """See :class:`Transport`. Reductions beside all else count as collectives where they are waited for.
-
-        Other collectives may come first on some ranks; ranks wait for these in one order, at one place of the program.
-        """
+    def all_reduce(self, total, op="sum", beside=False):
         if not beside:
             (alias,) = self._prepare(total)
             work = dist.all_reduce(alias, OPERATIONS[op], group=self._group, async_op=True)
             return partial(self._wait, work)
         work = dist.all_reduce(*self._in_flight.aliases(total), group=self._sums, async_op=True)
 
+        # Other collectives may come first on some ranks; ranks wait for these in one order, at one place of the program.
+        # So they count as collectives where they are waited for.
         def wait(what: str) -> None:
             self._detector.collective_started()
             self._wait(work, what)
 
         return wait
 
-    def gather_text(self, text: str, what: str) -> list[str]:
-        """See :class:`Transport`."""
+    def gather_text(self, text, what):
         if self.world_size == 1:
             return [text]
         own = torch.tensor(list(text.encode()), dtype=torch.uint8).unsqueeze(1)
@@ -130,24 +113,20 @@ class GroupOfRanks:
         self.all_gather(received, own.to(self.device), counts.tolist())(what)
         return [bytes(each.flatten().tolist()).decode() for each in received.cpu().split(counts.tolist())]
 
-    def open_beside(self) -> None:
-        """Make the process group for them, once."""
+    def open_beside(self):
         if self._sums is None:
             members = dist.get_process_group_ranks(self._group or dist.group.WORLD)
             self._sums = dist.new_group(members, backend="gloo", use_local_synchronization=True)
             self._detector.watch(self._sums)
 
-    def close_beside(self) -> None:
-        """Let the next step make another process group."""
+    def close_beside(self):
         self._sums = None
 
-    def report(self, error: BaseException) -> None:
-        """See :class:`Transport`."""
+    def report(self, error):
         if self._detector:
             self._detector.report(error)
 
-    def drain(self) -> None:
-        """See :class:`Transport`."""
+    def drain(self):
         self._in_flight.drain()
 
     def _prepare(self, *tensors: torch.Tensor) -> list[torch.Tensor]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from dgl_gt.as_csc import csc, is_dgl_graph
-from dgl_gt.structure import CSC
+from dgl_gt.structure import CSC, csc, is_dgl_graph
 from dgl_gt.torch_internals import is_transformed
 
 from .local import Local
@@ -35,24 +34,22 @@ def as_view(graph, feat: Tensor | None = None, module: nn.Module | None = None) 
         if isinstance(graph, ShardedGraph) and module is not None:
             view.before_pass(module)
         return view
-    if isinstance(graph, CSC):
-        return Local(csc(graph, device))
-    if isinstance(graph, Tensor):
+    if is_dgl_graph(graph):
+        structure = csc(graph, device)
+        source, _, destination = graph.canonical_etypes[0]
+        if source != destination:
+            raise ValueError(
+                f"the edges go from {source!r} nodes to {destination!r} nodes, but a layer takes the features of one node "
+                "type only; pass dgl.to_homogeneous(graph), or use dgl_gt.sparse_attention with queries of the "
+                f"{destination!r} nodes"
+            )
+        return Local(structure)
+    if isinstance(graph, (CSC, Tensor)):
         return Local(csc(graph, device, None if feat is None else len(feat)))
-    if not is_dgl_graph(graph):
-        raise ValueError(
-            f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, a dgl_gt.CSC, an edge_index or a "
-            "ShardedGraph. Make a graph with dgl.graph(...), or load shards with dgl_gt.load(directory)"
-        )
-    structure = csc(graph, device)
-    source, _, destination = graph.canonical_etypes[0]
-    if source != destination:
-        raise ValueError(
-            f"the edges go from {source!r} nodes to {destination!r} nodes, but a layer takes the features of one node "
-            "type only; pass dgl.to_homogeneous(graph), or use dgl_gt.sparse_attention with queries of the "
-            f"{destination!r} nodes"
-        )
-    return Local(structure)
+    raise ValueError(
+        f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, a dgl_gt.CSC, an edge_index or a "
+        "ShardedGraph. Make a graph with dgl.graph(...), or load shards with dgl_gt.load(directory)"
+    )
 
 
 def views_of(graph, model: nn.Module, layers: int, feat: Tensor | None = None) -> list[View]:

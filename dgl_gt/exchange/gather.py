@@ -6,8 +6,9 @@ from functools import cached_property
 
 import torch
 
+from dgl_gt.comm.transfer import AllGather, Begin
 from dgl_gt.ops.head_minor import in_wire_order
-from dgl_gt.ops.split_attention import TwoPieceAttention, split
+from dgl_gt.ops.split_attention import TwoPieceAttention
 
 from .shard_view import ShardView
 
@@ -21,24 +22,20 @@ class Gather(ShardView):
     """
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.view.View.attend`."""
         h = self.check_inputs(h, bias)
-        both = TwoPieceAttention(self._pieces, dropout, negative_slope)
+        both = TwoPieceAttention(self.pieces, dropout, negative_slope)
         q, kv = project(h, "q"), project(h, "kv")
         travelling, restored = in_wire_order(kv, negative_slope is not None)
-        finish = self.comm.finisher(self.comm.begin_gather(travelling, self.counts), self.overlap)
+        gathering = AllGather(self.comm, self.counts)
+        finish = self.comm.finisher((Begin.apply(travelling, gathering), gathering), self.overlap)
         first = both.attend_first(q, kv, bias)
         return both.attend_second(first, q, restored(finish()), bias)[0]
 
     @cached_property
     @torch.inference_mode(False)
-    def _pieces(self):
+    def pieces(self):
         """Edges from owned rows, and edges from all other rows, with sources numbered in rank order."""
-        shard, owned = self.shard, self.num_owned
-        edges = shard.edges[0]
-        indices = shard.indices[:edges]
-        is_remote = indices >= owned
-        begin = self.ptr[self.comm.rank]
-        sources = shard.rank_order.to(indices.dtype)[indices.long()]
-        ranges = [(begin, begin + owned), (0, self.ptr[-1])]
-        return split(shard.indptr[: owned + 1], sources, shard.edge_ids[:edges], is_remote, ranges)
+        begin, end = self.ptr[self.comm.rank : self.comm.rank + 2]
+        is_remote = self.shard.indices[: self.shard.edges[0]] >= self.num_owned
+        sources = self.sources_in_rank_order().to(self.shard.indices.dtype)
+        return self.split_owned(sources, is_remote, [(begin, end), (0, self.ptr[-1])])

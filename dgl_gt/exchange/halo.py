@@ -1,34 +1,38 @@
-"""``halo``: nodes are split; each layer fetches the rows of its halo from their owners, and no others."""
+"""``halo``: nodes are split; each layer fetches the rows of its halo from their owners, and no others.
+
+With a halo of several hops, whole layers are replicated on halo rows, and ranks exchange before every r-th layer.
+"""
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 
+from dgl_gt.comm.transfer import tracked
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.head_minor import in_wire_order
-from dgl_gt.ops.split_attention import TwoPieceAttention, split
+from dgl_gt.ops.split_attention import TwoPieceAttention
 
+from .local import add_ends, leading_rows, sum_of_weighted_rows
+from .shard import begin_pull, pull
 from .shard_view import ShardView
+from .view import View
 
 
 class Halo(ShardView):
     """Attention on an edge cut, in one of two forms.
 
     ``halo_h`` sends h, which is C wide, and projects K and V of the halo on arrival. ``halo_kv`` projects first, and
-    sends K and V, which are 2C wide. There is one exchange per layer and direction. While rows travel, attention
-    over the edges from owned rows is computed. Backward computes the gradients of the halo first, and they travel home while the gradients
-    of the other edges are computed.
+    sends K and V, which are 2C wide. There is one exchange per layer and direction. While rows travel, attention over the
+    edges from owned rows is computed. Backward computes the gradients of the halo first, and they travel home while the
+    gradients of the other edges are computed.
     """
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.view.View.attend`."""
         h = self.check_inputs(h, bias)
         if self.comm.world_size == 1:
             rows = project(h, "qkv")
             return attend_rows(self.shard.csc(), rows, bias=bias, dropout=dropout, negative_slope=negative_slope)
-        both = TwoPieceAttention(self._pieces, dropout, negative_slope, self.score_offset)
+        both = TwoPieceAttention(self.pieces, dropout, negative_slope, self.score_offset)
         if self.rules.moves_keys:
             kv = project(h, "kv")
             travelling, restored = in_wire_order(kv, negative_slope is not None)
@@ -41,12 +45,72 @@ class Halo(ShardView):
         halo = finish()
         return both.attend_second(first, q, project(halo, "kv") if kv is None else restored(halo), bias)[0]
 
-    @cached_property
-    @torch.inference_mode(False)
-    def _pieces(self):
-        """Edges from owned rows, and edges from the halo."""
-        shard, owned = self.shard, self.num_owned
-        edges = shard.edges[0]
-        indices = shard.indices[:edges]
-        ranges = [(0, owned), (owned, shard.num_held)]
-        return split(shard.indptr[: owned + 1], indices, shard.edge_ids[:edges], indices >= owned, ranges)
+
+class DeepHalo(ShardView):
+    """The view of one layer: destinations are the owned rows and ``inner`` hops of halo, sources one hop more.
+
+    Later layers still need those destinations. With ``pulls``, the layer is given owned rows alone and first fetches
+    copies of h; otherwise it is given all sources.
+    """
+
+    def __init__(self, halo: Halo, inner: int, pulls: bool):
+        shard = halo.shard
+        super().__init__(shard, halo.comm, halo.rules)
+        self.inner, self.pulls = inner, pulls
+        self.num_dst = shard.rows[inner]
+        self.node_ids = shard.node_ids[: shard.rows[inner + 1]]
+
+    def input_rows(self, x: torch.Tensor) -> torch.Tensor:
+        if self.pulls:
+            return super().input_rows(x)
+        x = leading_rows(x, len(self.node_ids))
+        self.shard.check(x, rows=len(self.node_ids))
+        return x
+
+    def source_rows(self, h: torch.Tensor) -> torch.Tensor:
+        return pull(self.shard, self.comm, tracked(h), self.inner + 1) if self.pulls else self.input_rows(h)
+
+    def add_ends(self, of_dst: torch.Tensor, of_src: torch.Tensor) -> torch.Tensor:
+        csc = self.shard.csc()  # of the part's own edges, whose ends are both here
+        return add_ends(csc, leading_rows(of_dst, csc.num_dst), leading_rows(of_src, csc.num_src))
+
+    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
+        """See :meth:`dgl_gt.exchange.view.View.attend`; here ``h`` has the rows of all sources.
+
+        ``bias`` has the rows of the part's own edges; those of replicated edges are fetched from their owners.
+        """
+        self.shard.check(h, bias, len(self.node_ids))
+        bias = None if bias is None else self._of_all_edges(bias)
+        q, kv = project(leading_rows(h, self.num_dst), "q"), project(h, "kv")
+        csc = self.shard.csc(self.inner)
+        return attend_rows(csc, q, kv, bias=bias, dropout=dropout, negative_slope=negative_slope)
+
+    def sum_of_weighted_rows(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        self.check_weights(weights)
+        return sum_of_weighted_rows(self.shard.csc(self.inner), self._of_all_edges(weights), rows)
+
+    def _of_all_edges(self, values: torch.Tensor) -> torch.Tensor:
+        """The values of the part's own edges, and those of replicated edges, which their owners send."""
+        if not self.inner or self.comm.world_size == 1:
+            return values
+        values = self.comm.agree_on_grad(values)
+        plan = self.shard.edge_send_plan(self.inner)
+        return torch.cat([values, begin_pull(self.comm, plan, values, overlap=False)()])
+
+
+def deep_views(halo: Halo, layers: int, takes_held_rows: bool) -> list[View]:
+    """Return a view for each layer, with ``depth`` layers between exchanges.
+
+    With ``takes_held_rows`` the first layer is given held rows, which saves the first exchange. A layer that is alone
+    after an exchange reads one hop: there ``halo`` itself attends while the rows travel.
+    """
+    shard = halo.shard
+    views: list[View] = []
+    for start in range(0, layers, shard.depth):
+        group = min(shard.depth, layers - start)
+        pulls = not (takes_held_rows and start == 0)
+        if group == 1 and pulls:
+            views.append(halo)
+        else:
+            views += [DeepHalo(halo, inner, pulls and inner == group - 1) for inner in reversed(range(group))]
+    return views

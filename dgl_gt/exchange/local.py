@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
@@ -27,19 +25,28 @@ def add_ends(csc: CSC, of_dst: Tensor, of_src: Tensor) -> Tensor:
     return sums if csc.edge_ids is None else torch.empty_like(sums).index_copy(0, csc.edge_ids, sums)
 
 
-@dataclass(frozen=True)
+def check_weights(weights: Tensor, edges: int) -> None:
+    """Raise ``ValueError`` unless there is one weight for each edge of this process."""
+    if weights.shape != (edges,):
+        raise ValueError(
+            f"edge_weight has shape {tuple(weights.shape)}; allowed: ({edges},), one number for each edge, in the order of "
+            "edge ids, or of sg.edata"
+        )
+
+
 class Local(View):
     """Attention on a graph or block that one process holds, given its in-edges and where needed the user's node ids.
 
     In a block the first ``num_dst`` sources are the destinations, as DGL's samplers arrange them.
     """
 
-    csc: CSC
-    node_ids: Tensor | None = None
     holds_all = True
 
+    def __init__(self, csc: CSC, node_ids: Tensor | None = None):
+        self.csc, self.node_ids = csc, node_ids
+        self.num_owned = self.num_dst = csc.num_dst
+
     def input_rows(self, x: Tensor) -> Tensor:
-        """Return the rows themselves."""
         if x.shape[0] != self.csc.num_src:
             raise ValueError(
                 f"the features have {x.shape[0]} rows, but the graph has {self.csc.num_src} source nodes; pass one row "
@@ -47,15 +54,7 @@ class Local(View):
             )
         return x
 
-    @property
-    def num_owned(self) -> int:
-        """``N_dst``, the number of rows of the result."""
-        return self.csc.num_dst
-
-    num_dst = num_owned
-
     def in_degrees(self) -> Tensor:
-        """Return the in-degrees of the destinations."""
         return self.csc.indptr.diff()
 
     def out_degrees(self) -> Tensor:
@@ -63,23 +62,13 @@ class Local(View):
         return self.csc.rev_indptr.diff()
 
     def add_ends(self, of_dst: Tensor, of_src: Tensor) -> Tensor:
-        """Return the sums for all edges."""
         return add_ends(self.csc, of_dst, of_src)
 
     def sum_of_weighted_rows(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """Return the sums of all destinations."""
-        if weights.shape != (self.csc.num_edges,):
-            raise ValueError(
-                f"edge_weight has shape {tuple(weights.shape)}; allowed: ({self.csc.num_edges},), one number for each edge, in the "
-                "order of edge ids"
-            )
+        check_weights(weights, self.csc.num_edges)
         return sum_of_weighted_rows(self.csc, weights, self.input_rows(rows))
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> Tensor:
-        """Attend from the destinations to the sources; see :meth:`dgl_gt.exchange.view.View.attend`.
-
-        Here ``h`` is ``(N_src, C)``, and ``bias`` has one row for each edge id of the graph or block.
-        """
         h = self.input_rows(h)
         if self.csc.num_dst == self.csc.num_src:
             rows = (project(h, "qkv"),)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 
@@ -17,21 +16,8 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.structure import CSC
 
-from .shard import Shard
+from .shard import SendPlan, Shard, begin_pull
 from .shard_view import ShardView
-
-
-class _HostRows(NamedTuple):
-    """What the ranks of a host attend together: the in-edges of their rows, and which rows other hosts need.
-
-    ``pieces`` are the edges from rows of the host, and the edges from rows of other hosts. Each rank attends along both
-    with its share of the heads. ``send_rows`` are rows of the host, grouped by host; counts are per rank, (P,).
-    """
-
-    pieces: list[CSC]
-    send_rows: torch.Tensor
-    send_counts: list[int]
-    recv_counts: list[int]
 
 
 class Mesh(ShardView):
@@ -53,7 +39,6 @@ class Mesh(ShardView):
         self._host = range(host * per_host, (host + 1) * per_host)
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.view.View.attend`."""
         h = self.check_inputs(h, bias)
         qkv, additive = project(h, "qkv"), negative_slope is not None
         heads = qkv.shape[-2]
@@ -66,16 +51,15 @@ class Mesh(ShardView):
         if bias is not None:
             edges = [part["edges"] for part in self.shard.manifest["per_part"]]
             bias = self._spread(self.comm.agree_on_grad(bias), edges)
-        rows = self._rows
+        pieces, plan = self._host_pieces
         offset = self._member * (heads // self.per_host)
-        pieces = [replace(each, head_offset=offset) for each in rows.pieces]
+        pieces = [replace(each, head_offset=offset) for each in pieces]
         if self.per_host == self.comm.world_size:
             return self._home(attend_rows(pieces[0], qkv, bias=bias, dropout=dropout, negative_slope=negative_slope))
         both = TwoPieceAttention(pieces, dropout, negative_slope)
         kv = qkv[..., :-1] if additive else qkv[:, 1:]
         travelling, restored = in_wire_order(kv, additive)
-        begun = self.comm.begin(travelling.index_select(0, rows.send_rows), rows.send_counts, rows.recv_counts)
-        finish = self.comm.finisher(begun, self.overlap)
+        finish = begin_pull(self.comm, plan, travelling, self.overlap)
         first = both.attend_first(qkv, None, bias)
         return self._home(both.attend_second(first, qkv, restored(finish()), bias)[0])
 
@@ -95,8 +79,12 @@ class Mesh(ShardView):
 
     @cached_property
     @torch.inference_mode(False)
-    def _rows(self) -> _HostRows:
-        """The rows and edges of the host, from the structure of its parts. Rows of all ranks are numbered in rank order."""
+    def _host_pieces(self) -> tuple[list[CSC], SendPlan]:
+        """In-edges of the host's rows, from its rows and from those of other hosts, and which rows other hosts need.
+
+        They come from the structure of its parts; rows of all ranks are numbered in rank order. Each rank attends along
+        both pieces with its share of the heads.
+        """
         reader, ptr, host = self.shard.reader, self.ptr, self._host
         with torch.device("cpu"):  # whatever torch's default device is
             nodes = [reader.structure(part, "node_ids")["node_ids"] for part in range(reader.parts)]
@@ -114,21 +102,12 @@ class Mesh(ShardView):
             edge_ids = torch.cat([each["edge_ids"] for each in parts])
             ranges = [(0, last - first), (last - first, last - first + len(halo))]
             pieces = split(indptr, indices.to(parts[0]["indices"].dtype), edge_ids, is_remote, ranges)
-            sent = [self._needed_by(other, parts) for other in self._first_ranks]
+            sent = [self._needed_by(other, parts) for other in range(0, reader.parts, self.per_host)]
             bounds = torch.tensor([ptr[each] for each in range(0, reader.parts + 1, self.per_host)])
             received = torch.searchsorted(halo, bounds).diff().tolist()
         device = self.shard.node_ids.device
-        return _HostRows(
-            [each.to(device) for each in pieces],
-            torch.cat(sent).to(device),
-            self._per_rank([len(each) for each in sent]),
-            self._per_rank(received),
-        )
-
-    @property
-    def _first_ranks(self) -> range:
-        """The first rank of every host."""
-        return range(0, self.comm.world_size, self.per_host)
+        counts = self._per_rank([len(each) for each in sent]), self._per_rank(received)
+        return [each.to(device) for each in pieces], SendPlan(torch.cat(sent).to(device), *counts)
 
     def _per_rank(self, counts: list[int]) -> list[int]:
         """Counts of hosts as counts of ranks, (P,): a host's count belongs to its rank with the same heads as this one."""

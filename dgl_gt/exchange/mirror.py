@@ -24,10 +24,9 @@ class Mirror(ShardView):
     """
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.view.View.attend`."""
         h, additive = self.check_inputs(h, bias), negative_slope is not None
         finish = self.begin_pull(h)
-        both = TwoPieceAttention(self._to_owned, dropout, negative_slope, self.score_offset)
+        both = TwoPieceAttention(self.pieces, dropout, negative_slope, self.score_offset)
         q, kv = project(h, "q"), project(h, "kv")
         first = both.attend_first(q, kv, bias)
         mirrors = finish()
@@ -47,8 +46,7 @@ class Mirror(ShardView):
         if self.comm.world_size == 1:
             return sums
         plan, mirrors = self._return_plan, sums[self.num_owned :]
-        begun = self.comm.begin(mirrors.index_select(0, plan.send_rows), plan.send_counts, plan.recv_counts)
-        returned = self.comm.finisher(begun, overlap=False)()
+        returned = self.comm.exchange(mirrors.index_select(0, plan.send_rows), plan.send_counts, plan.recv_counts)
         return sums[: self.num_owned].index_add(0, plan.order, returned)
 
     def _partial_results(self, project, kv, mirrors, mirror_kv, bias, dropout, negative_slope):
@@ -72,16 +70,6 @@ class Mirror(ShardView):
         csc, owned = self._to_mirrors[0], self.num_owned
         ranges = [(0, owned), (owned, self.shard.num_held)]
         return split(csc.indptr, csc.indices, csc.global_edge_ids, csc.indices >= owned, ranges)
-
-    @cached_property
-    @torch.inference_mode(False)
-    def _to_owned(self) -> list[CSC]:
-        """Edges into owned rows, in two pieces: from owned rows, and from mirrors."""
-        shard, owned = self.shard, self.num_owned
-        edges = int(shard.indptr[owned])
-        indices = shard.indices[:edges]
-        ranges = [(0, owned), (owned, shard.num_held)]
-        return split(shard.indptr[: owned + 1], indices, shard.edge_ids[:edges], indices >= owned, ranges)
 
     @cached_property
     @torch.inference_mode(False)

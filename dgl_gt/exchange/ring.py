@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 
 from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.merge import merge_into
 from dgl_gt.ops.reference import accumulation_dtype
-from dgl_gt.ops.split_attention import backward, forward, prepare, split
+from dgl_gt.ops.split_attention import backward, forward, prepare
 
 from .shard_view import ShardView
 
@@ -24,7 +24,6 @@ class Ring(ShardView):
     """
 
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        """See :meth:`dgl_gt.exchange.view.View.attend`."""
         h = self.check_inputs(h, bias)
         rows = project(h, "q"), project(h, "kv")
         q, kv, settings = prepare(self.blocks[self.comm.rank], *rows, bias, dropout, negative_slope)
@@ -35,18 +34,13 @@ class Ring(ShardView):
 
         They travel in the background, or, without overlap, when that function is called.
         """
-        rank, ranks, counts = self.comm.rank, self.comm.world_size, self.counts
+        rank, counts = self.comm.rank, self.counts
         rows, restored = in_wire_order(rows, additive)
-        arriving = counts[(owner - 1) % ranks]
-        start = partial(
-            self.comm.start,
-            rows,
-            self.comm.counts_for(rank + 1, counts[owner]),
-            self.comm.counts_for(rank - 1, arriving),
-        )
+        send_counts = self.comm.counts_for(rank + 1, counts[owner])
+        recv_counts = self.comm.counts_for(rank - 1, counts[(owner - 1) % self.comm.world_size])
         if not self.overlap:
-            return lambda: restored(start().wait())
-        transfer = start()
+            return lambda: restored(self.comm.start(rows, send_counts, recv_counts).wait())
+        transfer = self.comm.start(rows, send_counts, recv_counts)
         return lambda: restored(transfer.wait())
 
     def owners(self) -> list[int]:
@@ -57,13 +51,10 @@ class Ring(ShardView):
     @torch.inference_mode(False)
     def blocks(self):
         """Edges from each rank's rows, a CSC for each rank."""
-        shard = self.shard
-        edges, ptr = shard.edges[0], torch.tensor(self.ptr, device=shard.indices.device)
-        sources = shard.rank_order[shard.indices[:edges].long()]
+        sources, ptr = self.sources_in_rank_order(), torch.tensor(self.ptr, device=self.shard.indices.device)
         owner = torch.searchsorted(ptr[1:], sources, right=True)
-        local = (sources - ptr[owner]).to(shard.indices.dtype)
-        ranges = [(0, count) for count in self.counts]
-        return split(shard.indptr[: self.num_owned + 1], local, shard.edge_ids[:edges], owner, ranges)
+        local = (sources - ptr[owner]).to(self.shard.indices.dtype)
+        return self.split_owned(local, owner, [(0, count) for count in self.counts])
 
 
 class _Ring(torch.autograd.Function):
@@ -93,8 +84,13 @@ class _Ring(torch.autograd.Function):
         for owner in ring.owners():
             next_block = ring.send_to_next(block, owner, settings.is_additive) if owner != ring.owners()[-1] else None
             piece = ring.blocks[owner]
-            total_q = _plus(total_q, _grad_q(piece, settings, final, q, block, bias, grad_bias))
-            grad_block = _grad_block(piece, settings, final, q, block, bias)
+            grad_q = settings.empty_like(q)
+            backward(piece, settings, *final, *settings.unpack(q, block), bias, (grad_q, None, None, grad_bias))
+            total_q = _plus(total_q, grad_q)
+            del grad_q  # before the gradient of the block takes memory
+            grad_block = settings.empty_like(block)
+            written = *settings.unpack(None, grad_block), None
+            backward(piece, settings, *final, *settings.unpack(q, block), bias, written)
             if own_grad is None:
                 own_grad = grad_block  # stays here until the other ranks' shares arrive
             else:
@@ -105,20 +101,3 @@ class _Ring(torch.autograd.Function):
 
 def _plus(total, more):
     return total if more is None else more if total is None else total.add_(more)
-
-
-# These two run one after the other, so that the second can use the memory of the first.
-
-
-def _grad_q(piece, settings, final, q, block, bias, grad_bias) -> torch.Tensor:
-    """Return a block's share of the gradient of q, and write its share of that of bias in place."""
-    grad = settings.empty_like(q)
-    backward(piece, settings, *final, *settings.unpack(q, block), bias, (grad, None, None, grad_bias))
-    return grad
-
-
-def _grad_block(piece, settings, final, q, block, bias) -> torch.Tensor:
-    """Return this rank's share of the gradient of a block of keys and values."""
-    grad = settings.empty_like(block)
-    backward(piece, settings, *final, *settings.unpack(q, block), bias, (*settings.unpack(None, grad), None))
-    return grad

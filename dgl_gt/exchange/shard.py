@@ -63,8 +63,12 @@ class Shard:
     node_data: dict[str, torch.Tensor]  # (N_owned, ...)
     edge_data: dict[str, torch.Tensor]  # (edges[0], ...)
     reader: Reader  # of the whole partition
-    degrees: torch.Tensor | None = None  # int64 (rows[-1], 2): in- and out-degree in the whole graph
-    rank_order: torch.Tensor | None = None  # int64 (rows[1],): number of each row among the owned rows of all ranks
+    degrees: (
+        torch.Tensor
+    )  # int64 (rows[-1], 2): in- and out-degree in the whole graph; empty until ranks tell each other
+    rank_order: (
+        torch.Tensor
+    )  # int64 (rows[1],): number of each row among the owned rows of all ranks; empty if not asked
     _cache: dict = field(default_factory=dict, init=False, compare=False, repr=False)  # each copy has its own
 
     @property
@@ -88,13 +92,9 @@ class Shard:
         """
         if inner not in self._cache:
             rows = self.rows[1] if self.has_mirrors else self.rows[inner]
-            edges = self.edges[inner]
-            self._cache[inner] = CSC.build(
-                self.indptr[: rows + 1],
-                self.indices[:edges],
-                self.rows[inner + 1],
-                global_edge_ids=self.edge_ids[:edges],
-            )
+            indices, keys = (x[: self.edges[inner]] for x in (self.indices, self.edge_ids))
+            indptr = self.indptr[: rows + 1]
+            self._cache[inner] = CSC.build(indptr, indices, self.rows[inner + 1], global_edge_ids=keys)
         return self._cache[inner]
 
     @torch.inference_mode(False)
@@ -146,27 +146,24 @@ class Shard:
             data = self.reader.data(self.part, "node_data", rows=self.rows[hops])
         return {key: value.to(self.node_ids.device) for key, value in data.items()}
 
-    def check_rows(self, x: torch.Tensor) -> None:
-        """Raise ``ValueError`` unless ``x`` has one row for each owned node."""
-        if len(x) != self.num_owned:
-            raise ValueError(
-                f"got {len(x)} rows, but this rank owns {self.num_owned} nodes; pass one row for each, as in sg.ndata"
-            )
+    def check(self, x: torch.Tensor, bias: torch.Tensor | None = None, rows: int | None = None) -> None:
+        """Raise ``ValueError`` unless ``bias`` has a row for each edge of this part, and ``x`` one for each owned node.
 
-    def check_bias(self, bias: torch.Tensor | None) -> None:
-        """Raise ``ValueError`` unless ``bias`` has one row for each edge of this part."""
+        With ``rows``, there must be as many of ``x``, for owned nodes and copies.
+        """
+        wanted = self.num_owned if rows is None else rows
+        if len(x) != wanted:
+            of = "owned node, as in sg.ndata" if rows is None else "owned and halo node, as source_rows returns them"
+            raise ValueError(f"features have {len(x)} rows, but {wanted} are read; pass one row for each {of}")
         if bias is not None and len(bias) != self.edges[0]:
-            raise ValueError(
-                f"bias has {len(bias)} rows, but this rank has {self.edges[0]} edges; pass one row for each, as in "
-                "sg.edata"
-            )
+            raise ValueError(f"bias has {len(bias)} rows, but this rank has {self.edges[0]} edges; see sg.edata")
 
     def to(self, device) -> Shard:
         """Return this shard with its tensors on a device."""
         names = ("indptr", "indices", "node_ids", "edge_ids", "degrees", "rank_order")
         return replace(
             self,
-            **{key: value.to(device) for key in names if (value := getattr(self, key)) is not None},
+            **{key: getattr(self, key).to(device) for key in names},
             node_data={key: value.to(device) for key, value in self.node_data.items()},
             edge_data={key: value.to(device) for key, value in self.edge_data.items()},
         )
@@ -204,45 +201,35 @@ def make_shard(reader: Reader, part: int, depth: int = 1) -> Shard:
         edges = arrays["indptr"][rows[1:] if reader.is_vertex_cut else rows[:-1]].tolist()
         node_data = reader.data(part, "node_data", rows=rows[0])
         edge_data = reader.data(part, "edge_data", rows=edges[0])
+    # the pointers of all hops, one hop after another (depth * P + 1,), as a line per hop (depth, P + 1)
+    pointers = {key: arrays[key].unfold(0, reader.parts + 1, reader.parts) for key in ("send_ptr", "recv_ptr")}
     return Shard(
         has_mirrors=reader.is_vertex_cut,
         part=part,
         depth=depth,
         rows=rows,
         edges=edges,
-        indptr=arrays["indptr"],
-        indices=arrays["indices"],
-        node_ids=arrays["node_ids"],
-        edge_ids=arrays["edge_ids"],
-        send_rows=arrays["send_rows"],
-        send_ptr=_by_hop(arrays["send_ptr"], reader.parts),
-        recv_ptr=_by_hop(arrays["recv_ptr"], reader.parts),
+        **{key: arrays[key] for key in ("indptr", "indices", "node_ids", "edge_ids", "send_rows")},
+        **pointers,
         returning=arrays.get("send_returns"),
         node_data=node_data,
         edge_data=edge_data,
         reader=reader,
+        degrees=arrays["node_ids"].new_empty(0, 2),
+        rank_order=arrays["node_ids"].new_empty(0),
     )
 
 
-def _by_hop(pointers: torch.Tensor, parts: int) -> torch.Tensor:
-    """Return the pointers of all hops, one hop after another (depth * P + 1,), as a line per hop (depth, P + 1)."""
-    return pointers.unfold(0, parts + 1, parts)
-
-
-def begin_pull(comm: Comm, plan: SendPlan, x: torch.Tensor, overlap: bool, begin=None):
-    """Start to send owned rows to the ranks that hold copies; return a function that returns copies, (recv, ...).
-
-    ``begin(rows, plan)`` takes the place of ``Comm.begin`` where it is given.
-    """
-    rows = x.index_select(0, plan.send_rows)
-    begun = begin(rows, plan) if begin else comm.begin(rows, plan.send_counts, plan.recv_counts)
+def begin_pull(comm: Comm, plan: SendPlan, x: torch.Tensor, overlap: bool):
+    """Start to send owned rows to the ranks that hold copies; return a function that returns copies, (recv, ...)."""
+    begun = comm.begin(x.index_select(0, plan.send_rows), plan.send_counts, plan.recv_counts)
     finish = comm.finisher(begun, overlap)
     return lambda: plan.in_held_order(finish())
 
 
 def pull(shard: Shard, comm: Comm, x: torch.Tensor, hops: int = 1) -> torch.Tensor:
     """Return held rows from owned rows: (owned, ...) -> (held, ...). Gradients of copies are summed at their owners."""
-    shard.check_rows(x)
+    shard.check(x)
     if comm.world_size == 1:
         return x
     return torch.cat([x, begin_pull(comm, shard.send_plan(hops), x, overlap=False)()])

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import partial
+from functools import cached_property
 from itertools import pairwise
 
 import torch
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.comm.tape import kept_exchanges
 from dgl_gt.comm.transfer import Begin, tracked
 from dgl_gt.exchange.policy.policy import Policy
 from dgl_gt.exchange.policy.transmission import Transmission
+from dgl_gt.ops.split_attention import split
 from dgl_gt.partition.figures.strategies import StrategyRules
+from dgl_gt.structure import CSC
 
-from .local import add_ends, sum_of_weighted_rows
-from .shard import SendPlan, Shard, begin_pull, pull
+from .local import add_ends, check_weights, sum_of_weighted_rows
+from .shard import SendPlan, Shard, pull
 from .view import View
 
 
@@ -32,24 +33,20 @@ class ShardView(View):
         self.num_owned = self.num_dst = shard.num_owned
         self.node_ids = shard.node_ids[: shard.num_owned]
         self.ptr = shard.manifest["ptr"]
-        self.score_offset = 0.0  # added to an edge's score for each copy among its ends, see sampled_part.py
+        self.score_offset = 0.0  # added to an edge's score for each copy among its ends, see policy/training_graphs.py
         self.transmission: Transmission | None = None
 
     def input_rows(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the rows themselves, one for each owned node."""
-        self.shard.check_rows(x)
+        self.shard.check(x)
         return x
 
     def in_degrees(self) -> torch.Tensor:
-        """Return the in-degrees in the whole graph of the rows of the result."""
         return self.shard.degrees[: self.num_dst, 0]
 
     def out_degrees(self) -> torch.Tensor:
-        """Return the out-degrees in the whole graph of the rows that attend takes."""
         return self.shard.degrees[: len(self.node_ids), 1]
 
     def add_ends(self, of_dst: torch.Tensor, of_src: torch.Tensor) -> torch.Tensor:
-        """Return the sums for the edges of this part; rows of the ends that other ranks own are fetched."""
         if self.shard.has_mirrors:
             of_dst, of_src = self._held(torch.cat([of_dst, of_src], 1)).chunk(2, 1)
         else:
@@ -58,45 +55,35 @@ class ShardView(View):
 
     def sum_of_weighted_rows(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Return the sums of the owned rows, whatever the strategy: rows of the sources are fetched, and never weights."""
-        rows = self._held(self.check_weighted(rows, weights))
-        return sum_of_weighted_rows(self.shard.csc(), weights, rows)
+        self.check_weights(weights)
+        return sum_of_weighted_rows(self.shard.csc(), weights, self._held(rows))
 
-    def check_weighted(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return the rows; raise ``ValueError`` if the weights are not one for each edge, or edges are only sampled."""
-        if weights.ndim != 1 or len(weights) != self.shard.edges[0]:
-            raise ValueError(
-                f"edge_weight has shape {tuple(weights.shape)}; allowed: ({self.shard.edges[0]},), one number for each edge of this "
-                "rank, in the order of sg.edata"
-            )
+    def check_weights(self, weights: torch.Tensor) -> None:
+        """Raise ``ValueError`` if the weights are not one for each edge, or edges are only sampled."""
+        check_weights(weights, self.shard.edges[0])
         if self.score_offset:
             raise ValueError("edge_weight is not available with the transmission policy sampled; choose another policy")
-        return rows
 
     def _held(self, rows: torch.Tensor) -> torch.Tensor:
         return pull(self.shard, self.comm, tracked(rows))
 
     def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum of all ranks' values; see :meth:`dgl_gt.comm.group.Comm.all_reduce_sum`."""
         return self.comm.all_reduce_sum(values) if self.comm.world_size > 1 else values
 
     def stack_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
-        """Return every rank's values one after the other, by one sum of which each rank fills its own row."""
         stacked = values.new_zeros((self.comm.world_size, *values.shape))
-        stacked[self.comm.rank] = values.detach()
+        stacked[self.comm.rank] = values.detach()  # in a sum, each rank fills its own row
         return self.comm.all_reduce(stacked) if self.comm.world_size > 1 else stacked
 
     def broadcast(self, seeds: torch.Tensor) -> torch.Tensor:
-        """Return rank 0's seeds."""
         return self.comm.broadcast(seeds)
 
     def before_pass(self, module: torch.nn.Module) -> None:
-        """Compare the module's parameters over ranks, if it is time."""
         if self.comm.parameter_check is not None:
             self.comm.parameter_check.at_pass(module)
 
     def kept_exchanges(self):
-        """Return contexts for a checkpoint, see :func:`dgl_gt.comm.tape.kept_exchanges`."""
-        return kept_exchanges(self.comm)
+        return self.comm.kept_exchanges()
 
     def follow(self, policy: Policy, seed: int) -> Transmission:
         """Follow a policy in training steps until :meth:`exchange_exactly`; return what carries out its exchanges."""
@@ -109,11 +96,9 @@ class ShardView(View):
         self.transmission = None
 
     def training_step(self, step: int):
-        """Return a context in which exchanges follow the policy."""
         return nullcontext() if self.transmission is None else self.transmission.step(step)
 
     def forget_exchanges(self) -> None:
-        """Use no row again that arrived in an earlier step."""
         if self.transmission is not None:
             self.transmission.forget()
 
@@ -133,7 +118,9 @@ class ShardView(View):
 
     def begin_pull(self, x: torch.Tensor):
         """Start to send a layer's rows of owned nodes to the ranks that hold copies; see :func:`.shard.begin_pull`."""
-        return begin_pull(self.comm, self.shard.send_plan(), x, self.overlap, partial(self.begin, begins_layer=True))
+        plan = self.shard.send_plan()
+        begun = self.begin(x.index_select(0, plan.send_rows), plan, begins_layer=True)
+        return self.comm.finisher(begun, self.overlap)
 
     @property
     def counts(self) -> list[int]:
@@ -141,10 +128,23 @@ class ShardView(View):
         return [end - begin for begin, end in pairwise(self.ptr)]
 
     def check_inputs(self, h: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """Return ``h``, tracked by autograd on every rank; raise ``ValueError`` if it or the bias does not fit.
-
-        There must be a row of ``h`` for each owned node, and a row of the bias for each edge of the part.
-        """
-        self.shard.check_rows(h)
-        self.shard.check_bias(bias)
+        """Return ``h``, tracked by autograd on every rank; raise ``ValueError`` if it or the bias does not fit."""
+        self.shard.check(h, bias)
         return tracked(h) if self.comm.world_size > 1 else h
+
+    @cached_property
+    @torch.inference_mode(False)
+    def pieces(self) -> list[CSC]:
+        """In-edges of owned rows in two pieces: from owned rows, and from copies."""
+        owned = self.num_owned
+        indices = self.shard.indices[: int(self.shard.indptr[owned])]
+        return self.split_owned(indices, indices >= owned, [(0, owned), (owned, self.shard.num_held)])
+
+    def split_owned(self, sources: torch.Tensor, piece_of: torch.Tensor, ranges: list[tuple[int, int]]) -> list[CSC]:
+        """Return in-edges of owned rows in pieces, with sources by other numbers; see :func:`.split`."""
+        keys = self.shard.edge_ids[: len(sources)]
+        return split(self.shard.indptr[: self.num_owned + 1], sources, keys, piece_of, ranges)
+
+    def sources_in_rank_order(self) -> torch.Tensor:
+        """Return each edge's source by its number among the owned rows of all ranks."""
+        return self.shard.rank_order[self.shard.indices[: self.shard.edges[0]].long()]

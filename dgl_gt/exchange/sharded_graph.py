@@ -10,22 +10,13 @@ from functools import cached_property
 import torch
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.comm.tape import kept_exchanges
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.torch_internals import is_inside_ddp
 
-from .deep_halo import deep_views
+from .halo import Halo, deep_views
 from .shard import Shard, pull
 from .view import View
-
-_FOR_PYG_NAMES = {
-    "x": 'ndata["feat"]',
-    "y": 'ndata["label"]',
-    "edge_index": "edges(), whose sources are rows of sg.pull(h)",
-    "edge_attr": "edata[name]",
-    **{name: f'ndata["{name}"]' for name in ("train_mask", "val_mask", "test_mask")},
-}
 
 
 class ShardedGraph:
@@ -59,8 +50,8 @@ class ShardedGraph:
 
     def __init__(self, shard: Shard, comm: Comm, strategy: StrategyRules, make_view: Callable[[Shard], View]):
         """Take a complete shard, its ranks, how they exchange, and a function that makes a view of a shard."""
-        assert shard.degrees is not None
-        self._shard, self._make_view, self._degrees = shard, make_view, shard.degrees
+        assert len(shard.degrees) == shard.rows[-1]
+        self._shard, self._make_view = shard, make_view
         self.strategy = strategy
         self.comm = comm
         self._view = make_view(shard)
@@ -84,11 +75,10 @@ class ShardedGraph:
     def __getattr__(self, name):
         if hasattr(type(self), name):  # a property that failed: its own error is the one to see
             return object.__getattribute__(self, name)
-        if name in _FOR_PYG_NAMES:
-            raise AttributeError(f"a ShardedGraph has no {name!r}; use sg.{_FOR_PYG_NAMES[name]}")
         raise AttributeError(
-            f"a ShardedGraph has no {name!r}; layers of dgl_gt.nn take the ShardedGraph itself, and a layer of DGL "
-            "takes its block or the graph of its owned nodes: use conv(sg.block, sg.pull(h)), or conv(sg.graph, h)"
+            f"a ShardedGraph has no {name!r}; it has sg.ndata, sg.edata and sg.edges(), whose sources are rows of sg.pull(h). "
+            "Layers of dgl_gt.nn take the ShardedGraph itself, and a layer of DGL takes its block or the graph of its "
+            "owned nodes: use conv(sg.block, sg.pull(h)), or conv(sg.graph, h)"
         )
 
     def __enter__(self) -> ShardedGraph:
@@ -152,14 +142,13 @@ class ShardedGraph:
 
     def in_degrees(self) -> torch.Tensor:
         """Return each owned node's in-degree in the whole graph, int64, (N_owned,)."""
-        return self._degrees[: self.num_nodes(), 0]
+        return self._shard.degrees[: self.num_nodes(), 0]
 
     def out_degrees(self) -> torch.Tensor:
         """Return each owned node's out-degree in the whole graph, int64, (N_owned,)."""
-        return self._degrees[: self.num_nodes(), 1]
+        return self._shard.degrees[: self.num_nodes(), 1]
 
     @cached_property
-    @torch.inference_mode(False)
     def block(self):
         """This part as a DGL block, made at first use; sources are held rows, destinations owned rows. Needs DGL.
 
@@ -167,9 +156,7 @@ class ShardedGraph:
         ``conv(sg.block, sg.pull(h))``. The in- and out-degrees are those in the whole graph. A vertex cut has no block,
         and raises :class:`InputError`.
         """
-        from dgl_gt.dgl_part import to_block
-
-        return to_block(self._csc_of_in_edges(), self._degrees[: self._shard.num_held, 1])
+        return self._as_dgl_graph()
 
     @cached_property
     def graph(self):
@@ -179,17 +166,18 @@ class ShardedGraph:
         returns owned rows. Node data that the convolution sets are exchanged at once. The degrees are those in the
         whole graph. A vertex cut has no such graph, and raises :class:`InputError`.
         """
-        from dgl_gt.dgl_part import to_owned_graph
+        return self._as_dgl_graph(self.pull)
 
-        return to_owned_graph(self._csc_of_in_edges(), self._degrees[: self._shard.num_held, 1], self.pull)
-
-    def _csc_of_in_edges(self):
+    @torch.inference_mode(False)
+    def _as_dgl_graph(self, pull=None):
         if self._shard.has_mirrors:
             raise InputError(
                 "a vertex cut has no block and no graph, because the in-edges of one node lie on several ranks; partition with "
                 "--cut edge"
             )
-        return self._shard.csc()
+        from dgl_gt.dgl_part import part_graph
+
+        return part_graph(self._shard.csc(), self._shard.degrees[: self._shard.num_held, 1], pull)
 
     @cached_property
     def srcdata(self) -> dict[str, torch.Tensor]:
@@ -210,15 +198,11 @@ class ShardedGraph:
 
         With a depth of 1, each layer gets :attr:`view`. With a halo of r hops, ranks exchange only before every r-th layer.
         That layer also computes as many halo rows as the layers until the next exchange need.
-
-        Parameters
-        ----------
-        layers : int
-            Number of layers.
         """
         self._warn_inside_ddp()
         if self.depth == 1:
             return [self._view] * layers
+        assert isinstance(self._view, Halo)
         return deep_views(self._view, layers, self._takes_held_rows)
 
     def kept_exchanges(self):
@@ -227,7 +211,7 @@ class ShardedGraph:
         Use it as ``torch.utils.checkpoint.checkpoint(layer, ..., use_reentrant=False, context_fn=sg.kept_exchanges)``.
         For layers of dgl_gt, :func:`dgl_gt.nn.apply_activation_checkpoint` does so.
         """
-        return kept_exchanges(self.comm)
+        return self.comm.kept_exchanges()
 
     def pull(self, x: torch.Tensor) -> torch.Tensor:
         """Return held rows from owned rows, (N_owned, ...) -> (N_held, ...): the differentiable exchange by itself.
@@ -246,7 +230,7 @@ class ShardedGraph:
 
         Every rank calls it. With ``to``, only that rank gets the rows; the others get None and use no memory for them.
         """
-        self._shard.check_rows(x)
+        self._shard.check(x)
         rows = self.comm.gather_rows(x.detach(), to)
         order = self.comm.gather_rows(self.node_ids, to)
         if rows is None:
@@ -272,11 +256,9 @@ class ShardedGraph:
 def checked_device(device) -> torch.device:
     """The device with its number, such as "cuda:0" for "cuda"; raise ``InputError`` unless this process can use it."""
     try:
-        if isinstance(device, (str, torch.device)) or (isinstance(device, int) and not isinstance(device, bool)):
-            return torch.empty(0, device=device).device
-        error = f"it is a {type(device).__name__}"
-    except (RuntimeError, ValueError, AssertionError) as caught:  # torch knows no such device, or finds none here
-        error = str(caught).splitlines()[0]
-    raise InputError(
-        f"device is {device!r}; it must be a device that torch has here, such as 'cpu' or 'cuda:0': {error}"
-    )
+        return torch.empty(0, device=device).device
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:  # torch knows no such device, or finds none
+        raise InputError(
+            f"device is {device!r}; it must be a device that torch has here, such as 'cpu' or 'cuda:0': "
+            f"{str(error).splitlines()[0]}"
+        ) from None

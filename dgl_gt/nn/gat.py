@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.as_csc import csc
 from dgl_gt.exchange.local import Local, leading_rows
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.exchange.view import SeededView
@@ -14,7 +13,7 @@ from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.dispatch import autocast
 from dgl_gt.ops.reference import dropout_keep
 from dgl_gt.partition.errors import check_flags
-from dgl_gt.structure import CSC
+from dgl_gt.structure import CSC, csc
 
 from .attention import (
     EdgeAttention,

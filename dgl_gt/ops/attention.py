@@ -2,13 +2,12 @@
 
 import torch
 
-from dgl_gt.as_csc import csc
-from dgl_gt.structure import CSC
+from dgl_gt.structure import CSC, csc
 
 from . import dispatch
 from .checks import check_scale, check_seed_value, checked_numbers, unpack
+from .dispatch import differentiable, operator
 from .head_minor import result_strides
-from .operator import differentiable, operator
 from .reference import accumulation_dtype, reference_attention
 
 
@@ -143,30 +142,12 @@ def _attention(q, *rest):
     return dispatch.backend(q.device.type).forward(*_of_kernel(q, *rest))
 
 
-def _of_kernel(
-    q,
-    k,
-    v,
-    bias,
-    indptr,
-    indices,
-    edge_ids,
-    global_edge_ids,
-    rev_indptr,
-    rev_dst,
-    rev_position,
-    seed,
-    head_offset,
-    scale,
-    dropout_p,
-    negative_slope,
-):
+def _of_kernel(q, k, v, bias, *rest):
     """The arguments of a kernel, from those of the operators."""
+    *arrays, seed, head_offset, scale, dropout_p, negative_slope = rest
     check_seed_value(seed)
     q, k, v = unpack(q, k, v, negative_slope is not None)
-    structure = CSC(
-        indptr, indices, edge_ids, global_edge_ids, k.shape[0], head_offset, rev_indptr, rev_dst, rev_position
-    )
+    structure = CSC(*arrays[:4], k.shape[0], head_offset, *arrays[4:])
     return structure, q, k, v, bias, scale, dropout_p, seed, negative_slope
 
 

@@ -20,21 +20,15 @@ def unpack(q, k, v, additive=False):
         raise ValueError("k is None, but v is given; pass both, or pack both in k")
     if v is not None:
         return q, k, v
-    packed, name, others = (q, "q", "k and v are None") if k is None else (k, "k", "v is None")
-    if additive:
-        extra = 2 if k is None else 1
-        if packed.dim() != 3 or packed.shape[2] <= extra:
-            raise ValueError(
-                f"{name} has shape {tuple(packed.shape)}, and {others}; pass a packed {name} of shape (rows, H, D + {extra}), "
-                "or pass the others as well"
-            )
-        return (packed[..., -1] if k is None else q), packed[..., -extra], packed[..., :-extra]
-    count, rows = (3, "N") if k is None else (2, "N_src")
-    if packed.dim() != 4 or packed.shape[1] != count:
+    count, name, rows, others = (3, "q", "N", "k and v are None") if k is None else (2, "k", "N_src", "v is None")
+    packed, extra = q if k is None else k, count - 1
+    if (packed.dim() != 3 or packed.shape[2] < count) if additive else (packed.dim() != 4 or packed.shape[1] != count):
         raise ValueError(
-            f"{name} has shape {tuple(packed.shape)}, and {others}; pass a packed {name} of shape ({rows}, {count}, H, D), "
-            "or pass the others as well"
+            f"{name} has shape {tuple(packed.shape)}, and {others}; pass a packed {name} of shape "
+            f"{f'({rows}, H, D + {extra})' if additive else f'({rows}, {count}, H, D)'}, or pass the others as well"
         )
+    if additive:
+        return (packed[..., -1] if k is None else q), packed[..., -extra], packed[..., :-extra]
     return packed.unbind(1) if k is None else (q, *packed.unbind(1))
 
 
@@ -44,24 +38,55 @@ def checked_numbers(graph, rows, bias, num_edges, scale, dropout_p, seed, negati
     ``rows`` are q, k and v, and the bias has ``num_edges`` rows. With a negative slope, scores are additive. A scale of
     None becomes ``1 / sqrt(D)``, and the seed a tensor () int64 on the CPU, or None without dropout.
     """
-    _check_tensors(graph, *rows, bias, num_edges, negative_slope)
+    _check_shapes(graph, *rows, negative_slope is not None)
+    _check_kinds(graph, *rows, bias, num_edges)
+    if negative_slope is not None:
+        if bias is not None:
+            raise ValueError("bias is given with additive scores, which take none; leave it out")
+        if not is_finite_number(negative_slope):
+            raise ValueError(f"negative_slope is {negative_slope!r}; allowed: a finite number")
+        negative_slope = float(negative_slope)
     if scale is not None:
         check_scale(scale, negative_slope)
     num_heads, head_dim = rows[2].shape[1:]
-    _check_dropout(graph, num_heads, dropout_p, seed)
     scale = 1 / math.sqrt(head_dim) if scale is None else float(scale)
+    check_probability("dropout_p", dropout_p)
     if dropout_p == 0:
-        seed = None
-    elif not isinstance(seed, torch.Tensor):
+        return scale, 0.0, None, negative_slope
+    check_seed(seed)
+    last = graph.head_offset + num_heads - 1
+    if last >= MAX_HEADS:
+        raise ValueError(
+            f"dropout_p is {dropout_p} for heads {graph.head_offset} to {last}; allowed: heads below {MAX_HEADS}; use "
+            "fewer heads, or no dropout"
+        )
+    if not isinstance(seed, torch.Tensor):
         seed = torch.tensor(seed, device="cpu")  # on the CPU, whatever the default device is
-    return scale, float(dropout_p), seed, None if negative_slope is None else float(negative_slope)
+    return scale, float(dropout_p), seed, negative_slope
 
 
-def _check_tensors(graph, q, k, v, bias, num_edges, negative_slope):
-    if negative_slope is None:
-        _check_dot_shapes(graph, q, k, v)
-    else:
-        _check_additive_shapes(graph, q, k, v, bias, negative_slope)
+def _check_shapes(graph, q, k, v, additive):
+    of_score, columns = (" with additive scores", "H") if additive else ("", "H, D")
+    if q.dim() != (2 if additive else 3) or len(q) != graph.num_dst or 0 in q.shape[1:]:
+        raise ValueError(
+            f"q has shape {tuple(q.shape)}; allowed{of_score}: (N_dst, {columns}), where the graph has N_dst = "
+            f"{graph.num_dst}, and H and D are at least 1"
+        )
+    shape = (graph.num_src, *q.shape[1:])
+    if k.shape != shape:
+        raise ValueError(
+            f"k has shape {tuple(k.shape)}; allowed{of_score}: (N_src, {columns}) = {shape}, with N_src of the graph, and "
+            f"{columns} of q"
+        )
+    shape = (*shape[:2], *v.shape[2:3]) if additive else shape
+    if v.dim() != 3 or v.shape != shape or v.shape[2] == 0:
+        raise ValueError(
+            f"v has shape {tuple(v.shape)}; allowed: (N_src, H, D) = {shape}, with N_src and H as in k, and D at least 1"
+        )
+
+
+def _check_kinds(graph, q, k, v, bias, num_edges):
+    """Check the dtypes and devices, and the shape of the bias."""
     if q.dtype not in DTYPES:
         raise ValueError(f"q has dtype {q.dtype}; allowed: {', '.join(map(str, DTYPES))}")
     for name, tensor in (("k", k), ("v", v)):
@@ -73,64 +98,14 @@ def _check_tensors(graph, q, k, v, bias, num_edges, negative_slope):
                 f"bias has shape {tuple(bias.shape)}; allowed: (E, H) = {(num_edges, q.shape[1])}, with rows in the order "
                 "of edge ids"
             )
-        if bias.dtype not in (q.dtype, accumulation_dtype(q.dtype)):
-            allowed = dict.fromkeys(str(each) for each in (q.dtype, accumulation_dtype(q.dtype)))
-            raise ValueError(f"bias has dtype {bias.dtype}; allowed: {' or '.join(allowed)}")
+        allowed = dict.fromkeys((q.dtype, accumulation_dtype(q.dtype)))
+        if bias.dtype not in allowed:
+            raise ValueError(f"bias has dtype {bias.dtype}; allowed: {' or '.join(map(str, allowed))}")
     for name, value in (("k", k), ("v", v), ("bias", bias), ("the graph", graph)):
         if value is not None and value.device != q.device:
             raise ValueError(
                 f"{name} is on {value.device}, but q is on {q.device}; move it with .to({str(q.device)!r})"
             )
-
-
-def _check_dot_shapes(graph, q, k, v):
-    if q.dim() != 3 or q.shape[0] != graph.num_dst or q.shape[1] == 0 or q.shape[2] == 0:
-        raise ValueError(
-            f"q has shape {tuple(q.shape)}; allowed: (N_dst, H, D), where the graph has N_dst = {graph.num_dst}, and H "
-            "and D are at least 1"
-        )
-    rows_shape = (graph.num_src, q.shape[1], q.shape[2])
-    for name, tensor in (("k", k), ("v", v)):
-        if tensor.shape != rows_shape:
-            raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)}; allowed: (N_src, H, D) = {rows_shape}, with N_src of the "
-                "graph, and H and D of q"
-            )
-
-
-def _check_additive_shapes(graph, q, k, v, bias, negative_slope):
-    if q.dim() != 2 or q.shape[0] != graph.num_dst or q.shape[1] == 0:
-        raise ValueError(
-            f"q has shape {tuple(q.shape)}; allowed with additive scores: (N_dst, H), where the graph has N_dst = "
-            f"{graph.num_dst}, and H is at least 1"
-        )
-    if k.shape != (graph.num_src, q.shape[1]):
-        raise ValueError(
-            f"k has shape {tuple(k.shape)}; allowed with additive scores: (N_src, H) = {(graph.num_src, q.shape[1])}, "
-            "with N_src of the graph, and H of q"
-        )
-    if v.dim() != 3 or v.shape[:2] != k.shape or v.shape[2] == 0:
-        raise ValueError(
-            f"v has shape {tuple(v.shape)}; allowed: (N_src, H, D) with N_src and H as in k, {tuple(k.shape)}, and D at "
-            "least 1"
-        )
-    if bias is not None:
-        raise ValueError("bias is given with additive scores, which take none; leave it out")
-    if not is_finite_number(negative_slope):
-        raise ValueError(f"negative_slope is {negative_slope!r}; allowed: a finite number")
-
-
-def _check_dropout(graph, num_heads, dropout_p, seed):
-    """Check the probability and seed of attention dropout, and that its masks can tell the heads apart."""
-    check_probability("dropout_p", dropout_p)
-    if dropout_p == 0:
-        return
-    check_seed(seed)
-    if graph.head_offset + num_heads > MAX_HEADS:
-        raise ValueError(
-            f"dropout_p is {dropout_p} for heads {graph.head_offset} to {graph.head_offset + num_heads - 1}; allowed: heads below "
-            f"{MAX_HEADS}; use fewer heads, or no dropout"
-        )
 
 
 def is_finite_number(value):

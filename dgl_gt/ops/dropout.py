@@ -4,7 +4,7 @@ import torch
 
 from . import cpu, dispatch
 from .checks import DTYPES, check_probability, check_seed, check_seed_value
-from .operator import differentiable, operator
+from .dispatch import differentiable, operator
 from .reference import column_keep, splitmix64
 
 _STEPS = 2**16  # a probability is rounded to a multiple of 1 / _STEPS
@@ -13,19 +13,10 @@ _STEPS = 2**16  # a probability is rounded to a multiple of 1 / _STEPS
 def dropout_seed(run_seed: int, step: int, layer: int, *site: int) -> int:
     """Return the seed of a layer's attention dropout in a training step, or, with a ``site``, of a feature dropout.
 
-    The state starts at 0. Each integer in turn is added to the state, and the next output of SplitMix64 (Steele, Lea
-    and Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014) is the new state. The seed is the upper 63
-    bits of the last state. It depends on the arguments alone, so every rank derives the same seed.
-
-    Parameters
-    ----------
-    run_seed, step, layer, *site : int
-        Any integers; they are taken modulo 2**64.
-
-    Returns
-    -------
-    int
-        In [0, 2**63).
+    The state starts at 0. Each integer in turn, modulo 2**64, is added to the state, and the next output of SplitMix64
+    (Steele, Lea and Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014) is the new state. The seed is
+    the upper 63 bits of the last state, in [0, 2**63). It depends on the arguments alone, so every rank derives the same
+    seed.
     """
     state = 0
     for word in (run_seed, step, layer, *site):

@@ -30,7 +30,7 @@ def is_head_minor(rows: torch.Tensor) -> bool:
 def result_strides(rows: torch.Tensor) -> list[int]:
     """Return the strides of a dense tensor of this shape, in the layout of ``rows`` where kernels read and write it."""
     dims = list(range(rows.dim()))  # the last one is that of neighbours in memory
-    if is_head_minor(rows) and has_head_minor_kernel(*rows.shape[-2:], rows):
+    if is_head_minor(rows) and has_head_minor_kernel(rows.shape[-2], rows.shape[-1], rows):
         dims[-2:] = dims[-1], dims[-2]
     strides, step = [1] * len(dims), 1
     for dim in reversed(dims):
@@ -46,6 +46,6 @@ def in_wire_order(rows: torch.Tensor, additive: bool):
     lie so in memory are not copied. The shape, dtype and kind of device decide, because they are the same on all ranks;
     the layout of one rank's rows may differ.
     """
-    if additive or not has_head_minor_kernel(*rows.shape[-2:], rows):
+    if additive or not has_head_minor_kernel(rows.shape[-2], rows.shape[-1], rows):
         return rows, lambda arrived: arrived
     return rows.transpose(-2, -1), lambda arrived: arrived.transpose(-2, -1)

@@ -2,7 +2,7 @@
 
 It stores arrays of E x H x D elements, so it is for tests, and for machines without a kernel. It also defines the
 random bits of dropout: SplitMix64 is written once in Python, here, once in C++ (cpu/vectors.h) and once in Triton
-(gpu/splitmix64.py).
+(gpu/dropout.py).
 """
 
 import torch

@@ -14,8 +14,8 @@ import torch
 from dgl_gt.structure import CSC
 
 from . import dispatch
-from .announce import ADDITIVE_PASS, edge_range
 from .checks import checked_numbers, unpack
+from .dispatch import ADDITIVE_PASS, edge_range
 from .merge import merge_into
 from .reference import reference_attention
 
@@ -85,7 +85,8 @@ def split(indptr, indices, keys, piece_of, ranges: list[tuple[int, int]]) -> lis
 def _announced(csc: CSC, settings: AttentionSettings, v, passes: int):
     if settings.is_additive:
         passes *= ADDITIVE_PASS
-    return edge_range(csc.num_edges, csc.num_dst, csc.num_src, *v.shape[1:], v.element_size(), passes)
+    heads, head_dim = v.shape[1:]
+    return edge_range(csc.num_edges, csc.num_dst, csc.num_src, heads, head_dim, v.element_size(), passes)
 
 
 def forward(csc: CSC, settings: AttentionSettings, q, k, v, bias=None):
@@ -115,7 +116,7 @@ def backward(csc: CSC, settings: AttentionSettings, grad_out, grad_lse, out, lse
         return
     with torch.enable_grad():
         inputs = [None if x is None else x.detach().requires_grad_() for x in (q, k, v, bias)]
-        part, part_lse = reference_attention(csc, *inputs, *rest, settings.negative_slope)
+        part, part_lse = reference_attention(csc, *inputs, **vars(settings))
     # Through the merge: d lse / d lse_p is the piece's weight w_p, and out = sum_p w_p out_p.
     weight = torch.exp(part_lse - torch.where(lse == -torch.inf, 0.0, lse)).detach()
     grad_part_lse = weight * ((grad_out * (part.detach() - out)).sum(-1) + grad_lse)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.ops.announce import EDGES
+from dgl_gt.ops.dispatch import EDGES
 from dgl_gt.torch_internals import OperationMode
 
 from .layer_tracker import LayerTracker

@@ -22,8 +22,8 @@ _PASSES = 4  # over a row in memory, to pack it on one rank and restore it on an
 def kept_bytes(exchanges: list[Exchange], policy: Policy, figures: Figures) -> np.ndarray:
     """Bytes that each rank keeps from step to step under a policy, int64, (P,).
 
-    They are rows and errors of exchanges, see :class:`dgl_gt.exchange.policy.lane.Lane`, and samples of edges, see
-    :func:`dgl_gt.exchange.policy.isolated_part.with_some_edges`.
+    They are rows and errors of exchanges, see :class:`dgl_gt.exchange.policy.transmission.Lane`, and samples of edges, see
+    :func:`dgl_gt.exchange.policy.training_graphs.with_some_edges`.
     """
     total, ranks = np.zeros(figures.parts), range(figures.parts)
     if policy.edge_share < 1:

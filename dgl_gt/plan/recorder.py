@@ -10,8 +10,8 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.ops.announce import ADDITIVE_PASS, EDGES
 from dgl_gt.ops.checks import unpack
+from dgl_gt.ops.dispatch import ADDITIVE_PASS, EDGES
 from dgl_gt.torch_internals import OperationMode, profiler_range_operations, schema_of, storage_key
 
 from .layer_tracker import LayerTracker
@@ -82,7 +82,7 @@ class Recorder(OperationMode):
         return result
 
     def _add_edge_range(self, text: str) -> None:
-        """Append a pass over edges that :func:`dgl_gt.ops.announce.edge_range` announces."""
+        """Append a pass over edges that :func:`dgl_gt.ops.dispatch.edge_range` announces."""
         edges, rows, sources, *what, passes = text.split()
         self.add("edges", (*map(int, what), float(passes)), int(edges), int(rows), int(sources))
 

@@ -8,9 +8,8 @@ import torch
 from ranks import run_ranks
 
 import dgl_gt
-from dgl_gt.exchange.policy.isolated_part import shares_of_nodes
 from dgl_gt.exchange.policy.policy import read_policy
-from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
+from dgl_gt.exchange.policy.training_graphs import TrainingGraphs, shares_of_nodes
 from dgl_gt.partition import InputError, load_graph, partition
 from dgl_gt.partition.graph import from_edges
 from dgl_gt.partition.shards.counts import read_figures

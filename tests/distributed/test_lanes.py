@@ -5,9 +5,8 @@ import torch
 from ranks import run_ranks
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.exchange.policy.clock import Clock
-from dgl_gt.exchange.policy.lane import Lane
 from dgl_gt.exchange.policy.policy import Mode
+from dgl_gt.exchange.policy.transmission import Clock, Lane
 from dgl_gt.ops.quantise import packed_bytes
 from dgl_gt.partition import InputError
 

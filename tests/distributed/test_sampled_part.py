@@ -8,7 +8,7 @@ import torch
 from ranks import run_ranks
 
 import dgl_gt
-from dgl_gt.exchange.policy.sampled_part import sampled_part
+from dgl_gt.exchange.policy.training_graphs import sampled_part
 from dgl_gt.partition import load_graph, partition
 from dgl_gt.partition.graph import from_edges
 from dgl_gt.run_files.run_record import PolicyOfRun

@@ -8,7 +8,7 @@ from torch import nn
 from whole_graph import csc_of
 
 import dgl_gt
-from dgl_gt.exchange.policy.sampled_part import sampled_part
+from dgl_gt.exchange.policy.training_graphs import sampled_part
 from dgl_gt.nn import GraphConv, GraphTransformerLayer
 from dgl_gt.nn.graph_conv import DEGREE_NORMS
 from dgl_gt.partition import partition

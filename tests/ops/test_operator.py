@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from dgl_gt import csc, sparse_attention
 from dgl_gt.ops import cpu
-from dgl_gt.ops.operator import operator
+from dgl_gt.ops.dispatch import operator
 from dgl_gt.ops.reference import reference_attention
 
 needs_kernel = pytest.mark.skipif(cpu.library() is None, reason="the CPU kernel is not built")

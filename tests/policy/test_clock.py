@@ -2,7 +2,7 @@
 
 import pytest
 
-from dgl_gt.exchange.policy.clock import MAX_STEPS, Clock
+from dgl_gt.exchange.policy.transmission import MAX_STEPS, Clock
 
 
 def sending_steps(clock, changes, losses, steps):

@@ -67,10 +67,7 @@ def test_modes(text, mode):
     + ["stale=auto,stale=2", "sampled=0.5,stale=2", None, 8, ["int8"], True],
 )
 def test_other_modes_are_refused(text):
-    with pytest.raises(
-        InputError,
-        match=r"policy is .*; (it must be exact, bf16, int8, int4, alone, stale=K with K|with alone, ranks send no rows|each step|edges=Q is for steps)",
-    ):
+    with pytest.raises(InputError, match="policy is .*; it must be exact, bf16, int8, int4, alone, stale=K with K"):
         parse_mode(text)
 
 
@@ -141,7 +138,7 @@ def test_layers_and_ranks_must_be_there(policy_file):
         ("rules: [{mode: alone, layers: [0]}]", "the mode alone is for all layers and ranks; make it the only rule"),
         ("rules: [{mode: int8}, {mode: alone}]", "the mode alone is for all layers and ranks"),
         ("rules: [{mode: 'sampled=0.5', direction: rows}]", "the mode sampled=0.5 is for all layers and ranks"),
-        ("rules: [{mode: int8, peers: [[1, 1]]}]", r"peers is \[\[1, 1\]\]; it must be a list of pairs"),
+        ("rules: [{mode: int8, peers: [[1, -1]]}]", r"peers is \[\[1, -1\]\]; it must be a list of pairs"),
     ],
 )
 def test_files_that_hold_no_rules_are_refused(tmp_path, text, message):

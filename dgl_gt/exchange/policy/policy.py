@@ -10,42 +10,51 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import WITH_POLICY, StrategyRules
-from dgl_gt.partition.system.yaml_file import check_keys, read_yaml
+from dgl_gt.partition.system.yaml_file import check_keys, read_yaml, typed
 
 DIRECTIONS = ("rows", "gradients")  # to the ranks that need a row, and home to its owner
 _BITS = {"exact": 32, "bf16": 16, "int8": 8, "int4": 4, "alone": 0}
 MIN_COLUMNS = 32  # narrower rows, such as lse, are always sent as they are: packing them would save little
 _MAX_STALE = 1000
-ADAPTIVE = 0  # as the number of steps between transmissions: a clock decides, see dgl_gt.exchange.policy.clock
+ADAPTIVE = (
+    0  # as the number of steps between transmissions: a clock decides, see dgl_gt.exchange.policy.transmission.Clock
+)
 EDGE_SAMPLES = 10  # of a part's edges that are drawn before a run, K in CoFree-GNN's DropEdge-K
 _MIN_SHARE = 0.001
 _ALLOWED = (
     f"{', '.join(_BITS)}, stale=K with K from 1 to {_MAX_STALE} or auto, or sampled=Q with Q from {_MIN_SHARE} to 1. "
     "bf16, int8 or int4 may follow stale or sampled, as in stale=4,int8; edges=Q may follow alone, as in alone,edges=0.5"
 )
-_KEYS = ("mode", "layers", "direction", "peers")
+_Number = Annotated[int, Meta(ge=0)]
+_SCOPE = {  # the keys of a rule, besides its mode
+    "layers": Annotated[
+        tuple[_Number, ...] | None, Meta(description="a list of layers, counted from 0, such as [0, 1]")
+    ],
+    "direction": Annotated[
+        Literal[DIRECTIONS] | None, Meta(description=f"{' or '.join(DIRECTIONS)}; leave it out for both")
+    ],
+    "peers": Annotated[
+        tuple[tuple[_Number, _Number], ...] | None,
+        Meta(description="a list of pairs of ranks, such as [[0, 1], [1, 0]]"),
+    ],
+}
 
 
 @dataclass(frozen=True)
 class Mode:
     """How rows travel from one rank to another.
 
-    Attributes
-    ----------
-    bits : int
-        Bits per number: 16 (bfloat16), 8 or 4 (see :mod:`dgl_gt.ops.quantise`), 32 for rows in the dtype that they
-        have, or 0 where nothing travels.
-    every : int
-        Steps from one transmission to the next, k. Unless k is 1, rows that are sent in one step are used from the next
-        step on, for k steps. :data:`ADAPTIVE` lets k grow while rows change little.
-    share : float
-        Share q of the copied rows that take part in a step, see :mod:`dgl_gt.exchange.policy.sampled_part`.
-    edge_share : float
-        Where nothing travels, the share of a part's edges that take part in a step, see
-        :mod:`dgl_gt.exchange.policy.isolated_part`.
+    ``bits`` per number are 16 (bfloat16), 8 or 4 (see :mod:`dgl_gt.ops.quantise`), 32 for rows in the dtype that they
+    have, or 0 where nothing travels. ``every`` is the number of steps from one transmission to the next, k. Unless k is
+    1, rows that are sent in one step are used from the next step on, for k steps; :data:`ADAPTIVE` lets k grow while
+    rows change little. ``share`` is the share q of the copied rows that take part in a step, and ``edge_share``, where
+    nothing travels, that of a part's edges; see :mod:`dgl_gt.exchange.policy.training_graphs`.
     """
 
     bits: int = 32
@@ -132,18 +141,16 @@ class Policy:
     def check(self, layers: int | None, ranks: int) -> None:
         """Raise :class:`InputError` if a rule names a layer or a rank that is not there; ``layers`` None means unknown."""
         for rule in self.rules:
-            for layer in rule.layers or ():
-                if layers is not None and layer >= layers:
-                    raise InputError(
-                        f"the policy names layer {layer}, but the model has {layers} layers, counted from 0; name one of "
-                        "these"
-                    )
-            for pair in rule.peers or ():
-                if max(pair) >= ranks > 1:  # a single rank exchanges nothing
-                    raise InputError(
-                        f"the policy names the pair {list(pair)}, but there are {ranks} ranks, counted from 0; name "
-                        "two of these"
-                    )
+            layer = max(rule.layers or (-1,))
+            if layers is not None and layer >= layers:
+                raise InputError(
+                    f"the policy names layer {layer}, but the model has {layers} layers, counted from 0; name one of these"
+                )
+            pair = max(rule.peers or ((0, 0),), key=max)
+            if max(pair) >= ranks > 1:  # a single rank exchanges nothing
+                raise InputError(
+                    f"the policy names the pair {list(pair)}, but there are {ranks} ranks, counted from 0; name two of these"
+                )
 
     def check_strategy(self, strategy: StrategyRules, depth: int, cut: str) -> None:
         """Raise :class:`InputError` if steps of this strategy, depth and cut cannot follow the policy."""
@@ -191,14 +198,15 @@ class Policy:
     def described(self) -> list[dict]:
         """Return the rules as plain values, as a policy file has them."""
         return [
-            {
-                "mode": str(rule.mode),
-                **({} if rule.layers is None else {"layers": list(rule.layers)}),
-                **({} if rule.direction is None else {"direction": rule.direction}),
-                **({} if rule.peers is None else {"peers": [list(pair) for pair in rule.peers]}),
-            }
+            {"mode": str(rule.mode)}
+            | {key: _plain(value) for key in _SCOPE if (value := getattr(rule, key)) is not None}
             for rule in self.rules
         ]
+
+
+def _plain(value):
+    """Return a value with lists in place of tuples."""
+    return [*map(_plain, value)] if isinstance(value, tuple) else value
 
 
 def is_policy_file(text: str) -> bool:
@@ -211,11 +219,7 @@ def read_policy(text: str) -> Policy:
 
     The file holds a list under the key ``rules``. Each rule has a ``mode``, and where it is not for everything,
     ``layers`` (numbers from 0), ``direction`` (``rows`` or ``gradients``) and ``peers`` (pairs of sender and receiver).
-
-    Raises
-    ------
-    InputError
-        The mode is none of those allowed, or the file cannot be read or holds no such rules.
+    :class:`InputError` says what is allowed, or why the file cannot be read.
     """
     if not is_policy_file(text):
         return Policy((Rule(parse_mode(text)),), text)
@@ -238,31 +242,19 @@ def read_policy(text: str) -> Policy:
 
 def parse_mode(text) -> Mode:
     """Return the mode of a text; :class:`InputError` says what is allowed."""
-    found = {}
-    for word in text.split(",") if isinstance(text, str) else [text]:
-        name, value = _read_word(word)
-        if name is None or name in found:
-            raise InputError(f"policy is {text!r}; it must be {_ALLOWED}. A .yaml file of rules is allowed, too")
-        found[name] = value
-    if "edge_share" in found and found.get("bits") != 0:
-        raise InputError(
-            f"policy is {text!r}; edges=Q is for steps without an exchange; write, for example, alone,edges=0.5"
-        )
-    if found.get("bits") == 0 and not found.keys() <= {"bits", "edge_share"}:
-        raise InputError(
-            f"policy is {text!r}; with alone, ranks send no rows that could be stale or sampled; leave out alone, or the others"
-        )
-    if {"every", "share"} <= found.keys():
-        raise InputError(
-            f"policy is {text!r}; each step draws another sample, so rows of earlier steps are of no use; leave out stale or sampled"
-        )
+    words = [_read_word(word) for word in text.split(",")] if isinstance(text, str) else [None]
+    found = dict(filter(None, words))
+    if found.get("bits") == 0:
+        fits = found.keys() <= {"bits", "edge_share"}
+    else:  # of a sample, which each step draws anew, rows of earlier steps are of no use
+        fits = "edge_share" not in found and not {"every", "share"} <= found.keys()
+    if len(found) < len(words) or not fits:
+        raise InputError(f"policy is {text!r}; it must be {_ALLOWED}. A .yaml file of rules is allowed, too")
     return Mode(**found)
 
 
-def _read_word(word) -> tuple[str | None, float | None]:
+def _read_word(word: str) -> tuple[str, float] | None:
     """Return the field of a mode that a word sets, and its value; None for a word that is not allowed."""
-    if not isinstance(word, str):
-        return None, None
     if word in _BITS:
         return "bits", _BITS[word]
     kind, _, value = word.partition("=")
@@ -273,33 +265,15 @@ def _read_word(word) -> tuple[str | None, float | None]:
     field = {"sampled": "share", "edges": "edge_share"}.get(kind)
     if field and re.fullmatch(r"[01]|[01]?\.\d{1,9}", value) and _MIN_SHARE <= float(value) <= 1:
         return field, float(value)
-    return None, None
+    return None
 
 
 def _rule(values) -> Rule:
+    keys = ("mode", *_SCOPE)
     if not isinstance(values, dict):
-        raise InputError(f"a rule is {values!r}; it must be a mapping with the keys {', '.join(_KEYS)}")
-    check_keys(values, _KEYS, "a rule")
+        raise InputError(f"a rule is {values!r}; it must be a mapping with the keys {', '.join(keys)}")
+    check_keys(values, keys, "a rule")
     if "mode" not in values:
         raise InputError(f"the rule {values} has no mode; add one: {_ALLOWED}")
-    layers, direction, peers = (values.get(key) for key in _KEYS[1:])
-    if layers is not None and not (isinstance(layers, list) and all(map(_is_number, layers))):
-        raise InputError(f"layers is {layers!r}; it must be a list of layers, counted from 0, such as [0, 1]")
-    if direction is not None and direction not in DIRECTIONS:
-        raise InputError(f"direction is {direction!r}; it must be {' or '.join(DIRECTIONS)}; leave it out for both")
-    if peers is not None and not (isinstance(peers, list) and all(map(_is_pair, peers))):
-        raise InputError(f"peers is {peers!r}; it must be a list of pairs of ranks, such as [[0, 1], [1, 0]]")
-    return Rule(
-        parse_mode(values["mode"]),
-        None if layers is None else tuple(layers),
-        direction,
-        None if peers is None else tuple(map(tuple, peers)),
-    )
-
-
-def _is_number(value) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_pair(value) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)) and value[0] != value[1]
+    scope = {key: typed(values[key], kind, key) for key, kind in _SCOPE.items() if key in values}
+    return Rule(parse_mode(values["mode"]), **scope)

@@ -18,16 +18,8 @@ _ARRAYS = ("q", "k", "v", "bias", "out", "lse", "grad_out", "grad_lse", "stats")
 _GRADIENTS = ("grad_q", "grad_k", "grad_v", "grad_bias")
 _INDEX_ARRAYS = ("indptr", "indices", "edge_ids", "global_edge_ids", "rev_indptr", "rev_dst", "rev_position")
 _SIZES = ("num_dst", "num_src", "num_heads", "head_dim", "head_offset")
-_SETTINGS = (
-    "storage",
-    "bias_storage",
-    "is_int64",
-    "is_backward",
-    "is_head_minor",
-    "is_additive",
-    "path",
-    "num_threads",
-)
+_FACTORS = ("scale", "keep_scale", "negative_slope")
+_FLAGS = ("storage", "bias_storage", "is_int64", "is_backward", "is_head_minor", "is_additive", "path", "num_threads")
 _EDGES_PER_ROW = 40  # edges per row from which copying rows to the head-minor layout pays
 _STORAGE = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
@@ -39,12 +31,9 @@ class _Problem(ctypes.Structure):
         *((name, _Array) for name in (*_ARRAYS, *_GRADIENTS)),
         *((name, ctypes.c_void_p) for name in _INDEX_ARRAYS),
         *((name, ctypes.c_int64) for name in _SIZES),
-        ("scale", ctypes.c_double),
-        ("keep_scale", ctypes.c_double),
-        ("negative_slope", ctypes.c_double),
-        ("seed", ctypes.c_uint64),
-        ("drop_threshold", ctypes.c_uint64),
-        *((name, ctypes.c_int32) for name in _SETTINGS),
+        *((name, ctypes.c_double) for name in _FACTORS),
+        *((name, ctypes.c_uint64) for name in ("seed", "drop_threshold")),
+        *((name, ctypes.c_int32) for name in _FLAGS),
     ]
 
 
@@ -56,18 +45,17 @@ def library():
         return None
     try:
         loaded = ctypes.CDLL(spec.origin)
-        loaded.dgl_gt_problem_bytes.restype = ctypes.c_int64
-        loaded.dgl_gt_best_path.restype = ctypes.c_int32
-        loaded.dgl_gt_use_huge_pages.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32]
-        loaded.dgl_gt_use_huge_pages.restype = None
-        loaded.dgl_gt_run.argtypes = [ctypes.POINTER(_Problem)]
-        loaded.dgl_gt_run.restype = None
-        pointer, number, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-        loaded.dgl_gt_drop_rows.argtypes = [pointer, pointer, number, number, pointer, ctypes.c_uint64, ctypes.c_uint64]
-        loaded.dgl_gt_drop_rows.argtypes += [ctypes.c_double, flag, flag, flag]
-        loaded.dgl_gt_drop_rows.restype = None
-        loaded.dgl_gt_quantise_rows.argtypes = [pointer, pointer, number, number, pointer, ctypes.c_uint64, *[flag] * 3]
-        loaded.dgl_gt_quantise_rows.restype = None
+        pointer, number, flag, bits = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_uint64
+        for name, result, *arguments in (
+            ("problem_bytes", number),
+            ("best_path", flag),
+            ("use_huge_pages", None, pointer, number, flag),
+            ("run", None, ctypes.POINTER(_Problem)),
+            ("drop_rows", None, pointer, pointer, number, number, pointer, bits, bits, ctypes.c_double, *[flag] * 3),
+            ("quantise_rows", None, pointer, pointer, number, number, pointer, bits, *[flag] * 3),
+        ):
+            function = getattr(loaded, f"dgl_gt_{name}")
+            function.restype, function.argtypes = result, arguments
         fits = loaded.dgl_gt_problem_bytes() == ctypes.sizeof(_Problem)
     except (OSError, AttributeError):  # it was built for another system, or for another version of this package
         return None
@@ -82,10 +70,8 @@ def best_path():
 
 def empty(shape, dtype, strides=None):
     """Return an uninitialised tensor for a result of the kernel, on huge pages where the system grants them."""
-    if strides is None:
-        tensor = torch.empty(shape, dtype=dtype, device="cpu")
-    else:
-        tensor = torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
+    like = dict(dtype=dtype, device="cpu")
+    tensor = torch.empty(shape, **like) if strides is None else torch.empty_strided(shape, strides, **like)
     library().dgl_gt_use_huge_pages(tensor.data_ptr(), tensor.nbytes, torch.get_num_threads())
     return tensor
 
@@ -94,9 +80,8 @@ def drop(x, seed, ids, threshold, scale):
     """Return keyed dropout of x, (rows, C); see ``dgl_gt.ops.dropout``."""
     x, out = x.contiguous(), empty(x.shape, x.dtype)
     ids = None if ids is None else ids.contiguous()
-    pointers = x.data_ptr(), out.data_ptr(), *x.shape, None if ids is None else ids.data_ptr()
     settings = _STORAGE[x.dtype], best_path(), torch.get_num_threads()
-    library().dgl_gt_drop_rows(*pointers, seed, threshold, scale, *settings)
+    library().dgl_gt_drop_rows(_address(x), _address(out), *x.shape, _address(ids), seed, threshold, scale, *settings)
     return out
 
 
@@ -114,8 +99,12 @@ def restore(packed, bits, columns):
 
 def _quantise(rows, packed, bits, keys, seed):
     assert packed.is_contiguous()
-    pointers = rows.data_ptr(), packed.data_ptr(), *rows.shape, None if keys is None else keys.data_ptr()
-    library().dgl_gt_quantise_rows(*pointers, seed % 2**64, bits, best_path(), torch.get_num_threads())
+    settings = seed % 2**64, bits, best_path(), torch.get_num_threads()
+    library().dgl_gt_quantise_rows(_address(rows), _address(packed), *rows.shape, _address(keys), *settings)
+
+
+def _address(tensor):
+    return None if tensor is None else tensor.data_ptr()
 
 
 def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
@@ -143,7 +132,8 @@ def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p,
     additive = negative_slope is not None
     minor = not additive and gathers_head_minor(csc, q, k, v)
     arrays = {
-        **({"q": q, "k": k} if additive else {"q": _gathered(q, minor), "k": _gathered(k, minor)}),
+        "q": q if additive else _gathered(q, minor),
+        "k": k if additive else _gathered(k, minor),
         "v": _gathered(v, minor),
         "grad_out": _gathered(grad_out, minor),
         **dict(zip(_GRADIENTS, grads, strict=True)),
@@ -202,7 +192,6 @@ def _problem(csc, arrays, scale, dropout_p, seed, negative_slope, is_head_minor)
         if tensor is not None:
             setattr(problem, name, _Array(tensor.data_ptr(), tensor.stride(0), tensor.stride(1)))
     for name in _INDEX_ARRAYS:
-        tensor = getattr(csc, name)
-        setattr(problem, name, None if tensor is None else tensor.data_ptr())
+        setattr(problem, name, _address(getattr(csc, name)))
     problem.keep_alive = arrays  # keeps casts and copies alive as long as their addresses are in use
     return ctypes.byref(problem)

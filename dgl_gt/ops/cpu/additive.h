@@ -1,5 +1,5 @@
 // The three passes for additive scores, LeakyReLU(q_i + k_j) with one number per row and head on either side (Velickovic et
-// al. 2018, arXiv 1710.10903). The file of each instruction set includes this after rows.h.
+// al. 2018, arXiv 1710.10903).
 //
 // With w the weights, s the slopes of LeakyReLU (1 or negative_slope), g = grad_out and delta as in Rows::stats, the
 // gradient of score ij is s_ij (w_ij keep_ij g_i . v_j - w_ij delta_i). So that of q_i is g_i . sum_j s w keep v_j -

@@ -1,10 +1,4 @@
 // The passes in AVX2.
-#include <cmath>
-#include <cstring>
-#include <limits>
-#include <type_traits>
-#include <utility>
-
 #include "problem.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -18,13 +12,6 @@ namespace avx2 {
 constexpr int kVectorBytes = 32;
 #define WIDE_HALVES 8
 INLINE __m256 widen_halves(uint16_t __attribute__((vector_size(16))) half) { return _mm256_cvtph_ps((__m128i)half); }
-#include "vectors.h"
-#include "dropout.h"
-#include "quantise.h"
-#include "edges.h"
-#include "rows.h"
-#include "additive.h"
-#include "head_minor.h"
 #include "passes.h"
 }  // namespace avx2
 #if defined(__clang__)

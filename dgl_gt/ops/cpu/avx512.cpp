@@ -1,10 +1,4 @@
 // The passes in AVX-512.
-#include <cmath>
-#include <cstring>
-#include <limits>
-#include <type_traits>
-#include <utility>
-
 #include "problem.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -18,13 +12,6 @@ namespace avx512 {
 constexpr int kVectorBytes = 64;
 #define WIDE_HALVES 16
 INLINE __m512 widen_halves(uint16_t __attribute__((vector_size(32))) half) { return _mm512_maskz_cvtph_ps(0xFFFF, (__m256i)half); }
-#include "vectors.h"
-#include "dropout.h"
-#include "quantise.h"
-#include "edges.h"
-#include "rows.h"
-#include "additive.h"
-#include "head_minor.h"
 #include "passes.h"
 }  // namespace avx512
 #if defined(__clang__)

@@ -1,5 +1,5 @@
 // Feature dropout keyed by (seed, row id, column); dgl_gt/ops/dropout.py defines the bits. No mask is stored: forward
-// and backward both compute it. The file of each instruction set includes this after vectors.h, inside its own namespace.
+// and backward both compute it.
 
 constexpr int kColumns = 4;  // columns that share 64 random bits, 16 bits each
 constexpr uint64_t kMaxGroups = 65536;

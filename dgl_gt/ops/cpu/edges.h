@@ -1,6 +1,5 @@
 // Blocks of edges, their bias and the dropout of their weights, for any width of a head. What a call may do without is
-// out of line, and compiled once for all passes. The file of each instruction set includes this after vectors.h, inside
-// its own namespace.
+// out of line, and compiled once for all passes.
 
 constexpr int kLanes = 16;
 constexpr int64_t kLineBytes = 64;

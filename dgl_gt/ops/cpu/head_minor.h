@@ -1,6 +1,6 @@
 // The three passes over rows whose heads lie side by side ("head-minor"): number d of head h is column d * H + h of a
 // row. A vector then holds the same few numbers of all heads, so that one product and one sum serve them all, where
-// rows.h sums and broadcasts for each head. The file of each instruction set includes this after edges.h.
+// rows.h sums and broadcasts for each head.
 //
 // Gathered rows must be head-minor. Rows that are read or written once may have either layout.
 

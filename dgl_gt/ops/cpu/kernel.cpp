@@ -105,35 +105,21 @@ int best_path() {
     return 0;
 }
 
-Passes passes_of(const Problem& p) {
-#if defined(__x86_64__) && defined(__GNUC__)
-    if (p.path == 2) return avx512::passes(p);
-    if (p.path == 1) return avx2::passes(p);
-#endif
-    return portable::passes(p);
-}
-
-auto drop_rows_of(int path) {
-#if defined(__x86_64__) && defined(__GNUC__)
-    if (path == 2) return avx512::drop_rows;
-    if (path == 1) return avx2::drop_rows;
-#endif
-    (void)path;
-    return portable::drop_rows;
-}
-
-struct Quantisers {
-    void (*quantise)(const Quantise&, int64_t, int64_t);
-    void (*restore)(const Quantise&, float*, int64_t, int64_t);
+struct Functions {
+    Passes (*passes)(const Problem&);
+    void (*drop_rows)(const Dropout&, int64_t, int64_t);
+    void (*quantise_rows)(const Quantise&, int64_t, int64_t);
+    void (*restore_rows)(const Quantise&, float*, int64_t, int64_t);
 };
 
-Quantisers quantisers_of(int path) {
+#define OF(path) {path::passes, path::drop_rows, path::quantise_rows, path::restore_rows}
+Functions functions_of(int path) {
 #if defined(__x86_64__) && defined(__GNUC__)
-    if (path == 2) return {avx512::quantise_rows, avx512::restore_rows};
-    if (path == 1) return {avx2::quantise_rows, avx2::restore_rows};
+    if (path == 2) return OF(avx512);
+    if (path == 1) return OF(avx2);
 #endif
     (void)path;
-    return {portable::quantise_rows, portable::restore_rows};
+    return OF(portable);
 }
 
 }  // namespace
@@ -163,7 +149,7 @@ EXPORT void dgl_gt_drop_rows(const void* from, void* to, int64_t rows, int64_t c
                              int32_t num_threads) {
     constexpr int64_t kRows = 256;
     const Dropout dropout = {from, to, columns, ids, seed, threshold, scale, storage};
-    const auto drop_rows = drop_rows_of(path);
+    const auto drop_rows = functions_of(path).drop_rows;
 #pragma omp parallel for schedule(static) num_threads(num_threads)
     for (int64_t first = 0; first < rows; first += kRows) drop_rows(dropout, first, std::min(rows, first + kRows));
 }
@@ -173,21 +159,18 @@ EXPORT void dgl_gt_quantise_rows(float* rows, uint8_t* packed, int64_t num_rows,
                                  uint64_t seed, int32_t bits, int32_t path, int32_t num_threads) {
     constexpr int64_t kRows = 256;
     const Quantise settings = {rows, packed, columns, keys, seed, bits};
-    const Quantisers quantisers = quantisers_of(path);
+    const Functions functions = functions_of(path);
 #pragma omp parallel for schedule(static) num_threads(num_threads)
     for (int64_t first = 0; first < num_rows; first += kRows) {
         const int64_t last = std::min(num_rows, first + kRows);
-        if (keys) {
-            quantisers.quantise(settings, first, last);
-        } else {
-            quantisers.restore(settings, rows, first, last);
-        }
+        if (keys) functions.quantise_rows(settings, first, last);
+        else functions.restore_rows(settings, rows, first, last);
     }
 }
 
 EXPORT void dgl_gt_run(const Problem* problem) {
     const Problem& p = *problem;
-    const Passes passes = passes_of(p);
+    const Passes passes = functions_of(p.path).passes(p);
     if (!p.is_backward) return run_pass(p, passes.forward, p.indptr, p.num_dst);
     over_rows(p.indptr, p.num_dst, p.num_threads, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) passes.stats(p, row);

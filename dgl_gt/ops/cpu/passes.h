@@ -1,5 +1,13 @@
-// The passes for a problem: by its layout, storage type, number of heads and width of a head. The file of each instruction
-// set includes this last.
+// All code of an instruction set, whose file includes this inside its own namespace, so that no two of them share a compiled
+// function; and the passes for a problem, by its layout, storage type, number of heads and width of a head.
+
+#include "vectors.h"
+#include "dropout.h"
+#include "quantise.h"
+#include "edges.h"
+#include "rows.h"
+#include "additive.h"
+#include "head_minor.h"
 
 template <template <typename, int, int> class Kernel, typename S>
 Passes of_width(const Problem& p) {

@@ -1,7 +1,12 @@
 // The arguments of the kernel, and the functions that each instruction set's code gives to the driver.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
 
 #if defined(__GNUC__)
 #define INLINE inline __attribute__((always_inline))
@@ -82,7 +87,7 @@ struct Quantise {
     int32_t bits;  // 8 or 4
 };
 
-// One definition for each instruction set, in the file of that name.
+// One definition for each instruction set, in the file of that name, which includes passes.h.
 #define PASSES                                                              \
     Passes passes(const Problem&);                                          \
     void drop_rows(const Dropout&, int64_t first, int64_t last);            \

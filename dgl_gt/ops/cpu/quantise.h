@@ -1,6 +1,5 @@
-// Rows of float32 as whole numbers of 8 or 4 bits; dgl_gt/ops/quantise.py defines the bits. The file of each instruction
-// set includes this after vectors.h and dropout.h, inside its own namespace.
-
+// Rows of float32 as whole numbers of 8 or 4 bits; dgl_gt/ops/quantise.py defines the bits.
+//
 // A packed row is its minimum and its step, both float32, and then its codes. Two 4-bit codes share a byte; the first is in
 // the lower half.
 constexpr int64_t kRowHeader = 2 * sizeof(float);

@@ -1,5 +1,4 @@
-// The three passes over rows, for one storage type and head width. The file of each instruction set includes this after
-// edges.h, inside its own namespace.
+// The three passes over rows, for one storage type and head width.
 //
 // Edges are processed kLanes at a time, and inside these in fours: four dot products share one sum across lanes, and
 // four rows are added to a sum that stays in registers.

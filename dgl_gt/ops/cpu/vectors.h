@@ -1,6 +1,4 @@
-// Vectors of floats and doubles: loads from every storage type, stores, sums across lanes, exp; and random bits. The
-// file of each instruction set includes this inside its own namespace, so that no two of them share a compiled
-// function.
+// Vectors of floats and doubles: loads from every storage type, stores, sums across lanes, exp; and random bits.
 
 template <typename T, int W>
 struct VectorOf {

@@ -7,8 +7,6 @@ otherwise only single numbers, so the gradients of q and k are sums of single nu
 import triton
 import triton.language as tl
 
-from dgl_gt.ops.reference import readable
-
 from . import blocks, passes
 
 
@@ -101,15 +99,3 @@ def _gradients(
         blocks.store_sums(
             grad_2, grad_2_row, grad_2_head, partial_2, row, slot, pieces, sums_2, heads, columns, inside, H, D, ALIGN
         )
-
-
-def forward(csc, q, k, v, negative_slope, dropout_p, seed):
-    """Run the forward kernels; q is (N_dst, H), k (N_src, H) and v (N_src, H, D)."""
-    return passes.forward(_forward, csc, q, k, readable(v), None, dict(negative_slope=negative_slope), dropout_p, seed)
-
-
-def backward(csc, grad_out, grad_lse, out, lse, q, k, v, negative_slope, dropout_p, seed, grads):
-    """Run the backward kernels, with the shapes of :func:`forward`."""
-    grad_out, out, v = (readable(tensor) for tensor in (grad_out, out, v))
-    rest = q, k, v, None, dict(negative_slope=negative_slope), dropout_p, seed, grads
-    passes.backward(_gradients, csc, grad_out, grad_lse, out, lse, *rest)

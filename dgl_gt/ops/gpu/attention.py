@@ -116,17 +116,19 @@ def _gradients(
 
 def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
     """Run the forward kernels; arguments and results are those of ``reference_attention``."""
-    if negative_slope is not None:
-        return additive.forward(csc, q, k, v, negative_slope, dropout_p, seed)
-    q, k, v = (readable(tensor) for tensor in (q, k, v))
-    return passes.forward(_forward, csc, q, k, v, bias, dict(scale=scale), dropout_p, seed)
+    kernel, setting, q, k = _kernel(_forward, additive._forward, scale, negative_slope, q, k)
+    return passes.forward(kernel, csc, q, k, readable(v), bias, setting, dropout_p, seed)
 
 
 def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads, negative_slope=None):
     """Run the backward kernels; arguments are those of ``cpu.backward``."""
-    if negative_slope is not None:
-        rest = q, k, v, negative_slope, dropout_p, seed, grads
-        return additive.backward(csc, grad_out, grad_lse, out, lse, *rest)
-    q, k, v, grad_out, out = (readable(tensor) for tensor in (q, k, v, grad_out, out))
-    rest = q, k, v, bias, dict(scale=scale), dropout_p, seed, grads
-    passes.backward(_gradients, csc, grad_out, grad_lse, out, lse, *rest)
+    kernel, setting, q, k = _kernel(_gradients, additive._gradients, scale, negative_slope, q, k)
+    grad_out, out, v = (readable(tensor) for tensor in (grad_out, out, v))
+    passes.backward(kernel, csc, grad_out, grad_lse, out, lse, q, k, v, bias, setting, dropout_p, seed, grads)
+
+
+def _kernel(of_products, of_additive, scale, negative_slope, q, k):
+    """Return the kernel for a score, what it is scaled or bent with, and q and k as it reads them."""
+    if negative_slope is not None:  # q and k are single numbers, with any strides
+        return of_additive, dict(negative_slope=negative_slope), q, k
+    return of_products, dict(scale=scale), readable(q), readable(k)
