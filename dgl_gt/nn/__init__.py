@@ -6,14 +6,13 @@ from .activation_checkpoint import apply_activation_checkpoint
 from .attention import BiasedMHA
 from .batch_norm import BatchNorm
 from .convert import from_dgl_sparse_gt, from_pyg_transformer_conv
-from .convolution_layer import ConvolutionLayer
+from .convolution_layer import ConvolutionLayer, InitialResidual
 from .dropout import Dropout, set_dropout_step
 from .edge_features import EdgeEncoder, EdgeUpdate
 from .feed_forward import SwiGLU
 from .gat import GATConv
 from .global_attention import Gate, PolynormerAttention, SGFormerAttention
 from .graph_conv import GraphConv
-from .initial_residual import InitialResidual
 from .layer import GraphTransformerLayer
 from .models import GNN, GraphTransformer, Polynormer
 from .node_embedding import NodeEmbedding

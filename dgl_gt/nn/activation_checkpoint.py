@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 from dgl_gt.partition.errors import check_one_of
 from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS
 
+from .attention import is_dense
 from .batch_norm import BatchNorm
 from .convolution_layer import ConvolutionLayer
-from .dense import is_dense
 from .dropout import begin_pass
 from .layer import GraphTransformerLayer
 from .precision import ReplacedForward

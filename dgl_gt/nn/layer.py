@@ -12,9 +12,8 @@ from dgl_gt.model_config import OPTION_VALUES, TRANSFORMER_RESIDUALS
 from dgl_gt.partition.errors import check_flags, check_one_of
 
 from .aggregation import aggregate, make_aggregation
-from .attention import BiasedMHA, check_features, check_probability, check_sizes
+from .attention import BiasedMHA, check_batch, check_features, check_probability, check_sizes, is_dense
 from .batch_norm import NORM_MODULES, BatchNorm, normalise
-from .dense import check_batch, is_dense
 from .dropout import FeatureDropout, begin_pass
 from .edge_features import EdgeUpdate
 from .feed_forward import feed_forward
